@@ -1,0 +1,307 @@
+//! The client: configuration, connecting, installing.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::{Config, Engine};
+use crate::error::LockError;
+use crate::global;
+use crate::lock::Lock;
+use crate::store::{LockStore, MemoryStore};
+use crate::wait::Wait;
+
+/// The lease of a lock that names none.
+const DEFAULT_WATCHDOG: Duration = Duration::from_secs(30);
+/// The wait of a lock that names none.
+const DEFAULT_WAIT: Wait = Wait::For(Duration::from_secs(30));
+/// The shortest lease that can be renewed in time on a busy machine.
+const SHORTEST_WATCHDOG: Duration = Duration::from_millis(100);
+/// The longest: how long everybody waits when a holder dies.
+const LONGEST_WATCHDOG: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long [`LockClient::shutdown`] waits for bodies to finish.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
+/// The longest namespace, in bytes.
+const LONGEST_NAMESPACE: usize = 128;
+
+/// A connection to a lock store, with everything that keeps its locks alive.
+///
+/// Made once per process and [installed](Self::install), or passed around: clones are cheap and
+/// share everything. Each client has one background thread and, with Redis, two connections: one
+/// for the requests that callers await, one for renewals, background releases and wake-ups.
+///
+/// Dropping the last clone releases what it can; [`shutdown`](Self::shutdown) waits for that.
+///
+/// # Examples
+///
+/// ```
+/// use lock_runtime::{LockClient, LockError};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// # let url = "memory:";
+/// let client = LockClient::connect(url).await?; // such as "redis://127.0.0.1:6379"
+/// client.lock("report").run(async { /* … */ }).await?;
+/// client.shutdown().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct LockClient {
+    engine: Arc<Engine>,
+}
+
+impl LockClient {
+    /// Connects to the store at `url`, with the default settings.
+    ///
+    /// | URL | store |
+    /// |---|---|
+    /// | `redis://[[user]:password@]host[:port][/database]` | a Redis server, 6.0 or newer |
+    /// | `redis+unix:///path[?db=…&user=…&pass=…]` | the same, over a Unix socket |
+    /// | `memory:` | this process's memory, for this client alone |
+    /// | `memory:name` | the same, shared by all clients of this process that say this name |
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Config`] if the URL or a setting makes no sense, [`LockError::Unavailable`] if
+    /// the server cannot be reached within 5 s, [`LockError::Denied`] if it refuses the
+    /// credentials. None of them shows the URL's user-info.
+    pub async fn connect(url: impl Into<String>) -> Result<Self, LockError> {
+        Self::builder().url(url).connect().await
+    }
+
+    /// Starts from the default settings.
+    #[must_use]
+    pub fn builder() -> LockClientBuilder {
+        LockClientBuilder::default()
+    }
+
+    /// A client with a store of its own in this process's memory: for tests, and for running
+    /// without a server.
+    #[must_use]
+    pub fn memory() -> Self {
+        let config = Config {
+            namespace: String::new(),
+            watchdog: DEFAULT_WATCHDOG,
+            wait: DEFAULT_WAIT,
+            response_timeout: response_timeout(DEFAULT_WATCHDOG),
+        };
+        Self { engine: Engine::start(config, MemoryStore::new()) }
+    }
+
+    /// Makes this the client of all annotated functions of the process that name none.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::AlreadyInstalled`] the second time.
+    pub fn install(self) -> Result<(), LockError> {
+        global::install(self)
+    }
+
+    /// A lock on `key`. What may be wrong with the key is told when it is acquired.
+    pub fn lock(&self, key: impl Into<String>) -> Lock {
+        Lock::new(Arc::clone(&self.engine), key.into())
+    }
+
+    /// Stops taking locks, waits up to 10 s for the bodies that run to finish and for the guards
+    /// that are held to be released, ends those that were not, and waits up to 5 s for the last
+    /// releases.
+    ///
+    /// From the first moment on, whoever waits for a lock or asks for one gets
+    /// [`LockError::ShutDown`]. Call it from outside any locked body, which it would wait for.
+    ///
+    /// Cancel safe: dropped half-way, the client stays shut down and the releases go on.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Unavailable`] if the store has not confirmed all releases by then. Those locks
+    /// end with their leases.
+    pub async fn shutdown(&self) -> Result<(), LockError> {
+        let started = tokio::time::Instant::now();
+        match self.engine.shut_down(SHUTDOWN_GRACE).await {
+            0 => Ok(()),
+            open => Err(LockError::Unavailable {
+                key: None,
+                waited: started.elapsed(),
+                cause: format!(
+                    "{open} locks could not be released before the shutdown; they end with their \
+                     leases"
+                ),
+            }),
+        }
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+}
+
+/// The settings of a [`LockClient`].
+///
+/// # Examples
+///
+/// ```
+/// use lock_runtime::{LockClient, LockError};
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let client = LockClient::builder()
+///     .url("memory:")
+///     .namespace("shop")
+///     .watchdog(Duration::from_secs(10))
+///     .wait(Duration::from_secs(5))
+///     .connect()
+///     .await?;
+/// let guard = client.lock("order:1").acquire().await?;
+/// assert_eq!(guard.key(), "shop:order:1");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "a builder does nothing until it connects"]
+pub struct LockClientBuilder {
+    url: Option<String>,
+    namespace: String,
+    watchdog: Duration,
+    wait: Wait,
+}
+
+impl Default for LockClientBuilder {
+    fn default() -> Self {
+        Self { url: None, namespace: String::new(), watchdog: DEFAULT_WATCHDOG, wait: DEFAULT_WAIT }
+    }
+}
+
+/// Without the URL, which may hold a password.
+impl fmt::Debug for LockClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { url, namespace, watchdog, wait } = self;
+        f.debug_struct("LockClientBuilder")
+            .field("url", &url.as_ref().map(|_| "…"))
+            .field("namespace", namespace)
+            .field("watchdog", watchdog)
+            .field("wait", wait)
+            .finish()
+    }
+}
+
+impl LockClientBuilder {
+    /// Where the store is; see [`LockClient::connect`] for the forms. Required.
+    pub fn url(mut self, url: impl Into<String>) -> Self {
+        self.url = Some(url.into());
+        self
+    }
+
+    /// Put before every key, with a `:` between: services that share a server do not then share
+    /// locks by accident. At most 128 bytes, without white space, controls and braces. None by
+    /// default.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// The lease of locks that name none, renewed each time a third of it has passed. It is also
+    /// how long the others wait when a holder's process dies. From 100 ms to 24 h; 30 s by
+    /// default.
+    pub fn watchdog(mut self, lease: Duration) -> Self {
+        self.watchdog = lease;
+        self
+    }
+
+    /// The wait of locks that name none: a [`Duration`] of up to 7 days, zero for one try, or
+    /// [`Wait::Forever`]. 30 s by default.
+    pub fn wait(mut self, wait: impl Into<Wait>) -> Self {
+        self.wait = wait.into();
+        self
+    }
+
+    /// Checks the settings and connects.
+    ///
+    /// # Errors
+    ///
+    /// See [`LockClient::connect`].
+    pub async fn connect(self) -> Result<LockClient, LockError> {
+        let Some(url) = self.url.as_deref() else {
+            return Err(url_error("none was given; `memory:` needs no server"));
+        };
+        let config = self.config()?;
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(LockError::Config {
+                option: "runtime",
+                problem: "connect inside a tokio runtime; there is none here".into(),
+            });
+        }
+        let Some((scheme, rest)) = url.split_once(':') else {
+            return Err(url_error("it has no scheme, such as `redis://` or `memory:`"));
+        };
+        match scheme {
+            "memory" => {
+                let store = match rest.trim_start_matches('/') {
+                    "" => MemoryStore::new(),
+                    name => MemoryStore::named(name),
+                };
+                start(config, store)
+            }
+            #[cfg(feature = "redis")]
+            "redis" | "redis+unix" => {
+                use crate::store::redis::RedisStore;
+                let store = Arc::new(RedisStore::new(url, config.response_timeout)?);
+                let client = start(config, Arc::clone(&store) as Arc<dyn LockStore>)?;
+                store.connect().await?;
+                Ok(client)
+            }
+            #[cfg(not(feature = "redis"))]
+            "redis" | "redis+unix" => Err(url_error(
+                "this build has no Redis store; switch on the feature `redis` of `lock-runtime`",
+            )),
+            "rediss" => Err(url_error("TLS (`rediss://`) is not supported yet; use `redis://`")),
+            _ => Err(url_error(
+                "its scheme is unknown; there are `redis://`, `redis+unix://` and `memory:`",
+            )),
+        }
+    }
+
+    fn config(&self) -> Result<Config, LockError> {
+        if !(SHORTEST_WATCHDOG..=LONGEST_WATCHDOG).contains(&self.watchdog) {
+            return Err(LockError::Config {
+                option: "watchdog",
+                problem: format!(
+                    "{:?} is not from {SHORTEST_WATCHDOG:?} to {LONGEST_WATCHDOG:?}",
+                    self.watchdog
+                ),
+            });
+        }
+        let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '{' | '}');
+        if self.namespace.len() > LONGEST_NAMESPACE || self.namespace.contains(bad) {
+            return Err(LockError::Config {
+                option: "namespace",
+                problem: format!(
+                    "it has more than {LONGEST_NAMESPACE} bytes, or white space, controls or braces"
+                ),
+            });
+        }
+        Ok(Config {
+            namespace: self.namespace.clone(),
+            watchdog: self.watchdog,
+            wait: self.wait.check()?,
+            response_timeout: response_timeout(self.watchdog),
+        })
+    }
+}
+
+fn start(config: Config, store: Arc<dyn LockStore>) -> Result<LockClient, LockError> {
+    let engine = Engine::start(config, store);
+    engine.admit("")?;
+    Ok(LockClient { engine })
+}
+
+fn url_error(problem: &str) -> LockError {
+    LockError::Config { option: "url", problem: problem.to_owned() }
+}
+
+/// How long the store may take for an answer: a third of the lease, so that a renewal which gets
+/// none leaves time for another.
+fn response_timeout(watchdog: Duration) -> Duration {
+    (watchdog / 3).clamp(Duration::from_millis(50), Duration::from_secs(2))
+}

@@ -1,0 +1,101 @@
+//! The clock that deadlines are kept on.
+//!
+//! A lease runs on in the store while the machine sleeps, so its deadline must too. The standard
+//! library's `Instant` stops in suspend on Linux and on Apple's systems; this one reads
+//! `CLOCK_BOOTTIME` there, or the clock of the platform that also runs in suspend. Keeps the
+//! promise that a body never outlives its lock, on a laptop as well.
+
+use std::time::Duration;
+
+/// A point on the boot-time clock, in nanoseconds since boot.
+///
+/// A plain number, so that a deadline fits into an atomic that is read before every poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BootInstant(u64);
+
+impl BootInstant {
+    /// Before every other instant; as a deadline: over.
+    pub(crate) const PAST: Self = Self(0);
+
+    /// Now.
+    pub(crate) fn now() -> Self {
+        Self(nanos_since_boot())
+    }
+
+    pub(crate) const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    pub(crate) const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// This instant moved later by `by`, or the end of time.
+    pub(crate) fn after(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(by)))
+    }
+
+    /// How long after `earlier` this is; zero if it is not.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(unix)]
+fn nanos_since_boot() -> u64 {
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "fuchsia"))]
+    const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+    // On Apple's systems and the BSDs the monotonic clock runs on in suspend.
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "fuchsia")))]
+    const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+
+    let now = rustix::time::clock_gettime(CLOCK);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let fraction = u64::try_from(now.tv_nsec).unwrap_or(0);
+    // Zero means "over" where it is a deadline, so no reading may be zero.
+    (seconds * 1_000_000_000 + fraction).max(1)
+}
+
+#[cfg(not(unix))]
+fn nanos_since_boot() -> u64 {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+
+    // Windows' `Instant` counts on in suspend.
+    static START: OnceLock<Instant> = OnceLock::new();
+    nanos(START.get_or_init(Instant::now).elapsed()).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_advances_and_measures() {
+        let start = BootInstant::now();
+        let later = start.after(Duration::from_millis(5));
+        assert_eq!(later.since(start), Duration::from_millis(5));
+        assert_eq!(start.since(later), Duration::ZERO);
+        assert!(BootInstant::now() >= start);
+        assert!(BootInstant::PAST < start);
+    }
+
+    #[test]
+    fn the_end_of_time_is_a_valid_deadline() {
+        let end = BootInstant::now().after(Duration::MAX);
+        assert!(end > BootInstant::now().after(Duration::from_secs(1 << 30)));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn on_linux_it_is_the_clock_that_counts_suspend() {
+        let text = std::fs::read_to_string("/proc/uptime").expect("procfs");
+        let uptime: f64 = text.split(' ').next().expect("a number").parse().expect("seconds");
+        let ours = Duration::from_nanos(BootInstant::now().as_nanos()).as_secs_f64();
+        assert!((ours - uptime).abs() < 2.0, "{ours} against {uptime}");
+    }
+}

@@ -1,0 +1,305 @@
+//! Getting a lock: the one task of this process that talks to the store about a key.
+//!
+//! With the pass of the key in hand, it tries once; mostly that is all. If the key is busy, it
+//! subscribes to the key's releases, tries again in case that was missed, and then sleeps until it
+//! is woken, until the holder's lease must have ended, or for the safety poll, whichever comes
+//! first. While the store gives no answer it tries again after a pause with jitter. All of it
+//! together takes no longer than the caller will wait.
+//!
+//! The undo is armed before a request is sent and disarmed by a definite answer. So wherever the
+//! caller drops this future, a key that may have been taken is freed again. All tries of one
+//! acquisition use one token, and a repeated try of an owner is granted, so an answer that got
+//! lost costs one more try.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime;
+use tokio::time::Instant;
+
+use super::Engine;
+use super::backoff::Backoff;
+use super::gate::{Entry, News, Pass};
+use super::lease::{Lease, deadline};
+use super::releaser::{Cause, Release};
+use crate::clock::BootInstant;
+use crate::error::{Holder, LockError};
+use crate::store::{Attempt, Claim, StoreError, Subscription, Token};
+use crate::wait::Wait;
+
+/// The longest sleep of a contender: what a lost wake-up costs at the most.
+const SAFETY_POLL: Duration = Duration::from_secs(1);
+
+/// The first and the longest pause after a try that the store did not answer.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+
+/// The most that is added to a holder's remaining lease, so that contenders of several processes
+/// do not all try at the instant at which it ends.
+const SPREAD: Duration = Duration::from_millis(30);
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    /// As the store knows it, checked.
+    pub(crate) key: Arc<str>,
+    /// Checked.
+    pub(crate) wait: Wait,
+    /// A fixed lease, checked; else the client's, renewed.
+    pub(crate) lease: Option<Duration>,
+}
+
+/// Takes the lock, or says why not. Dropping the future leaves nothing behind.
+pub(crate) async fn acquire(
+    engine: &Arc<Engine>,
+    request: Request,
+) -> Result<Arc<Lease>, LockError> {
+    let Ok(runtime) = runtime::Handle::try_current() else {
+        return Err(LockError::Config {
+            option: "runtime",
+            problem: "locks are awaited inside a tokio runtime, and there is none here".into(),
+        });
+    };
+    engine.admit(&request.key)?;
+    let budget = Budget::new(request.wait);
+    let pass = match engine.gates().enter(&request.key) {
+        Entry::Open(pass) => pass,
+        Entry::Closed => return Err(LockError::ShutDown),
+        Entry::Queued(mut ticket) => match budget.limit(ticket.turn()).await {
+            Some(Some(pass)) => pass,
+            Some(None) => return Err(LockError::ShutDown),
+            None => return Err(budget.spent(&request.key, engine.gates().news(&request.key))),
+        },
+    };
+    let token = Token::random().map_err(|error| LockError::Unavailable {
+        key: Some(request.key.as_ref().to_owned()),
+        waited: budget.waited(),
+        cause: format!("the system gave no random numbers: {error}"),
+    })?;
+    let term = request.lease.unwrap_or(engine.config().watchdog);
+    let contender = Contender {
+        engine,
+        runtime: runtime.id(),
+        request,
+        term,
+        token,
+        pass: Some(pass),
+        in_flight: false,
+        unanswered: false,
+    };
+    contender.contend(budget).await
+}
+
+struct Contender<'a> {
+    engine: &'a Arc<Engine>,
+    /// Where its requests are sent from.
+    runtime: runtime::Id,
+    request: Request,
+    term: Duration,
+    token: Token,
+    /// Taken when the lock is granted.
+    pass: Option<Pass>,
+    /// A request has been sent, or is about to be, and has no answer yet.
+    in_flight: bool,
+    /// An earlier request may have taken effect, or may yet.
+    unanswered: bool,
+}
+
+impl Contender<'_> {
+    async fn contend(mut self, budget: Budget) -> Result<Arc<Lease>, LockError> {
+        let mut subscription = None;
+        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        let mut known = None;
+        loop {
+            let fresh = subscription.is_none() && !self.unanswered;
+            let within = budget.for_one_try(self.engine.config().response_timeout);
+            let sent = BootInstant::now();
+            let answer = self.try_once(fresh, within).await;
+            let sleep = match answer {
+                Ok(Attempt::Granted) if BootInstant::now() < deadline(sent, self.term) => {
+                    return Ok(self.granted(sent));
+                }
+                Ok(Attempt::Granted) => {
+                    // The store has it for us, and no time is left in it.
+                    self.unanswered = true;
+                    let cause = format!("the answer came later than a lease of {:?}", self.term);
+                    known = Some(News::Trouble(cause));
+                    backoff.pause()
+                }
+                Ok(Attempt::Busy(left)) => {
+                    backoff.reset();
+                    known = Some(News::Elsewhere(left));
+                    if subscription.is_none() && !budget.is_once() {
+                        let wake_up = self.subscribe(&budget).await;
+                        subscription = Some(wake_up);
+                        Duration::ZERO
+                    } else {
+                        sleep_beside_holder(left)
+                    }
+                }
+                Err(StoreError::Refused(cause) | StoreError::Unknown(cause)) => {
+                    // A try that our own wait cut short says nothing about the store.
+                    if within >= self.engine.config().response_timeout || known.is_none() {
+                        known = Some(News::Trouble(cause));
+                    }
+                    backoff.pause()
+                }
+                Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }),
+                Err(StoreError::WrongFormat { expected, found }) => {
+                    let key = self.request.key.as_ref().to_owned();
+                    return Err(LockError::WrongFormat { key, expected, found });
+                }
+            };
+            if let (Some(news), Some(pass)) = (&known, &self.pass) {
+                pass.tell(news);
+            }
+            if budget.is_once() || !self.sleep(&budget, subscription.as_ref(), sleep).await {
+                return Err(budget.spent(&self.request.key, known.unwrap_or_default()));
+            }
+            self.engine.admit(&self.request.key)?;
+        }
+    }
+
+    /// One request. If it is dropped, or not answered, its effect is undone later on.
+    async fn try_once(&mut self, fresh: bool, within: Duration) -> Result<Attempt, StoreError> {
+        self.in_flight = true;
+        let claim = Claim { key: &self.request.key, token: &self.token, lease: self.term, fresh };
+        let answer = self.engine.store().try_acquire(claim, within).await;
+        self.in_flight = false;
+        if let Err(error) = &answer {
+            self.unanswered |= error.may_have_run();
+        }
+        answer
+    }
+
+    /// Sleeps until there is reason to try again; false when the wait is over instead.
+    async fn sleep(
+        &self,
+        budget: &Budget,
+        subscription: Option<&Subscription>,
+        sleep: Duration,
+    ) -> bool {
+        let pause = async {
+            match subscription {
+                _ if sleep.is_zero() => {}
+                None => tokio::time::sleep(sleep).await,
+                Some(subscription) => tokio::select! {
+                    () = subscription.woken() => {}
+                    () = tokio::time::sleep(sleep) => {}
+                },
+            }
+        };
+        budget.limit(pause).await.is_some() && !budget.is_over()
+    }
+
+    /// Subscribes to the key's releases, and waits until that is heard, but not for long: if it
+    /// takes a while, the safety poll does instead.
+    async fn subscribe(&self, budget: &Budget) -> Subscription {
+        let subscription = self.engine.store().subscribe(&self.request.key);
+        let patience = budget.for_one_try(self.engine.config().response_timeout);
+        let _ = tokio::time::timeout(patience, subscription.live()).await;
+        subscription
+    }
+
+    /// From here on the lease stands for the key, and nothing is to be undone.
+    fn granted(mut self, sent: BootInstant) -> Arc<Lease> {
+        self.unanswered = false;
+        let lease = Arc::new(Lease::new(
+            Arc::clone(&self.request.key),
+            self.token.clone(),
+            self.term,
+            self.request.lease.is_none(),
+            sent,
+            self.pass.take(),
+        ));
+        self.engine.keeper().watch(&lease);
+        lease
+    }
+}
+
+impl Drop for Contender<'_> {
+    fn drop(&mut self) {
+        if self.in_flight || self.unanswered {
+            self.engine.keeper().release(Release {
+                key: Arc::clone(&self.request.key),
+                token: self.token.clone(),
+                gone_by: BootInstant::now().after(self.term),
+                cause: Cause::Unanswered(Some(self.runtime)),
+                pass: self.pass.take(),
+            });
+        }
+    }
+}
+
+fn sleep_beside_holder(left: Option<Duration>) -> Duration {
+    let poll = SAFETY_POLL.mul_f64(0.75 + fastrand::f64() / 4.0);
+    match left {
+        // The store's expiry has a grain of a millisecond.
+        Some(left) => {
+            let spread = SPREAD.mul_f64(fastrand::f64()).min(left / 4);
+            poll.min(left + Duration::from_millis(1) + spread)
+        }
+        None => poll,
+    }
+}
+
+/// How long the caller will wait, all in all.
+#[derive(Debug)]
+struct Budget {
+    started: Instant,
+    /// `None`: for ever.
+    end: Option<Instant>,
+    once: bool,
+}
+
+impl Budget {
+    fn new(wait: Wait) -> Self {
+        let started = Instant::now();
+        let end = wait.bound().and_then(|bound| started.checked_add(bound));
+        Self { started, end, once: wait.is_once() }
+    }
+
+    fn is_once(&self) -> bool {
+        self.once
+    }
+
+    fn waited(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn is_over(&self) -> bool {
+        self.end.is_some_and(|end| Instant::now() >= end)
+    }
+
+    /// How long one request may take. Who will not wait at all still gives the store the time
+    /// for one answer.
+    fn for_one_try(&self, response_timeout: Duration) -> Duration {
+        match self.end {
+            Some(end) if !self.once => {
+                response_timeout.min(end.saturating_duration_since(Instant::now()))
+            }
+            _ => response_timeout,
+        }
+    }
+
+    /// The future's output, or `None` if the wait is over first.
+    async fn limit<F: Future>(&self, future: F) -> Option<F::Output> {
+        match self.end {
+            Some(end) => tokio::time::timeout_at(end, future).await.ok(),
+            None => Some(future.await),
+        }
+    }
+
+    /// The error of one who has waited long enough.
+    fn spent(&self, key: &str, news: News) -> LockError {
+        let (key, waited) = (key.to_owned(), self.waited());
+        let holder = match news {
+            News::Here => Holder::ThisProcess,
+            News::Elsewhere(Some(left)) => Holder::Elsewhere(left),
+            News::Elsewhere(None) => Holder::NoExpiry,
+            News::Trouble(cause) => {
+                return LockError::Unavailable { key: Some(key), waited, cause };
+            }
+        };
+        LockError::Busy { key, waited, holder }
+    }
+}

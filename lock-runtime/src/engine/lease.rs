@@ -1,0 +1,377 @@
+//! One hold of one key: who has it, until when, and whether it was lost.
+//!
+//! The deadline counts from the instant just before the last successful request was *sent*, and
+//! ends a margin before the store's own expiry could: sent + lease − (1 % of the lease + 2 ms).
+//! The margin is the Redlock description's allowance for clock drift and rounding
+//! (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>). It is kept in an
+//! atomic, because it is read before every poll of the body.
+//!
+//! A lease is held, then ended, and never held again: released by its last holder, or lost.
+//! Keeps the promises that a body never outlives its lock, and that a guard touches its own hold
+//! only.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::gate::Pass;
+use crate::clock::BootInstant;
+use crate::error::{LockError, LostReason};
+use crate::store::Token;
+
+#[derive(Debug)]
+pub(crate) struct Lease {
+    key: Arc<str>,
+    token: Token,
+    /// Renewed by the watchdog until it ends; else fixed.
+    renewed: bool,
+    granted: BootInstant,
+    /// The deadline; `PAST` once the lease has ended. Only changed with `state` locked.
+    valid_until: AtomicU64,
+    state: Mutex<State>,
+    /// Told when the lease is lost.
+    lost: Notify,
+    /// Where the watchdog has it in its schedule; only the watchdog reads or writes it.
+    pub(super) scheduled: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    /// Guards and bodies that share this hold: one, and one more for each re-entry.
+    holds: usize,
+    /// How long one grant or renewal lasts.
+    term: Duration,
+    /// When the last request was sent that is known to have extended the key.
+    extended: BootInstant,
+    /// When the key has expired by itself, whatever became of the requests that were sent.
+    gone_by: BootInstant,
+    /// Renewals that failed in a row.
+    failures: u32,
+    /// The pass of the key; given back when the hold ends.
+    pass: Option<Pass>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Held,
+    Released,
+    Lost { reason: LostReason, held_for: Duration },
+}
+
+/// What is left to do when a holder leaves.
+#[derive(Debug)]
+pub(crate) enum Leave {
+    /// Others still share the hold, or it was lost before.
+    Nothing,
+    /// That was the last one: the key is to be released, and then the pass given back.
+    Release(Option<Pass>),
+}
+
+impl Lease {
+    /// A hold that was granted by a request sent at `sent`.
+    pub(crate) fn new(
+        key: Arc<str>,
+        token: Token,
+        term: Duration,
+        renewed: bool,
+        sent: BootInstant,
+        pass: Option<Pass>,
+    ) -> Self {
+        Self {
+            key,
+            token,
+            renewed,
+            granted: sent,
+            valid_until: AtomicU64::new(deadline(sent, term).as_nanos()),
+            state: Mutex::new(State {
+                phase: Phase::Held,
+                holds: 1,
+                term,
+                extended: sent,
+                gone_by: sent.after(term),
+                failures: 0,
+                pass,
+            }),
+            lost: Notify::new(),
+            scheduled: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
+    pub(crate) fn shared_key(&self) -> &Arc<str> {
+        &self.key
+    }
+
+    pub(crate) fn token(&self) -> &Token {
+        &self.token
+    }
+
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.renewed
+    }
+
+    /// How long one grant or renewal lasts.
+    pub(crate) fn term(&self) -> Duration {
+        self.state().term
+    }
+
+    /// Until when it is valid unless it is extended; `PAST` once it has ended.
+    pub(crate) fn deadline(&self) -> BootInstant {
+        BootInstant::from_nanos(self.valid_until.load(Ordering::Acquire))
+    }
+
+    /// Whether it is provably valid at `now`. One atomic load.
+    pub(crate) fn is_valid(&self, now: BootInstant) -> bool {
+        now < self.deadline()
+    }
+
+    /// When `part` of the term is over, counted from its last extension.
+    pub(crate) fn after_part(&self, part: u32) -> BootInstant {
+        let state = self.state();
+        state.extended.after(state.term / part)
+    }
+
+    /// When the key is gone from the store even if nobody can reach it any more.
+    pub(crate) fn gone_by(&self) -> BootInstant {
+        self.state().gone_by
+    }
+
+    /// The loss of this hold, as its holders are told of it; `None` while it is valid.
+    ///
+    /// A deadline that has passed is a loss, whether or not the watchdog has noticed.
+    pub(crate) fn loss(&self) -> Option<LockError> {
+        if self.is_valid(BootInstant::now()) {
+            return None;
+        }
+        let state = self.state();
+        let (reason, held_for) = match state.phase {
+            Phase::Lost { reason, held_for } => (reason, held_for),
+            // Not asked by anybody who has released: they have no guard any more.
+            Phase::Held | Phase::Released => (self.overdue(), self.age()),
+        };
+        Some(LockError::Lost { key: self.key.as_ref().to_owned(), reason, held_for })
+    }
+
+    /// Whether it was released by its last holder.
+    pub(crate) fn is_released(&self) -> bool {
+        self.state().phase == Phase::Released
+    }
+
+    /// What it means for this lease that its deadline has passed.
+    pub(crate) fn overdue(&self) -> LostReason {
+        if self.renewed { LostReason::RenewalFailed } else { LostReason::LeaseOver }
+    }
+
+    /// How long ago it was granted.
+    pub(crate) fn age(&self) -> Duration {
+        BootInstant::now().since(self.granted)
+    }
+
+    /// Resolves when the hold is lost. Holds nothing, so dropping it loses nothing.
+    pub(crate) async fn lost(&self) -> LostReason {
+        loop {
+            let mut told = pin!(self.lost.notified());
+            // Registered first, so that a loss between the look and the wait is heard.
+            told.as_mut().enable();
+            if let Phase::Lost { reason, .. } = self.state().phase {
+                return reason;
+            }
+            told.await;
+        }
+    }
+
+    /// Another holder shares the hold; false if it has ended.
+    pub(crate) fn join(&self) -> bool {
+        let mut state = self.state();
+        let held = state.phase == Phase::Held && self.is_valid(BootInstant::now());
+        state.holds += usize::from(held);
+        held
+    }
+
+    /// One holder is done.
+    pub(crate) fn leave(&self) -> Leave {
+        let mut state = self.state();
+        state.holds = state.holds.saturating_sub(1);
+        if state.holds > 0 || state.phase != Phase::Held {
+            return Leave::Nothing;
+        }
+        state.phase = Phase::Released;
+        self.valid_until.store(BootInstant::PAST.as_nanos(), Ordering::Release);
+        Leave::Release(state.pass.take())
+    }
+
+    /// A request that may extend it is about to be sent. False if it has ended: then none may be.
+    pub(crate) fn about_to_extend(&self, now: BootInstant) -> bool {
+        let mut state = self.state();
+        let held = state.phase == Phase::Held;
+        if held {
+            let gone_by = now.after(state.term);
+            state.gone_by = state.gone_by.max(gone_by);
+        }
+        held
+    }
+
+    /// The same, for a request that gives it another term.
+    pub(crate) fn about_to_last(&self, now: BootInstant, term: Duration) -> bool {
+        let held = self.about_to_extend(now);
+        let mut state = self.state();
+        state.gone_by = state.gone_by.max(now.after(term));
+        held
+    }
+
+    /// A request sent at `sent` has extended it to `term`. Returns how many had failed before.
+    pub(crate) fn extended(&self, sent: BootInstant, term: Duration) -> u32 {
+        let mut state = self.state();
+        if state.phase == Phase::Held {
+            state.term = term;
+            state.extended = sent;
+            self.valid_until.store(deadline(sent, term).as_nanos(), Ordering::Release);
+        }
+        std::mem::take(&mut state.failures)
+    }
+
+    /// A renewal failed. Returns how many have in a row.
+    pub(crate) fn failed(&self) -> u32 {
+        let mut state = self.state();
+        state.failures = state.failures.saturating_add(1);
+        state.failures
+    }
+
+    /// The hold is over against its holders' will. False if it had ended before.
+    pub(crate) fn lose(&self, reason: LostReason) -> bool {
+        let pass = {
+            let mut state = self.state();
+            if state.phase != Phase::Held {
+                return false;
+            }
+            let held_for = self.age();
+            state.phase = Phase::Lost { reason, held_for };
+            self.valid_until.store(BootInstant::PAST.as_nanos(), Ordering::Release);
+            state.pass.take()
+        };
+        self.lost.notify_waiters();
+        // Those who wait in this process may try at once: what is left of the key in the store, if
+        // anything, makes them wait there.
+        drop(pass);
+        true
+    }
+
+    /// Plain data; every change to it is complete before anything that could panic.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Until when a lease of `term` is valid that was asked for at `sent`.
+pub(crate) fn deadline(sent: BootInstant, term: Duration) -> BootInstant {
+    sent.after(term.saturating_sub(term / 100 + Duration::from_millis(2)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gate::{Entry, Gates};
+    use super::*;
+
+    const TERM: Duration = Duration::from_secs(10);
+
+    fn lease(sent: BootInstant, renewed: bool) -> (Arc<Gates>, Lease) {
+        let gates = Arc::new(Gates::default());
+        let key: Arc<str> = Arc::from("k");
+        let Entry::Open(pass) = gates.enter(&key) else { panic!("free") };
+        let token = Token::random().expect("randomness");
+        (gates, Lease::new(key, token, TERM, renewed, sent, Some(pass)))
+    }
+
+    #[test]
+    fn it_ends_a_margin_before_the_store_ends_it() {
+        let sent = BootInstant::now();
+        let (_gates, lease) = lease(sent, true);
+        assert!(lease.is_valid(sent));
+        assert_eq!(lease.deadline().since(sent), TERM - TERM / 100 - Duration::from_millis(2));
+        assert!(!lease.is_valid(lease.deadline()));
+        assert_eq!(lease.gone_by(), sent.after(TERM));
+    }
+
+    #[test]
+    fn renewal_counts_from_the_sending() {
+        let sent = BootInstant::now();
+        let (_gates, lease) = lease(sent, true);
+        let again = sent.after(TERM / 3);
+        assert!(lease.about_to_extend(again));
+        assert_eq!(lease.gone_by(), again.after(TERM), "from here on it may have been extended");
+        lease.failed();
+        assert_eq!(lease.failed(), 2);
+        assert_eq!(lease.extended(again, TERM), 2);
+        assert_eq!(lease.deadline(), deadline(again, TERM));
+        assert_eq!(lease.failed(), 1, "a success starts the count anew");
+    }
+
+    #[test]
+    fn the_last_holder_releases() {
+        let (gates, lease) = lease(BootInstant::now(), true);
+        assert!(lease.join());
+        assert!(matches!(lease.leave(), Leave::Nothing));
+        assert!(lease.is_valid(BootInstant::now()));
+        let Leave::Release(pass) = lease.leave() else { panic!("last") };
+        assert!(!lease.is_valid(BootInstant::now()));
+        assert!(!lease.join());
+        assert_eq!(gates.keys(), 1, "nobody of this process may try before the release is done");
+        drop(pass);
+        assert_eq!(gates.keys(), 0);
+    }
+
+    #[test]
+    fn nothing_extends_what_was_released() {
+        let sent = BootInstant::now();
+        let (_gates, lease) = lease(sent, true);
+        let in_flight = lease.about_to_extend(sent);
+        assert!(in_flight);
+        drop(lease.leave());
+        assert!(!lease.about_to_extend(sent));
+        lease.extended(BootInstant::now(), TERM);
+        assert!(!lease.is_valid(BootInstant::now()));
+    }
+
+    #[test]
+    fn a_loss_is_told_once_and_releases_nothing() {
+        let (gates, lease) = lease(BootInstant::now(), true);
+        assert!(lease.loss().is_none());
+        assert!(lease.lose(LostReason::Taken));
+        assert!(!lease.lose(LostReason::Gone));
+        assert!(matches!(lease.loss(), Some(LockError::Lost { reason: LostReason::Taken, .. })));
+        assert_eq!(gates.keys(), 0, "others of this process may try");
+        assert!(matches!(lease.leave(), Leave::Nothing));
+    }
+
+    #[test]
+    fn a_passed_deadline_is_a_loss_before_anybody_says_so() {
+        let long_ago = BootInstant::from_nanos(1);
+        for (renewed, reason) in [(true, LostReason::RenewalFailed), (false, LostReason::LeaseOver)]
+        {
+            let (_gates, lease) = lease(long_ago, renewed);
+            assert!(!lease.join());
+            match lease.loss() {
+                Some(LockError::Lost { reason: seen, .. }) => assert_eq!(seen, reason),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn those_who_wait_for_the_loss_hear_of_it() {
+        let (_gates, lease) = lease(BootInstant::now(), true);
+        let (reason, ()) = tokio::join!(lease.lost(), async {
+            tokio::task::yield_now().await;
+            lease.lose(LostReason::Gone);
+        });
+        assert_eq!(reason, LostReason::Gone);
+        assert_eq!(lease.lost().await, LostReason::Gone, "and whoever asks later");
+    }
+}

@@ -1,0 +1,210 @@
+//! The machinery that one client owns.
+//!
+//! A call goes to the [`gate`] of its key, then as its [`contender`] to the store; what it gets is
+//! a [`lease`]. The [`keeper`] thread watches over all leases ([`watchdog`]) and does the releases
+//! that nobody awaits ([`releaser`]).
+
+mod backoff;
+pub(crate) mod contender;
+mod gate;
+mod keeper;
+pub(crate) mod lease;
+mod releaser;
+mod watchdog;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use self::gate::Gates;
+use self::keeper::{Keeper, Settled};
+use self::lease::{Lease, Leave};
+use self::releaser::{Cause, Release};
+use crate::clock::BootInstant;
+use crate::error::{LockError, LostReason};
+use crate::store::{Lane, LockStore, Released, Renewal, Renewed};
+use crate::wait::Wait;
+
+/// How long [`Engine::shut_down`] waits for the last releases.
+const LAST_RELEASES: Duration = Duration::from_secs(5);
+
+/// What a client was configured with, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    /// Stands before every key, with a `:` between; empty for none.
+    pub(crate) namespace: String,
+    /// The lease of locks that name none; renewed at a third of it.
+    pub(crate) watchdog: Duration,
+    /// The wait of locks that name none.
+    pub(crate) wait: Wait,
+    /// How long the store may take for one answer.
+    pub(crate) response_timeout: Duration,
+}
+
+pub(crate) struct Engine {
+    config: Config,
+    store: Arc<dyn LockStore>,
+    gates: Arc<Gates>,
+    keeper: Keeper,
+    /// No more locks; set once, at shutdown.
+    closed: AtomicBool,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("config", &self.config)
+            .field("keeper", &self.keeper)
+            .field("closed", &self.closed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    pub(crate) fn start(config: Config, store: Arc<dyn LockStore>) -> Arc<Self> {
+        let keeper = Keeper::start(Arc::clone(&store));
+        let gates = Arc::default();
+        Arc::new(Self { config, store, gates, keeper, closed: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn store(&self) -> &dyn LockStore {
+        &*self.store
+    }
+
+    fn gates(&self) -> &Arc<Gates> {
+        &self.gates
+    }
+
+    fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
+    /// Whether locks can be taken at all.
+    pub(crate) fn admit(&self, key: &str) -> Result<(), LockError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(LockError::ShutDown);
+        }
+        match self.keeper.failure() {
+            None => Ok(()),
+            Some(failure) => Err(LockError::Unavailable {
+                key: Some(key.to_owned()),
+                waited: Duration::ZERO,
+                cause: format!("the system gave no thread to renew locks on: {failure}"),
+            }),
+        }
+    }
+
+    /// One holder of `lease` is done; the last one frees the key. One round trip.
+    ///
+    /// Dropped half-way, or without an answer, it goes on in the background.
+    pub(crate) async fn release(&self, lease: &Arc<Lease>) -> Result<(), LockError> {
+        let Some(mut unfinished) = self.end(lease) else {
+            return lease.loss().map_or(Ok(()), Err);
+        };
+        let started = BootInstant::now();
+        let answer = self.store.release(lease.key(), lease.token(), Lane::Caller).await;
+        let key = || lease.key().to_owned();
+        match answer {
+            Ok(released) => {
+                unfinished.release = None;
+                match released {
+                    Released::Freed => Ok(()),
+                    Released::NotOurs => Err(LockError::Lost {
+                        key: key(),
+                        reason: LostReason::Gone,
+                        held_for: lease.age(),
+                    }),
+                }
+            }
+            Err(error) => Err(LockError::Unavailable {
+                key: Some(key()),
+                waited: BootInstant::now().since(started),
+                cause: format!("the release goes on in the background: {error}"),
+            }),
+        }
+    }
+
+    /// One holder of `lease` is done; the last one has the key freed in the background.
+    pub(crate) fn release_in_background(&self, lease: &Arc<Lease>) {
+        drop(self.end(lease));
+    }
+
+    /// From here on no renewal is sent, and the key will be freed whatever happens.
+    fn end(&self, lease: &Arc<Lease>) -> Option<Unfinished<'_>> {
+        let Leave::Release(pass) = lease.leave() else { return None };
+        self.keeper.forget(lease);
+        let release = Some(Release {
+            key: Arc::clone(lease.shared_key()),
+            token: lease.token().clone(),
+            gone_by: lease.gone_by(),
+            cause: Cause::Ended,
+            pass,
+        });
+        Some(Unfinished { keeper: &self.keeper, release })
+    }
+
+    /// Makes a fixed lease last for `term` from now. One round trip.
+    pub(crate) async fn extend(&self, lease: &Arc<Lease>, term: Duration) -> Result<(), LockError> {
+        let sent = BootInstant::now();
+        if lease.about_to_last(sent, term) {
+            let renewal = [Renewal { key: lease.key(), token: lease.token(), lease: term }];
+            let answer = self.store.renew(&renewal).await.into_iter().next();
+            match answer {
+                Some(Ok(Renewed::Extended)) => {
+                    lease.extended(sent, term);
+                    self.keeper.replan(lease);
+                }
+                Some(Ok(Renewed::Gone)) => self.keeper.lose(lease, LostReason::Gone),
+                Some(Ok(Renewed::Taken)) => self.keeper.lose(lease, LostReason::Taken),
+                failed => {
+                    let cause = match failed {
+                        Some(Err(error)) => error.to_string(),
+                        _ => "the store gave no answer".into(),
+                    };
+                    return Err(LockError::Unavailable {
+                        key: Some(lease.key().to_owned()),
+                        waited: BootInstant::now().since(sent),
+                        cause,
+                    });
+                }
+            }
+        }
+        lease.loss().map_or(Ok(()), Err)
+    }
+
+    /// Lets nobody in any more, waits up to `grace` for the holders to finish, ends the holds of
+    /// those that have not, and waits for the last releases.
+    ///
+    /// Returns how many releases the store has not confirmed by then; they go on.
+    pub(crate) async fn shut_down(&self, grace: Duration) -> usize {
+        self.closed.store(true, Ordering::Release);
+        self.gates.close();
+        if !self.keeper.settled(Settled::Leases, grace).await {
+            for lease in self.keeper.held() {
+                self.keeper.lose(&lease, LostReason::ShutDown);
+            }
+        }
+        self.keeper.settled(Settled::Releases, LAST_RELEASES).await;
+        self.keeper.releasing()
+    }
+}
+
+/// A release that has begun; goes on in the background unless it was answered.
+#[derive(Debug)]
+struct Unfinished<'a> {
+    keeper: &'a Keeper,
+    /// `None` once the store has answered.
+    release: Option<Release>,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(release) = self.release.take() {
+            self.keeper.release(release);
+        }
+    }
+}

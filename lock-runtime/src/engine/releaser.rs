@@ -1,0 +1,193 @@
+//! Releases that nobody awaits: of guards that were dropped, of releases that failed, and the
+//! undoing of requests whose answer was never seen.
+//!
+//! Each is a compare-and-delete of one token, so it can be repeated freely and can never touch a
+//! successor's hold. It is tried until the store gives a definite answer, or until the key must
+//! have expired by itself.
+//!
+//! An undo must not overtake what it undoes. It is sent on two lanes at once: on that of the
+//! original request, which the store serves in order, and on the keeper's, which works even if the
+//! original lane is dead or its runtime blocked. If neither found anything to free, the original
+//! may still be held up somewhere, so it is sent once more after a while; what arrives even later
+//! ends with its lease.
+//!
+//! Keeps the promises that nothing leaks, and that what is unknown is cleaned up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime;
+
+use super::backoff::Backoff;
+use super::gate::Pass;
+use crate::clock::BootInstant;
+use crate::store::{Lane, LockStore, Released, StoreError, Token};
+
+/// The first and the longest pause between two tries.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
+
+/// One thing to release.
+#[derive(Debug)]
+pub(crate) struct Release {
+    pub(crate) key: Arc<str>,
+    pub(crate) token: Token,
+    /// When the key has expired by itself.
+    pub(crate) gone_by: BootInstant,
+    pub(crate) cause: Cause,
+    /// Given back after the first try, whatever came of it: from then on others of this process
+    /// can do no worse by trying for themselves.
+    pub(crate) pass: Option<Pass>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A hold has ended.
+    Ended,
+    /// A request, sent from this runtime if from any, may have taken effect unseen.
+    Unanswered(Option<runtime::Id>),
+}
+
+/// The releases of one client that wait for the keeper, and the count of those under way.
+#[derive(Debug, Default)]
+pub(crate) struct Releaser {
+    queue: Mutex<Vec<Release>>,
+    /// Queued or under way.
+    open: AtomicUsize,
+}
+
+impl Releaser {
+    pub(crate) fn push(&self, release: Release) {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push(release);
+    }
+
+    /// Takes what is queued; each is to be reported by [`done`](Self::done).
+    pub(crate) fn take(&self) -> Vec<Release> {
+        std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn done(&self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many are queued or under way.
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+}
+
+impl Release {
+    /// Does it. Runs on the keeper's runtime.
+    pub(crate) async fn carry_out(mut self, store: &dyn LockStore) {
+        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        let mut swept = false;
+        loop {
+            let answer = self.try_once(store).await;
+            self.pass = None;
+            let pause = match answer {
+                Ok(Released::NotOurs) if self.cause != Cause::Ended && !swept => {
+                    swept = true;
+                    PAUSES.1
+                }
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::warn!(
+                        key = &*self.key,
+                        %error,
+                        "could not release in the background, trying again until the lease is over"
+                    );
+                    backoff.pause()
+                }
+            };
+            let left = self.gone_by.since(BootInstant::now());
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(pause.min(left)).await;
+        }
+    }
+
+    async fn try_once(&self, store: &dyn LockStore) -> Result<Released, StoreError> {
+        let on = |lane| store.release(&self.key, &self.token, lane);
+        match self.cause {
+            Cause::Ended | Cause::Unanswered(None) => on(Lane::Keeper).await,
+            Cause::Unanswered(Some(runtime)) => {
+                let (behind, beside) = tokio::join!(on(Lane::Runtime(runtime)), on(Lane::Keeper));
+                match (behind, beside) {
+                    (Ok(Released::Freed), _) | (_, Ok(Released::Freed)) => Ok(Released::Freed),
+                    (_, beside) => beside,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::faulty::{Fault, FaultyStore};
+    use crate::store::{Attempt, Claim, MemoryStore};
+
+    const LEASE: Duration = Duration::from_secs(10);
+
+    fn release(token: &Token, cause: Cause) -> Release {
+        let gone_by = BootInstant::now().after(LEASE);
+        Release { key: Arc::from("k"), token: token.clone(), gone_by, cause, pass: None }
+    }
+
+    async fn acquire(store: &dyn LockStore, token: &Token) -> Result<Attempt, StoreError> {
+        let claim = Claim { key: "k", token, lease: LEASE, fresh: true };
+        store.try_acquire(claim, LEASE).await
+    }
+
+    #[tokio::test]
+    async fn it_is_tried_until_the_store_answers() {
+        let (store, token) =
+            (FaultyStore::new(MemoryStore::new()), Token::random().expect("random"));
+        acquire(&store, &token).await.expect("free");
+        store.next_releases([Fault::Refuse, Fault::Refuse]);
+        release(&token, Cause::Ended).carry_out(&store).await;
+        let other = Token::random().expect("random");
+        assert_eq!(acquire(&store, &other).await, Ok(Attempt::Granted));
+    }
+
+    #[tokio::test]
+    async fn a_successor_is_left_alone() {
+        let (store, stale) =
+            (FaultyStore::new(MemoryStore::new()), Token::random().expect("random"));
+        let holder = Token::random().expect("random");
+        acquire(&store, &holder).await.expect("free");
+        release(&stale, Cause::Ended).carry_out(&store).await;
+        let other = Token::random().expect("random");
+        assert!(matches!(acquire(&store, &other).await, Ok(Attempt::Busy(_))));
+    }
+
+    #[tokio::test]
+    async fn an_undo_catches_what_arrives_after_it() {
+        let (store, token) =
+            (FaultyStore::new(MemoryStore::new()), Token::random().expect("random"));
+        let undo = release(&token, Cause::Unanswered(None));
+        let late = async {
+            tokio::task::yield_now().await;
+            acquire(&store, &token).await.expect("free");
+        };
+        tokio::join!(undo.carry_out(&store), late);
+        let other = Token::random().expect("random");
+        assert_eq!(acquire(&store, &other).await, Ok(Attempt::Granted));
+    }
+
+    #[tokio::test]
+    async fn it_ends_with_the_lease_at_the_latest() {
+        let (store, token) =
+            (FaultyStore::new(MemoryStore::new()), Token::random().expect("random"));
+        store.next_releases(std::iter::repeat_n(Fault::Refuse, 1000));
+        let mut release = release(&token, Cause::Ended);
+        let lease = Duration::from_millis(100);
+        release.gone_by = BootInstant::now().after(lease);
+        let end = release.gone_by;
+        release.carry_out(&store).await;
+        assert!(BootInstant::now() >= end);
+    }
+}

@@ -1,0 +1,283 @@
+//! What is due when: renewals, and the deadlines behind them.
+//!
+//! Every held lease stands in one schedule, at the instant when something has to be done about it
+//! next. A renewed lease is first due a third of its term after it was last extended; while its
+//! renewal is on the way, and for a fixed lease always, it stands at its deadline instead. So a
+//! request that never comes back cannot hide a deadline. A renewal that failed is tried again
+//! after a short pause with jitter, longer each time, until the deadline has passed.
+//!
+//! Keeping the schedule is plain data work under one lock, a map insertion per grant and a removal
+//! per release; the keeper thread sleeps until the first entry, and is woken only if a new one
+//! comes before what it sleeps for.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::backoff::jittered;
+use super::lease::Lease;
+use crate::clock::BootInstant;
+
+/// The part of the term after which a lease is renewed.
+const RENEWALS_PER_TERM: u32 = 3;
+
+#[derive(Debug, Default)]
+pub(crate) struct Watchdog {
+    schedule: Mutex<Schedule>,
+}
+
+#[derive(Debug, Default)]
+struct Schedule {
+    /// By instant; the lease's address tells apart those of one instant.
+    entries: BTreeMap<(BootInstant, usize), Entry>,
+    /// What the keeper sleeps until; `None`: until it is woken.
+    armed: Option<BootInstant>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    lease: Arc<Lease>,
+    next: Next,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Renew,
+    Expire,
+}
+
+/// What has to be done now.
+#[derive(Debug, Default)]
+pub(crate) struct Due {
+    /// To be renewed; until that has an answer, watched for their deadlines.
+    pub(crate) renew: Vec<Arc<Lease>>,
+    /// Whose deadline has passed; not watched any more.
+    pub(crate) expired: Vec<Arc<Lease>>,
+    /// Until when there is nothing else to do.
+    pub(crate) next: Option<BootInstant>,
+}
+
+impl Watchdog {
+    /// Takes up a granted lease. Returns whether the keeper has to be woken.
+    pub(crate) fn watch(&self, lease: &Arc<Lease>) -> bool {
+        let mut schedule = self.schedule();
+        let at = schedule.plan(lease, BootInstant::now());
+        schedule.armed.is_none_or(|armed| at < armed)
+    }
+
+    /// A lease was released or lost.
+    pub(crate) fn forget(&self, lease: &Arc<Lease>) {
+        self.schedule().remove(lease);
+    }
+
+    /// A renewal was answered, or the term changed. Returns whether the keeper has to be woken.
+    pub(crate) fn replan(&self, lease: &Arc<Lease>) -> bool {
+        self.reschedule(lease, None)
+    }
+
+    /// A renewal failed and is to be tried again after `pause`. Returns whether the keeper has to
+    /// be woken.
+    pub(crate) fn retry(&self, lease: &Arc<Lease>, pause: Duration) -> bool {
+        self.reschedule(lease, Some(BootInstant::now().after(pause)))
+    }
+
+    /// Everything that is due at `now`.
+    pub(crate) fn due(&self, now: BootInstant) -> Due {
+        let mut due = Due::default();
+        let mut schedule = self.schedule();
+        while let Some(first) = schedule.entries.first_entry() {
+            if first.key().0 > now {
+                break;
+            }
+            let Entry { lease, next } = first.remove();
+            match next {
+                Next::Renew if lease.is_valid(now) => {
+                    schedule.put(&lease, lease.deadline(), Next::Expire);
+                    due.renew.push(lease);
+                }
+                // It was extended since it was put here.
+                Next::Expire if lease.is_valid(now) => {
+                    schedule.plan(&lease, now);
+                }
+                _ => due.expired.push(lease),
+            }
+        }
+        due.next = schedule.entries.first_key_value().map(|((at, _), _)| *at);
+        schedule.armed = due.next;
+        due
+    }
+
+    /// All leases that are held.
+    pub(crate) fn held(&self) -> Vec<Arc<Lease>> {
+        self.schedule().entries.values().map(|entry| Arc::clone(&entry.lease)).collect()
+    }
+
+    /// How many leases are held.
+    pub(crate) fn len(&self) -> usize {
+        self.schedule().entries.len()
+    }
+
+    fn reschedule(&self, lease: &Arc<Lease>, retry: Option<BootInstant>) -> bool {
+        let mut schedule = self.schedule();
+        // Not there: it has ended since, and is not taken up again.
+        if !schedule.remove(lease) {
+            return false;
+        }
+        let at = match retry {
+            Some(at) if at < lease.deadline() => {
+                schedule.put(lease, at, Next::Renew);
+                at
+            }
+            Some(_) => {
+                schedule.put(lease, lease.deadline(), Next::Expire);
+                lease.deadline()
+            }
+            None => schedule.plan(lease, BootInstant::now()),
+        };
+        schedule.armed.is_none_or(|armed| at < armed)
+    }
+
+    /// Plain data; every change to it is complete before anything that could panic.
+    fn schedule(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Schedule {
+    /// Puts a lease where it is due next, counted from its last extension.
+    fn plan(&mut self, lease: &Arc<Lease>, now: BootInstant) -> BootInstant {
+        let deadline = lease.deadline();
+        if !lease.is_renewed() {
+            self.put(lease, deadline, Next::Expire);
+            return deadline;
+        }
+        let at = lease.after_part(RENEWALS_PER_TERM).max(now).min(deadline);
+        self.put(lease, at, Next::Renew);
+        at
+    }
+
+    fn put(&mut self, lease: &Arc<Lease>, at: BootInstant, next: Next) {
+        lease.scheduled.store(at.as_nanos(), Ordering::Relaxed);
+        let entry = Entry { lease: Arc::clone(lease), next };
+        self.entries.insert((at, address(lease)), entry);
+    }
+
+    fn remove(&mut self, lease: &Arc<Lease>) -> bool {
+        let at = BootInstant::from_nanos(lease.scheduled.load(Ordering::Relaxed));
+        self.entries.remove(&(at, address(lease))).is_some()
+    }
+}
+
+fn address(lease: &Arc<Lease>) -> usize {
+    Arc::as_ptr(lease).addr()
+}
+
+/// How long to wait before a failed renewal is tried again: from a thirtieth of the term,
+/// doubling up to a sixth, each time a random half to whole of that.
+pub(crate) fn retry_pause(term: Duration, failures: u32) -> Duration {
+    let longest = term / 6;
+    let pause = (term / 30).saturating_mul(1 << failures.saturating_sub(1).min(8)).min(longest);
+    jittered(pause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gate::{Entry as GateEntry, Gates};
+    use super::*;
+    use crate::error::LostReason;
+    use crate::store::Token;
+
+    const TERM: Duration = Duration::from_secs(30);
+
+    fn lease(name: &str, renewed: bool) -> Arc<Lease> {
+        let key: Arc<str> = Arc::from(name);
+        let GateEntry::Open(pass) = Arc::new(Gates::default()).enter(&key) else { panic!("free") };
+        let token = Token::random().expect("randomness");
+        Arc::new(Lease::new(key, token, TERM, renewed, BootInstant::now(), Some(pass)))
+    }
+
+    #[test]
+    fn a_renewed_lease_is_due_after_a_third_of_its_term() {
+        let (watchdog, lease) = (Watchdog::default(), lease("k", true));
+        assert!(watchdog.watch(&lease), "the first one wakes the keeper");
+        let start = BootInstant::now();
+        assert!(watchdog.due(start).renew.is_empty());
+        let due = watchdog.due(start.after(TERM / 3));
+        assert_eq!(due.renew.len(), 1);
+        assert_eq!(due.next, Some(lease.deadline()), "while that is on its way");
+    }
+
+    #[test]
+    fn an_answered_renewal_is_due_again_a_third_later() {
+        let (watchdog, lease) = (Watchdog::default(), lease("k", true));
+        watchdog.watch(&lease);
+        let sent = BootInstant::now().after(TERM / 3);
+        assert_eq!(watchdog.due(sent).renew.len(), 1);
+        lease.about_to_extend(sent);
+        lease.extended(sent, TERM);
+        watchdog.replan(&lease);
+        assert!(watchdog.due(sent.after(TERM / 4)).renew.is_empty());
+        assert_eq!(watchdog.due(sent.after(TERM / 3)).renew.len(), 1);
+    }
+
+    #[test]
+    fn a_renewal_without_an_answer_does_not_hide_the_deadline() {
+        let (watchdog, lease) = (Watchdog::default(), lease("k", true));
+        watchdog.watch(&lease);
+        watchdog.due(BootInstant::now().after(TERM / 3));
+        let due = watchdog.due(BootInstant::now().after(TERM));
+        assert_eq!(due.expired.len(), 1);
+        assert_eq!(watchdog.len(), 0);
+    }
+
+    #[test]
+    fn a_failed_renewal_is_tried_again_until_the_deadline() {
+        let (watchdog, lease) = (Watchdog::default(), lease("k", true));
+        watchdog.watch(&lease);
+        watchdog.due(BootInstant::now().after(TERM / 3));
+        assert!(watchdog.retry(&lease, Duration::ZERO), "sooner than the deadline: wake up");
+        assert_eq!(watchdog.due(BootInstant::now()).renew.len(), 1);
+        watchdog.retry(&lease, TERM * 2);
+        assert_eq!(watchdog.due(lease.deadline()).expired.len(), 1);
+    }
+
+    #[test]
+    fn a_fixed_lease_is_never_renewed() {
+        let (watchdog, lease) = (Watchdog::default(), lease("k", false));
+        watchdog.watch(&lease);
+        let due = watchdog.due(lease.deadline());
+        assert!(due.renew.is_empty());
+        assert_eq!(due.expired.len(), 1);
+    }
+
+    #[test]
+    fn a_forgotten_lease_stays_forgotten() {
+        let (watchdog, lease) = (Watchdog::default(), lease("k", true));
+        watchdog.watch(&lease);
+        watchdog.due(BootInstant::now().after(TERM / 3));
+        lease.lose(LostReason::Gone);
+        watchdog.forget(&lease);
+        assert!(!watchdog.replan(&lease), "its renewal was answered after its release");
+        assert_eq!(watchdog.len(), 0);
+    }
+
+    #[test]
+    fn the_keeper_is_woken_only_for_what_comes_sooner() {
+        let watchdog = Watchdog::default();
+        let (one, two, short) = (lease("1", true), lease("2", true), lease("3", true));
+        assert!(watchdog.watch(&one));
+        watchdog.due(BootInstant::now());
+        assert!(!watchdog.watch(&two), "due later than what it sleeps for");
+        short.extended(BootInstant::now(), TERM / 10);
+        assert!(watchdog.watch(&short));
+    }
+
+    #[test]
+    fn retries_back_off_within_the_term() {
+        for failures in 1..40 {
+            let pause = retry_pause(TERM, failures);
+            assert!(pause >= TERM / 61 && pause <= TERM / 6, "{pause:?} after {failures}");
+        }
+    }
+}

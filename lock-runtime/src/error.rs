@@ -1,0 +1,218 @@
+//! What can go wrong with a lock, one variant per thing that a caller would handle differently.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Why a lock was not taken, or not kept.
+///
+/// Each variant answers one question: somebody else has the lock ([`Busy`](Self::Busy)), nobody
+/// could tell ([`Unavailable`](Self::Unavailable)), it was taken and then lost
+/// ([`Lost`](Self::Lost)), or the program or its configuration is wrong (all others). A store that
+/// is down is never reported as busy. No message shows a password or the user-info of a URL.
+///
+/// # Examples
+///
+/// ```
+/// use lock_runtime::{LockClient, LockError};
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let client = LockClient::memory();
+/// let _held = client.lock("report").acquire().await?;
+/// match client.lock("report").wait(Duration::from_millis(20)).acquire().await {
+///     Err(LockError::Busy { key, .. }) => assert_eq!(key, "report"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// The wait ran out while somebody else held the lock. Trying again later is the remedy.
+    #[error("lock {key:?} is busy: waited {}, {holder}", Seconds(*waited))]
+    #[non_exhaustive]
+    Busy {
+        /// The key as the store knows it, namespace included.
+        key: String,
+        /// How long this call waited for it.
+        waited: Duration,
+        /// What was last known of the holder.
+        holder: Holder,
+    },
+
+    /// The store did not answer, or refused to work, for as long as the caller would wait.
+    ///
+    /// Nothing is held. If a request may have taken effect unseen, it is being undone.
+    #[error("{}", UnavailableText { key, waited: *waited, cause })]
+    #[non_exhaustive]
+    Unavailable {
+        /// The key that was asked for; `None` when connecting failed.
+        key: Option<String>,
+        /// How long this call tried.
+        waited: Duration,
+        /// The last thing that the store or the network said.
+        cause: String,
+    },
+
+    /// The lock was held, and then was not any more; the body was dropped at that moment.
+    #[error("lock {key:?} was lost after {}: {reason}", Seconds(*held_for))]
+    #[non_exhaustive]
+    Lost {
+        /// The key as the store knows it, namespace included.
+        key: String,
+        /// How it was lost.
+        reason: LostReason,
+        /// From the grant to the loss.
+        held_for: Duration,
+    },
+
+    /// The key is empty, too long, or has a placeholder that rendered to nothing.
+    #[error("invalid lock key {key:?}: {problem}")]
+    #[non_exhaustive]
+    InvalidKey {
+        /// The key or its template; long ones are cut.
+        key: String,
+        /// What is wrong with it, naming the placeholder where there is one.
+        problem: String,
+    },
+
+    /// The key exists in the store and is not a lock of this format. It was not touched.
+    #[error(
+        "lock {key:?} cannot be taken: the key holds a value of type `{found}`, and a lock of this \
+         format is a `{expected}`; use another key or a namespace of its own"
+    )]
+    #[non_exhaustive]
+    WrongFormat {
+        /// The key as the store knows it, namespace included.
+        key: String,
+        /// The type of value that a lock has.
+        expected: &'static str,
+        /// The type of the value that is there.
+        found: String,
+    },
+
+    /// The store refused the credentials, or the user may not do what a lock needs.
+    ///
+    /// Not retried: only a change of configuration helps.
+    #[error("the store denied access: {cause}; check the user, the password and its permissions")]
+    #[non_exhaustive]
+    Denied {
+        /// What the store said.
+        cause: String,
+    },
+
+    /// No client is installed, and none was given.
+    #[error(
+        "no lock client is installed: call `LockClient::connect(url).await?.install()?` once at \
+         start-up, or name one with `client = …`"
+    )]
+    NotConfigured,
+
+    /// A second [`install`](crate::LockClient::install).
+    #[error(
+        "a lock client is already installed; install one per process, and use `client = …` or \
+         `with_client` for others"
+    )]
+    AlreadyInstalled,
+
+    /// A setting makes no sense, or the call was made where it cannot work.
+    #[error("invalid configuration, `{option}`: {problem}")]
+    #[non_exhaustive]
+    Config {
+        /// The setting.
+        option: &'static str,
+        /// What is wrong with it and what would be right.
+        problem: String,
+    },
+
+    /// The client was shut down.
+    #[error("the lock client is shut down")]
+    ShutDown,
+}
+
+/// What was last known of the holder of a busy lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Holder {
+    /// A task of this process, through the same client.
+    ThisProcess,
+    /// Somebody else, whose lease ends after this time unless it is renewed.
+    Elsewhere(Duration),
+    /// A key that never expires: only its owner, or an operator, can free it.
+    NoExpiry,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ThisProcess => f.write_str("it is held or awaited inside this process"),
+            Self::Elsewhere(left) => {
+                write!(f, "it is held elsewhere and its lease has {} left", Seconds(*left))
+            }
+            Self::NoExpiry => f.write_str(
+                "the holder's key has no expiry, so it is never freed by itself: if its owner is \
+                 gone, delete the key by hand",
+            ),
+        }
+    }
+}
+
+/// How a lock was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// The fixed lease ended.
+    LeaseOver,
+    /// The store could not be reached to renew the lease before it ended.
+    RenewalFailed,
+    /// The key was gone: deleted, evicted, or lost with the store's data.
+    Gone,
+    /// The key belonged to somebody else.
+    Taken,
+    /// The client was shut down while the lock was held.
+    ShutDown,
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LeaseOver => "its fixed lease ended before the work did",
+            Self::RenewalFailed => "the store could not be reached to renew it in time",
+            Self::Gone => "its key was gone from the store (deleted, evicted or wiped)",
+            Self::Taken => "its key belongs to another holder",
+            Self::ShutDown => "the lock client was shut down",
+        })
+    }
+}
+
+/// A duration as people say it: three digits are enough in a message.
+struct Seconds(Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rounded = if self.0 >= Duration::from_millis(1) {
+            Duration::from_millis(u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX))
+        } else {
+            self.0
+        };
+        write!(f, "{rounded:?}")
+    }
+}
+
+struct UnavailableText<'a> {
+    key: &'a Option<String>,
+    waited: Duration,
+    cause: &'a str,
+}
+
+impl fmt::Display for UnavailableText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.key {
+            Some(key) => write!(f, "lock {key:?} is unavailable: ")?,
+            None => f.write_str("the lock store is unavailable: ")?,
+        }
+        write!(f, "tried for {}, {}", Seconds(self.waited), self.cause)
+    }
+}

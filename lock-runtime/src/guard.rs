@@ -1,0 +1,141 @@
+//! A held lock, in its holder's hands.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::BootInstant;
+use crate::engine::Engine;
+use crate::engine::lease::Lease;
+use crate::error::{LockError, LostReason};
+
+/// A held lock. Dropping it releases the lock in the background.
+///
+/// The guard knows whether the lock is still held; code that it guards has to ask, or to
+/// [wait for the loss](Self::lost). [`Lock::run`](crate::Lock::run) and annotated functions do that
+/// by themselves. A guard acts on its own hold only: once that is lost, it can neither renew nor
+/// release what somebody else has taken since.
+///
+/// # Examples
+///
+/// ```
+/// use lock_runtime::{LockClient, LockError};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let client = LockClient::memory();
+/// let guard = client.lock("report").acquire().await?;
+/// assert_eq!(guard.key(), "report");
+/// assert!(guard.is_held());
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct LockGuard {
+    engine: Arc<Engine>,
+    lease: Arc<Lease>,
+    /// Shares the hold of an enclosing body.
+    reentrant: bool,
+    /// Whether the hold is still this guard's to end.
+    open: bool,
+}
+
+impl LockGuard {
+    pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, reentrant: bool) -> Self {
+        Self { engine, lease, reentrant, open: true }
+    }
+
+    /// The key as the store knows it, namespace included.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.lease.key()
+    }
+
+    /// Whether the lock is provably held at this moment.
+    ///
+    /// Costs one reading of the clock. The answer may be out of date as soon as it is given: a
+    /// process can be paused at any point.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.lease.is_valid(BootInstant::now())
+    }
+
+    /// How long the lock is provably held if it is not renewed; zero once it is lost.
+    ///
+    /// The store keeps the key a little longer: 1 % of the lease and 2 ms are left for clocks that
+    /// run at different speeds.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.lease.deadline().since(BootInstant::now())
+    }
+
+    /// Resolves when the lock is lost, with the reason; never if it is not.
+    ///
+    /// Cancel safe: dropping the future loses nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError, LostReason};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// let guard = client.lock("report").lease(Duration::from_millis(50)).acquire().await?;
+    /// assert_eq!(guard.lost().await, LostReason::LeaseOver);
+    /// assert!(!guard.is_held());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn lost(&self) -> LostReason {
+        self.lease.lost().await
+    }
+
+    /// Releases the lock and waits until the store has confirmed it. One round trip; none for a
+    /// re-entrant guard, whose lock is freed when the outermost holder is done.
+    ///
+    /// Cancel safe: dropped half-way, the release goes on in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Lost`] if the lock had been lost before, [`LockError::Unavailable`] if the store
+    /// did not confirm; the release then goes on in the background until the lease is over.
+    pub async fn release(mut self) -> Result<(), LockError> {
+        self.open = false;
+        let (engine, lease) = (Arc::clone(&self.engine), Arc::clone(&self.lease));
+        engine.release(&lease).await
+    }
+
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(crate) fn is_reentrant(&self) -> bool {
+        self.reentrant
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        if self.open {
+            self.engine.release_in_background(&self.lease);
+        }
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockGuard")
+            .field("key", &self.key())
+            .field("is_held", &self.is_held())
+            .field("remaining", &self.remaining())
+            .field("reentrant", &self.reentrant)
+            .finish_non_exhaustive()
+    }
+}

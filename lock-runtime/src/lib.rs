@@ -1,0 +1,101 @@
+//! Distributed locks for async Rust services.
+//!
+//! Annotate a function, and its body runs only while a lock is held: across all tasks, processes
+//! and machines that share a Redis server.
+//!
+//! ```
+//! use lock_runtime::{LockClient, LockError, distributed_lock};
+//!
+//! #[distributed_lock(key = "order:<id>", wait = "10s")]
+//! async fn pay(id: u64, cents: u64) -> Result<String, LockError> {
+//!     // Nobody else pays this order now.
+//!     Ok(format!("order {id}: paid {cents} cents"))
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // "redis://127.0.0.1:6379" for more than one process
+//!     LockClient::connect("memory:").await?.install()?;
+//!     println!("{}", pay(42, 995).await?);
+//!     lock_runtime::global()?.shutdown().await?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! While the body runs, a background thread renews the lock: a lease of 30 s, every 10 s. With
+//! `lease = "5s"` it is fixed instead. [`macro@distributed_lock`] has all options; [`LockClient`]
+//! and [`Lock`] do the same without the attribute.
+//!
+//! # What is promised
+//!
+//! * **A body never outlives its lock.** It is polled only while the lease is provably valid, by a
+//!   clock that also runs while the machine sleeps. When the lock is lost, the body is dropped and
+//!   the caller gets [`LockError::Lost`].
+//! * **Nothing leaks.** Whatever is dropped, panics or fails, the key is free within one round trip,
+//!   or at the end of its lease if the store cannot be reached.
+//! * **Unknown is not held.** A request that got no answer gives no permission, and what it may have
+//!   done is undone.
+//! * **A guard touches its own hold only.** Every acquisition has an owner token of its own, from
+//!   the operating system's random source.
+//! * **Errors say which.** Busy, unavailable, lost and misconfigured are different errors, and none
+//!   hides the body's own result.
+//! * **Waiting is cheap.** A thousand tasks of one process that wait for one key cost the server
+//!   what one does.
+//! * **Secrets stay in.** No error, `Debug` or log line shows a password.
+//!
+//! # What is not
+//!
+//! A lease cannot stop what is already on its way. A process that is paused in the middle of a poll
+//! finishes that poll when it goes on, even if somebody else has the lock by then; so does a task
+//! that the body has spawned. Where a late write does real damage, the resource has to refuse it.
+//! And a lock is as safe as its server: Redis may forget keys when it fails over to a replica or
+//! restarts without persistence, and its expiry follows its wall clock.
+//!
+//! # What it costs
+//!
+//! | operation | round trips |
+//! |---|---|
+//! | an uncontended call | 2: one to take the lock, one to release it |
+//! | a nested call on a key that is held around it | 0 |
+//! | waiting | one request a second and one per wake-up, per key and process |
+//! | holding | one request per 100 locks, each third of a lease |
+//! | a try that finds the lock busy | 2 |
+//!
+//! # Requirements
+//!
+//! A tokio runtime with its timers and I/O enabled. Callers may use any number of runtimes; each
+//! gets a connection of its own. Redis 6.0 or newer.
+//!
+//! # Features
+//!
+//! * `macros` (default): the attribute.
+//! * `redis` (default): the Redis store. Without it there is the memory store alone.
+
+mod client;
+mod clock;
+mod engine;
+mod error;
+mod global;
+mod guard;
+mod key;
+mod lock;
+mod scope;
+mod site;
+mod store;
+mod wait;
+
+pub use client::{LockClient, LockClientBuilder};
+pub use error::{Holder, LockError, LostReason};
+pub use global::{global, with_client};
+pub use guard::LockGuard;
+pub use lock::Lock;
+pub use wait::Wait;
+
+#[cfg(feature = "macros")]
+pub use lock_macros::distributed_lock;
+
+/// What annotated functions expand into; no part of the API.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::site::{Call, FromLockError, KeyWriter, LockSite, run};
+}

@@ -1,0 +1,124 @@
+//! Running a body under a guard.
+//!
+//! Before each poll of the body the lease's deadline is checked, so the body runs only while the
+//! lock is provably held. The body's task is also woken when the lease is lost; the body is then
+//! dropped where it stands. Whatever ends the body, its future is dropped *before* the lock is
+//! released, so that nothing in it, no destructor either, runs after the release.
+//!
+//! A body also knows the holds around it, in a task-local chain: taking a key that an enclosing
+//! hold already has shares that hold. Two branches of one body see the chain that both stand in,
+//! and not each other's holds, so they exclude each other. A spawned task starts outside.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+
+use crate::engine::Engine;
+use crate::engine::lease::Lease;
+use crate::error::LockError;
+use crate::guard::LockGuard;
+
+tokio::task_local! {
+    /// The innermost hold around the code that is running.
+    static ENCLOSING: Arc<Frame>;
+}
+
+/// One hold in the chain.
+#[derive(Debug)]
+struct Frame {
+    engine: Arc<Engine>,
+    lease: Arc<Lease>,
+    outer: Option<Arc<Frame>>,
+}
+
+/// Shares the hold of `key` that encloses the running code, if there is one.
+///
+/// If that one was lost, so is whatever would have shared it: the enclosing body is about to be
+/// dropped, and must not begin something new.
+pub(crate) fn enclosing(engine: &Arc<Engine>, key: &str) -> Result<Option<LockGuard>, LockError> {
+    let found = ENCLOSING.try_with(|innermost| {
+        let mut frame = Some(innermost);
+        while let Some(candidate) = frame {
+            if Arc::ptr_eq(&candidate.engine, engine) && candidate.lease.key() == key {
+                return Some(Arc::clone(&candidate.lease));
+            }
+            frame = candidate.outer.as_ref();
+        }
+        None
+    });
+    let Ok(Some(lease)) = found else { return Ok(None) };
+    if lease.join() {
+        return Ok(Some(LockGuard::new(Arc::clone(engine), lease, true)));
+    }
+    // It has ended. Released means that a body outlived its own scope, which only a future that
+    // was moved out of it can do; it then starts from outside.
+    match lease.loss() {
+        Some(lost) if !lease.is_released() => Err(lost),
+        _ => Ok(None),
+    }
+}
+
+/// Runs the body in `slot` while `guard` is held, then releases it.
+///
+/// The body's output is returned whatever becomes of the release. Empties the slot.
+pub(crate) async fn run<F: Future>(
+    guard: LockGuard,
+    slot: Pin<&mut Option<F>>,
+) -> Result<F::Output, LockError> {
+    // Declared after the guard, so that it is dropped first wherever this future is dropped.
+    let mut body = Body(slot);
+    let outcome = {
+        let lease = guard.lease();
+        let Some(future) = body.0.as_mut().as_pin_mut() else {
+            return Err(LockError::Config { option: "body", problem: "it was run before".into() });
+        };
+        let mut body = pin!(ENCLOSING.scope(frame(&guard), future));
+        let mut lost = pin!(lease.lost());
+        poll_fn(|cx| {
+            if let Some(loss) = lease.loss() {
+                return Poll::Ready(Err(loss));
+            }
+            if let Poll::Ready(output) = body.as_mut().poll(cx) {
+                return Poll::Ready(Ok(output));
+            }
+            // Looked at only when the body waits, so that one which never does pays nothing.
+            if lost.as_mut().poll(cx).is_ready() {
+                if let Some(loss) = lease.loss() {
+                    return Poll::Ready(Err(loss));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    };
+    drop(body);
+    if outcome.is_ok() {
+        let lease = Arc::clone(guard.lease());
+        if let Err(error) = guard.release().await {
+            tracing::warn!(key = lease.key(), %error, "the body is done, its release was not confirmed");
+        }
+    }
+    outcome
+}
+
+/// The chain inside the body: the same as outside for one that shares an enclosing hold.
+fn frame(guard: &LockGuard) -> Arc<Frame> {
+    let outer = ENCLOSING.try_with(Arc::clone).ok();
+    match outer {
+        Some(outer) if guard.is_reentrant() => outer,
+        outer => {
+            let (engine, lease) = (Arc::clone(guard.engine()), Arc::clone(guard.lease()));
+            Arc::new(Frame { engine, lease, outer })
+        }
+    }
+}
+
+/// A body in the frame of its caller, dropped in place.
+struct Body<'a, F>(Pin<&'a mut Option<F>>);
+
+impl<F> Drop for Body<'_, F> {
+    fn drop(&mut self) {
+        self.0.set(None);
+    }
+}

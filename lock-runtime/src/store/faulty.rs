@@ -1,0 +1,136 @@
+//! A store that misbehaves as told, around one that does not; for unit tests.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::runtime;
+
+use super::{
+    Attempt, Claim, Lane, LockStore, Released, Renewal, Renewed, StoreError, StoreFuture,
+    Subscription, Token,
+};
+
+/// What happens to one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The store says no before it does anything.
+    Refuse,
+    /// It is done, and the answer is lost.
+    LoseReply,
+    /// It is done, and the answer never comes.
+    HangAfter,
+    /// It is not done, and no answer ever comes.
+    Hang,
+}
+
+pub(crate) struct FaultyStore {
+    inner: Arc<dyn LockStore>,
+    acquires: Mutex<VecDeque<Fault>>,
+    renewals: Mutex<VecDeque<Fault>>,
+    releases: Mutex<VecDeque<Fault>>,
+}
+
+impl FaultyStore {
+    pub(crate) fn new(inner: Arc<dyn LockStore>) -> Self {
+        Self {
+            inner,
+            acquires: Mutex::default(),
+            renewals: Mutex::default(),
+            releases: Mutex::default(),
+        }
+    }
+
+    /// The faults of the next acquire requests, one each.
+    pub(crate) fn next_acquires(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.acquires.lock().expect("test").extend(faults);
+    }
+
+    /// The faults of the next renewals, one per batch.
+    pub(crate) fn next_renewals(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.renewals.lock().expect("test").extend(faults);
+    }
+
+    /// The faults of the next releases, one each.
+    pub(crate) fn next_releases(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.releases.lock().expect("test").extend(faults);
+    }
+}
+
+fn refused() -> StoreError {
+    StoreError::Refused("told to refuse".into())
+}
+
+fn unanswered() -> StoreError {
+    StoreError::Unknown("told to lose the reply".into())
+}
+
+async fn meet<'a, T>(
+    fault: Option<Fault>,
+    // Not the future itself: a store may act as soon as it is asked.
+    request: impl FnOnce() -> StoreFuture<'a, Result<T, StoreError>>,
+) -> Result<T, StoreError>
+where
+    Result<T, StoreError>: Unpin + 'a,
+{
+    match fault {
+        None => request().await,
+        Some(Fault::Refuse) => Err(refused()),
+        Some(Fault::LoseReply) => request().await.and(Err(unanswered())),
+        Some(Fault::HangAfter) => {
+            let _ = request().await;
+            std::future::pending().await
+        }
+        Some(Fault::Hang) => std::future::pending().await,
+    }
+}
+
+impl LockStore for FaultyStore {
+    fn try_acquire<'a>(
+        &'a self,
+        claim: Claim<'a>,
+        within: Duration,
+    ) -> StoreFuture<'a, Result<Attempt, StoreError>> {
+        let fault = self.acquires.lock().expect("test").pop_front();
+        StoreFuture::pending(async move {
+            let answer = meet(fault, || self.inner.try_acquire(claim, within));
+            tokio::time::timeout(within, answer).await.unwrap_or_else(|_| Err(unanswered()))
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        batch: &'a [Renewal<'a>],
+    ) -> StoreFuture<'a, Vec<Result<Renewed, StoreError>>> {
+        let fault = self.renewals.lock().expect("test").pop_front();
+        StoreFuture::pending(async move {
+            match fault {
+                None => self.inner.renew(batch).await,
+                Some(Fault::Refuse) => batch.iter().map(|_| Err(refused())).collect(),
+                Some(Fault::LoseReply) => {
+                    self.inner.renew(batch).await;
+                    batch.iter().map(|_| Err(unanswered())).collect()
+                }
+                Some(Fault::HangAfter | Fault::Hang) => std::future::pending().await,
+            }
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        key: &'a str,
+        token: &'a Token,
+        lane: Lane,
+    ) -> StoreFuture<'a, Result<Released, StoreError>> {
+        let fault = self.releases.lock().expect("test").pop_front();
+        StoreFuture::pending(meet(fault, move || self.inner.release(key, token, lane)))
+    }
+
+    fn subscribe(&self, key: &str) -> Subscription {
+        self.inner.subscribe(key)
+    }
+
+    fn adopt(&self, keeper: &runtime::Handle) {
+        self.inner.adopt(keeper);
+    }
+}

@@ -1,0 +1,226 @@
+//! Locks in this process's memory: the embedded default, for tests and for running without a
+//! server. It excludes the tasks of one process and keeps every promise but the reach.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::runtime;
+
+use super::wake::WakeUps;
+use super::{
+    Attempt, Claim, Lane, LockStore, Released, Renewal, Renewed, StoreError, StoreFuture,
+    Subscription, Token,
+};
+use crate::clock::BootInstant;
+
+/// How many keys there may be before expired ones are looked for.
+const FIRST_PURGE: usize = 1024;
+
+/// The stores that have a name, for as long as somebody uses them.
+static NAMED: Mutex<Vec<(String, Weak<MemoryStore>)>> = Mutex::new(Vec::new());
+
+#[derive(Debug)]
+pub(crate) struct MemoryStore {
+    keys: Mutex<Keys>,
+    wake_ups: Arc<WakeUps>,
+}
+
+#[derive(Debug)]
+struct Keys {
+    entries: HashMap<Box<str>, Entry>,
+    /// The number of entries at which the expired ones are dropped.
+    purge_at: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    token: Token,
+    expires: BootInstant,
+}
+
+impl MemoryStore {
+    /// A store of its own.
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            keys: Mutex::new(Keys { entries: HashMap::new(), purge_at: FIRST_PURGE }),
+            wake_ups: WakeUps::local(),
+        })
+    }
+
+    /// The store of this name, shared by all clients of this process that ask for it.
+    pub(crate) fn named(name: &str) -> Arc<Self> {
+        let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+        named.retain(|(_, store)| store.strong_count() > 0);
+        if let Some(store) = named.iter().find(|(n, _)| n == name).and_then(|(_, s)| s.upgrade()) {
+            return store;
+        }
+        let store = Self::new();
+        named.push((name.to_owned(), Arc::downgrade(&store)));
+        store
+    }
+
+    /// Plain data; every change to it is complete before anything that could panic.
+    fn keys(&self) -> MutexGuard<'_, Keys> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Keys {
+    fn live(&mut self, key: &str, now: BootInstant) -> Option<&mut Entry> {
+        self.entries.get_mut(key).filter(|entry| entry.expires > now)
+    }
+
+    fn try_acquire(&mut self, claim: Claim<'_>, now: BootInstant) -> Attempt {
+        let expires = now.after(claim.lease);
+        match self.live(claim.key, now) {
+            Some(entry) if entry.token == *claim.token => {
+                entry.expires = expires;
+                Attempt::Granted
+            }
+            Some(entry) => Attempt::Busy(Some(entry.expires.since(now))),
+            None => {
+                self.purge(now);
+                let entry = Entry { token: claim.token.clone(), expires };
+                self.entries.insert(claim.key.into(), entry);
+                Attempt::Granted
+            }
+        }
+    }
+
+    fn renew(&mut self, renewal: &Renewal<'_>, now: BootInstant) -> Renewed {
+        match self.live(renewal.key, now) {
+            Some(entry) if entry.token == *renewal.token => {
+                entry.expires = now.after(renewal.lease);
+                Renewed::Extended
+            }
+            Some(_) => Renewed::Taken,
+            None => Renewed::Gone,
+        }
+    }
+
+    fn release(&mut self, key: &str, token: &Token, now: BootInstant) -> Released {
+        match self.live(key, now) {
+            Some(entry) if entry.token == *token => {
+                self.entries.remove(key);
+                Released::Freed
+            }
+            _ => Released::NotOurs,
+        }
+    }
+
+    /// Drops what has expired whenever the map has doubled, so that keys which were abandoned
+    /// and are never asked for again do not pile up.
+    fn purge(&mut self, now: BootInstant) {
+        if self.entries.len() >= self.purge_at {
+            self.entries.retain(|_, entry| entry.expires > now);
+            self.purge_at = FIRST_PURGE.max(self.entries.len() * 2);
+        }
+    }
+}
+
+impl LockStore for MemoryStore {
+    fn try_acquire<'a>(
+        &'a self,
+        claim: Claim<'a>,
+        _within: Duration,
+    ) -> StoreFuture<'a, Result<Attempt, StoreError>> {
+        StoreFuture::ready(Ok(self.keys().try_acquire(claim, BootInstant::now())))
+    }
+
+    fn renew<'a>(
+        &'a self,
+        batch: &'a [Renewal<'a>],
+    ) -> StoreFuture<'a, Vec<Result<Renewed, StoreError>>> {
+        let now = BootInstant::now();
+        let mut keys = self.keys();
+        StoreFuture::ready(batch.iter().map(|renewal| Ok(keys.renew(renewal, now))).collect())
+    }
+
+    fn release<'a>(
+        &'a self,
+        key: &'a str,
+        token: &'a Token,
+        _lane: Lane,
+    ) -> StoreFuture<'a, Result<Released, StoreError>> {
+        let released = self.keys().release(key, token, BootInstant::now());
+        if released == Released::Freed {
+            self.wake_ups.wake(key);
+        }
+        StoreFuture::ready(Ok(released))
+    }
+
+    fn subscribe(&self, key: &str) -> Subscription {
+        self.wake_ups.listen(key)
+    }
+
+    fn adopt(&self, _keeper: &runtime::Handle) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(10);
+
+    fn token() -> Token {
+        Token::random().expect("randomness")
+    }
+
+    fn keys() -> Keys {
+        Keys { entries: HashMap::new(), purge_at: FIRST_PURGE }
+    }
+
+    fn claim<'a>(key: &'a str, token: &'a Token) -> Claim<'a> {
+        Claim { key, token, lease: LEASE, fresh: true }
+    }
+
+    #[test]
+    fn a_key_has_one_owner_until_its_lease_ends() {
+        let (mut keys, start, one, two) = (keys(), BootInstant::now(), token(), token());
+        assert_eq!(keys.try_acquire(claim("k", &one), start), Attempt::Granted);
+        let later = start.after(LEASE / 2);
+        assert_eq!(keys.try_acquire(claim("k", &two), later), Attempt::Busy(Some(LEASE / 2)));
+        assert_eq!(keys.try_acquire(claim("k", &two), start.after(LEASE)), Attempt::Granted);
+    }
+
+    #[test]
+    fn a_repeated_claim_of_the_owner_is_granted_again() {
+        let (mut keys, start, one) = (keys(), BootInstant::now(), token());
+        keys.try_acquire(claim("k", &one), start);
+        let again = start.after(LEASE / 2);
+        assert_eq!(keys.try_acquire(claim("k", &one), again), Attempt::Granted);
+        assert!(keys.live("k", start.after(LEASE)).is_some(), "and starts a new lease");
+    }
+
+    #[test]
+    fn only_the_owner_renews_and_releases() {
+        let (mut keys, start, one, two) = (keys(), BootInstant::now(), token(), token());
+        keys.try_acquire(claim("k", &one), start);
+        let foreign = Renewal { key: "k", token: &two, lease: LEASE };
+        assert_eq!(keys.renew(&foreign, start), Renewed::Taken);
+        assert_eq!(keys.release("k", &two, start), Released::NotOurs);
+        assert_eq!(keys.release("k", &one, start), Released::Freed);
+        let stale = Renewal { key: "k", token: &one, lease: LEASE };
+        assert_eq!(keys.renew(&stale, start), Renewed::Gone);
+        assert_eq!(keys.release("k", &one, start), Released::NotOurs);
+    }
+
+    #[test]
+    fn abandoned_keys_do_not_pile_up() {
+        let (mut keys, start, one) = (keys(), BootInstant::now(), token());
+        for n in 0..10 * FIRST_PURGE {
+            let now = start.after(LEASE * u32::try_from(n).expect("small"));
+            keys.try_acquire(claim(&n.to_string(), &one), now);
+        }
+        assert!(keys.entries.len() <= FIRST_PURGE, "{}", keys.entries.len());
+    }
+
+    #[test]
+    fn stores_of_one_name_are_one_store() {
+        let one = MemoryStore::named("same");
+        assert!(Arc::ptr_eq(&one, &MemoryStore::named("same")));
+        assert!(!Arc::ptr_eq(&one, &MemoryStore::named("other")));
+        assert!(!Arc::ptr_eq(&MemoryStore::new(), &MemoryStore::new()));
+    }
+}

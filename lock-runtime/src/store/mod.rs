@@ -1,0 +1,180 @@
+//! Where locks are kept: what the engine asks of a store, and the stores.
+//!
+//! A store knows keys, owner tokens and leases, and nothing of tasks, guards or waiting. Each
+//! request is one atomic step at the store. Every answer is one of three kinds, and the engine
+//! treats them differently: definite (`Ok`), refused before it ran ([`StoreError::Refused`] and
+//! the two permanent ones), and unknown ([`StoreError::Unknown`]: it may have run, or may yet).
+
+mod memory;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
+mod token;
+mod wake;
+
+#[cfg(test)]
+pub(crate) mod faulty;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::runtime;
+
+pub(crate) use memory::MemoryStore;
+pub(crate) use token::Token;
+pub(crate) use wake::Subscription;
+#[cfg(feature = "redis")]
+pub(crate) use wake::WakeUps;
+
+/// The one thing that a backend implements.
+pub(crate) trait LockStore: Send + Sync + 'static {
+    /// Takes the key for `claim.lease` if it is free, or if `claim.token` already has it.
+    ///
+    /// Gives up after `within`; what the request did by then is unknown.
+    fn try_acquire<'a>(
+        &'a self,
+        claim: Claim<'a>,
+        within: Duration,
+    ) -> StoreFuture<'a, Result<Attempt, StoreError>>;
+
+    /// Extends each hold that its token still has, each on its own: one result per renewal, in
+    /// their order. Sent on the keeper's lane.
+    fn renew<'a>(
+        &'a self,
+        batch: &'a [Renewal<'a>],
+    ) -> StoreFuture<'a, Vec<Result<Renewed, StoreError>>>;
+
+    /// Frees the key if `token` has it, and wakes one waiter of every waiting process.
+    fn release<'a>(
+        &'a self,
+        key: &'a str,
+        token: &'a Token,
+        lane: Lane,
+    ) -> StoreFuture<'a, Result<Released, StoreError>>;
+
+    /// Asks to be told when the key is released, here or elsewhere. Wake-ups may get lost.
+    fn subscribe(&self, key: &str) -> Subscription;
+
+    /// Told once, before any request: the runtime of the keeper thread, on which whatever the
+    /// store does in the background is to run. It lives as long as the client.
+    fn adopt(&self, keeper: &runtime::Handle);
+}
+
+/// One try to take a key.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) token: &'a Token,
+    pub(crate) lease: Duration,
+    /// No earlier try of this token is unanswered and the key may well be free: the store may
+    /// take its cheapest way.
+    pub(crate) fresh: bool,
+}
+
+/// The answer to a [`Claim`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    Granted,
+    /// Somebody else has it, for this long; `None`: for ever.
+    Busy(Option<Duration>),
+}
+
+/// One hold to extend.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Renewal<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) token: &'a Token,
+    pub(crate) lease: Duration,
+}
+
+/// The answer to a [`Renewal`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    Extended,
+    /// The key does not exist any more.
+    Gone,
+    /// The key has another owner.
+    Taken,
+}
+
+/// The answer to a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Released {
+    Freed,
+    /// The key was gone or somebody else's; it was left alone.
+    NotOurs,
+}
+
+/// Whose connection carries a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// That of the runtime which polls the request.
+    Caller,
+    /// The keeper thread's.
+    Keeper,
+    /// That of this runtime, if it has one: requests of one lane reach the store in the order in
+    /// which they were sent, so this is how an undo is kept behind what it undoes.
+    Runtime(runtime::Id),
+}
+
+/// Why a store gave no definite answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StoreError {
+    /// Nothing ran. Worth another try: loading, out of memory, connection refused.
+    Refused(String),
+    /// It may have run, or may yet: no answer, or the connection broke.
+    Unknown(String),
+    /// Nothing ran, and trying again will not help.
+    Denied(String),
+    /// The key is there and is no lock.
+    WrongFormat { expected: &'static str, found: String },
+}
+
+impl StoreError {
+    /// Whether the request may have taken effect.
+    pub(crate) fn may_have_run(&self) -> bool {
+        matches!(self, Self::Unknown(_))
+    }
+}
+
+impl std::fmt::Display for StoreError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(cause) | Self::Unknown(cause) | Self::Denied(cause) => f.write_str(cause),
+            Self::WrongFormat { expected, found } => {
+                write!(f, "the key holds a `{found}` instead of a `{expected}`")
+            }
+        }
+    }
+}
+
+/// What a store returns: the answer itself where it is known at once, as in memory, so that
+/// nothing is boxed for it; else a boxed future.
+pub(crate) enum StoreFuture<'a, T> {
+    Ready(Option<T>),
+    Pending(Pin<Box<dyn Future<Output = T> + Send + 'a>>),
+}
+
+impl<'a, T> StoreFuture<'a, T> {
+    pub(crate) fn ready(value: T) -> Self {
+        Self::Ready(Some(value))
+    }
+
+    pub(crate) fn pending(future: impl Future<Output = T> + Send + 'a) -> Self {
+        Self::Pending(Box::pin(future))
+    }
+}
+
+impl<T: Unpin> Future for StoreFuture<'_, T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        match self.get_mut() {
+            // Polling again after the answer is the caller's mistake; it then waits for ever
+            // instead of panicking.
+            Self::Ready(value) => value.take().map_or(Poll::Pending, Poll::Ready),
+            Self::Pending(future) => future.as_mut().poll(cx),
+        }
+    }
+}

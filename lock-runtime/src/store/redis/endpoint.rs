@@ -1,0 +1,86 @@
+//! Where the server is, and how to get in, without ever showing the latter.
+
+use std::fmt;
+
+use redis::{Client, IntoConnectionInfo, ProtocolVersion};
+
+use crate::error::LockError;
+
+/// A server's address and credentials.
+pub(super) struct Endpoint {
+    client: Client,
+    address: String,
+}
+
+impl Endpoint {
+    pub(super) fn parse(url: &str) -> Result<Self, LockError> {
+        // redis-rs's own message is used only where it is a fixed text: it cannot hold a secret.
+        let unusable = |error: &redis::RedisError| LockError::Config {
+            option: "url",
+            problem: format!(
+                "it cannot be used ({}); expected \
+                 `redis://[[user]:password@]host[:port][/database]` or `redis+unix:///path`, with \
+                 special characters of the password percent-encoded",
+                if error.detail().is_none() { error.to_string() } else { error.category().into() }
+            ),
+        };
+        let info = url.into_connection_info().map_err(|error| unusable(&error))?;
+        // The server tells us by itself of releases, and that takes the third protocol version.
+        let login = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        let info = info.set_redis_settings(login).set_tcp_settings(tcp);
+        let address = info.addr().to_string();
+        let client = Client::open(info).map_err(|error| unusable(&error))?;
+        Ok(Self { client, address })
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Host and port, or the socket's path.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { client: _, address } = self;
+        f.debug_tuple("Endpoint").field(address).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CANARY: &str = "c4nary";
+
+    #[test]
+    fn the_address_is_shown_and_the_password_is_not() {
+        let endpoint = Endpoint::parse("redis://user:c4nary@localhost:7000/2").expect("valid");
+        assert_eq!(endpoint.address(), "localhost:7000");
+        assert!(!format!("{endpoint:?}").contains(CANARY));
+    }
+
+    #[test]
+    fn a_bad_url_is_explained_without_its_secrets() {
+        for url in [
+            "redis://user:c4nary@localhost:port",
+            "redis://user:c4nary@",
+            "redis://user:c4nary@localhost/database",
+            "redis://user:c4nary%FF@localhost",
+            "redis://user:c4nary@localhost?protocol=9",
+            "redis://c4nary c4nary",
+        ] {
+            match Endpoint::parse(url) {
+                Err(LockError::Config { option: "url", problem }) => {
+                    assert!(!problem.contains(CANARY), "{problem}");
+                    assert!(problem.contains("expected `redis://"), "{problem}");
+                }
+                other => panic!("{url}: {:?}", other.map(|_| ())),
+            }
+        }
+    }
+}

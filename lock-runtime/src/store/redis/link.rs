@@ -1,0 +1,302 @@
+//! One connection that comes back.
+//!
+//! redis-rs's multiplexed connection neither reconnects nor gives up a socket that has gone silent,
+//! and its connection manager makes callers wait for its own retries, so this is done here. A
+//! connection is made when a request needs one, by a task of its own, so that callers with little
+//! patience do not keep cutting short each other's attempts. It is thrown away as soon as the
+//! socket closes, a request times out, or the server says that it is the wrong one to talk to.
+//! While a server is down, requests fail at once with the latest reason; pacing the retries is the
+//! callers' business.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, PushInfo, PushKind, RedisError};
+use tokio::runtime;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::endpoint::Endpoint;
+use super::reply;
+use super::script::{self, Script};
+use crate::clock::BootInstant;
+use crate::store::StoreError;
+
+/// How long one attempt to connect may take.
+pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// For how long after a failed attempt the next one is spared.
+const FAILURE_STANDS: Duration = Duration::from_millis(20);
+
+/// Requests that may queue up before the socket's task has taken them.
+const QUEUE: usize = 1024;
+
+/// What is done with a message that the server sends by itself.
+pub(super) type OnMessage = Arc<dyn Fn(&PushInfo) + Send + Sync>;
+
+/// A handle to the connection; cheap to clone.
+#[derive(Clone)]
+pub(super) struct Link {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    endpoint: Arc<Endpoint>,
+    /// Where the socket's task runs.
+    home: runtime::Handle,
+    /// How long a request may take before the socket is given up.
+    response_timeout: Duration,
+    on_message: Option<OnMessage>,
+    state: Mutex<State>,
+    /// Told when an attempt has ended or a connection was lost.
+    changed: Notify,
+    /// Gone once `home` is.
+    alive: Weak<()>,
+}
+
+#[derive(Default)]
+struct State {
+    connection: Option<Connection>,
+    /// Counts the connections that there were.
+    generation: u64,
+    connecting: bool,
+    /// Why the last attempt failed, and when.
+    failure: Option<(BootInstant, StoreError)>,
+}
+
+#[derive(Clone)]
+pub(super) struct Connection {
+    pub(super) generation: u64,
+    pub(super) socket: MultiplexedConnection,
+}
+
+impl Link {
+    /// A link whose socket is served on `home`. Connects when it is first used.
+    pub(super) fn new(
+        endpoint: Arc<Endpoint>,
+        home: runtime::Handle,
+        response_timeout: Duration,
+        on_message: Option<OnMessage>,
+    ) -> Self {
+        // A task that holds this for as long as the runtime keeps its tasks.
+        let life = Arc::new(());
+        let alive = Arc::downgrade(&life);
+        home.spawn(async move {
+            let _life = life;
+            std::future::pending::<()>().await;
+        });
+        let inner = Inner {
+            endpoint,
+            home,
+            response_timeout,
+            on_message,
+            state: Mutex::default(),
+            changed: Notify::new(),
+            alive,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Whether the runtime that serves it is still there.
+    pub(super) fn is_alive(&self) -> bool {
+        self.inner.alive.strong_count() > 0
+    }
+
+    pub(super) fn home(&self) -> runtime::Id {
+        self.inner.home.id()
+    }
+
+    /// Sends one command and waits up to `within` for its reply.
+    pub(super) async fn send<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        within: Duration,
+    ) -> Result<T, StoreError> {
+        let end = Instant::now() + within;
+        let Connection { generation, mut socket } = self.connection(within).await?;
+        match timeout_at(end, command.query_async(&mut socket)).await {
+            Ok(reply) => reply.map_err(|error| self.judge(generation, &error)),
+            Err(_) => {
+                // A wait that the caller cut short says nothing about the socket.
+                if within >= self.inner.response_timeout {
+                    self.inner.discard(generation);
+                }
+                Err(StoreError::Unknown(format!("no answer within {within:?}")))
+            }
+        }
+    }
+
+    /// Runs a script by its hash, or by its text if the server does not know it any more. `args`
+    /// adds the number of keys, the keys and the arguments.
+    pub(super) async fn run<T: FromRedisValue>(
+        &self,
+        script: &Script,
+        args: impl Fn(&mut Cmd),
+        within: Duration,
+    ) -> Result<T, StoreError> {
+        let end = Instant::now() + within;
+        let mut command = script.by_hash();
+        args(&mut command);
+        match self.send(&command, within).await {
+            Err(StoreError::Refused(cause)) if cause.starts_with(reply::NO_SCRIPT) => {
+                let mut command = script.by_text();
+                args(&mut command);
+                self.send(&command, end.saturating_duration_since(Instant::now())).await
+            }
+            reply => reply,
+        }
+    }
+
+    /// What an error means, for the connection too.
+    pub(super) fn judge(&self, generation: u64, error: &RedisError) -> StoreError {
+        let verdict = reply::judge(error);
+        if verdict.discard {
+            self.inner.discard(generation);
+        }
+        verdict.error
+    }
+
+    /// Gives up a connection, if it is still the current one.
+    pub(super) fn discard(&self, generation: u64) {
+        self.inner.discard(generation);
+    }
+
+    /// Resolves when an attempt to connect has ended or the connection was lost.
+    pub(super) async fn changed(&self) {
+        self.inner.changed.notified().await;
+    }
+
+    /// The connection, made anew if there is none.
+    pub(super) async fn connection(&self, within: Duration) -> Result<Connection, StoreError> {
+        let end = Instant::now() + within;
+        let started = BootInstant::now();
+        loop {
+            let mut changed = std::pin::pin!(self.inner.changed.notified());
+            changed.as_mut().enable();
+            {
+                let mut state = self.inner.state();
+                if let Some(connection) = &state.connection {
+                    return Ok(connection.clone());
+                }
+                if let Some((at, error)) = &state.failure {
+                    if *at >= started || BootInstant::now().since(*at) < FAILURE_STANDS {
+                        return Err(error.clone());
+                    }
+                }
+                if !state.connecting {
+                    state.connecting = true;
+                    let attempt = Attempt(Arc::clone(&self.inner));
+                    self.inner.home.spawn(attempt.run());
+                }
+            }
+            if timeout_at(end, changed).await.is_err() {
+                let address = self.inner.endpoint.address();
+                return Err(StoreError::Refused(format!(
+                    "no connection to {address} in {within:?}"
+                )));
+            }
+        }
+    }
+}
+
+/// An attempt to connect; however it ends, it is not under way any more.
+struct Attempt(Arc<Inner>);
+
+impl Attempt {
+    async fn run(self) {
+        let inner = &self.0;
+        let generation = inner.state().generation + 1;
+        let connected = timeout(CONNECT_PATIENCE, inner.connect(generation)).await;
+        let mut state = inner.state();
+        match connected {
+            Ok(Ok(socket)) => {
+                state.generation = generation;
+                state.failure = None;
+                state.connection = Some(Connection { generation, socket });
+                tracing::debug!(address = %inner.endpoint.address(), generation, "connected");
+            }
+            Ok(Err(error)) => {
+                // Nothing was asked yet, so nothing can have been done.
+                let error = match reply::judge(&error).error {
+                    StoreError::Unknown(cause) | StoreError::Refused(cause) => StoreError::Refused(
+                        format!("cannot connect to {}: {cause}", inner.endpoint.address()),
+                    ),
+                    permanent => permanent,
+                };
+                state.failure = Some((BootInstant::now(), error));
+            }
+            Err(_) => {
+                let address = inner.endpoint.address();
+                let cause =
+                    format!("cannot connect to {address}: no answer in {CONNECT_PATIENCE:?}");
+                state.failure = Some((BootInstant::now(), StoreError::Refused(cause)));
+            }
+        }
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let inner = &self.0;
+        let mut state = inner.state();
+        state.connecting = false;
+        if state.connection.is_none() && inner.alive.strong_count() == 0 {
+            let cause = "the runtime that served the connection is gone".to_owned();
+            state.failure = Some((BootInstant::now(), StoreError::Refused(cause)));
+        }
+        drop(state);
+        inner.changed.notify_waiters();
+    }
+}
+
+impl Inner {
+    async fn connect(
+        self: &Arc<Self>,
+        generation: u64,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        let weak = Arc::downgrade(self);
+        let on_message = self.on_message.clone();
+        let config = AsyncConnectionConfig::new()
+            // Both are this file's business.
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(QUEUE)
+            .set_push_sender(move |push: PushInfo| {
+                if push.kind == PushKind::Disconnection {
+                    if let Some(inner) = weak.upgrade() {
+                        inner.discard(generation);
+                    }
+                } else if let Some(on_message) = &on_message {
+                    on_message(&push);
+                }
+                Ok::<(), ()>(())
+            });
+        let client = self.endpoint.client();
+        let mut socket = client.get_multiplexed_async_connection_with_config(&config).await?;
+        // Once a connection, so that no request has to. A user who may not is served by text.
+        let loaded = script::load_all().query_async::<redis::Value>(&mut socket).await;
+        if let Err(error) = loaded {
+            if error.is_io_error() {
+                return Err(error);
+            }
+        }
+        Ok(socket)
+    }
+
+    fn discard(&self, generation: u64) {
+        let mut state = self.state();
+        let current = state.connection.as_ref().map(|connection| connection.generation);
+        if current == Some(generation) {
+            state.connection = None;
+            drop(state);
+            tracing::debug!(address = %self.endpoint.address(), generation, "disconnected");
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Plain data; every change to it is complete before anything that could panic.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

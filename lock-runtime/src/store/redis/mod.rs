@@ -1,0 +1,224 @@
+//! Locks in one Redis server.
+//!
+//! A lock is a string: its key holds the owner's token and expires with the lease. It is the plain
+//! pattern of Redis's own documentation, so that clients of other languages can share it:
+//! `SET key token NX PX lease` takes it, and compare-and-delete frees it
+//! (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>).
+//!
+//! Requests that a caller awaits go over a connection of the caller's runtime, one per runtime;
+//! those of the keeper over the keeper's, which the wake-ups come in on as well.
+
+mod endpoint;
+mod link;
+mod reply;
+mod script;
+mod subscriber;
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use redis::{Cmd, Value, cmd};
+use tokio::runtime;
+
+use self::endpoint::Endpoint;
+use self::link::{CONNECT_PATIENCE, Link};
+use super::{
+    Attempt, Claim, Lane, LockStore, Released, Renewal, Renewed, StoreError, StoreFuture,
+    Subscription, Token, WakeUps,
+};
+use crate::clock::BootInstant;
+use crate::error::LockError;
+
+/// What stands before a key in the name of its wake-up channel.
+const CHANNEL_PREFIX: &str = "lock_wake:";
+
+pub(crate) struct RedisStore {
+    endpoint: Arc<Endpoint>,
+    response_timeout: Duration,
+    /// The connections of the callers' runtimes. Few: most programs have one runtime.
+    callers: Mutex<Vec<Link>>,
+    /// Set once the keeper's thread runs.
+    keeper: OnceLock<Link>,
+    wake_ups: Arc<WakeUps>,
+}
+
+impl RedisStore {
+    /// Checks the URL; connects later.
+    pub(crate) fn new(url: &str, response_timeout: Duration) -> Result<Self, LockError> {
+        Ok(Self {
+            endpoint: Arc::new(Endpoint::parse(url)?),
+            response_timeout,
+            callers: Mutex::default(),
+            keeper: OnceLock::new(),
+            wake_ups: WakeUps::remote(),
+        })
+    }
+
+    /// Makes both connections, so that what is wrong with them is known at the start.
+    pub(crate) async fn connect(&self) -> Result<(), LockError> {
+        let started = BootInstant::now();
+        let (caller, keeper) = (self.link(Lane::Caller), self.link(Lane::Keeper));
+        let connected = async {
+            keeper?.connection(CONNECT_PATIENCE).await?;
+            caller?.connection(CONNECT_PATIENCE).await
+        };
+        match connected.await {
+            Ok(_) => Ok(()),
+            Err(StoreError::Denied(cause)) => Err(LockError::Denied { cause }),
+            Err(error) => Err(LockError::Unavailable {
+                key: None,
+                waited: BootInstant::now().since(started),
+                cause: error.to_string(),
+            }),
+        }
+    }
+
+    fn link(&self, lane: Lane) -> Result<Link, StoreError> {
+        let missing = |what: &str| StoreError::Refused(format!("there is no {what}"));
+        match lane {
+            Lane::Keeper => self.keeper.get().cloned().ok_or_else(|| missing("keeper thread")),
+            Lane::Caller => {
+                let here = runtime::Handle::try_current().map_err(|_| missing("tokio runtime"))?;
+                let mut links = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(link) = links.iter().find(|link| link.home() == here.id()) {
+                    return Ok(link.clone());
+                }
+                links.retain(Link::is_alive);
+                let link = Link::new(Arc::clone(&self.endpoint), here, self.response_timeout, None);
+                links.push(link.clone());
+                Ok(link)
+            }
+            Lane::Runtime(id) => {
+                let links = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+                let link = links.iter().find(|link| link.home() == id && link.is_alive());
+                link.cloned().ok_or_else(|| missing("such runtime any more"))
+            }
+        }
+    }
+
+    async fn acquire(&self, claim: Claim<'_>, within: Duration) -> Result<Attempt, StoreError> {
+        let started = BootInstant::now();
+        let link = self.link(Lane::Caller)?;
+        let lease = milliseconds(claim.lease);
+        if claim.fresh {
+            // Cheaper for the server than a script, and all that most locks ever need.
+            let mut set = cmd("SET");
+            set.arg(claim.key).arg(claim.token.as_bytes()).arg("NX").arg("PX").arg(lease);
+            if link.send::<Value>(&set, within).await? != Value::Nil {
+                return Ok(Attempt::Granted);
+            }
+        }
+        let args = |call: &mut Cmd| {
+            call.arg(1).arg(claim.key).arg(claim.token.as_bytes()).arg(lease);
+        };
+        let left = within.saturating_sub(BootInstant::now().since(started));
+        match link.run::<Value>(&script::ACQUIRE, args, left).await? {
+            Value::Nil => Ok(Attempt::Granted),
+            Value::Int(left) => {
+                Ok(Attempt::Busy(u64::try_from(left).ok().map(Duration::from_millis)))
+            }
+            kind => Err(StoreError::WrongFormat {
+                expected: "string",
+                found: redis::from_redis_value(kind).unwrap_or_else(|_| "unknown".into()),
+            }),
+        }
+    }
+
+    async fn renew(
+        &self,
+        batch: &[Renewal<'_>],
+    ) -> Result<Vec<Result<Renewed, StoreError>>, StoreError> {
+        let args = |call: &mut Cmd| {
+            call.arg(batch.len());
+            for renewal in batch {
+                call.arg(renewal.key);
+            }
+            for renewal in batch {
+                call.arg(renewal.token.as_bytes()).arg(milliseconds(renewal.lease));
+            }
+        };
+        let link = self.link(Lane::Keeper)?;
+        let replies: Vec<i64> = link.run(&script::RENEW, args, self.response_timeout).await?;
+        let renewed = |reply| match reply {
+            1 => Renewed::Extended,
+            0 => Renewed::Gone,
+            _ => Renewed::Taken,
+        };
+        Ok(replies.into_iter().map(|reply| Ok(renewed(reply))).collect())
+    }
+
+    async fn free(&self, key: &str, token: &Token, lane: Lane) -> Result<Released, StoreError> {
+        let channel = channel(key);
+        let args = |call: &mut Cmd| {
+            call.arg(1).arg(key).arg(token.as_bytes()).arg(&channel);
+        };
+        match self.link(lane)?.run(&script::RELEASE, args, self.response_timeout).await? {
+            0_i64 => Ok(Released::NotOurs),
+            _ => Ok(Released::Freed),
+        }
+    }
+}
+
+impl LockStore for RedisStore {
+    fn try_acquire<'a>(
+        &'a self,
+        claim: Claim<'a>,
+        within: Duration,
+    ) -> StoreFuture<'a, Result<Attempt, StoreError>> {
+        StoreFuture::pending(self.acquire(claim, within))
+    }
+
+    fn renew<'a>(
+        &'a self,
+        batch: &'a [Renewal<'a>],
+    ) -> StoreFuture<'a, Vec<Result<Renewed, StoreError>>> {
+        StoreFuture::pending(async move {
+            match RedisStore::renew(self, batch).await {
+                Ok(replies) if replies.len() == batch.len() => replies,
+                Ok(_) => {
+                    let short = StoreError::Unknown("fewer answers than renewals".into());
+                    vec![Err(short); batch.len()]
+                }
+                Err(error) => vec![Err(error); batch.len()],
+            }
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        key: &'a str,
+        token: &'a Token,
+        lane: Lane,
+    ) -> StoreFuture<'a, Result<Released, StoreError>> {
+        StoreFuture::pending(self.free(key, token, lane))
+    }
+
+    fn subscribe(&self, key: &str) -> Subscription {
+        self.wake_ups.listen(&channel(key))
+    }
+
+    fn adopt(&self, keeper: &runtime::Handle) {
+        let on_message = subscriber::on_message(&self.wake_ups);
+        let endpoint = Arc::clone(&self.endpoint);
+        let link = Link::new(endpoint, keeper.clone(), self.response_timeout, Some(on_message));
+        if self.keeper.set(link.clone()).is_ok() {
+            let wake_ups = Arc::clone(&self.wake_ups);
+            keeper.spawn(subscriber::run(link, wake_ups, self.response_timeout));
+        }
+    }
+}
+
+/// The channel on which the release of `key` is told. It has the key's hash tag, or makes the whole
+/// key its tag, so that a cluster keeps both in one slot. Two keys may share a channel (`a` and
+/// `{a}`), which costs a try for nothing and no more.
+fn channel(key: &str) -> String {
+    if key.contains('{') {
+        format!("{CHANNEL_PREFIX}{key}")
+    } else {
+        format!("{CHANNEL_PREFIX}{{{key}}}")
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

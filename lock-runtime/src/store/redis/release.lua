@@ -1,0 +1,10 @@
+-- Frees a lock if its owner still has it, and wakes one waiter of every waiting process.
+-- KEYS[1] the lock   ARGV[1] owner token   ARGV[2] wake-up channel
+-- Replies: 0, it was not ours and was left alone; else 1 + the number of processes told.
+if redis.pcall('get', KEYS[1]) ~= ARGV[1] then
+  return 0
+end
+redis.call('del', KEYS[1])
+-- A user who may not publish still releases; waiters then find out by their safety poll.
+local told = redis.pcall('publish', ARGV[2], '')
+return 1 + (tonumber(told) or 0)

@@ -1,0 +1,103 @@
+//! What the server's errors mean for a lock.
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use crate::store::StoreError;
+
+/// How the message of a missing script begins.
+pub(super) const NO_SCRIPT: &str = "NOSCRIPT";
+
+/// An error, and whether its connection is of no more use.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) error: StoreError,
+    pub(super) discard: bool,
+}
+
+/// Sorts an error by what may have happened at the server.
+///
+/// A reply with a code means that nothing ran. Without a reply nobody knows.
+pub(super) fn judge(error: &RedisError) -> Verdict {
+    let text = text(error);
+    let code = error.code().unwrap_or_default();
+    match error.kind() {
+        ErrorKind::Io | ErrorKind::Parse => {
+            Verdict { error: StoreError::Unknown(text), discard: true }
+        }
+        ErrorKind::UnexpectedReturnType => {
+            Verdict { error: StoreError::Unknown(text), discard: false }
+        }
+        ErrorKind::AuthenticationFailed
+        | ErrorKind::InvalidClientConfig
+        | ErrorKind::RESP3NotSupported => {
+            // During the handshake a server that is full, or still loading, is no refusal.
+            let passing = ["max number of clients", "LOADING", "BUSY", "MASTERDOWN"];
+            let error = if passing.iter().any(|passing| text.contains(passing)) {
+                StoreError::Refused(text)
+            } else {
+                StoreError::Denied(text)
+            };
+            Verdict { error, discard: true }
+        }
+        // The link has to log in anew: the server's users were changed, or it was replaced.
+        _ if matches!(code, "NOAUTH" | "WRONGPASS") => {
+            Verdict { error: StoreError::Denied(text), discard: true }
+        }
+        ErrorKind::Server(ServerErrorKind::NoPerm) => {
+            Verdict { error: StoreError::Denied(text), discard: false }
+        }
+        // What Redis 7.0 says when a script meets a command that the user may not use.
+        _ if text.contains("The user executing the script can't") => {
+            Verdict { error: StoreError::Denied(text), discard: false }
+        }
+        // The server's role has changed: another connection may lead to the right one.
+        ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => {
+            Verdict { error: StoreError::Refused(text), discard: true }
+        }
+        _ => Verdict { error: StoreError::Refused(text), discard: false },
+    }
+}
+
+/// The server's own words where there are any. They name keys and commands, never passwords.
+fn text(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(code: &str, detail: &str) -> Verdict {
+        let error = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
+        judge(&error)
+    }
+
+    #[test]
+    fn refusals_that_pass_are_retried() {
+        for code in ["OOM", "MISCONF", "NOREPLICAS", "BUSY"] {
+            let verdict = judged(code, "…");
+            assert_eq!(verdict.error, StoreError::Refused(format!("{code} …")));
+            assert!(!verdict.discard);
+        }
+    }
+
+    #[test]
+    fn refusals_that_stay_are_not() {
+        for code in ["NOAUTH", "WRONGPASS"] {
+            assert!(matches!(judged(code, "…").error, StoreError::Denied(_)));
+        }
+        let in_script = judged("ERR", "The user executing the script can't run this command");
+        assert!(matches!(in_script.error, StoreError::Denied(_)));
+    }
+
+    #[test]
+    fn a_broken_connection_leaves_the_outcome_unknown() {
+        let error = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        let verdict = judge(&error);
+        assert!(matches!(verdict.error, StoreError::Unknown(_)));
+        assert!(verdict.discard);
+    }
+}

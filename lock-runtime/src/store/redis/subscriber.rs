@@ -1,0 +1,128 @@
+//! Hearing of releases: keeps the server's subscriptions in step with what is listened to.
+//!
+//! Runs on the keeper's runtime and uses the keeper's connection, which the server sends its
+//! messages on. A new connection has no subscriptions, so all are made again; while any are
+//! wanted, a connection that has gone silent is noticed by a ping. While none are, nothing is sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{PushInfo, PushKind, cmd};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::link::{Connection, Link, OnMessage};
+use crate::store::{StoreError, WakeUps};
+
+/// How long a key stays subscribed that nobody listens to any more.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// How often the connection is asked whether it is still there.
+const PING: Duration = Duration::from_secs(3);
+
+/// How long to wait before the next attempt after one failed.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Passes the server's messages on to the listeners.
+pub(super) fn on_message(wake_ups: &Arc<WakeUps>) -> OnMessage {
+    let wake_ups = Arc::clone(wake_ups);
+    Arc::new(move |push: &PushInfo| {
+        if push.kind != PushKind::Message {
+            return;
+        }
+        if let Some(redis::Value::BulkString(name)) = push.data.first() {
+            wake_ups.wake(&String::from_utf8_lossy(name));
+        }
+    })
+}
+
+/// Does it, until the runtime ends.
+pub(super) async fn run(link: Link, wake_ups: Arc<WakeUps>, response_timeout: Duration) {
+    let mut subscriber =
+        Subscriber { link, wake_ups, response_timeout, generation: 0, asked: Instant::now() };
+    loop {
+        let next = if subscriber.wake_ups.is_empty() {
+            None
+        } else if let Err(error) = subscriber.keep_up().await {
+            tracing::debug!(%error, "cannot hear of releases for now, contenders poll");
+            Some(RETRY.mul_f64(0.5 + fastrand::f64()))
+        } else {
+            Some(LINGER.min(PING) / 2)
+        };
+        let pause = async {
+            match next {
+                Some(pause) => sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = subscriber.wake_ups.added() => {}
+            () = subscriber.link.changed() => {}
+            () = pause => {}
+        }
+    }
+}
+
+struct Subscriber {
+    link: Link,
+    wake_ups: Arc<WakeUps>,
+    response_timeout: Duration,
+    /// The connection that the subscriptions were made on.
+    generation: u64,
+    /// When the connection last answered.
+    asked: Instant,
+}
+
+impl Subscriber {
+    /// Brings the server's subscriptions to what is listened to.
+    async fn keep_up(&mut self) -> Result<(), StoreError> {
+        let connection = self.link.connection(self.response_timeout).await;
+        let generation = connection.as_ref().map_or(0, |connection| connection.generation);
+        if self.generation != generation {
+            self.generation = generation;
+            self.wake_ups.disconnected();
+        }
+        let Connection { mut socket, .. } = connection?;
+
+        let wanted = self.wake_ups.wanted();
+        if !wanted.is_empty() {
+            self.answered(generation, socket.subscribe(names(&wanted))).await?;
+            let mut orphans = wanted;
+            orphans.retain(|channel| !self.wake_ups.subscribed(channel));
+            if !orphans.is_empty() {
+                self.answered(generation, socket.unsubscribe(names(&orphans))).await?;
+            }
+        }
+        let idle = self.wake_ups.take_idle(LINGER);
+        if !idle.is_empty() {
+            self.answered(generation, socket.unsubscribe(names(&idle))).await?;
+        }
+        if self.asked.elapsed() >= PING {
+            let ping = cmd("PING");
+            self.answered(generation, ping.query_async::<()>(&mut socket)).await?;
+        }
+        Ok(())
+    }
+
+    /// The answer to a request; without one, the connection is given up.
+    async fn answered(
+        &mut self,
+        generation: u64,
+        request: impl Future<Output = redis::RedisResult<()>>,
+    ) -> Result<(), StoreError> {
+        match timeout(self.response_timeout, request).await {
+            Ok(answer) => {
+                answer.map_err(|error| self.link.judge(generation, &error))?;
+                self.asked = Instant::now();
+                Ok(())
+            }
+            Err(_) => {
+                self.link.discard(generation);
+                Err(StoreError::Unknown("no answer".into()))
+            }
+        }
+    }
+}
+
+fn names(channels: &[Arc<str>]) -> Vec<&str> {
+    channels.iter().map(|channel| &**channel).collect()
+}
