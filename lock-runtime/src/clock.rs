@@ -35,6 +35,11 @@ impl BootInstant {
         Self(self.0.saturating_add(nanos(by)))
     }
 
+    /// The last multiple of `step` that is not after this instant.
+    pub(crate) fn before_grid(self, step: Duration) -> Self {
+        Self(self.0 - self.0 % nanos(step).max(1))
+    }
+
     /// How long after `earlier` this is; zero if it is not.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -80,6 +85,10 @@ mod tests {
         let later = start.after(Duration::from_millis(5));
         assert_eq!(later.since(start), Duration::from_millis(5));
         assert_eq!(start.since(later), Duration::ZERO);
+        assert_eq!(later.before_grid(Duration::from_millis(1)).0 % 1_000_000, 0);
+        assert!(
+            later.since(later.before_grid(Duration::from_millis(1))) < Duration::from_millis(1)
+        );
         assert!(BootInstant::now() >= start);
         assert!(BootInstant::PAST < start);
     }

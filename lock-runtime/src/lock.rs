@@ -161,7 +161,8 @@ pub(crate) async fn hold(
         return Ok(guard);
     }
     let request = Request { key: Arc::from(key), wait, lease };
-    let lease = contender::acquire(engine, request).await?;
+    // Boxed, so that the machinery of waiting does not swell every annotated function's future.
+    let lease = Box::pin(contender::acquire(engine, request)).await?;
     Ok(LockGuard::new(Arc::clone(engine), lease, false))
 }
 

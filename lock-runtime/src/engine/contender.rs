@@ -61,14 +61,19 @@ pub(crate) async fn acquire(
     };
     engine.admit(&request.key)?;
     let budget = Budget::new(request.wait);
-    let pass = match engine.gates().enter(&request.key) {
-        Entry::Open(pass) => pass,
+    let (pass, known) = match engine.gates().enter(&request.key) {
+        Entry::Open(pass) => (pass, None),
         Entry::Closed => return Err(LockError::ShutDown),
-        Entry::Queued(mut ticket) => match budget.limit(ticket.turn()).await {
-            Some(Some(pass)) => pass,
-            Some(None) => return Err(LockError::ShutDown),
-            None => return Err(budget.spent(&request.key, engine.gates().news(&request.key))),
-        },
+        Entry::Queued(mut ticket) => {
+            let turn = budget.limit(ticket.turn()).await;
+            let news = engine.gates().news(&request.key);
+            match turn {
+                Some(Some(pass)) if !budget.is_over() => (pass, Some(news)),
+                Some(None) => return Err(LockError::ShutDown),
+                // With a pass, but without time to use it.
+                Some(Some(_)) | None => return Err(budget.spent(&request.key, news)),
+            }
+        }
     };
     let token = Token::random().map_err(|error| LockError::Unavailable {
         key: Some(request.key.as_ref().to_owned()),
@@ -86,7 +91,7 @@ pub(crate) async fn acquire(
         in_flight: false,
         unanswered: false,
     };
-    contender.contend(budget).await
+    contender.contend(budget, known).await
 }
 
 struct Contender<'a> {
@@ -105,12 +110,18 @@ struct Contender<'a> {
 }
 
 impl Contender<'_> {
-    async fn contend(mut self, budget: Budget) -> Result<Arc<Lease>, LockError> {
+    /// Tries until it has the lock or the wait is over. `known` is what those before it in the queue
+    /// have learnt.
+    async fn contend(
+        mut self,
+        budget: Budget,
+        mut known: Option<News>,
+    ) -> Result<Arc<Lease>, LockError> {
         let mut subscription = None;
+        let mut seems_free = !matches!(known, Some(News::Elsewhere(_)));
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
-        let mut known = None;
         loop {
-            let fresh = subscription.is_none() && !self.unanswered;
+            let fresh = std::mem::take(&mut seems_free) && !self.unanswered;
             let within = budget.for_one_try(self.engine.config().response_timeout);
             let sent = BootInstant::now();
             let answer = self.try_once(fresh, within).await;
@@ -203,6 +214,9 @@ impl Contender<'_> {
     /// From here on the lease stands for the key, and nothing is to be undone.
     fn granted(mut self, sent: BootInstant) -> Arc<Lease> {
         self.unanswered = false;
+        if let Some(pass) = &self.pass {
+            pass.tell(&News::Here);
+        }
         let lease = Arc::new(Lease::new(
             Arc::clone(&self.request.key),
             self.token.clone(),

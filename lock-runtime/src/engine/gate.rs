@@ -34,7 +34,8 @@ struct Gate {
     /// is found at once.
     queue: BTreeMap<u64, oneshot::Sender<Pass>>,
     next_ticket: u64,
-    /// What the owner of the pass last learnt; the others in the queue report it when they give up.
+    /// What the owner of the pass last learnt, or the one before: the others in the queue report it
+    /// when they give up.
     news: News,
 }
 
@@ -111,7 +112,6 @@ impl Gates {
                     state.gates.remove(key);
                     return;
                 };
-                gate.news = News::Here;
                 next
             };
             let pass = Pass { gates: Some(Arc::clone(self)), key: Arc::clone(key) };
@@ -264,14 +264,15 @@ mod tests {
     }
 
     #[test]
-    fn news_last_as_long_as_the_pass_that_told_them() {
+    fn news_go_with_the_pass() {
         let gates = Arc::new(Gates::default());
         let pass = open(&gates);
         let mut ticket = queue(&gates);
         pass.tell(&News::Trouble("down".into()));
-        assert_eq!(gates.news("k"), News::Trouble("down".into()));
         drop(pass);
-        let _pass = has_turn(&mut ticket).expect("its turn");
+        let pass = has_turn(&mut ticket).expect("its turn");
+        assert_eq!(gates.news("k"), News::Trouble("down".into()));
+        pass.tell(&News::Here);
         assert_eq!(gates.news("k"), News::Here);
     }
 

@@ -1,7 +1,8 @@
 //! What is due when: renewals, and the deadlines behind them.
 //!
 //! Every held lease stands in one schedule, at the instant when something has to be done about it
-//! next. A renewed lease is first due a third of its term after it was last extended; while its
+//! next. A renewed lease is due a third of its term after it was last extended, or a little earlier
+//! together with others; while its
 //! renewal is on the way, and for a fixed lease always, it stands at its deadline instead. So a
 //! request that never comes back cannot hide a deadline. A renewal that failed is tried again
 //! after a short pause with jitter, longer each time, until the deadline has passed.
@@ -21,6 +22,9 @@ use crate::clock::BootInstant;
 
 /// The part of the term after which a lease is renewed.
 const RENEWALS_PER_TERM: u32 = 3;
+/// The grid that renewals are put on, in parts of the term: leases that were granted at about the
+/// same time are renewed by one request, a little early.
+const GRID_PER_TERM: u32 = 30;
 
 #[derive(Debug, Default)]
 pub(crate) struct Watchdog {
@@ -152,7 +156,8 @@ impl Schedule {
             self.put(lease, deadline, Next::Expire);
             return deadline;
         }
-        let at = lease.after_part(RENEWALS_PER_TERM).max(now).min(deadline);
+        let at = lease.after_part(RENEWALS_PER_TERM).before_grid(lease.term() / GRID_PER_TERM);
+        let at = at.max(now).min(deadline);
         self.put(lease, at, Next::Renew);
         at
     }
@@ -202,7 +207,7 @@ mod tests {
         let (watchdog, lease) = (Watchdog::default(), lease("k", true));
         assert!(watchdog.watch(&lease), "the first one wakes the keeper");
         let start = BootInstant::now();
-        assert!(watchdog.due(start).renew.is_empty());
+        assert!(watchdog.due(start.after(TERM / 4)).renew.is_empty());
         let due = watchdog.due(start.after(TERM / 3));
         assert_eq!(due.renew.len(), 1);
         assert_eq!(due.next, Some(lease.deadline()), "while that is on its way");
@@ -260,6 +265,27 @@ mod tests {
         watchdog.forget(&lease);
         assert!(!watchdog.replan(&lease), "its renewal was answered after its release");
         assert_eq!(watchdog.len(), 0);
+    }
+
+    #[test]
+    fn leases_of_about_the_same_time_are_renewed_together() {
+        let watchdog = Watchdog::default();
+        let leases: Vec<_> = (0..100).map(|_| lease("k", true)).collect();
+        let start = BootInstant::now();
+        for (n, lease) in (0_u32..).zip(&leases) {
+            lease.extended(start.after(TERM * n / 100), TERM);
+            watchdog.watch(lease);
+        }
+        let mut batches = 0;
+        while let Some(next) = watchdog.due(BootInstant::now()).next.filter(|_| batches < 100) {
+            let due = watchdog.due(next);
+            if due.renew.is_empty() {
+                break;
+            }
+            batches += 1;
+        }
+        // A third of the leases were granted in ten steps of the grid.
+        assert!(batches <= 31, "{batches}");
     }
 
     #[test]

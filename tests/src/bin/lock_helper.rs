@@ -1,0 +1,105 @@
+//! A process of its own that uses locks, for tests that need more than one.
+//!
+//! ```text
+//! lock-helper hold URL KEY LEASE_MS     holds the lock, renewed; prints "held"
+//! lock-helper body URL KEY LEASE_MS     runs a body under it that prints "poll" now and then,
+//!                                       and at the end what became of it
+//! lock-helper count URL KEY TASKS HOW   TASKS tasks add one to the counter "n" each, with a GET
+//!                                       and a SET; HOW is "locked" or "unlocked"
+//! ```
+//!
+//! It ends when told "release", or when its input does.
+
+use std::error::Error;
+use std::time::Duration;
+
+use lock_runtime::{LockClient, LockError, distributed_lock};
+use redis::aio::MultiplexedConnection;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::task::JoinSet;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args[..] {
+        ["hold", url, key, lease] => hold(&client(url, lease).await?, key).await,
+        ["body", url, key, lease] => body(&client(url, lease).await?, key, lease.parse()?).await,
+        ["count", url, key, tasks, how] => count(url, key, tasks.parse()?, how == "locked").await,
+        _ => Err("usage: lock-helper hold|body URL KEY LEASE_MS | count URL KEY TASKS HOW".into()),
+    }
+}
+
+async fn client(url: &str, lease: &str) -> Result<LockClient, Box<dyn Error>> {
+    let lease = Duration::from_millis(lease.parse()?);
+    Ok(LockClient::builder().url(url).watchdog(lease).connect().await?)
+}
+
+async fn told() -> Option<String> {
+    BufReader::new(tokio::io::stdin()).lines().next_line().await.ok().flatten()
+}
+
+async fn hold(client: &LockClient, key: &str) -> Result<(), Box<dyn Error>> {
+    let guard = client.lock(key).acquire().await?;
+    println!("held");
+    if told().await.is_some() {
+        guard.release().await?;
+        println!("released");
+    }
+    Ok(())
+}
+
+async fn body(client: &LockClient, key: &str, lease: u64) -> Result<(), Box<dyn Error>> {
+    let polls = async {
+        let mut ticks = tokio::time::interval(Duration::from_millis((lease / 20).max(1)));
+        loop {
+            println!("poll");
+            ticks.tick().await;
+        }
+    };
+    let outcome: Result<(), LockError> = client.lock(key).run(polls).await;
+    match outcome {
+        Err(LockError::Lost { reason, .. }) => println!("lost {reason:?}"),
+        other => println!("{other:?}"),
+    }
+    told().await;
+    Ok(())
+}
+
+#[distributed_lock(key = "<key>", wait = "5m")]
+async fn add_one_locked(
+    key: &str,
+    server: &mut MultiplexedConnection,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    add_one(server).await
+}
+
+async fn add_one(server: &mut MultiplexedConnection) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let n: Option<u64> = redis::cmd("GET").arg("n").query_async(server).await?;
+    let next = n.unwrap_or(0) + 1;
+    redis::cmd("SET").arg("n").arg(next).query_async::<()>(server).await?;
+    Ok(())
+}
+
+async fn count(url: &str, key: &str, tasks: usize, locked: bool) -> Result<(), Box<dyn Error>> {
+    LockClient::connect(url).await?.install()?;
+    let server = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+    println!("ready");
+    told().await;
+    let mut running = JoinSet::new();
+    for _ in 0..tasks {
+        let (mut server, key) = (server.clone(), key.to_owned());
+        running.spawn(async move {
+            match locked {
+                true => add_one_locked(&key, &mut server).await,
+                false => add_one(&mut server).await,
+            }
+        });
+    }
+    while let Some(added) = running.join_next().await {
+        added?.map_err(|error| error.to_string())?;
+    }
+    lock_runtime::global()?.shutdown().await?;
+    println!("done");
+    Ok(())
+}

@@ -1,0 +1,9 @@
+//! What the suites need: real servers, and real processes that hold locks.
+//!
+//! Everything that is started here is ended by its process id, also when a test panics.
+
+mod helper;
+mod server;
+
+pub use helper::Helper;
+pub use server::RedisServer;

@@ -1,0 +1,200 @@
+//! A `redis-server` of a test's own.
+
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// How long a server may take to start.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server on a free port of the loopback interface, in a directory of its own, without
+/// persistence. Ends when dropped.
+#[derive(Debug)]
+pub struct RedisServer {
+    /// `None` while it is down.
+    child: Option<Child>,
+    port: u16,
+    options: Vec<String>,
+    password: Option<String>,
+    directory: TempDir,
+}
+
+impl RedisServer {
+    /// Starts a server.
+    ///
+    /// # Panics
+    ///
+    /// If there is no `redis-server`; the message says how to get one.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts a server with more options: `&["--maxclients", "10"]`.
+    #[must_use]
+    pub fn with(options: &[&str]) -> Self {
+        let password =
+            options.iter().position(|option| *option == "--requirepass").map(|at| options[at + 1]);
+        let mut server = Self {
+            child: None,
+            port: 0,
+            options: options.iter().map(ToString::to_string).collect(),
+            password: password.map(ToOwned::to_owned),
+            directory: tempfile::tempdir().expect("a temporary directory"),
+        };
+        // Somebody else may take the port between our look and the server's.
+        for _ in 0..10 {
+            server.port = free_port();
+            if server.spawn() {
+                return server;
+            }
+        }
+        panic!("no redis-server would start: {}", server.log());
+    }
+
+    /// The URL for a client, with the password if it has one.
+    #[must_use]
+    pub fn url(&self) -> String {
+        match &self.password {
+            None => format!("redis://127.0.0.1:{}", self.port),
+            Some(password) => format!("redis://:{password}@127.0.0.1:{}", self.port),
+        }
+    }
+
+    /// The port that it listens on.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A plain connection, to look at the server from outside.
+    #[must_use]
+    pub fn connection(&self) -> redis::Connection {
+        let client = redis::Client::open(self.url()).expect("a valid URL");
+        client.get_connection().expect("the server answers")
+    }
+
+    /// Sends one command and returns the reply.
+    pub fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query(&mut self.connection()).expect("a reply")
+    }
+
+    /// The milliseconds that a key has left; negative if it does not exist or never expires.
+    #[must_use]
+    pub fn pttl(&self, key: &str) -> i64 {
+        self.command(&["PTTL", key])
+    }
+
+    /// Whether a key exists.
+    #[must_use]
+    pub fn exists(&self, key: &str) -> bool {
+        self.command(&["EXISTS", key])
+    }
+
+    /// How often each command was called, by clients and by scripts.
+    #[must_use]
+    pub fn calls(&self, command: &str) -> u64 {
+        let stats: String = self.command(&["INFO", "commandstats"]);
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")));
+        let calls = line.and_then(|line| line.strip_prefix("calls=")?.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("a number"))
+    }
+
+    /// Ends the server at once, with all its data: SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("our own child");
+            child.wait().expect("our own child");
+        }
+    }
+
+    /// Starts it again on the same port, empty.
+    pub fn restart(&mut self) {
+        self.kill();
+        let end = Instant::now() + PATIENCE;
+        while !self.spawn() {
+            assert!(Instant::now() < end, "it does not come back: {}", self.log());
+        }
+    }
+
+    /// Freezes it: it keeps its connections and answers nothing.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let child = self.child.as_ref().expect("it runs");
+        kill_process(Pid::from_child(child), signal).expect("our own child");
+    }
+
+    fn spawn(&mut self) -> bool {
+        let log = std::fs::File::create(self.directory.path().join("log")).expect("a log file");
+        let mut command = Command::new("redis-server");
+        command
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .arg("--dir")
+            .arg(self.directory.path())
+            .args(&self.options)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(Stdio::null());
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) if error.kind() == ErrorKind::NotFound => panic!(
+                "these tests need redis-server, and it is not installed: run `scripts/test`, or \
+                 `apt-get install redis-server` (Debian, Ubuntu), `dnf install redis` (Fedora), \
+                 `brew install redis` (macOS)"
+            ),
+            Err(error) => panic!("cannot start redis-server: {error}"),
+        };
+        let end = Instant::now() + PATIENCE;
+        while child.try_wait().expect("our own child").is_none() {
+            if self.answers() {
+                self.child = Some(child);
+                return true;
+            }
+            if Instant::now() > end {
+                child.kill().expect("our own child");
+                child.wait().expect("our own child");
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+
+    fn answers(&self) -> bool {
+        let Ok(client) = redis::Client::open(self.url()) else { return false };
+        let Ok(mut connection) = client.get_connection_with_timeout(PATIENCE) else { return false };
+        redis::cmd("PING").query::<String>(&mut connection).is_ok()
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        // A frozen process is killed as well.
+        self.kill();
+    }
+}
+
+/// A port that nobody listens on right now.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}

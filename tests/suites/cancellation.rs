@@ -1,0 +1,156 @@
+//! Nothing leaks, wherever a future is dropped.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use lock_runtime::{LockClient, LockError, distributed_lock, with_client};
+use lock_tests::RedisServer;
+use tokio::time::{Instant, timeout};
+
+use crate::support::{LEASE, client, on_every_store, until};
+
+/// Polls a future so many times, giving the rest of the world time in between, and drops it.
+/// Returns whether it was done before that.
+async fn polled<F: Future>(future: F, times: usize) -> bool {
+    let mut future = pin!(future);
+    for _ in 0..times {
+        let poll = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await;
+        if poll {
+            return true;
+        }
+        tokio::task::yield_now().await;
+        tokio::time::sleep(LEASE / 1000).await;
+    }
+    false
+}
+
+/// Drops what `make` makes after each number of polls until it is done, and sees to it that the
+/// lock is to be had again at once each time.
+async fn drop_everywhere<F: Future>(
+    one: &LockClient,
+    two: &LockClient,
+    make: impl Fn(LockClient) -> F,
+) {
+    for times in 0.. {
+        let done = polled(make(one.clone()), times).await;
+        let start = Instant::now();
+        for client in [two, one] {
+            client.lock("k").run(async {}).await.expect("freed");
+        }
+        assert!(start.elapsed() < LEASE / 2, "after {times} polls: {:?}", start.elapsed());
+        if done {
+            assert!(times > 0);
+            return;
+        }
+    }
+}
+
+#[distributed_lock(key = "k")]
+async fn annotated() -> Result<(), LockError> {
+    tokio::task::yield_now().await;
+    Ok(())
+}
+
+on_every_store! {
+    async fn acquire_can_be_dropped_anywhere(pair: Pair) {
+        drop_everywhere(&pair.one, &pair.two, |client| async move {
+            client.lock("k").acquire().await.expect("free")
+        })
+        .await;
+    }
+
+    async fn try_acquire_can_be_dropped_anywhere(pair: Pair) {
+        drop_everywhere(&pair.one, &pair.two, |client| async move {
+            client.lock("k").try_acquire().await.expect("store is up")
+        })
+        .await;
+    }
+
+    async fn release_can_be_dropped_anywhere(pair: Pair) {
+        drop_everywhere(&pair.one, &pair.two, |client| async move {
+            client.lock("k").acquire().await.expect("free").release().await.expect("held");
+        })
+        .await;
+    }
+
+    async fn run_can_be_dropped_anywhere(pair: Pair) {
+        drop_everywhere(&pair.one, &pair.two, |client| async move {
+            client.lock("k").run(tokio::task::yield_now()).await.expect("free");
+        })
+        .await;
+    }
+
+    async fn an_annotated_function_can_be_dropped_anywhere(pair: Pair) {
+        drop_everywhere(&pair.one, &pair.two, |client| async move {
+            with_client(client, annotated()).await.expect("free");
+        })
+        .await;
+    }
+
+    async fn a_waiter_can_be_dropped_anywhere(pair: Pair) {
+        let guard = pair.two.lock("k").acquire().await.expect("free");
+        for times in 0..20 {
+            polled(pair.one.lock("k").acquire(), times).await;
+        }
+        guard.release().await.expect("held");
+        for client in [&pair.one, &pair.two] {
+            let again = timeout(LEASE / 2, client.lock("k").acquire()).await;
+            again.expect("at once").expect("free").release().await.expect("held");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_whose_answer_never_came_is_undone() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    server.freeze();
+    let lock = client.lock("k").lease(LEASE * 20).wait(LEASE);
+    let outcome = lock.acquire().await;
+    assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
+    // Now it executes what had reached it: the request, and what undoes it.
+    server.thaw();
+    assert!(
+        until(LEASE * 10, || server.calls("set") > 0).await.is_some(),
+        "the request did run, so there was something to undo"
+    );
+    assert!(
+        until(LEASE * 10, || !server.exists("k")).await.is_some(),
+        "left: {}",
+        server.pttl("k")
+    );
+}
+
+#[tokio::test]
+async fn a_dropped_request_that_was_on_its_way_is_undone() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    for n in 0..50 {
+        server.freeze();
+        let key = format!("k{n}");
+        let lock = client.lock(&key).lease(LEASE * 20);
+        let cut = timeout(LEASE / 20, lock.acquire()).await;
+        assert!(cut.is_err());
+        server.thaw();
+        let gone = until(LEASE * 10, || server.calls("set") > n && !server.exists(&key)).await;
+        assert!(gone.is_some(), "{key} left: {}", server.pttl(&key));
+    }
+}
+
+/// The control of the two tests above: the same request of a plain client stays.
+#[tokio::test]
+async fn a_plain_request_that_was_dropped_leaks() {
+    let server = RedisServer::start();
+    let plain = redis::Client::open(server.url()).expect("a valid URL");
+    let mut plain = plain.get_multiplexed_async_connection().await.expect("up");
+    server.freeze();
+    let mut set = redis::cmd("SET");
+    set.arg("k").arg("v").arg("NX").arg("PX").arg(60_000);
+    let cut = timeout(LEASE / 20, set.query_async::<()>(&mut plain)).await;
+    assert!(cut.is_err());
+    server.thaw();
+    assert!(until(LEASE * 10, || server.exists("k")).await.is_some());
+    tokio::time::sleep(LEASE / 2).await;
+    assert!(server.exists("k"));
+}

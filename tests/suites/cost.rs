@@ -1,0 +1,116 @@
+//! What an operation costs, by the server's own count.
+
+use lock_runtime::{LockClient, LockError, distributed_lock, with_client};
+use lock_tests::RedisServer;
+
+use crate::support::{LEASE, client};
+
+/// What clients may send; what scripts call in turn is counted too, under other names.
+const SENT: [&str; 9] = [
+    "set",
+    "evalsha",
+    "eval",
+    "subscribe",
+    "unsubscribe",
+    "ping",
+    "script|load",
+    "hello",
+    "client|setinfo",
+];
+
+fn sent(server: &RedisServer) -> Vec<(&'static str, u64)> {
+    SENT.iter().map(|command| (*command, server.calls(command))).collect()
+}
+
+/// What was sent between two counts.
+fn between(
+    before: &[(&'static str, u64)],
+    after: &[(&'static str, u64)],
+) -> Vec<(&'static str, u64)> {
+    let pairs = before.iter().zip(after);
+    pairs.map(|(old, new)| (new.0, new.1 - old.1)).filter(|(_, calls)| *calls > 0).collect()
+}
+
+#[distributed_lock(key = "order:<id>")]
+async fn outer(id: u64) -> Result<(), LockError> {
+    inner(id).await
+}
+
+#[distributed_lock(key = "order:<id>")]
+async fn inner(id: u64) -> Result<(), LockError> {
+    let _ = id;
+    Ok(())
+}
+
+async fn warm(server: &RedisServer) -> LockClient {
+    let client = client(&server.url()).await;
+    with_client(client.clone(), inner(1)).await.expect("free");
+    client
+}
+
+#[tokio::test]
+async fn an_uncontended_call_costs_two_round_trips() {
+    let server = RedisServer::start();
+    let client = warm(&server).await;
+    let before = sent(&server);
+    with_client(client, inner(1)).await.expect("free");
+    assert_eq!(between(&before, &sent(&server)), [("set", 1), ("evalsha", 1)]);
+}
+
+#[tokio::test]
+async fn a_reentrant_call_costs_none() {
+    let server = RedisServer::start();
+    let client = warm(&server).await;
+    let before = sent(&server);
+    with_client(client, outer(1)).await.expect("free");
+    assert_eq!(between(&before, &sent(&server)), [("set", 1), ("evalsha", 1)]);
+}
+
+#[tokio::test]
+async fn waiting_costs_a_process_what_it_costs_one_task() {
+    let server = RedisServer::start();
+    let (holder, waiting) = (client(&server.url()).await, client(&server.url()).await);
+    let guard = holder.lock("k").acquire().await.expect("free");
+    let before = sent(&server);
+    let mut waiters = tokio::task::JoinSet::new();
+    for _ in 0..1000 {
+        let lock = waiting.lock("k").wait(LEASE * 3);
+        waiters.spawn(async move { lock.acquire().await.map(drop) });
+    }
+    while let Some(waiter) = waiters.join_next().await {
+        assert!(matches!(waiter.expect("no panic"), Err(LockError::Busy { .. })));
+    }
+    let calls = between(&before, &sent(&server));
+    let of =
+        |name| calls.iter().find(|(command, _)| *command == name).map_or(0, |(_, calls)| *calls);
+    // The contender gives up at the end of its wait, and so do all others, within moments. Until
+    // then it polled at most once in three quarters of a second; the holder renewed at each third.
+    assert_eq!(of("set"), 1, "{calls:?}");
+    assert_eq!(of("subscribe"), 1, "{calls:?}");
+    assert!(of("evalsha") <= 5 + 10 + 4, "{calls:?}");
+    drop(guard);
+}
+
+#[tokio::test]
+async fn scripts_survive_a_script_flush() {
+    let server = RedisServer::start();
+    let client = warm(&server).await;
+    server.command::<()>(&["SCRIPT", "FLUSH"]);
+    let before = sent(&server);
+    client.lock("k").run(async {}).await.expect("free");
+    let calls = between(&before, &sent(&server));
+    assert_eq!(calls, [("set", 1), ("evalsha", 1), ("eval", 1)], "by its text, once");
+    assert!(!server.exists("k"));
+    let before = sent(&server);
+    client.lock("k").run(async {}).await.expect("free");
+    assert_eq!(between(&before, &sent(&server)), [("set", 1), ("evalsha", 1)]);
+}
+
+#[tokio::test]
+async fn an_idle_client_sends_nothing() {
+    let server = RedisServer::start();
+    let _client = warm(&server).await;
+    let before = sent(&server);
+    tokio::time::sleep(LEASE * 4).await;
+    assert_eq!(between(&before, &sent(&server)), []);
+}

@@ -1,0 +1,290 @@
+//! Errors say which, and none shows a secret.
+
+use std::time::Duration;
+
+use lock_runtime::{Holder, LockClient, LockError, Wait, distributed_lock};
+use lock_tests::RedisServer;
+use tokio::time::Instant;
+
+use crate::support::{LEASE, client};
+
+const CANARY: &str = "c4nary";
+
+fn config_error(outcome: Result<LockClient, LockError>) -> (&'static str, String) {
+    match outcome {
+        Err(LockError::Config { option, problem, .. }) => (option, problem),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_bad_url_is_a_configuration_error() {
+    for url in
+        ["", "nonsense", "http://localhost", "redis://", "redis://host:port", "rediss://localhost"]
+    {
+        let (option, problem) = config_error(LockClient::connect(url).await);
+        assert_eq!(option, "url", "{url}: {problem}");
+    }
+    let (option, _) = config_error(LockClient::builder().connect().await);
+    assert_eq!(option, "url");
+}
+
+#[tokio::test]
+async fn settings_that_make_no_sense_are_configuration_errors() {
+    let builder = || LockClient::builder().url("memory:");
+    for watchdog in [Duration::ZERO, Duration::from_millis(99), Duration::MAX] {
+        let (option, problem) = config_error(builder().watchdog(watchdog).connect().await);
+        assert_eq!(option, "watchdog", "{problem}");
+        assert!(problem.contains("100ms"), "{problem}");
+    }
+    let (option, problem) = config_error(builder().wait(Duration::MAX).connect().await);
+    assert_eq!(option, "wait");
+    assert!(problem.contains("Wait::Forever"), "{problem}");
+    for namespace in ["a b", "{a}", "a\n", &"a".repeat(129)] {
+        let (option, _) = config_error(builder().namespace(namespace).connect().await);
+        assert_eq!(option, "namespace");
+    }
+
+    let client = LockClient::memory();
+    for lease in [Duration::ZERO, Duration::from_millis(9), Duration::MAX] {
+        match client.lock("k").lease(lease).acquire().await {
+            Err(LockError::Config { option: "lease", .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    match client.lock("k").wait(Duration::MAX).acquire().await {
+        Err(LockError::Config { option: "wait", .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    drop(client.lock("k").wait(Wait::Forever).acquire().await.expect("makes sense"));
+}
+
+#[tokio::test]
+async fn an_unreachable_server_is_unavailable() {
+    let port = {
+        let server = RedisServer::start();
+        server.port()
+    };
+    match LockClient::connect(format!("redis://user:{CANARY}@127.0.0.1:{port}")).await {
+        Err(error @ LockError::Unavailable { key: None, .. }) => {
+            let text = error.to_string();
+            assert!(text.contains(&format!("127.0.0.1:{port}")), "{text}");
+            assert!(!text.contains(CANARY), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_denied_and_not_shown() {
+    let server = RedisServer::with(&["--requirepass", "right"]);
+    let port = server.port();
+    for login in [format!(":{CANARY}@"), format!("{CANARY}:{CANARY}@"), String::new()] {
+        match LockClient::connect(format!("redis://{login}127.0.0.1:{port}")).await {
+            Err(error @ LockError::Denied { .. }) => {
+                let shown = format!("{error} {error:?}");
+                assert!(!shown.contains(CANARY), "{shown}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    client(&server.url()).await.lock("k").run(async {}).await.expect("the right password works");
+}
+
+#[tokio::test]
+async fn a_password_that_was_changed_is_denied_at_the_call() {
+    let server = RedisServer::with(&["--requirepass", "first"]);
+    let client = client(&server.url()).await;
+    let mut admin = server.connection();
+    let change = || redis::cmd("CONFIG").arg("SET").arg("requirepass").arg("second").to_owned();
+    change().exec(&mut admin).expect("admin");
+    redis::cmd("CLIENT")
+        .arg("KILL")
+        .arg("TYPE")
+        .arg("normal")
+        .arg("SKIPME")
+        .arg("yes")
+        .exec(&mut admin)
+        .expect("admin");
+    let start = Instant::now();
+    match client.lock("k").acquire().await {
+        Err(LockError::Denied { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert!(start.elapsed() < LEASE * 5, "not retried for the whole wait");
+}
+
+#[tokio::test]
+async fn no_debug_shows_a_password() {
+    let server = RedisServer::with(&["--requirepass", CANARY]);
+    let builder = LockClient::builder().url(server.url());
+    assert!(!format!("{builder:?}").contains(CANARY));
+    let client = builder.connect().await.expect("up");
+    let lock = client.lock("k");
+    let guard = lock.acquire().await.expect("free");
+    let token: String = server.command(&["GET", "k"]);
+    let shown = format!("{client:?} {client:#?} {lock:?} {lock:#?} {guard:?} {guard:#?}");
+    assert!(!shown.contains(CANARY), "{shown}");
+    assert!(!shown.contains(&token), "{shown}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_is_unavailable_and_never_busy() {
+    let mut server = RedisServer::start();
+    let client = client(&server.url()).await;
+    server.kill();
+    let start = Instant::now();
+    // One of them contends, the others queue behind it.
+    let waits = (0..10).map(|_| client.lock("k").wait(LEASE));
+    let mut waiting = tokio::task::JoinSet::new();
+    for lock in waits {
+        waiting.spawn(async move { lock.acquire().await.map(drop) });
+    }
+    while let Some(outcome) = waiting.join_next().await {
+        match outcome.expect("no panic") {
+            Err(LockError::Unavailable { key: Some(key), cause, .. }) => {
+                assert_eq!(key, "k");
+                assert!(cause.contains("cannot connect to 127.0.0.1"), "{cause}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(start.elapsed() >= LEASE, "the wait is used");
+    assert!(start.elapsed() < LEASE * 2, "and no more than that");
+    match client.lock("k").try_acquire().await {
+        Err(LockError::Unavailable { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_silent_blocks_nobody_past_the_wait() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    server.freeze();
+    let start = Instant::now();
+    match client.lock("k").wait(LEASE).acquire().await {
+        Err(LockError::Unavailable { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert!(start.elapsed() < LEASE * 3 / 2, "{:?}", start.elapsed());
+    server.thaw();
+    client.lock("k").run(async {}).await.expect("a socket that went silent is not used again");
+}
+
+#[tokio::test]
+async fn who_waits_while_the_server_restarts_gets_the_lock() {
+    let mut server = RedisServer::start();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    let _guard = one.lock("k").acquire().await.expect("free");
+    let lock = two.lock("k").wait(LEASE * 20);
+    let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
+    tokio::time::sleep(LEASE / 4).await;
+    server.kill();
+    tokio::time::sleep(LEASE * 2).await;
+    assert!(!waiter.is_finished());
+    let start = Instant::now();
+    server.restart();
+    let got = waiter.await.expect("no panic").expect("the server is back, and empty");
+    assert!(got - start < LEASE * 2, "{:?}", got - start);
+}
+
+#[tokio::test]
+async fn wake_ups_come_back_after_an_outage() {
+    let mut server = RedisServer::start();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    server.restart();
+    let guard = one.lock("k").acquire().await.expect("free");
+    let lock = two.lock("k");
+    let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
+    tokio::time::sleep(LEASE / 4).await;
+    // The subscription is made on a connection that is gone a moment later.
+    server.command::<()>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    tokio::time::sleep(LEASE / 4).await;
+    let subscribers: Vec<redis::Value> = server.command(&["PUBSUB", "CHANNELS"]);
+    assert_eq!(subscribers.len(), 1, "it is made again");
+    let released = Instant::now();
+    guard.release().await.expect("held");
+    let got = waiter.await.expect("no panic").expect("woken");
+    assert!(got - released < LEASE / 4, "{:?}", got - released);
+}
+
+#[tokio::test]
+async fn a_value_of_another_type_is_never_touched() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    server.command::<()>(&["LPUSH", "k", "precious"]);
+    for outcome in
+        [client.lock("k").acquire().await.map(drop), client.lock("k").try_acquire().await.map(drop)]
+    {
+        match outcome {
+            Err(LockError::WrongFormat { key, expected, found, .. }) => {
+                assert_eq!((key.as_str(), expected, found.as_str()), ("k", "string", "list"));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(server.command::<Vec<String>>(&["LRANGE", "k", "0", "-1"]), ["precious"]);
+}
+
+#[tokio::test]
+async fn a_foreign_value_is_a_busy_lock_and_never_touched() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    server.command::<()>(&["SET", "k", "somebody", "PX", "60000"]);
+    match client.lock("k").wait(LEASE / 2).acquire().await {
+        Err(LockError::Busy { holder: Holder::Elsewhere(left), .. }) => {
+            assert!(left > Duration::from_secs(50), "{left:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(server.command::<String>(&["GET", "k"]), "somebody");
+}
+
+#[tokio::test]
+async fn a_key_without_expiry_is_waited_for_and_named() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    server.command::<()>(&["SET", "k", "somebody"]);
+    let start = Instant::now();
+    match client.lock("k").wait(LEASE).acquire().await {
+        Err(error @ LockError::Busy { holder: Holder::NoExpiry, .. }) => {
+            assert!(error.to_string().contains("no expiry"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(start.elapsed() < LEASE * 3 / 2);
+    assert_eq!(server.pttl("k"), -1);
+}
+
+#[tokio::test]
+async fn the_body_s_own_result_is_never_hidden() {
+    #[distributed_lock(key = "k", client = client)]
+    async fn work(client: &LockClient, server: &mut RedisServer) -> Result<u32, LockError> {
+        let _ = client;
+        server.kill();
+        Ok(42)
+    }
+    let mut server = RedisServer::start();
+    let client = client(&server.url()).await;
+    assert_eq!(work(&client, &mut server).await, Ok(42), "although nothing could be released");
+}
+
+#[tokio::test]
+async fn refusals_that_pass_are_waited_out() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let held = client.lock("held").acquire().await.expect("free");
+    server.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    match client.lock("k").wait(LEASE / 2).acquire().await {
+        Err(LockError::Unavailable { cause, .. }) => assert!(cause.starts_with("OOM"), "{cause}"),
+        other => panic!("{other:?}"),
+    }
+    tokio::time::sleep(LEASE * 2).await;
+    assert!(held.is_held(), "a server that is out of memory still renews");
+    let lock = client.lock("k");
+    let waiter = tokio::spawn(async move { lock.acquire().await.map(drop) });
+    tokio::time::sleep(LEASE / 4).await;
+    server.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    waiter.await.expect("no panic").expect("it has memory again");
+}

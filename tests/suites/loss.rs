@@ -1,0 +1,137 @@
+//! A body never outlives its lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use lock_runtime::{LockError, LostReason};
+use lock_tests::RedisServer;
+use tokio::time::Instant;
+
+use crate::support::{LEASE, client, until};
+
+/// Runs a body for ever, does something to its lock, and returns why and when the body ended.
+async fn lose(server: &RedisServer, how: impl FnOnce()) -> (LostReason, Duration) {
+    let lock = client(&server.url()).await.lock("k");
+    let body = tokio::spawn(async move { lock.run(std::future::pending::<()>()).await });
+    assert!(until(LEASE * 10, || server.exists("k")).await.is_some(), "it is taken");
+    let start = Instant::now();
+    how();
+    match body.await.expect("no panic") {
+        Err(LockError::Lost { reason, .. }) => (reason, start.elapsed()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_body_whose_key_was_deleted_is_dropped_at_the_next_renewal() {
+    let server = RedisServer::start();
+    let (reason, after) = lose(&server, || server.command(&["DEL", "k"])).await;
+    assert_eq!(reason, LostReason::Gone);
+    assert!(after < LEASE * 2 / 3, "{after:?}");
+    assert!(!server.exists("k"), "it is not made again");
+}
+
+#[tokio::test]
+async fn a_body_whose_key_was_taken_is_dropped_and_the_key_left_alone() {
+    let server = RedisServer::start();
+    let (reason, _) = lose(&server, || server.command(&["SET", "k", "somebody"])).await;
+    assert_eq!(reason, LostReason::Taken);
+    assert_eq!(server.command::<String>(&["GET", "k"]), "somebody");
+    let (reason, _) = {
+        server.command::<()>(&["DEL", "k"]);
+        lose(&server, || {
+            server.command::<()>(&["DEL", "k"]);
+            server.command::<()>(&["LPUSH", "k", "no lock"]);
+        })
+        .await
+    };
+    assert_eq!(reason, LostReason::Taken);
+    assert_eq!(server.command::<String>(&["TYPE", "k"]), "list");
+}
+
+#[tokio::test]
+async fn a_body_whose_server_is_silent_is_dropped_at_its_deadline() {
+    let server = RedisServer::start();
+    let (reason, after) = lose(&server, || server.freeze()).await;
+    assert_eq!(reason, LostReason::RenewalFailed);
+    assert!(after > LEASE / 2, "not before: {after:?}");
+    assert!(after < LEASE * 3 / 2, "and not later: {after:?}");
+    server.thaw();
+}
+
+#[tokio::test]
+async fn a_body_whose_server_lost_its_data_is_dropped() {
+    let mut server = RedisServer::start();
+    let lock = client(&server.url()).await.lock("k");
+    let body = tokio::spawn(async move { lock.run(std::future::pending::<()>()).await });
+    assert!(until(LEASE * 10, || server.exists("k")).await.is_some());
+    server.restart();
+    match body.await.expect("no panic") {
+        Err(LockError::Lost { reason, .. }) => {
+            assert!(matches!(reason, LostReason::Gone | LostReason::RenewalFailed), "{reason:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(!server.exists("k"), "a lock that is lost is not made again");
+}
+
+/// Wakes itself all the time, and says when it was polled last.
+async fn busy(polls: Arc<AtomicU32>) {
+    loop {
+        polls.fetch_add(1, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn no_poll_starts_after_the_deadline() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let polls = Arc::new(AtomicU32::new(0));
+    let guard = client.lock("k").lease(LEASE).acquire().await.expect("free");
+    let outcome = {
+        // Shares no hold, so that the guard tells the deadline from outside.
+        let lock = client.lock("other").lease(LEASE);
+        lock.run(busy(Arc::clone(&polls))).await
+    };
+    assert!(matches!(outcome, Err(LockError::Lost { .. })));
+    let at_the_end = polls.load(Ordering::SeqCst);
+    assert!(at_the_end > 0);
+    guard.lost().await;
+    tokio::time::sleep(LEASE / 4).await;
+    assert_eq!(polls.load(Ordering::SeqCst), at_the_end);
+}
+
+/// A body that blocks past its deadline is polled no more when it comes back.
+#[tokio::test(flavor = "current_thread")]
+async fn a_poll_that_blocks_past_the_deadline_is_the_last() {
+    let server = RedisServer::start();
+    let again = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&again);
+    let lock = client(&server.url()).await.lock("k").lease(LEASE);
+    let outcome = lock
+        .run(async move {
+            std::thread::sleep(LEASE * 3 / 2);
+            tokio::task::yield_now().await;
+            seen.store(true, Ordering::SeqCst);
+            std::future::pending::<()>().await;
+        })
+        .await;
+    assert!(matches!(outcome, Err(LockError::Lost { .. })), "{outcome:?}");
+    assert!(!again.load(Ordering::SeqCst));
+}
+
+/// The control of the tests above: code that only holds a guard runs on.
+#[tokio::test]
+async fn a_guard_alone_stops_nobody() {
+    let server = RedisServer::start();
+    let guard =
+        client(&server.url()).await.lock("k").lease(LEASE / 4).acquire().await.expect("free");
+    let polls = Arc::new(AtomicU32::new(0));
+    let body = tokio::spawn(busy(Arc::clone(&polls)));
+    guard.lost().await;
+    let at_the_loss = polls.load(Ordering::SeqCst);
+    assert!(until(LEASE * 10, || polls.load(Ordering::SeqCst) > at_the_loss).await.is_some());
+    body.abort();
+}

@@ -1,0 +1,17 @@
+//! The suites that share a process. Each file is one promise or one part of the product.
+
+mod attribute;
+mod cancellation;
+mod cost;
+mod errors;
+mod exclusion;
+mod fixed_lease;
+mod keys;
+mod loss;
+mod reentrancy;
+mod runtimes;
+mod scale;
+mod semantics;
+mod support;
+mod takeover;
+mod watchdog;

@@ -1,0 +1,156 @@
+//! Taking a key that an enclosing body holds shares its hold.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lock_runtime::{LockClient, LockError, LostReason, distributed_lock, with_client};
+use tokio::time::timeout;
+
+use crate::support::{LEASE, on_every_store};
+
+#[distributed_lock(key = "order:<id>", wait = "0s")]
+async fn pay(id: u64) -> Result<u64, LockError> {
+    Ok(cancel(id).await? + 1)
+}
+
+#[distributed_lock(key = "order:<id>", wait = "0s")]
+async fn cancel(id: u64) -> Result<u64, LockError> {
+    Ok(id)
+}
+
+on_every_store! {
+    async fn nested_calls_on_one_key_do_not_deadlock(pair: Pair) {
+        assert_eq!(with_client(pair.one.clone(), pay(1)).await, Ok(2));
+        assert!(pair.two.lock("order:1").try_acquire().await.expect("up").is_some());
+    }
+
+    async fn the_outermost_holder_releases(pair: Pair) {
+        let client = pair.one.clone();
+        let other = pair.two.clone();
+        pair.one
+            .lock("k")
+            .run(async move {
+                client.lock("k").run(async {}).await.expect("shared");
+                client.lock("k").acquire().await.expect("shared").release().await.expect("held");
+                drop(client.lock("k").try_acquire().await.expect("up").expect("shared"));
+                assert!(other.lock("k").try_acquire().await.expect("up").is_none(), "still held");
+            })
+            .await
+            .expect("free");
+        assert!(pair.two.lock("k").try_acquire().await.expect("up").is_some());
+    }
+
+    async fn a_guard_that_outlives_its_body_keeps_the_lock(pair: Pair) {
+        let client = pair.one.clone();
+        let lock = pair.one.lock("k");
+        let shared = lock.run(async move { client.lock("k").acquire().await }).await;
+        let shared = shared.expect("free").expect("shared");
+        assert!(shared.is_held());
+        assert!(pair.two.lock("k").try_acquire().await.expect("up").is_none());
+        shared.release().await.expect("the last one");
+        assert!(pair.two.lock("k").try_acquire().await.expect("up").is_some());
+    }
+
+    async fn two_branches_of_a_body_exclude_each_other(pair: Pair) {
+        let inside = Arc::new(AtomicUsize::new(0));
+        let branch = |client: LockClient| {
+            let inside = Arc::clone(&inside);
+            async move {
+                client
+                    .lock("other")
+                    .run(async {
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        tokio::time::sleep(LEASE / 50).await;
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    })
+                    .await
+                    .expect("in turn");
+            }
+        };
+        pair.one
+            .lock("k")
+            .run(async { tokio::join!(branch(pair.one.clone()), branch(pair.one.clone())) })
+            .await
+            .expect("free");
+    }
+
+    async fn a_spawned_task_starts_outside(pair: Pair) {
+        let client = pair.one.clone();
+        pair.one
+            .lock("k")
+            .run(async move {
+                let spawned = tokio::spawn(async move { client.lock("k").try_acquire().await });
+                assert!(spawned.await.expect("no panic").expect("up").is_none());
+            })
+            .await
+            .expect("free");
+    }
+
+    async fn another_client_does_not_share(pair: Pair) {
+        let other = pair.two.clone();
+        pair.one
+            .lock("k")
+            .run(async move { other.lock("k").try_acquire().await.expect("up").is_none() })
+            .await
+            .map(|none| assert!(none))
+            .expect("free");
+    }
+
+    async fn keys_that_enclose_each_other_both_count(pair: Pair) {
+        let client = pair.one.clone();
+        pair.one
+            .lock("a")
+            .run(async move {
+                let inner = client.clone();
+                client
+                    .lock("b")
+                    .run(async move {
+                        for key in ["a", "b"] {
+                            let shared = inner.lock(key).try_acquire().await.expect("up");
+                            assert!(shared.is_some(), "{key}");
+                        }
+                    })
+                    .await
+            })
+            .await
+            .expect("free")
+            .expect("free");
+    }
+
+    async fn a_longer_fixed_lease_inside_extends_the_hold(pair: Pair) {
+        let client = pair.one.clone();
+        let outcome = pair
+            .one
+            .lock("k")
+            .lease(LEASE / 2)
+            .run(async move {
+                client.lock("k").lease(LEASE * 2).run(tokio::time::sleep(LEASE)).await
+            })
+            .await;
+        outcome.expect("extended").expect("extended");
+    }
+
+    /// The control of the test above.
+    async fn a_shorter_one_does_not(pair: Pair) {
+        let client = pair.one.clone();
+        let outcome = pair
+            .one
+            .lock("k")
+            .lease(LEASE / 2)
+            .run(async move {
+                client.lock("k").lease(LEASE / 4).run(tokio::time::sleep(LEASE)).await
+            })
+            .await;
+        match outcome {
+            Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::LeaseOver),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A hold around a body is not a hold around a task: only bodies enclose.
+    async fn a_guard_does_not_enclose(pair: Pair) {
+        let _guard = pair.one.lock("k").acquire().await.expect("free");
+        let again = timeout(LEASE, pair.one.lock("k").wait(LEASE / 10).acquire()).await;
+        assert!(matches!(again, Ok(Err(LockError::Busy { .. }))));
+    }
+}

@@ -1,0 +1,43 @@
+//! Many locks at once.
+
+use lock_runtime::{LockClient, LockGuard};
+use lock_tests::RedisServer;
+use tokio::task::JoinSet;
+
+use crate::support::LEASE;
+
+const LOCKS: usize = 10_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_held_locks_are_renewed_on_time() {
+    let server = RedisServer::start();
+    let lease = LEASE * 6;
+    let builder = LockClient::builder().url(server.url()).watchdog(lease).wait(lease * 10);
+    let client = builder.connect().await.expect("up");
+    let mut acquiring = JoinSet::new();
+    for n in 0..LOCKS {
+        let lock = client.lock(format!("k{n}"));
+        acquiring.spawn(async move { lock.acquire().await });
+    }
+    let mut guards: Vec<LockGuard> = Vec::with_capacity(LOCKS);
+    while let Some(acquired) = acquiring.join_next().await {
+        guards.push(acquired.expect("no panic").expect("free"));
+    }
+
+    let end = tokio::time::Instant::now() + lease * 3;
+    let mut lowest = lease;
+    while tokio::time::Instant::now() < end {
+        let now = guards.iter().map(LockGuard::remaining).min().unwrap_or_default();
+        lowest = lowest.min(now);
+        tokio::time::sleep(lease / 100).await;
+    }
+    // On time is at two thirds of the lease; half leaves room for a busy machine.
+    assert!(lowest > lease / 2, "the latest renewal left {lowest:?} of {lease:?}");
+    assert_eq!(server.command::<usize>(&["DBSIZE"]), LOCKS);
+    let calls = server.calls("evalsha");
+    assert!(calls <= 12 * LOCKS as u64 / 100 + 100, "renewed in batches: {calls} requests");
+
+    drop(guards);
+    client.shutdown().await.expect("all released");
+    assert_eq!(server.command::<usize>(&["DBSIZE"]), 0);
+}

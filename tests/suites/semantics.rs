@@ -1,0 +1,224 @@
+//! What a lock is, on every store.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use lock_runtime::{Holder, LockError, LostReason, Wait};
+use tokio::sync::{Mutex, oneshot};
+use tokio::time::Instant;
+
+use crate::support::{LEASE, on_every_store};
+
+on_every_store! {
+    async fn a_lock_excludes_everybody_else(pair: Pair) {
+        let guard = pair.one.lock("k").acquire().await.expect("free");
+        assert!(pair.one.lock("k").try_acquire().await.expect("store is up").is_none());
+        assert!(pair.two.lock("k").try_acquire().await.expect("store is up").is_none());
+        let other = pair.two.lock("other").try_acquire().await.expect("store is up");
+        assert!(other.is_some(), "another key is another lock");
+        guard.release().await.expect("held");
+        assert!(pair.two.lock("k").try_acquire().await.expect("store is up").is_some());
+    }
+
+    async fn a_dropped_guard_frees_the_key(pair: Pair) {
+        drop(pair.one.lock("k").acquire().await.expect("free"));
+        let start = Instant::now();
+        let _guard = pair.two.lock("k").acquire().await.expect("freed");
+        assert!(start.elapsed() < LEASE / 2, "well before its lease would have ended");
+    }
+
+    /// The control of the test above: without the release it takes the lease.
+    async fn a_forgotten_guard_does_not(pair: Pair) {
+        let guard = pair.one.lock("k").lease(LEASE).acquire().await.expect("free");
+        std::mem::forget(guard);
+        let start = Instant::now();
+        let _guard = pair.two.lock("k").acquire().await.expect("the lease is over");
+        assert!(start.elapsed() > LEASE / 2);
+    }
+
+    async fn a_waiter_is_woken_by_the_release(pair: Pair) {
+        let guard = pair.one.lock("k").acquire().await.expect("free");
+        let waiter = {
+            let lock = pair.two.lock("k");
+            tokio::spawn(async move { lock.acquire().await.map(|guard| (Instant::now(), guard)) })
+        };
+        // Long enough that the waiter sleeps, and is between two safety polls.
+        tokio::time::sleep(LEASE / 4).await;
+        let released = Instant::now();
+        guard.release().await.expect("held");
+        let (got, _guard) = waiter.await.expect("no panic").expect("woken");
+        // The lease would have ended, and the next poll come, much later.
+        assert!(got - released < LEASE / 4, "{:?}", got - released);
+    }
+
+    async fn waiters_of_one_process_are_served_in_order(pair: Pair) {
+        let guard = pair.one.lock("k").acquire().await.expect("free");
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut waiters = Vec::new();
+        for n in 0..20 {
+            let (lock, order) = (pair.two.lock("k"), Arc::clone(&order));
+            let mut waiter = Box::pin(async move {
+                lock.run(async { order.lock().await.push(n) }).await.expect("in turn");
+            });
+            // Its first poll puts it in the queue.
+            assert!(futures_poll(waiter.as_mut()).await.is_none());
+            waiters.push(tokio::spawn(waiter));
+        }
+        guard.release().await.expect("held");
+        for waiter in waiters {
+            waiter.await.expect("no panic");
+        }
+        assert_eq!(*order.lock().await, (0..20).collect::<Vec<_>>());
+    }
+
+    async fn a_wait_that_runs_out_says_who_is_in_the_way(pair: Pair) {
+        let _guard = pair.one.lock("k").acquire().await.expect("free");
+        let wait = LEASE / 4;
+        let start = Instant::now();
+        match pair.two.lock("k").wait(wait).acquire().await {
+            Err(LockError::Busy { key, waited, holder: Holder::Elsewhere(left), .. }) => {
+                assert_eq!(key, "k");
+                assert!(waited >= wait && left <= LEASE, "{waited:?} {left:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(start.elapsed() < wait * 3, "and not much later");
+        match pair.one.lock("k").wait(wait).acquire().await {
+            Err(LockError::Busy { holder: Holder::ThisProcess, .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn a_body_gives_back_its_output(pair: Pair) {
+        let output = pair.one.lock("k").run(async { Err::<(), _>("its own error") }).await;
+        assert_eq!(output.expect("locked"), Err("its own error"));
+        assert!(pair.two.lock("k").try_acquire().await.expect("store is up").is_some());
+    }
+
+    async fn a_panic_in_a_body_frees_the_key(pair: Pair) {
+        let lock = pair.one.lock("k");
+        let body = tokio::spawn(async move { lock.run(async { panic!("on purpose") }).await });
+        assert!(body.await.expect_err("it panicked").is_panic());
+        let start = Instant::now();
+        let _guard = pair.two.lock("k").acquire().await.expect("freed");
+        assert!(start.elapsed() < LEASE / 2);
+    }
+
+    async fn a_guard_tells_when_its_lock_is_lost(pair: Pair) {
+        let lease = LEASE / 4;
+        let guard = pair.one.lock("k").lease(lease).acquire().await.expect("free");
+        assert!(guard.is_held() && guard.remaining() <= lease);
+        assert_eq!(guard.lost().await, LostReason::LeaseOver);
+        assert!(!guard.is_held());
+        assert_eq!(guard.remaining(), Duration::ZERO);
+        assert!(matches!(guard.release().await, Err(LockError::Lost { .. })));
+    }
+
+    async fn a_stale_guard_cannot_touch_its_successor(pair: Pair) {
+        let stale = pair.one.lock("k").lease(LEASE / 4).acquire().await.expect("free");
+        stale.lost().await;
+        let successor = pair.two.lock("k").acquire().await.expect("the lease is over");
+        assert!(stale.release().await.is_err());
+        assert!(pair.one.lock("k").try_acquire().await.expect("store is up").is_none());
+        assert!(successor.is_held());
+        successor.release().await.expect("its own");
+    }
+
+    async fn a_body_is_dropped_before_its_lock_is_released(pair: Pair) {
+        struct AtEnd<F: FnMut()>(F);
+        impl<F: FnMut()> Drop for AtEnd<F> {
+            fn drop(&mut self) {
+                (self.0)();
+            }
+        }
+        let held_at_the_end = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&held_at_the_end);
+        let guard_of_body = pair.one.lock("k");
+        let (started, start) = oneshot::channel();
+        let body = tokio::spawn(async move {
+            let inner = guard_of_body.clone();
+            guard_of_body
+                .run(async move {
+                    let shared = inner.acquire().await.expect("shares the hold");
+                    let _at_end = AtEnd(move || seen.store(shared.is_held(), Ordering::SeqCst));
+                    started.send(()).expect("awaited");
+                    std::future::pending::<()>().await;
+                })
+                .await
+        });
+        start.await.expect("it runs");
+        body.abort();
+        let _guard = pair.two.lock("k").acquire().await.expect("freed");
+        assert!(held_at_the_end.load(Ordering::SeqCst));
+    }
+
+    async fn a_shutdown_sends_waiters_home_and_lets_bodies_finish(pair: Pair) {
+        let (started, start) = oneshot::channel();
+        let lock = pair.one.lock("k");
+        let body = tokio::spawn(async move {
+            lock.run(async {
+                started.send(()).expect("awaited");
+                tokio::time::sleep(LEASE / 4).await;
+                "done"
+            })
+            .await
+        });
+        start.await.expect("it runs");
+        let lock = pair.one.lock("k").wait(Wait::Forever);
+        let waiter = tokio::spawn(async move { lock.acquire().await.map(drop) });
+        tokio::task::yield_now().await;
+
+        pair.one.shutdown().await.expect("everything was released");
+        assert_eq!(body.await.expect("no panic"), Ok("done"));
+        assert_eq!(waiter.await.expect("no panic"), Err(LockError::ShutDown));
+        assert_eq!(pair.one.lock("k").acquire().await.map(drop), Err(LockError::ShutDown));
+        assert!(pair.two.lock("k").try_acquire().await.expect("store is up").is_some());
+    }
+
+    async fn dropping_the_last_client_releases_what_it_can(pair: Pair) {
+        let crate::support::Pair { one, two, .. } = &pair;
+        let _ = one;
+        drop(two.lock("k").acquire().await.expect("free"));
+        let crate::support::Pair { one, two, _server } = pair;
+        drop(two);
+        let start = Instant::now();
+        let _guard = one.lock("k").acquire().await.expect("freed");
+        assert!(start.elapsed() < LEASE / 2);
+    }
+
+    async fn every_hold_counts_once_under_contention(pair: Pair) {
+        let inside = Arc::new(AtomicUsize::new(0));
+        let total = Arc::new(AtomicUsize::new(0));
+        let mut tasks = Vec::new();
+        for n in 0..60 {
+            let client = if n % 2 == 0 { &pair.one } else { &pair.two };
+            let (lock, inside, total) =
+                (client.lock("k"), Arc::clone(&inside), Arc::clone(&total));
+            tasks.push(tokio::spawn(async move {
+                lock.run(async {
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    tokio::task::yield_now().await;
+                    total.fetch_add(1, Ordering::SeqCst);
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                })
+                .await
+            }));
+        }
+        for task in tasks {
+            task.await.expect("no panic").expect("in turn");
+        }
+        assert_eq!(total.load(Ordering::SeqCst), 60);
+    }
+}
+
+/// Polls a future once.
+async fn futures_poll<F: Future + Unpin>(mut future: F) -> Option<F::Output> {
+    std::future::poll_fn(|cx| {
+        std::task::Poll::Ready(match std::pin::Pin::new(&mut future).poll(cx) {
+            std::task::Poll::Ready(output) => Some(output),
+            std::task::Poll::Pending => None,
+        })
+    })
+    .await
+}

@@ -1,0 +1,60 @@
+//! What happens to a lock whose holder's process dies or stops.
+
+use std::time::Duration;
+
+use lock_tests::RedisServer;
+use tokio::time::Instant;
+
+use crate::support::{LEASE, client, helper, milliseconds};
+
+#[tokio::test]
+async fn a_waiter_gets_the_lock_when_the_holder_is_killed() {
+    let server = RedisServer::start();
+    let mut holder = helper(&["hold", &server.url(), "k", &milliseconds(LEASE)]);
+    assert_eq!(holder.line(), "held");
+    let waiting = client(&server.url()).await.lock("k");
+    let waiter =
+        tokio::spawn(async move { waiting.acquire().await.map(|guard| (Instant::now(), guard)) });
+    // It renews until then.
+    tokio::time::sleep(LEASE * 2).await;
+    assert!(!waiter.is_finished());
+    let killed = Instant::now();
+    holder.kill();
+    let (got, _guard) = waiter.await.expect("no panic").expect("freed by its lease");
+    assert!(got - killed <= LEASE + Duration::from_millis(250), "{:?}", got - killed);
+}
+
+#[tokio::test]
+async fn a_holder_that_was_frozen_past_its_lease_runs_no_more() {
+    let server = RedisServer::start();
+    let mut holder = helper(&["body", &server.url(), "k", &milliseconds(LEASE)]);
+    assert_eq!(holder.line(), "poll");
+    holder.freeze();
+    let guard = client(&server.url()).await.lock("k").acquire().await.expect("after its lease");
+    holder.thaw();
+    // Whatever it had printed before is still in the pipe.
+    let end = loop {
+        let line = holder.line();
+        if line != "poll" {
+            break line;
+        }
+    };
+    assert!(end.starts_with("lost"), "{end}");
+    assert!(guard.is_held());
+    assert!(server.exists("k"), "what it does when it comes back leaves the successor's key alone");
+}
+
+#[tokio::test]
+async fn a_holder_that_was_frozen_for_less_goes_on() {
+    let server = RedisServer::start();
+    let lease = LEASE * 3;
+    let mut holder = helper(&["body", &server.url(), "k", &milliseconds(lease)]);
+    assert_eq!(holder.line(), "poll");
+    holder.freeze();
+    tokio::time::sleep(lease / 3).await;
+    holder.thaw();
+    for _ in 0..40 {
+        assert_eq!(holder.line(), "poll");
+    }
+    assert!(server.pttl("k") > 0);
+}

@@ -1,0 +1,2 @@
+//! What the attribute says to those who misuse it.
+fn main() {}
