@@ -103,9 +103,13 @@ impl LockGuard {
     /// [`LockError::Lost`] if the lock had been lost before, [`LockError::Unavailable`] if the store
     /// did not confirm; the release then goes on in the background until the lease is over.
     pub async fn release(mut self) -> Result<(), LockError> {
+        self.close().await
+    }
+
+    /// Releases the lock, once; dropping the guard then does nothing more.
+    pub(crate) async fn close(&mut self) -> Result<(), LockError> {
         self.open = false;
-        let (engine, lease) = (Arc::clone(&self.engine), Arc::clone(&self.lease));
-        engine.release(&lease).await
+        self.engine.release(&self.lease).await
     }
 
     pub(crate) fn lease(&self) -> &Arc<Lease> {

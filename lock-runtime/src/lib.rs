@@ -75,6 +75,7 @@ mod client;
 mod clock;
 mod engine;
 mod error;
+mod eventually;
 mod global;
 mod guard;
 mod key;

@@ -1,12 +1,13 @@
 //! A key and how it is to be locked.
 
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::contender::{self, Request};
 use crate::error::LockError;
+use crate::eventually::Eventually;
 use crate::guard::LockGuard;
 use crate::key;
 use crate::scope;
@@ -137,45 +138,50 @@ impl Lock {
     /// body was done.
     pub async fn run<F: Future>(&self, body: F) -> Result<F::Output, LockError> {
         let body = pin!(Some(body));
-        run(&self.engine, &self.key, self.wait, self.lease, body).await
+        scope::run(hold(&self.engine, &self.key, self.wait, self.lease), body).await
     }
 }
 
 /// [`Lock::acquire`], and what annotated functions call.
-pub(crate) async fn hold(
+///
+/// Sharing an enclosing hold is done when this returns, and allocates nothing.
+pub(crate) fn hold(
     engine: &Arc<Engine>,
     key: &str,
     wait: Option<Wait>,
     lease: Option<Duration>,
-) -> Result<LockGuard, LockError> {
-    let wait = wait.map_or(Ok(engine.config().wait), Wait::check)?;
-    let lease = lease.map(check_lease).transpose()?;
-    let key = key::full(&engine.config().namespace, key)?;
-    if let Some(guard) = scope::enclosing(engine, &key)? {
+) -> Eventually<'static, Result<LockGuard, LockError>> {
+    let checked = || {
+        let wait = wait.map_or(Ok(engine.config().wait), Wait::check)?;
+        let lease = lease.map(check_lease).transpose()?;
+        let key = key::full(&engine.config().namespace, key)?;
+        let shared = scope::enclosing(engine, &key)?;
+        Ok((key, wait, lease, shared))
+    };
+    let (key, wait, lease, shared) = match checked() {
+        Ok(checked) => checked,
+        Err(error) => return Eventually::ready(Err(error)),
+    };
+    let engine = Arc::clone(engine);
+    match (shared, lease) {
         // A fixed lease that is shared has to last for the inner body too.
-        if let Some(longer) = lease.filter(|lease| *lease > guard.remaining()) {
-            if !guard.lease().is_renewed() {
+        (Some(guard), Some(longer))
+            if longer > guard.remaining() && !guard.lease().is_renewed() =>
+        {
+            Eventually::pending(async move {
                 engine.extend(guard.lease(), longer).await?;
-            }
+                Ok(guard)
+            })
         }
-        return Ok(guard);
+        (Some(guard), _) => Eventually::ready(Ok(guard)),
+        (None, _) => {
+            let request = Request { key: Arc::from(key), wait, lease };
+            Eventually::pending(async move {
+                let lease = contender::acquire(&engine, request).await?;
+                Ok(LockGuard::new(engine, lease, false))
+            })
+        }
     }
-    let request = Request { key: Arc::from(key), wait, lease };
-    // Boxed, so that the machinery of waiting does not swell every annotated function's future.
-    let lease = Box::pin(contender::acquire(engine, request)).await?;
-    Ok(LockGuard::new(Arc::clone(engine), lease, false))
-}
-
-/// [`Lock::run`], and what annotated functions call.
-pub(crate) async fn run<F: Future>(
-    engine: &Arc<Engine>,
-    key: &str,
-    wait: Option<Wait>,
-    lease: Option<Duration>,
-    body: Pin<&mut Option<F>>,
-) -> Result<F::Output, LockError> {
-    let guard = hold(engine, key, wait, lease).await?;
-    scope::run(guard, body).await
 }
 
 fn check_lease(lease: Duration) -> Result<Duration, LockError> {

@@ -17,6 +17,7 @@ use std::task::Poll;
 use crate::engine::Engine;
 use crate::engine::lease::Lease;
 use crate::error::LockError;
+use crate::eventually::Eventually;
 use crate::guard::LockGuard;
 
 tokio::task_local! {
@@ -59,13 +60,14 @@ pub(crate) fn enclosing(engine: &Arc<Engine>, key: &str) -> Result<Option<LockGu
     }
 }
 
-/// Runs the body in `slot` while `guard` is held, then releases it.
+/// Runs the body in `slot` as soon as and while `hold` is held, then releases it.
 ///
 /// The body's output is returned whatever becomes of the release. Empties the slot.
 pub(crate) async fn run<F: Future>(
-    guard: LockGuard,
+    hold: Eventually<'static, Result<LockGuard, LockError>>,
     slot: Pin<&mut Option<F>>,
 ) -> Result<F::Output, LockError> {
+    let mut guard = hold.await?;
     // Declared after the guard, so that it is dropped first wherever this future is dropped.
     let mut body = Body(slot);
     let outcome = {
@@ -94,9 +96,8 @@ pub(crate) async fn run<F: Future>(
     };
     drop(body);
     if outcome.is_ok() {
-        let lease = Arc::clone(guard.lease());
-        if let Err(error) = guard.release().await {
-            tracing::warn!(key = lease.key(), %error, "the body is done, its release was not confirmed");
+        if let Err(error) = guard.close().await {
+            tracing::warn!(key = guard.key(), %error, "the body is done, its release was not confirmed");
         }
     }
     outcome

@@ -9,8 +9,11 @@ pub use crate::key::KeyWriter;
 
 use crate::client::LockClient;
 use crate::error::LockError;
+use crate::eventually::Eventually;
 use crate::global;
+use crate::guard::LockGuard;
 use crate::lock;
+use crate::scope;
 use crate::wait::Wait;
 
 /// What is known of an annotated function when it is compiled.
@@ -44,16 +47,24 @@ pub struct Call {
 /// # Errors
 ///
 /// See [`Lock::run`](crate::Lock::run), and [`LockError::NotConfigured`].
-pub async fn run<F: Future>(
+pub fn run<F: Future>(
     site: &'static LockSite,
     call: Call,
     body: Pin<&mut Option<F>>,
-) -> Result<F::Output, LockError> {
-    let key = call.key?;
-    let client = call.client.map_or_else(global::global, Ok)?;
-    let wait = call.wait.map(Wait::For).or(site.wait);
-    let lease = call.lease.or(site.lease);
-    lock::run(client.engine(), &key, wait, lease, body).await
+) -> impl Future<Output = Result<F::Output, LockError>> {
+    scope::run(hold(site, call), body)
+}
+
+fn hold(site: &'static LockSite, call: Call) -> Eventually<'static, Result<LockGuard, LockError>> {
+    let Call { key, client, wait, lease } = call;
+    let client = client.map_or_else(global::global, Ok);
+    match (key, client) {
+        (Err(error), _) | (_, Err(error)) => Eventually::ready(Err(error)),
+        (Ok(key), Ok(client)) => {
+            let (wait, lease) = (wait.map(Wait::For).or(site.wait), lease.or(site.lease));
+            lock::hold(client.engine(), &key, wait, lease)
+        }
+    }
 }
 
 /// A function's return type that has room for a lock error.

@@ -264,16 +264,16 @@ fn futures_are_send_when_their_bodies_are() {
 #[test]
 fn the_lock_adds_little_to_the_size_of_a_future() {
     async fn plain(id: u64) -> Result<u8, LockError> {
-        let big = [u8::try_from(id).unwrap_or_default(); 16384];
+        let big = [u8::try_from(id).unwrap_or_default(); 4096];
         tokio::task::yield_now().await;
         Ok(big[usize::try_from(id).unwrap_or_default()])
     }
     #[distributed_lock(key = "k:<id>")]
     async fn annotated(id: u64) -> Result<u8, LockError> {
-        let big = [u8::try_from(id).unwrap_or_default(); 16384];
+        let big = [u8::try_from(id).unwrap_or_default(); 4096];
         tokio::task::yield_now().await;
         Ok(big[usize::try_from(id).unwrap_or_default()])
     }
     let (plain, annotated) = (size_of_val(&plain(1)), size_of_val(&annotated(1)));
-    assert!(annotated < plain + plain / 10, "{annotated} against {plain}");
+    assert!(annotated <= plain + plain / 10, "{annotated} against {plain}");
 }

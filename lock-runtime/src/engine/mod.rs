@@ -10,13 +10,15 @@ mod gate;
 mod keeper;
 pub(crate) mod lease;
 mod releaser;
+#[cfg(test)]
+mod tests;
 mod watchdog;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use self::gate::Gates;
+use self::gate::{Gates, Pass};
 use self::keeper::{Keeper, Settled};
 use self::lease::{Lease, Leave};
 use self::releaser::{Cause, Release};
@@ -107,21 +109,16 @@ impl Engine {
         };
         let started = BootInstant::now();
         let answer = self.store.release(lease.key(), lease.token(), Lane::Caller).await;
-        let key = || lease.key().to_owned();
+        unfinished.open = answer.is_err();
         match answer {
-            Ok(released) => {
-                unfinished.release = None;
-                match released {
-                    Released::Freed => Ok(()),
-                    Released::NotOurs => Err(LockError::Lost {
-                        key: key(),
-                        reason: LostReason::Gone,
-                        held_for: lease.age(),
-                    }),
-                }
-            }
+            Ok(Released::Freed) => Ok(()),
+            Ok(Released::NotOurs) => Err(LockError::Lost {
+                key: lease.key().to_owned(),
+                reason: LostReason::Gone,
+                held_for: lease.age(),
+            }),
             Err(error) => Err(LockError::Unavailable {
-                key: Some(key()),
+                key: Some(lease.key().to_owned()),
                 waited: BootInstant::now().since(started),
                 cause: format!("the release goes on in the background: {error}"),
             }),
@@ -134,17 +131,10 @@ impl Engine {
     }
 
     /// From here on no renewal is sent, and the key will be freed whatever happens.
-    fn end(&self, lease: &Arc<Lease>) -> Option<Unfinished<'_>> {
+    fn end<'a>(&'a self, lease: &'a Arc<Lease>) -> Option<Unfinished<'a>> {
         let Leave::Release(pass) = lease.leave() else { return None };
         self.keeper.forget(lease);
-        let release = Some(Release {
-            key: Arc::clone(lease.shared_key()),
-            token: lease.token().clone(),
-            gone_by: lease.gone_by(),
-            cause: Cause::Ended,
-            pass,
-        });
-        Some(Unfinished { keeper: &self.keeper, release })
+        Some(Unfinished { keeper: &self.keeper, lease, pass, open: true })
     }
 
     /// Makes a fixed lease last for `term` from now. One round trip.
@@ -197,14 +187,23 @@ impl Engine {
 #[derive(Debug)]
 struct Unfinished<'a> {
     keeper: &'a Keeper,
-    /// `None` once the store has answered.
-    release: Option<Release>,
+    lease: &'a Arc<Lease>,
+    /// Of the key; goes on with the release.
+    pass: Option<Pass>,
+    /// The store has not answered.
+    open: bool,
 }
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        if let Some(release) = self.release.take() {
-            self.keeper.release(release);
+        if self.open {
+            self.keeper.release(Release {
+                key: Arc::clone(self.lease.shared_key()),
+                token: self.lease.token().clone(),
+                gone_by: self.lease.gone_by(),
+                cause: Cause::Ended,
+                pass: self.pass.take(),
+            });
         }
     }
 }

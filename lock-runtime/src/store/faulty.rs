@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::runtime;
 
 use super::{
-    Attempt, Claim, Lane, LockStore, Released, Renewal, Renewed, StoreError, StoreFuture,
-    Subscription, Token,
+    Attempt, Claim, Lane, LockStore, Released, Renewal, Renewed, StoreError, Subscription, Token,
 };
+use crate::eventually::Eventually;
 
 /// What happens to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ fn unanswered() -> StoreError {
 async fn meet<'a, T>(
     fault: Option<Fault>,
     // Not the future itself: a store may act as soon as it is asked.
-    request: impl FnOnce() -> StoreFuture<'a, Result<T, StoreError>>,
+    request: impl FnOnce() -> Eventually<'a, Result<T, StoreError>>,
 ) -> Result<T, StoreError>
 where
     Result<T, StoreError>: Unpin + 'a,
@@ -90,9 +90,9 @@ impl LockStore for FaultyStore {
         &'a self,
         claim: Claim<'a>,
         within: Duration,
-    ) -> StoreFuture<'a, Result<Attempt, StoreError>> {
+    ) -> Eventually<'a, Result<Attempt, StoreError>> {
         let fault = self.acquires.lock().expect("test").pop_front();
-        StoreFuture::pending(async move {
+        Eventually::pending(async move {
             let answer = meet(fault, || self.inner.try_acquire(claim, within));
             tokio::time::timeout(within, answer).await.unwrap_or_else(|_| Err(unanswered()))
         })
@@ -101,9 +101,9 @@ impl LockStore for FaultyStore {
     fn renew<'a>(
         &'a self,
         batch: &'a [Renewal<'a>],
-    ) -> StoreFuture<'a, Vec<Result<Renewed, StoreError>>> {
+    ) -> Eventually<'a, Vec<Result<Renewed, StoreError>>> {
         let fault = self.renewals.lock().expect("test").pop_front();
-        StoreFuture::pending(async move {
+        Eventually::pending(async move {
             match fault {
                 None => self.inner.renew(batch).await,
                 Some(Fault::Refuse) => batch.iter().map(|_| Err(refused())).collect(),
@@ -121,9 +121,9 @@ impl LockStore for FaultyStore {
         key: &'a str,
         token: &'a Token,
         lane: Lane,
-    ) -> StoreFuture<'a, Result<Released, StoreError>> {
+    ) -> Eventually<'a, Result<Released, StoreError>> {
         let fault = self.releases.lock().expect("test").pop_front();
-        StoreFuture::pending(meet(fault, move || self.inner.release(key, token, lane)))
+        Eventually::pending(meet(fault, move || self.inner.release(key, token, lane)))
     }
 
     fn subscribe(&self, key: &str) -> Subscription {

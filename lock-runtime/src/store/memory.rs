@@ -9,10 +9,10 @@ use tokio::runtime;
 
 use super::wake::WakeUps;
 use super::{
-    Attempt, Claim, Lane, LockStore, Released, Renewal, Renewed, StoreError, StoreFuture,
-    Subscription, Token,
+    Attempt, Claim, Lane, LockStore, Released, Renewal, Renewed, StoreError, Subscription, Token,
 };
 use crate::clock::BootInstant;
+use crate::eventually::Eventually;
 
 /// How many keys there may be before expired ones are looked for.
 const FIRST_PURGE: usize = 1024;
@@ -124,17 +124,17 @@ impl LockStore for MemoryStore {
         &'a self,
         claim: Claim<'a>,
         _within: Duration,
-    ) -> StoreFuture<'a, Result<Attempt, StoreError>> {
-        StoreFuture::ready(Ok(self.keys().try_acquire(claim, BootInstant::now())))
+    ) -> Eventually<'a, Result<Attempt, StoreError>> {
+        Eventually::ready(Ok(self.keys().try_acquire(claim, BootInstant::now())))
     }
 
     fn renew<'a>(
         &'a self,
         batch: &'a [Renewal<'a>],
-    ) -> StoreFuture<'a, Vec<Result<Renewed, StoreError>>> {
+    ) -> Eventually<'a, Vec<Result<Renewed, StoreError>>> {
         let now = BootInstant::now();
         let mut keys = self.keys();
-        StoreFuture::ready(batch.iter().map(|renewal| Ok(keys.renew(renewal, now))).collect())
+        Eventually::ready(batch.iter().map(|renewal| Ok(keys.renew(renewal, now))).collect())
     }
 
     fn release<'a>(
@@ -142,12 +142,12 @@ impl LockStore for MemoryStore {
         key: &'a str,
         token: &'a Token,
         _lane: Lane,
-    ) -> StoreFuture<'a, Result<Released, StoreError>> {
+    ) -> Eventually<'a, Result<Released, StoreError>> {
         let released = self.keys().release(key, token, BootInstant::now());
         if released == Released::Freed {
             self.wake_ups.wake(key);
         }
-        StoreFuture::ready(Ok(released))
+        Eventually::ready(Ok(released))
     }
 
     fn subscribe(&self, key: &str) -> Subscription {

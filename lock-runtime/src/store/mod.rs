@@ -14,12 +14,11 @@ mod wake;
 #[cfg(test)]
 pub(crate) mod faulty;
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::runtime;
+
+use crate::eventually::Eventually;
 
 pub(crate) use memory::MemoryStore;
 pub(crate) use token::Token;
@@ -36,14 +35,14 @@ pub(crate) trait LockStore: Send + Sync + 'static {
         &'a self,
         claim: Claim<'a>,
         within: Duration,
-    ) -> StoreFuture<'a, Result<Attempt, StoreError>>;
+    ) -> Eventually<'a, Result<Attempt, StoreError>>;
 
     /// Extends each hold that its token still has, each on its own: one result per renewal, in
     /// their order. Sent on the keeper's lane.
     fn renew<'a>(
         &'a self,
         batch: &'a [Renewal<'a>],
-    ) -> StoreFuture<'a, Vec<Result<Renewed, StoreError>>>;
+    ) -> Eventually<'a, Vec<Result<Renewed, StoreError>>>;
 
     /// Frees the key if `token` has it, and wakes one waiter of every waiting process.
     fn release<'a>(
@@ -51,7 +50,7 @@ pub(crate) trait LockStore: Send + Sync + 'static {
         key: &'a str,
         token: &'a Token,
         lane: Lane,
-    ) -> StoreFuture<'a, Result<Released, StoreError>>;
+    ) -> Eventually<'a, Result<Released, StoreError>>;
 
     /// Asks to be told when the key is released, here or elsewhere. Wake-ups may get lost.
     fn subscribe(&self, key: &str) -> Subscription;
@@ -145,36 +144,6 @@ impl std::fmt::Display for StoreError {
             Self::WrongFormat { expected, found } => {
                 write!(f, "the key holds a `{found}` instead of a `{expected}`")
             }
-        }
-    }
-}
-
-/// What a store returns: the answer itself where it is known at once, as in memory, so that
-/// nothing is boxed for it; else a boxed future.
-pub(crate) enum StoreFuture<'a, T> {
-    Ready(Option<T>),
-    Pending(Pin<Box<dyn Future<Output = T> + Send + 'a>>),
-}
-
-impl<'a, T> StoreFuture<'a, T> {
-    pub(crate) fn ready(value: T) -> Self {
-        Self::Ready(Some(value))
-    }
-
-    pub(crate) fn pending(future: impl Future<Output = T> + Send + 'a) -> Self {
-        Self::Pending(Box::pin(future))
-    }
-}
-
-impl<T: Unpin> Future for StoreFuture<'_, T> {
-    type Output = T;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        match self.get_mut() {
-            // Polling again after the answer is the caller's mistake; it then waits for ever
-            // instead of panicking.
-            Self::Ready(value) => value.take().map_or(Poll::Pending, Poll::Ready),
-            Self::Pending(future) => future.as_mut().poll(cx),
         }
     }
 }

@@ -23,11 +23,12 @@ use tokio::runtime;
 use self::endpoint::Endpoint;
 use self::link::{CONNECT_PATIENCE, Link};
 use super::{
-    Attempt, Claim, Lane, LockStore, Released, Renewal, Renewed, StoreError, StoreFuture,
-    Subscription, Token, WakeUps,
+    Attempt, Claim, Lane, LockStore, Released, Renewal, Renewed, StoreError, Subscription, Token,
+    WakeUps,
 };
 use crate::clock::BootInstant;
 use crate::error::LockError;
+use crate::eventually::Eventually;
 
 /// What stands before a key in the name of its wake-up channel.
 const CHANNEL_PREFIX: &str = "lock_wake:";
@@ -164,15 +165,15 @@ impl LockStore for RedisStore {
         &'a self,
         claim: Claim<'a>,
         within: Duration,
-    ) -> StoreFuture<'a, Result<Attempt, StoreError>> {
-        StoreFuture::pending(self.acquire(claim, within))
+    ) -> Eventually<'a, Result<Attempt, StoreError>> {
+        Eventually::pending(self.acquire(claim, within))
     }
 
     fn renew<'a>(
         &'a self,
         batch: &'a [Renewal<'a>],
-    ) -> StoreFuture<'a, Vec<Result<Renewed, StoreError>>> {
-        StoreFuture::pending(async move {
+    ) -> Eventually<'a, Vec<Result<Renewed, StoreError>>> {
+        Eventually::pending(async move {
             match RedisStore::renew(self, batch).await {
                 Ok(replies) if replies.len() == batch.len() => replies,
                 Ok(_) => {
@@ -189,8 +190,8 @@ impl LockStore for RedisStore {
         key: &'a str,
         token: &'a Token,
         lane: Lane,
-    ) -> StoreFuture<'a, Result<Released, StoreError>> {
-        StoreFuture::pending(self.free(key, token, lane))
+    ) -> Eventually<'a, Result<Released, StoreError>> {
+        Eventually::pending(self.free(key, token, lane))
     }
 
     fn subscribe(&self, key: &str) -> Subscription {

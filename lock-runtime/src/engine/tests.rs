@@ -1,0 +1,202 @@
+//! The engine against a store that misbehaves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::contender::{Request, acquire};
+use super::keeper::Settled;
+use super::*;
+use crate::store::faulty::{Fault, FaultyStore};
+use crate::store::{Attempt, Claim, MemoryStore, Token};
+
+const LEASE: Duration = Duration::from_millis(300);
+
+fn engine() -> (Arc<FaultyStore>, Arc<Engine>) {
+    let store = Arc::new(FaultyStore::new(MemoryStore::new()));
+    let config = Config {
+        namespace: String::new(),
+        watchdog: LEASE,
+        wait: Wait::For(LEASE * 10),
+        response_timeout: LEASE / 3,
+    };
+    let engine = Engine::start(config, Arc::clone(&store) as Arc<dyn LockStore>);
+    (store, engine)
+}
+
+fn request(lease: Option<Duration>) -> Request {
+    Request { key: Arc::from("k"), wait: Wait::For(LEASE * 10), lease }
+}
+
+/// Whether the key is to be had in the store itself.
+async fn is_free(store: &FaultyStore) -> bool {
+    let token = Token::random().expect("randomness");
+    let claim = Claim { key: "k", token: &token, lease: LEASE, fresh: true };
+    let free = store.try_acquire(claim, LEASE).await == Ok(Attempt::Granted);
+    if free {
+        store.release("k", &token, Lane::Keeper).await.expect("up");
+    }
+    free
+}
+
+/// Everything that the engine keeps about locks is gone again.
+async fn assert_nothing_left(engine: &Engine) {
+    assert!(engine.keeper.settled(Settled::Leases, LEASE).await);
+    assert!(engine.keeper.settled(Settled::Releases, LEASE * 10).await);
+    assert_eq!((engine.gates.keys(), engine.gates.queued()), (0, 0));
+}
+
+#[tokio::test]
+async fn an_acquire_whose_reply_was_lost_tries_again_with_its_token() {
+    let (store, engine) = engine();
+    store.next_acquires([Fault::LoseReply]);
+    // It would wait for its own key if it came with another token.
+    let lease = timeout(LEASE / 2, acquire(&engine, request(Some(LEASE * 10)))).await;
+    let lease = lease.expect("at once").expect("granted");
+    assert!(!is_free(&store).await);
+    engine.release(&lease).await.expect("held");
+    assert!(is_free(&store).await);
+    assert_nothing_left(&engine).await;
+}
+
+#[tokio::test]
+async fn an_acquire_that_is_dropped_after_its_request_ran_is_undone() {
+    let (store, engine) = engine();
+    store.next_acquires([Fault::HangAfter]);
+    let cut = timeout(LEASE / 10, acquire(&engine, request(Some(LEASE * 100)))).await;
+    assert!(cut.is_err());
+    assert_nothing_left(&engine).await;
+    assert!(is_free(&store).await);
+}
+
+/// The control of the test above: without the engine, the same request stays.
+#[tokio::test]
+async fn a_bare_request_that_is_dropped_after_it_ran_is_not() {
+    let (store, _engine) = engine();
+    store.next_acquires([Fault::HangAfter]);
+    let token = Token::random().expect("randomness");
+    let claim = Claim { key: "k", token: &token, lease: LEASE * 100, fresh: true };
+    let cut = timeout(LEASE / 10, store.try_acquire(claim, LEASE * 100)).await;
+    assert!(cut.is_err());
+    sleep(LEASE).await;
+    assert!(!is_free(&store).await);
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_for_a_while_is_waited_out() {
+    let (store, engine) = engine();
+    store.next_acquires([Fault::Refuse, Fault::Hang, Fault::Refuse]);
+    let lease = acquire(&engine, request(None)).await.expect("within the wait");
+    engine.release(&lease).await.expect("held");
+    assert_nothing_left(&engine).await;
+}
+
+#[tokio::test]
+async fn a_store_that_never_answers_is_unavailable() {
+    let (store, engine) = engine();
+    store.next_acquires([Fault::Hang; 100]);
+    let request = Request { wait: Wait::For(LEASE), ..request(None) };
+    match acquire(&engine, request).await.map(drop) {
+        Err(LockError::Unavailable { key: Some(key), waited, cause }) => {
+            assert_eq!((key.as_str(), cause.as_str()), ("k", "told to lose the reply"));
+            assert!(waited >= LEASE, "{waited:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_nothing_left(&engine).await;
+}
+
+#[tokio::test]
+async fn those_who_queue_behind_a_store_in_trouble_hear_of_it() {
+    let (store, engine) = engine();
+    store.next_acquires([Fault::Refuse; 100]);
+    let request = Request { wait: Wait::For(LEASE), ..request(None) };
+    let (first, second) =
+        tokio::join!(acquire(&engine, request.clone()), acquire(&engine, request));
+    for outcome in [first, second] {
+        assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
+    }
+    assert_nothing_left(&engine).await;
+}
+
+#[tokio::test]
+async fn renewals_that_fail_and_then_work_lose_nothing() {
+    let (store, engine) = engine();
+    let lease = acquire(&engine, request(None)).await.expect("free");
+    store.next_renewals([Fault::Refuse, Fault::LoseReply]);
+    sleep(LEASE * 2).await;
+    assert!(lease.is_valid(BootInstant::now()));
+    assert!(!is_free(&store).await);
+    engine.release(&lease).await.expect("held");
+    assert_nothing_left(&engine).await;
+}
+
+#[tokio::test]
+async fn renewals_that_never_answer_lose_the_lock_at_its_deadline() {
+    let (store, engine) = engine();
+    store.next_renewals([Fault::Hang; 100]);
+    let lease = acquire(&engine, request(None)).await.expect("free");
+    let reason = timeout(LEASE * 3 / 2, lease.lost()).await.expect("by then");
+    assert_eq!(reason, LostReason::RenewalFailed);
+    assert!(lease.age() >= LEASE * 9 / 10, "not before: {:?}", lease.age());
+    assert_nothing_left(&engine).await;
+    assert!(is_free(&store).await);
+}
+
+#[tokio::test]
+async fn one_renewal_that_hangs_delays_no_other() {
+    let (store, engine) = engine();
+    let stuck = acquire(&engine, request(None)).await.expect("free");
+    store.next_renewals([Fault::Hang]);
+    sleep(LEASE / 2).await;
+    let other = Request { key: Arc::from("other"), ..request(None) };
+    let other = acquire(&engine, other).await.expect("free");
+    stuck.lost().await;
+    sleep(LEASE).await;
+    assert!(other.is_valid(BootInstant::now()));
+    engine.release(&other).await.expect("held");
+}
+
+#[tokio::test]
+async fn a_release_that_is_dropped_half_way_goes_on() {
+    let (store, engine) = engine();
+    let lease = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
+    store.next_releases([Fault::Hang]);
+    let cut = timeout(LEASE / 10, engine.release(&lease)).await;
+    assert!(cut.is_err());
+    assert_nothing_left(&engine).await;
+    assert!(is_free(&store).await);
+}
+
+#[tokio::test]
+async fn a_release_that_fails_says_so_and_goes_on() {
+    let (store, engine) = engine();
+    let lease = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
+    store.next_releases([Fault::Refuse]);
+    match engine.release(&lease).await {
+        Err(LockError::Unavailable { cause, .. }) => assert!(cause.contains("goes on"), "{cause}"),
+        other => panic!("{other:?}"),
+    }
+    assert_nothing_left(&engine).await;
+    assert!(is_free(&store).await);
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_the_holds_of_those_who_do_not_finish() {
+    let (store, engine) = engine();
+    let lease = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
+    assert_eq!(engine.shut_down(LEASE / 10).await, 0);
+    assert_eq!(lease.lost().await, LostReason::ShutDown);
+    assert!(is_free(&store).await);
+    assert!(matches!(acquire(&engine, request(None)).await, Err(LockError::ShutDown)));
+}
+
+#[tokio::test]
+async fn a_shutdown_counts_what_it_could_not_release() {
+    let (store, engine) = engine();
+    let lease = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
+    store.next_releases([Fault::Hang]);
+    engine.release_in_background(&lease);
+    assert_eq!(engine.shut_down(LEASE).await, 1);
+}
