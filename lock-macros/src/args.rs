@@ -147,19 +147,24 @@ fn unknown(name: &Ident, option: &str) -> Error {
     Error::new(name.span(), format!("unknown option `{option}`; {hint}the options are `{list}`"))
 }
 
-/// The Levenshtein distance: how many letters have to be changed.
+/// How many letters have to be changed, added, left out or swapped with their neighbour (the optimal
+/// string alignment distance).
 fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b) in other.iter().enumerate() {
-            let replaced = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let mut rows = vec![(0..=other.len()).collect::<Vec<usize>>()];
+    for i in 1..=one.len() {
+        let mut row = vec![i];
+        for j in 1..=other.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(one[i - 1] != other[j - 1]);
+            let mut least = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
         }
+        rows.push(row);
     }
-    row[other.len()]
+    rows[one.len()][other.len()]
 }
 
 fn as_text(value: &Expr) -> Option<&LitStr> {
@@ -205,6 +210,11 @@ fn parse_lease(value: Expr) -> syn::Result<Lease> {
     let Some(text) = as_text(&value) else {
         return expression("lease", value).map(Lease::Expression);
     };
+    if text.value() == "forever" {
+        let problem = "a fixed lease has an end; leave `lease` out, and the lock is renewed until \
+                       the body ends";
+        return Err(Error::new(text.span(), problem));
+    }
     let lease =
         duration::parse(&text.value()).map_err(|problem| Error::new(text.span(), problem))?;
     if !(SHORTEST_LEASE..=LONGEST).contains(&lease) {
@@ -233,5 +243,23 @@ fn parse_path(value: Expr) -> syn::Result<Path> {
             other,
             "expected the path of the crate, such as `crate = ::my_app::lock_runtime`",
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misspelt_options_are_near() {
+        for (misspelt, distance_to, expected) in [
+            ("kye", "key", 1),
+            ("waits", "wait", 1),
+            ("leese", "lease", 1),
+            ("", "key", 3),
+            ("timeout", "key", 6),
+        ] {
+            assert_eq!(distance(misspelt, distance_to), expected, "{misspelt}");
+        }
     }
 }

@@ -42,7 +42,7 @@ fn not_a_function(item: &TokenStream, error: Error) -> Error {
     match kind {
         Some(kind) if !is_function => Error::new(
             kind.span(),
-            format!("`#[distributed_lock]` is for async functions, not for a `{kind}`"),
+            format!("`#[distributed_lock]` goes on an `async fn`, not on `{kind}`"),
         ),
         _ => error,
     }
@@ -97,8 +97,9 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
     };
     let returned = returned(&signature.output);
     // Where the return type cannot carry a lock error, the compiler points at it.
+    let at_output = respanned(&runtime, output.span());
     let convert = quote_spanned!(output.span()=>
-        #runtime::__private::FromLockError::from_lock_error
+        #at_output::__private::FromLockError::from_lock_error
     );
     let (site_name, call_name) = (local("SITE"), local("call"));
     let (body_name, error) = (local("body"), local("error"));
@@ -117,6 +118,15 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
             }
         }
     }
+}
+
+/// The same tokens, as if they stood at `span`.
+fn respanned(tokens: &TokenStream, span: Span) -> TokenStream {
+    let at_span = tokens.clone().into_iter().map(|mut token| {
+        token.set_span(span);
+        token
+    });
+    at_span.collect()
 }
 
 /// Names of our own never meet the user's.

@@ -1,0 +1,19 @@
+#![allow(unused)]
+
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order:{id}")]
+async fn work(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "order:{order.id}")]
+async fn other(order: Order) -> Result<(), LockError> {
+    Ok(())
+}
+
+struct Order {
+    id: u64,
+}
+
+fn main() {}

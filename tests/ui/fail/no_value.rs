@@ -1,0 +1,20 @@
+#![allow(unused)]
+
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key)]
+async fn work(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key =)]
+async fn other(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock("order:<id>")]
+async fn third(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,15 @@
+#![allow(unused)]
+
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order:<idd>", wait = "10", lease = "1ms", retries = 3)]
+async fn work(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+// The function is still there, so its callers are not in error.
+async fn caller() {
+    let _ = work(1).await;
+}
+
+fn main() {}

@@ -1,0 +1,49 @@
+use lock_runtime::{LockError, distributed_lock};
+
+mod reexported {
+    pub mod locks {
+        pub use lock_runtime::*;
+    }
+}
+
+#[distributed_lock(key = "order:<id>", crate = crate::reexported::locks)]
+async fn work(id: u64) -> Result<()> {
+    let _ = id;
+    Ok(())
+}
+
+// Names that the expansion uses too, or that shadow what it needs.
+#[allow(non_camel_case_types, dead_code)]
+enum Option {
+    Some,
+    None,
+}
+
+#[allow(dead_code)]
+type Result<T> = std::result::Result<T, LockError>;
+
+#[distributed_lock(key = "order:<body>:<key>:<call>", wait = "1m 30s", lease = "10ms")]
+async fn shadowed(body: u64, key: u64, call: u64) -> Result<u64> {
+    let error = body + key + call;
+    Ok(error)
+}
+
+#[deny(warnings, clippy::pedantic)]
+mod strict {
+    use lock_runtime::{LockError, distributed_lock};
+
+    /// Documented.
+    #[distributed_lock(key = "order:<id>")]
+    #[must_use]
+    pub async fn work(id: u64, mut text: String) -> Result<String, LockError> {
+        if id == 0 {
+            return Ok(text);
+        }
+        text.push('x');
+        Ok(text)
+    }
+}
+
+fn main() {
+    let _ = (work(1), shadowed(1, 2, 3), strict::work(1, String::new()));
+}
