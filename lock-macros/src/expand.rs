@@ -97,12 +97,13 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
     };
     let returned = returned(&signature.output);
     // Where the return type cannot carry a lock error, the compiler points at it.
+    let error = local("error");
     let at_output = respanned(&runtime, output.span());
     let convert = quote_spanned!(output.span()=>
-        #at_output::__private::FromLockError::from_lock_error
+        #at_output::__private::FromLockError::from_lock_error(#error)
     );
     let (site_name, call_name) = (local("SITE"), local("call"));
-    let (body_name, error) = (local("body"), local("error"));
+    let body_name = local("body");
     quote! {
         #(#attributes)*
         #visibility #signature {
@@ -114,7 +115,7 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
             }));
             match #runtime::__private::run(&#site_name, #call_name, #body_name).await {
                 ::core::result::Result::Ok(#body_name) => #body_name,
-                ::core::result::Result::Err(#error) => #convert(#error),
+                ::core::result::Result::Err(#error) => #convert,
             }
         }
     }

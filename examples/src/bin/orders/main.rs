@@ -1,0 +1,83 @@
+//! A shop's order service: several processes of it never sell what is not there.
+//!
+//! ```text
+//! cargo run -p lock-examples --bin orders
+//! LOCK_URL=redis://127.0.0.1:6379 PORT=3001 cargo run -p lock-examples --bin orders
+//! ```
+//!
+//! ```text
+//! curl -X PUT  localhost:3000/stock/pen -H 'content-type: application/json' -d '{"units": 5}'
+//! curl -X POST localhost:3000/orders/1/pay -H 'content-type: application/json' \
+//!      -d '{"item": "pen", "units": 2}'
+//! curl -X POST localhost:3000/orders/1/cancel
+//! curl -X POST localhost:3000/transfer -H 'content-type: application/json' \
+//!      -d '{"from": "pen", "to": "gift", "units": 1}'
+//! curl localhost:3000/stock/pen
+//! ```
+//!
+//! Without a URL it keeps its locks and its data in memory. With one it keeps both in Redis, where
+//! its data has no protection of its own: it is read, and then written.
+
+mod api;
+mod shelf;
+mod shop;
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use lock_runtime::LockClient;
+use tokio::net::TcpListener;
+
+use crate::shelf::Shelf;
+use crate::shop::Shop;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    match serve().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("orders: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve() -> Result<(), Box<dyn Error>> {
+    let url = std::env::var("LOCK_URL").unwrap_or_else(|_| "memory:".into());
+    let port = std::env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
+
+    LockClient::builder().url(&url).namespace("shop").connect().await?.install()?;
+    let shop = Shop::new(Shelf::open(&url).await?);
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+
+    axum::serve(listener, api::routes(Arc::new(shop)))
+        .with_graceful_shutdown(told_to_stop())
+        .await?;
+    // All requests have been answered. What else holds a lock is given time to finish.
+    lock_runtime::global()?.shutdown().await?;
+    println!("stopped");
+    Ok(())
+}
+
+/// Resolves at Ctrl-C, and where there is one at SIGTERM.
+async fn told_to_stop() {
+    let interrupted = tokio::signal::ctrl_c();
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminated) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = interrupted => {}
+                _ = terminated.recv() => {}
+            }
+            return;
+        }
+    }
+    // Without a handler there is nothing to wait for, and the service runs until it is killed.
+    if interrupted.await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,162 @@
+//! Two order services on one Redis, driven over HTTP.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use lock_tests::RedisServer;
+use serde_json::{Value, json};
+use ureq::Agent;
+
+/// A running service; ends when dropped.
+struct Service {
+    child: Child,
+    address: String,
+    agent: Agent,
+}
+
+impl Service {
+    fn start(url: &str) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_orders"))
+            .env("LOCK_URL", url)
+            .env("PORT", "0")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("built with the tests");
+        let mut line = String::new();
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
+        output.read_line(&mut line).expect("it says where it listens");
+        let address = line.trim().strip_prefix("listening on ").expect("an address").to_owned();
+        let config = Agent::config_builder().http_status_as_error(false).build();
+        Self { child, address, agent: config.into() }
+    }
+
+    /// Sends a request and returns its status.
+    fn post(&self, path: &str, body: &Value) -> u16 {
+        let url = format!("{}{path}", self.address);
+        self.agent.post(url).send_json(body).expect("it answers").status().as_u16()
+    }
+
+    fn set_stock(&self, item: &str, units: u32) {
+        let url = format!("{}/stock/{item}", self.address);
+        let answer = self.agent.put(url).send_json(json!({ "units": units })).expect("it answers");
+        assert_eq!(answer.status(), 200);
+    }
+
+    fn stock(&self, item: &str) -> u64 {
+        let url = format!("{}/stock/{item}", self.address);
+        let mut answer = self.agent.get(url).call().expect("it answers");
+        let body: Value = answer.body_mut().read_json().expect("it is JSON");
+        body["units"].as_u64().expect("a number")
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.child.kill().expect("our own child");
+        self.child.wait().expect("our own child");
+    }
+}
+
+const STOCK: u32 = 60;
+const BUYERS: u64 = 8;
+const ORDERS_EACH: u64 = 12;
+
+#[test]
+fn two_services_never_oversell() {
+    let server = RedisServer::start();
+    let services = [Service::start(&server.url()), Service::start(&server.url())];
+    services[0].set_stock("pen", STOCK);
+    let sold = AtomicU32::new(0);
+    thread::scope(|scope| {
+        for buyer in 0..BUYERS {
+            let (services, sold) = (&services, &sold);
+            scope.spawn(move || {
+                for n in 0..ORDERS_EACH {
+                    let order = buyer * ORDERS_EACH + n;
+                    let service = &services[usize::from((buyer + n) % 2 == 1)];
+                    let body = json!({ "item": "pen", "units": 1 });
+                    match service.post(&format!("/orders/{order}/pay"), &body) {
+                        200 => drop(sold.fetch_add(1, Ordering::SeqCst)),
+                        409 => {}
+                        other => panic!("status {other}"),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(sold.into_inner(), STOCK, "of {} orders", BUYERS * ORDERS_EACH);
+    assert_eq!(services[1].stock("pen"), 0);
+}
+
+/// The control of the test above: what the services keep in Redis does not protect itself.
+#[test]
+fn without_locks_the_same_data_is_oversold() {
+    let server = RedisServer::start();
+    server.command::<()>(&["SET", "stock", &STOCK.to_string()]);
+    let sold = AtomicU32::new(0);
+    thread::scope(|scope| {
+        for _ in 0..BUYERS {
+            scope.spawn(|| {
+                let mut shelf = server.connection();
+                for _ in 0..ORDERS_EACH {
+                    let left: u32 = redis::cmd("GET").arg("stock").query(&mut shelf).expect("up");
+                    if let Some(rest) = left.checked_sub(1) {
+                        redis::cmd("SET").arg("stock").arg(rest).exec(&mut shelf).expect("up");
+                        sold.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+        }
+    });
+    assert!(sold.into_inner() > STOCK);
+}
+
+#[test]
+fn transfers_in_both_directions_lose_nothing_and_do_not_deadlock() {
+    let server = RedisServer::start();
+    let services = [Service::start(&server.url()), Service::start(&server.url())];
+    services[0].set_stock("left", 50);
+    services[0].set_stock("right", 50);
+    thread::scope(|scope| {
+        for n in 0..6_usize {
+            let service = &services[n % 2];
+            scope.spawn(move || {
+                let (from, to) = if n < 3 { ("left", "right") } else { ("right", "left") };
+                for _ in 0..10 {
+                    let body = json!({ "from": from, "to": to, "units": 1 });
+                    assert_eq!(service.post("/transfer", &body), 200);
+                }
+            });
+        }
+    });
+    assert_eq!((services[0].stock("left"), services[1].stock("right")), (50, 50));
+}
+
+#[test]
+fn an_order_is_paid_once_and_cancelled_once() {
+    let service = Service::start("memory:");
+    service.set_stock("pen", 3);
+    let buy = json!({ "item": "pen", "units": 2 });
+    assert_eq!(service.post("/orders/1/pay", &buy), 200);
+    assert_eq!(service.post("/orders/1/pay", &buy), 409);
+    assert_eq!(service.post("/orders/2/pay", &buy), 409, "there is one left");
+    assert_eq!(service.post("/orders/1/cancel", &Value::Null), 200);
+    assert_eq!(service.post("/orders/1/cancel", &Value::Null), 409);
+    assert_eq!(service.stock("pen"), 3);
+}
+
+#[cfg(unix)]
+#[test]
+fn it_stops_when_told_and_leaves_no_lock_behind() {
+    let server = RedisServer::start();
+    let mut service = Service::start(&server.url());
+    service.set_stock("pen", 3);
+    let pid = service.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("a shell tool").success());
+    assert!(service.child.wait().expect("our own child").success());
+    assert_eq!(server.command::<Vec<String>>(&["KEYS", "shop:*"]), Vec::<String>::new());
+    // Dropping it kills nothing any more.
+    std::mem::forget(service);
+}
