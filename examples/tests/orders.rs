@@ -94,7 +94,7 @@ fn two_services_never_oversell() {
 #[test]
 fn without_locks_the_same_data_is_oversold() {
     let server = RedisServer::start();
-    server.command::<()>(&["SET", "stock", &STOCK.to_string()]);
+    server.tell(&["SET", "stock", &STOCK.to_string()]);
     let sold = AtomicU32::new(0);
     thread::scope(|scope| {
         for _ in 0..BUYERS {

@@ -31,9 +31,10 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
             return Err(EXPECTED.to_owned());
         }
         if unit.is_empty() {
-            return Err(match rest.is_empty() {
-                true => format!("`{number}` has no unit; write \"{number}s\" or \"{number}ms\""),
-                false => EXPECTED.to_owned(),
+            return Err(if rest.is_empty() {
+                format!("`{number}` has no unit; write \"{number}s\" or \"{number}ms\"")
+            } else {
+                EXPECTED.to_owned()
             });
         }
         let Some((_, scale)) = UNITS.iter().find(|(name, _)| *name == unit) else {

@@ -11,10 +11,10 @@ use crate::template::{Segment, Template};
 
 /// The expansion, or the original item with what is wrong: the function stays callable, so that one
 /// mistake is not reported all over the crate.
-pub(crate) fn distributed_lock(args: TokenStream, item: TokenStream) -> TokenStream {
+pub(crate) fn distributed_lock(args: TokenStream, item: &TokenStream) -> TokenStream {
     let function: Function = match syn::parse2(item.clone()) {
         Ok(function) => function,
-        Err(error) => return rejected(&item, not_a_function(&item, error)),
+        Err(error) => return rejected(item, not_a_function(item, error)),
     };
     let arguments = function.arguments();
     let misuse = check(&function).err();

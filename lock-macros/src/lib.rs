@@ -60,5 +60,5 @@ use proc_macro::TokenStream;
 /// lock was not taken or was lost before the body was done.
 #[proc_macro_attribute]
 pub fn distributed_lock(args: TokenStream, item: TokenStream) -> TokenStream {
-    expand::distributed_lock(args.into(), item.into()).into()
+    expand::distributed_lock(args.into(), &item.into()).into()
 }

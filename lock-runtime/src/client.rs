@@ -71,7 +71,6 @@ impl LockClient {
     }
 
     /// Starts from the default settings.
-    #[must_use]
     pub fn builder() -> LockClientBuilder {
         LockClientBuilder::default()
     }
@@ -221,6 +220,7 @@ impl LockClientBuilder {
     /// # Errors
     ///
     /// See [`LockClient::connect`].
+    #[cfg_attr(not(feature = "redis"), allow(clippy::unused_async))]
     pub async fn connect(self) -> Result<LockClient, LockError> {
         let Some(url) = self.url.as_deref() else {
             return Err(url_error("none was given; `memory:` needs no server"));

@@ -85,20 +85,20 @@ pub(crate) async fn run<F: Future>(
                 return Poll::Ready(Ok(output));
             }
             // Looked at only when the body waits, so that one which never does pays nothing.
-            if lost.as_mut().poll(cx).is_ready() {
-                if let Some(loss) = lease.loss() {
-                    return Poll::Ready(Err(loss));
-                }
+            if lost.as_mut().poll(cx).is_ready()
+                && let Some(loss) = lease.loss()
+            {
+                return Poll::Ready(Err(loss));
             }
             Poll::Pending
         })
         .await
     };
     drop(body);
-    if outcome.is_ok() {
-        if let Err(error) = guard.close().await {
-            tracing::warn!(key = guard.key(), %error, "the body is done, its release was not confirmed");
-        }
+    if outcome.is_ok()
+        && let Err(error) = guard.close().await
+    {
+        tracing::warn!(key = guard.key(), %error, "the body is done, its release was not confirmed");
     }
     outcome
 }

@@ -2,6 +2,9 @@
 //!
 //! Everything that is started here is ended by its process id, also when a test panics.
 
+// A harness fails its test by panicking, everywhere.
+#![allow(clippy::missing_panics_doc)]
+
 mod helper;
 mod server;
 

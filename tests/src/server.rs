@@ -79,10 +79,16 @@ impl RedisServer {
     }
 
     /// Sends one command and returns the reply.
+    #[must_use]
     pub fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
         command.query(&mut self.connection()).expect("a reply")
+    }
+
+    /// Sends one command whose reply does not matter.
+    pub fn tell(&self, words: &[&str]) {
+        let _: redis::Value = self.command(words);
     }
 
     /// The milliseconds that a key has left; negative if it does not exist or never expires.

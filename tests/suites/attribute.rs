@@ -147,7 +147,7 @@ impl Service {
 
     #[distributed_lock(key = "t:<self.tenant>", client = &self.locks)]
     async fn by_mutable_reference(&mut self, name: &str) -> Result<Vec<String>, LockError> {
-        self.tenant = name.to_owned();
+        name.clone_into(&mut self.tenant);
         Ok(held(&self.locks, &["t:acme"]).await)
     }
 

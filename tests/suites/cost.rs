@@ -95,7 +95,7 @@ async fn waiting_costs_a_process_what_it_costs_one_task() {
 async fn scripts_survive_a_script_flush() {
     let server = RedisServer::start();
     let client = warm(&server).await;
-    server.command::<()>(&["SCRIPT", "FLUSH"]);
+    server.tell(&["SCRIPT", "FLUSH"]);
     let before = sent(&server);
     client.lock("k").run(async {}).await.expect("free");
     let calls = between(&before, &sent(&server));

@@ -199,7 +199,7 @@ async fn wake_ups_come_back_after_an_outage() {
     let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
     tokio::time::sleep(LEASE / 4).await;
     // The subscription is made on a connection that is gone a moment later.
-    server.command::<()>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     tokio::time::sleep(LEASE / 4).await;
     let subscribers: Vec<redis::Value> = server.command(&["PUBSUB", "CHANNELS"]);
     assert_eq!(subscribers.len(), 1, "it is made again");
@@ -213,7 +213,7 @@ async fn wake_ups_come_back_after_an_outage() {
 async fn a_value_of_another_type_is_never_touched() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
-    server.command::<()>(&["LPUSH", "k", "precious"]);
+    server.tell(&["LPUSH", "k", "precious"]);
     for outcome in
         [client.lock("k").acquire().await.map(drop), client.lock("k").try_acquire().await.map(drop)]
     {
@@ -231,7 +231,7 @@ async fn a_value_of_another_type_is_never_touched() {
 async fn a_foreign_value_is_a_busy_lock_and_never_touched() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
-    server.command::<()>(&["SET", "k", "somebody", "PX", "60000"]);
+    server.tell(&["SET", "k", "somebody", "PX", "60000"]);
     match client.lock("k").wait(LEASE / 2).acquire().await {
         Err(LockError::Busy { holder: Holder::Elsewhere(left), .. }) => {
             assert!(left > Duration::from_secs(50), "{left:?}");
@@ -245,7 +245,7 @@ async fn a_foreign_value_is_a_busy_lock_and_never_touched() {
 async fn a_key_without_expiry_is_waited_for_and_named() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
-    server.command::<()>(&["SET", "k", "somebody"]);
+    server.tell(&["SET", "k", "somebody"]);
     let start = Instant::now();
     match client.lock("k").wait(LEASE).acquire().await {
         Err(error @ LockError::Busy { holder: Holder::NoExpiry, .. }) => {
@@ -275,7 +275,7 @@ async fn refusals_that_pass_are_waited_out() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let held = client.lock("held").acquire().await.expect("free");
-    server.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    server.tell(&["CONFIG", "SET", "maxmemory", "1"]);
     match client.lock("k").wait(LEASE / 2).acquire().await {
         Err(LockError::Unavailable { cause, .. }) => assert!(cause.starts_with("OOM"), "{cause}"),
         other => panic!("{other:?}"),
@@ -285,6 +285,6 @@ async fn refusals_that_pass_are_waited_out() {
     let lock = client.lock("k");
     let waiter = tokio::spawn(async move { lock.acquire().await.map(drop) });
     tokio::time::sleep(LEASE / 4).await;
-    server.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    server.tell(&["CONFIG", "SET", "maxmemory", "0"]);
     waiter.await.expect("no panic").expect("it has memory again");
 }

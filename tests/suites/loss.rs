@@ -26,7 +26,7 @@ async fn lose(server: &RedisServer, how: impl FnOnce()) -> (LostReason, Duration
 #[tokio::test]
 async fn a_body_whose_key_was_deleted_is_dropped_at_the_next_renewal() {
     let server = RedisServer::start();
-    let (reason, after) = lose(&server, || server.command(&["DEL", "k"])).await;
+    let (reason, after) = lose(&server, || server.tell(&["DEL", "k"])).await;
     assert_eq!(reason, LostReason::Gone);
     assert!(after < LEASE * 2 / 3, "{after:?}");
     assert!(!server.exists("k"), "it is not made again");
@@ -35,14 +35,14 @@ async fn a_body_whose_key_was_deleted_is_dropped_at_the_next_renewal() {
 #[tokio::test]
 async fn a_body_whose_key_was_taken_is_dropped_and_the_key_left_alone() {
     let server = RedisServer::start();
-    let (reason, _) = lose(&server, || server.command(&["SET", "k", "somebody"])).await;
+    let (reason, _) = lose(&server, || server.tell(&["SET", "k", "somebody"])).await;
     assert_eq!(reason, LostReason::Taken);
     assert_eq!(server.command::<String>(&["GET", "k"]), "somebody");
     let (reason, _) = {
-        server.command::<()>(&["DEL", "k"]);
+        server.tell(&["DEL", "k"]);
         lose(&server, || {
-            server.command::<()>(&["DEL", "k"]);
-            server.command::<()>(&["LPUSH", "k", "no lock"]);
+            server.tell(&["DEL", "k"]);
+            server.tell(&["LPUSH", "k", "no lock"]);
         })
         .await
     };

@@ -62,9 +62,10 @@ async fn report(story: Story, who: &str, day: u32) -> Result<(), LockError> {
 async fn run() -> Result<(), LockError> {
     let url = std::env::var("LOCK_URL").unwrap_or_else(|_| "memory:".into());
     LockClient::builder().url(&url).watchdog(LEASE).connect().await?.install()?;
-    match url.starts_with("memory:") {
-        true => println!("Locks are kept in memory. Set LOCK_URL=redis://… to share them.\n"),
-        false => println!("Locks are kept in Redis.\n"),
+    if url.starts_with("memory:") {
+        println!("Locks are kept in memory. Set LOCK_URL=redis://… to share them.\n");
+    } else {
+        println!("Locks are kept in Redis.\n");
     }
     let story = Story(Instant::now());
 

@@ -5,6 +5,9 @@
 //! treats them differently: definite (`Ok`), refused before it ran ([`StoreError::Refused`] and
 //! the two permanent ones), and unknown ([`StoreError::Unknown`]: it may have run, or may yet).
 
+// What only a remote store needs is not used without one.
+#![cfg_attr(not(feature = "redis"), allow(dead_code))]
+
 mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;

@@ -90,9 +90,10 @@ async fn count(url: &str, key: &str, tasks: usize, locked: bool) -> Result<(), B
     for _ in 0..tasks {
         let (mut server, key) = (server.clone(), key.to_owned());
         running.spawn(async move {
-            match locked {
-                true => add_one_locked(&key, &mut server).await,
-                false => add_one(&mut server).await,
+            if locked {
+                add_one_locked(&key, &mut server).await
+            } else {
+                add_one(&mut server).await
             }
         });
     }

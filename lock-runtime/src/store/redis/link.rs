@@ -83,8 +83,8 @@ impl Link {
         let life = Arc::new(());
         let alive = Arc::downgrade(&life);
         home.spawn(async move {
-            let _life = life;
             std::future::pending::<()>().await;
+            drop(life);
         });
         let inner = Inner {
             endpoint,
@@ -179,10 +179,10 @@ impl Link {
                 if let Some(connection) = &state.connection {
                     return Ok(connection.clone());
                 }
-                if let Some((at, error)) = &state.failure {
-                    if *at >= started || BootInstant::now().since(*at) < FAILURE_STANDS {
-                        return Err(error.clone());
-                    }
+                if let Some((at, error)) = &state.failure
+                    && (*at >= started || BootInstant::now().since(*at) < FAILURE_STANDS)
+                {
+                    return Err(error.clone());
                 }
                 if !state.connecting {
                     state.connecting = true;
@@ -276,10 +276,10 @@ impl Inner {
         let mut socket = client.get_multiplexed_async_connection_with_config(&config).await?;
         // Once a connection, so that no request has to. A user who may not is served by text.
         let loaded = script::load_all().query_async::<redis::Value>(&mut socket).await;
-        if let Err(error) = loaded {
-            if error.is_io_error() {
-                return Err(error);
-            }
+        if let Err(error) = loaded
+            && error.is_io_error()
+        {
+            return Err(error);
         }
         Ok(socket)
     }
