@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proc_macro2::{Ident, Span, TokenStream};
+use proc_macro2::{Ident, TokenStream};
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream, Parser};
 use syn::punctuated::Punctuated;
@@ -12,16 +12,25 @@ use crate::duration;
 use crate::template::{self, Template};
 
 /// The options that there are, in the order in which they are told.
-const OPTIONS: [&str; 5] = ["key", "wait", "lease", "client", "crate"];
+const OPTIONS: [&str; 12] = [
+    "key", "wait", "lease", "max_hold", "min_hold", "on_lost", "on_busy", "or_else", "guard",
+    "when", "client", "crate",
+];
 
-/// The bounds of `lease`, and the upper one of `wait`; the run time has the same.
-const SHORTEST_LEASE: Duration = Duration::from_millis(10);
+/// The bounds of `lease` and its like, and the upper one of `wait`; the run time has the same.
+const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 pub(crate) struct Args {
     pub(crate) key: Key,
     pub(crate) wait: Option<Wait>,
-    pub(crate) lease: Option<Lease>,
+    pub(crate) lease: Option<Span>,
+    pub(crate) max_hold: Option<Span>,
+    pub(crate) min_hold: Option<Span>,
+    pub(crate) on_lost: OnLost,
+    pub(crate) on_failure: OnFailure,
+    pub(crate) guard: Option<Ident>,
+    pub(crate) when: Option<Expr>,
     pub(crate) client: Option<Expr>,
     pub(crate) runtime: Option<Path>,
 }
@@ -37,56 +46,112 @@ pub(crate) enum Wait {
     Expression(Expr),
 }
 
-pub(crate) enum Lease {
+/// A duration that is measured like a lease.
+pub(crate) enum Span {
     For(Duration),
     Expression(Expr),
 }
 
-/// What was wrong, and what the expansion needs all the same.
-pub(crate) struct Rejected {
-    pub(crate) errors: Error,
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnLost {
+    Abort,
+    Continue,
+}
+
+/// What the function returns when its lock was not taken or not kept.
+pub(crate) enum OnFailure {
+    /// The error.
+    Return,
+    /// This value if the lock is busy, else the error.
+    OnBusy(Expr),
+    /// What this makes of the error.
+    OrElse(Expr),
 }
 
 /// Parses the options of a function with these arguments. All mistakes are told at once.
-pub(crate) fn parse(tokens: TokenStream, arguments: &[String]) -> Result<Args, Rejected> {
+pub(crate) fn parse(tokens: TokenStream, arguments: &[String]) -> Result<Args, Error> {
+    let options = Punctuated::<Assignment, Token![,]>::parse_terminated.parse2(tokens)?;
     let mut errors = Errors(None);
-    let options = match Punctuated::<Assignment, Token![,]>::parse_terminated.parse2(tokens) {
-        Ok(options) => options,
-        Err(error) => return Err(Rejected { errors: error }),
-    };
-
-    let mut seen: Vec<String> = Vec::new();
-    let (mut key, mut wait, mut lease, mut client, mut runtime) = (None, None, None, None, None);
+    let mut values = Values::default();
     for Assignment { name, value } in options {
         let option = name.unraw().to_string();
         if !OPTIONS.contains(&option.as_str()) {
             errors.add(unknown(&name, &option));
-            continue;
-        }
-        if seen.contains(&option) {
+        } else if values.0.iter().any(|(given, _)| *given == name) {
             errors.add(Error::new(name.span(), format!("`{option}` is given twice")));
-            continue;
+        } else {
+            values.0.push((name, value));
         }
-        match option.as_str() {
-            "key" => errors.keep(&mut key, parse_key(value, arguments)),
-            "wait" => errors.keep(&mut wait, parse_wait(value)),
-            "lease" => errors.keep(&mut lease, parse_lease(value)),
-            "client" => client = Some(value),
-            _ => errors.keep(&mut runtime, parse_path(value)),
-        }
-        seen.push(option);
     }
-    if !seen.iter().any(|option| option == "key") {
+
+    for (one, other, why) in [
+        ("lease", "max_hold", "a fixed lease ends by itself; `max_hold` bounds a renewed lock"),
+        ("on_busy", "or_else", "`or_else` gets every lock error, a busy lock too"),
+    ] {
+        if let (Some(_), Some(name)) = (values.name(one), values.name(other)) {
+            let problem = format!("`{one}` and `{other}` do not go together: {why}");
+            errors.add(Error::new(name.span(), problem));
+        }
+    }
+
+    if values.name("key").is_none() {
         errors.add(Error::new(
-            Span::call_site(),
+            proc_macro2::Span::call_site(),
             "`#[distributed_lock]` needs a key: `#[distributed_lock(key = \"order:<id>\")]`",
         ));
     }
+    let key = errors.take(values.take("key"), |_, value| parse_key(value, arguments));
+    let wait = errors.take(values.take("wait"), |_, value| parse_wait(value));
+    let lease = errors.take(values.take("lease"), parse_span);
+    let max_hold = errors.take(values.take("max_hold"), parse_span);
+    let min_hold_at = values.name("min_hold").cloned();
+    let min_hold = errors.take(values.take("min_hold"), parse_span);
+    let on_lost = errors.take(values.take("on_lost"), |_, value| parse_on_lost(&value));
+    let guard = errors.take(values.take("guard"), |_, value| parse_guard(value));
+    let runtime = errors.take(values.take("crate"), |_, value| parse_path(value));
+    let on_failure = match (values.take("or_else"), values.take("on_busy")) {
+        (Some((_, handler)), _) => OnFailure::OrElse(handler),
+        (None, Some((_, value))) => OnFailure::OnBusy(value),
+        (None, None) => OnFailure::Return,
+    };
+    if let (Some(Span::For(min)), Some(Span::For(max)), Some(name)) =
+        (&min_hold, &max_hold, min_hold_at)
+        && min > max
+    {
+        errors.add(Error::new(name.span(), "`min_hold` is longer than `max_hold`"));
+    }
     match (errors.0, key) {
-        (None, Some(key)) => Ok(Args { key, wait, lease, client, runtime }),
-        (Some(errors), _) => Err(Rejected { errors }),
+        (Some(errors), _) => Err(errors),
         // A key that is missing or wrong has left an error.
-        (None, None) => Err(Rejected { errors: Error::new(Span::call_site(), "no key") }),
+        (None, None) => Err(Error::new(proc_macro2::Span::call_site(), "the key is missing")),
+        (None, Some(key)) => Ok(Args {
+            key,
+            wait,
+            lease,
+            max_hold,
+            min_hold,
+            on_lost: on_lost.unwrap_or(OnLost::Abort),
+            on_failure,
+            guard,
+            when: values.take("when").map(|(_, when)| when),
+            client: values.take("client").map(|(_, client)| client),
+            runtime,
+        }),
+    }
+}
+
+/// The values that were given, by their options' names.
+#[derive(Default)]
+struct Values(Vec<(Ident, Expr)>);
+
+impl Values {
+    fn name(&self, option: &str) -> Option<&Ident> {
+        self.0.iter().map(|(name, _)| name).find(|name| *name == option)
+    }
+
+    fn take(&mut self, option: &str) -> Option<(Ident, Expr)> {
+        let at = self.0.iter().position(|(name, _)| name == option)?;
+        Some(self.0.remove(at))
     }
 }
 
@@ -100,11 +165,14 @@ impl Errors {
         }
     }
 
-    fn keep<T>(&mut self, place: &mut Option<T>, value: syn::Result<T>) {
-        match value {
-            Ok(value) => *place = Some(value),
-            Err(error) => self.add(error),
-        }
+    /// The parsed value of an option, if it was given and makes sense.
+    fn take<T>(
+        &mut self,
+        given: Option<(Ident, Expr)>,
+        parse: impl FnOnce(&Ident, Expr) -> syn::Result<T>,
+    ) -> Option<T> {
+        let (name, value) = given?;
+        parse(&name, value).map_err(|error| self.add(error)).ok()
     }
 }
 
@@ -206,23 +274,50 @@ fn parse_wait(value: Expr) -> syn::Result<Wait> {
     Ok(Wait::For(wait))
 }
 
-fn parse_lease(value: Expr) -> syn::Result<Lease> {
+fn parse_span(option: &Ident, value: Expr) -> syn::Result<Span> {
     let Some(text) = as_text(&value) else {
-        return expression("lease", value).map(Lease::Expression);
+        return expression(&option.to_string(), value).map(Span::Expression);
     };
+    let fail = |problem: String| Err(Error::new(text.span(), problem));
     if text.value() == "forever" {
-        let problem = "a fixed lease has an end; leave `lease` out, and the lock is renewed until \
-                       the body ends";
-        return Err(Error::new(text.span(), problem));
+        return fail(format!("`{option}` has an end; leave it out if there is to be none"));
     }
-    let lease =
-        duration::parse(&text.value()).map_err(|problem| Error::new(text.span(), problem))?;
-    if !(SHORTEST_LEASE..=LONGEST).contains(&lease) {
-        let problem = "a lease is from \"10ms\" to \"7d\"; without `lease` the lock is renewed \
-                       until the body ends";
-        return Err(Error::new(text.span(), problem));
+    match duration::parse(&text.value()) {
+        Err(problem) => fail(problem),
+        Ok(span) if !(SHORTEST..=LONGEST).contains(&span) => fail(format!(
+            "`{option}` is from \"10ms\" to \"7d\"; without it {}",
+            match option.to_string().as_str() {
+                "lease" => "the lock is renewed until the body ends",
+                "max_hold" => "the lock is kept for as long as the body runs",
+                _ => "the key is free as soon as the body ends",
+            }
+        )),
+        Ok(span) => Ok(Span::For(span)),
     }
-    Ok(Lease::For(lease))
+}
+
+fn parse_on_lost(value: &Expr) -> syn::Result<OnLost> {
+    match as_text(value).map(LitStr::value).as_deref() {
+        Some("abort") => Ok(OnLost::Abort),
+        Some("continue") => Ok(OnLost::Continue),
+        _ => Err(Error::new_spanned(
+            value,
+            "`on_lost` is \"abort\" (the body is dropped) or \"continue\" (it runs on, and can ask \
+             its guard)",
+        )),
+    }
+}
+
+fn parse_guard(value: Expr) -> syn::Result<Ident> {
+    match &value {
+        Expr::Path(path) if path.qself.is_none() && path.path.get_ident().is_some() => {
+            path.path.require_ident().cloned()
+        }
+        _ => Err(Error::new_spanned(
+            value,
+            "`guard` is the name that the guard has in the body, such as `guard = guard`",
+        )),
+    }
 }
 
 fn expression(option: &str, value: Expr) -> syn::Result<Expr> {

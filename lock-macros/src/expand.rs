@@ -1,12 +1,12 @@
 //! What an annotated function becomes.
 
-use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Error, ReturnType, Type};
 
-use crate::args::{self, Args, Key, Lease, Wait};
-use crate::function::Function;
+use crate::args::{self, Args, Key, OnFailure, OnLost, Wait};
+use crate::function::{Function, Kind};
 use crate::template::{Segment, Template};
 
 /// The expansion, or the original item with what is wrong: the function stays callable, so that one
@@ -19,11 +19,14 @@ pub(crate) fn distributed_lock(args: TokenStream, item: &TokenStream) -> TokenSt
     let arguments = function.arguments();
     let misuse = check(&function).err();
     match (args::parse(args, &arguments), misuse) {
-        (Ok(args), None) => expand(&args, &function),
+        (Ok(args), None) => match check_output(&args, &function) {
+            Ok(()) => expand(&args, &function),
+            Err(errors) => rejected(&function, errors),
+        },
         (Ok(_), Some(errors)) => rejected(&function, errors),
-        (Err(rejection), None) => rejected(&function, rejection.errors),
-        (Err(rejection), Some(mut errors)) => {
-            errors.combine(rejection.errors);
+        (Err(errors), None) => rejected(&function, errors),
+        (Err(more), Some(mut errors)) => {
+            errors.combine(more);
             rejected(&function, errors)
         }
     }
@@ -60,65 +63,220 @@ fn check(function: &Function) -> Result<(), Error> {
     if let Some(abi) = &signature.abi {
         return Err(Error::new(abi.span(), "a foreign function cannot wait for a lock"));
     }
-    if signature.asyncness.is_none() {
+    if function.kind().is_none() {
         return Err(Error::new(
             signature.fn_token.span(),
             "`#[distributed_lock]` needs an `async fn`, because it waits for the lock; make this \
-             `async fn`, or lock inside it with `LockClient::lock`",
-        ));
-    }
-    let is_unit = match &signature.output {
-        ReturnType::Default => true,
-        ReturnType::Type(_, output) => matches!(&**output, Type::Tuple(t) if t.elems.is_empty()),
-    };
-    if is_unit {
-        let span = match &signature.output {
-            ReturnType::Default => signature.ident.span(),
-            ReturnType::Type(_, output) => output.span(),
-        };
-        return Err(Error::new(
-            span,
-            "this function returns nothing, so a lock that could not be taken has nowhere to go; \
-             return a `Result<(), E>` with `E: From<LockError>`, such as `LockError` itself",
+             `async fn`, or lock inside it with `LockClient::lock`. If another attribute below makes \
+             it a plain function, such as `#[tokio::main]` or `#[tokio::test]`, put this one above it",
         ));
     }
     Ok(())
+}
+
+/// A function that returns nothing has no room for a lock error.
+fn check_output(args: &Args, function: &Function) -> Result<(), Error> {
+    if !returns_nothing(function) || !matches!(args.on_failure, OnFailure::Return) {
+        return Ok(());
+    }
+    let span = function.output().map_or_else(|| function.signature.ident.span(), Spanned::span);
+    Err(Error::new(
+        span,
+        "this function returns nothing, so a lock that could not be taken has nowhere to go; return \
+         a `Result<(), E>` with `E: From<LockError>`, or say what to do: `on_busy = ()` skips, \
+         `or_else = |error| …` gets every lock error",
+    ))
+}
+
+fn returns_nothing(function: &Function) -> bool {
+    match function.output() {
+        None => matches!(function.signature.output, ReturnType::Default),
+        Some(output) => matches!(output, Type::Tuple(tuple) if tuple.elems.is_empty()),
+    }
 }
 
 fn expand(args: &Args, function: &Function) -> TokenStream {
     let Function { attributes, visibility, signature, body } = function;
     let runtime =
         args.runtime.as_ref().map_or_else(|| quote!(::lock_runtime), |path| quote!(#path));
-    let site = site(args, function, &runtime);
+    let names = Names::default();
+    let Names { call: call_name, body: body_name, slot, .. } = &names;
+
+    let site = site(args, function, &runtime, &names);
     let call = call(args, &runtime);
-    let output = match &signature.output {
-        ReturnType::Default => quote!(()),
-        ReturnType::Type(_, output) => output.to_token_stream(),
+    let locked = locked(args, function, &runtime, &names);
+    let kind = function.kind().unwrap_or(Kind::Async);
+    let block = match kind {
+        Kind::Async => {
+            let guard = bind_guard(args, &names);
+            let slot = args.guard.as_ref().map(|_| {
+                quote! {
+                    let #slot = #runtime::__private::GuardSlot::new();
+                    let #slot = &#slot;
+                }
+            });
+            let returned = returned(&signature.output);
+            quote! {
+                #slot
+                let #body_name = async move { #guard #returned #body };
+                #locked
+            }
+        }
+        Kind::Boxed | Kind::Opaque => {
+            // The function may return early; its future is made by what looks like it.
+            let output = match (&signature.output, kind) {
+                (ReturnType::Type(_, output), Kind::Boxed) => Some(quote!(-> #output)),
+                _ => None,
+            };
+            let (slots, body) = match bind_guard(args, &names) {
+                None => (None, body.to_token_stream()),
+                Some(guard) => match into_async_block(body.to_token_stream(), &guard) {
+                    Ok(body) => (Some(shared_slot(&runtime, &names)), body),
+                    Err(error) => return rejected(function, error),
+                },
+            };
+            let future = quote! {
+                #[allow(clippy::redundant_closure_call)]
+                let #body_name = (move || #output #body)();
+            };
+            let outer = &names.outer;
+            let take_slot = slots.as_ref().map(|_| quote!(let #slot = &*#outer;));
+            match kind {
+                Kind::Boxed => quote! {
+                    #slots
+                    #future
+                    ::std::boxed::Box::pin(async move { #take_slot #locked })
+                },
+                _ => quote! { #slots #future async move { #take_slot #locked } },
+            }
+        }
     };
-    let returned = returned(&signature.output);
-    // Where the return type cannot carry a lock error, the compiler points at it.
-    let error = local("error");
-    let at_output = respanned(&runtime, output.span());
-    let convert = quote_spanned!(output.span()=>
-        #at_output::__private::FromLockError::from_lock_error(#error)
-    );
-    let (site_name, call_name) = (local("SITE"), local("call"));
-    let body_name = local("body");
     quote! {
         #(#attributes)*
         #visibility #signature {
             #site
             let #call_name = #call;
-            let #body_name = ::core::pin::pin!(::core::option::Option::Some(async move {
-                #returned
-                #body
-            }));
-            match #runtime::__private::run(&#site_name, #call_name, #body_name).await {
-                ::core::result::Result::Ok(#body_name) => #body_name,
-                ::core::result::Result::Err(#error) => #convert,
-            }
+            #block
         }
     }
+}
+
+/// Names of our own never meet the user's.
+struct Names {
+    site: Ident,
+    call: Ident,
+    body: Ident,
+    /// Where the body finds its guard: a reference.
+    slot: Ident,
+    /// The same, owned from outside the body.
+    outer: Ident,
+    error: Ident,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        let [site, call, body, slot, outer, error] =
+            ["SITE", "call", "body", "slot", "outer", "error"].map(local);
+        Self { site, call, body, slot, outer, error }
+    }
+}
+
+fn local(name: &str) -> Ident {
+    Ident::new(name, Span::mixed_site())
+}
+
+/// Takes the lock, runs the body, and makes the function's value of what came of it.
+fn locked(args: &Args, function: &Function, runtime: &TokenStream, names: &Names) -> TokenStream {
+    let Names { site, call, body, slot, error, .. } = names;
+    let run = if args.when.is_some() { quote!(run_when) } else { quote!(run) };
+    let slot = optional(args.guard.as_ref().map(|_| quote!(#slot)));
+    let failed = failed(args, function, runtime, names);
+    quote! {
+        let #body = ::core::pin::pin!(::core::option::Option::Some(#body));
+        match #runtime::__private::#run(&#site, #call, #slot, #body).await {
+            ::core::result::Result::Ok(#body) => #body,
+            ::core::result::Result::Err(#error) => #failed,
+        }
+    }
+}
+
+/// The function's value when its lock was not taken or not kept.
+fn failed(args: &Args, function: &Function, runtime: &TokenStream, names: &Names) -> TokenStream {
+    let Names { site, error, .. } = names;
+    // Where the return type has no room for a lock error, the compiler points at it.
+    let output = function.output().map_or_else(Span::call_site, |output| output.span());
+    let at_output = respanned(runtime, output);
+    let convert = quote_spanned! {output=>
+        #at_output::__private::FromLockError::from_lock_error(#error)
+    };
+    match &args.on_failure {
+        OnFailure::Return => convert,
+        OnFailure::OrElse(handler) => quote!(#runtime::__private::or_else(#handler, #error)),
+        OnFailure::OnBusy(value) if returns_nothing(function) => quote! {{
+            #runtime::__private::swallow(&#site, &#error);
+            #value
+        }},
+        OnFailure::OnBusy(value) => quote! {
+            match #error {
+                #runtime::LockError::Busy { .. } => #value,
+                #error => #convert,
+            }
+        },
+    }
+}
+
+/// Gives the guard its name in the body.
+fn bind_guard(args: &Args, names: &Names) -> Option<TokenStream> {
+    let (guard, slot) = (args.guard.as_ref()?, &names.slot);
+    Some(match args.when {
+        None => quote!(let #guard = #slot.held().await;),
+        Some(_) => quote!(let #guard = #slot.get();),
+    })
+}
+
+/// A slot that a body can hold on to which is made before the frame that it will run in.
+fn shared_slot(runtime: &TokenStream, names: &Names) -> TokenStream {
+    let Names { slot, outer, .. } = names;
+    quote! {
+        let #slot = ::std::sync::Arc::new(#runtime::__private::GuardSlot::new());
+        let #outer = ::std::sync::Arc::clone(&#slot);
+    }
+}
+
+/// Puts something at the beginning of the async block that a function's body consists of.
+fn into_async_block(body: TokenStream, addition: &TokenStream) -> Result<TokenStream, Error> {
+    fn put(tokens: TokenStream, addition: &TokenStream, done: &mut bool) -> TokenStream {
+        let mut in_async = false;
+        let replaced = tokens.into_iter().map(|token| match token {
+            TokenTree::Group(group) if !*done => {
+                let inner = if in_async && group.delimiter() == Delimiter::Brace {
+                    *done = true;
+                    let inner = group.stream();
+                    quote!(#addition #inner)
+                } else {
+                    put(group.stream(), addition, done)
+                };
+                let mut replaced = Group::new(group.delimiter(), inner);
+                replaced.set_span(group.span());
+                in_async = false;
+                TokenTree::Group(replaced)
+            }
+            token => {
+                in_async = is_ident(&token, &["async"]) || in_async && is_ident(&token, &["move"]);
+                token
+            }
+        });
+        replaced.collect()
+    }
+    let (span, mut done) = (body.span(), false);
+    let replaced = put(body, addition, &mut done);
+    if done {
+        return Ok(replaced);
+    }
+    Err(Error::new(
+        span,
+        "`guard` needs an `async fn`, or a body of the form `Box::pin(async move { … })`",
+    ))
 }
 
 /// The same tokens, as if they stood at `span`.
@@ -128,11 +286,6 @@ fn respanned(tokens: &TokenStream, span: Span) -> TokenStream {
         token
     });
     at_span.collect()
-}
-
-/// Names of our own never meet the user's.
-fn local(name: &str) -> Ident {
-    Ident::new(name, Span::mixed_site())
 }
 
 /// Tells the compiler the body's type before it reads the body, so that `?` and a wrong value are
@@ -160,34 +313,42 @@ fn has_impl(tokens: TokenStream) -> bool {
     })
 }
 
-fn site(args: &Args, function: &Function, runtime: &TokenStream) -> TokenStream {
+fn site(args: &Args, function: &Function, runtime: &TokenStream, names: &Names) -> TokenStream {
     let name = function.signature.ident.to_string();
     let template = match &args.key {
         Key::Template(Template { literal, .. }) => literal.value(),
         Key::Expression(expression) => expression.to_token_stream().to_string(),
     };
-    let wait = match &args.wait {
+    let wait = optional(match &args.wait {
         Some(Wait::For(wait)) => {
             let wait = duration(*wait);
-            quote!(::core::option::Option::Some(#runtime::Wait::For(#wait)))
+            Some(quote!(#runtime::Wait::For(#wait)))
         }
-        Some(Wait::Forever) => quote!(::core::option::Option::Some(#runtime::Wait::Forever)),
-        Some(Wait::Expression(_)) | None => quote!(::core::option::Option::None),
+        Some(Wait::Forever) => Some(quote!(#runtime::Wait::Forever)),
+        Some(Wait::Expression(_)) | None => None,
+    });
+    let constant = |span: &Option<args::Span>| {
+        optional(match span {
+            Some(args::Span::For(span)) => Some(duration(*span)),
+            Some(args::Span::Expression(_)) | None => None,
+        })
     };
-    let lease = match &args.lease {
-        Some(Lease::For(lease)) => {
-            let lease = duration(*lease);
-            quote!(::core::option::Option::Some(#lease))
-        }
-        Some(Lease::Expression(_)) | None => quote!(::core::option::Option::None),
+    let (lease, max_hold, min_hold) =
+        (constant(&args.lease), constant(&args.max_hold), constant(&args.min_hold));
+    let on_lost = match args.on_lost {
+        OnLost::Abort => quote!(Abort),
+        OnLost::Continue => quote!(Continue),
     };
-    let site = local("SITE");
+    let site = &names.site;
     quote! {
         static #site: #runtime::__private::LockSite = #runtime::__private::LockSite {
             path: ::core::concat!(::core::module_path!(), "::", #name),
             template: #template,
             wait: #wait,
             lease: #lease,
+            max_hold: #max_hold,
+            min_hold: #min_hold,
+            on_lost: #runtime::__private::OnLost::#on_lost,
         };
     }
 }
@@ -218,12 +379,37 @@ fn call(args: &Args, runtime: &TokenStream) -> TokenStream {
         Some(Wait::Expression(wait)) => Some(wait.to_token_stream()),
         _ => None,
     });
-    let lease = optional(match &args.lease {
-        Some(Lease::Expression(lease)) => Some(lease.to_token_stream()),
-        _ => None,
-    });
-    quote! {
-        #runtime::__private::Call { key: #key, client: #client, wait: #wait, lease: #lease }
+    let given = |span: &Option<args::Span>| {
+        optional(match span {
+            Some(args::Span::Expression(span)) => Some(span.to_token_stream()),
+            _ => None,
+        })
+    };
+    let (lease, max_hold, min_hold) =
+        (given(&args.lease), given(&args.max_hold), given(&args.min_hold));
+    let call = quote! {
+        #runtime::__private::Call {
+            key: #key,
+            client: #client,
+            wait: #wait,
+            lease: #lease,
+            max_hold: #max_hold,
+            min_hold: #min_hold,
+        }
+    };
+    match &args.when {
+        None => call,
+        Some(when) => {
+            let condition = local("when");
+            quote! {{
+                let #condition: bool = #when;
+                if #condition {
+                    ::core::option::Option::Some(#call)
+                } else {
+                    ::core::option::Option::None
+                }
+            }}
+        }
     }
 }
 

@@ -6,7 +6,11 @@
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use quote::{ToTokens, TokenStreamExt};
 use syn::parse::{Parse, ParseStream};
-use syn::{Attribute, FnArg, Pat, Signature, Visibility};
+use syn::punctuated::Punctuated;
+use syn::{
+    Attribute, FnArg, GenericArgument, Pat, PathArguments, PathSegment, ReturnType, Signature,
+    Token, Type, TypeParamBound, Visibility,
+};
 
 pub(crate) struct Function {
     pub(crate) attributes: Vec<Attribute>,
@@ -34,7 +38,38 @@ impl Parse for Function {
     }
 }
 
+/// How a function makes its future.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `async fn`
+    Async,
+    /// `fn … -> Pin<Box<dyn Future…>>`, as `#[async_trait]` makes it.
+    Boxed,
+    /// `fn … -> impl Future…`
+    Opaque,
+}
+
 impl Function {
+    /// `None` if it makes none.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        if self.signature.asyncness.is_some() {
+            return Some(Kind::Async);
+        }
+        match &self.signature.output {
+            ReturnType::Type(_, output) => kind_of(output),
+            ReturnType::Default => None,
+        }
+    }
+
+    /// What the future resolves to, if it is written down.
+    pub(crate) fn output(&self) -> Option<&Type> {
+        match (&self.signature.output, self.kind()) {
+            (ReturnType::Type(_, output), Some(Kind::Async)) => Some(output),
+            (ReturnType::Type(_, output), _) => bounds(output).and_then(future_output),
+            (ReturnType::Default, _) => None,
+        }
+    }
+
     /// The names that the arguments bring into the body, `self` among them.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let mut names = Vec::new();
@@ -55,6 +90,60 @@ impl ToTokens for Function {
         self.signature.to_tokens(tokens);
         self.body.to_tokens(tokens);
     }
+}
+
+fn kind_of(output: &Type) -> Option<Kind> {
+    match output {
+        Type::ImplTrait(_) => bounds(output).and_then(future_output).map(|_| Kind::Opaque),
+        Type::Path(_) => match last(output)?.ident.to_string().as_str() {
+            "BoxFuture" | "LocalBoxFuture" => Some(Kind::Boxed),
+            "Pin" => bounds(output).and_then(future_output).map(|_| Kind::Boxed),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The bounds of an `impl …`, or of a `Pin<Box<dyn …>>`.
+fn bounds(output: &Type) -> Option<&Punctuated<TypeParamBound, Token![+]>> {
+    match output {
+        Type::ImplTrait(opaque) => Some(&opaque.bounds),
+        Type::TraitObject(object) => Some(&object.bounds),
+        Type::Path(_) => {
+            let segment = last(output).filter(|it| it.ident == "Pin" || it.ident == "Box")?;
+            arguments(&segment.arguments).find_map(|argument| match argument {
+                GenericArgument::Type(inner) => bounds(inner),
+                _ => None,
+            })
+        }
+        _ => None,
+    }
+}
+
+fn future_output(bounds: &Punctuated<TypeParamBound, Token![+]>) -> Option<&Type> {
+    bounds.iter().find_map(|bound| {
+        let TypeParamBound::Trait(bound) = bound else { return None };
+        let segment = bound.path.segments.last().filter(|segment| segment.ident == "Future")?;
+        arguments(&segment.arguments).find_map(|argument| match argument {
+            GenericArgument::AssocType(assoc) if assoc.ident == "Output" => Some(&assoc.ty),
+            _ => None,
+        })
+    })
+}
+
+fn last(output: &Type) -> Option<&PathSegment> {
+    match output {
+        Type::Path(path) => path.path.segments.last(),
+        _ => None,
+    }
+}
+
+fn arguments(arguments: &PathArguments) -> impl Iterator<Item = &GenericArgument> {
+    let arguments = match arguments {
+        PathArguments::AngleBracketed(arguments) => Some(&arguments.args),
+        _ => None,
+    };
+    arguments.into_iter().flatten()
 }
 
 fn collect(pattern: &Pat, names: &mut Vec<String>) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::engine::{Config, Engine};
 use crate::error::LockError;
 use crate::global;
-use crate::lock::Lock;
+use crate::lock::{Lock, check_span};
 use crate::store::{LockStore, MemoryStore};
 use crate::wait::Wait;
 
@@ -82,6 +82,7 @@ impl LockClient {
         let config = Config {
             namespace: String::new(),
             watchdog: DEFAULT_WATCHDOG,
+            max_hold: None,
             wait: DEFAULT_WAIT,
             response_timeout: response_timeout(DEFAULT_WATCHDOG),
         };
@@ -163,23 +164,31 @@ pub struct LockClientBuilder {
     url: Option<String>,
     namespace: String,
     watchdog: Duration,
+    max_hold: Option<Duration>,
     wait: Wait,
 }
 
 impl Default for LockClientBuilder {
     fn default() -> Self {
-        Self { url: None, namespace: String::new(), watchdog: DEFAULT_WATCHDOG, wait: DEFAULT_WAIT }
+        Self {
+            url: None,
+            namespace: String::new(),
+            watchdog: DEFAULT_WATCHDOG,
+            max_hold: None,
+            wait: DEFAULT_WAIT,
+        }
     }
 }
 
 /// Without the URL, which may hold a password.
 impl fmt::Debug for LockClientBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, namespace, watchdog, wait } = self;
+        let Self { url, namespace, watchdog, max_hold, wait } = self;
         f.debug_struct("LockClientBuilder")
             .field("url", &url.as_ref().map(|_| "…"))
             .field("namespace", namespace)
             .field("watchdog", watchdog)
+            .field("max_hold", max_hold)
             .field("wait", wait)
             .finish()
     }
@@ -205,6 +214,13 @@ impl LockClientBuilder {
     /// default.
     pub fn watchdog(mut self, lease: Duration) -> Self {
         self.watchdog = lease;
+        self
+    }
+
+    /// After how long renewed locks that do not say otherwise are given up, from 10 ms to 7 days: a
+    /// safety net against bodies that hang for ever. None by default.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
         self
     }
 
@@ -272,6 +288,9 @@ impl LockClientBuilder {
                 ),
             });
         }
+        if let Some(max_hold) = self.max_hold {
+            check_span("max_hold", max_hold)?;
+        }
         let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '{' | '}');
         if self.namespace.len() > LONGEST_NAMESPACE || self.namespace.contains(bad) {
             return Err(LockError::Config {
@@ -284,6 +303,7 @@ impl LockClientBuilder {
         Ok(Config {
             namespace: self.namespace.clone(),
             watchdog: self.watchdog,
+            max_hold: self.max_hold,
             wait: self.wait.check()?,
             response_timeout: response_timeout(self.watchdog),
         })

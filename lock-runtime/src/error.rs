@@ -167,6 +167,8 @@ pub enum LostReason {
     LeaseOver,
     /// The store could not be reached to renew the lease before it ended.
     RenewalFailed,
+    /// The lock was held for as long as it may be, `max_hold`.
+    MaxHold,
     /// The key was gone: deleted, evicted, or lost with the store's data.
     Gone,
     /// The key belonged to somebody else.
@@ -180,6 +182,7 @@ impl fmt::Display for LostReason {
         f.write_str(match self {
             Self::LeaseOver => "its fixed lease ended before the work did",
             Self::RenewalFailed => "the store could not be reached to renew it in time",
+            Self::MaxHold => "it was held for as long as it may be",
             Self::Gone => "its key was gone from the store (deleted, evicted or wiped)",
             Self::Taken => "its key belongs to another holder",
             Self::ShutDown => "the lock client was shut down",

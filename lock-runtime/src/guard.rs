@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::clock::BootInstant;
 use crate::engine::Engine;
 use crate::engine::lease::Lease;
 use crate::error::{LockError, LostReason};
+use crate::eventually::Eventually;
 
 /// A held lock. Dropping it releases the lock in the background.
 ///
@@ -38,12 +40,15 @@ pub struct LockGuard {
     /// Shares the hold of an enclosing body.
     reentrant: bool,
     /// Whether the hold is still this guard's to end.
-    open: bool,
+    open: AtomicBool,
 }
+
+/// A guard to come. Its error is boxed, because this lies in the future of every annotated function.
+pub(crate) type Acquiring = Eventually<'static, Result<LockGuard, Box<LockError>>>;
 
 impl LockGuard {
     pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, reentrant: bool) -> Self {
-        Self { engine, lease, reentrant, open: true }
+        Self { engine, lease, reentrant, open: AtomicBool::new(true) }
     }
 
     /// The key as the store knows it, namespace included.
@@ -102,13 +107,13 @@ impl LockGuard {
     ///
     /// [`LockError::Lost`] if the lock had been lost before, [`LockError::Unavailable`] if the store
     /// did not confirm; the release then goes on in the background until the lease is over.
-    pub async fn release(mut self) -> Result<(), LockError> {
+    pub async fn release(self) -> Result<(), LockError> {
         self.close().await
     }
 
     /// Releases the lock, once; dropping the guard then does nothing more.
-    pub(crate) async fn close(&mut self) -> Result<(), LockError> {
-        self.open = false;
+    pub(crate) async fn close(&self) -> Result<(), LockError> {
+        self.open.store(false, Ordering::Relaxed);
         self.engine.release(&self.lease).await
     }
 
@@ -127,7 +132,7 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if self.open {
+        if *self.open.get_mut() {
             self.engine.release_in_background(&self.lease);
         }
     }

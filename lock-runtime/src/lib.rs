@@ -98,5 +98,8 @@ pub use lock_macros::distributed_lock;
 /// What annotated functions expand into; no part of the API.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::site::{Call, FromLockError, KeyWriter, LockSite, run};
+    pub use crate::site::{
+        Call, CarriesLockError, FromLockError, GuardSlot, KeyWriter, LockSite, OnLost, or_else,
+        run, run_when, swallow,
+    };
 }

@@ -4,18 +4,20 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::Engine;
 use crate::engine::contender::{self, Request};
+use crate::engine::lease::Terms;
+use crate::engine::{Config, Engine};
 use crate::error::LockError;
 use crate::eventually::Eventually;
-use crate::guard::LockGuard;
+use crate::guard::{Acquiring, LockGuard};
 use crate::key;
-use crate::scope;
+use crate::scope::{self, OnLost};
 use crate::wait::Wait;
 
-/// The shortest lease: below it the margin for clock drift eats most of it.
+/// The shortest lease, and the shortest of what is measured like one: below it the margin for clock
+/// drift eats most of it.
 const SHORTEST_LEASE: Duration = Duration::from_millis(10);
-/// The longest lease.
+/// The longest.
 const LONGEST_LEASE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// A key and how it is to be locked; made by [`LockClient::lock`](crate::LockClient::lock).
@@ -51,26 +53,66 @@ pub struct Lock {
     engine: Arc<Engine>,
     /// Without the namespace.
     key: String,
-    wait: Option<Wait>,
-    lease: Option<Duration>,
+    options: Options,
+}
+
+/// What was asked for, unchecked; what is `None` is the client's to say.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Options {
+    pub(crate) wait: Option<Wait>,
+    pub(crate) lease: Option<Duration>,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
 }
 
 impl Lock {
     pub(crate) fn new(engine: Arc<Engine>, key: String) -> Self {
-        Self { engine, key, wait: None, lease: None }
+        Self { engine, key, options: Options::default() }
     }
 
     /// How long to wait for the lock: the whole budget of a call, with the store's hiccups inside
     /// it. A [`Duration`] of up to 7 days, zero for one try, or [`Wait::Forever`]. By default the
     /// client's, 30 s unless configured.
     pub fn wait(mut self, wait: impl Into<Wait>) -> Self {
-        self.wait = Some(wait.into());
+        self.options.wait = Some(wait.into());
         self
     }
 
     /// A fixed lease, from 10 ms to 7 days: the lock is not renewed, and is lost when it is over.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(lease);
+        self.options.lease = Some(lease);
+        self
+    }
+
+    /// Gives the lock up this long after the grant, from 10 ms to 7 days, although it could be
+    /// renewed: it is then lost. Not together with a fixed [`lease`](Self::lease), which says the
+    /// same. By default the client's, none unless configured.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.options.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Keeps the key taken until this long after the grant, up to 7 days, even if the lock is
+    /// released before, and even if this process is gone by then. For work that must not be done
+    /// twice by machines whose clocks differ a little, such as a job that all of them start at noon.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// let noon = client.lock("job:noon").min_hold(Duration::from_secs(60));
+    /// noon.run(async { /* a moment's work */ }).await?;
+    /// assert!(noon.try_acquire().await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn min_hold(mut self, min_hold: Duration) -> Self {
+        self.options.min_hold = Some(min_hold);
         self
     }
 
@@ -89,7 +131,7 @@ impl Lock {
     /// [`LockError::Denied`], [`LockError::Config`] and [`LockError::ShutDown`] at once, and
     /// [`LockError::Lost`] in a body whose own lock on this key is lost.
     pub async fn acquire(&self) -> Result<LockGuard, LockError> {
-        hold(&self.engine, &self.key, self.wait, self.lease).await
+        hold(&self.engine, &self.key, &self.options).await.map_err(|error| *error)
     }
 
     /// Tries once. `None` if somebody else has the lock. One round trip; two if it is busy.
@@ -115,11 +157,11 @@ impl Lock {
     /// # }
     /// ```
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>, LockError> {
-        let once = Some(Wait::For(Duration::ZERO));
-        match hold(&self.engine, &self.key, once, self.lease).await {
+        let once = Options { wait: Some(Wait::For(Duration::ZERO)), ..self.options };
+        match hold(&self.engine, &self.key, &once).await {
             Ok(guard) => Ok(Some(guard)),
-            Err(LockError::Busy { .. }) => Ok(None),
-            Err(error) => Err(error),
+            Err(error) if matches!(*error, LockError::Busy { .. }) => Ok(None),
+            Err(error) => Err(*error),
         }
     }
 
@@ -138,58 +180,84 @@ impl Lock {
     /// body was done.
     pub async fn run<F: Future>(&self, body: F) -> Result<F::Output, LockError> {
         let body = pin!(Some(body));
-        scope::run(hold(&self.engine, &self.key, self.wait, self.lease), body).await
+        let hold = hold(&self.engine, &self.key, &self.options);
+        scope::run(hold, OnLost::Abort, None, body).await
     }
 }
 
 /// [`Lock::acquire`], and what annotated functions call.
 ///
 /// Sharing an enclosing hold is done when this returns, and allocates nothing.
-pub(crate) fn hold(
-    engine: &Arc<Engine>,
-    key: &str,
-    wait: Option<Wait>,
-    lease: Option<Duration>,
-) -> Eventually<'static, Result<LockGuard, LockError>> {
+pub(crate) fn hold(engine: &Arc<Engine>, key: &str, options: &Options) -> Acquiring {
     let checked = || {
-        let wait = wait.map_or(Ok(engine.config().wait), Wait::check)?;
-        let lease = lease.map(check_lease).transpose()?;
+        let wait = options.wait.map_or(Ok(engine.config().wait), Wait::check)?;
+        let terms = options.terms(engine.config())?;
         let key = key::full(&engine.config().namespace, key)?;
         let shared = scope::enclosing(engine, &key)?;
-        Ok((key, wait, lease, shared))
+        Ok((key, wait, terms, shared))
     };
-    let (key, wait, lease, shared) = match checked() {
+    let (key, wait, terms, shared) = match checked() {
         Ok(checked) => checked,
-        Err(error) => return Eventually::ready(Err(error)),
+        Err(error) => return Eventually::ready(Err(Box::new(error))),
     };
-    let engine = Arc::clone(engine);
-    match (shared, lease) {
-        // A fixed lease that is shared has to last for the inner body too.
-        (Some(guard), Some(longer))
-            if longer > guard.remaining() && !guard.lease().is_renewed() =>
+    if let Some(guard) = shared {
+        return share(guard, &terms);
+    }
+    let (engine, request) = (Arc::clone(engine), Request { key: Arc::from(key), wait, terms });
+    Eventually::pending(async move {
+        let lease = contender::acquire(&engine, request).await?;
+        Ok(LockGuard::new(engine, lease, false))
+    })
+}
+
+/// Makes an enclosing hold last for the inner body too.
+fn share(guard: LockGuard, terms: &Terms) -> Acquiring {
+    if !terms.min_hold.is_zero() {
+        guard.lease().keep_for(terms.min_hold);
+    }
+    let longer = terms.term;
+    if terms.renewed || guard.lease().is_renewed() || longer <= guard.remaining() {
+        return Eventually::ready(Ok(guard));
+    }
+    Eventually::pending(async move {
+        guard.engine().extend(guard.lease(), longer).await?;
+        Ok(guard)
+    })
+}
+
+impl Options {
+    /// Checks them, and fills in what is the client's to say.
+    fn terms(&self, config: &Config) -> Result<Terms, LockError> {
+        let min_hold = self.min_hold.unwrap_or_default();
+        let min_span = Some(min_hold).filter(|min_hold| !min_hold.is_zero());
+        for (option, span) in
+            [("lease", self.lease), ("max_hold", self.max_hold), ("min_hold", min_span)]
         {
-            Eventually::pending(async move {
-                engine.extend(guard.lease(), longer).await?;
-                Ok(guard)
-            })
+            span.map_or(Ok(()), |span| check_span(option, span))?;
         }
-        (Some(guard), _) => Eventually::ready(Ok(guard)),
-        (None, _) => {
-            let request = Request { key: Arc::from(key), wait, lease };
-            Eventually::pending(async move {
-                let lease = contender::acquire(&engine, request).await?;
-                Ok(LockGuard::new(engine, lease, false))
-            })
+        if self.lease.is_some() && self.max_hold.is_some() {
+            let problem = "a fixed lease ends by itself; give `lease` or `max_hold`, not both";
+            return Err(LockError::Config { option: "max_hold", problem: problem.into() });
         }
+        if self.max_hold.is_some_and(|max_hold| min_hold > max_hold) {
+            let problem = "it is longer than `max_hold`".into();
+            return Err(LockError::Config { option: "min_hold", problem });
+        }
+        let max_hold = if self.lease.is_some() { None } else { self.max_hold.or(config.max_hold) };
+        Ok(Terms {
+            term: self.lease.unwrap_or(config.watchdog),
+            renewed: self.lease.is_none(),
+            max_hold,
+            min_hold,
+        })
     }
 }
 
-fn check_lease(lease: Duration) -> Result<Duration, LockError> {
-    if (SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) {
-        return Ok(lease);
+/// Checks what is measured like a lease.
+pub(crate) fn check_span(option: &'static str, span: Duration) -> Result<(), LockError> {
+    if (SHORTEST_LEASE..=LONGEST_LEASE).contains(&span) {
+        return Ok(());
     }
-    Err(LockError::Config {
-        option: "lease",
-        problem: format!("{lease:?} is not from {SHORTEST_LEASE:?} to {LONGEST_LEASE:?}"),
-    })
+    let problem = format!("{span:?} is not from {SHORTEST_LEASE:?} to {LONGEST_LEASE:?}");
+    Err(LockError::Config { option, problem })
 }

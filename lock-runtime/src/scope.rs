@@ -10,15 +10,15 @@
 //! and not each other's holds, so they exclude each other. A spawned task starts outside.
 
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
 use crate::engine::Engine;
 use crate::engine::lease::Lease;
 use crate::error::LockError;
-use crate::eventually::Eventually;
-use crate::guard::LockGuard;
+use crate::guard::{Acquiring, LockGuard};
 
 tokio::task_local! {
     /// The innermost hold around the code that is running.
@@ -60,24 +60,64 @@ pub(crate) fn enclosing(engine: &Arc<Engine>, key: &str) -> Result<Option<LockGu
     }
 }
 
+/// What a body does when its lock is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnLost {
+    /// It is dropped where it stands.
+    Abort,
+    /// It runs on; it can ask its guard.
+    Continue,
+}
+
+/// A place in the frame around a body, where the body finds its guard.
+#[derive(Debug, Default)]
+pub struct GuardSlot(OnceLock<LockGuard>);
+
+impl GuardSlot {
+    /// An empty place.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// The guard, if the lock was taken.
+    pub fn get(&self) -> Option<&LockGuard> {
+        self.0.get()
+    }
+
+    /// The guard, of a body that runs under its lock; in any other it would wait for ever.
+    pub async fn held(&self) -> &LockGuard {
+        match self.get() {
+            Some(guard) => guard,
+            None => std::future::pending().await,
+        }
+    }
+}
+
 /// Runs the body in `slot` as soon as and while `hold` is held, then releases it.
 ///
 /// The body's output is returned whatever becomes of the release. Empties the slot.
 pub(crate) async fn run<F: Future>(
-    hold: Eventually<'static, Result<LockGuard, LockError>>,
+    hold: Acquiring,
+    on_lost: OnLost,
+    place: Option<&GuardSlot>,
     slot: Pin<&mut Option<F>>,
 ) -> Result<F::Output, LockError> {
-    let mut guard = hold.await?;
+    let guard = match (hold.await.map_err(|error| *error)?, place) {
+        (guard, None) => Held::Here(guard),
+        (guard, Some(place)) => Held::InFrame(place.0.get_or_init(|| guard)),
+    };
     // Declared after the guard, so that it is dropped first wherever this future is dropped.
     let mut body = Body(slot);
     let outcome = {
         let lease = guard.lease();
-        let Some(future) = body.0.as_mut().as_pin_mut() else {
-            return Err(LockError::Config { option: "body", problem: "it was run before".into() });
-        };
+        let Some(future) = body.0.as_mut().as_pin_mut() else { return Err(run_before()) };
         let mut body = pin!(ENCLOSING.scope(frame(&guard), future));
         let mut lost = pin!(lease.lost());
         poll_fn(|cx| {
+            if on_lost == OnLost::Continue {
+                return body.as_mut().poll(cx).map(Ok);
+            }
             if let Some(loss) = lease.loss() {
                 return Poll::Ready(Err(loss));
             }
@@ -98,9 +138,24 @@ pub(crate) async fn run<F: Future>(
     if outcome.is_ok()
         && let Err(error) = guard.close().await
     {
-        tracing::warn!(key = guard.key(), %error, "the body is done, its release was not confirmed");
+        tracing::warn!(key = guard.key(), %error, "the body is done, its lock was not released");
     }
     outcome
+}
+
+/// Runs the body in `slot` without a lock. Empties the slot.
+pub(crate) async fn run_unlocked<F: Future>(
+    slot: Pin<&mut Option<F>>,
+) -> Result<F::Output, LockError> {
+    let mut body = Body(slot);
+    match body.0.as_mut().as_pin_mut() {
+        Some(body) => Ok(body.await),
+        None => Err(run_before()),
+    }
+}
+
+fn run_before() -> LockError {
+    LockError::Config { option: "body", problem: "it was run before".into() }
 }
 
 /// The chain inside the body: the same as outside for one that shares an enclosing hold.
@@ -111,6 +166,24 @@ fn frame(guard: &LockGuard) -> Arc<Frame> {
         outer => {
             let (engine, lease) = (Arc::clone(guard.engine()), Arc::clone(guard.lease()));
             Arc::new(Frame { engine, lease, outer })
+        }
+    }
+}
+
+/// The guard of a running body.
+enum Held<'a> {
+    Here(LockGuard),
+    /// Where the body finds it.
+    InFrame(&'a LockGuard),
+}
+
+impl Deref for Held<'_> {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        match self {
+            Self::Here(guard) => guard,
+            Self::InFrame(guard) => guard,
         }
     }
 }

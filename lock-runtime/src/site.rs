@@ -6,27 +6,35 @@ use std::pin::Pin;
 use std::time::Duration;
 
 pub use crate::key::KeyWriter;
+pub use crate::scope::{GuardSlot, OnLost};
 
 use crate::client::LockClient;
 use crate::error::LockError;
 use crate::eventually::Eventually;
 use crate::global;
-use crate::guard::LockGuard;
-use crate::lock;
+use crate::guard::Acquiring;
+use crate::lock::{self, Options};
 use crate::scope;
 use crate::wait::Wait;
 
-/// What is known of an annotated function when it is compiled.
+/// What is known of an annotated function when it is compiled. Options that are expressions come
+/// with each [`Call`].
 #[derive(Debug)]
 pub struct LockSite {
     /// The function's path.
     pub path: &'static str,
     /// The key's template, or the expression that makes the key.
     pub template: &'static str,
-    /// `wait`, if it is a literal.
+    /// `wait`
     pub wait: Option<Wait>,
-    /// `lease`, if it is a literal.
+    /// `lease`
     pub lease: Option<Duration>,
+    /// `max_hold`
+    pub max_hold: Option<Duration>,
+    /// `min_hold`
+    pub min_hold: Option<Duration>,
+    /// `on_lost`
+    pub on_lost: OnLost,
 }
 
 /// What is known of one call.
@@ -34,12 +42,16 @@ pub struct LockSite {
 pub struct Call {
     /// The key, or what is wrong with it.
     pub key: Result<String, LockError>,
-    /// `client`.
+    /// `client`
     pub client: Option<LockClient>,
     /// `wait`, if it is an expression.
     pub wait: Option<Duration>,
     /// `lease`, if it is an expression.
     pub lease: Option<Duration>,
+    /// `max_hold`, if it is an expression.
+    pub max_hold: Option<Duration>,
+    /// `min_hold`, if it is an expression.
+    pub min_hold: Option<Duration>,
 }
 
 /// Runs the body of an annotated function, which stands in its caller's frame, under its lock.
@@ -50,37 +62,95 @@ pub struct Call {
 pub fn run<F: Future>(
     site: &'static LockSite,
     call: Call,
+    place: Option<&GuardSlot>,
     body: Pin<&mut Option<F>>,
 ) -> impl Future<Output = Result<F::Output, LockError>> {
-    scope::run(hold(site, call), body)
+    scope::run(hold(site, call), site.on_lost, place, body)
 }
 
-fn hold(site: &'static LockSite, call: Call) -> Eventually<'static, Result<LockGuard, LockError>> {
-    let Call { key, client, wait, lease } = call;
+/// The same for a function with `when`: without a call it runs without a lock.
+///
+/// # Errors
+///
+/// As for [`run`].
+pub async fn run_when<F: Future>(
+    site: &'static LockSite,
+    call: Option<Call>,
+    place: Option<&GuardSlot>,
+    body: Pin<&mut Option<F>>,
+) -> Result<F::Output, LockError> {
+    match call {
+        Some(call) => run(site, call, place, body).await,
+        None => scope::run_unlocked(body).await,
+    }
+}
+
+fn hold(site: &'static LockSite, call: Call) -> Acquiring {
+    let Call { key, client, wait, lease, max_hold, min_hold } = call;
     let client = client.map_or_else(global::global, Ok);
     match (key, client) {
-        (Err(error), _) | (_, Err(error)) => Eventually::ready(Err(error)),
+        (Err(error), _) | (_, Err(error)) => Eventually::ready(Err(Box::new(error))),
         (Ok(key), Ok(client)) => {
-            let (wait, lease) = (wait.map(Wait::For).or(site.wait), lease.or(site.lease));
-            lock::hold(client.engine(), &key, wait, lease)
+            let options = Options {
+                wait: wait.map(Wait::For).or(site.wait),
+                lease: lease.or(site.lease),
+                max_hold: max_hold.or(site.max_hold),
+                min_hold: min_hold.or(site.min_hold),
+            };
+            lock::hold(client.engine(), &key, &options)
         }
+    }
+}
+
+/// Calls `or_else`. Here so that a closure's argument needs no type.
+pub fn or_else<R>(handle: impl FnOnce(LockError) -> R, error: LockError) -> R {
+    handle(error)
+}
+
+/// An error of a function that returns nothing and skips when it is busy: it has nowhere to go.
+pub fn swallow(site: &'static LockSite, error: &LockError) {
+    if matches!(error, LockError::Busy { .. }) {
+        tracing::debug!(function = site.path, %error, "skipped");
+    } else {
+        tracing::error!(function = site.path, %error, "not run to its end, and nobody is told");
     }
 }
 
 /// A function's return type that has room for a lock error.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot carry a `LockError`",
-    label = "a function with `#[distributed_lock]` returns a `Result` whose error can be made \
-             from a `LockError`",
-    note = "return `Result<_, E>` and write `impl From<LockError> for E`"
+    message = "`{Self}` has no room for a `LockError`",
+    label = "this is what the function returns when its lock is not to be had",
+    note = "return a `Result<_, E>` with `impl From<LockError> for E`",
+    note = "or say what to return instead: `#[distributed_lock(…, or_else = |error| …)]`"
 )]
 pub trait FromLockError {
     /// The value that the function returns when its lock was not taken or not kept.
     fn from_lock_error(error: LockError) -> Self;
 }
 
-impl<T, E: From<LockError>> FromLockError for Result<T, E> {
+impl<T, E: CarriesLockError> FromLockError for Result<T, E> {
     fn from_lock_error(error: LockError) -> Self {
-        Err(E::from(error))
+        Err(E::carry(error))
+    }
+}
+
+/// An error type that has room for a lock error.
+#[diagnostic::on_unimplemented(
+    message = "the error type `{Self}` has no room for a `LockError`",
+    label = "this is what the function returns when its lock is not to be had",
+    note = "write `impl From<LockError> for {Self}`; with `thiserror` that is a variant \
+            `Lock(#[from] LockError)`",
+    note = "or say what to return instead: `#[distributed_lock(…, or_else = |error| …)]`"
+)]
+pub trait CarriesLockError {
+    /// The error that carries it.
+    fn carry(error: LockError) -> Self;
+}
+
+// Otherwise the compiler speaks of `From`, and not of what to do.
+#[diagnostic::do_not_recommend]
+impl<E: From<LockError>> CarriesLockError for E {
+    fn carry(error: LockError) -> Self {
+        Self::from(error)
     }
 }

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::Engine;
 use super::backoff::Backoff;
 use super::gate::{Entry, News, Pass};
-use super::lease::{Lease, deadline};
+use super::lease::{Lease, Terms};
 use super::releaser::{Cause, Release};
 use crate::clock::BootInstant;
 use crate::error::{Holder, LockError};
@@ -44,8 +44,8 @@ pub(crate) struct Request {
     pub(crate) key: Arc<str>,
     /// Checked.
     pub(crate) wait: Wait,
-    /// A fixed lease, checked; else the client's, renewed.
-    pub(crate) lease: Option<Duration>,
+    /// Checked.
+    pub(crate) terms: Terms,
 }
 
 /// Takes the lock, or says why not. Dropping the future leaves nothing behind.
@@ -80,12 +80,10 @@ pub(crate) async fn acquire(
         waited: budget.waited(),
         cause: format!("the system gave no random numbers: {error}"),
     })?;
-    let term = request.lease.unwrap_or(engine.config().watchdog);
     let contender = Contender {
         engine,
         runtime: runtime.id(),
         request,
-        term,
         token,
         pass: Some(pass),
         in_flight: false,
@@ -99,7 +97,6 @@ struct Contender<'a> {
     /// Where its requests are sent from.
     runtime: runtime::Id,
     request: Request,
-    term: Duration,
     token: Token,
     /// Taken when the lock is granted.
     pass: Option<Pass>,
@@ -126,13 +123,16 @@ impl Contender<'_> {
             let sent = BootInstant::now();
             let answer = self.try_once(fresh, within).await;
             let sleep = match answer {
-                Ok(Attempt::Granted) if BootInstant::now() < deadline(sent, self.term) => {
+                Ok(Attempt::Granted) if BootInstant::now() < self.request.terms.deadline(sent) => {
                     return Ok(self.granted(sent));
                 }
                 Ok(Attempt::Granted) => {
                     // The store has it for us, and no time is left in it.
                     self.unanswered = true;
-                    let cause = format!("the answer came later than a lease of {:?}", self.term);
+                    let cause = format!(
+                        "the answer took longer than the lease of {:?}",
+                        self.request.terms.term
+                    );
                     known = Some(News::Trouble(cause));
                     backoff.pause()
                 }
@@ -173,7 +173,12 @@ impl Contender<'_> {
     /// One request. If it is dropped, or not answered, its effect is undone later on.
     async fn try_once(&mut self, fresh: bool, within: Duration) -> Result<Attempt, StoreError> {
         self.in_flight = true;
-        let claim = Claim { key: &self.request.key, token: &self.token, lease: self.term, fresh };
+        let claim = Claim {
+            key: &self.request.key,
+            token: &self.token,
+            lease: self.request.terms.in_store(),
+            fresh,
+        };
         let answer = self.engine.store().try_acquire(claim, within).await;
         self.in_flight = false;
         if let Err(error) = &answer {
@@ -220,8 +225,7 @@ impl Contender<'_> {
         let lease = Arc::new(Lease::new(
             Arc::clone(&self.request.key),
             self.token.clone(),
-            self.term,
-            self.request.lease.is_none(),
+            &self.request.terms,
             sent,
             self.pass.take(),
         ));
@@ -236,7 +240,9 @@ impl Drop for Contender<'_> {
             self.engine.keeper().release(Release {
                 key: Arc::clone(&self.request.key),
                 token: self.token.clone(),
-                gone_by: BootInstant::now().after(self.term),
+                gone_by: BootInstant::now().after(self.request.terms.in_store()),
+                // It was never granted.
+                kept_until: BootInstant::PAST,
                 cause: Cause::Unanswered(Some(self.runtime)),
                 pass: self.pass.take(),
             });

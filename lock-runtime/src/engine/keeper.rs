@@ -215,17 +215,22 @@ async fn run(shared: Arc<Shared>) {
 /// Renews some leases, each on its own, and plans what each of them needs next.
 async fn renew(shared: Arc<Shared>, mut leases: Vec<Arc<Lease>>) {
     let sent = BootInstant::now();
+    let mut terms = Vec::with_capacity(leases.len());
     // Ended ones are left out: nothing may extend what is being released.
-    leases.retain(|lease| lease.about_to_extend(sent));
-    let batch: Vec<Renewal<'_>> = leases
-        .iter()
-        .map(|lease| Renewal { key: lease.key(), token: lease.token(), lease: lease.term() })
+    leases.retain(|lease| {
+        let term = lease.about_to_extend(sent, None);
+        terms.extend(term);
+        term.is_some()
+    });
+    let renewals = leases.iter().zip(terms);
+    let batch: Vec<Renewal<'_>> = renewals
+        .map(|(lease, term)| Renewal { key: lease.key(), token: lease.token(), lease: term })
         .collect();
     let answers = shared.store.renew(&batch).await;
-    for ((lease, renewal), answer) in leases.iter().zip(&batch).zip(answers) {
+    for (lease, answer) in leases.iter().zip(answers) {
         match answer {
             Ok(Renewed::Extended) => {
-                let failures = lease.extended(sent, renewal.lease);
+                let failures = lease.extended(sent, None);
                 if failures > 0 {
                     tracing::info!(key = lease.key(), failures, "renewal works again");
                 }
@@ -239,7 +244,7 @@ async fn renew(shared: Arc<Shared>, mut leases: Vec<Arc<Lease>>) {
                 let failures = lease.failed();
                 let left = lease.deadline().since(BootInstant::now());
                 tracing::warn!(key = lease.key(), %error, failures, ?left, "renewal failed");
-                shared.watchdog.retry(lease, retry_pause(renewal.lease, failures));
+                shared.watchdog.retry(lease, retry_pause(lease.term(), failures));
             }
         }
     }
@@ -261,6 +266,7 @@ impl Shared {
                 key: Arc::clone(lease.shared_key()),
                 token: lease.token().clone(),
                 gone_by: lease.gone_by(),
+                kept_until: lease.kept_until(),
                 cause: Cause::Ended,
                 pass: None,
             });

@@ -29,6 +29,8 @@ pub(crate) struct Lease {
     /// Renewed by the watchdog until it ends; else fixed.
     renewed: bool,
     granted: BootInstant,
+    /// When it is given up although it could be renewed.
+    max_until: Option<BootInstant>,
     /// The deadline; `PAST` once the lease has ended. Only changed with `state` locked.
     valid_until: AtomicU64,
     state: Mutex<State>,
@@ -49,10 +51,39 @@ struct State {
     extended: BootInstant,
     /// When the key has expired by itself, whatever became of the requests that were sent.
     gone_by: BootInstant,
+    /// Until when the key is to stay in the store, even if the hold ends before.
+    kept_until: BootInstant,
     /// Renewals that failed in a row.
     failures: u32,
     /// The pass of the key; given back when the hold ends.
     pass: Option<Pass>,
+}
+
+/// How long a hold is to last.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    /// How long one grant or renewal lasts.
+    pub(crate) term: Duration,
+    /// Renewed by the watchdog until it ends; else fixed.
+    pub(crate) renewed: bool,
+    /// After how long it is given up although it could be renewed.
+    pub(crate) max_hold: Option<Duration>,
+    /// How long the key is to stay in the store from the grant on, even if the hold ends before.
+    pub(crate) min_hold: Duration,
+}
+
+impl Terms {
+    /// What the store is asked for: the key is to stay for the minimum even if nobody is left to
+    /// see to it.
+    pub(crate) fn in_store(&self) -> Duration {
+        self.term.max(self.min_hold)
+    }
+
+    /// Until when a grant that was asked for at `sent` is valid.
+    pub(crate) fn deadline(&self, sent: BootInstant) -> BootInstant {
+        let deadline = deadline(sent, self.term);
+        self.max_hold.map_or(deadline, |max_hold| deadline.min(sent.after(max_hold)))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,23 +107,24 @@ impl Lease {
     pub(crate) fn new(
         key: Arc<str>,
         token: Token,
-        term: Duration,
-        renewed: bool,
+        terms: &Terms,
         sent: BootInstant,
         pass: Option<Pass>,
     ) -> Self {
         Self {
             key,
             token,
-            renewed,
+            renewed: terms.renewed,
             granted: sent,
-            valid_until: AtomicU64::new(deadline(sent, term).as_nanos()),
+            max_until: terms.max_hold.map(|max_hold| sent.after(max_hold)),
+            valid_until: AtomicU64::new(terms.deadline(sent).as_nanos()),
             state: Mutex::new(State {
                 phase: Phase::Held,
                 holds: 1,
-                term,
+                term: terms.term,
                 extended: sent,
-                gone_by: sent.after(term),
+                gone_by: sent.after(terms.in_store()),
+                kept_until: sent.after(terms.min_hold),
                 failures: 0,
                 pass,
             }),
@@ -166,7 +198,13 @@ impl Lease {
 
     /// What it means for this lease that its deadline has passed.
     pub(crate) fn overdue(&self) -> LostReason {
-        if self.renewed { LostReason::RenewalFailed } else { LostReason::LeaseOver }
+        if self.max_until.is_some_and(|max_until| BootInstant::now() >= max_until) {
+            LostReason::MaxHold
+        } else if self.renewed {
+            LostReason::RenewalFailed
+        } else {
+            LostReason::LeaseOver
+        }
     }
 
     /// How long ago it was granted.
@@ -207,34 +245,50 @@ impl Lease {
         Leave::Release(state.pass.take())
     }
 
-    /// A request that may extend it is about to be sent. False if it has ended: then none may be.
-    pub(crate) fn about_to_extend(&self, now: BootInstant) -> bool {
+    /// A request that may extend it is about to be sent; returns for how long to ask. `None` if it
+    /// has ended: then none may be sent. With `term`, it is to last for that long from now on.
+    pub(crate) fn about_to_extend(
+        &self,
+        now: BootInstant,
+        term: Option<Duration>,
+    ) -> Option<Duration> {
         let mut state = self.state();
-        let held = state.phase == Phase::Held;
-        if held {
-            let gone_by = now.after(state.term);
-            state.gone_by = state.gone_by.max(gone_by);
+        if state.phase != Phase::Held {
+            return None;
         }
-        held
+        let asked = term.unwrap_or(state.term).max(state.kept_until.since(now));
+        state.gone_by = state.gone_by.max(now.after(asked));
+        Some(asked)
     }
 
-    /// The same, for a request that gives it another term.
-    pub(crate) fn about_to_last(&self, now: BootInstant, term: Duration) -> bool {
-        let held = self.about_to_extend(now);
-        let mut state = self.state();
-        state.gone_by = state.gone_by.max(now.after(term));
-        held
-    }
-
-    /// A request sent at `sent` has extended it to `term`. Returns how many had failed before.
-    pub(crate) fn extended(&self, sent: BootInstant, term: Duration) -> u32 {
+    /// A request sent at `sent` has extended it, by its term or by a new one. Returns how many had
+    /// failed before.
+    pub(crate) fn extended(&self, sent: BootInstant, term: Option<Duration>) -> u32 {
         let mut state = self.state();
         if state.phase == Phase::Held {
-            state.term = term;
+            state.term = term.unwrap_or(state.term);
             state.extended = sent;
-            self.valid_until.store(deadline(sent, term).as_nanos(), Ordering::Release);
+            let deadline = deadline(sent, state.term);
+            let deadline = self.max_until.map_or(deadline, |max_until| deadline.min(max_until));
+            self.valid_until.store(deadline.as_nanos(), Ordering::Release);
         }
         std::mem::take(&mut state.failures)
+    }
+
+    /// The key is to stay for this long from now on, even if the hold ends before.
+    pub(crate) fn keep_for(&self, min_hold: Duration) {
+        let mut state = self.state();
+        state.kept_until = state.kept_until.max(BootInstant::now().after(min_hold));
+    }
+
+    /// Until when the key is to stay in the store, even if the hold ends before.
+    pub(crate) fn kept_until(&self) -> BootInstant {
+        self.state().kept_until
+    }
+
+    /// Whether renewing it would make it last longer.
+    pub(crate) fn can_be_renewed(&self) -> bool {
+        self.renewed && self.max_until.is_none_or(|max_until| self.deadline() < max_until)
     }
 
     /// A renewal failed. Returns how many have in a row.
@@ -282,11 +336,16 @@ mod tests {
     const TERM: Duration = Duration::from_secs(10);
 
     fn lease(sent: BootInstant, renewed: bool) -> (Arc<Gates>, Lease) {
+        let terms = Terms { term: TERM, renewed, max_hold: None, min_hold: Duration::ZERO };
+        granted(sent, &terms)
+    }
+
+    fn granted(sent: BootInstant, terms: &Terms) -> (Arc<Gates>, Lease) {
         let gates = Arc::new(Gates::default());
         let key: Arc<str> = Arc::from("k");
         let Entry::Open(pass) = gates.enter(&key) else { panic!("free") };
         let token = Token::random().expect("randomness");
-        (gates, Lease::new(key, token, TERM, renewed, sent, Some(pass)))
+        (gates, Lease::new(key, token, terms, sent, Some(pass)))
     }
 
     #[test]
@@ -305,11 +364,11 @@ mod tests {
         let sent = BootInstant::now();
         let (_gates, lease) = lease(sent, true);
         let again = sent.after(TERM / 3);
-        assert!(lease.about_to_extend(again));
+        assert_eq!(lease.about_to_extend(again, None), Some(TERM));
         assert_eq!(lease.gone_by(), again.after(TERM), "from here on it may have been extended");
         lease.failed();
         assert_eq!(lease.failed(), 2);
-        assert_eq!(lease.extended(again, TERM), 2);
+        assert_eq!(lease.extended(again, None), 2);
         assert_eq!(lease.deadline(), deadline(again, TERM));
         assert_eq!(lease.failed(), 1, "a success starts the count anew");
     }
@@ -332,11 +391,10 @@ mod tests {
     fn nothing_extends_what_was_released() {
         let sent = BootInstant::now();
         let (_gates, lease) = lease(sent, true);
-        let in_flight = lease.about_to_extend(sent);
-        assert!(in_flight);
+        assert!(lease.about_to_extend(sent, None).is_some());
         drop(lease.leave());
-        assert!(!lease.about_to_extend(sent));
-        lease.extended(BootInstant::now(), TERM);
+        assert!(lease.about_to_extend(sent, None).is_none());
+        lease.extended(BootInstant::now(), None);
         assert!(!lease.is_valid(BootInstant::now()));
     }
 
@@ -363,6 +421,31 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn a_maximum_bounds_every_extension() {
+        let (sent, max_hold) = (BootInstant::now(), TERM * 3 / 2);
+        let terms =
+            Terms { term: TERM, renewed: true, max_hold: Some(max_hold), min_hold: Duration::ZERO };
+        let (_gates, lease) = granted(sent, &terms);
+        assert!(lease.can_be_renewed());
+        lease.extended(sent.after(TERM), None);
+        assert_eq!(lease.deadline(), sent.after(max_hold));
+        assert!(!lease.can_be_renewed());
+    }
+
+    #[test]
+    fn a_minimum_is_asked_for_with_every_request() {
+        let (sent, min_hold) = (BootInstant::now(), TERM * 2);
+        let terms = Terms { term: TERM, renewed: true, max_hold: None, min_hold };
+        let (_gates, lease) = granted(sent, &terms);
+        assert_eq!(terms.in_store(), min_hold);
+        assert_eq!(lease.deadline(), deadline(sent, TERM), "for the holder it changes nothing");
+        assert_eq!(lease.gone_by(), sent.after(min_hold));
+        let asked = lease.about_to_extend(sent.after(TERM / 2), None);
+        assert_eq!(asked, Some(min_hold - TERM / 2));
+        assert_eq!(lease.about_to_extend(sent.after(min_hold), None), Some(TERM));
     }
 
     #[tokio::test]

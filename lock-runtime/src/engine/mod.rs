@@ -37,6 +37,8 @@ pub(crate) struct Config {
     pub(crate) namespace: String,
     /// The lease of locks that name none; renewed at a third of it.
     pub(crate) watchdog: Duration,
+    /// After how long renewed locks that do not say otherwise are given up.
+    pub(crate) max_hold: Option<Duration>,
     /// The wait of locks that name none.
     pub(crate) wait: Wait,
     /// How long the store may take for one answer.
@@ -108,7 +110,8 @@ impl Engine {
             return lease.loss().map_or(Ok(()), Err);
         };
         let started = BootInstant::now();
-        let answer = self.store.release(lease.key(), lease.token(), Lane::Caller).await;
+        let keep = lease.kept_until().since(started);
+        let answer = self.store.release(lease.key(), lease.token(), keep, Lane::Caller).await;
         unfinished.open = answer.is_err();
         match answer {
             Ok(Released::Freed) => Ok(()),
@@ -140,12 +143,12 @@ impl Engine {
     /// Makes a fixed lease last for `term` from now. One round trip.
     pub(crate) async fn extend(&self, lease: &Arc<Lease>, term: Duration) -> Result<(), LockError> {
         let sent = BootInstant::now();
-        if lease.about_to_last(sent, term) {
-            let renewal = [Renewal { key: lease.key(), token: lease.token(), lease: term }];
+        if let Some(asked) = lease.about_to_extend(sent, Some(term)) {
+            let renewal = [Renewal { key: lease.key(), token: lease.token(), lease: asked }];
             let answer = self.store.renew(&renewal).await.into_iter().next();
             match answer {
                 Some(Ok(Renewed::Extended)) => {
-                    lease.extended(sent, term);
+                    lease.extended(sent, Some(term));
                     self.keeper.replan(lease);
                 }
                 Some(Ok(Renewed::Gone)) => self.keeper.lose(lease, LostReason::Gone),
@@ -201,6 +204,7 @@ impl Drop for Unfinished<'_> {
                 key: Arc::clone(self.lease.shared_key()),
                 token: self.lease.token().clone(),
                 gone_by: self.lease.gone_by(),
+                kept_until: self.lease.kept_until(),
                 cause: Cause::Ended,
                 pass: self.pass.take(),
             });

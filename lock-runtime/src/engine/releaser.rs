@@ -35,6 +35,8 @@ pub(crate) struct Release {
     pub(crate) token: Token,
     /// When the key has expired by itself.
     pub(crate) gone_by: BootInstant,
+    /// Until when the key is to stay, so that it is left to expire instead.
+    pub(crate) kept_until: BootInstant,
     pub(crate) cause: Cause,
     /// Given back after the first try, whatever came of it: from then on others of this process
     /// can do no worse by trying for themselves.
@@ -110,7 +112,8 @@ impl Release {
     }
 
     async fn try_once(&self, store: &dyn LockStore) -> Result<Released, StoreError> {
-        let on = |lane| store.release(&self.key, &self.token, lane);
+        let keep = self.kept_until.since(BootInstant::now());
+        let on = |lane| store.release(&self.key, &self.token, keep, lane);
         match self.cause {
             Cause::Ended | Cause::Unanswered(None) => on(Lane::Keeper).await,
             Cause::Unanswered(Some(runtime)) => {
@@ -134,7 +137,8 @@ mod tests {
 
     fn release(token: &Token, cause: Cause) -> Release {
         let gone_by = BootInstant::now().after(LEASE);
-        Release { key: Arc::from("k"), token: token.clone(), gone_by, cause, pass: None }
+        let (key, token, kept_until) = (Arc::from("k"), token.clone(), BootInstant::PAST);
+        Release { key, token, gone_by, kept_until, cause, pass: None }
     }
 
     async fn acquire(store: &dyn LockStore, token: &Token) -> Result<Attempt, StoreError> {

@@ -7,6 +7,7 @@ use tokio::time::{sleep, timeout};
 
 use super::contender::{Request, acquire};
 use super::keeper::Settled;
+use super::lease::Terms;
 use super::*;
 use crate::store::faulty::{Fault, FaultyStore};
 use crate::store::{Attempt, Claim, MemoryStore, Token};
@@ -18,6 +19,7 @@ fn engine() -> (Arc<FaultyStore>, Arc<Engine>) {
     let config = Config {
         namespace: String::new(),
         watchdog: LEASE,
+        max_hold: None,
         wait: Wait::For(LEASE * 10),
         response_timeout: LEASE / 3,
     };
@@ -26,7 +28,13 @@ fn engine() -> (Arc<FaultyStore>, Arc<Engine>) {
 }
 
 fn request(lease: Option<Duration>) -> Request {
-    Request { key: Arc::from("k"), wait: Wait::For(LEASE * 10), lease }
+    let terms = Terms {
+        term: lease.unwrap_or(LEASE),
+        renewed: lease.is_none(),
+        max_hold: None,
+        min_hold: Duration::ZERO,
+    };
+    Request { key: Arc::from("k"), wait: Wait::For(LEASE * 10), terms }
 }
 
 /// Whether the key is to be had in the store itself.
@@ -35,7 +43,7 @@ async fn is_free(store: &FaultyStore) -> bool {
     let claim = Claim { key: "k", token: &token, lease: LEASE, fresh: true };
     let free = store.try_acquire(claim, LEASE).await == Ok(Attempt::Granted);
     if free {
-        store.release("k", &token, Lane::Keeper).await.expect("up");
+        store.release("k", &token, Duration::ZERO, Lane::Keeper).await.expect("up");
     }
     free
 }

@@ -152,7 +152,7 @@ impl Schedule {
     /// Puts a lease where it is due next, counted from its last extension.
     fn plan(&mut self, lease: &Arc<Lease>, now: BootInstant) -> BootInstant {
         let deadline = lease.deadline();
-        if !lease.is_renewed() {
+        if !lease.can_be_renewed() {
             self.put(lease, deadline, Next::Expire);
             return deadline;
         }
@@ -189,6 +189,7 @@ pub(crate) fn retry_pause(term: Duration, failures: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::super::gate::{Entry as GateEntry, Gates};
+    use super::super::lease::Terms;
     use super::*;
     use crate::error::LostReason;
     use crate::store::Token;
@@ -199,7 +200,8 @@ mod tests {
         let key: Arc<str> = Arc::from(name);
         let GateEntry::Open(pass) = Arc::new(Gates::default()).enter(&key) else { panic!("free") };
         let token = Token::random().expect("randomness");
-        Arc::new(Lease::new(key, token, TERM, renewed, BootInstant::now(), Some(pass)))
+        let terms = Terms { term: TERM, renewed, max_hold: None, min_hold: Duration::ZERO };
+        Arc::new(Lease::new(key, token, &terms, BootInstant::now(), Some(pass)))
     }
 
     #[test]
@@ -219,8 +221,8 @@ mod tests {
         watchdog.watch(&lease);
         let sent = BootInstant::now().after(TERM / 3);
         assert_eq!(watchdog.due(sent).renew.len(), 1);
-        lease.about_to_extend(sent);
-        lease.extended(sent, TERM);
+        lease.about_to_extend(sent, None);
+        lease.extended(sent, None);
         watchdog.replan(&lease);
         assert!(watchdog.due(sent.after(TERM / 4)).renew.is_empty());
         assert_eq!(watchdog.due(sent.after(TERM / 3)).renew.len(), 1);
@@ -273,7 +275,7 @@ mod tests {
         let leases: Vec<_> = (0..100).map(|_| lease("k", true)).collect();
         let start = BootInstant::now();
         for (n, lease) in (0_u32..).zip(&leases) {
-            lease.extended(start.after(TERM * n / 100), TERM);
+            lease.extended(start.after(TERM * n / 100), None);
             watchdog.watch(lease);
         }
         let mut batches = 0;
@@ -295,7 +297,7 @@ mod tests {
         assert!(watchdog.watch(&one));
         watchdog.due(BootInstant::now());
         assert!(!watchdog.watch(&two), "due later than what it sleeps for");
-        short.extended(BootInstant::now(), TERM / 10);
+        short.extended(BootInstant::now(), Some(TERM / 10));
         assert!(watchdog.watch(&short));
     }
 

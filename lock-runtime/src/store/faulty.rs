@@ -120,10 +120,11 @@ impl LockStore for FaultyStore {
         &'a self,
         key: &'a str,
         token: &'a Token,
+        keep: Duration,
         lane: Lane,
     ) -> Eventually<'a, Result<Released, StoreError>> {
         let fault = self.releases.lock().expect("test").pop_front();
-        Eventually::pending(meet(fault, move || self.inner.release(key, token, lane)))
+        Eventually::pending(meet(fault, move || self.inner.release(key, token, keep, lane)))
     }
 
     fn subscribe(&self, key: &str) -> Subscription {

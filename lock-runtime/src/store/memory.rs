@@ -99,10 +99,14 @@ impl Keys {
         }
     }
 
-    fn release(&mut self, key: &str, token: &Token, now: BootInstant) -> Released {
+    fn release(&mut self, key: &str, token: &Token, keep: Duration, now: BootInstant) -> Released {
         match self.live(key, now) {
             Some(entry) if entry.token == *token => {
-                self.entries.remove(key);
+                if keep.is_zero() {
+                    self.entries.remove(key);
+                } else {
+                    entry.expires = now.after(keep);
+                }
                 Released::Freed
             }
             _ => Released::NotOurs,
@@ -141,10 +145,11 @@ impl LockStore for MemoryStore {
         &'a self,
         key: &'a str,
         token: &'a Token,
+        keep: Duration,
         _lane: Lane,
     ) -> Eventually<'a, Result<Released, StoreError>> {
-        let released = self.keys().release(key, token, BootInstant::now());
-        if released == Released::Freed {
+        let released = self.keys().release(key, token, keep, BootInstant::now());
+        if released == Released::Freed && keep.is_zero() {
             self.wake_ups.wake(key);
         }
         Eventually::ready(Ok(released))
@@ -199,11 +204,21 @@ mod tests {
         keys.try_acquire(claim("k", &one), start);
         let foreign = Renewal { key: "k", token: &two, lease: LEASE };
         assert_eq!(keys.renew(&foreign, start), Renewed::Taken);
-        assert_eq!(keys.release("k", &two, start), Released::NotOurs);
-        assert_eq!(keys.release("k", &one, start), Released::Freed);
+        assert_eq!(keys.release("k", &two, Duration::ZERO, start), Released::NotOurs);
+        assert_eq!(keys.release("k", &one, Duration::ZERO, start), Released::Freed);
         let stale = Renewal { key: "k", token: &one, lease: LEASE };
         assert_eq!(keys.renew(&stale, start), Renewed::Gone);
-        assert_eq!(keys.release("k", &one, start), Released::NotOurs);
+        assert_eq!(keys.release("k", &one, Duration::ZERO, start), Released::NotOurs);
+    }
+
+    #[test]
+    fn a_key_that_is_to_be_kept_expires_instead() {
+        let (mut keys, start, one, two) = (keys(), BootInstant::now(), token(), token());
+        keys.try_acquire(claim("k", &one), start);
+        assert_eq!(keys.release("k", &one, LEASE / 2, start), Released::Freed);
+        assert_eq!(keys.try_acquire(claim("k", &two), start), Attempt::Busy(Some(LEASE / 2)));
+        let later = start.after(LEASE / 2);
+        assert_eq!(keys.try_acquire(claim("k", &two), later), Attempt::Granted);
     }
 
     #[test]

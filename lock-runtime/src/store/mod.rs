@@ -47,11 +47,13 @@ pub(crate) trait LockStore: Send + Sync + 'static {
         batch: &'a [Renewal<'a>],
     ) -> Eventually<'a, Vec<Result<Renewed, StoreError>>>;
 
-    /// Frees the key if `token` has it, and wakes one waiter of every waiting process.
+    /// Frees the key if `token` has it, and wakes one waiter of every waiting process. Unless it is
+    /// to be kept: then it expires after `keep`.
     fn release<'a>(
         &'a self,
         key: &'a str,
         token: &'a Token,
+        keep: Duration,
         lane: Lane,
     ) -> Eventually<'a, Result<Released, StoreError>>;
 
@@ -103,6 +105,7 @@ pub(crate) enum Renewed {
 /// The answer to a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Released {
+    /// The key is free, or will be after the time for which it was to be kept.
     Freed,
     /// The key was gone or somebody else's; it was left alone.
     NotOurs,

@@ -148,10 +148,16 @@ impl RedisStore {
         Ok(replies.into_iter().map(|reply| Ok(renewed(reply))).collect())
     }
 
-    async fn free(&self, key: &str, token: &Token, lane: Lane) -> Result<Released, StoreError> {
+    async fn free(
+        &self,
+        key: &str,
+        token: &Token,
+        keep: Duration,
+        lane: Lane,
+    ) -> Result<Released, StoreError> {
         let channel = channel(key);
         let args = |call: &mut Cmd| {
-            call.arg(1).arg(key).arg(token.as_bytes()).arg(&channel);
+            call.arg(1).arg(key).arg(token.as_bytes()).arg(&channel).arg(milliseconds(keep));
         };
         match self.link(lane)?.run(&script::RELEASE, args, self.response_timeout).await? {
             0_i64 => Ok(Released::NotOurs),
@@ -189,9 +195,10 @@ impl LockStore for RedisStore {
         &'a self,
         key: &'a str,
         token: &'a Token,
+        keep: Duration,
         lane: Lane,
     ) -> Eventually<'a, Result<Released, StoreError>> {
-        Eventually::pending(self.free(key, token, lane))
+        Eventually::pending(self.free(key, token, keep, lane))
     }
 
     fn subscribe(&self, key: &str) -> Subscription {

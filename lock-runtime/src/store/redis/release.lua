@@ -1,8 +1,13 @@
 -- Frees a lock if its owner still has it, and wakes one waiter of every waiting process.
 -- KEYS[1] the lock   ARGV[1] owner token   ARGV[2] wake-up channel
+-- ARGV[3] for how many ms it is to stay taken all the same: then it expires by itself
 -- Replies: 0, it was not ours and was left alone; else 1 + the number of processes told.
 if redis.pcall('get', KEYS[1]) ~= ARGV[1] then
   return 0
+end
+if tonumber(ARGV[3]) > 0 then
+  redis.call('pexpire', KEYS[1], ARGV[3])
+  return 1
 end
 redis.call('del', KEYS[1])
 -- A user who may not publish still releases; waiters then find out by their safety poll.
