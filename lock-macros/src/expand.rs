@@ -16,18 +16,22 @@ pub(crate) fn distributed_lock(args: TokenStream, item: &TokenStream) -> TokenSt
         Ok(function) => function,
         Err(error) => return rejected(item, not_a_function(item, error)),
     };
-    let arguments = function.arguments();
-    let misuse = check(&function).err();
-    match (args::parse(args, &arguments), misuse) {
-        (Ok(args), None) => match check_output(&args, &function) {
-            Ok(()) => expand(&args, &function),
-            Err(errors) => rejected(&function, errors),
-        },
-        (Ok(_), Some(errors)) => rejected(&function, errors),
-        (Err(errors), None) => rejected(&function, errors),
-        (Err(more), Some(mut errors)) => {
-            errors.combine(more);
-            rejected(&function, errors)
+    let mut errors = check(&function).err();
+    match args::parse(args, &function.arguments()) {
+        Ok(args) => {
+            // What a function returns matters only if it is one that can be annotated at all.
+            errors = errors.or_else(|| check_output(&args, &function).err());
+            match errors {
+                None => expand(&args, &function),
+                Some(errors) => rejected(&function, errors),
+            }
+        }
+        Err(more) => {
+            let errors = errors.into_iter().chain([more]).reduce(|mut all, more| {
+                all.combine(more);
+                all
+            });
+            errors.map_or_else(|| function.to_token_stream(), |errors| rejected(&function, errors))
         }
     }
 }
@@ -128,9 +132,10 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
                 (ReturnType::Type(_, output), Kind::Boxed) => Some(quote!(-> #output)),
                 _ => None,
             };
+            let body = quiet_rebindings(body.to_token_stream());
             let (slots, body) = match bind_guard(args, &names) {
-                None => (None, body.to_token_stream()),
-                Some(guard) => match into_async_block(body.to_token_stream(), &guard) {
+                None => (None, body),
+                Some(guard) => match into_async_block(body, &guard) {
                     Ok(body) => (Some(shared_slot(&runtime, &names)), body),
                     Err(error) => return rejected(function, error),
                 },
@@ -159,6 +164,36 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
             #block
         }
     }
+}
+
+/// `#[async_trait]` binds each argument anew in its async block, `let id = id;`, which is reported as
+/// unused if only the key uses it. Those statements, and no others, are exempted.
+fn quiet_rebindings(tokens: TokenStream) -> TokenStream {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut quiet = TokenStream::new();
+    for (at, token) in tokens.iter().enumerate() {
+        if let [
+            TokenTree::Ident(a),
+            TokenTree::Ident(b),
+            TokenTree::Punct(c),
+            TokenTree::Ident(d),
+            ..,
+        ] = &tokens[at..]
+            && (a == "let" && c.as_char() == '=' && b == d)
+        {
+            quiet.extend(quote!(#[allow(unused_variables)]));
+        }
+        quiet.extend([match token {
+            TokenTree::Group(group) => {
+                let inner = quiet_rebindings(group.stream());
+                let mut replaced = Group::new(group.delimiter(), inner);
+                replaced.set_span(group.span());
+                TokenTree::Group(replaced)
+            }
+            token => token.clone(),
+        }]);
+    }
+    quiet
 }
 
 /// Names of our own never meet the user's.
@@ -204,14 +239,17 @@ fn locked(args: &Args, function: &Function, runtime: &TokenStream, names: &Names
 fn failed(args: &Args, function: &Function, runtime: &TokenStream, names: &Names) -> TokenStream {
     let Names { site, error, .. } = names;
     // Where the return type has no room for a lock error, the compiler points at it.
-    let output = function.output().map_or_else(Span::call_site, |output| output.span());
+    let output = function.output().map_or_else(Span::call_site, Spanned::span);
     let at_output = respanned(runtime, output);
     let convert = quote_spanned! {output=>
         #at_output::__private::FromLockError::from_lock_error(#error)
     };
     match &args.on_failure {
         OnFailure::Return => convert,
-        OnFailure::OrElse(handler) => quote!(#runtime::__private::or_else(#handler, #error)),
+        OnFailure::OrElse(handler) => {
+            let at_handler = respanned(runtime, handler.span());
+            quote_spanned!(handler.span()=> #at_handler::__private::or_else(#handler, #error))
+        }
         OnFailure::OnBusy(value) if returns_nothing(function) => quote! {{
             #runtime::__private::swallow(&#site, &#error);
             #value
@@ -415,7 +453,7 @@ fn call(args: &Args, runtime: &TokenStream) -> TokenStream {
 
 fn optional(value: Option<TokenStream>) -> TokenStream {
     match value {
-        Some(value) => quote!(::core::option::Option::Some(#value)),
+        Some(value) => quote_spanned!(value.span()=> ::core::option::Option::Some(#value)),
         None => quote!(::core::option::Option::None),
     }
 }

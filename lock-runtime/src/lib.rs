@@ -93,6 +93,7 @@ pub use lock::Lock;
 pub use wait::Wait;
 
 #[cfg(feature = "macros")]
+#[doc = include_str!("attribute.md")]
 pub use lock_macros::distributed_lock;
 
 /// What annotated functions expand into; no part of the API.

@@ -444,7 +444,7 @@ mod tests {
         assert_eq!(lease.deadline(), deadline(sent, TERM), "for the holder it changes nothing");
         assert_eq!(lease.gone_by(), sent.after(min_hold));
         let asked = lease.about_to_extend(sent.after(TERM / 2), None);
-        assert_eq!(asked, Some(min_hold - TERM / 2));
+        assert_eq!(asked, Some(TERM * 3 / 2));
         assert_eq!(lease.about_to_extend(sent.after(min_hold), None), Some(TERM));
     }
 

@@ -1,0 +1,279 @@
+//! The kinds of functions that the attribute goes on, and the attributes that it stands beside.
+
+use std::fmt::Display;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use lock_runtime::{LockClient, LockError, distributed_lock, with_client};
+
+use crate::support::LEASE;
+
+/// Whether the key is held, seen from outside.
+async fn is_held(client: &LockClient, key: &str) -> bool {
+    let lock = client.lock(key);
+    let tried = tokio::spawn(async move { lock.try_acquire().await.map(|guard| guard.is_none()) });
+    tried.await.expect("no panic").expect("memory")
+}
+
+#[async_trait::async_trait]
+trait Orders: Send + Sync {
+    async fn pay(&self, id: u64, text: String) -> Result<bool, LockError>;
+
+    #[distributed_lock(key = "default:<id>", client = self.locks())]
+    async fn by_default(&self, id: u64) -> Result<bool, LockError> {
+        Ok(is_held(self.locks(), "default:7").await)
+    }
+
+    fn locks(&self) -> &LockClient;
+}
+
+struct Shop {
+    locks: LockClient,
+    name: String,
+}
+
+#[async_trait::async_trait]
+impl Orders for Shop {
+    #[distributed_lock(key = "<self.name>:<id>", client = self.locks, wait = "0s", guard = guard)]
+    async fn pay(&self, id: u64, text: String) -> Result<bool, LockError> {
+        assert_eq!(guard.key(), "shop:7");
+        tokio::task::yield_now().await;
+        if text.is_empty() {
+            return Ok(false);
+        }
+        Ok(is_held(&self.locks, "shop:7").await)
+    }
+
+    fn locks(&self) -> &LockClient {
+        &self.locks
+    }
+}
+
+fn shop() -> Shop {
+    Shop { locks: LockClient::memory(), name: "shop".into() }
+}
+
+#[tokio::test]
+async fn async_trait_impls_and_default_methods() {
+    let orders: Box<dyn Orders> = Box::new(shop());
+    assert_eq!(orders.pay(7, "x".into()).await, Ok(true));
+    assert_eq!(orders.pay(7, String::new()).await, Ok(false), "an early return");
+    assert!(!is_held(orders.locks(), "shop:7").await, "released, although the body saw its guard");
+    assert_eq!(orders.by_default(7).await, Ok(true));
+    let _held = orders.locks().lock("shop:7").acquire().await.expect("free");
+    assert!(matches!(orders.pay(7, "x".into()).await, Err(LockError::Busy { .. })));
+}
+
+trait Native {
+    async fn native(&self, id: u64) -> Result<bool, LockError>;
+
+    fn desugared(&self, id: u64) -> impl Future<Output = Result<bool, LockError>> + Send;
+}
+
+impl Native for Shop {
+    #[distributed_lock(key = "native:<id>", client = self.locks)]
+    async fn native(&self, id: u64) -> Result<bool, LockError> {
+        Ok(is_held(&self.locks, "native:7").await)
+    }
+
+    #[distributed_lock(key = "native:<id>", client = self.locks, guard = guard)]
+    fn desugared(&self, id: u64) -> impl Future<Output = Result<bool, LockError>> + Send {
+        async move { Ok(guard.is_held() && is_held(&self.locks, "native:7").await) }
+    }
+}
+
+#[tokio::test]
+async fn async_functions_in_traits() {
+    assert_eq!(shop().native(7).await, Ok(true));
+    assert_eq!(shop().desugared(7).await, Ok(true));
+}
+
+#[tokio::test]
+async fn boxed_futures_by_hand() {
+    type Boxed<'a> = Pin<Box<dyn Future<Output = Result<bool, LockError>> + Send + 'a>>;
+
+    #[distributed_lock(key = "boxed:<id>", client = client)]
+    fn boxed(
+        client: &LockClient,
+        id: u64,
+        early: bool,
+    ) -> Pin<Box<dyn Future<Output = Result<bool, LockError>> + Send + '_>> {
+        if early {
+            return Box::pin(async move { Ok(is_held(client, "boxed:7").await) });
+        }
+        Box::pin(async move { Ok(is_held(client, "boxed:7").await) })
+    }
+    let client = LockClient::memory();
+    let boxed: Vec<Boxed<'_>> = vec![boxed(&client, 7, true), boxed(&client, 7, false)];
+    for held in boxed {
+        assert_eq!(held.await, Ok(true));
+    }
+}
+
+#[tokio::test]
+async fn recursion_through_a_box() {
+    #[distributed_lock(key = "depth", wait = "0s")]
+    async fn down(depth: u32) -> Result<u32, LockError> {
+        if depth == 0 { Ok(0) } else { Ok(1 + Box::pin(down(depth - 1)).await?) }
+    }
+    assert_eq!(with_client(LockClient::memory(), down(20)).await, Ok(20));
+}
+
+mod shadowed {
+    use super::{Display, LockClient, LockError, distributed_lock, with_client};
+
+    type Result<T> = std::result::Result<T, LockError>;
+
+    #[distributed_lock(key = "a:<id>")]
+    async fn alias(id: u64) -> Result<u64> {
+        Ok(id)
+    }
+
+    #[distributed_lock(key = "b:<id>")]
+    async fn with_anyhow(id: u64) -> anyhow::Result<impl Display> {
+        anyhow::ensure!(id > 0, "no order {id}");
+        Ok(id)
+    }
+
+    #[derive(Debug)]
+    struct Wrapped(std::io::Error);
+
+    impl From<LockError> for Wrapped {
+        fn from(error: LockError) -> Self {
+            Self(std::io::Error::other(error))
+        }
+    }
+
+    impl From<std::io::Error> for Wrapped {
+        fn from(error: std::io::Error) -> Self {
+            Self(error)
+        }
+    }
+
+    #[distributed_lock(key = "c:<id>")]
+    async fn with_io(id: u64) -> std::result::Result<u64, Wrapped> {
+        std::io::Read::read(&mut std::io::empty(), &mut [0])?;
+        Ok(id)
+    }
+
+    #[tokio::test]
+    async fn results_by_other_names() {
+        with_client(LockClient::memory(), async {
+            assert_eq!(alias(1).await, Ok(1));
+            assert_eq!(with_anyhow(2).await.expect("valid").to_string(), "2");
+            assert!(with_anyhow(0).await.is_err());
+            assert_eq!(with_io(3).await.expect("valid"), 3);
+        })
+        .await;
+        let error = with_io(3).await.expect_err("no client").0;
+        assert!(error.to_string().contains("install"), "{error}");
+        let error = with_anyhow(1).await.map(drop).expect_err("no client");
+        assert_eq!(error.downcast::<LockError>().expect("as it was"), LockError::NotConfigured);
+    }
+}
+
+#[tokio::test]
+async fn arguments_that_are_moved_into_the_body() {
+    #[distributed_lock(key = "<name>:<list.len()>", wait = wait)]
+    async fn consume(
+        name: String,
+        list: Vec<String>,
+        wait: std::time::Duration,
+    ) -> Result<usize, LockError> {
+        drop((name, wait));
+        Ok(list.into_iter().map(|word| word.len()).sum())
+    }
+    let list = vec!["ab".to_owned(), "c".to_owned()];
+    let length = with_client(LockClient::memory(), consume("n".into(), list, LEASE)).await;
+    assert_eq!(length, Ok(3));
+}
+
+#[tokio::test]
+async fn lifetimes_of_several_arguments() {
+    #[distributed_lock(key = "<key>")]
+    async fn longest<'a, 'b: 'a>(key: &'b str, text: &'a mut String) -> Result<&'a str, LockError> {
+        if text.len() < key.len() {
+            key.clone_into(text);
+        }
+        Ok(text)
+    }
+    let mut text = "ab".to_owned();
+    let longest = with_client(LockClient::memory(), longest("abc", &mut text)).await;
+    assert_eq!(longest, Ok("abc"));
+}
+
+mod beside_tracing {
+    use super::{LockClient, LockError, distributed_lock, with_client};
+
+    #[tracing::instrument(skip(secret))]
+    #[distributed_lock(key = "above:<id>")]
+    async fn above(id: u64, secret: &str) -> Result<usize, LockError> {
+        Ok(secret.len())
+    }
+
+    #[distributed_lock(key = "below:<id>")]
+    #[tracing::instrument(skip(secret), err)]
+    async fn below(id: u64, secret: &str) -> Result<usize, LockError> {
+        Ok(secret.len())
+    }
+
+    #[tokio::test]
+    async fn instrument_stands_above_or_below() {
+        with_client(LockClient::memory(), async {
+            assert_eq!(above(1, "abc").await, Ok(3));
+            assert_eq!(below(1, "abc").await, Ok(3));
+        })
+        .await;
+    }
+}
+
+#[axum::debug_handler]
+#[distributed_lock(key = "order:<id>", or_else = |error| error.to_string())]
+async fn handler(axum::extract::Path(id): axum::extract::Path<u64>) -> String {
+    format!("paid {id}")
+}
+
+#[tokio::test]
+async fn axum_handlers() {
+    let _router: axum::Router = axum::Router::new().route("/{id}", axum::routing::post(handler));
+    let paid = with_client(LockClient::memory(), handler(axum::extract::Path(7))).await;
+    assert_eq!(paid, "paid 7");
+}
+
+/// Put above, so that the function is still async when the attribute sees it.
+#[distributed_lock(key = "test", client = LockClient::memory(), or_else = |error| panic!("{error}"))]
+#[tokio::test]
+async fn tokio_tests() {
+    tokio::task::yield_now().await;
+}
+
+#[cfg_attr(all(), distributed_lock(key = "cfg:<id>", client = client))]
+/// Documented.
+#[must_use = "really"]
+#[allow(clippy::unused_async, reason = "that is what is tested")]
+pub(crate) async fn conditional(client: &LockClient, id: u64) -> Result<bool, LockError> {
+    Ok(is_held(client, "cfg:7").await)
+}
+
+#[tokio::test]
+async fn attributes_under_conditions() {
+    assert_eq!(conditional(&LockClient::memory(), 7).await, Ok(true));
+}
+
+impl Shop {
+    #[distributed_lock(key = "arc:<self.name>", client = self.locks)]
+    async fn shared(self: Arc<Self>) -> Result<bool, LockError> {
+        Ok(is_held(&self.locks, "arc:shop").await)
+    }
+
+    #[distributed_lock(key = "pin:<self.name>", client = self.locks)]
+    async fn pinned(self: Pin<&mut Self>) -> Result<bool, LockError> {
+        Ok(is_held(&self.locks, "pin:shop").await)
+    }
+}
+
+#[tokio::test]
+async fn a_shared_self() {
+    assert_eq!(Arc::new(shop()).shared().await, Ok(true));
+    assert_eq!(Pin::new(&mut shop()).pinned().await, Ok(true));
+}

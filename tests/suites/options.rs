@@ -1,0 +1,248 @@
+//! The options that say what happens besides taking the lock.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use lock_runtime::{LockClient, LockError, LostReason, distributed_lock, with_client};
+use tokio::time::Instant;
+
+use crate::support::{LEASE, client, helper, milliseconds, on_every_store};
+
+async fn is_free(client: &LockClient, key: &str) -> bool {
+    // From outside: a task of its own shares nothing.
+    let lock = client.lock(key);
+    let tried = tokio::spawn(async move { lock.try_acquire().await.map(|guard| guard.is_some()) });
+    tried.await.expect("no panic").expect("the store is up")
+}
+
+on_every_store! {
+    async fn min_hold_keeps_the_key_after_the_body(pair: Pair) {
+        let lock = pair.one.lock("k").min_hold(LEASE);
+        let start = Instant::now();
+        lock.run(async {}).await.expect("free");
+        assert!(start.elapsed() < LEASE / 2, "the caller does not wait for it");
+        assert!(!is_free(&pair.one, "k").await);
+        assert!(!is_free(&pair.two, "k").await);
+        let _guard = pair.two.lock("k").acquire().await.expect("when it is over");
+        let kept = start.elapsed();
+        assert!(kept >= LEASE && kept < LEASE * 3 / 2, "{kept:?}");
+    }
+
+    async fn min_hold_holds_for_a_dropped_guard_too(pair: Pair) {
+        let start = Instant::now();
+        drop(pair.one.lock("k").min_hold(LEASE).acquire().await.expect("free"));
+        let _guard = pair.two.lock("k").acquire().await.expect("when it is over");
+        assert!(start.elapsed() >= LEASE);
+    }
+
+    async fn a_body_longer_than_min_hold_frees_the_key_at_its_end(pair: Pair) {
+        let lock = pair.one.lock("k").min_hold(LEASE / 4);
+        lock.run(tokio::time::sleep(LEASE / 2)).await.expect("free");
+        assert!(is_free(&pair.two, "k").await);
+    }
+
+    async fn min_hold_of_a_nested_call_is_respected(pair: Pair) {
+        let start = Instant::now();
+        let client = pair.one.clone();
+        let nested = async move { client.lock("k").min_hold(LEASE).run(async {}).await };
+        pair.one.lock("k").run(nested).await.expect("free").expect("shared");
+        let _guard = pair.two.lock("k").acquire().await.expect("when it is over");
+        assert!(start.elapsed() >= LEASE);
+    }
+
+    async fn max_hold_gives_the_lock_up(pair: Pair) {
+        let lock = pair.one.lock("k").max_hold(LEASE * 2);
+        let start = Instant::now();
+        match lock.run(std::future::pending::<()>()).await {
+            Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::MaxHold),
+            other => panic!("{other:?}"),
+        }
+        let held = start.elapsed();
+        assert!(held >= LEASE * 2 && held < LEASE * 5 / 2, "renewed until then: {held:?}");
+        let _guard = pair.two.lock("k").wait(LEASE / 4).acquire().await.expect("freed at once");
+    }
+
+    async fn options_that_contradict_each_other_are_refused(pair: Pair) {
+        let lock = || pair.one.lock("k");
+        for (lock, option) in [
+            (lock().lease(LEASE).max_hold(LEASE), "max_hold"),
+            (lock().max_hold(LEASE).min_hold(LEASE * 2), "min_hold"),
+            (lock().max_hold(Duration::from_millis(9)), "max_hold"),
+            (lock().min_hold(Duration::MAX), "min_hold"),
+        ] {
+            match lock.acquire().await {
+                Err(LockError::Config { option: named, .. }) => assert_eq!(named, option),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn min_hold_outlives_the_process() {
+    let server = lock_tests::RedisServer::start();
+    let start = Instant::now();
+    let (min_hold, url) = (LEASE * 2, server.url());
+    let client = client(&url).await;
+    let lock = client.lock("k").min_hold(min_hold);
+    lock.run(async {}).await.expect("free");
+    client.shutdown().await.expect("released");
+    drop((lock, client));
+    let mut next = helper(&["hold", &url, "k", &milliseconds(LEASE)]);
+    assert_eq!(next.line(), "held");
+    assert!(start.elapsed() >= min_hold, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_clients_max_hold_is_for_locks_that_do_not_say() {
+    let builder = LockClient::builder().url("memory:").watchdog(LEASE).max_hold(LEASE / 2);
+    let client = builder.connect().await.expect("memory");
+    let lost = client.lock("a").run(std::future::pending::<()>()).await;
+    assert!(matches!(lost, Err(LockError::Lost { reason: LostReason::MaxHold, .. })), "{lost:?}");
+    let kept = client.lock("b").max_hold(LEASE * 2).run(tokio::time::sleep(LEASE)).await;
+    kept.expect("its own");
+    let fixed = client.lock("c").lease(LEASE * 2).run(tokio::time::sleep(LEASE)).await;
+    fixed.expect("a fixed lease is its own bound");
+}
+
+#[tokio::test]
+async fn on_lost_aborts_or_continues() {
+    static REACHED: AtomicU32 = AtomicU32::new(0);
+
+    #[distributed_lock(key = "a", lease = "100ms", on_lost = "abort")]
+    async fn aborts() -> Result<(), LockError> {
+        tokio::time::sleep(LEASE / 2).await;
+        REACHED.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+    #[distributed_lock(key = "b", lease = "100ms", on_lost = "continue", guard = guard)]
+    async fn continues() -> Result<LostReason, LockError> {
+        let reason = guard.lost().await;
+        assert!(!guard.is_held());
+        tokio::time::sleep(LEASE / 2).await;
+        REACHED.fetch_add(10, Ordering::SeqCst);
+        Ok(reason)
+    }
+    with_client(LockClient::memory(), async {
+        assert!(matches!(aborts().await, Err(LockError::Lost { .. })));
+        assert_eq!(continues().await, Ok(LostReason::LeaseOver), "the body's own result");
+    })
+    .await;
+    assert_eq!(REACHED.load(Ordering::SeqCst), 10);
+}
+
+#[tokio::test]
+async fn on_busy_is_the_value_when_the_lock_is_busy_and_only_then() {
+    #[distributed_lock(key = "k", wait = "0s", on_busy = Ok(default + 1))]
+    async fn with_default(default: u32) -> Result<u32, LockError> {
+        Ok(default)
+    }
+    #[distributed_lock(key = "k", wait = "0s", on_busy = ())]
+    async fn skips(done: &AtomicU32) {
+        done.fetch_add(1, Ordering::SeqCst);
+    }
+    let client = LockClient::memory();
+    let done = AtomicU32::new(0);
+    with_client(client.clone(), async {
+        assert_eq!(with_default(1).await, Ok(1));
+        skips(&done).await;
+        assert_eq!(done.load(Ordering::SeqCst), 1);
+        let _guard = client.lock("k").acquire().await.expect("free");
+        assert_eq!(with_default(1).await, Ok(2));
+        skips(&done).await;
+        assert_eq!(done.load(Ordering::SeqCst), 1);
+    })
+    .await;
+    // No client at all is no busy lock.
+    assert_eq!(with_default(1).await, Err(LockError::NotConfigured));
+}
+
+#[tokio::test]
+async fn or_else_makes_a_value_of_every_lock_error() {
+    #[distributed_lock(key = "k", wait = "0s", or_else = |error| format!("{id}: {error}"))]
+    async fn by_closure(id: u32) -> String {
+        format!("{id}: done")
+    }
+    fn describe(error: LockError) -> Option<u32> {
+        if let LockError::Busy { key, .. } = error {
+            drop(key);
+            return None;
+        }
+        Some(0)
+    }
+    #[distributed_lock(key = "k", wait = "0s", or_else = describe)]
+    async fn by_path() -> Option<u32> {
+        Some(1)
+    }
+    let client = LockClient::memory();
+    with_client(client.clone(), async {
+        assert_eq!(by_closure(7).await, "7: done");
+        assert_eq!(by_path().await, Some(1));
+        let _guard = client.lock("k").acquire().await.expect("free");
+        assert!(by_closure(7).await.starts_with("7: lock \"k\" is busy"));
+        assert_eq!(by_path().await, None);
+    })
+    .await;
+    assert_eq!(by_path().await, Some(0));
+}
+
+#[tokio::test]
+async fn the_guard_is_there_under_the_name_that_was_asked_for() {
+    #[distributed_lock(key = "order:<id>", guard = held)]
+    async fn with_guard(id: u32) -> Result<String, LockError> {
+        assert!(held.is_held() && held.remaining() > Duration::ZERO);
+        Ok(held.key().to_owned())
+    }
+    let client = LockClient::memory();
+    let key = with_client(client.clone(), with_guard(7)).await;
+    assert_eq!(key.as_deref(), Ok("order:7"));
+    assert!(is_free(&client, "order:7").await, "the guard in the body keeps nothing");
+}
+
+#[tokio::test]
+async fn when_decides_whether_to_lock_at_all() {
+    #[distributed_lock(key = "k", wait = "0s", when = locked, guard = guard)]
+    async fn sometimes(locked: bool) -> Result<bool, LockError> {
+        Ok(guard.is_some_and(lock_runtime::LockGuard::is_held))
+    }
+    #[distributed_lock(key = "order:<id>", when = !id.is_empty())]
+    async fn only_valid(id: &str) -> Result<usize, LockError> {
+        Ok(id.len())
+    }
+    let client = LockClient::memory();
+    with_client(client.clone(), async {
+        assert_eq!(sometimes(true).await, Ok(true));
+        assert_eq!(sometimes(false).await, Ok(false));
+        let _guard = client.lock("k").acquire().await.expect("free");
+        assert!(matches!(sometimes(true).await, Err(LockError::Busy { .. })));
+        assert_eq!(sometimes(false).await, Ok(false));
+    })
+    .await;
+    assert_eq!(only_valid("").await, Ok(0), "not even the key is made, nor a client needed");
+    assert_eq!(only_valid("x").await, Err(LockError::NotConfigured));
+}
+
+#[tokio::test]
+async fn holds_are_text_or_expressions() {
+    #[distributed_lock(key = "a", max_hold = "100ms")]
+    async fn bounded() -> Result<(), LockError> {
+        std::future::pending().await
+    }
+    #[distributed_lock(key = "b", max_hold = bound, min_hold = bound / 2)]
+    async fn bounded_by(bound: Duration) -> Result<(), LockError> {
+        std::future::pending().await
+    }
+    #[distributed_lock(key = "c", min_hold = "1m")]
+    async fn job() -> Result<(), LockError> {
+        Ok(())
+    }
+    let client = LockClient::memory();
+    with_client(client.clone(), async {
+        for lost in [bounded().await, bounded_by(LEASE / 10).await] {
+            assert!(matches!(lost, Err(LockError::Lost { reason: LostReason::MaxHold, .. })));
+        }
+        job().await.expect("free");
+        assert!(!is_free(&client, "c").await);
+    })
+    .await;
+}
