@@ -4,6 +4,8 @@ mod args;
 mod duration;
 mod expand;
 mod function;
+#[cfg(test)]
+mod snapshots;
 mod template;
 
 use proc_macro::TokenStream;

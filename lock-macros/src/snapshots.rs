@@ -1,0 +1,306 @@
+//! What some functions become, to be read in a review. `UPDATE_EXPECT=1 cargo test -p lock-macros`
+//! writes them anew.
+
+use expect_test::{Expect, expect};
+use quote::quote;
+
+use crate::expand::distributed_lock;
+
+fn check(args: proc_macro2::TokenStream, item: &proc_macro2::TokenStream, expected: &Expect) {
+    let expansion = distributed_lock(args, item);
+    let file = syn::parse2(expansion).expect("valid Rust");
+    expected.assert_eq(&prettyplease::unparse(&file));
+}
+
+#[test]
+fn a_method() {
+    let item = quote! {
+        /// Pays an order.
+        pub async fn pay(&self, id: u64) -> Result<Receipt, PayError> {
+            self.charge(id).await?;
+            Ok(Receipt(id))
+        }
+    };
+    check(
+        quote!(key = "order:<id>:<self.shop>", wait = "10s", client = self.locks),
+        &item,
+        &expect![[r#"
+            /// Pays an order.
+            pub async fn pay(&self, id: u64) -> Result<Receipt, PayError> {
+                static SITE: ::lock_runtime::__private::LockSite = ::lock_runtime::__private::LockSite {
+                    path: ::core::concat!(::core::module_path!(), "::", "pay"),
+                    template: "order:<id>:<self.shop>",
+                    wait: ::core::option::Option::Some(
+                        ::lock_runtime::Wait::For(::core::time::Duration::from_millis(10000u64)),
+                    ),
+                    lease: ::core::option::Option::None,
+                    max_hold: ::core::option::Option::None,
+                    min_hold: ::core::option::Option::None,
+                    on_lost: ::lock_runtime::__private::OnLost::Abort,
+                };
+                let call = ::lock_runtime::__private::Call {
+                    key: {
+                        let mut key = ::lock_runtime::__private::KeyWriter::new(
+                            "order:<id>:<self.shop>",
+                        );
+                        key.literal("order:");
+                        key.value("id", &id, ::core::option::Option::Some(':'));
+                        key.literal(":");
+                        key.value("self.shop", &self.shop, ::core::option::Option::None);
+                        key.finish()
+                    },
+                    client: ::core::option::Option::Some(
+                        ::core::clone::Clone::clone(
+                            ::core::borrow::Borrow::<::lock_runtime::LockClient>::borrow(&self.locks),
+                        ),
+                    ),
+                    wait: ::core::option::Option::None,
+                    lease: ::core::option::Option::None,
+                    max_hold: ::core::option::Option::None,
+                    min_hold: ::core::option::Option::None,
+                };
+                let body = async move {
+                    #[allow(
+                        unreachable_code,
+                        unused_variables,
+                        clippy::diverging_sub_expression,
+                        clippy::let_unit_value,
+                        clippy::needless_return,
+                        clippy::empty_loop
+                    )]
+                    if false {
+                        let value: Result<Receipt, PayError> = loop {};
+                        return value;
+                    }
+                    {
+                        self.charge(id).await?;
+                        Ok(Receipt(id))
+                    }
+                };
+                let body = ::core::pin::pin!(::core::option::Option::Some(body));
+                match ::lock_runtime::__private::run(&SITE, call, ::core::option::Option::None, body)
+                    .await
+                {
+                    ::core::result::Result::Ok(body) => body,
+                    ::core::result::Result::Err(error) => {
+                        ::lock_runtime::__private::FromLockError::from_lock_error(error)
+                    }
+                }
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn every_option() {
+    let item = quote! {
+        async fn import(file: File) {
+            guard.touch();
+        }
+    };
+    check(
+        quote!(
+            key = key_of(&file),
+            wait = patience,
+            max_hold = "5m",
+            min_hold = "10s",
+            on_lost = "continue",
+            on_busy = (),
+            guard = guard,
+            when = file.is_large(),
+            crate = locks
+        ),
+        &item,
+        &expect![[r#"
+            async fn import(file: File) {
+                static SITE: locks::__private::LockSite = locks::__private::LockSite {
+                    path: ::core::concat!(::core::module_path!(), "::", "import"),
+                    template: "key_of (& file)",
+                    wait: ::core::option::Option::None,
+                    lease: ::core::option::Option::None,
+                    max_hold: ::core::option::Option::Some(
+                        ::core::time::Duration::from_millis(300000u64),
+                    ),
+                    min_hold: ::core::option::Option::Some(
+                        ::core::time::Duration::from_millis(10000u64),
+                    ),
+                    on_lost: locks::__private::OnLost::Continue,
+                };
+                let call = {
+                    let when: bool = file.is_large();
+                    if when {
+                        ::core::option::Option::Some(locks::__private::Call {
+                            key: ::core::result::Result::Ok(
+                                ::core::convert::Into::<::std::string::String>::into(key_of(&file)),
+                            ),
+                            client: ::core::option::Option::None,
+                            wait: ::core::option::Option::Some(patience),
+                            lease: ::core::option::Option::None,
+                            max_hold: ::core::option::Option::None,
+                            min_hold: ::core::option::Option::None,
+                        })
+                    } else {
+                        ::core::option::Option::None
+                    }
+                };
+                let slot = locks::__private::GuardSlot::new();
+                let slot = &slot;
+                let body = async move {
+                    let guard = slot.get();
+                    {
+                        guard.touch();
+                    }
+                };
+                let body = ::core::pin::pin!(::core::option::Option::Some(body));
+                match locks::__private::run_when(
+                        &SITE,
+                        call,
+                        ::core::option::Option::Some(slot),
+                        body,
+                    )
+                    .await
+                {
+                    ::core::result::Result::Ok(body) => body,
+                    ::core::result::Result::Err(error) => {
+                        locks::__private::swallow(&SITE, &error);
+                        ()
+                    }
+                }
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn what_async_trait_makes() {
+    let item = quote! {
+        fn pay<'life0, 'async_trait>(
+            &'life0 self,
+            id: u64,
+        ) -> ::core::pin::Pin<Box<dyn ::core::future::Future<Output = Result<(), E>> + Send + 'async_trait>>
+        where
+            'life0: 'async_trait,
+            Self: 'async_trait,
+        {
+            Box::pin(async move {
+                let __self = self;
+                let id = id;
+                __self.charge().await
+            })
+        }
+    };
+    check(
+        quote!(key = "order:<id>", lease = "5s", guard = guard),
+        &item,
+        &expect![[r#"
+        fn pay<'life0, 'async_trait>(
+            &'life0 self,
+            id: u64,
+        ) -> ::core::pin::Pin<
+            Box<dyn ::core::future::Future<Output = Result<(), E>> + Send + 'async_trait>,
+        >
+        where
+            'life0: 'async_trait,
+            Self: 'async_trait,
+        {
+            static SITE: ::lock_runtime::__private::LockSite = ::lock_runtime::__private::LockSite {
+                path: ::core::concat!(::core::module_path!(), "::", "pay"),
+                template: "order:<id>",
+                wait: ::core::option::Option::None,
+                lease: ::core::option::Option::Some(
+                    ::core::time::Duration::from_millis(5000u64),
+                ),
+                max_hold: ::core::option::Option::None,
+                min_hold: ::core::option::Option::None,
+                on_lost: ::lock_runtime::__private::OnLost::Abort,
+            };
+            let call = ::lock_runtime::__private::Call {
+                key: {
+                    let mut key = ::lock_runtime::__private::KeyWriter::new("order:<id>");
+                    key.literal("order:");
+                    key.value("id", &id, ::core::option::Option::None);
+                    key.finish()
+                },
+                client: ::core::option::Option::None,
+                wait: ::core::option::Option::None,
+                lease: ::core::option::Option::None,
+                max_hold: ::core::option::Option::None,
+                min_hold: ::core::option::Option::None,
+            };
+            let slot = ::std::sync::Arc::new(::lock_runtime::__private::GuardSlot::new());
+            let outer = ::std::sync::Arc::clone(&slot);
+            #[allow(clippy::redundant_closure_call)]
+            let body = (move || -> ::core::pin::Pin<
+                Box<dyn ::core::future::Future<Output = Result<(), E>> + Send + 'async_trait>,
+            > {
+                Box::pin(async move {
+                    let guard = slot.held().await;
+                    let __self = self;
+                    #[allow(unused_variables)]
+                    let id = id;
+                    __self.charge().await
+                })
+            })();
+            ::std::boxed::Box::pin(async move {
+                let slot = &*outer;
+                let body = ::core::pin::pin!(::core::option::Option::Some(body));
+                match ::lock_runtime::__private::run(
+                        &SITE,
+                        call,
+                        ::core::option::Option::Some(slot),
+                        body,
+                    )
+                    .await
+                {
+                    ::core::result::Result::Ok(body) => body,
+                    ::core::result::Result::Err(error) => {
+                        ::lock_runtime::__private::FromLockError::from_lock_error(error)
+                    }
+                }
+            })
+        }
+    "#]],
+    );
+}
+
+/// With a mistake in the arguments the function is still there, as it was, so that the editor and the
+/// function's callers keep working.
+#[test]
+fn a_mistake() {
+    let item = quote! {
+        async fn pay(id: u64) -> Result<(), E> {
+            Ok(())
+        }
+    };
+    check(
+        quote!(key = "order:<idd>", retries = 3),
+        &item,
+        &expect![[r#"
+        async fn pay(id: u64) -> Result<(), E> {
+            Ok(())
+        }
+        ::core::compile_error! {
+            "unknown option `retries`; the options are `key`, `wait`, `lease`, `max_hold`, `min_hold`, `on_lost`, `on_busy`, `or_else`, `guard`, `when`, `client`, `crate`"
+        }
+        ::core::compile_error! {
+            "`idd` in `<idd>` is no argument of this function; its arguments are `id`"
+        }
+    "#]],
+    );
+}
+
+/// The body is handed on token by token, also when it is half-typed: completion works in it.
+#[test]
+fn a_half_typed_body_is_still_there() {
+    let item = quote! {
+        async fn pay(order: Order) -> Result<(), E> {
+            let total = order.;
+            Ok(())
+        }
+    };
+    for args in [quote!(key = "order:<order.id>"), quote!(key = "order:<oops>")] {
+        let expansion = distributed_lock(args, &item).to_string();
+        assert!(expansion.contains("let total = order . ; Ok (())"), "{expansion}");
+        assert!(expansion.contains("async fn pay (order : Order)"), "{expansion}");
+    }
+}
