@@ -5,6 +5,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
+use lock_runtime::LockClient;
 use lock_tests::RedisServer;
 use serde_json::{Value, json};
 use ureq::Agent;
@@ -152,12 +153,28 @@ fn an_order_is_paid_once_and_cancelled_once() {
 
 #[cfg(unix)]
 #[test]
-fn it_stops_when_told_and_leaves_no_lock_behind() {
+fn it_finishes_what_it_has_begun_when_told_to_stop() {
     let server = RedisServer::start();
     let mut service = Service::start(&server.url());
     service.set_stock("pen", 3);
-    let pid = service.child.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("a shell tool").success());
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let client = LockClient::builder().url(server.url()).namespace("shop");
+    let client = runtime.block_on(client.connect()).expect("the server is up");
+    // The order is in other hands, so the request has to wait.
+    let guard = runtime.block_on(client.lock("order:1").acquire()).expect("free");
+    let pay = json!({ "item": "pen", "units": 1 });
+    thread::scope(|scope| {
+        let paying = scope.spawn(|| service.post("/orders/1/pay", &pay));
+        while server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).is_empty() {
+            thread::yield_now();
+        }
+        let pid = service.child.id().to_string();
+        let told = Command::new("kill").args(["-TERM", &pid]).status().expect("a shell tool");
+        assert!(told.success());
+        runtime.block_on(guard.release()).expect("held");
+        assert_eq!(paying.join().expect("no panic"), 200);
+    });
     assert!(service.child.wait().expect("our own child").success());
-    assert_eq!(server.command::<Vec<String>>(&["KEYS", "shop:*"]), Vec::<String>::new());
+    let keys: Vec<String> = server.command(&["KEYS", "shop:*"]);
+    assert!(keys.is_empty(), "{keys:?}");
 }

@@ -198,9 +198,18 @@ impl Parse for Assignment {
         if input.is_empty() || input.peek(Token![,]) {
             return Err(Error::new(name.span(), format!("expected a value behind `{name} =`")));
         }
-        // `crate = crate` is a path of keywords that is no expression of its own.
-        let value = input.parse()?;
+        let value = ungrouped(input.parse()?);
         Ok(Self { name, value })
+    }
+}
+
+/// The expression itself where a `macro_rules!` macro has put invisible brackets around it, or the
+/// user parentheses around a text.
+fn ungrouped(value: Expr) -> Expr {
+    match value {
+        Expr::Group(group) => ungrouped(*group.expr),
+        Expr::Paren(paren) if is_literal(&paren.expr) => *paren.expr,
+        value => value,
     }
 }
 

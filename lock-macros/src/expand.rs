@@ -17,7 +17,7 @@ pub(crate) fn distributed_lock(args: TokenStream, item: &TokenStream) -> TokenSt
         Err(error) => return rejected(item, not_a_function(item, error)),
     };
     let mut errors = check(&function).err();
-    match args::parse(args, &function.arguments()) {
+    match args::parse(args, &names_of(&function)) {
         Ok(args) => {
             // What a function returns matters only if it is one that can be annotated at all.
             errors = errors.or_else(|| check_output(&args, &function).err());
@@ -34,6 +34,10 @@ pub(crate) fn distributed_lock(args: TokenStream, item: &TokenStream) -> TokenSt
             errors.map_or_else(|| function.to_token_stream(), |errors| rejected(&function, errors))
         }
     }
+}
+
+fn names_of(function: &Function) -> Vec<String> {
+    function.arguments().iter().map(ToString::to_string).collect()
 }
 
 fn rejected(item: &impl ToTokens, errors: Error) -> TokenStream {
@@ -120,9 +124,20 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
                 }
             });
             let returned = returned(&signature.output);
+            let captured = captured(function);
+            // Without its braces, which would be reported as unnecessary in a body of one line.
+            let statements = match body {
+                TokenTree::Group(body) => body.stream(),
+                other => other.to_token_stream(),
+            };
+            let block = quote!({ #captured #guard #returned #statements });
+            let block = match body {
+                TokenTree::Group(body) => with_span(block, body.span()),
+                _ => block,
+            };
             quote! {
                 #slot
-                let #body_name = async move { #guard #returned #body };
+                let #body_name = async move #block;
                 #locked
             }
         }
@@ -164,6 +179,27 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
             #block
         }
     }
+}
+
+/// Moves all arguments into the body, also those that it does not use, so that they are dropped where
+/// an async function drops them: at its end, while the lock is held.
+fn captured(function: &Function) -> Option<TokenStream> {
+    let names = function.arguments();
+    if names.is_empty() {
+        return None;
+    }
+    Some(quote!(let _ = (#(&#names,)*);))
+}
+
+/// A group's tokens with the span of another group around them.
+fn with_span(tokens: TokenStream, span: Span) -> TokenStream {
+    let spanned = tokens.into_iter().map(|mut token| {
+        if let TokenTree::Group(group) = &mut token {
+            group.set_span(span);
+        }
+        token
+    });
+    spanned.collect()
 }
 
 /// `#[async_trait]` binds each argument anew in its async block, `let id = id;`, which is reported as
@@ -211,7 +247,7 @@ struct Names {
 impl Default for Names {
     fn default() -> Self {
         let [site, call, body, slot, outer, error] =
-            ["SITE", "call", "body", "slot", "outer", "error"].map(local);
+            ["site", "call", "body", "slot", "outer", "error"].map(local);
         Self { site, call, body, slot, outer, error }
     }
 }
@@ -228,7 +264,7 @@ fn locked(args: &Args, function: &Function, runtime: &TokenStream, names: &Names
     let failed = failed(args, function, runtime, names);
     quote! {
         let #body = ::core::pin::pin!(::core::option::Option::Some(#body));
-        match #runtime::__private::#run(&#site, #call, #slot, #body).await {
+        match #runtime::__private::#run(#site, #call, #slot, #body).await {
             ::core::result::Result::Ok(#body) => #body,
             ::core::result::Result::Err(#error) => #failed,
         }
@@ -251,7 +287,7 @@ fn failed(args: &Args, function: &Function, runtime: &TokenStream, names: &Names
             quote_spanned!(handler.span()=> #at_handler::__private::or_else(#handler, #error))
         }
         OnFailure::OnBusy(value) if returns_nothing(function) => quote! {{
-            #runtime::__private::swallow(&#site, &#error);
+            #runtime::__private::swallow(#site, &#error);
             #value
         }},
         OnFailure::OnBusy(value) => quote! {
@@ -378,15 +414,19 @@ fn site(args: &Args, function: &Function, runtime: &TokenStream, names: &Names) 
         OnLost::Continue => quote!(Continue),
     };
     let site = &names.site;
+    // In a block of its own: the names of items are not hygienic.
     quote! {
-        static #site: #runtime::__private::LockSite = #runtime::__private::LockSite {
-            path: ::core::concat!(::core::module_path!(), "::", #name),
-            template: #template,
-            wait: #wait,
-            lease: #lease,
-            max_hold: #max_hold,
-            min_hold: #min_hold,
-            on_lost: #runtime::__private::OnLost::#on_lost,
+        let #site = {
+            static SITE: #runtime::__private::LockSite = #runtime::__private::LockSite {
+                path: ::core::concat!(::core::module_path!(), "::", #name),
+                template: #template,
+                wait: #wait,
+                lease: #lease,
+                max_hold: #max_hold,
+                min_hold: #min_hold,
+                on_lost: #runtime::__private::OnLost::#on_lost,
+            };
+            &SITE
         };
     }
 }
@@ -408,13 +448,13 @@ fn call(args: &Args, runtime: &TokenStream) -> TokenStream {
     };
     let client = optional(args.client.as_ref().map(|client| {
         quote_spanned! {client.span()=>
-            ::core::clone::Clone::clone(
-                ::core::borrow::Borrow::<#runtime::LockClient>::borrow(&#client)
-            )
+            #runtime::__private::client(&#client)
         }
     }));
     let wait = optional(match &args.wait {
-        Some(Wait::Expression(wait)) => Some(wait.to_token_stream()),
+        Some(Wait::Expression(wait)) => Some(quote_spanned! {wait.span()=>
+            ::core::convert::Into::<#runtime::Wait>::into(#wait)
+        }),
         _ => None,
     });
     let given = |span: &Option<args::Span>| {

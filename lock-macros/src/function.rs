@@ -3,7 +3,7 @@
 //! The body is not parsed, so that what is half-typed or wrong in it is reported by the compiler
 //! itself, in its own words.
 
-use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 use quote::{ToTokens, TokenStreamExt};
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
@@ -71,11 +71,11 @@ impl Function {
     }
 
     /// The names that the arguments bring into the body, `self` among them.
-    pub(crate) fn arguments(&self) -> Vec<String> {
+    pub(crate) fn arguments(&self) -> Vec<Ident> {
         let mut names = Vec::new();
         for argument in &self.signature.inputs {
             match argument {
-                FnArg::Receiver(_) => names.push("self".to_owned()),
+                FnArg::Receiver(receiver) => names.push(receiver.self_token.into()),
                 FnArg::Typed(argument) => collect(&argument.pat, &mut names),
             }
         }
@@ -146,10 +146,10 @@ fn arguments(arguments: &PathArguments) -> impl Iterator<Item = &GenericArgument
     arguments.into_iter().flatten()
 }
 
-fn collect(pattern: &Pat, names: &mut Vec<String>) {
+fn collect(pattern: &Pat, names: &mut Vec<Ident>) {
     match pattern {
         Pat::Ident(pattern) => {
-            names.push(pattern.ident.to_string());
+            names.push(pattern.ident.clone());
             if let Some((_, inner)) = &pattern.subpat {
                 collect(inner, names);
             }

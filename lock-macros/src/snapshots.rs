@@ -27,16 +27,19 @@ fn a_method() {
         &expect![[r#"
             /// Pays an order.
             pub async fn pay(&self, id: u64) -> Result<Receipt, PayError> {
-                static SITE: ::lock_runtime::__private::LockSite = ::lock_runtime::__private::LockSite {
-                    path: ::core::concat!(::core::module_path!(), "::", "pay"),
-                    template: "order:<id>:<self.shop>",
-                    wait: ::core::option::Option::Some(
-                        ::lock_runtime::Wait::For(::core::time::Duration::from_millis(10000u64)),
-                    ),
-                    lease: ::core::option::Option::None,
-                    max_hold: ::core::option::Option::None,
-                    min_hold: ::core::option::Option::None,
-                    on_lost: ::lock_runtime::__private::OnLost::Abort,
+                let site = {
+                    static SITE: ::lock_runtime::__private::LockSite = ::lock_runtime::__private::LockSite {
+                        path: ::core::concat!(::core::module_path!(), "::", "pay"),
+                        template: "order:<id>:<self.shop>",
+                        wait: ::core::option::Option::Some(
+                            ::lock_runtime::Wait::For(::core::time::Duration::from_millis(10000u64)),
+                        ),
+                        lease: ::core::option::Option::None,
+                        max_hold: ::core::option::Option::None,
+                        min_hold: ::core::option::Option::None,
+                        on_lost: ::lock_runtime::__private::OnLost::Abort,
+                    };
+                    &SITE
                 };
                 let call = ::lock_runtime::__private::Call {
                     key: {
@@ -50,9 +53,7 @@ fn a_method() {
                         key.finish()
                     },
                     client: ::core::option::Option::Some(
-                        ::core::clone::Clone::clone(
-                            ::core::borrow::Borrow::<::lock_runtime::LockClient>::borrow(&self.locks),
-                        ),
+                        ::lock_runtime::__private::client(&self.locks),
                     ),
                     wait: ::core::option::Option::None,
                     lease: ::core::option::Option::None,
@@ -60,6 +61,7 @@ fn a_method() {
                     min_hold: ::core::option::Option::None,
                 };
                 let body = async move {
+                    let _ = (&self, &id);
                     #[allow(
                         unreachable_code,
                         unused_variables,
@@ -72,13 +74,11 @@ fn a_method() {
                         let value: Result<Receipt, PayError> = loop {};
                         return value;
                     }
-                    {
-                        self.charge(id).await?;
-                        Ok(Receipt(id))
-                    }
+                    self.charge(id).await?;
+                    Ok(Receipt(id))
                 };
                 let body = ::core::pin::pin!(::core::option::Option::Some(body));
-                match ::lock_runtime::__private::run(&SITE, call, ::core::option::Option::None, body)
+                match ::lock_runtime::__private::run(site, call, ::core::option::Option::None, body)
                     .await
                 {
                     ::core::result::Result::Ok(body) => body,
@@ -113,18 +113,21 @@ fn every_option() {
         &item,
         &expect![[r#"
             async fn import(file: File) {
-                static SITE: locks::__private::LockSite = locks::__private::LockSite {
-                    path: ::core::concat!(::core::module_path!(), "::", "import"),
-                    template: "key_of (& file)",
-                    wait: ::core::option::Option::None,
-                    lease: ::core::option::Option::None,
-                    max_hold: ::core::option::Option::Some(
-                        ::core::time::Duration::from_millis(300000u64),
-                    ),
-                    min_hold: ::core::option::Option::Some(
-                        ::core::time::Duration::from_millis(10000u64),
-                    ),
-                    on_lost: locks::__private::OnLost::Continue,
+                let site = {
+                    static SITE: locks::__private::LockSite = locks::__private::LockSite {
+                        path: ::core::concat!(::core::module_path!(), "::", "import"),
+                        template: "key_of (& file)",
+                        wait: ::core::option::Option::None,
+                        lease: ::core::option::Option::None,
+                        max_hold: ::core::option::Option::Some(
+                            ::core::time::Duration::from_millis(300000u64),
+                        ),
+                        min_hold: ::core::option::Option::Some(
+                            ::core::time::Duration::from_millis(10000u64),
+                        ),
+                        on_lost: locks::__private::OnLost::Continue,
+                    };
+                    &SITE
                 };
                 let call = {
                     let when: bool = file.is_large();
@@ -134,7 +137,9 @@ fn every_option() {
                                 ::core::convert::Into::<::std::string::String>::into(key_of(&file)),
                             ),
                             client: ::core::option::Option::None,
-                            wait: ::core::option::Option::Some(patience),
+                            wait: ::core::option::Option::Some(
+                                ::core::convert::Into::<locks::Wait>::into(patience),
+                            ),
                             lease: ::core::option::Option::None,
                             max_hold: ::core::option::Option::None,
                             min_hold: ::core::option::Option::None,
@@ -146,14 +151,13 @@ fn every_option() {
                 let slot = locks::__private::GuardSlot::new();
                 let slot = &slot;
                 let body = async move {
+                    let _ = (&file,);
                     let guard = slot.get();
-                    {
-                        guard.touch();
-                    }
+                    guard.touch();
                 };
                 let body = ::core::pin::pin!(::core::option::Option::Some(body));
                 match locks::__private::run_when(
-                        &SITE,
+                        site,
                         call,
                         ::core::option::Option::Some(slot),
                         body,
@@ -162,7 +166,7 @@ fn every_option() {
                 {
                     ::core::result::Result::Ok(body) => body,
                     ::core::result::Result::Err(error) => {
-                        locks::__private::swallow(&SITE, &error);
+                        locks::__private::swallow(site, &error);
                         ()
                     }
                 }
@@ -193,73 +197,76 @@ fn what_async_trait_makes() {
         quote!(key = "order:<id>", lease = "5s", guard = guard),
         &item,
         &expect![[r#"
-        fn pay<'life0, 'async_trait>(
-            &'life0 self,
-            id: u64,
-        ) -> ::core::pin::Pin<
-            Box<dyn ::core::future::Future<Output = Result<(), E>> + Send + 'async_trait>,
-        >
-        where
-            'life0: 'async_trait,
-            Self: 'async_trait,
-        {
-            static SITE: ::lock_runtime::__private::LockSite = ::lock_runtime::__private::LockSite {
-                path: ::core::concat!(::core::module_path!(), "::", "pay"),
-                template: "order:<id>",
-                wait: ::core::option::Option::None,
-                lease: ::core::option::Option::Some(
-                    ::core::time::Duration::from_millis(5000u64),
-                ),
-                max_hold: ::core::option::Option::None,
-                min_hold: ::core::option::Option::None,
-                on_lost: ::lock_runtime::__private::OnLost::Abort,
-            };
-            let call = ::lock_runtime::__private::Call {
-                key: {
-                    let mut key = ::lock_runtime::__private::KeyWriter::new("order:<id>");
-                    key.literal("order:");
-                    key.value("id", &id, ::core::option::Option::None);
-                    key.finish()
-                },
-                client: ::core::option::Option::None,
-                wait: ::core::option::Option::None,
-                lease: ::core::option::Option::None,
-                max_hold: ::core::option::Option::None,
-                min_hold: ::core::option::Option::None,
-            };
-            let slot = ::std::sync::Arc::new(::lock_runtime::__private::GuardSlot::new());
-            let outer = ::std::sync::Arc::clone(&slot);
-            #[allow(clippy::redundant_closure_call)]
-            let body = (move || -> ::core::pin::Pin<
+            fn pay<'life0, 'async_trait>(
+                &'life0 self,
+                id: u64,
+            ) -> ::core::pin::Pin<
                 Box<dyn ::core::future::Future<Output = Result<(), E>> + Send + 'async_trait>,
-            > {
-                Box::pin(async move {
-                    let guard = slot.held().await;
-                    let __self = self;
-                    #[allow(unused_variables)]
-                    let id = id;
-                    __self.charge().await
-                })
-            })();
-            ::std::boxed::Box::pin(async move {
-                let slot = &*outer;
-                let body = ::core::pin::pin!(::core::option::Option::Some(body));
-                match ::lock_runtime::__private::run(
-                        &SITE,
-                        call,
-                        ::core::option::Option::Some(slot),
-                        body,
-                    )
-                    .await
-                {
-                    ::core::result::Result::Ok(body) => body,
-                    ::core::result::Result::Err(error) => {
-                        ::lock_runtime::__private::FromLockError::from_lock_error(error)
+            >
+            where
+                'life0: 'async_trait,
+                Self: 'async_trait,
+            {
+                let site = {
+                    static SITE: ::lock_runtime::__private::LockSite = ::lock_runtime::__private::LockSite {
+                        path: ::core::concat!(::core::module_path!(), "::", "pay"),
+                        template: "order:<id>",
+                        wait: ::core::option::Option::None,
+                        lease: ::core::option::Option::Some(
+                            ::core::time::Duration::from_millis(5000u64),
+                        ),
+                        max_hold: ::core::option::Option::None,
+                        min_hold: ::core::option::Option::None,
+                        on_lost: ::lock_runtime::__private::OnLost::Abort,
+                    };
+                    &SITE
+                };
+                let call = ::lock_runtime::__private::Call {
+                    key: {
+                        let mut key = ::lock_runtime::__private::KeyWriter::new("order:<id>");
+                        key.literal("order:");
+                        key.value("id", &id, ::core::option::Option::None);
+                        key.finish()
+                    },
+                    client: ::core::option::Option::None,
+                    wait: ::core::option::Option::None,
+                    lease: ::core::option::Option::None,
+                    max_hold: ::core::option::Option::None,
+                    min_hold: ::core::option::Option::None,
+                };
+                let slot = ::std::sync::Arc::new(::lock_runtime::__private::GuardSlot::new());
+                let outer = ::std::sync::Arc::clone(&slot);
+                #[allow(clippy::redundant_closure_call)]
+                let body = (move || -> ::core::pin::Pin<
+                    Box<dyn ::core::future::Future<Output = Result<(), E>> + Send + 'async_trait>,
+                > {
+                    Box::pin(async move {
+                        let guard = slot.held().await;
+                        let __self = self;
+                        #[allow(unused_variables)]
+                        let id = id;
+                        __self.charge().await
+                    })
+                })();
+                ::std::boxed::Box::pin(async move {
+                    let slot = &*outer;
+                    let body = ::core::pin::pin!(::core::option::Option::Some(body));
+                    match ::lock_runtime::__private::run(
+                            site,
+                            call,
+                            ::core::option::Option::Some(slot),
+                            body,
+                        )
+                        .await
+                    {
+                        ::core::result::Result::Ok(body) => body,
+                        ::core::result::Result::Err(error) => {
+                            ::lock_runtime::__private::FromLockError::from_lock_error(error)
+                        }
                     }
-                }
-            })
-        }
-    "#]],
+                })
+            }
+        "#]],
     );
 }
 

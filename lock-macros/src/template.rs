@@ -126,7 +126,7 @@ fn placeholder(name: &str, span: Span, arguments: &[String]) -> Result<Segment, 
     let root = root(&expression).ok_or_else(unsupported)?;
     if !arguments.contains(&root) {
         let known = match arguments {
-            [] => "it has none".to_owned(),
+            [] => "it has none with a name".to_owned(),
             _ => format!("its arguments are `{}`", arguments.join("`, `")),
         };
         return Err(format!("`{root}` in `<{name}>` is no argument of this function; {known}"));

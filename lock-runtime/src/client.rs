@@ -46,7 +46,7 @@ const LONGEST_NAMESPACE: usize = 128;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct LockClient {
     engine: Arc<Engine>,
 }
@@ -64,7 +64,8 @@ impl LockClient {
     /// # Errors
     ///
     /// [`LockError::Config`] if the URL or a setting makes no sense, [`LockError::Unavailable`] if
-    /// the server cannot be reached within 5 s, [`LockError::Denied`] if it refuses the
+    /// the server cannot be reached (a refused connection fails at once, a silent one after 5 s;
+    /// neither is tried again), [`LockError::Denied`] if it refuses the
     /// credentials. None of them shows the URL's user-info.
     pub async fn connect(url: impl Into<String>) -> Result<Self, LockError> {
         Self::builder().url(url).connect().await
@@ -90,6 +91,9 @@ impl LockClient {
     }
 
     /// Makes this the client of all annotated functions of the process that name none.
+    ///
+    /// An installed client is never dropped. So that no lock is left to its lease when the process
+    /// ends, let `global()?.shutdown().await` be the last thing that `main` does, after an error too.
     ///
     /// # Errors
     ///
@@ -117,6 +121,7 @@ impl LockClient {
     /// [`LockError::Unavailable`] if the store has not confirmed all releases by then. Those locks
     /// end with their leases.
     pub async fn shutdown(&self) -> Result<(), LockError> {
+        in_tokio()?;
         let started = tokio::time::Instant::now();
         match self.engine.shut_down(SHUTDOWN_GRACE).await {
             0 => Ok(()),
@@ -133,6 +138,12 @@ impl LockClient {
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+}
+
+impl fmt::Debug for LockClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.engine.describe(&mut f.debug_struct("LockClient"))
     }
 }
 
@@ -202,7 +213,8 @@ impl LockClientBuilder {
     }
 
     /// Put before every key, with a `:` between: services that share a server do not then share
-    /// locks by accident. At most 128 bytes, without white space, controls and braces. None by
+    /// locks by accident. Choose namespaces of which none continues another: `shop` with the key
+    /// `eu:order:1` is the same as `shop:eu` with `order:1`. At most 128 bytes, without white space, controls and braces. None by
     /// default.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
@@ -242,15 +254,9 @@ impl LockClientBuilder {
             return Err(url_error("none was given; `memory:` needs no server"));
         };
         let config = self.config()?;
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(LockError::Config {
-                option: "runtime",
-                problem: "connect inside a tokio runtime; there is none here".into(),
-            });
-        }
-        let Some((scheme, rest)) = url.split_once(':') else {
-            return Err(url_error("it has no scheme, such as `redis://` or `memory:`"));
-        };
+        in_tokio()?;
+        let url = url.trim();
+        let (scheme, rest) = url.split_once(':').unwrap_or_default();
         match scheme {
             "memory" => {
                 let store = match rest.trim_start_matches('/') {
@@ -273,7 +279,8 @@ impl LockClientBuilder {
             )),
             "rediss" => Err(url_error("TLS (`rediss://`) is not supported yet; use `redis://`")),
             _ => Err(url_error(
-                "its scheme is unknown; there are `redis://`, `redis+unix://` and `memory:`",
+                "it begins with none of `redis://`, `redis+unix://` and `memory:`; for a server write \
+                 `redis://host:port`",
             )),
         }
     }
@@ -292,13 +299,15 @@ impl LockClientBuilder {
             check_span("max_hold", max_hold)?;
         }
         let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '{' | '}');
-        if self.namespace.len() > LONGEST_NAMESPACE || self.namespace.contains(bad) {
-            return Err(LockError::Config {
-                option: "namespace",
-                problem: format!(
-                    "it has more than {LONGEST_NAMESPACE} bytes, or white space, controls or braces"
-                ),
-            });
+        let problem = if self.namespace.len() > LONGEST_NAMESPACE {
+            Some(format!("it has more than {LONGEST_NAMESPACE} bytes"))
+        } else if self.namespace.ends_with(':') {
+            Some("it ends with a `:`, and one is put behind it anyway".to_owned())
+        } else {
+            self.namespace.chars().find(|c| bad(*c)).map(|c| format!("it contains {c:?}"))
+        };
+        if let Some(problem) = problem {
+            return Err(LockError::Config { option: "namespace", problem });
         }
         Ok(Config {
             namespace: self.namespace.clone(),
@@ -314,6 +323,16 @@ fn start(config: Config, store: Arc<dyn LockStore>) -> Result<LockClient, LockEr
     let engine = Engine::start(config, store);
     engine.admit("")?;
     Ok(LockClient { engine })
+}
+
+fn in_tokio() -> Result<(), LockError> {
+    match tokio::runtime::Handle::try_current() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(LockError::Config {
+            option: "runtime",
+            problem: "clients work inside a tokio runtime, and there is none here".into(),
+        }),
+    }
 }
 
 fn url_error(problem: &str) -> LockError {

@@ -106,7 +106,7 @@ pub enum LockError {
     /// No client is installed, and none was given.
     #[error(
         "no lock client is installed: call `LockClient::connect(url).await?.install()?` once at \
-         start-up, or name one with `client = …`"
+         start-up, or name one with `client = …` (spawned tasks do not inherit that of `with_client`)"
     )]
     NotConfigured,
 
@@ -138,8 +138,9 @@ pub enum LockError {
 pub enum Holder {
     /// A task of this process, through the same client.
     ThisProcess,
-    /// Somebody else, whose lease ends after this time unless it is renewed.
-    Elsewhere(Duration),
+    /// Somebody else, whose lease ends after this time unless it is renewed; `None` if there was no
+    /// time to find out.
+    Elsewhere(Option<Duration>),
     /// A key that never expires: only its owner, or an operator, can free it.
     NoExpiry,
 }
@@ -147,8 +148,11 @@ pub enum Holder {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ThisProcess => f.write_str("it is held or awaited inside this process"),
-            Self::Elsewhere(left) => {
+            Self::ThisProcess => f.write_str(
+                "another task of this process has it, or is before this one in the queue",
+            ),
+            Self::Elsewhere(None) => f.write_str("it is held elsewhere"),
+            Self::Elsewhere(Some(left)) => {
                 write!(f, "it is held elsewhere and its lease has {} left", Seconds(*left))
             }
             Self::NoExpiry => f.write_str(
@@ -165,7 +169,7 @@ impl fmt::Display for Holder {
 pub enum LostReason {
     /// The fixed lease ended.
     LeaseOver,
-    /// The store could not be reached to renew the lease before it ended.
+    /// The lease could not be renewed before it ended: the store was out of reach, or refused.
     RenewalFailed,
     /// The lock was held for as long as it may be, `max_hold`.
     MaxHold,
@@ -181,7 +185,7 @@ impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::LeaseOver => "its fixed lease ended before the work did",
-            Self::RenewalFailed => "the store could not be reached to renew it in time",
+            Self::RenewalFailed => "it could not be renewed in time",
             Self::MaxHold => "it was held for as long as it may be",
             Self::Gone => "its key was gone from the store (deleted, evicted or wiped)",
             Self::Taken => "its key belongs to another holder",
@@ -195,12 +199,11 @@ struct Seconds(Duration);
 
 impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rounded = if self.0 >= Duration::from_millis(1) {
-            Duration::from_millis(u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX))
-        } else {
-            self.0
-        };
-        write!(f, "{rounded:?}")
+        match u64::try_from(self.0.as_millis()) {
+            Ok(0) => f.write_str("less than 1 ms"),
+            Ok(milliseconds) => write!(f, "{:?}", Duration::from_millis(milliseconds)),
+            Err(_) => f.write_str("an age"),
+        }
     }
 }
 
@@ -216,6 +219,6 @@ impl fmt::Display for UnavailableText<'_> {
             Some(key) => write!(f, "lock {key:?} is unavailable: ")?,
             None => f.write_str("the lock store is unavailable: ")?,
         }
-        write!(f, "tried for {}, {}", Seconds(self.waited), self.cause)
+        write!(f, "tried for {}; {}", Seconds(self.waited), self.cause)
     }
 }

@@ -99,7 +99,8 @@ impl LockGuard {
     }
 
     /// Releases the lock and waits until the store has confirmed it. One round trip; none for a
-    /// re-entrant guard, whose lock is freed when the outermost holder is done.
+    /// guard that shares its hold with others: the last of them frees the lock, also if that is a
+    /// guard which has left the body.
     ///
     /// Cancel safe: dropped half-way, the release goes on in the background.
     ///

@@ -46,6 +46,29 @@ fn invalid(key: &str, problem: String) -> LockError {
     LockError::InvalidKey { key: format!("{}{cut}", &key[..end]), problem }
 }
 
+/// What may stand in a placeholder.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a part of a lock's key, because it has no `Display`",
+    label = "a placeholder of this key",
+    note = "use a field or a method of it, such as `<order.id>`, or `key = format!(…)`"
+)]
+pub trait KeyPart {
+    /// Writes it as it is.
+    ///
+    /// # Errors
+    ///
+    /// When its `Display` fails.
+    fn write(&self, to: &mut dyn Write) -> fmt::Result;
+}
+
+// Otherwise the compiler speaks of `Display`, and not of what to do.
+#[diagnostic::do_not_recommend]
+impl<T: Display + ?Sized> KeyPart for T {
+    fn write(&self, to: &mut dyn Write) -> fmt::Result {
+        write!(to, "{self}")
+    }
+}
+
 /// Fills in the template of an annotated function.
 #[derive(Debug)]
 pub struct KeyWriter {
@@ -69,13 +92,13 @@ impl KeyWriter {
     }
 
     /// The value of the placeholder `name`, encoded; `until` is what follows it in the template.
-    pub fn value<T: Display + ?Sized>(&mut self, name: &str, value: &T, until: Option<char>) {
-        self.fill(name, |key| write!(Encoder { key, until }, "{value}"));
+    pub fn value<T: KeyPart + ?Sized>(&mut self, name: &str, value: &T, until: Option<char>) {
+        self.fill(name, |key| value.write(&mut Encoder { key, until }));
     }
 
     /// The value of the placeholder `name` as it is.
-    pub fn raw<T: Display + ?Sized>(&mut self, name: &str, value: &T) {
-        self.fill(name, |key| write!(key, "{value}"));
+    pub fn raw<T: KeyPart + ?Sized>(&mut self, name: &str, value: &T) {
+        self.fill(name, |key| value.write(key));
     }
 
     /// The finished key.

@@ -100,7 +100,7 @@ pub use lock_macros::distributed_lock;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::site::{
-        Call, CarriesLockError, FromLockError, GuardSlot, KeyWriter, LockSite, OnLost, or_else,
-        run, run_when, swallow,
+        Call, CarriesLockError, FromLockError, GuardSlot, KeyPart, KeyWriter, LockSite,
+        NamesClient, OnLost, client, or_else, run, run_when, swallow,
     };
 }

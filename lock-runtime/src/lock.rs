@@ -27,7 +27,13 @@ const LONGEST_LEASE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 ///
 /// Nested use of one key does not deadlock inside a body: while [`run`](Self::run), or an annotated
 /// function, holds a key, taking the same key again through the same client shares that hold, at
-/// no round trip. Spawned tasks, and guards from [`acquire`](Self::acquire), do not enclose.
+/// no round trip. The inner lock then has the outer one's lease; only a fixed lease that is to last
+/// longer extends a fixed one. Branches of one body, such as those of `join!`, share what encloses
+/// them and do not exclude each other on it. Spawned tasks start outside, and guards from
+/// [`acquire`](Self::acquire) do not enclose.
+///
+/// The key is taken as it is. The attribute encodes the values in its templates, so a key made by
+/// hand is the same as one made there only if its values need no encoding, as plain ids do.
 ///
 /// # Examples
 ///
@@ -52,7 +58,7 @@ const LONGEST_LEASE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 pub struct Lock {
     engine: Arc<Engine>,
     /// Without the namespace.
-    key: String,
+    key: Arc<str>,
     options: Options,
 }
 
@@ -67,7 +73,7 @@ pub(crate) struct Options {
 
 impl Lock {
     pub(crate) fn new(engine: Arc<Engine>, key: String) -> Self {
-        Self { engine, key, options: Options::default() }
+        Self { engine, key: key.into(), options: Options::default() }
     }
 
     /// How long to wait for the lock: the whole budget of a call, with the store's hiccups inside
@@ -130,8 +136,9 @@ impl Lock {
     /// the store had not answered, [`LockError::InvalidKey`], [`LockError::WrongFormat`],
     /// [`LockError::Denied`], [`LockError::Config`] and [`LockError::ShutDown`] at once, and
     /// [`LockError::Lost`] in a body whose own lock on this key is lost.
-    pub async fn acquire(&self) -> Result<LockGuard, LockError> {
-        hold(&self.engine, &self.key, &self.options).await.map_err(|error| *error)
+    pub fn acquire(&self) -> impl Future<Output = Result<LockGuard, LockError>> + Send + use<> {
+        let lock = self.clone();
+        async move { lock.hold().await.map_err(|error| *error) }
     }
 
     /// Tries once. `None` if somebody else has the lock. One round trip; two if it is busy.
@@ -156,12 +163,16 @@ impl Lock {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn try_acquire(&self) -> Result<Option<LockGuard>, LockError> {
-        let once = Options { wait: Some(Wait::For(Duration::ZERO)), ..self.options };
-        match hold(&self.engine, &self.key, &once).await {
-            Ok(guard) => Ok(Some(guard)),
-            Err(error) if matches!(*error, LockError::Busy { .. }) => Ok(None),
-            Err(error) => Err(*error),
+    pub fn try_acquire(
+        &self,
+    ) -> impl Future<Output = Result<Option<LockGuard>, LockError>> + Send + use<> {
+        let once = self.clone().wait(Duration::ZERO);
+        async move {
+            match once.hold().await {
+                Ok(guard) => Ok(Some(guard)),
+                Err(error) if matches!(*error, LockError::Busy { .. }) => Ok(None),
+                Err(error) => Err(*error),
+            }
         }
     }
 
@@ -178,10 +189,19 @@ impl Lock {
     ///
     /// As for [`acquire`](Self::acquire), and [`LockError::Lost`] when the lock was lost before the
     /// body was done.
-    pub async fn run<F: Future>(&self, body: F) -> Result<F::Output, LockError> {
-        let body = pin!(Some(body));
-        let hold = hold(&self.engine, &self.key, &self.options);
-        scope::run(hold, OnLost::Abort, None, body).await
+    pub fn run<F: Future>(
+        &self,
+        body: F,
+    ) -> impl Future<Output = Result<F::Output, LockError>> + use<F> {
+        let lock = self.clone();
+        async move {
+            let body = pin!(Some(body));
+            scope::run(lock.hold(), OnLost::Abort, None, body).await
+        }
+    }
+
+    fn hold(&self) -> Acquiring {
+        hold(&self.engine, &self.key, &self.options)
     }
 }
 
@@ -201,7 +221,7 @@ pub(crate) fn hold(engine: &Arc<Engine>, key: &str, options: &Options) -> Acquir
         Err(error) => return Eventually::ready(Err(Box::new(error))),
     };
     if let Some(guard) = shared {
-        return share(guard, &terms);
+        return share(guard, &terms, wait);
     }
     let (engine, request) = (Arc::clone(engine), Request { key: Arc::from(key), wait, terms });
     Eventually::pending(async move {
@@ -211,7 +231,7 @@ pub(crate) fn hold(engine: &Arc<Engine>, key: &str, options: &Options) -> Acquir
 }
 
 /// Makes an enclosing hold last for the inner body too.
-fn share(guard: LockGuard, terms: &Terms) -> Acquiring {
+fn share(guard: LockGuard, terms: &Terms, wait: Wait) -> Acquiring {
     if !terms.min_hold.is_zero() {
         guard.lease().keep_for(terms.min_hold);
     }
@@ -220,8 +240,16 @@ fn share(guard: LockGuard, terms: &Terms) -> Acquiring {
         return Eventually::ready(Ok(guard));
     }
     Eventually::pending(async move {
-        guard.engine().extend(guard.lease(), longer).await?;
-        Ok(guard)
+        let extend = guard.engine().extend(guard.lease(), longer);
+        let extended = match wait.bound().filter(|bound| !bound.is_zero()) {
+            None => extend.await,
+            Some(bound) => tokio::time::timeout(bound, extend).await.unwrap_or_else(|_| {
+                let cause = "the store has not answered yet".into();
+                let key = Some(guard.key().to_owned());
+                Err(LockError::Unavailable { key, waited: bound, cause })
+            }),
+        };
+        extended.map(|()| guard).map_err(Box::new)
     })
 }
 

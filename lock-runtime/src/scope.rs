@@ -15,6 +15,8 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
+use tokio::task;
+
 use crate::engine::Engine;
 use crate::engine::lease::Lease;
 use crate::error::LockError;
@@ -30,6 +32,9 @@ tokio::task_local! {
 struct Frame {
     engine: Arc<Engine>,
     lease: Arc<Lease>,
+    /// The task that runs the body. What a body polls need not be part of it: a `LocalSet` polls
+    /// tasks that were spawned elsewhere.
+    task: Option<task::Id>,
     outer: Option<Arc<Frame>>,
 }
 
@@ -38,10 +43,14 @@ struct Frame {
 /// If that one was lost, so is whatever would have shared it: the enclosing body is about to be
 /// dropped, and must not begin something new.
 pub(crate) fn enclosing(engine: &Arc<Engine>, key: &str) -> Result<Option<LockGuard>, LockError> {
+    let task = task::try_id();
     let found = ENCLOSING.try_with(|innermost| {
         let mut frame = Some(innermost);
         while let Some(candidate) = frame {
-            if Arc::ptr_eq(&candidate.engine, engine) && candidate.lease.key() == key {
+            if candidate.task == task
+                && Arc::ptr_eq(&candidate.engine, engine)
+                && candidate.lease.key() == key
+            {
                 return Some(Arc::clone(&candidate.lease));
             }
             frame = candidate.outer.as_ref();
@@ -165,7 +174,7 @@ fn frame(guard: &LockGuard) -> Arc<Frame> {
         Some(outer) if guard.is_reentrant() => outer,
         outer => {
             let (engine, lease) = (Arc::clone(guard.engine()), Arc::clone(guard.lease()));
-            Arc::new(Frame { engine, lease, outer })
+            Arc::new(Frame { engine, lease, task: task::try_id(), outer })
         }
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! Not part of the public API, although the expansion names it.
 
+use std::borrow::Borrow;
 use std::pin::Pin;
 use std::time::Duration;
 
-pub use crate::key::KeyWriter;
+pub use crate::key::{KeyPart, KeyWriter};
 pub use crate::scope::{GuardSlot, OnLost};
 
 use crate::client::LockClient;
@@ -45,7 +46,7 @@ pub struct Call {
     /// `client`
     pub client: Option<LockClient>,
     /// `wait`, if it is an expression.
-    pub wait: Option<Duration>,
+    pub wait: Option<Wait>,
     /// `lease`, if it is an expression.
     pub lease: Option<Duration>,
     /// `max_hold`, if it is an expression.
@@ -92,13 +93,36 @@ fn hold(site: &'static LockSite, call: Call) -> Acquiring {
         (Err(error), _) | (_, Err(error)) => Eventually::ready(Err(Box::new(error))),
         (Ok(key), Ok(client)) => {
             let options = Options {
-                wait: wait.map(Wait::For).or(site.wait),
+                wait: wait.or(site.wait),
                 lease: lease.or(site.lease),
                 max_hold: max_hold.or(site.max_hold),
                 min_hold: min_hold.or(site.min_hold),
             };
             lock::hold(client.engine(), &key, &options)
         }
+    }
+}
+
+/// The client that `client` names.
+pub fn client<C: NamesClient + ?Sized>(client: &C) -> LockClient {
+    client.client().clone()
+}
+
+/// What may stand behind `client =`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no lock client",
+    label = "`client` is a `LockClient`, a reference to one, or an `Arc` or `Box` of one"
+)]
+pub trait NamesClient {
+    /// The client.
+    fn client(&self) -> &LockClient;
+}
+
+// Otherwise the compiler speaks of `Borrow`, and not of what to write.
+#[diagnostic::do_not_recommend]
+impl<C: Borrow<LockClient> + ?Sized> NamesClient for C {
+    fn client(&self) -> &LockClient {
+        self.borrow()
     }
 }
 

@@ -92,6 +92,27 @@ async fn waiting_costs_a_process_what_it_costs_one_task() {
 }
 
 #[tokio::test]
+async fn waits_that_end_one_after_the_other_cost_no_more() {
+    let server = RedisServer::start();
+    let (holder, waiting) = (client(&server.url()).await, client(&server.url()).await);
+    let _guard = holder.lock("k").lease(LEASE * 60).acquire().await.expect("free");
+    let before = sent(&server);
+    let mut waiters = tokio::task::JoinSet::new();
+    for n in 0..500 {
+        let lock = waiting.lock("k").wait(LEASE + LEASE * n / 250);
+        waiters.spawn(async move { lock.acquire().await.map(drop) });
+    }
+    while let Some(waiter) = waiters.join_next().await {
+        let outcome = waiter.expect("no panic");
+        assert!(matches!(outcome, Err(LockError::Busy { .. })), "{outcome:?}");
+    }
+    let calls = between(&before, &sent(&server));
+    let scripts = calls.iter().find(|(command, _)| *command == "evalsha").map_or(0, |it| it.1);
+    // Three seconds of polls, and what it takes to begin.
+    assert!(scripts <= 12, "{calls:?}");
+}
+
+#[tokio::test]
 async fn scripts_survive_a_script_flush() {
     let server = RedisServer::start();
     let client = warm(&server).await;

@@ -40,7 +40,7 @@ async fn settings_that_make_no_sense_are_configuration_errors() {
     let (option, problem) = config_error(builder().wait(Duration::MAX).connect().await);
     assert_eq!(option, "wait");
     assert!(problem.contains("Wait::Forever"), "{problem}");
-    for namespace in ["a b", "{a}", "a\n", &"a".repeat(129)] {
+    for namespace in ["a b", "{a}", "a\n", "a:", &"a".repeat(129)] {
         let (option, _) = config_error(builder().namespace(namespace).connect().await);
         assert_eq!(option, "namespace");
     }
@@ -158,6 +158,105 @@ async fn a_server_that_is_down_is_unavailable_and_never_busy() {
 }
 
 #[tokio::test]
+async fn a_server_that_goes_down_while_somebody_waits_is_unavailable_too() {
+    let mut server = RedisServer::start();
+    let builder = || LockClient::builder().url(server.url()).watchdog(LEASE * 20);
+    let holder = builder().connect().await.expect("up");
+    let waiting = builder().connect().await.expect("up");
+    let _guard = holder.lock("k").acquire().await.expect("free");
+    // Shorter than what the server may take for an answer.
+    let lock = waiting.lock("k").wait(LEASE);
+    let waiter = tokio::spawn(async move { lock.acquire().await.map(drop) });
+    tokio::time::sleep(LEASE / 3).await;
+    server.kill();
+    match waiter.await.expect("no panic") {
+        Err(LockError::Unavailable { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_busy_lock_is_busy_for_the_shortest_of_waits() {
+    let server = RedisServer::start();
+    let (holder, waiting) = (client(&server.url()).await, client(&server.url()).await);
+    waiting.lock("other").run(async {}).await.expect("warm");
+    let _guard = holder.lock("k").acquire().await.expect("free");
+    for n in 0..200 {
+        let wait = Duration::from_micros(1500 + n * 10);
+        match waiting.lock("k").wait(wait).acquire().await.map(drop) {
+            Err(LockError::Busy { .. }) => {}
+            // A machine that is busy itself may not even get the first answer in time.
+            Err(LockError::Unavailable { cause, .. }) if cause.contains("no answer within 1.") => {}
+            other => panic!("{other:?} after {wait:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_there_is_a_configuration_error() {
+    let server = RedisServer::start();
+    let (option, _) = config_error(LockClient::connect(format!("{}/99", server.url())).await);
+    assert_eq!(option, "url");
+    LockClient::connect(format!("{}/3", server.url())).await.expect("this one is there");
+}
+
+/// The line in the documentation is what a user copies.
+fn documented_acl() -> Vec<String> {
+    let page = include_str!("../../docs/architecture.md");
+    let start = page.find("ACL SETUSER").expect("it is there");
+    let end = start + page[start..].find("```").expect("it is closed");
+    let words = page[start..end].split_whitespace().skip(2);
+    words.filter(|word| *word != "\\").map(ToOwned::to_owned).collect()
+}
+
+#[tokio::test]
+async fn the_documented_permissions_are_enough() {
+    let server = RedisServer::start();
+    let acl = documented_acl();
+    let mut command = vec!["ACL", "SETUSER"];
+    command.extend(acl.iter().map(String::as_str));
+    server.tell(&command);
+    let url = format!("redis://locker:password@127.0.0.1:{}", server.port());
+    let builder = || LockClient::builder().url(&url).namespace("shop").watchdog(LEASE);
+    let (one, two) =
+        (builder().connect().await.expect("up"), builder().connect().await.expect("up"));
+    let guard = one.lock("k").acquire().await.expect("free");
+    let lock = two.lock("k");
+    let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
+    tokio::time::sleep(LEASE * 3 / 2).await;
+    assert!(guard.is_held(), "renewed");
+    let released = Instant::now();
+    guard.release().await.expect("held");
+    let woken = waiter.await.expect("no panic").expect("free") - released;
+    assert!(woken < LEASE / 4, "by the release: {woken:?}");
+    assert_eq!(
+        server.command::<Vec<redis::Value>>(&["ACL", "LOG"]).len(),
+        0,
+        "nothing was refused"
+    );
+    let outside = LockClient::builder().url(&url).namespace("other").connect().await.expect("up");
+    assert!(matches!(outside.lock("k").acquire().await, Err(LockError::Denied { .. })));
+}
+
+#[tokio::test]
+async fn who_may_not_subscribe_still_waits_and_gets_the_lock() {
+    let server = RedisServer::start();
+    server.tell(&["ACL", "SETUSER", "deaf", "on", ">password", "~*", "resetchannels", "+@all"]);
+    let url = format!("redis://deaf:password@127.0.0.1:{}", server.port());
+    let builder = || LockClient::builder().url(&url).watchdog(LEASE * 10);
+    let (one, two) =
+        (builder().connect().await.expect("up"), builder().connect().await.expect("up"));
+    let guard = one.lock("k").acquire().await.expect("free");
+    let lock = two.lock("k").wait(LEASE * 10);
+    let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
+    tokio::time::sleep(LEASE / 4).await;
+    let released = Instant::now();
+    guard.release().await.expect("released without being told about");
+    let got = waiter.await.expect("no panic").expect("by polling") - released;
+    assert!(got < Duration::from_millis(1500), "the safety poll is about a second: {got:?}");
+}
+
+#[tokio::test]
 async fn a_server_that_is_silent_blocks_nobody_past_the_wait() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
@@ -233,7 +332,7 @@ async fn a_foreign_value_is_a_busy_lock_and_never_touched() {
     let client = client(&server.url()).await;
     server.tell(&["SET", "k", "somebody", "PX", "60000"]);
     match client.lock("k").wait(LEASE / 2).acquire().await {
-        Err(LockError::Busy { holder: Holder::Elsewhere(left), .. }) => {
+        Err(LockError::Busy { holder: Holder::Elsewhere(Some(left)), .. }) => {
             assert!(left > Duration::from_secs(50), "{left:?}");
         }
         other => panic!("{other:?}"),

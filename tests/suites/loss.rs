@@ -8,7 +8,7 @@ use lock_runtime::{LockError, LostReason};
 use lock_tests::RedisServer;
 use tokio::time::Instant;
 
-use crate::support::{LEASE, client, until};
+use crate::support::{LEASE, client, helper, milliseconds, until};
 
 /// Runs a body for ever, does something to its lock, and returns why and when the body ended.
 async fn lose(server: &RedisServer, how: impl FnOnce()) -> (LostReason, Duration) {
@@ -76,31 +76,39 @@ async fn a_body_whose_server_lost_its_data_is_dropped() {
     assert!(!server.exists("k"), "a lock that is lost is not made again");
 }
 
-/// Wakes itself all the time, and says when it was polled last.
+/// Lets a process run a body that is always ready, freezes it past its lease, and returns how many
+/// polls began after the deadline.
+fn late_polls(how: &str) -> u64 {
+    let server = RedisServer::start();
+    let mut process = helper(&["spin", &server.url(), "k", &milliseconds(LEASE), how]);
+    assert_eq!(process.line(), "held");
+    std::thread::sleep(LEASE / 4);
+    process.freeze();
+    std::thread::sleep(LEASE * 2);
+    process.thaw();
+    let line = process.line();
+    line.strip_prefix("late ").and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{line}"))
+}
+
+#[test]
+fn no_poll_begins_after_the_deadline_not_even_in_a_process_that_slept() {
+    for _ in 0..3 {
+        assert_eq!(late_polls("guarded"), 0);
+    }
+}
+
+/// The control of the test above: nothing but the check before each poll stops such a body.
+#[test]
+fn without_the_check_before_each_poll_they_do() {
+    assert!(late_polls("unguarded") > 0);
+}
+
+/// Wakes itself all the time.
 async fn busy(polls: Arc<AtomicU32>) {
     loop {
         polls.fetch_add(1, Ordering::SeqCst);
         tokio::task::yield_now().await;
     }
-}
-
-#[tokio::test]
-async fn no_poll_starts_after_the_deadline() {
-    let server = RedisServer::start();
-    let client = client(&server.url()).await;
-    let polls = Arc::new(AtomicU32::new(0));
-    let guard = client.lock("k").lease(LEASE).acquire().await.expect("free");
-    let outcome = {
-        // Shares no hold, so that the guard tells the deadline from outside.
-        let lock = client.lock("other").lease(LEASE);
-        lock.run(busy(Arc::clone(&polls))).await
-    };
-    assert!(matches!(outcome, Err(LockError::Lost { .. })));
-    let at_the_end = polls.load(Ordering::SeqCst);
-    assert!(at_the_end > 0);
-    guard.lost().await;
-    tokio::time::sleep(LEASE / 4).await;
-    assert_eq!(polls.load(Ordering::SeqCst), at_the_end);
 }
 
 /// A body that blocks past its deadline is polled no more when it comes back.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use lock_runtime::{LockClient, LockError, LostReason, distributed_lock, with_client};
+use lock_runtime::{Holder, LockClient, LockError, LostReason, distributed_lock, with_client};
 use tokio::time::timeout;
 
 use crate::support::{LEASE, on_every_store};
@@ -145,6 +145,41 @@ on_every_store! {
             Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::LeaseOver),
             other => panic!("{other:?}"),
         }
+    }
+
+    async fn branches_that_extend_the_hold_never_shorten_it(pair: Pair) {
+        for _ in 0..50 {
+            let lock = pair.one.lock("k");
+            let branch = |lease| pair.one.lock("k").lease(lease).acquire();
+            let longest = LEASE * 60;
+            lock.clone()
+                .lease(LEASE)
+                .run(async {
+                    let (long, short) = tokio::join!(branch(longest), branch(LEASE * 5));
+                    let (long, short) = (long.expect("shared"), short.expect("shared"));
+                    assert!(long.remaining() > longest / 2, "{long:?}");
+                    assert!(short.remaining() > longest / 2, "one hold, one lease");
+                    // What the holder believes, the store must know.
+                    match pair.two.lock("k").wait(LEASE / 1000).acquire().await {
+                        Err(LockError::Busy { holder: Holder::Elsewhere(Some(left)), .. }) => {
+                            assert!(left > longest / 2, "{left:?}");
+                        }
+                        Err(LockError::Busy { .. } | LockError::Unavailable { .. }) => {}
+                        other => panic!("{other:?}"),
+                    }
+                })
+                .await
+                .expect("free");
+        }
+    }
+
+    async fn a_task_that_a_body_happens_to_poll_starts_outside(pair: Pair) {
+        let local = tokio::task::LocalSet::new();
+        let client = pair.one.clone();
+        let spawned = local.spawn_local(async move { client.lock("k").try_acquire().await });
+        let lock = pair.one.lock("k");
+        let outcome = lock.run(local.run_until(spawned)).await.expect("free").expect("no panic");
+        assert!(outcome.expect("up").is_none());
     }
 
     /// A hold around a body is not a hold around a task: only bodies enclose.

@@ -69,6 +69,52 @@ fn a_runtime_that_is_shut_down_frees_its_locks() {
     });
 }
 
+/// A connection that is begun on a runtime which is going away takes nobody with it.
+#[test]
+fn a_runtime_that_is_gone_is_an_error_and_no_hang() {
+    use lock_runtime::LockError;
+
+    let server = RedisServer::start();
+    let client = runtime().block_on(client(&server.url()));
+    let gone = runtime();
+    let handle = gone.handle().clone();
+    drop(gone);
+    let lock = client.lock("k").wait(std::time::Duration::ZERO);
+    let outcome =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handle.block_on(lock.acquire())));
+    // tokio's own timers may panic on a runtime that is gone; ours is not to hang on it.
+    if let Ok(outcome) = outcome {
+        assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
+    }
+    runtime().block_on(async {
+        client.lock("k").run(tokio::time::sleep(LEASE * 2)).await.expect("the keeper still renews");
+    });
+}
+
+#[test]
+fn runtimes_that_end_in_the_middle_of_everything_disturb_nobody() {
+    let server = RedisServer::start();
+    let main = runtime();
+    let client = main.block_on(client(&server.url()));
+    let guard = main.block_on(client.lock("held").acquire()).expect("free");
+    for n in 0..20 {
+        let mut busy = tokio::runtime::Builder::new_multi_thread();
+        let busy = busy.worker_threads(2).enable_all().build().expect("a runtime");
+        for _ in 0..50 {
+            let lock = client.lock("hot");
+            busy.spawn(async move { while lock.run(tokio::task::yield_now()).await.is_ok() {} });
+        }
+        std::thread::sleep(LEASE / 100 * n);
+        busy.shutdown_background();
+    }
+    main.block_on(async {
+        let again = tokio::time::timeout(LEASE * 2, client.lock("hot").run(async {})).await;
+        again.expect("freed").expect("free");
+        tokio::time::sleep(LEASE).await;
+    });
+    assert!(guard.is_held(), "the keeper still renews");
+}
+
 #[test]
 fn outside_of_a_runtime_there_is_an_error_and_no_panic() {
     use lock_runtime::LockError;
@@ -85,6 +131,11 @@ fn outside_of_a_runtime_there_is_an_error_and_no_panic() {
     }
     let mut connect = pin!(LockClient::connect("redis://127.0.0.1:1"));
     match connect.as_mut().poll(&mut cx) {
+        Poll::Ready(Err(LockError::Config { option: "runtime", .. })) => {}
+        other => panic!("{other:?}"),
+    }
+    let mut shutdown = pin!(client.shutdown());
+    match shutdown.as_mut().poll(&mut cx) {
         Poll::Ready(Err(LockError::Config { option: "runtime", .. })) => {}
         other => panic!("{other:?}"),
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{Holder, LockError, LostReason, Wait};
+use lock_runtime::{Holder, LockClient, LockError, LostReason, Wait};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
 
@@ -77,7 +77,7 @@ on_every_store! {
         let wait = LEASE / 4;
         let start = Instant::now();
         match pair.two.lock("k").wait(wait).acquire().await {
-            Err(LockError::Busy { key, waited, holder: Holder::Elsewhere(left), .. }) => {
+            Err(LockError::Busy { key, waited, holder: Holder::Elsewhere(Some(left)), .. }) => {
                 assert_eq!(key, "k");
                 assert!(waited >= wait && left <= LEASE, "{waited:?} {left:?}");
             }
@@ -126,31 +126,48 @@ on_every_store! {
     }
 
     async fn a_body_is_dropped_before_its_lock_is_released(pair: Pair) {
-        struct AtEnd<F: FnMut()>(F);
-        impl<F: FnMut()> Drop for AtEnd<F> {
+        /// Looks, from outside, whether the key is still taken while the body is being dropped.
+        struct AtEnd(LockClient, Arc<AtomicBool>);
+        impl Drop for AtEnd {
             fn drop(&mut self) {
-                (self.0)();
+                let lock = self.0.lock("k");
+                let look = async { lock.try_acquire().await.expect("the store is up").is_none() };
+                let taken = std::thread::scope(|scope| {
+                    let thread = scope.spawn(|| {
+                        let mut runtime = tokio::runtime::Builder::new_current_thread();
+                        let runtime = runtime.enable_all().build().expect("a runtime");
+                        runtime.block_on(look)
+                    });
+                    // Time for a release that comes too early.
+                    std::thread::sleep(LEASE / 20);
+                    thread.join().expect("no panic")
+                });
+                self.1.store(taken, Ordering::SeqCst);
             }
         }
-        let held_at_the_end = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&held_at_the_end);
-        let guard_of_body = pair.one.lock("k");
-        let (started, start) = oneshot::channel();
-        let body = tokio::spawn(async move {
-            let inner = guard_of_body.clone();
-            guard_of_body
-                .run(async move {
-                    let shared = inner.acquire().await.expect("shares the hold");
-                    let _at_end = AtEnd(move || seen.store(shared.is_held(), Ordering::SeqCst));
+        let taken = Arc::new(AtomicBool::new(false));
+        for aborted in [true, false] {
+            taken.store(false, Ordering::SeqCst);
+            let (lock, other, seen) = (pair.one.lock("k"), pair.two.clone(), Arc::clone(&taken));
+            let (started, start) = oneshot::channel();
+            let body = tokio::spawn(async move {
+                let body = async move {
+                    let _at_end = AtEnd(other, seen);
                     started.send(()).expect("awaited");
-                    std::future::pending::<()>().await;
-                })
-                .await
-        });
-        start.await.expect("it runs");
-        body.abort();
-        let _guard = pair.two.lock("k").acquire().await.expect("freed");
-        assert!(held_at_the_end.load(Ordering::SeqCst));
+                    if aborted {
+                        std::future::pending::<()>().await;
+                    }
+                };
+                lock.run(body).await
+            });
+            start.await.expect("it runs");
+            if aborted {
+                body.abort();
+            }
+            let _ = body.await;
+            drop(pair.two.lock("k").acquire().await.expect("freed"));
+            assert!(taken.load(Ordering::SeqCst), "aborted: {aborted}");
+        }
     }
 
     async fn a_shutdown_sends_waiters_home_and_lets_bodies_finish(pair: Pair) {

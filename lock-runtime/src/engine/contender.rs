@@ -24,7 +24,7 @@ use super::lease::{Lease, Terms};
 use super::releaser::{Cause, Release};
 use crate::clock::BootInstant;
 use crate::error::{Holder, LockError};
-use crate::store::{Attempt, Claim, StoreError, Subscription, Token};
+use crate::store::{Attempt, Claim, Left, LockStore, StoreError, Subscription, Token};
 use crate::wait::Wait;
 
 /// The longest sleep of a contender: what a lost wake-up costs at the most.
@@ -71,7 +71,7 @@ pub(crate) async fn acquire(
                 Some(Some(pass)) if !budget.is_over() => (pass, Some(news)),
                 Some(None) => return Err(LockError::ShutDown),
                 // With a pass, but without time to use it.
-                Some(Some(_)) | None => return Err(budget.spent(&request.key, news)),
+                Some(Some(_)) | None => return Err(budget.spent(engine, &request.key, news)),
             }
         }
     };
@@ -114,42 +114,64 @@ impl Contender<'_> {
         budget: Budget,
         mut known: Option<News>,
     ) -> Result<Arc<Lease>, LockError> {
-        let mut subscription = None;
-        let mut seems_free = !matches!(known, Some(News::Elsewhere(_)));
+        let response_timeout = self.engine.config().response_timeout;
+        let mut wake_ups = WakeUps::default();
+        let mut seems_free = true;
+        let mut answered = BootInstant::PAST;
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        if let Some(News::Elsewhere(left, at)) = known {
+            // The one before has just asked and given up. What it has learnt holds for us as well.
+            seems_free = false;
+            answered = at;
+            wake_ups.subscribe(self.engine.store(), &self.request.key);
+            wake_ups.was_live = wake_ups.is_live();
+            let pause = sleep_beside_holder(left).saturating_sub(BootInstant::now().since(at));
+            if !self.sleep(&budget, &mut wake_ups, pause).await {
+                return Err(budget.spent(
+                    self.engine,
+                    &self.request.key,
+                    News::Elsewhere(left, at),
+                ));
+            }
+            self.engine.admit(&self.request.key)?;
+        }
         loop {
             let fresh = std::mem::take(&mut seems_free) && !self.unanswered;
-            let within = budget.for_one_try(self.engine.config().response_timeout);
+            let within = budget.for_one_try(response_timeout);
             let sent = BootInstant::now();
             let answer = self.try_once(fresh, within).await;
-            let sleep = match answer {
-                Ok(Attempt::Granted) if BootInstant::now() < self.request.terms.deadline(sent) => {
-                    return Ok(self.granted(sent));
+            let now = BootInstant::now();
+            let pause = match answer {
+                Ok(Attempt::Granted) if now < self.request.terms.deadline(sent) => {
+                    return self.granted(sent);
                 }
                 Ok(Attempt::Granted) => {
                     // The store has it for us, and no time is left in it.
                     self.unanswered = true;
-                    let cause = format!(
-                        "the answer took longer than the lease of {:?}",
-                        self.request.terms.term
-                    );
+                    let term = self.request.terms.term;
+                    let cause = format!("the answer took longer than the lease of {term:?}");
                     known = Some(News::Trouble(cause));
                     backoff.pause()
                 }
                 Ok(Attempt::Busy(left)) => {
                     backoff.reset();
-                    known = Some(News::Elsewhere(left));
-                    if subscription.is_none() && !budget.is_once() {
-                        let wake_up = self.subscribe(&budget).await;
-                        subscription = Some(wake_up);
-                        Duration::ZERO
-                    } else {
-                        sleep_beside_holder(left)
+                    answered = now;
+                    known = Some(News::Elsewhere(left, now));
+                    if budget.is_once() && left == Left::Unknown {
+                        // One question more tells who is in the way, and whether it is a lock at all.
+                        continue;
                     }
+                    wake_ups.subscribe(self.engine.store(), &self.request.key);
+                    sleep_beside_holder(left)
                 }
-                Err(StoreError::Refused(cause) | StoreError::Unknown(cause)) => {
-                    // A try that our own wait cut short says nothing about the store.
-                    if within >= self.engine.config().response_timeout || known.is_none() {
+                Err(StoreError::Refused(cause)) => {
+                    known = Some(News::Trouble(cause));
+                    backoff.pause()
+                }
+                Err(StoreError::Unknown(cause)) => {
+                    // A try that our own wait cut short takes nothing from a recent answer.
+                    let cut_short = within < response_timeout;
+                    if !cut_short || now.since(answered) > response_timeout {
                         known = Some(News::Trouble(cause));
                     }
                     backoff.pause()
@@ -163,8 +185,9 @@ impl Contender<'_> {
             if let (Some(news), Some(pass)) = (&known, &self.pass) {
                 pass.tell(news);
             }
-            if budget.is_once() || !self.sleep(&budget, subscription.as_ref(), sleep).await {
-                return Err(budget.spent(&self.request.key, known.unwrap_or_default()));
+            if budget.is_once() || !self.sleep(&budget, &mut wake_ups, pause).await {
+                let news = known.unwrap_or(News::Asking(BootInstant::PAST));
+                return Err(budget.spent(self.engine, &self.request.key, news));
             }
             self.engine.admit(&self.request.key)?;
         }
@@ -173,12 +196,8 @@ impl Contender<'_> {
     /// One request. If it is dropped, or not answered, its effect is undone later on.
     async fn try_once(&mut self, fresh: bool, within: Duration) -> Result<Attempt, StoreError> {
         self.in_flight = true;
-        let claim = Claim {
-            key: &self.request.key,
-            token: &self.token,
-            lease: self.request.terms.in_store(),
-            fresh,
-        };
+        let lease = self.request.terms.in_store();
+        let claim = Claim { key: &self.request.key, token: &self.token, lease, fresh };
         let answer = self.engine.store().try_acquire(claim, within).await;
         self.in_flight = false;
         if let Err(error) = &answer {
@@ -188,37 +207,25 @@ impl Contender<'_> {
     }
 
     /// Sleeps until there is reason to try again; false when the wait is over instead.
-    async fn sleep(
-        &self,
-        budget: &Budget,
-        subscription: Option<&Subscription>,
-        sleep: Duration,
-    ) -> bool {
-        let pause = async {
-            match subscription {
-                _ if sleep.is_zero() => {}
-                None => tokio::time::sleep(sleep).await,
-                Some(subscription) => tokio::select! {
-                    () = subscription.woken() => {}
-                    () = tokio::time::sleep(sleep) => {}
-                },
+    async fn sleep(&self, budget: &Budget, wake_ups: &mut WakeUps, pause: Duration) -> bool {
+        let reason = async {
+            tokio::select! {
+                () = wake_ups.next() => {}
+                () = self.engine.closing() => {}
+                () = tokio::time::sleep(pause) => {}
             }
         };
-        budget.limit(pause).await.is_some() && !budget.is_over()
+        budget.limit(reason).await.is_some() && !budget.is_over()
     }
 
-    /// Subscribes to the key's releases, and waits until that is heard, but not for long: if it
-    /// takes a while, the safety poll does instead.
-    async fn subscribe(&self, budget: &Budget) -> Subscription {
-        let subscription = self.engine.store().subscribe(&self.request.key);
-        let patience = budget.for_one_try(self.engine.config().response_timeout);
-        let _ = tokio::time::timeout(patience, subscription.live()).await;
-        subscription
-    }
-
-    /// From here on the lease stands for the key, and nothing is to be undone.
-    fn granted(mut self, sent: BootInstant) -> Arc<Lease> {
-        self.unanswered = false;
+    /// From here on the lease stands for the key.
+    fn granted(mut self, sent: BootInstant) -> Result<Arc<Lease>, LockError> {
+        if let Err(shut_down) = self.engine.admit(&self.request.key) {
+            // Nobody may begin any more; it is released as if the answer had not come.
+            self.unanswered = true;
+            return Err(shut_down);
+        }
+        let doubt = std::mem::take(&mut self.unanswered).then_some(self.runtime);
         if let Some(pass) = &self.pass {
             pass.tell(&News::Here);
         }
@@ -228,9 +235,10 @@ impl Contender<'_> {
             &self.request.terms,
             sent,
             self.pass.take(),
+            doubt,
         ));
         self.engine.keeper().watch(&lease);
-        lease
+        Ok(lease)
     }
 }
 
@@ -250,15 +258,47 @@ impl Drop for Contender<'_> {
     }
 }
 
-fn sleep_beside_holder(left: Option<Duration>) -> Duration {
+fn sleep_beside_holder(left: Left) -> Duration {
     let poll = SAFETY_POLL.mul_f64(0.75 + fastrand::f64() / 4.0);
     match left {
         // The store's expiry has a grain of a millisecond.
-        Some(left) => {
+        Left::Time(left) => {
             let spread = SPREAD.mul_f64(fastrand::f64()).min(left / 4);
             poll.min(left + Duration::from_millis(1) + spread)
         }
-        None => poll,
+        Left::Forever => poll,
+        // Until the subscription is live, but not for long: if that takes a while, or is not to
+        // be had, the next question is asked without it.
+        Left::Unknown => poll / 10,
+    }
+}
+
+/// What wakes a contender, once it has asked for it.
+#[derive(Debug, Default)]
+struct WakeUps {
+    subscription: Option<Subscription>,
+    /// The subscription has become live, which was a reason to try: a release may have come before.
+    was_live: bool,
+}
+
+impl WakeUps {
+    fn subscribe(&mut self, store: &dyn LockStore, key: &str) {
+        if self.subscription.is_none() {
+            self.subscription = Some(store.subscribe(key));
+        }
+    }
+
+    fn is_live(&self) -> bool {
+        self.subscription.as_ref().is_some_and(Subscription::is_live)
+    }
+
+    /// Resolves when there is reason to try again; never before anything was subscribed to.
+    async fn next(&mut self) {
+        let Some(subscription) = &self.subscription else { return std::future::pending().await };
+        tokio::select! {
+            () = subscription.woken() => {}
+            () = subscription.live(), if !self.was_live => self.was_live = true,
+        }
     }
 }
 
@@ -310,12 +350,22 @@ impl Budget {
     }
 
     /// The error of one who has waited long enough.
-    fn spent(&self, key: &str, news: News) -> LockError {
+    fn spent(&self, engine: &Engine, key: &str, news: News) -> LockError {
         let (key, waited) = (key.to_owned(), self.waited());
         let holder = match news {
             News::Here => Holder::ThisProcess,
-            News::Elsewhere(Some(left)) => Holder::Elsewhere(left),
-            News::Elsewhere(None) => Holder::NoExpiry,
+            News::Elsewhere(Left::Time(left), _) => Holder::Elsewhere(Some(left)),
+            News::Elsewhere(Left::Unknown, _) => Holder::Elsewhere(None),
+            News::Elsewhere(Left::Forever, _) => Holder::NoExpiry,
+            News::Asking(since) => {
+                let asking = BootInstant::now().since(since);
+                if asking < engine.config().response_timeout / 4 {
+                    Holder::ThisProcess
+                } else {
+                    let cause = "the store has not answered yet".to_owned();
+                    return LockError::Unavailable { key: Some(key), waited, cause };
+                }
+            }
             News::Trouble(cause) => {
                 return LockError::Unavailable { key: Some(key), waited, cause };
             }

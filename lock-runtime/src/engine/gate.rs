@@ -10,9 +10,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::oneshot;
+
+use crate::clock::BootInstant;
+use crate::store::Left;
 
 /// The queues of all keys of one client.
 #[derive(Debug, Default)]
@@ -28,7 +30,7 @@ struct State {
     closed: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Gate {
     /// By ticket number, so that the first is the one who has waited longest and one who gives up
     /// is found at once.
@@ -39,14 +41,21 @@ struct Gate {
     news: News,
 }
 
+impl Gate {
+    fn new() -> Self {
+        Self { queue: BTreeMap::new(), next_ticket: 0, news: News::Asking(BootInstant::now()) }
+    }
+}
+
 /// What is known about why a key is not to be had.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum News {
-    /// Somebody in this process has it, or is about to find out.
-    #[default]
+    /// Somebody in this process is finding out, since then.
+    Asking(BootInstant),
+    /// Somebody in this process has it.
     Here,
-    /// Somebody else has it, with this much of the lease left; `None`: for ever.
-    Elsewhere(Option<Duration>),
+    /// Somebody else has it; learnt then.
+    Elsewhere(Left, BootInstant),
     /// The store cannot tell.
     Trouble(String),
 }
@@ -67,7 +76,7 @@ impl Gates {
             return Entry::Closed;
         }
         let Some(gate) = state.gates.get_mut(key) else {
-            state.gates.insert(Arc::clone(key), Gate::default());
+            state.gates.insert(Arc::clone(key), Gate::new());
             return Entry::Open(Pass { gates: Some(Arc::clone(self)), key: Arc::clone(key) });
         };
         let (sender, turn) = oneshot::channel();
@@ -79,7 +88,8 @@ impl Gates {
 
     /// What the owner of the pass last learnt.
     pub(crate) fn news(&self, key: &str) -> News {
-        self.state().gates.get(key).map(|gate| gate.news.clone()).unwrap_or_default()
+        let known = self.state().gates.get(key).map(|gate| gate.news.clone());
+        known.unwrap_or_else(|| News::Asking(BootInstant::now()))
     }
 
     /// Sends everybody in the queues home and lets nobody in any more.
@@ -98,7 +108,6 @@ impl Gates {
     }
 
     /// How many keys are held or contended for.
-    #[cfg(test)]
     pub(crate) fn keys(&self) -> usize {
         self.state().gates.len()
     }
@@ -112,6 +121,9 @@ impl Gates {
                     state.gates.remove(key);
                     return;
                 };
+                if gate.news == News::Here {
+                    gate.news = News::Asking(BootInstant::now());
+                }
                 next
             };
             let pass = Pass { gates: Some(Arc::clone(self)), key: Arc::clone(key) };

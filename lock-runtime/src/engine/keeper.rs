@@ -6,7 +6,7 @@
 //! release is a task of its own, so that one slow answer holds up no other.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -29,8 +29,6 @@ const LAST_RELEASES: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
-    /// Why there is no thread.
-    failure: Option<String>,
 }
 
 struct Shared {
@@ -39,8 +37,8 @@ struct Shared {
     releaser: Releaser,
     /// Told when there is something to do sooner than planned.
     wake: Notify,
-    /// Told when a lease has ended or a release is done.
-    progress: Notify,
+    /// Why there is no thread, or none any more.
+    failure: OnceLock<String>,
     /// The client is gone: release what is left, then end.
     closing: AtomicBool,
 }
@@ -62,16 +60,18 @@ impl Keeper {
             watchdog: Watchdog::default(),
             releaser: Releaser::default(),
             wake: Notify::new(),
-            progress: Notify::new(),
+            failure: OnceLock::new(),
             closing: AtomicBool::new(false),
         });
-        let failure = spawn(&shared).err().map(|error| error.to_string());
-        Self { shared, failure }
+        if let Err(error) = spawn(&shared) {
+            shared.fail(error.to_string());
+        }
+        Self { shared }
     }
 
     /// Why there is no thread, if there is none.
     pub(crate) fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
+        self.shared.failure.get().map(String::as_str)
     }
 
     /// Takes up a granted lease.
@@ -84,7 +84,6 @@ impl Keeper {
     /// A lease has ended, or is about to be released by its caller.
     pub(crate) fn forget(&self, lease: &Arc<Lease>) {
         self.shared.watchdog.forget(lease);
-        self.shared.progress.notify_waiters();
     }
 
     /// The term of a lease has changed.
@@ -115,33 +114,6 @@ impl Keeper {
     pub(crate) fn releasing(&self) -> usize {
         self.shared.releaser.open()
     }
-
-    /// Waits, for so long at the most, until no lease is held (`held`) or no release is open.
-    /// Returns whether it came to that.
-    pub(crate) async fn settled(&self, what: Settled, patience: Duration) -> bool {
-        let shared = &self.shared;
-        let is_settled = || match what {
-            Settled::Leases => shared.watchdog.len() == 0,
-            Settled::Releases => shared.releaser.open() == 0,
-        };
-        let settled = async {
-            loop {
-                let progress = shared.progress.notified();
-                if is_settled() {
-                    return;
-                }
-                progress.await;
-            }
-        };
-        tokio::time::timeout(patience, settled).await.is_ok()
-    }
-}
-
-/// What to wait for before the end.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Settled {
-    Leases,
-    Releases,
 }
 
 impl Drop for Keeper {
@@ -161,7 +133,9 @@ fn spawn(shared: &Arc<Shared>) -> std::io::Result<()> {
             Ok(runtime) => {
                 shared.store.adopt(runtime.handle());
                 let _ = started.send(Ok(()));
-                runtime.block_on(run(shared));
+                let watch = Watch(&shared);
+                runtime.block_on(run(Arc::clone(&shared)));
+                std::mem::forget(watch);
             }
             Err(error) => {
                 let _ = started.send(Err(error));
@@ -169,6 +143,26 @@ fn spawn(shared: &Arc<Shared>) -> std::io::Result<()> {
         }
     })?;
     outcome.recv().unwrap_or_else(|gone| Err(std::io::Error::other(gone)))
+}
+
+/// Sees to it that nobody relies on a thread which has ended in a panic.
+struct Watch<'a>(&'a Arc<Shared>);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        self.0.fail("the thread that renews locks has panicked".into());
+    }
+}
+
+/// A release under way; counted until it ends in whatever way.
+struct Open(Arc<Shared>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.releaser.done();
+        // The loop may be waiting for this to end.
+        self.0.wake.notify_one();
+    }
 }
 
 async fn run(shared: Arc<Shared>) {
@@ -182,14 +176,8 @@ async fn run(shared: Arc<Shared>) {
             tokio::spawn(renew(Arc::clone(&shared), batch.to_vec()));
         }
         for release in shared.releaser.take() {
-            let shared = Arc::clone(&shared);
-            tokio::spawn(async move {
-                release.carry_out(&*shared.store).await;
-                shared.releaser.done();
-                shared.progress.notify_waiters();
-                // The loop may be waiting for this to end.
-                shared.wake.notify_one();
-            });
+            let open = Open(Arc::clone(&shared));
+            tokio::spawn(async move { release.carry_out(&*open.0.store).await });
         }
 
         let now = BootInstant::now();
@@ -243,7 +231,11 @@ async fn renew(shared: Arc<Shared>, mut leases: Vec<Arc<Lease>>) {
             Err(error) => {
                 let failures = lease.failed();
                 let left = lease.deadline().since(BootInstant::now());
-                tracing::warn!(key = lease.key(), %error, failures, ?left, "renewal failed");
+                if failures == 1 {
+                    tracing::warn!(key = lease.key(), %error, ?left, "renewal failed, trying again");
+                } else {
+                    tracing::debug!(key = lease.key(), %error, failures, ?left, "renewal failed");
+                }
                 shared.watchdog.retry(lease, retry_pause(lease.term(), failures));
             }
         }
@@ -257,21 +249,38 @@ impl Shared {
         if !lease.lose(reason) {
             return;
         }
-        self.watchdog.forget(lease);
         tracing::warn!(key = lease.key(), %reason, "lock lost");
-        // Where the key may still be ours, it is freed for others. One that is gone or taken
-        // could only become ours again by a renewal on its way, which finds another token.
-        if !matches!(reason, LostReason::Gone | LostReason::Taken) {
+        // Its holders are being told; the last of them has it released. Until then nobody else gets
+        // it, for its lease is still good.
+        if reason == LostReason::ShutDown {
+            return;
+        }
+        self.watchdog.forget(lease);
+        // Where the key may still be ours, it is freed for others. One that is gone or taken could
+        // only become ours again by a renewal on its way, which finds another token, or by a request
+        // of its acquisition that comes late.
+        let gone = matches!(reason, LostReason::Gone | LostReason::Taken);
+        if !gone || lease.doubt().is_some() {
             self.releaser.push(Release {
                 key: Arc::clone(lease.shared_key()),
                 token: lease.token().clone(),
                 gone_by: lease.gone_by(),
                 kept_until: lease.kept_until(),
-                cause: Cause::Ended,
+                cause: lease.doubt().map_or(Cause::Ended, |from| Cause::Unanswered(Some(from))),
                 pass: None,
             });
             self.wake.notify_one();
         }
-        self.progress.notify_waiters();
+        lease.give_back_pass();
+    }
+
+    /// Nothing is renewed from here on, so nothing may be relied on.
+    fn fail(&self, cause: String) {
+        tracing::error!(%cause, "locks are not to be had any more");
+        // Only the first cause counts.
+        let _ = self.failure.set(cause);
+        for lease in self.watchdog.held() {
+            self.lose(&lease, LostReason::RenewalFailed);
+        }
     }
 }

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime;
 use tokio::sync::Notify;
 
 use super::gate::Pass;
@@ -36,6 +37,8 @@ pub(crate) struct Lease {
     state: Mutex<State>,
     /// Told when the lease is lost.
     lost: Notify,
+    /// A request of its acquisition may still take effect; it was sent from this runtime.
+    doubt: Option<runtime::Id>,
     /// Where the watchdog has it in its schedule; only the watchdog reads or writes it.
     pub(super) scheduled: AtomicU64,
 }
@@ -110,6 +113,7 @@ impl Lease {
         terms: &Terms,
         sent: BootInstant,
         pass: Option<Pass>,
+        doubt: Option<runtime::Id>,
     ) -> Self {
         Self {
             key,
@@ -129,6 +133,7 @@ impl Lease {
                 pass,
             }),
             lost: Notify::new(),
+            doubt,
             scheduled: AtomicU64::new(0),
         }
     }
@@ -237,8 +242,16 @@ impl Lease {
     pub(crate) fn leave(&self) -> Leave {
         let mut state = self.state();
         state.holds = state.holds.saturating_sub(1);
-        if state.holds > 0 || state.phase != Phase::Held {
+        if state.holds > 0 {
             return Leave::Nothing;
+        }
+        match state.phase {
+            Phase::Held => {}
+            // We took it from them while it was good, so it stays taken until they are done.
+            Phase::Lost { reason: LostReason::ShutDown, .. } => {
+                return Leave::Release(state.pass.take());
+            }
+            Phase::Lost { .. } | Phase::Released => return Leave::Nothing,
         }
         state.phase = Phase::Released;
         self.valid_until.store(BootInstant::PAST.as_nanos(), Ordering::Release);
@@ -266,10 +279,13 @@ impl Lease {
     pub(crate) fn extended(&self, sent: BootInstant, term: Option<Duration>) -> u32 {
         let mut state = self.state();
         if state.phase == Phase::Held {
-            state.term = term.unwrap_or(state.term);
-            state.extended = sent;
-            let deadline = deadline(sent, state.term);
+            state.term = term.map_or(state.term, |term| term.max(state.term));
+            state.extended = state.extended.max(sent);
+            let deadline = deadline(sent, term.unwrap_or(state.term));
             let deadline = self.max_until.map_or(deadline, |max_until| deadline.min(max_until));
+            // Answers may come in another order than the requests were served in. The later
+            // deadline holds, because no request shortens what another has got.
+            let deadline = deadline.max(self.deadline());
             self.valid_until.store(deadline.as_nanos(), Ordering::Release);
         }
         std::mem::take(&mut state.failures)
@@ -299,22 +315,30 @@ impl Lease {
     }
 
     /// The hold is over against its holders' will. False if it had ended before.
+    ///
+    /// The pass stays here until [`give_back_pass`](Self::give_back_pass).
     pub(crate) fn lose(&self, reason: LostReason) -> bool {
-        let pass = {
-            let mut state = self.state();
-            if state.phase != Phase::Held {
-                return false;
-            }
-            let held_for = self.age();
-            state.phase = Phase::Lost { reason, held_for };
-            self.valid_until.store(BootInstant::PAST.as_nanos(), Ordering::Release);
-            state.pass.take()
-        };
+        let mut state = self.state();
+        if state.phase != Phase::Held {
+            return false;
+        }
+        state.phase = Phase::Lost { reason, held_for: self.age() };
+        self.valid_until.store(BootInstant::PAST.as_nanos(), Ordering::Release);
+        drop(state);
         self.lost.notify_waiters();
-        // Those who wait in this process may try at once: what is left of the key in the store, if
-        // anything, makes them wait there.
-        drop(pass);
         true
+    }
+
+    /// Lets those who wait in this process try: what is left of the key in the store, if anything,
+    /// makes them wait there.
+    pub(crate) fn give_back_pass(&self) {
+        let pass = self.state().pass.take();
+        drop(pass);
+    }
+
+    /// Where a request was sent from that may still take effect, if there is one.
+    pub(crate) fn doubt(&self) -> Option<runtime::Id> {
+        self.doubt
     }
 
     /// Plain data; every change to it is complete before anything that could panic.
@@ -345,7 +369,7 @@ mod tests {
         let key: Arc<str> = Arc::from("k");
         let Entry::Open(pass) = gates.enter(&key) else { panic!("free") };
         let token = Token::random().expect("randomness");
-        (gates, Lease::new(key, token, terms, sent, Some(pass)))
+        (gates, Lease::new(key, token, terms, sent, Some(pass), None))
     }
 
     #[test]
@@ -405,6 +429,7 @@ mod tests {
         assert!(lease.lose(LostReason::Taken));
         assert!(!lease.lose(LostReason::Gone));
         assert!(matches!(lease.loss(), Some(LockError::Lost { reason: LostReason::Taken, .. })));
+        lease.give_back_pass();
         assert_eq!(gates.keys(), 0, "others of this process may try");
         assert!(matches!(lease.leave(), Leave::Nothing));
     }
@@ -421,6 +446,26 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn a_hold_that_a_shutdown_took_stays_taken_until_its_holders_are_done() {
+        let (gates, lease) = lease(BootInstant::now(), true);
+        assert!(lease.join());
+        assert!(lease.lose(LostReason::ShutDown));
+        assert!(!lease.is_valid(BootInstant::now()));
+        assert!(matches!(lease.leave(), Leave::Nothing));
+        assert_eq!(gates.keys(), 1);
+        assert!(matches!(lease.leave(), Leave::Release(Some(_))));
+    }
+
+    #[test]
+    fn answers_in_any_order_make_the_latest_deadline() {
+        let sent = BootInstant::now();
+        let (_gates, lease) = lease(sent, false);
+        lease.extended(sent, Some(TERM * 6));
+        lease.extended(sent, Some(TERM * 2));
+        assert_eq!(lease.deadline(), deadline(sent, TERM * 6));
     }
 
     #[test]

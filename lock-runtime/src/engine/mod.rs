@@ -18,13 +18,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use self::gate::{Gates, Pass};
-use self::keeper::{Keeper, Settled};
+use self::keeper::Keeper;
 use self::lease::{Lease, Leave};
 use self::releaser::{Cause, Release};
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
-use crate::store::{Lane, LockStore, Released, Renewal, Renewed};
+use crate::eventually::Eventually;
+use crate::store::{Lane, LockStore, Released, Renewal, Renewed, StoreError};
 use crate::wait::Wait;
 
 /// How long [`Engine::shut_down`] waits for the last releases.
@@ -52,15 +55,13 @@ pub(crate) struct Engine {
     keeper: Keeper,
     /// No more locks; set once, at shutdown.
     closed: AtomicBool,
+    /// Told when `closed` is set.
+    closing: Notify,
 }
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine")
-            .field("config", &self.config)
-            .field("keeper", &self.keeper)
-            .field("closed", &self.closed)
-            .finish_non_exhaustive()
+        self.describe(&mut f.debug_struct("Engine"))
     }
 }
 
@@ -68,7 +69,19 @@ impl Engine {
     pub(crate) fn start(config: Config, store: Arc<dyn LockStore>) -> Arc<Self> {
         let keeper = Keeper::start(Arc::clone(&store));
         let gates = Arc::default();
-        Arc::new(Self { config, store, gates, keeper, closed: AtomicBool::new(false) })
+        let (closed, closing) = (AtomicBool::new(false), Notify::new());
+        Arc::new(Self { config, store, gates, keeper, closed, closing })
+    }
+
+    /// What is worth knowing of it in a log.
+    pub(crate) fn describe(&self, f: &mut std::fmt::DebugStruct<'_, '_>) -> std::fmt::Result {
+        f.field("namespace", &self.config.namespace)
+            .field("watchdog", &self.config.watchdog)
+            .field("wait", &self.config.wait)
+            .field("keys", &self.gates.keys())
+            .field("held", &self.keeper.held().len())
+            .field("closed", &self.closed)
+            .finish_non_exhaustive()
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -85,6 +98,14 @@ impl Engine {
 
     fn keeper(&self) -> &Keeper {
         &self.keeper
+    }
+
+    /// Resolves when the engine is shut down.
+    async fn closing(&self) {
+        let closing = self.closing.notified();
+        if !self.closed.load(Ordering::Acquire) {
+            closing.await;
+        }
     }
 
     /// Whether locks can be taken at all.
@@ -120,17 +141,23 @@ impl Engine {
                 reason: LostReason::Gone,
                 held_for: lease.age(),
             }),
+            Err(StoreError::Denied(cause)) => Err(LockError::Denied { cause }),
             Err(error) => Err(LockError::Unavailable {
                 key: Some(lease.key().to_owned()),
                 waited: BootInstant::now().since(started),
-                cause: format!("the release goes on in the background: {error}"),
+                cause: format!("{error}; the release goes on in the background"),
             }),
         }
     }
 
     /// One holder of `lease` is done; the last one has the key freed in the background.
+    ///
+    /// A store that needs no time for it is asked at once.
     pub(crate) fn release_in_background(&self, lease: &Arc<Lease>) {
-        drop(self.end(lease));
+        let Some(mut unfinished) = self.end(lease) else { return };
+        let keep = lease.kept_until().since(BootInstant::now());
+        let answer = self.store.release(lease.key(), lease.token(), keep, Lane::Keeper);
+        unfinished.open = !matches!(answer, Eventually::Ready(Some(Ok(_))));
     }
 
     /// From here on no renewal is sent, and the key will be freed whatever happens.
@@ -172,18 +199,39 @@ impl Engine {
     /// Lets nobody in any more, waits up to `grace` for the holders to finish, ends the holds of
     /// those that have not, and waits for the last releases.
     ///
-    /// Returns how many releases the store has not confirmed by then; they go on.
+    /// Returns how many locks are not known to be released by then; what can be done for them goes
+    /// on.
     pub(crate) async fn shut_down(&self, grace: Duration) -> usize {
         self.closed.store(true, Ordering::Release);
+        self.closing.notify_waiters();
         self.gates.close();
-        if !self.keeper.settled(Settled::Leases, grace).await {
+        // A key's pass is out from before the first request about it until after the last.
+        let is_idle = || self.gates.keys() == 0 && self.open() == 0;
+        if !settled(grace, is_idle).await {
             for lease in self.keeper.held() {
                 self.keeper.lose(&lease, LostReason::ShutDown);
             }
+            settled(LAST_RELEASES, is_idle).await;
         }
-        self.keeper.settled(Settled::Releases, LAST_RELEASES).await;
-        self.keeper.releasing()
+        self.open()
     }
+
+    /// How many locks are held or being released.
+    fn open(&self) -> usize {
+        self.keeper.held().len() + self.keeper.releasing()
+    }
+}
+
+/// Waits up to `patience` until something is so; looks now and then, which only shutdowns do.
+async fn settled(patience: Duration, is_so: impl Fn() -> bool) -> bool {
+    let end = tokio::time::Instant::now() + patience;
+    while !is_so() {
+        if tokio::time::Instant::now() >= end {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    true
 }
 
 /// A release that has begun; goes on in the background unless it was answered.
@@ -199,15 +247,18 @@ struct Unfinished<'a> {
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        if self.open {
-            self.keeper.release(Release {
-                key: Arc::clone(self.lease.shared_key()),
-                token: self.lease.token().clone(),
-                gone_by: self.lease.gone_by(),
-                kept_until: self.lease.kept_until(),
-                cause: Cause::Ended,
-                pass: self.pass.take(),
-            });
+        let doubt = self.lease.doubt();
+        if !self.open && doubt.is_none() {
+            return;
         }
+        self.keeper.release(Release {
+            key: Arc::clone(self.lease.shared_key()),
+            token: self.lease.token().clone(),
+            gone_by: self.lease.gone_by(),
+            kept_until: self.lease.kept_until(),
+            // A request of its acquisition that comes late would take the key once more.
+            cause: doubt.map_or(Cause::Ended, |runtime| Cause::Unanswered(Some(runtime))),
+            pass: self.pass.take(),
+        });
     }
 }

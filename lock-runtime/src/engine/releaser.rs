@@ -38,8 +38,8 @@ pub(crate) struct Release {
     /// Until when the key is to stay, so that it is left to expire instead.
     pub(crate) kept_until: BootInstant,
     pub(crate) cause: Cause,
-    /// Given back after the first try, whatever came of it: from then on others of this process
-    /// can do no worse by trying for themselves.
+    /// Given back after the first answer to the keeper, whatever it is: from then on others of this
+    /// process can do no worse by trying for themselves.
     pub(crate) pass: Option<Pass>,
 }
 
@@ -87,13 +87,16 @@ impl Release {
         let mut swept = false;
         loop {
             let answer = self.try_once(store).await;
-            self.pass = None;
             let pause = match answer {
                 Ok(Released::NotOurs) if self.cause != Cause::Ended && !swept => {
                     swept = true;
                     PAUSES.1
                 }
                 Ok(_) => return,
+                Err(StoreError::Denied(cause)) => {
+                    tracing::error!(key = &*self.key, %cause, "may not release, it ends with its lease");
+                    return;
+                }
                 Err(error) => {
                     tracing::warn!(
                         key = &*self.key,
@@ -111,13 +114,20 @@ impl Release {
         }
     }
 
-    async fn try_once(&self, store: &dyn LockStore) -> Result<Released, StoreError> {
+    async fn try_once(&mut self, store: &dyn LockStore) -> Result<Released, StoreError> {
+        let pass = self.pass.take();
         let keep = self.kept_until.since(BootInstant::now());
         let on = |lane| store.release(&self.key, &self.token, keep, lane);
+        // The other lane may be stuck, and nobody is to wait for that.
+        let beside = async {
+            let answer = on(Lane::Keeper).await;
+            drop(pass);
+            answer
+        };
         match self.cause {
-            Cause::Ended | Cause::Unanswered(None) => on(Lane::Keeper).await,
+            Cause::Ended | Cause::Unanswered(None) => beside.await,
             Cause::Unanswered(Some(runtime)) => {
-                let (behind, beside) = tokio::join!(on(Lane::Runtime(runtime)), on(Lane::Keeper));
+                let (behind, beside) = tokio::join!(on(Lane::Runtime(runtime)), beside);
                 match (behind, beside) {
                     (Ok(Released::Freed), _) | (_, Ok(Released::Freed)) => Ok(Released::Freed),
                     (_, beside) => beside,

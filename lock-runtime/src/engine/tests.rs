@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::contender::{Request, acquire};
-use super::keeper::Settled;
 use super::lease::Terms;
 use super::*;
 use crate::store::faulty::{Fault, FaultyStore};
@@ -50,9 +49,8 @@ async fn is_free(store: &FaultyStore) -> bool {
 
 /// Everything that the engine keeps about locks is gone again.
 async fn assert_nothing_left(engine: &Engine) {
-    assert!(engine.keeper.settled(Settled::Leases, LEASE).await);
-    assert!(engine.keeper.settled(Settled::Releases, LEASE * 10).await);
-    assert_eq!((engine.gates.keys(), engine.gates.queued()), (0, 0));
+    settled(LEASE * 10, || engine.gates.keys() == 0 && engine.open() == 0).await;
+    assert_eq!((engine.gates.keys(), engine.gates.queued(), engine.open()), (0, 0, 0));
 }
 
 #[tokio::test]
@@ -194,17 +192,92 @@ async fn a_release_that_fails_says_so_and_goes_on() {
 async fn a_shutdown_ends_the_holds_of_those_who_do_not_finish() {
     let (store, engine) = engine();
     let lease = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
-    assert_eq!(engine.shut_down(LEASE / 10).await, 0);
-    assert_eq!(lease.lost().await, LostReason::ShutDown);
+    let holder = async {
+        assert_eq!(lease.lost().await, LostReason::ShutDown);
+        assert!(!lease.is_valid(BootInstant::now()));
+        // Its body may be in the middle of a poll, so it keeps the key until it is done.
+        assert!(!is_free(&store).await);
+        engine.release_in_background(&lease);
+    };
+    let (open, ()) = tokio::join!(engine.shut_down(LEASE / 10), holder);
+    assert_eq!(open, 0);
     assert!(is_free(&store).await);
     assert!(matches!(acquire(&engine, request(None)).await, Err(LockError::ShutDown)));
+}
+
+#[tokio::test]
+async fn a_lock_that_is_granted_after_the_shutdown_began_is_not_used() {
+    let (store, engine) = engine();
+    // Held by somebody else, so that the contender sleeps; then an answer on its way.
+    let other = Token::random().expect("randomness");
+    let claim = Claim { key: "k", token: &other, lease: LEASE * 100, fresh: true };
+    assert_eq!(store.try_acquire(claim, LEASE).await, Ok(Attempt::Granted));
+    let asleep = acquire(&engine, request(None));
+    let shutdown = async {
+        sleep(LEASE / 10).await;
+        engine.shut_down(LEASE * 10).await
+    };
+    let start = BootInstant::now();
+    let (outcome, open) = tokio::join!(asleep, shutdown);
+    assert!(matches!(outcome, Err(LockError::ShutDown)), "{outcome:?}");
+    assert_eq!(open, 0);
+    assert!(BootInstant::now().since(start) < LEASE, "told at once");
+    assert_nothing_left(&engine).await;
+}
+
+#[tokio::test]
+async fn a_shutdown_waits_for_a_release_that_somebody_else_awaits() {
+    let (store, engine) = engine();
+    let lease = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
+    store.next_releases([Fault::Hang]);
+    let releasing = timeout(LEASE / 2, engine.release(&lease));
+    let shutdown = async {
+        tokio::task::yield_now().await;
+        engine.shut_down(LEASE * 10).await
+    };
+    let (released, open) = tokio::join!(releasing, shutdown);
+    assert!(released.is_err(), "cut, so it goes on in the background");
+    assert_eq!(open, 0);
+    assert!(is_free(&store).await);
+}
+
+#[tokio::test]
+async fn those_who_queue_behind_a_first_try_without_an_answer_are_not_told_that_it_is_busy() {
+    let (store, engine) = engine();
+    store.next_acquires([Fault::Hang; 100]);
+    let first = acquire(&engine, request(None));
+    let second = async {
+        sleep(LEASE / 20).await;
+        acquire(&engine, Request { wait: Wait::For(LEASE / 4), ..request(None) }).await
+    };
+    tokio::select! {
+        outcome = first => panic!("{outcome:?}"),
+        outcome = second => {
+            assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_comes_late_after_a_successful_hold_is_undone() {
+    let (store, engine) = engine();
+    store.next_acquires([Fault::Hang]);
+    let lease = acquire(&engine, request(Some(LEASE * 100))).await.expect("the second try");
+    let token = lease.token().clone();
+    engine.release(&lease).await.expect("held");
+    // The first try arrives now.
+    let claim = Claim { key: "k", token: &token, lease: LEASE * 100, fresh: true };
+    assert_eq!(store.try_acquire(claim, LEASE).await, Ok(Attempt::Granted));
+    assert_nothing_left(&engine).await;
+    assert!(is_free(&store).await);
 }
 
 #[tokio::test]
 async fn a_shutdown_counts_what_it_could_not_release() {
     let (store, engine) = engine();
     let lease = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
-    store.next_releases([Fault::Hang]);
+    // One is asked at once, in case that it needs no time.
+    store.next_releases([Fault::Hang; 2]);
     engine.release_in_background(&lease);
     assert_eq!(engine.shut_down(LEASE).await, 1);
 }

@@ -197,11 +197,15 @@ mod tests {
     const TERM: Duration = Duration::from_secs(30);
 
     fn lease(name: &str, renewed: bool) -> Arc<Lease> {
+        lease_of(name, renewed, TERM)
+    }
+
+    fn lease_of(name: &str, renewed: bool, term: Duration) -> Arc<Lease> {
         let key: Arc<str> = Arc::from(name);
         let GateEntry::Open(pass) = Arc::new(Gates::default()).enter(&key) else { panic!("free") };
         let token = Token::random().expect("randomness");
-        let terms = Terms { term: TERM, renewed, max_hold: None, min_hold: Duration::ZERO };
-        Arc::new(Lease::new(key, token, &terms, BootInstant::now(), Some(pass)))
+        let terms = Terms { term, renewed, max_hold: None, min_hold: Duration::ZERO };
+        Arc::new(Lease::new(key, token, &terms, BootInstant::now(), Some(pass), None))
     }
 
     #[test]
@@ -293,11 +297,11 @@ mod tests {
     #[test]
     fn the_keeper_is_woken_only_for_what_comes_sooner() {
         let watchdog = Watchdog::default();
-        let (one, two, short) = (lease("1", true), lease("2", true), lease("3", true));
+        let (one, two, short) =
+            (lease("1", true), lease("2", true), lease_of("3", true, TERM / 10));
         assert!(watchdog.watch(&one));
         watchdog.due(BootInstant::now());
         assert!(!watchdog.watch(&two), "due later than what it sleeps for");
-        short.extended(BootInstant::now(), Some(TERM / 10));
         assert!(watchdog.watch(&short));
     }
 

@@ -9,7 +9,8 @@ use tokio::runtime;
 
 use super::wake::WakeUps;
 use super::{
-    Attempt, Claim, Lane, LockStore, Released, Renewal, Renewed, StoreError, Subscription, Token,
+    Attempt, Claim, Lane, Left, LockStore, Released, Renewal, Renewed, StoreError, Subscription,
+    Token,
 };
 use crate::clock::BootInstant;
 use crate::eventually::Eventually;
@@ -78,7 +79,7 @@ impl Keys {
                 entry.expires = expires;
                 Attempt::Granted
             }
-            Some(entry) => Attempt::Busy(Some(entry.expires.since(now))),
+            Some(entry) => Attempt::Busy(Left::Time(entry.expires.since(now))),
             None => {
                 self.purge(now);
                 let entry = Entry { token: claim.token.clone(), expires };
@@ -91,7 +92,7 @@ impl Keys {
     fn renew(&mut self, renewal: &Renewal<'_>, now: BootInstant) -> Renewed {
         match self.live(renewal.key, now) {
             Some(entry) if entry.token == *renewal.token => {
-                entry.expires = now.after(renewal.lease);
+                entry.expires = entry.expires.max(now.after(renewal.lease));
                 Renewed::Extended
             }
             Some(_) => Renewed::Taken,
@@ -185,7 +186,7 @@ mod tests {
         let (mut keys, start, one, two) = (keys(), BootInstant::now(), token(), token());
         assert_eq!(keys.try_acquire(claim("k", &one), start), Attempt::Granted);
         let later = start.after(LEASE / 2);
-        assert_eq!(keys.try_acquire(claim("k", &two), later), Attempt::Busy(Some(LEASE / 2)));
+        assert_eq!(keys.try_acquire(claim("k", &two), later), Attempt::Busy(Left::Time(LEASE / 2)));
         assert_eq!(keys.try_acquire(claim("k", &two), start.after(LEASE)), Attempt::Granted);
     }
 
@@ -216,7 +217,7 @@ mod tests {
         let (mut keys, start, one, two) = (keys(), BootInstant::now(), token(), token());
         keys.try_acquire(claim("k", &one), start);
         assert_eq!(keys.release("k", &one, LEASE / 2, start), Released::Freed);
-        assert_eq!(keys.try_acquire(claim("k", &two), start), Attempt::Busy(Some(LEASE / 2)));
+        assert_eq!(keys.try_acquire(claim("k", &two), start), Attempt::Busy(Left::Time(LEASE / 2)));
         let later = start.after(LEASE / 2);
         assert_eq!(keys.try_acquire(claim("k", &two), later), Attempt::Granted);
     }

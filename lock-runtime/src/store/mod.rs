@@ -40,8 +40,8 @@ pub(crate) trait LockStore: Send + Sync + 'static {
         within: Duration,
     ) -> Eventually<'a, Result<Attempt, StoreError>>;
 
-    /// Extends each hold that its token still has, each on its own: one result per renewal, in
-    /// their order. Sent on the keeper's lane.
+    /// Extends each hold that its token still has, each on its own, and shortens none: one result per
+    /// renewal, in their order. Sent on the keeper's lane.
     fn renew<'a>(
         &'a self,
         batch: &'a [Renewal<'a>],
@@ -80,8 +80,18 @@ pub(crate) struct Claim<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Attempt {
     Granted,
-    /// Somebody else has it, for this long; `None`: for ever.
-    Busy(Option<Duration>),
+    /// Somebody else has it.
+    Busy(Left),
+}
+
+/// How much of somebody else's lease is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    Time(Duration),
+    /// It never ends.
+    Forever,
+    /// A fresh claim does not tell; the next one does.
+    Unknown,
 }
 
 /// One hold to extend.

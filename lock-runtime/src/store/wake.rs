@@ -186,11 +186,16 @@ pub(crate) struct Subscription {
 }
 
 impl Subscription {
+    /// Whether releases are heard.
+    pub(crate) fn is_live(&self) -> bool {
+        self.listener.live.load(Ordering::Acquire)
+    }
+
     /// Resolves as soon as releases are heard.
     pub(crate) async fn live(&self) {
         loop {
             let became_live = self.listener.became_live.notified();
-            if self.listener.live.load(Ordering::Acquire) {
+            if self.is_live() {
                 return;
             }
             became_live.await;

@@ -4,6 +4,10 @@
 //! lock-helper hold URL KEY LEASE_MS     holds the lock, renewed; prints "held"
 //! lock-helper body URL KEY LEASE_MS     runs a body under it that prints "poll" now and then,
 //!                                       and at the end what became of it
+//! lock-helper spin URL KEY LEASE_MS HOW
+//!                                       runs a body that is always ready to be polled; HOW is
+//!                                       "guarded", or "unguarded": it only holds a guard. At the end
+//!                                       of the lease prints how many polls began after it
 //! lock-helper count URL KEY TASKS HOW   TASKS tasks add one to the counter "n" each, with a GET
 //!                                       and a SET; HOW is "locked" or "unlocked"
 //! ```
@@ -11,9 +15,12 @@
 //! It ends when told "release", or when its input does.
 
 use std::error::Error;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
-use lock_runtime::{LockClient, LockError, distributed_lock};
+use lock_runtime::{LockClient, LockError, LockGuard, distributed_lock};
 use redis::aio::MultiplexedConnection;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
@@ -25,6 +32,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     match args[..] {
         ["hold", url, key, lease] => hold(&client(url, lease).await?, key).await,
         ["body", url, key, lease] => body(&client(url, lease).await?, key, lease.parse()?).await,
+        ["spin", url, key, lease, how] => {
+            spin(&client(url, lease).await?, key, lease.parse()?, how == "guarded").await
+        }
         ["count", url, key, tasks, how] => count(url, key, tasks.parse()?, how == "locked").await,
         _ => Err("usage: lock-helper hold|body URL KEY LEASE_MS | count URL KEY TASKS HOW".into()),
     }
@@ -62,6 +72,39 @@ async fn body(client: &LockClient, key: &str, lease: u64) -> Result<(), Box<dyn 
         Err(LockError::Lost { reason, .. }) => println!("lost {reason:?}"),
         other => println!("{other:?}"),
     }
+    told().await;
+    Ok(())
+}
+
+async fn spin(
+    client: &LockClient,
+    key: &str,
+    lease: u64,
+    guarded: bool,
+) -> Result<(), Box<dyn Error>> {
+    let lease = Duration::from_millis(lease);
+    let lock = client.lock(key).lease(lease);
+    let late = AtomicU64::new(0);
+    // A hold of its own on the same hold tells the deadline, inside the body or without one.
+    let polls = |guard: LockGuard| {
+        println!("held");
+        let late = &late;
+        poll_fn(move |cx| {
+            late.fetch_add(u64::from(!guard.is_held()), Ordering::Relaxed);
+            cx.waker().wake_by_ref();
+            Poll::<()>::Pending
+        })
+    };
+    if guarded {
+        let body = async { polls(lock.acquire().await.expect("shared")).await };
+        let outcome = lock.run(body).await;
+        assert!(matches!(outcome, Err(LockError::Lost { .. })), "{outcome:?}");
+    } else {
+        let body = polls(lock.acquire().await?);
+        // It goes on for as long as anybody lets it.
+        let _ = tokio::time::timeout(lease * 4, body).await;
+    }
+    println!("late {}", late.into_inner());
     told().await;
     Ok(())
 }

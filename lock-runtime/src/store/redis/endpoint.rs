@@ -24,6 +24,18 @@ impl Endpoint {
                 if error.detail().is_none() { error.to_string() } else { error.category().into() }
             ),
         };
+        // A `/`, `?` or `#` in a password ends the address too early, and what would then be shown
+        // as the address is a part of the password.
+        let behind = url.strip_prefix("redis://").and_then(|rest| rest.split_once(['/', '?', '#']));
+        if behind.is_some_and(|(_, behind)| behind.contains('@')) {
+            return Err(LockError::Config {
+                option: "url",
+                problem:
+                    "there is an `@` behind the address; special characters of the user and the \
+                          password are percent-encoded, such as `#` as `%23`"
+                        .into(),
+            });
+        }
         let info = url.into_connection_info().map_err(|error| unusable(&error))?;
         // The server tells us by itself of releases, and that takes the third protocol version.
         let login = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
@@ -73,11 +85,14 @@ mod tests {
             "redis://user:c4nary%FF@localhost",
             "redis://user:c4nary@localhost?protocol=9",
             "redis://c4nary c4nary",
+            "redis://user:1234#c4nary@localhost",
+            "redis://c4nary:1234/c4nary@localhost",
+            "redis://c4nary:1234?c4nary@localhost",
         ] {
             match Endpoint::parse(url) {
                 Err(LockError::Config { option: "url", problem }) => {
                     assert!(!problem.contains(CANARY), "{problem}");
-                    assert!(problem.contains("expected `redis://"), "{problem}");
+                    assert!(problem.contains("percent-encoded"), "{problem}");
                 }
                 other => panic!("{url}: {:?}", other.map(|_| ())),
             }

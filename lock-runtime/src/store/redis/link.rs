@@ -15,6 +15,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, PushInfo, PushKind, RedisError};
 use tokio::runtime;
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::endpoint::Endpoint;
@@ -53,6 +54,8 @@ struct Inner {
     changed: Notify,
     /// Gone once `home` is.
     alive: Weak<()>,
+    /// The task that holds on to `alive`.
+    life: AbortHandle,
 }
 
 #[derive(Default)]
@@ -60,6 +63,8 @@ struct State {
     connection: Option<Connection>,
     /// Counts the connections that there were.
     generation: u64,
+    /// The latest connection that was lost; it may be heard of before the connection itself.
+    lost: u64,
     connecting: bool,
     /// Why the last attempt failed, and when.
     failure: Option<(BootInstant, StoreError)>,
@@ -82,10 +87,11 @@ impl Link {
         // A task that holds this for as long as the runtime keeps its tasks.
         let life = Arc::new(());
         let alive = Arc::downgrade(&life);
-        home.spawn(async move {
+        let life = home.spawn(async move {
             std::future::pending::<()>().await;
             drop(life);
         });
+        let life = life.abort_handle();
         let inner = Inner {
             endpoint,
             home,
@@ -94,6 +100,7 @@ impl Link {
             state: Mutex::default(),
             changed: Notify::new(),
             alive,
+            life,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -174,7 +181,7 @@ impl Link {
         loop {
             let mut changed = std::pin::pin!(self.inner.changed.notified());
             changed.as_mut().enable();
-            {
+            let connect = {
                 let mut state = self.inner.state();
                 if let Some(connection) = &state.connection {
                     return Ok(connection.clone());
@@ -184,11 +191,12 @@ impl Link {
                 {
                     return Err(error.clone());
                 }
-                if !state.connecting {
-                    state.connecting = true;
-                    let attempt = Attempt(Arc::clone(&self.inner));
-                    self.inner.home.spawn(attempt.run());
-                }
+                !std::mem::replace(&mut state.connecting, true)
+            };
+            if connect {
+                // With the state unlocked: a runtime that is gone drops the attempt right here.
+                let attempt = Attempt { inner: Arc::clone(&self.inner), outcome: None };
+                self.inner.home.spawn(attempt.run());
             }
             if timeout_at(end, changed).await.is_err() {
                 let address = self.inner.endpoint.address();
@@ -201,52 +209,67 @@ impl Link {
 }
 
 /// An attempt to connect; however it ends, it is not under way any more.
-struct Attempt(Arc<Inner>);
+struct Attempt {
+    inner: Arc<Inner>,
+    /// `None` if it is cut short, which happens when its runtime ends.
+    outcome: Option<Result<Connection, StoreError>>,
+}
 
 impl Attempt {
-    async fn run(self) {
-        let inner = &self.0;
+    async fn run(mut self) {
+        let inner = &self.inner;
         let generation = inner.state().generation + 1;
-        let connected = timeout(CONNECT_PATIENCE, inner.connect(generation)).await;
-        let mut state = inner.state();
-        match connected {
-            Ok(Ok(socket)) => {
-                state.generation = generation;
-                state.failure = None;
-                state.connection = Some(Connection { generation, socket });
-                tracing::debug!(address = %inner.endpoint.address(), generation, "connected");
-            }
-            Ok(Err(error)) => {
-                // Nothing was asked yet, so nothing can have been done.
-                let error = match reply::judge(&error).error {
-                    StoreError::Unknown(cause) | StoreError::Refused(cause) => StoreError::Refused(
-                        format!("cannot connect to {}: {cause}", inner.endpoint.address()),
-                    ),
-                    permanent => permanent,
-                };
-                state.failure = Some((BootInstant::now(), error));
-            }
-            Err(_) => {
-                let address = inner.endpoint.address();
-                let cause =
-                    format!("cannot connect to {address}: no answer in {CONNECT_PATIENCE:?}");
-                state.failure = Some((BootInstant::now(), StoreError::Refused(cause)));
-            }
-        }
+        let address = inner.endpoint.address();
+        let outcome = match timeout(CONNECT_PATIENCE, inner.connect(generation)).await {
+            Ok(Ok(socket)) => Ok(Connection { generation, socket }),
+            // Nothing was asked yet, so nothing can have been done.
+            Ok(Err(error)) => Err(match reply::judge(&error).error {
+                StoreError::Unknown(cause) | StoreError::Refused(cause) => {
+                    StoreError::Refused(format!("cannot connect to {address}: {cause}"))
+                }
+                permanent => permanent,
+            }),
+            Err(_) => Err(StoreError::Refused(format!(
+                "cannot connect to {address}: no answer in {CONNECT_PATIENCE:?}"
+            ))),
+        };
+        self.outcome = Some(outcome);
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        let inner = &self.0;
+        let inner = &self.inner;
         let mut state = inner.state();
         state.connecting = false;
-        if state.connection.is_none() && inner.alive.strong_count() == 0 {
-            let cause = "the runtime that served the connection is gone".to_owned();
-            state.failure = Some((BootInstant::now(), StoreError::Refused(cause)));
-        }
+        let outcome = self.outcome.take().unwrap_or_else(|| {
+            let cause = "the runtime that served the connection is gone";
+            Err(StoreError::Refused(cause.into()))
+        });
+        let address = inner.endpoint.address();
+        let failure = match outcome {
+            Ok(connection) if state.lost < connection.generation => {
+                state.generation = connection.generation;
+                tracing::debug!(%address, generation = connection.generation, "connected");
+                state.connection = Some(connection);
+                None
+            }
+            Ok(connection) => {
+                state.generation = connection.generation;
+                let cause = format!("{address} closed the connection at once");
+                Some(StoreError::Refused(cause))
+            }
+            Err(error) => Some(error),
+        };
+        state.failure = failure.map(|error| (BootInstant::now(), error));
         drop(state);
         inner.changed.notify_waiters();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.life.abort();
     }
 }
 
@@ -286,6 +309,7 @@ impl Inner {
 
     fn discard(&self, generation: u64) {
         let mut state = self.state();
+        state.lost = state.lost.max(generation);
         let current = state.connection.as_ref().map(|connection| connection.generation);
         if current == Some(generation) {
             state.connection = None;

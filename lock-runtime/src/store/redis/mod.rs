@@ -23,8 +23,8 @@ use tokio::runtime;
 use self::endpoint::Endpoint;
 use self::link::{CONNECT_PATIENCE, Link};
 use super::{
-    Attempt, Claim, Lane, LockStore, Released, Renewal, Renewed, StoreError, Subscription, Token,
-    WakeUps,
+    Attempt, Claim, Lane, Left, LockStore, Released, Renewal, Renewed, StoreError, Subscription,
+    Token, WakeUps,
 };
 use crate::clock::BootInstant;
 use crate::error::LockError;
@@ -65,6 +65,10 @@ impl RedisStore {
         };
         match connected.await {
             Ok(_) => Ok(()),
+            Err(StoreError::Denied(cause)) if cause.contains(reply::NO_SUCH_DATABASE) => {
+                let problem = "the server has no database of that number".into();
+                Err(LockError::Config { option: "url", problem })
+            }
             Err(StoreError::Denied(cause)) => Err(LockError::Denied { cause }),
             Err(error) => Err(LockError::Unavailable {
                 key: None,
@@ -81,7 +85,8 @@ impl RedisStore {
             Lane::Caller => {
                 let here = runtime::Handle::try_current().map_err(|_| missing("tokio runtime"))?;
                 let mut links = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(link) = links.iter().find(|link| link.home() == here.id()) {
+                let own = |link: &&Link| link.home() == here.id() && link.is_alive();
+                if let Some(link) = links.iter().find(own) {
                     return Ok(link.clone());
                 }
                 links.retain(Link::is_alive);
@@ -98,26 +103,26 @@ impl RedisStore {
     }
 
     async fn acquire(&self, claim: Claim<'_>, within: Duration) -> Result<Attempt, StoreError> {
-        let started = BootInstant::now();
         let link = self.link(Lane::Caller)?;
         let lease = milliseconds(claim.lease);
         if claim.fresh {
             // Cheaper for the server than a script, and all that most locks ever need.
             let mut set = cmd("SET");
             set.arg(claim.key).arg(claim.token.as_bytes()).arg("NX").arg("PX").arg(lease);
-            if link.send::<Value>(&set, within).await? != Value::Nil {
-                return Ok(Attempt::Granted);
-            }
+            return Ok(match link.send::<Value>(&set, within).await? {
+                Value::Nil => Attempt::Busy(Left::Unknown),
+                _ => Attempt::Granted,
+            });
         }
         let args = |call: &mut Cmd| {
             call.arg(1).arg(claim.key).arg(claim.token.as_bytes()).arg(lease);
         };
-        let left = within.saturating_sub(BootInstant::now().since(started));
-        match link.run::<Value>(&script::ACQUIRE, args, left).await? {
+        match link.run::<Value>(&script::ACQUIRE, args, within).await? {
             Value::Nil => Ok(Attempt::Granted),
-            Value::Int(left) => {
-                Ok(Attempt::Busy(u64::try_from(left).ok().map(Duration::from_millis)))
-            }
+            Value::Int(left) => Ok(Attempt::Busy(match u64::try_from(left) {
+                Ok(left) => Left::Time(Duration::from_millis(left)),
+                Err(_) => Left::Forever,
+            })),
             kind => Err(StoreError::WrongFormat {
                 expected: "string",
                 found: redis::from_redis_value(kind).unwrap_or_else(|_| "unknown".into()),

@@ -1,4 +1,4 @@
--- Extends locks, each on its own, where their owners still have them. PEXPIRE, because a SET would
+-- Extends locks, each on its own, where their owners still have them; never shortens one. PEXPIRE, because a SET would
 -- be refused when the server is out of memory.
 -- KEYS the locks   ARGV for each lock: owner token, lease in ms
 -- Replies: for each lock 1, extended; 0, it is gone; -1, it is somebody else's.
@@ -10,7 +10,9 @@ for i, key in ipairs(KEYS) do
   elseif owner ~= ARGV[2 * i - 1] then
     replies[i] = -1
   else
-    redis.call('pexpire', key, ARGV[2 * i])
+    if redis.call('pttl', key) < tonumber(ARGV[2 * i]) then
+      redis.call('pexpire', key, ARGV[2 * i])
+    end
     replies[i] = 1
   end
 end

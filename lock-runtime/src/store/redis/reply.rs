@@ -7,6 +7,9 @@ use crate::store::StoreError;
 /// How the message of a missing script begins.
 pub(super) const NO_SCRIPT: &str = "NOSCRIPT";
 
+/// What the server says of a database that it does not have.
+pub(super) const NO_SUCH_DATABASE: &str = "DB index is out of range";
+
 /// An error, and whether its connection is of no more use.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
@@ -46,6 +49,9 @@ pub(super) fn judge(error: &RedisError) -> Verdict {
         ErrorKind::Server(ServerErrorKind::NoPerm) => {
             Verdict { error: StoreError::Denied(text), discard: false }
         }
+        _ if text.contains(NO_SUCH_DATABASE) => {
+            Verdict { error: StoreError::Denied(text), discard: true }
+        }
         // What Redis 7.0 says when a script meets a command that the user may not use.
         _ if text.contains("The user executing the script can't") => {
             Verdict { error: StoreError::Denied(text), discard: false }
@@ -60,10 +66,11 @@ pub(super) fn judge(error: &RedisError) -> Verdict {
 
 /// The server's own words where there are any. They name keys and commands, never passwords.
 fn text(error: &RedisError) -> String {
-    match (error.code(), error.detail()) {
+    let text = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ => error.to_string(),
-    }
+    };
+    text.trim_end_matches(['.', ' ']).to_owned()
 }
 
 #[cfg(test)]

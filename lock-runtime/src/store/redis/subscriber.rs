@@ -22,6 +22,9 @@ const PING: Duration = Duration::from_secs(3);
 /// How long to wait before the next attempt after one failed.
 const RETRY: Duration = Duration::from_millis(100);
 
+/// The same after the user was not allowed to.
+const RETRY_DENIED: Duration = Duration::from_secs(10);
+
 /// Passes the server's messages on to the listeners.
 pub(super) fn on_message(wake_ups: &Arc<WakeUps>) -> OnMessage {
     let wake_ups = Arc::clone(wake_ups);
@@ -40,11 +43,19 @@ pub(super) async fn run(link: Link, wake_ups: Arc<WakeUps>, response_timeout: Du
     let mut subscriber =
         Subscriber { link, wake_ups, response_timeout, generation: 0, asked: Instant::now() };
     loop {
+        let mut denied = false;
         let next = if subscriber.wake_ups.is_empty() {
             None
         } else if let Err(error) = subscriber.keep_up().await {
-            tracing::debug!(%error, "cannot hear of releases for now, contenders poll");
-            Some(RETRY.mul_f64(0.5 + fastrand::f64()))
+            if matches!(error, StoreError::Denied(_)) {
+                tracing::warn!(%error, "may not hear of releases, so waiting is by polling only");
+            } else {
+                tracing::debug!(%error, "cannot hear of releases for now, contenders poll");
+            }
+            // A user who may not subscribe can hardly do so a moment later.
+            denied = matches!(error, StoreError::Denied(_));
+            let retry = if denied { RETRY_DENIED } else { RETRY };
+            Some(retry.mul_f64(0.5 + fastrand::f64()))
         } else {
             Some(LINGER.min(PING) / 2)
         };
@@ -55,7 +66,7 @@ pub(super) async fn run(link: Link, wake_ups: Arc<WakeUps>, response_timeout: Du
             }
         };
         tokio::select! {
-            () = subscriber.wake_ups.added() => {}
+            () = subscriber.wake_ups.added(), if !denied => {}
             () = subscriber.link.changed() => {}
             () = pause => {}
         }
