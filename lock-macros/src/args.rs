@@ -69,7 +69,7 @@ pub(crate) enum OnFailure {
 }
 
 /// Parses the options of a function with these arguments. All mistakes are told at once.
-pub(crate) fn parse(tokens: TokenStream, arguments: &[String]) -> Result<Args, Error> {
+pub(crate) fn parse(tokens: TokenStream, arguments: &[Ident]) -> Result<Args, Error> {
     let options = Punctuated::<Assignment, Token![,]>::parse_terminated.parse2(tokens)?;
     let mut errors = Errors(None);
     let mut values = Values::default();
@@ -255,7 +255,7 @@ fn is_literal(value: &Expr) -> bool {
     matches!(value, Expr::Lit(_))
 }
 
-fn parse_key(value: Expr, arguments: &[String]) -> syn::Result<Key> {
+fn parse_key(value: Expr, arguments: &[Ident]) -> syn::Result<Key> {
     if let Some(text) = as_text(&value) {
         return template::parse(text.clone(), arguments).map(Key::Template);
     }

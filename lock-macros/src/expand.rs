@@ -17,7 +17,7 @@ pub(crate) fn distributed_lock(args: TokenStream, item: &TokenStream) -> TokenSt
         Err(error) => return rejected(item, not_a_function(item, error)),
     };
     let mut errors = check(&function).err();
-    match args::parse(args, &names_of(&function)) {
+    match args::parse(args, &function.arguments()) {
         Ok(args) => {
             // What a function returns matters only if it is one that can be annotated at all.
             errors = errors.or_else(|| check_output(&args, &function).err());
@@ -34,10 +34,6 @@ pub(crate) fn distributed_lock(args: TokenStream, item: &TokenStream) -> TokenSt
             errors.map_or_else(|| function.to_token_stream(), |errors| rejected(&function, errors))
         }
     }
-}
-
-fn names_of(function: &Function) -> Vec<String> {
-    function.arguments().iter().map(ToString::to_string).collect()
 }
 
 fn rejected(item: &impl ToTokens, errors: Error) -> TokenStream {
@@ -188,7 +184,10 @@ fn captured(function: &Function) -> Option<TokenStream> {
     if names.is_empty() {
         return None;
     }
-    Some(quote!(let _ = (#(&#names,)*);))
+    Some(quote! {
+        #[allow(clippy::used_underscore_binding)]
+        let _ = (#(&#names,)*);
+    })
 }
 
 /// A group's tokens with the span of another group around them.

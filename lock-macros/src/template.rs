@@ -5,7 +5,7 @@
 //! it, which is encoded wherever it occurs in the value. So two placeholders need such a text
 //! between them, and one that cannot occur in an escape.
 
-use proc_macro2::Span;
+use proc_macro2::{Ident, Span};
 use syn::{Error, Expr, LitStr, Member};
 
 /// A parsed template.
@@ -27,7 +27,7 @@ pub(crate) enum Segment {
 }
 
 /// Parses a template. All that is wrong with it is told at once.
-pub(crate) fn parse(literal: LitStr, arguments: &[String]) -> Result<Template, Error> {
+pub(crate) fn parse(literal: LitStr, arguments: &[Ident]) -> Result<Template, Error> {
     let text = literal.value();
     let span = literal.span();
     let mut problems = Problems { span, all: None };
@@ -101,7 +101,7 @@ fn push_literal(segments: &mut Vec<Segment>, plain: &mut String) {
     }
 }
 
-fn placeholder(name: &str, span: Span, arguments: &[String]) -> Result<Segment, String> {
+fn placeholder(name: &str, span: Span, arguments: &[Ident]) -> Result<Segment, String> {
     let (value, raw) = match name.rsplit_once(':') {
         Some((value, "raw")) => (value, true),
         Some((value, suffix)) if !value.ends_with(':') => {
@@ -122,36 +122,43 @@ fn placeholder(name: &str, span: Span, arguments: &[String]) -> Result<Segment, 
              else use an expression: `key = format!(…)`"
         )
     };
-    let expression: Expr = LitStr::new(value, span).parse().map_err(|_: Error| unsupported())?;
-    let root = root(&expression).ok_or_else(unsupported)?;
-    if !arguments.contains(&root) {
+    let mut expression: Expr =
+        LitStr::new(value, span).parse().map_err(|_: Error| unsupported())?;
+    let root = root(&mut expression).ok_or_else(unsupported)?;
+    let Some(argument) = arguments.iter().find(|argument| *argument == root) else {
         let known = match arguments {
             [] => "it has none with a name".to_owned(),
-            _ => format!("its arguments are `{}`", arguments.join("`, `")),
+            _ => {
+                let names: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+                format!("its arguments are `{}`", names.join("`, `"))
+            }
         };
         return Err(format!("`{root}` in `<{name}>` is no argument of this function; {known}"));
-    }
+    };
+    // The argument's name, wherever the template came from, but reported where the template is.
+    root.set_span(argument.span().located_at(span));
     Ok(Segment::Placeholder { name: value.to_owned(), value: expression, until: None, raw })
 }
 
 /// The argument that an expression starts from, if it is of a form that may stand in a template.
-fn root(expression: &Expr) -> Option<String> {
+fn root(expression: &mut Expr) -> Option<&mut Ident> {
     match expression {
         Expr::Path(path) if path.qself.is_none() && path.attrs.is_empty() => {
-            path.path.get_ident().map(ToString::to_string)
+            let is_name = path.path.get_ident().is_some();
+            path.path.segments.first_mut().filter(|_| is_name).map(|segment| &mut segment.ident)
         }
         Expr::Field(field) => match &field.member {
-            Member::Named(_) | Member::Unnamed(_) => root(&field.base),
+            Member::Named(_) | Member::Unnamed(_) => root(&mut field.base),
         },
         Expr::MethodCall(call) if call.args.is_empty() && call.turbofish.is_none() => {
-            root(&call.receiver)
+            root(&mut call.receiver)
         }
         _ => None,
     }
 }
 
 /// `{id}` where `id` is an argument: written by those who know it from `format!`.
-fn braced_arguments(segments: &[Segment], arguments: &[String]) -> Vec<String> {
+fn braced_arguments(segments: &[Segment], arguments: &[Ident]) -> Vec<String> {
     let mut problems = Vec::new();
     for segment in segments {
         let Segment::Literal(text) = segment else { continue };

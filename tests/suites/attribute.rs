@@ -260,6 +260,34 @@ fn futures_are_send_when_their_bodies_are() {
     drop(is_send(client.shutdown()));
 }
 
+#[tokio::test]
+async fn arguments_that_the_body_does_not_use_are_dropped_while_the_lock_is_held() {
+    struct AtEnd(LockClient, Arc<std::sync::atomic::AtomicU32>);
+    impl Drop for AtEnd {
+        fn drop(&mut self) {
+            // From outside, in a thread of its own; the memory store answers at once.
+            let (client, tokio) = (self.0.clone(), tokio::runtime::Handle::current());
+            let look = std::thread::spawn(move || {
+                let _tokio = tokio.enter();
+                let mut tried = std::pin::pin!(client.lock("k").try_acquire());
+                let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+                matches!(tried.as_mut().poll(&mut cx), std::task::Poll::Ready(Ok(None)))
+            });
+            let outside = look.join().expect("no panic");
+            self.1.fetch_add(u32::from(outside), std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+    #[distributed_lock(key = "k")]
+    async fn work(_unused: AtEnd, (_half, n): (AtEnd, u32)) -> Result<u32, LockError> {
+        Ok(n)
+    }
+    let client = LockClient::memory();
+    let held = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let at_end = || AtEnd(client.clone(), Arc::clone(&held));
+    with_client(client.clone(), work(at_end(), (at_end(), 1))).await.expect("free");
+    assert_eq!(held.load(std::sync::atomic::Ordering::SeqCst), 2);
+}
+
 /// A body is in the future once, not twice.
 #[test]
 fn the_lock_adds_little_to_the_size_of_a_future() {

@@ -130,8 +130,8 @@ on_every_store! {
         struct AtEnd(LockClient, Arc<AtomicBool>);
         impl Drop for AtEnd {
             fn drop(&mut self) {
-                let lock = self.0.lock("k");
-                let look = async { lock.try_acquire().await.expect("the store is up").is_none() };
+                let tried = self.0.lock("k").try_acquire();
+                let look = async { tried.await.expect("the store is up").is_none() };
                 let taken = std::thread::scope(|scope| {
                     let thread = scope.spawn(|| {
                         let mut runtime = tokio::runtime::Builder::new_current_thread();

@@ -64,6 +64,10 @@ pub(crate) async fn acquire(
     let (pass, known) = match engine.gates().enter(&request.key) {
         Entry::Open(pass) => (pass, None),
         Entry::Closed => return Err(LockError::ShutDown),
+        Entry::Queued(_) if budget.is_once() => {
+            let news = engine.gates().news(&request.key);
+            return Err(budget.spent(engine, &request.key, news));
+        }
         Entry::Queued(mut ticket) => {
             let turn = budget.limit(ticket.turn()).await;
             let news = engine.gates().news(&request.key);

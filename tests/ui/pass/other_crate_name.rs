@@ -28,6 +28,24 @@ async fn shadowed(body: u64, key: u64, call: u64) -> Result<u64> {
     Ok(error)
 }
 
+/// The user's own, by the names that the expansion uses.
+const SITE: &str = "mine";
+
+#[distributed_lock(key = SITE)]
+async fn constants() -> Result<&'static str> {
+    Ok(SITE)
+}
+
+macro_rules! through_a_macro {
+    ($name:ident, $key:expr, $wait:literal) => {
+        #[distributed_lock(key = $key, wait = $wait)]
+        async fn $name(id: u64) -> Result<u64> {
+            Ok(id)
+        }
+    };
+}
+through_a_macro!(by_macro, "order:<id>", "1s");
+
 #[deny(warnings, clippy::pedantic)]
 mod strict {
     use lock_runtime::{LockError, distributed_lock};
@@ -42,8 +60,16 @@ mod strict {
         text.push('x');
         Ok(text)
     }
+
+    #[rustfmt::skip]
+    #[distributed_lock(key = "order:<id>")]
+    pub async fn one_line(id: u64) -> Result<u64, LockError> { Ok(id) }
+
+    #[distributed_lock(key = "order:<id>", on_busy = ())]
+    pub async fn nothing(id: u64, _permit: String, (_a, _): (u8, u8)) {}
 }
 
 fn main() {
-    let _ = (work(1), shadowed(1, 2, 3), strict::work(1, String::new()));
+    let _ = (work(1), shadowed(1, 2, 3), strict::work(1, String::new()), by_macro(1), constants());
+    let _ = (strict::one_line(1), strict::nothing(1, String::new(), (1, 2)));
 }
