@@ -66,6 +66,15 @@
 //! A tokio runtime with its timers and I/O enabled. Callers may use any number of runtimes; each
 //! gets a connection of its own. Redis 6.0 or newer.
 //!
+//! Tests with paused time (`start_paused`) work on the memory store: a dropped guard frees its key at
+//! once there. Leases and renewals run on the system's clock all the same.
+//!
+//! # Logging
+//!
+//! With `tracing`, under the target `lock_runtime`. Warnings: a lost lock, a renewal or a background
+//! release that fails, a body whose release was not confirmed. Errors: permissions that are missing.
+//! Debug: connections that come and go, renewals that are tried again, skipped functions.
+//!
 //! # Features
 //!
 //! * `macros` (default): the attribute.
@@ -104,3 +113,8 @@ pub mod __private {
         NamesClient, OnLost, client, or_else, run, run_when, swallow,
     };
 }
+
+/// Keeps the README's examples compiling.
+#[cfg(all(doctest, feature = "macros", feature = "redis"))]
+#[doc = include_str!("../../README.md")]
+struct ReadmeExamples;

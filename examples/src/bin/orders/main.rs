@@ -46,11 +46,14 @@ async fn main() -> ExitCode {
 
 async fn serve() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("LOCK_URL").unwrap_or_else(|_| "memory:".into());
-    let port = std::env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
+    let port = std::env::var("PORT").unwrap_or_else(|_| "3000".into());
+    let port: u16 = port.parse().map_err(|_| format!("PORT={port} is no port"))?;
 
     LockClient::builder().url(&url).namespace("shop").connect().await?.install()?;
     let shop = Shop::new(Shelf::open(&url).await?);
-    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await;
+    let listener =
+        listener.map_err(|error| format!("cannot listen on 127.0.0.1:{port}: {error}"))?;
     println!("listening on http://{}", listener.local_addr()?);
 
     axum::serve(listener, api::routes(Arc::new(shop)))

@@ -21,7 +21,7 @@ pub(crate) enum ShopError {
     Paid(u64),
     #[error("order {0} is not paid")]
     NotPaid(u64),
-    #[error("no order {0:?} is written like that")]
+    #[error("what is stored cannot be read: {0:?}")]
     Garbled(String),
 }
 
