@@ -1,13 +1,15 @@
 //! What an annotated function becomes.
 
-use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Error, ReturnType, Type};
+use syn::{Error, ReturnType};
 
 use crate::args::{self, Args, Key, OnFailure, OnLost, Wait};
+use crate::check::{check, check_output, not_a_function, returns_nothing};
 use crate::function::{Function, Kind};
 use crate::template::{Segment, Template};
+use crate::tokens::{has_impl, into_async_block, quiet_rebindings, respanned, with_span};
 
 /// The expansion, or the original item with what is wrong: the function stays callable, so that one
 /// mistake is not reported all over the crate.
@@ -39,64 +41,6 @@ pub(crate) fn distributed_lock(args: TokenStream, item: &TokenStream) -> TokenSt
 fn rejected(item: &impl ToTokens, errors: Error) -> TokenStream {
     let errors = errors.into_compile_error();
     quote!(#item #errors)
-}
-
-/// Items that are no functions at all deserve better than "expected `fn`".
-fn not_a_function(item: &TokenStream, error: Error) -> Error {
-    let other = ["struct", "enum", "trait", "impl", "mod", "type", "static", "union"];
-    let is_function = item.clone().into_iter().any(|token| is_ident(&token, &["fn"]));
-    let kind = item.clone().into_iter().find(|token| is_ident(token, &other));
-    match kind {
-        Some(kind) if !is_function => Error::new(
-            kind.span(),
-            format!("`#[distributed_lock]` goes on an `async fn`, not on `{kind}`"),
-        ),
-        _ => error,
-    }
-}
-
-fn is_ident(token: &TokenTree, names: &[&str]) -> bool {
-    matches!(token, TokenTree::Ident(ident) if names.iter().any(|name| ident == name))
-}
-
-fn check(function: &Function) -> Result<(), Error> {
-    let signature = &function.signature;
-    if let Some(constness) = &signature.constness {
-        return Err(Error::new(constness.span(), "a `const fn` cannot wait for a lock"));
-    }
-    if let Some(abi) = &signature.abi {
-        return Err(Error::new(abi.span(), "a foreign function cannot wait for a lock"));
-    }
-    if function.kind().is_none() {
-        return Err(Error::new(
-            signature.fn_token.span(),
-            "`#[distributed_lock]` needs an `async fn`, because it waits for the lock; make this \
-             `async fn`, or lock inside it with `LockClient::lock`. If another attribute below makes \
-             it a plain function, such as `#[tokio::main]` or `#[tokio::test]`, put this one above it",
-        ));
-    }
-    Ok(())
-}
-
-/// A function that returns nothing has no room for a lock error.
-fn check_output(args: &Args, function: &Function) -> Result<(), Error> {
-    if !returns_nothing(function) || !matches!(args.on_failure, OnFailure::Return) {
-        return Ok(());
-    }
-    let span = function.output().map_or_else(|| function.signature.ident.span(), Spanned::span);
-    Err(Error::new(
-        span,
-        "this function returns nothing, so a lock that could not be taken has nowhere to go; return \
-         a `Result<(), E>` with `E: From<LockError>`, or say what to do: `on_busy = ()` skips, \
-         `or_else = |error| …` gets every lock error",
-    ))
-}
-
-fn returns_nothing(function: &Function) -> bool {
-    match function.output() {
-        None => matches!(function.signature.output, ReturnType::Default),
-        Some(output) => matches!(output, Type::Tuple(tuple) if tuple.elems.is_empty()),
-    }
 }
 
 fn expand(args: &Args, function: &Function) -> TokenStream {
@@ -190,47 +134,6 @@ fn captured(function: &Function) -> Option<TokenStream> {
     })
 }
 
-/// A group's tokens with the span of another group around them.
-fn with_span(tokens: TokenStream, span: Span) -> TokenStream {
-    let spanned = tokens.into_iter().map(|mut token| {
-        if let TokenTree::Group(group) = &mut token {
-            group.set_span(span);
-        }
-        token
-    });
-    spanned.collect()
-}
-
-/// `#[async_trait]` binds each argument anew in its async block, `let id = id;`, which is reported as
-/// unused if only the key uses it. Those statements, and no others, are exempted.
-fn quiet_rebindings(tokens: TokenStream) -> TokenStream {
-    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
-    let mut quiet = TokenStream::new();
-    for (at, token) in tokens.iter().enumerate() {
-        if let [
-            TokenTree::Ident(a),
-            TokenTree::Ident(b),
-            TokenTree::Punct(c),
-            TokenTree::Ident(d),
-            ..,
-        ] = &tokens[at..]
-            && (a == "let" && c.as_char() == '=' && b == d)
-        {
-            quiet.extend(quote!(#[allow(unused_variables)]));
-        }
-        quiet.extend([match token {
-            TokenTree::Group(group) => {
-                let inner = quiet_rebindings(group.stream());
-                let mut replaced = Group::new(group.delimiter(), inner);
-                replaced.set_span(group.span());
-                TokenTree::Group(replaced)
-            }
-            token => token.clone(),
-        }]);
-    }
-    quiet
-}
-
 /// Names of our own never meet the user's.
 struct Names {
     site: Ident,
@@ -316,51 +219,6 @@ fn shared_slot(runtime: &TokenStream, names: &Names) -> TokenStream {
     }
 }
 
-/// Puts something at the beginning of the async block that a function's body consists of.
-fn into_async_block(body: TokenStream, addition: &TokenStream) -> Result<TokenStream, Error> {
-    fn put(tokens: TokenStream, addition: &TokenStream, done: &mut bool) -> TokenStream {
-        let mut in_async = false;
-        let replaced = tokens.into_iter().map(|token| match token {
-            TokenTree::Group(group) if !*done => {
-                let inner = if in_async && group.delimiter() == Delimiter::Brace {
-                    *done = true;
-                    let inner = group.stream();
-                    quote!(#addition #inner)
-                } else {
-                    put(group.stream(), addition, done)
-                };
-                let mut replaced = Group::new(group.delimiter(), inner);
-                replaced.set_span(group.span());
-                in_async = false;
-                TokenTree::Group(replaced)
-            }
-            token => {
-                in_async = is_ident(&token, &["async"]) || in_async && is_ident(&token, &["move"]);
-                token
-            }
-        });
-        replaced.collect()
-    }
-    let (span, mut done) = (body.span(), false);
-    let replaced = put(body, addition, &mut done);
-    if done {
-        return Ok(replaced);
-    }
-    Err(Error::new(
-        span,
-        "`guard` needs an `async fn`, or a body of the form `Box::pin(async move { … })`",
-    ))
-}
-
-/// The same tokens, as if they stood at `span`.
-fn respanned(tokens: &TokenStream, span: Span) -> TokenStream {
-    let at_span = tokens.clone().into_iter().map(|mut token| {
-        token.set_span(span);
-        token
-    });
-    at_span.collect()
-}
-
 /// Tells the compiler the body's type before it reads the body, so that `?` and a wrong value are
 /// reported where they are. `impl Trait` cannot be written there, and is inferred.
 fn returned(output: &ReturnType) -> TokenStream {
@@ -377,13 +235,6 @@ fn returned(output: &ReturnType) -> TokenStream {
             return #value;
         }
     }
-}
-
-fn has_impl(tokens: TokenStream) -> bool {
-    tokens.into_iter().any(|token| match token {
-        TokenTree::Group(group) => has_impl(group.stream()),
-        token => is_ident(&token, &["impl"]),
-    })
 }
 
 fn site(args: &Args, function: &Function, runtime: &TokenStream, names: &Names) -> TokenStream {

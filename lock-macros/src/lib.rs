@@ -1,12 +1,14 @@
 //! The `#[distributed_lock]` attribute of `lock-runtime`, which re-exports it. Depend on that crate.
 
 mod args;
+mod check;
 mod duration;
 mod expand;
 mod function;
 #[cfg(test)]
 mod snapshots;
 mod template;
+mod tokens;
 
 use proc_macro::TokenStream;
 
