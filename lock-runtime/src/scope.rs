@@ -205,3 +205,75 @@ impl<F> Drop for Body<'_, F> {
         self.0.set(None);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::BootInstant;
+    use crate::engine::Config;
+    use crate::engine::lease::Terms;
+    use crate::error::LostReason;
+    use crate::eventually::Eventually;
+    use crate::store::{MemoryStore, Token};
+    use crate::wait::Wait;
+
+    const LEASE: Duration = Duration::from_millis(50);
+
+    /// A hold that no watchdog knows of, so that nobody ever says that it is lost.
+    fn unwatched() -> (LockGuard, Arc<Lease>) {
+        let config = Config {
+            namespace: String::new(),
+            watchdog: LEASE,
+            max_hold: None,
+            wait: Wait::Forever,
+            response_timeout: LEASE,
+        };
+        let engine = Engine::start(config, MemoryStore::new());
+        let terms = Terms { term: LEASE, renewed: false, max_hold: None, min_hold: Duration::ZERO };
+        let token = Token::random().expect("randomness");
+        let lease = Lease::new("k".into(), token, &terms, BootInstant::now(), None, None);
+        let lease = Arc::new(lease);
+        (LockGuard::new(engine, Arc::clone(&lease), false), lease)
+    }
+
+    async fn poll_for_ever(lease: Arc<Lease>, late: &AtomicU32) {
+        poll_fn(|cx| {
+            let valid = lease.is_valid(BootInstant::now());
+            late.fetch_add(u32::from(!valid), Ordering::Relaxed);
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await
+    }
+
+    async fn run_for_ever(on_lost: OnLost) -> (Option<Result<(), LockError>>, u32) {
+        let (guard, lease) = unwatched();
+        let late = AtomicU32::new(0);
+        let mut body = pin!(Some(poll_for_ever(lease, &late)));
+        let hold = Eventually::ready(Ok(guard));
+        let outcome = run(hold, on_lost, None, body.as_mut());
+        let outcome = tokio::time::timeout(LEASE * 10, outcome).await.ok();
+        (outcome, late.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn the_deadline_stops_a_body_without_anybody_elses_help() {
+        let (outcome, late) = run_for_ever(OnLost::Abort).await;
+        match outcome {
+            Some(Err(LockError::Lost { reason, .. })) => assert_eq!(reason, LostReason::LeaseOver),
+            other => panic!("{other:?}"),
+        }
+        assert!(late <= 1, "it may pass between the check and the body's own: {late}");
+    }
+
+    /// The control of the test above.
+    #[tokio::test]
+    async fn without_the_check_nothing_does() {
+        let (outcome, late) = run_for_ever(OnLost::Continue).await;
+        assert_eq!(outcome, None);
+        assert!(late > 10, "{late}");
+    }
+}

@@ -259,6 +259,20 @@ async fn those_who_queue_behind_a_first_try_without_an_answer_are_not_told_that_
 }
 
 #[tokio::test]
+async fn a_try_that_the_end_of_the_wait_cuts_short_leaves_a_busy_lock_busy() {
+    let (store, engine) = engine();
+    let other = Token::random().expect("randomness");
+    let claim = Claim { key: "k", token: &other, lease: LEASE * 100, fresh: true };
+    assert_eq!(store.try_acquire(claim, LEASE).await, Ok(Attempt::Granted));
+    // The second try comes as soon as the subscription is live.
+    store.next_acquires([Fault::None, Fault::Hang]);
+    let request = Request { wait: Wait::For(LEASE / 6), ..request(None) };
+    let outcome = acquire(&engine, request).await;
+    assert!(matches!(outcome, Err(LockError::Busy { .. })), "{outcome:?}");
+    assert_nothing_left(&engine).await;
+}
+
+#[tokio::test]
 async fn a_request_that_comes_late_after_a_successful_hold_is_undone() {
     let (store, engine) = engine();
     store.next_acquires([Fault::Hang]);

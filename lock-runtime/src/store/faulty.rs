@@ -14,6 +14,8 @@ use crate::eventually::Eventually;
 /// What happens to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
+    /// Nothing: for the requests before the one that is meant.
+    None,
     /// The store says no before it does anything.
     Refuse,
     /// It is done, and the answer is lost.
@@ -74,7 +76,7 @@ where
     Result<T, StoreError>: Unpin + 'a,
 {
     match fault {
-        None => request().await,
+        None | Some(Fault::None) => request().await,
         Some(Fault::Refuse) => Err(refused()),
         Some(Fault::LoseReply) => request().await.and(Err(unanswered())),
         Some(Fault::HangAfter) => {
@@ -105,7 +107,7 @@ impl LockStore for FaultyStore {
         let fault = self.renewals.lock().expect("test").pop_front();
         Eventually::pending(async move {
             match fault {
-                None => self.inner.renew(batch).await,
+                None | Some(Fault::None) => self.inner.renew(batch).await,
                 Some(Fault::Refuse) => batch.iter().map(|_| Err(refused())).collect(),
                 Some(Fault::LoseReply) => {
                     self.inner.renew(batch).await;
