@@ -244,9 +244,9 @@ mod tests {
             let valid = lease.is_valid(BootInstant::now());
             late.fetch_add(u32::from(!valid), Ordering::Relaxed);
             cx.waker().wake_by_ref();
-            Poll::Pending
+            Poll::<()>::Pending
         })
-        .await
+        .await;
     }
 
     async fn run_for_ever(on_lost: OnLost) -> (Option<Result<(), LockError>>, u32) {
