@@ -319,7 +319,9 @@ fn parse_on_lost(value: &Expr) -> syn::Result<OnLost> {
 
 fn parse_guard(value: Expr) -> syn::Result<Ident> {
     match &value {
-        Expr::Path(path) if path.qself.is_none() && path.path.get_ident().is_some() => {
+        Expr::Path(path)
+            if path.qself.is_none() && path.path.get_ident().is_some_and(|name| name != "self") =>
+        {
             path.path.require_ident().cloned()
         }
         _ => Err(Error::new_spanned(

@@ -2,14 +2,15 @@
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Error, ReturnType};
+use syn::{Error, ReturnType, Type};
 
 use crate::args::{self, Args, Key, OnFailure, OnLost, Wait};
 use crate::check::{check, check_output, not_a_function, returns_nothing};
-use crate::function::{Function, Kind};
+use crate::function::{Function, Kind, conditions, names};
 use crate::template::{Segment, Template};
-use crate::tokens::{has_impl, into_async_block, quiet_rebindings, respanned, with_span};
+use crate::tokens::{has_impl, into_async_block, mentions, quiet_rebindings, respanned, with_span};
 
 /// The expansion, or the original item with what is wrong: the function stays callable, so that one
 /// mistake is not reported all over the crate.
@@ -44,7 +45,7 @@ fn rejected(item: &impl ToTokens, errors: Error) -> TokenStream {
 }
 
 fn expand(args: &Args, function: &Function) -> TokenStream {
-    let Function { attributes, visibility, signature, body } = function;
+    let Function { attributes, visibility, signature, inner_attributes, body } = function;
     let runtime =
         args.runtime.as_ref().map_or_else(|| quote!(::lock_runtime), |path| quote!(#path));
     let names = Names::default();
@@ -64,7 +65,7 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
                 }
             });
             let returned = returned(&signature.output);
-            let captured = captured(function);
+            let captured = captured(args, function);
             // Without its braces, which would be reported as unnecessary in a body of one line.
             let statements = match body {
                 TokenTree::Group(body) => body.stream(),
@@ -114,6 +115,7 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
     quote! {
         #(#attributes)*
         #visibility #signature {
+            #(#inner_attributes)*
             #site
             let #call_name = #call;
             #block
@@ -121,17 +123,29 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
     }
 }
 
-/// Moves all arguments into the body, also those that it does not use, so that they are dropped where
-/// an async function drops them: at its end, while the lock is held.
-fn captured(function: &Function) -> Option<TokenStream> {
-    let names = function.arguments();
-    if names.is_empty() {
-        return None;
+/// Moves the arguments that are kept for their destructors into the body, so that they are dropped
+/// while the lock is held, as an async function drops them at its end. Those are the ones whose name
+/// begins with an underscore. What the handlers use stays outside.
+fn captured(args: &Args, function: &Function) -> TokenStream {
+    let handlers = match &args.on_failure {
+        OnFailure::Return => TokenStream::new(),
+        OnFailure::OnBusy(handler) | OnFailure::OrElse(handler) => handler.to_token_stream(),
+    };
+    let mut captured = TokenStream::new();
+    for argument in &function.signature.inputs {
+        for name in names(argument) {
+            let is_kept = name.unraw().to_string().starts_with('_');
+            if is_kept && !mentions(handlers.clone(), &name) {
+                let conditions = conditions(argument);
+                captured.extend(quote! {
+                    #(#conditions)*
+                    #[allow(clippy::used_underscore_binding)]
+                    let _ = &#name;
+                });
+            }
+        }
     }
-    Some(quote! {
-        #[allow(clippy::used_underscore_binding)]
-        let _ = (#(&#names,)*);
-    })
+    captured
 }
 
 /// Names of our own never meet the user's.
@@ -223,7 +237,7 @@ fn shared_slot(runtime: &TokenStream, names: &Names) -> TokenStream {
 /// reported where they are. `impl Trait` cannot be written there, and is inferred.
 fn returned(output: &ReturnType) -> TokenStream {
     let ReturnType::Type(_, output) = output else { return TokenStream::new() };
-    if has_impl(output.to_token_stream()) {
+    if has_impl(output.to_token_stream()) || matches!(&**output, Type::Never(_)) {
         return TokenStream::new();
     }
     let value = local("value");

@@ -3,9 +3,9 @@
 //! The body is not parsed, so that what is half-typed or wrong in it is reported by the compiler
 //! itself, in its own words.
 
-use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
-use quote::{ToTokens, TokenStreamExt};
-use syn::parse::{Parse, ParseStream};
+use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
+use quote::{ToTokens, TokenStreamExt, quote};
+use syn::parse::{Parse, ParseStream, Parser};
 use syn::punctuated::Punctuated;
 use syn::{
     Attribute, FnArg, GenericArgument, Pat, PathArguments, PathSegment, ReturnType, Signature,
@@ -16,6 +16,8 @@ pub(crate) struct Function {
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) visibility: Visibility,
     pub(crate) signature: Signature,
+    /// `#![…]` at the beginning of the body.
+    pub(crate) inner_attributes: Vec<Attribute>,
     /// With its braces; or a `;` where there is no body.
     pub(crate) body: TokenTree,
 }
@@ -28,7 +30,11 @@ impl Parse for Function {
         let body: TokenTree = input.parse()?;
         match &body {
             TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => {
-                Ok(Self { attributes, visibility, signature, body })
+                let (inner_attributes, rest) = split_inner.parse2(group.stream())?;
+                let mut bare = Group::new(Delimiter::Brace, rest);
+                bare.set_span(group.span());
+                let body = TokenTree::Group(bare);
+                Ok(Self { attributes, visibility, signature, inner_attributes, body })
             }
             other => Err(syn::Error::new(
                 other.span(),
@@ -65,22 +71,40 @@ impl Function {
     pub(crate) fn output(&self) -> Option<&Type> {
         match (&self.signature.output, self.kind()) {
             (ReturnType::Type(_, output), Some(Kind::Async)) => Some(output),
-            (ReturnType::Type(_, output), _) => bounds(output).and_then(future_output),
+            (ReturnType::Type(_, output), _) => {
+                bounds(output).and_then(future_output).or_else(|| alias_output(output))
+            }
             (ReturnType::Default, _) => None,
         }
     }
 
     /// The names that the arguments bring into the body, `self` among them.
     pub(crate) fn arguments(&self) -> Vec<Ident> {
-        let mut names = Vec::new();
-        for argument in &self.signature.inputs {
-            match argument {
-                FnArg::Receiver(receiver) => names.push(receiver.self_token.into()),
-                FnArg::Typed(argument) => collect(&argument.pat, &mut names),
-            }
-        }
-        names
+        self.signature.inputs.iter().flat_map(names).collect()
     }
+}
+
+/// The names that an argument brings into the body.
+pub(crate) fn names(argument: &FnArg) -> Vec<Ident> {
+    let mut names = Vec::new();
+    match argument {
+        FnArg::Receiver(receiver) => names.push(receiver.self_token.into()),
+        FnArg::Typed(argument) => collect(&argument.pat, &mut names),
+    }
+    names
+}
+
+/// The `#[cfg]`s of an argument.
+pub(crate) fn conditions(argument: &FnArg) -> impl Iterator<Item = &Attribute> {
+    let attributes = match argument {
+        FnArg::Receiver(receiver) => &receiver.attrs,
+        FnArg::Typed(argument) => &argument.attrs,
+    };
+    attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"))
+}
+
+fn split_inner(input: ParseStream<'_>) -> syn::Result<(Vec<Attribute>, TokenStream)> {
+    Ok((input.call(Attribute::parse_inner)?, input.parse()?))
 }
 
 impl ToTokens for Function {
@@ -88,7 +112,12 @@ impl ToTokens for Function {
         tokens.append_all(&self.attributes);
         self.visibility.to_tokens(tokens);
         self.signature.to_tokens(tokens);
-        self.body.to_tokens(tokens);
+        if let TokenTree::Group(body) = &self.body {
+            let (inner, rest) = (&self.inner_attributes, body.stream());
+            let mut whole = Group::new(Delimiter::Brace, quote!(#(#inner)* #rest));
+            whole.set_span(body.span());
+            whole.to_tokens(tokens);
+        }
     }
 }
 
@@ -131,6 +160,15 @@ fn future_output(bounds: &Punctuated<TypeParamBound, Token![+]>) -> Option<&Type
     })
 }
 
+/// The last argument of a `BoxFuture<'a, T>`.
+fn alias_output(output: &Type) -> Option<&Type> {
+    let mut types = arguments(&last(output)?.arguments).filter_map(|argument| match argument {
+        GenericArgument::Type(output) => Some(output),
+        _ => None,
+    });
+    types.next_back()
+}
+
 fn last(output: &Type) -> Option<&PathSegment> {
     match output {
         Type::Path(path) => path.path.segments.last(),
@@ -138,7 +176,7 @@ fn last(output: &Type) -> Option<&PathSegment> {
     }
 }
 
-fn arguments(arguments: &PathArguments) -> impl Iterator<Item = &GenericArgument> {
+fn arguments(arguments: &PathArguments) -> impl DoubleEndedIterator<Item = &GenericArgument> {
     let arguments = match arguments {
         PathArguments::AngleBracketed(arguments) => Some(&arguments.args),
         _ => None,

@@ -61,8 +61,6 @@ fn a_method() {
                     min_hold: ::core::option::Option::None,
                 };
                 let body = async move {
-                    #[allow(clippy::used_underscore_binding)]
-                    let _ = (&self, &id);
                     #[allow(
                         unreachable_code,
                         unused_variables,
@@ -152,8 +150,6 @@ fn every_option() {
                 let slot = locks::__private::GuardSlot::new();
                 let slot = &slot;
                 let body = async move {
-                    #[allow(clippy::used_underscore_binding)]
-                    let _ = (&file,);
                     let guard = slot.get();
                     guard.touch();
                 };

@@ -130,7 +130,15 @@ fn placeholder(name: &str, span: Span, arguments: &[Ident]) -> Result<Segment, S
             [] => "it has none with a name".to_owned(),
             _ => {
                 let names: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-                format!("its arguments are `{}`", names.join("`, `"))
+                // Another attribute has taken patterns apart before, and given them such names.
+                let hidden = names.iter().any(|name| name.starts_with("__arg"));
+                let hint = if hidden {
+                    "; `#[async_trait]` hides destructured arguments, so name the argument and \
+                     destructure it in the body"
+                } else {
+                    ""
+                };
+                format!("its arguments are `{}`{hint}", names.join("`, `"))
             }
         };
         return Err(format!("`{root}` in `<{name}>` is no argument of this function; {known}"));

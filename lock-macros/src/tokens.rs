@@ -1,6 +1,6 @@
 //! Work on raw tokens: what is done to a body that is not parsed.
 
-use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::quote;
 use syn::Error;
 use syn::spanned::Spanned;
@@ -14,6 +14,15 @@ pub(crate) fn has_impl(tokens: TokenStream) -> bool {
     tokens.into_iter().any(|token| match token {
         TokenTree::Group(group) => has_impl(group.stream()),
         token => is_ident(&token, &["impl"]),
+    })
+}
+
+/// Whether a name occurs.
+pub(crate) fn mentions(tokens: TokenStream, name: &Ident) -> bool {
+    tokens.into_iter().any(|token| match token {
+        TokenTree::Group(group) => mentions(group.stream(), name),
+        TokenTree::Ident(ident) => ident == *name,
+        _ => false,
     })
 }
 
@@ -38,20 +47,18 @@ pub(crate) fn with_span(tokens: TokenStream, span: Span) -> TokenStream {
 }
 
 /// `#[async_trait]` binds each argument anew in its async block, `let id = id;`, which is reported as
-/// unused if only the key uses it. Those statements, and no others, are exempted.
+/// unused if only the key uses it. Such statements are exempted.
 pub(crate) fn quiet_rebindings(tokens: TokenStream) -> TokenStream {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let mut quiet = TokenStream::new();
     for (at, token) in tokens.iter().enumerate() {
-        if let [
-            TokenTree::Ident(a),
-            TokenTree::Ident(b),
-            TokenTree::Punct(c),
-            TokenTree::Ident(d),
-            ..,
-        ] = &tokens[at..]
-            && (a == "let" && c.as_char() == '=' && b == d)
-        {
+        let begins = match at.checked_sub(1).map(|before| &tokens[before]) {
+            None => true,
+            Some(TokenTree::Punct(punct)) => punct.as_char() == ';',
+            Some(TokenTree::Group(group)) => group.delimiter() == Delimiter::Brace,
+            Some(_) => false,
+        };
+        if begins && is_rebinding(&tokens[at..]) {
             quiet.extend(quote!(#[allow(unused_variables)]));
         }
         quiet.extend([match token {
@@ -62,41 +69,55 @@ pub(crate) fn quiet_rebindings(tokens: TokenStream) -> TokenStream {
     quiet
 }
 
-/// Puts something at the beginning of the async block that a function's body consists of.
+/// `let a = a;`
+fn is_rebinding(tokens: &[TokenTree]) -> bool {
+    matches!(
+        tokens,
+        [
+            TokenTree::Ident(keyword),
+            TokenTree::Ident(new),
+            TokenTree::Punct(equals),
+            TokenTree::Ident(old),
+            TokenTree::Punct(end),
+            ..,
+        ] if keyword == "let" && equals.as_char() == '=' && new == old && end.as_char() == ';'
+    )
+}
+
+/// Puts something at the beginning of the async block that a function's body ends in: `async {…}`, or
+/// `Box::pin(async {…})`.
 pub(crate) fn into_async_block(
     body: TokenStream,
     addition: &TokenStream,
 ) -> Result<TokenStream, Error> {
-    fn put(tokens: TokenStream, addition: &TokenStream, done: &mut bool) -> TokenStream {
-        let mut in_async = false;
-        let replaced = tokens.into_iter().map(|token| match token {
-            TokenTree::Group(group) if !*done => {
-                let inner = if in_async && group.delimiter() == Delimiter::Brace {
-                    *done = true;
-                    let inner = group.stream();
-                    quote!(#addition #inner)
-                } else {
-                    put(group.stream(), addition, done)
-                };
-                in_async = false;
-                refilled(&group, inner)
-            }
-            token => {
-                in_async = is_ident(&token, &["async"]) || in_async && is_ident(&token, &["move"]);
-                token
-            }
-        });
-        replaced.collect()
-    }
-    let (span, mut done) = (body.span(), false);
-    let replaced = put(body, addition, &mut done);
-    if done {
-        return Ok(replaced);
-    }
-    Err(Error::new(
-        span,
-        "`guard` needs an `async fn`, or a body of the form `Box::pin(async move { … })`",
-    ))
+    let span = body.span();
+    in_last_statement(body, addition).ok_or_else(|| {
+        let problem =
+            "`guard` needs an `async fn`, or a body that ends in `Box::pin(async move { … })`";
+        Error::new(span, problem)
+    })
+}
+
+/// The same in a block whose last statement is meant.
+fn in_last_statement(tokens: TokenStream, addition: &TokenStream) -> Option<TokenStream> {
+    let mut tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let Some(TokenTree::Group(last)) = tokens.pop() else { return None };
+    let before = tokens.last();
+    let is_async = before.is_some_and(|token| is_ident(token, &["async", "move"]));
+    let inner = match last.delimiter() {
+        Delimiter::Brace if is_async => {
+            let inner = last.stream();
+            quote!(#addition #inner)
+        }
+        // The function's own braces.
+        Delimiter::Brace if tokens.is_empty() => in_last_statement(last.stream(), addition)?,
+        Delimiter::Parenthesis if before.is_some_and(|token| is_ident(token, &["pin"])) => {
+            in_last_statement(last.stream(), addition)?
+        }
+        _ => return None,
+    };
+    tokens.push(refilled(&last, inner));
+    Some(tokens.into_iter().collect())
 }
 
 /// The same group around other tokens.

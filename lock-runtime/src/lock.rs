@@ -230,13 +230,14 @@ pub(crate) fn hold(engine: &Arc<Engine>, key: &str, options: &Options) -> Acquir
     })
 }
 
-/// Makes an enclosing hold last for the inner body too.
+/// Makes an enclosing hold last for the inner body too, and its key stay for as long as it asks.
 fn share(guard: LockGuard, terms: &Terms, wait: Wait) -> Acquiring {
+    let is_fixed = !terms.renewed && !guard.lease().is_renewed();
+    let longer = Some(terms.term).filter(|term| is_fixed && *term > guard.remaining());
     if !terms.min_hold.is_zero() {
         guard.lease().keep_for(terms.min_hold);
     }
-    let longer = terms.term;
-    if terms.renewed || guard.lease().is_renewed() || longer <= guard.remaining() {
+    if longer.is_none() && terms.min_hold <= guard.remaining() {
         return Eventually::ready(Ok(guard));
     }
     Eventually::pending(async move {
@@ -267,11 +268,11 @@ impl Options {
             let problem = "a fixed lease ends by itself; give `lease` or `max_hold`, not both";
             return Err(LockError::Config { option: "max_hold", problem: problem.into() });
         }
-        if self.max_hold.is_some_and(|max_hold| min_hold > max_hold) {
+        let max_hold = if self.lease.is_some() { None } else { self.max_hold.or(config.max_hold) };
+        if max_hold.is_some_and(|max_hold| min_hold > max_hold) {
             let problem = "it is longer than `max_hold`".into();
             return Err(LockError::Config { option: "min_hold", problem });
         }
-        let max_hold = if self.lease.is_some() { None } else { self.max_hold.or(config.max_hold) };
         Ok(Terms {
             term: self.lease.unwrap_or(config.watchdog),
             renewed: self.lease.is_none(),

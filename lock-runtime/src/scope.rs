@@ -12,7 +12,7 @@
 use std::future::poll_fn;
 use std::ops::Deref;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::Poll;
 
 use tokio::task;
@@ -32,10 +32,20 @@ tokio::task_local! {
 struct Frame {
     engine: Arc<Engine>,
     lease: Arc<Lease>,
-    /// The task that runs the body. What a body polls need not be part of it: a `LocalSet` polls
-    /// tasks that were spawned elsewhere.
-    task: Option<task::Id>,
+    /// The task that polls the body just now; its future may move from one to another. What a body
+    /// polls need not be part of that task: a `LocalSet` polls tasks that were spawned elsewhere.
+    task: Mutex<Option<task::Id>>,
     outer: Option<Arc<Frame>>,
+}
+
+impl Frame {
+    fn task(&self) -> Option<task::Id> {
+        *self.task.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn polled_by(&self, task: Option<task::Id>) {
+        *self.task.lock().unwrap_or_else(PoisonError::into_inner) = task;
+    }
 }
 
 /// Shares the hold of `key` that encloses the running code, if there is one.
@@ -47,7 +57,7 @@ pub(crate) fn enclosing(engine: &Arc<Engine>, key: &str) -> Result<Option<LockGu
     let found = ENCLOSING.try_with(|innermost| {
         let mut frame = Some(innermost);
         while let Some(candidate) = frame {
-            if candidate.task == task
+            if candidate.task() == task
                 && Arc::ptr_eq(&candidate.engine, engine)
                 && candidate.lease.key() == key
             {
@@ -121,9 +131,14 @@ pub(crate) async fn run<F: Future>(
     let outcome = {
         let lease = guard.lease();
         let Some(future) = body.0.as_mut().as_pin_mut() else { return Err(run_before()) };
-        let mut body = pin!(ENCLOSING.scope(frame(&guard), future));
+        let frame = frame(&guard);
+        let own = (!guard.is_reentrant()).then(|| Arc::clone(&frame));
+        let mut body = pin!(ENCLOSING.scope(frame, future));
         let mut lost = pin!(lease.lost());
         poll_fn(|cx| {
+            if let Some(frame) = &own {
+                frame.polled_by(task::try_id());
+            }
             if on_lost == OnLost::Continue {
                 return body.as_mut().poll(cx).map(Ok);
             }
@@ -174,7 +189,7 @@ fn frame(guard: &LockGuard) -> Arc<Frame> {
         Some(outer) if guard.is_reentrant() => outer,
         outer => {
             let (engine, lease) = (Arc::clone(guard.engine()), Arc::clone(guard.lease()));
-            Arc::new(Frame { engine, lease, task: task::try_id(), outer })
+            Arc::new(Frame { engine, lease, task: Mutex::default(), outer })
         }
     }
 }

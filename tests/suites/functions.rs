@@ -277,3 +277,75 @@ async fn a_shared_self() {
     assert_eq!(Arc::new(shop()).shared().await, Ok(true));
     assert_eq!(Pin::new(&mut shop()).pinned().await, Ok(true));
 }
+
+#[tokio::test]
+async fn handlers_may_use_what_the_body_does_not_take() {
+    #[distributed_lock(key = "order:<id>", wait = "0s", or_else = |error| format!("{id}: {error}"))]
+    async fn by_value(id: String) -> String {
+        "done".to_owned()
+    }
+    #[distributed_lock(key = key)]
+    async fn consumed(key: String) -> Result<(), LockError> {
+        Ok(())
+    }
+    let client = LockClient::memory();
+    with_client(client.clone(), async {
+        consumed("mine".into()).await.expect("free");
+        assert_eq!(by_value("7".into()).await, "done");
+        let _held = client.lock("order:7").acquire().await.expect("free");
+        assert!(by_value("7".into()).await.starts_with("7: lock"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn attributes_inside_functions() {
+    #[distributed_lock(key = "k:<id>", client = client)]
+    async fn inner(client: &LockClient, id: u64) -> Result<u64, LockError> {
+        #![allow(clippy::needless_return)]
+        return Ok(id);
+    }
+    #[distributed_lock(key = "k:<id>", client = client)]
+    async fn conditional(
+        client: &LockClient,
+        #[cfg(any())] _gone: NoSuchType,
+        id: u64,
+    ) -> Result<u64, LockError> {
+        Ok(id)
+    }
+    let client = LockClient::memory();
+    assert_eq!(inner(&client, 1).await, Ok(1));
+    assert_eq!(conditional(&client, 2).await, Ok(2));
+}
+
+#[tokio::test]
+async fn functions_that_never_return() {
+    #[distributed_lock(key = "k", lease = "50ms", or_else = |error| panic!("{error}"))]
+    async fn serve() -> ! {
+        loop {
+            tokio::task::yield_now().await;
+        }
+    }
+    let serving = tokio::spawn(with_client(LockClient::memory(), async { serve().await }));
+    assert!(serving.await.expect_err("the lease is over").is_panic());
+}
+
+#[tokio::test]
+async fn boxed_functions_that_return_nothing() {
+    type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+    #[distributed_lock(key = "k", wait = "0s", client = client, on_busy = ())]
+    fn skips<'a>(
+        client: &'a LockClient,
+        done: &'a std::sync::atomic::AtomicU32,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            done.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        })
+    }
+    let (client, done) = (LockClient::memory(), std::sync::atomic::AtomicU32::new(0));
+    skips(&client, &done).await;
+    let _held = client.lock("k").acquire().await.expect("free");
+    skips(&client, &done).await;
+    assert_eq!(done.into_inner(), 1);
+}

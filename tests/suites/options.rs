@@ -79,6 +79,20 @@ on_every_store! {
 }
 
 #[tokio::test]
+async fn min_hold_of_a_nested_call_is_known_to_the_store() {
+    let server = lock_tests::RedisServer::start();
+    let client = client(&server.url()).await;
+    let lock = client.lock("k").lease(LEASE);
+    let nested = client.lock("k").min_hold(LEASE * 10);
+    let body = async {
+        nested.run(async {}).await.expect("shared");
+        server.pttl("k")
+    };
+    let left = lock.run(body).await.expect("free");
+    assert!(u128::try_from(left).is_ok_and(|left| left > (LEASE * 8).as_millis()), "{left}");
+}
+
+#[tokio::test]
 async fn min_hold_outlives_the_process() {
     let server = lock_tests::RedisServer::start();
     let start = Instant::now();

@@ -173,6 +173,22 @@ on_every_store! {
         }
     }
 
+    async fn a_body_may_move_to_another_task(pair: Pair) {
+        let client = pair.one.clone();
+        let (go, gone) = tokio::sync::oneshot::channel::<()>();
+        let mut body = Box::pin(pair.one.lock("k").run(async move {
+            gone.await.expect("told");
+            client.lock("k").wait(LEASE / 10).run(async { "done" }).await
+        }));
+        // It begins here, and is finished in the background.
+        let begun = tokio::time::timeout(LEASE / 20, &mut body).await;
+        assert!(begun.is_err());
+        let body = tokio::spawn(body);
+        go.send(()).expect("awaited");
+        let outcome = body.await.expect("no panic").expect("held");
+        assert_eq!(outcome, Ok("done"));
+    }
+
     async fn a_task_that_a_body_happens_to_poll_starts_outside(pair: Pair) {
         let local = tokio::task::LocalSet::new();
         let client = pair.one.clone();

@@ -168,6 +168,12 @@ impl Contender<'_> {
                     wake_ups.subscribe(self.engine.store(), &self.request.key);
                     sleep_beside_holder(left)
                 }
+                // Who tries once has its answer by now, only without its details.
+                Err(StoreError::Refused(_) | StoreError::Unknown(_))
+                    if budget.is_once() && matches!(known, Some(News::Elsewhere(..))) =>
+                {
+                    Duration::ZERO
+                }
                 Err(StoreError::Refused(cause)) => {
                     known = Some(News::Trouble(cause));
                     backoff.pause()
@@ -358,7 +364,9 @@ impl Budget {
         let (key, waited) = (key.to_owned(), self.waited());
         let holder = match news {
             News::Here => Holder::ThisProcess,
-            News::Elsewhere(Left::Time(left), _) => Holder::Elsewhere(Some(left)),
+            News::Elsewhere(Left::Time(left), at) => {
+                Holder::Elsewhere(Some(left.saturating_sub(BootInstant::now().since(at))))
+            }
             News::Elsewhere(Left::Unknown, _) => Holder::Elsewhere(None),
             News::Elsewhere(Left::Forever, _) => Holder::NoExpiry,
             News::Asking(since) => {

@@ -64,7 +64,7 @@ impl Keeper {
             closing: AtomicBool::new(false),
         });
         if let Err(error) = spawn(&shared) {
-            shared.fail(error.to_string());
+            shared.fail(format!("the system gave no thread to renew locks on: {error}"));
         }
         Self { shared }
     }
@@ -281,6 +281,11 @@ impl Shared {
         let _ = self.failure.set(cause);
         for lease in self.watchdog.held() {
             self.lose(&lease, LostReason::RenewalFailed);
+        }
+        // They end with their leases; whoever waits behind them hears of the failure.
+        for release in self.releaser.take() {
+            drop(release);
+            self.releaser.done();
         }
     }
 }

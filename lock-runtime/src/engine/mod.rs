@@ -118,7 +118,7 @@ impl Engine {
             Some(failure) => Err(LockError::Unavailable {
                 key: Some(key.to_owned()),
                 waited: Duration::ZERO,
-                cause: format!("the system gave no thread to renew locks on: {failure}"),
+                cause: failure.to_owned(),
             }),
         }
     }
@@ -127,20 +127,19 @@ impl Engine {
     ///
     /// Dropped half-way, or without an answer, it goes on in the background.
     pub(crate) async fn release(&self, lease: &Arc<Lease>) -> Result<(), LockError> {
-        let Some(mut unfinished) = self.end(lease) else {
-            return lease.loss().map_or(Ok(()), Err);
-        };
+        let lost = lease.loss();
+        let Some(mut unfinished) = self.end(lease) else { return lost.map_or(Ok(()), Err) };
         let started = BootInstant::now();
         let keep = lease.kept_until().since(started);
         let answer = self.store.release(lease.key(), lease.token(), keep, Lane::Caller).await;
         unfinished.open = answer.is_err();
         match answer {
-            Ok(Released::Freed) => Ok(()),
-            Ok(Released::NotOurs) => Err(LockError::Lost {
+            Ok(Released::Freed) => lost.map_or(Ok(()), Err),
+            Ok(Released::NotOurs) => Err(lost.unwrap_or_else(|| LockError::Lost {
                 key: lease.key().to_owned(),
                 reason: LostReason::Gone,
                 held_for: lease.age(),
-            }),
+            })),
             Err(StoreError::Denied(cause)) => Err(LockError::Denied { cause }),
             Err(error) => Err(LockError::Unavailable {
                 key: Some(lease.key().to_owned()),
@@ -167,16 +166,23 @@ impl Engine {
         Some(Unfinished { keeper: &self.keeper, lease, pass, open: true })
     }
 
-    /// Makes a fixed lease last for `term` from now. One round trip.
-    pub(crate) async fn extend(&self, lease: &Arc<Lease>, term: Duration) -> Result<(), LockError> {
+    /// Makes a fixed lease last for `term` from now, or without one has the store keep the key for as
+    /// long as it is to stay, which gives the holder no more time. One round trip.
+    pub(crate) async fn extend(
+        &self,
+        lease: &Arc<Lease>,
+        term: Option<Duration>,
+    ) -> Result<(), LockError> {
         let sent = BootInstant::now();
-        if let Some(asked) = lease.about_to_extend(sent, Some(term)) {
+        if let Some(asked) = lease.about_to_extend(sent, term) {
             let renewal = [Renewal { key: lease.key(), token: lease.token(), lease: asked }];
             let answer = self.store.renew(&renewal).await.into_iter().next();
             match answer {
                 Some(Ok(Renewed::Extended)) => {
-                    lease.extended(sent, Some(term));
-                    self.keeper.replan(lease);
+                    if term.is_some() {
+                        lease.extended(sent, term);
+                        self.keeper.replan(lease);
+                    }
                 }
                 Some(Ok(Renewed::Gone)) => self.keeper.lose(lease, LostReason::Gone),
                 Some(Ok(Renewed::Taken)) => self.keeper.lose(lease, LostReason::Taken),
@@ -206,7 +212,7 @@ impl Engine {
         self.closing.notify_waiters();
         self.gates.close();
         // A key's pass is out from before the first request about it until after the last.
-        let is_idle = || self.gates.keys() == 0 && self.open() == 0;
+        let is_idle = || self.open() == 0;
         if !settled(grace, is_idle).await {
             for lease in self.keeper.held() {
                 self.keeper.lose(&lease, LostReason::ShutDown);
@@ -218,7 +224,8 @@ impl Engine {
 
     /// How many locks are held or being released.
     fn open(&self) -> usize {
-        self.keeper.held().len() + self.keeper.releasing()
+        // One that a shutdown has taken is in no schedule any more, but its pass is out.
+        self.gates.keys().max(self.keeper.held().len() + self.keeper.releasing())
     }
 }
 

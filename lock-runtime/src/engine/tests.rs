@@ -206,6 +206,15 @@ async fn a_shutdown_ends_the_holds_of_those_who_do_not_finish() {
 }
 
 #[tokio::test]
+async fn a_shutdown_does_not_forget_those_who_never_finish() {
+    let (store, engine) = engine();
+    let lease = acquire(&engine, request(None)).await.expect("free");
+    assert_eq!(engine.shut_down(LEASE / 10).await, 1, "longer than until its next renewal");
+    assert!(matches!(engine.release(&lease).await, Err(LockError::Lost { .. })));
+    assert!(is_free(&store).await);
+}
+
+#[tokio::test]
 async fn a_lock_that_is_granted_after_the_shutdown_began_is_not_used() {
     let (store, engine) = engine();
     // Held by somebody else, so that the contender sleeps; then an answer on its way.

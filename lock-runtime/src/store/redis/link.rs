@@ -61,7 +61,7 @@ struct Inner {
 #[derive(Default)]
 struct State {
     connection: Option<Connection>,
-    /// Counts the connections that there were.
+    /// Counts the attempts that there were.
     generation: u64,
     /// The latest connection that was lost; it may be heard of before the connection itself.
     lost: u64,
@@ -122,11 +122,12 @@ impl Link {
     ) -> Result<T, StoreError> {
         let end = Instant::now() + within;
         let Connection { generation, mut socket } = self.connection(within).await?;
+        let patience = end.saturating_duration_since(Instant::now());
         match timeout_at(end, command.query_async(&mut socket)).await {
             Ok(reply) => reply.map_err(|error| self.judge(generation, &error)),
             Err(_) => {
-                // A wait that the caller cut short says nothing about the socket.
-                if within >= self.inner.response_timeout {
+                // A wait that was cut short says nothing about the socket.
+                if patience + Duration::from_millis(1) >= self.inner.response_timeout {
                     self.inner.discard(generation);
                 }
                 Err(StoreError::Unknown(format!("no answer within {within:?}")))
@@ -191,11 +192,15 @@ impl Link {
                 {
                     return Err(error.clone());
                 }
-                !std::mem::replace(&mut state.connecting, true)
+                let connect = !std::mem::replace(&mut state.connecting, true);
+                // Each attempt has its own, so that what is heard of a failed one says nothing of
+                // the next.
+                state.generation += u64::from(connect);
+                connect.then_some(state.generation)
             };
-            if connect {
+            if let Some(generation) = connect {
                 // With the state unlocked: a runtime that is gone drops the attempt right here.
-                let attempt = Attempt { inner: Arc::clone(&self.inner), outcome: None };
+                let attempt = Attempt { inner: Arc::clone(&self.inner), generation, outcome: None };
                 self.inner.home.spawn(attempt.run());
             }
             if timeout_at(end, changed).await.is_err() {
@@ -211,14 +216,14 @@ impl Link {
 /// An attempt to connect; however it ends, it is not under way any more.
 struct Attempt {
     inner: Arc<Inner>,
+    generation: u64,
     /// `None` if it is cut short, which happens when its runtime ends.
     outcome: Option<Result<Connection, StoreError>>,
 }
 
 impl Attempt {
     async fn run(mut self) {
-        let inner = &self.inner;
-        let generation = inner.state().generation + 1;
+        let (inner, generation) = (&self.inner, self.generation);
         let address = inner.endpoint.address();
         let outcome = match timeout(CONNECT_PATIENCE, inner.connect(generation)).await {
             Ok(Ok(socket)) => Ok(Connection { generation, socket }),
@@ -249,13 +254,11 @@ impl Drop for Attempt {
         let address = inner.endpoint.address();
         let failure = match outcome {
             Ok(connection) if state.lost < connection.generation => {
-                state.generation = connection.generation;
                 tracing::debug!(%address, generation = connection.generation, "connected");
                 state.connection = Some(connection);
                 None
             }
-            Ok(connection) => {
-                state.generation = connection.generation;
+            Ok(_) => {
                 let cause = format!("{address} closed the connection at once");
                 Some(StoreError::Refused(cause))
             }
