@@ -1,6 +1,6 @@
 //! What an annotated function becomes.
 
-use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
@@ -10,7 +10,7 @@ use crate::args::{self, Args, Key, OnFailure, OnLost, Wait};
 use crate::check::{check, check_output, not_a_function, returns_nothing};
 use crate::function::{Function, Kind, conditions, names};
 use crate::template::{Segment, Template};
-use crate::tokens::{has_impl, into_async_block, mentions, quiet_rebindings, respanned, with_span};
+use crate::tokens::{has_impl, into_async_block, mentions, quiet_rebindings, refilled, respanned};
 
 /// The expansion, or the original item with what is wrong: the function stays callable, so that one
 /// mistake is not reported all over the crate.
@@ -67,15 +67,8 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
             let returned = returned(&signature.output);
             let captured = captured(args, function);
             // Without its braces, which would be reported as unnecessary in a body of one line.
-            let statements = match body {
-                TokenTree::Group(body) => body.stream(),
-                other => other.to_token_stream(),
-            };
-            let block = quote!({ #captured #guard #returned #statements });
-            let block = match body {
-                TokenTree::Group(body) => with_span(block, body.span()),
-                _ => block,
-            };
+            let statements = body.stream();
+            let block = refilled(body, quote!(#captured #guard #returned #statements));
             quote! {
                 #slot
                 let #body_name = async move #block;

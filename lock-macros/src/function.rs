@@ -12,14 +12,16 @@ use syn::{
     Token, Type, TypeParamBound, Visibility,
 };
 
+use crate::tokens::refilled;
+
 pub(crate) struct Function {
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) visibility: Visibility,
     pub(crate) signature: Signature,
     /// `#![…]` at the beginning of the body.
     pub(crate) inner_attributes: Vec<Attribute>,
-    /// With its braces; or a `;` where there is no body.
-    pub(crate) body: TokenTree,
+    /// With its braces.
+    pub(crate) body: Group,
 }
 
 impl Parse for Function {
@@ -31,9 +33,7 @@ impl Parse for Function {
         match &body {
             TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => {
                 let (inner_attributes, rest) = split_inner.parse2(group.stream())?;
-                let mut bare = Group::new(Delimiter::Brace, rest);
-                bare.set_span(group.span());
-                let body = TokenTree::Group(bare);
+                let body = refilled(group, rest);
                 Ok(Self { attributes, visibility, signature, inner_attributes, body })
             }
             other => Err(syn::Error::new(
@@ -112,12 +112,8 @@ impl ToTokens for Function {
         tokens.append_all(&self.attributes);
         self.visibility.to_tokens(tokens);
         self.signature.to_tokens(tokens);
-        if let TokenTree::Group(body) = &self.body {
-            let (inner, rest) = (&self.inner_attributes, body.stream());
-            let mut whole = Group::new(Delimiter::Brace, quote!(#(#inner)* #rest));
-            whole.set_span(body.span());
-            whole.to_tokens(tokens);
-        }
+        let (inner, rest) = (&self.inner_attributes, self.body.stream());
+        refilled(&self.body, quote!(#(#inner)* #rest)).to_tokens(tokens);
     }
 }
 

@@ -35,17 +35,6 @@ pub(crate) fn respanned(tokens: &TokenStream, span: Span) -> TokenStream {
     at_span.collect()
 }
 
-/// A group's tokens with the span of another group around them.
-pub(crate) fn with_span(tokens: TokenStream, span: Span) -> TokenStream {
-    let spanned = tokens.into_iter().map(|mut token| {
-        if let TokenTree::Group(group) = &mut token {
-            group.set_span(span);
-        }
-        token
-    });
-    spanned.collect()
-}
-
 /// `#[async_trait]` binds each argument anew in its async block, `let id = id;`, which is reported as
 /// unused if only the key uses it. Such statements are exempted.
 pub(crate) fn quiet_rebindings(tokens: TokenStream) -> TokenStream {
@@ -62,7 +51,9 @@ pub(crate) fn quiet_rebindings(tokens: TokenStream) -> TokenStream {
             quiet.extend(quote!(#[allow(unused_variables)]));
         }
         quiet.extend([match token {
-            TokenTree::Group(group) => refilled(group, quiet_rebindings(group.stream())),
+            TokenTree::Group(group) => {
+                TokenTree::Group(refilled(group, quiet_rebindings(group.stream())))
+            }
             token => token.clone(),
         }]);
     }
@@ -116,13 +107,13 @@ fn in_last_statement(tokens: TokenStream, addition: &TokenStream) -> Option<Toke
         }
         _ => return None,
     };
-    tokens.push(refilled(&last, inner));
+    tokens.push(TokenTree::Group(refilled(&last, inner)));
     Some(tokens.into_iter().collect())
 }
 
 /// The same group around other tokens.
-fn refilled(group: &Group, inner: TokenStream) -> TokenTree {
+pub(crate) fn refilled(group: &Group, inner: TokenStream) -> Group {
     let mut refilled = Group::new(group.delimiter(), inner);
     refilled.set_span(group.span());
-    TokenTree::Group(refilled)
+    refilled
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::lease::Lease;
-use super::releaser::{Cause, Release, Releaser};
+use super::releaser::{Release, Releaser};
 use super::watchdog::{Watchdog, retry_pause};
 use crate::clock::BootInstant;
 use crate::error::LostReason;
@@ -108,6 +108,11 @@ impl Keeper {
     /// All leases that are held.
     pub(crate) fn held(&self) -> Vec<Arc<Lease>> {
         self.shared.watchdog.held()
+    }
+
+    /// How many leases are held.
+    pub(crate) fn holding(&self) -> usize {
+        self.shared.watchdog.len()
     }
 
     /// How many releases are queued or under way.
@@ -261,14 +266,7 @@ impl Shared {
         // of its acquisition that comes late.
         let gone = matches!(reason, LostReason::Gone | LostReason::Taken);
         if !gone || lease.doubt().is_some() {
-            self.releaser.push(Release {
-                key: Arc::clone(lease.shared_key()),
-                token: lease.token().clone(),
-                gone_by: lease.gone_by(),
-                kept_until: lease.kept_until(),
-                cause: lease.doubt().map_or(Cause::Ended, |from| Cause::Unanswered(Some(from))),
-                pass: None,
-            });
+            self.releaser.push(Release::of(lease, None));
             self.wake.notify_one();
         }
         lease.give_back_pass();

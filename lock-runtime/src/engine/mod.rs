@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use self::gate::{Gates, Pass};
 use self::keeper::Keeper;
 use self::lease::{Lease, Leave};
-use self::releaser::{Cause, Release};
+use self::releaser::Release;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::eventually::Eventually;
@@ -79,7 +79,7 @@ impl Engine {
             .field("watchdog", &self.config.watchdog)
             .field("wait", &self.config.wait)
             .field("keys", &self.gates.keys())
-            .field("held", &self.keeper.held().len())
+            .field("held", &self.keeper.holding())
             .field("closed", &self.closed)
             .finish_non_exhaustive()
     }
@@ -225,7 +225,7 @@ impl Engine {
     /// How many locks are held or being released.
     fn open(&self) -> usize {
         // One that a shutdown has taken is in no schedule any more, but its pass is out.
-        self.gates.keys().max(self.keeper.held().len() + self.keeper.releasing())
+        self.gates.keys().max(self.keeper.holding() + self.keeper.releasing())
     }
 }
 
@@ -254,18 +254,8 @@ struct Unfinished<'a> {
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        let doubt = self.lease.doubt();
-        if !self.open && doubt.is_none() {
-            return;
+        if self.open || self.lease.doubt().is_some() {
+            self.keeper.release(Release::of(self.lease, self.pass.take()));
         }
-        self.keeper.release(Release {
-            key: Arc::clone(self.lease.shared_key()),
-            token: self.lease.token().clone(),
-            gone_by: self.lease.gone_by(),
-            kept_until: self.lease.kept_until(),
-            // A request of its acquisition that comes late would take the key once more.
-            cause: doubt.map_or(Cause::Ended, |runtime| Cause::Unanswered(Some(runtime))),
-            pass: self.pass.take(),
-        });
     }
 }

@@ -22,6 +22,7 @@ use tokio::runtime;
 
 use super::backoff::Backoff;
 use super::gate::Pass;
+use super::lease::Lease;
 use crate::clock::BootInstant;
 use crate::store::{Lane, LockStore, Released, StoreError, Token};
 
@@ -81,6 +82,20 @@ impl Releaser {
 }
 
 impl Release {
+    /// Of a hold that has ended. If a request of its acquisition may still take effect, that would
+    /// take the key once more, so it is undone as well.
+    pub(crate) fn of(lease: &Lease, pass: Option<Pass>) -> Self {
+        let doubt = lease.doubt();
+        Self {
+            key: Arc::clone(lease.shared_key()),
+            token: lease.token().clone(),
+            gone_by: lease.gone_by(),
+            kept_until: lease.kept_until(),
+            cause: doubt.map_or(Cause::Ended, |runtime| Cause::Unanswered(Some(runtime))),
+            pass,
+        }
+    }
+
     /// Does it. Runs on the keeper's runtime.
     pub(crate) async fn carry_out(mut self, store: &dyn LockStore) {
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);

@@ -21,7 +21,6 @@ impl Token {
         Ok(Self(text))
     }
 
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
