@@ -51,6 +51,25 @@ async fn a_body_whose_key_was_taken_is_dropped_and_the_key_left_alone() {
 }
 
 #[tokio::test]
+async fn a_release_by_one_who_does_not_know_of_the_loss_yet_leaves_the_successor_alone() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let (released, dropped) = (client.lock("k"), client.lock("l"));
+    let released = released.acquire().await.expect("free");
+    let dropped = dropped.acquire().await.expect("free");
+    server.tell(&["MSET", "k", "somebody", "l", "somebody"]);
+    assert!(released.is_held(), "its next renewal is to come");
+    match released.release().await {
+        Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Gone),
+        other => panic!("{other:?}"),
+    }
+    drop(dropped);
+    client.shutdown().await.expect("nothing of ours is left");
+    let values: Vec<String> = server.command(&["MGET", "k", "l"]);
+    assert_eq!(values, ["somebody", "somebody"]);
+}
+
+#[tokio::test]
 async fn a_body_whose_server_is_silent_is_dropped_at_its_deadline() {
     let server = RedisServer::start();
     let (reason, after) = lose(&server, || server.freeze()).await;
