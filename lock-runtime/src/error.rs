@@ -78,16 +78,17 @@ pub enum LockError {
         problem: String,
     },
 
-    /// The key exists in the store and is not a lock of this format. It was not touched.
+    /// A key exists in the store and is not what belongs there: no lock of this format, or no fencing
+    /// token. It was not touched.
     #[error(
-        "lock {key:?} cannot be taken: the key holds a value of type `{found}`, and a lock of this \
-         format is a `{expected}`; use another key or a namespace of its own"
+        "the key {key:?} holds a value of type `{found}`, and what belongs there is a `{expected}`; \
+         it was left alone: use another key or a namespace of its own"
     )]
     #[non_exhaustive]
     WrongFormat {
         /// The key as the store knows it, namespace included.
         key: String,
-        /// The type of value that a lock has.
+        /// What belongs there.
         expected: &'static str,
         /// The type of the value that is there.
         found: String,

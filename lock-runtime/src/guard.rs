@@ -98,6 +98,50 @@ impl LockGuard {
         self.lease.lost().await
     }
 
+    /// The fencing token of this hold: a number that rises from holder to holder of the key, to be
+    /// sent along with every write, so that the resource can refuse those of a holder who is late.
+    ///
+    /// The store gives it only while the lock is held, in one atomic step, as the higher one of its
+    /// last token plus one and its clock in µs. So tokens rise strictly per key: over releases,
+    /// expiry, failed holders, a store that lost its data, and a clock that is set back on a store
+    /// which kept them. Only a store that loses its data *and* whose clock is set back by more than
+    /// the time since the last token may repeat one.
+    ///
+    /// One round trip the first time; all guards of a hold share one token, re-entrant ones too. A
+    /// request that the store does not answer is repeated while the lock is held, for the client's
+    /// wait at the most.
+    ///
+    /// Cancel safe: dropping the future loses nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Lost`] if the lock is not held any more, [`LockError::Unavailable`] if the store
+    /// gave none in time (the lock is still held then), [`LockError::Denied`],
+    /// [`LockError::WrongFormat`] if something else is kept where the store keeps its last token.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// let guard = client.lock("account:7").acquire().await?;
+    /// let first = guard.fencing_token().await?;
+    /// guard.release().await?;
+    ///
+    /// let guard = client.lock("account:7").acquire().await?;
+    /// let second = guard.fencing_token().await?;
+    /// // UPDATE account SET balance = ?, fence = :second WHERE id = 7 AND fence <= :second
+    /// assert!(second > first);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn fencing_token(&self) -> Result<u64, LockError> {
+        self.engine.fencing_token(&self.lease).await
+    }
+
     /// Releases the lock and waits until the store has confirmed it. One round trip; none for a
     /// guard that shares its hold with others: the last of them frees the lock, also if that is a
     /// guard which has left the body.

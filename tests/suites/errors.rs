@@ -208,6 +208,7 @@ async fn the_documented_permissions_are_enough() {
     let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
     tokio::time::sleep(LEASE * 3 / 2).await;
     assert!(guard.is_held(), "renewed");
+    guard.fencing_token().await.expect("held");
     let released = Instant::now();
     guard.release().await.expect("held");
     let woken = waiter.await.expect("no panic").expect("free") - released;

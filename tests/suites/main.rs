@@ -5,6 +5,7 @@ mod cancellation;
 mod cost;
 mod errors;
 mod exclusion;
+mod fencing;
 mod fixed_lease;
 mod functions;
 mod keys;

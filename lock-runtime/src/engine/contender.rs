@@ -31,7 +31,8 @@ use crate::wait::Wait;
 const SAFETY_POLL: Duration = Duration::from_secs(1);
 
 /// The first and the longest pause after a try that the store did not answer.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+pub(super) const PAUSES: (Duration, Duration) =
+    (Duration::from_millis(20), Duration::from_millis(500));
 
 /// The most that is added to a holder's remaining lease, so that contenders of several processes
 /// do not all try at the instant at which it ends.
@@ -187,8 +188,7 @@ impl Contender<'_> {
                     backoff.pause()
                 }
                 Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }),
-                Err(StoreError::WrongFormat { expected, found }) => {
-                    let key = self.request.key.as_ref().to_owned();
+                Err(StoreError::WrongFormat { key, expected, found }) => {
                     return Err(LockError::WrongFormat { key, expected, found });
                 }
             };

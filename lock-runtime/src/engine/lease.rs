@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OnceCell};
 
 use super::gate::Pass;
 use crate::clock::BootInstant;
@@ -39,6 +39,8 @@ pub(crate) struct Lease {
     lost: Notify,
     /// A request of its acquisition may still take effect; it was sent from this runtime.
     doubt: Option<runtime::Id>,
+    /// The fencing token of this hold, once its holder has asked for it.
+    pub(super) fence: OnceCell<u64>,
     /// Where the watchdog has it in its schedule; only the watchdog reads or writes it.
     pub(super) scheduled: AtomicU64,
 }
@@ -134,6 +136,7 @@ impl Lease {
             }),
             lost: Notify::new(),
             doubt,
+            fence: OnceCell::new(),
             scheduled: AtomicU64::new(0),
         }
     }
@@ -187,13 +190,19 @@ impl Lease {
         if self.is_valid(BootInstant::now()) {
             return None;
         }
-        let state = self.state();
-        let (reason, held_for) = match state.phase {
-            Phase::Lost { reason, held_for } => (reason, held_for),
+        let phase = self.state().phase;
+        Some(match phase {
+            Phase::Lost { reason, held_for } => {
+                LockError::Lost { key: self.key.as_ref().to_owned(), reason, held_for }
+            }
             // Not asked by anybody who has released: they have no guard any more.
-            Phase::Held | Phase::Released => (self.overdue(), self.age()),
-        };
-        Some(LockError::Lost { key: self.key.as_ref().to_owned(), reason, held_for })
+            Phase::Held | Phase::Released => self.lost_to(self.overdue()),
+        })
+    }
+
+    /// The loss of this hold at this moment.
+    pub(crate) fn lost_to(&self, reason: LostReason) -> LockError {
+        LockError::Lost { key: self.key.as_ref().to_owned(), reason, held_for: self.age() }
     }
 
     /// Whether it was released by its last holder.

@@ -6,6 +6,7 @@
 
 mod backoff;
 pub(crate) mod contender;
+mod fencing;
 mod gate;
 mod keeper;
 pub(crate) mod lease;
@@ -135,11 +136,7 @@ impl Engine {
         unfinished.open = answer.is_err();
         match answer {
             Ok(Released::Freed) => lost.map_or(Ok(()), Err),
-            Ok(Released::NotOurs) => Err(lost.unwrap_or_else(|| LockError::Lost {
-                key: lease.key().to_owned(),
-                reason: LostReason::Gone,
-                held_for: lease.age(),
-            })),
+            Ok(Released::NotOurs) => Err(lost.unwrap_or_else(|| lease.lost_to(LostReason::Gone))),
             Err(StoreError::Denied(cause)) => Err(LockError::Denied { cause }),
             Err(error) => Err(LockError::Unavailable {
                 key: Some(lease.key().to_owned()),

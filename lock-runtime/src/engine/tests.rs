@@ -304,3 +304,57 @@ async fn a_shutdown_counts_what_it_could_not_release() {
     engine.release_in_background(&lease);
     assert_eq!(engine.shut_down(LEASE).await, 1);
 }
+
+#[tokio::test]
+async fn a_fencing_token_is_asked_for_until_there_is_one() {
+    let (store, engine) = engine();
+    let lease = acquire(&engine, request(None)).await.expect("free");
+    store.next_fences([Fault::Refuse, Fault::LoseReply]);
+    let fence = engine.fencing_token(&lease).await.expect("held");
+    store.next_fences([Fault::Hang]);
+    let again = timeout(LEASE, engine.fencing_token(&lease)).await.expect("without the store");
+    assert_eq!(again, Ok(fence), "a hold has one");
+    engine.release(&lease).await.expect("held");
+}
+
+#[tokio::test]
+async fn a_request_for_a_fencing_token_that_is_dropped_spoils_nothing() {
+    let (store, engine) = engine();
+    let lease = acquire(&engine, request(None)).await.expect("free");
+    for fault in [Fault::Hang, Fault::HangAfter] {
+        store.next_fences([fault]);
+        assert!(timeout(LEASE / 10, engine.fencing_token(&lease)).await.is_err());
+    }
+    engine.fencing_token(&lease).await.expect("held");
+    engine.release(&lease).await.expect("held");
+    assert_nothing_left(&engine).await;
+}
+
+#[tokio::test]
+async fn who_waits_for_a_fencing_token_hears_of_the_loss() {
+    let (store, engine) = engine();
+    let lease = acquire(&engine, request(Some(LEASE))).await.expect("free");
+    store.next_fences([Fault::Hang]);
+    match timeout(LEASE * 2, engine.fencing_token(&lease)).await.expect("at the deadline") {
+        Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::LeaseOver),
+        other => panic!("{other:?}"),
+    }
+    // What it has been given before is of no use to it any more either.
+    assert!(engine.fencing_token(&lease).await.is_err());
+}
+
+#[tokio::test]
+async fn a_store_that_gives_no_fencing_token_is_unavailable_and_the_lock_still_held() {
+    let (store, engine) = engine();
+    let lease = acquire(&engine, request(None)).await.expect("free");
+    store.next_fences([Fault::Refuse; 1000]);
+    match engine.fencing_token(&lease).await {
+        Err(LockError::Unavailable { key, waited, .. }) => {
+            assert_eq!(key.as_deref(), Some("k"));
+            assert!(waited >= LEASE * 5, "{waited:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(lease.is_valid(BootInstant::now()));
+    engine.release(&lease).await.expect("held");
+}

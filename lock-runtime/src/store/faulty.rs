@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::runtime;
 
 use super::{
-    Attempt, Claim, Lane, LockStore, Released, Renewal, Renewed, StoreError, Subscription, Token,
+    Attempt, Claim, Fenced, Lane, LockStore, Released, Renewal, Renewed, StoreError, Subscription,
+    Token,
 };
 use crate::eventually::Eventually;
 
@@ -31,6 +32,7 @@ pub(crate) struct FaultyStore {
     acquires: Mutex<VecDeque<Fault>>,
     renewals: Mutex<VecDeque<Fault>>,
     releases: Mutex<VecDeque<Fault>>,
+    fences: Mutex<VecDeque<Fault>>,
 }
 
 impl FaultyStore {
@@ -40,6 +42,7 @@ impl FaultyStore {
             acquires: Mutex::default(),
             renewals: Mutex::default(),
             releases: Mutex::default(),
+            fences: Mutex::default(),
         }
     }
 
@@ -51,6 +54,11 @@ impl FaultyStore {
     /// The faults of the next renewals, one per batch.
     pub(crate) fn next_renewals(&self, faults: impl IntoIterator<Item = Fault>) {
         self.renewals.lock().expect("test").extend(faults);
+    }
+
+    /// The faults of the next requests for a fencing token, one each.
+    pub(crate) fn next_fences(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.fences.lock().expect("test").extend(faults);
     }
 
     /// The faults of the next releases, one each.
@@ -127,6 +135,15 @@ impl LockStore for FaultyStore {
     ) -> Eventually<'a, Result<Released, StoreError>> {
         let fault = self.releases.lock().expect("test").pop_front();
         Eventually::pending(meet(fault, move || self.inner.release(key, token, keep, lane)))
+    }
+
+    fn fence<'a>(
+        &'a self,
+        key: &'a str,
+        token: &'a Token,
+    ) -> Eventually<'a, Result<Fenced, StoreError>> {
+        let fault = self.fences.lock().expect("test").pop_front();
+        Eventually::pending(meet(fault, move || self.inner.fence(key, token)))
     }
 
     fn subscribe(&self, key: &str) -> Subscription {

@@ -3,14 +3,14 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::runtime;
 
 use super::wake::WakeUps;
 use super::{
-    Attempt, Claim, Lane, Left, LockStore, Released, Renewal, Renewed, StoreError, Subscription,
-    Token,
+    Attempt, Claim, Fenced, Lane, Left, LockStore, Released, Renewal, Renewed, StoreError,
+    Subscription, Token,
 };
 use crate::clock::BootInstant;
 use crate::eventually::Eventually;
@@ -32,6 +32,8 @@ struct Keys {
     entries: HashMap<Box<str>, Entry>,
     /// The number of entries at which the expired ones are dropped.
     purge_at: usize,
+    /// The highest fencing token that was given.
+    fence: u64,
 }
 
 #[derive(Debug)]
@@ -43,10 +45,7 @@ struct Entry {
 impl MemoryStore {
     /// A store of its own.
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            keys: Mutex::new(Keys { entries: HashMap::new(), purge_at: FIRST_PURGE }),
-            wake_ups: WakeUps::local(),
-        })
+        Arc::new(Self { keys: Mutex::new(Keys::new()), wake_ups: WakeUps::local() })
     }
 
     /// The store of this name, shared by all clients of this process that ask for it.
@@ -68,6 +67,10 @@ impl MemoryStore {
 }
 
 impl Keys {
+    fn new() -> Self {
+        Self { entries: HashMap::new(), purge_at: FIRST_PURGE, fence: 0 }
+    }
+
     fn live(&mut self, key: &str, now: BootInstant) -> Option<&mut Entry> {
         self.entries.get_mut(key).filter(|entry| entry.expires > now)
     }
@@ -114,6 +117,19 @@ impl Keys {
         }
     }
 
+    /// The next token is no less than the wall clock in µs, so that those of this process are higher
+    /// than those of an earlier one.
+    fn fence(&mut self, key: &str, token: &Token, now: BootInstant, wall_clock: u64) -> Fenced {
+        match self.live(key, now) {
+            Some(entry) if entry.token == *token => {
+                self.fence = wall_clock.max(self.fence.saturating_add(1));
+                Fenced::With(self.fence)
+            }
+            Some(_) => Fenced::Taken,
+            None => Fenced::Gone,
+        }
+    }
+
     /// Drops what has expired whenever the map has doubled, so that keys which were abandoned
     /// and are never asked for again do not pile up.
     fn purge(&mut self, now: BootInstant) {
@@ -156,6 +172,17 @@ impl LockStore for MemoryStore {
         Eventually::ready(Ok(released))
     }
 
+    fn fence<'a>(
+        &'a self,
+        key: &'a str,
+        token: &'a Token,
+    ) -> Eventually<'a, Result<Fenced, StoreError>> {
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let wall_clock = u64::try_from(since_1970.unwrap_or_default().as_micros());
+        let wall_clock = wall_clock.unwrap_or_default();
+        Eventually::ready(Ok(self.keys().fence(key, token, BootInstant::now(), wall_clock)))
+    }
+
     fn subscribe(&self, key: &str) -> Subscription {
         self.wake_ups.listen(key)
     }
@@ -173,17 +200,13 @@ mod tests {
         Token::random().expect("randomness")
     }
 
-    fn keys() -> Keys {
-        Keys { entries: HashMap::new(), purge_at: FIRST_PURGE }
-    }
-
     fn claim<'a>(key: &'a str, token: &'a Token) -> Claim<'a> {
         Claim { key, token, lease: LEASE, fresh: true }
     }
 
     #[test]
     fn a_key_has_one_owner_until_its_lease_ends() {
-        let (mut keys, start, one, two) = (keys(), BootInstant::now(), token(), token());
+        let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), token(), token());
         assert_eq!(keys.try_acquire(claim("k", &one), start), Attempt::Granted);
         let later = start.after(LEASE / 2);
         assert_eq!(keys.try_acquire(claim("k", &two), later), Attempt::Busy(Left::Time(LEASE / 2)));
@@ -192,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_repeated_claim_of_the_owner_is_granted_again() {
-        let (mut keys, start, one) = (keys(), BootInstant::now(), token());
+        let (mut keys, start, one) = (Keys::new(), BootInstant::now(), token());
         keys.try_acquire(claim("k", &one), start);
         let again = start.after(LEASE / 2);
         assert_eq!(keys.try_acquire(claim("k", &one), again), Attempt::Granted);
@@ -201,7 +224,7 @@ mod tests {
 
     #[test]
     fn only_the_owner_renews_and_releases() {
-        let (mut keys, start, one, two) = (keys(), BootInstant::now(), token(), token());
+        let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), token(), token());
         keys.try_acquire(claim("k", &one), start);
         let foreign = Renewal { key: "k", token: &two, lease: LEASE };
         assert_eq!(keys.renew(&foreign, start), Renewed::Taken);
@@ -214,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_key_that_is_to_be_kept_expires_instead() {
-        let (mut keys, start, one, two) = (keys(), BootInstant::now(), token(), token());
+        let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), token(), token());
         keys.try_acquire(claim("k", &one), start);
         assert_eq!(keys.release("k", &one, LEASE / 2, start), Released::Freed);
         assert_eq!(keys.try_acquire(claim("k", &two), start), Attempt::Busy(Left::Time(LEASE / 2)));
@@ -223,8 +246,20 @@ mod tests {
     }
 
     #[test]
+    fn fencing_tokens_rise_whatever_the_wall_clock_does() {
+        let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), token(), token());
+        keys.try_acquire(claim("k", &one), start);
+        assert_eq!(keys.fence("k", &one, start, 1000), Fenced::With(1000));
+        assert_eq!(keys.fence("k", &one, start, 1000), Fenced::With(1001));
+        assert_eq!(keys.fence("k", &one, start, 10), Fenced::With(1002));
+        assert_eq!(keys.fence("k", &one, start, 2000), Fenced::With(2000));
+        assert_eq!(keys.fence("k", &two, start, 3000), Fenced::Taken);
+        assert_eq!(keys.fence("k", &one, start.after(LEASE), 3000), Fenced::Gone);
+    }
+
+    #[test]
     fn abandoned_keys_do_not_pile_up() {
-        let (mut keys, start, one) = (keys(), BootInstant::now(), token());
+        let (mut keys, start, one) = (Keys::new(), BootInstant::now(), token());
         for n in 0..10 * FIRST_PURGE {
             let now = start.after(LEASE * u32::try_from(n).expect("small"));
             keys.try_acquire(claim(&n.to_string(), &one), now);

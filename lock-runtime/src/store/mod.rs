@@ -57,6 +57,14 @@ pub(crate) trait LockStore: Send + Sync + 'static {
         lane: Lane,
     ) -> Eventually<'a, Result<Released, StoreError>>;
 
+    /// Gives `token`'s owner a fencing token for the key: a number that is higher than all which
+    /// were given for this key before, also if the store has lost its data since.
+    fn fence<'a>(
+        &'a self,
+        key: &'a str,
+        token: &'a Token,
+    ) -> Eventually<'a, Result<Fenced, StoreError>>;
+
     /// Asks to be told when the key is released, here or elsewhere. Wake-ups may get lost.
     fn subscribe(&self, key: &str) -> Subscription;
 
@@ -112,6 +120,16 @@ pub(crate) enum Renewed {
     Taken,
 }
 
+/// The answer to a request for a fencing token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fenced {
+    With(u64),
+    /// The key does not exist any more.
+    Gone,
+    /// The key has another owner.
+    Taken,
+}
+
 /// The answer to a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Released {
@@ -142,8 +160,8 @@ pub(crate) enum StoreError {
     Unknown(String),
     /// Nothing ran, and trying again will not help.
     Denied(String),
-    /// The key is there and is no lock.
-    WrongFormat { expected: &'static str, found: String },
+    /// A key is there and is not what belongs there.
+    WrongFormat { key: String, expected: &'static str, found: String },
 }
 
 impl StoreError {
@@ -157,8 +175,8 @@ impl std::fmt::Display for StoreError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Refused(cause) | Self::Unknown(cause) | Self::Denied(cause) => f.write_str(cause),
-            Self::WrongFormat { expected, found } => {
-                write!(f, "the key holds a `{found}` instead of a `{expected}`")
+            Self::WrongFormat { key, expected, found } => {
+                write!(f, "the key {key:?} holds a {found} instead of a {expected}")
             }
         }
     }

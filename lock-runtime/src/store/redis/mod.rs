@@ -12,6 +12,7 @@ mod endpoint;
 mod link;
 mod reply;
 mod script;
+mod slot;
 mod subscriber;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -23,8 +24,8 @@ use tokio::runtime;
 use self::endpoint::Endpoint;
 use self::link::{CONNECT_PATIENCE, Link};
 use super::{
-    Attempt, Claim, Lane, Left, LockStore, Released, Renewal, Renewed, StoreError, Subscription,
-    Token, WakeUps,
+    Attempt, Claim, Fenced, Lane, Left, LockStore, Released, Renewal, Renewed, StoreError,
+    Subscription, Token, WakeUps,
 };
 use crate::clock::BootInstant;
 use crate::error::LockError;
@@ -32,6 +33,9 @@ use crate::eventually::Eventually;
 
 /// What stands before a key in the name of its wake-up channel.
 const CHANNEL_PREFIX: &str = "lock_wake:";
+
+/// What stands before the slot's tag in the key of the highest fencing token.
+const FENCE_PREFIX: &str = "lock_fence:";
 
 pub(crate) struct RedisStore {
     endpoint: Arc<Endpoint>,
@@ -124,6 +128,7 @@ impl RedisStore {
                 Err(_) => Left::Forever,
             })),
             kind => Err(StoreError::WrongFormat {
+                key: claim.key.to_owned(),
                 expected: "string",
                 found: redis::from_redis_value(kind).unwrap_or_else(|_| "unknown".into()),
             }),
@@ -169,6 +174,29 @@ impl RedisStore {
             _ => Ok(Released::Freed),
         }
     }
+
+    async fn fencing_token(&self, key: &str, token: &Token) -> Result<Fenced, StoreError> {
+        let last = format!("{FENCE_PREFIX}{{{}}}", slot::tag(key));
+        let args = |call: &mut Cmd| {
+            call.arg(2).arg(key).arg(&last).arg(token.as_bytes());
+        };
+        let link = self.link(Lane::Caller)?;
+        let reply = link.run::<Value>(&script::FENCE, args, self.response_timeout).await?;
+        let not_a_token = |key| StoreError::WrongFormat {
+            key,
+            expected: "fencing token",
+            found: "other value".into(),
+        };
+        match reply {
+            Value::Int(0) => Ok(Fenced::Gone),
+            Value::Int(-1) => Ok(Fenced::Taken),
+            Value::Int(_) => Err(not_a_token(last)),
+            text => match redis::from_redis_value(text) {
+                Ok(fence) => Ok(Fenced::With(fence)),
+                Err(_) => Err(not_a_token(last)),
+            },
+        }
+    }
 }
 
 impl LockStore for RedisStore {
@@ -204,6 +232,14 @@ impl LockStore for RedisStore {
         lane: Lane,
     ) -> Eventually<'a, Result<Released, StoreError>> {
         Eventually::pending(self.free(key, token, keep, lane))
+    }
+
+    fn fence<'a>(
+        &'a self,
+        key: &'a str,
+        token: &'a Token,
+    ) -> Eventually<'a, Result<Fenced, StoreError>> {
+        Eventually::pending(self.fencing_token(key, token))
     }
 
     fn subscribe(&self, key: &str) -> Subscription {

@@ -23,11 +23,12 @@ macro_rules! script {
 script!(ACQUIRE, "acquire.lua");
 script!(RENEW, "renew.lua");
 script!(RELEASE, "release.lua");
+script!(FENCE, "fence.lua");
 
 /// Gives the server the text of all scripts.
 pub(super) fn load_all() -> Pipeline {
     let mut load = Pipeline::new();
-    for script in [&ACQUIRE, &RENEW, &RELEASE] {
+    for script in [&ACQUIRE, &RENEW, &RELEASE, &FENCE] {
         load.cmd("SCRIPT").arg("LOAD").arg(script.text);
     }
     load

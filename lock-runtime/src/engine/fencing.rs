@@ -1,0 +1,68 @@
+//! Fencing tokens: numbers that rise from holder to holder of a key.
+//!
+//! A lease cannot stop a write that is already on its way; the resource that is written to can,
+//! if it refuses a token which is lower than the highest it has seen. (The idea is that of Lamport's
+//! and Chubby's sequencers; the name is Kleppmann's,
+//! <https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html>.) Only the owner of
+//! a key is given one, so every token of a hold is given before the next hold begins, and is lower
+//! than any of that one's.
+//!
+//! Asked for by the holder, so that nobody else pays; once per hold, so that its writes do not
+//! refuse each other.
+
+use std::sync::Arc;
+
+use super::Engine;
+use super::backoff::Backoff;
+use super::contender::PAUSES;
+use super::lease::Lease;
+use crate::clock::BootInstant;
+use crate::error::{LockError, LostReason};
+use crate::store::{Fenced, StoreError};
+
+impl Engine {
+    /// The fencing token of a hold. Dropping the future loses nothing.
+    pub(crate) async fn fencing_token(&self, lease: &Arc<Lease>) -> Result<u64, LockError> {
+        let fence = lease.fence.get_or_try_init(|| self.ask_for_fence(lease)).await?;
+        lease.loss().map_or(Ok(*fence), Err)
+    }
+
+    async fn ask_for_fence(&self, lease: &Arc<Lease>) -> Result<u64, LockError> {
+        tokio::select! {
+            fence = self.ask_while_held(lease) => fence,
+            reason = lease.lost() => Err(lease.lost_to(reason)),
+        }
+    }
+
+    async fn ask_while_held(&self, lease: &Arc<Lease>) -> Result<u64, LockError> {
+        let started = BootInstant::now();
+        let end = self.config.wait.bound().map(|bound| started.after(bound));
+        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        loop {
+            if let Some(lost) = lease.loss() {
+                return Err(lost);
+            }
+            let lost = match self.store.fence(lease.key(), lease.token()).await {
+                Ok(Fenced::With(fence)) => return Ok(fence),
+                Ok(Fenced::Gone) => LostReason::Gone,
+                Ok(Fenced::Taken) => LostReason::Taken,
+                Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }),
+                Err(StoreError::WrongFormat { key, expected, found }) => {
+                    return Err(LockError::WrongFormat { key, expected, found });
+                }
+                Err(StoreError::Refused(cause) | StoreError::Unknown(cause)) => {
+                    let pause = backoff.pause();
+                    let now = BootInstant::now();
+                    if end.is_some_and(|end| now.after(pause) >= end) {
+                        let (key, waited) = (Some(lease.key().to_owned()), now.since(started));
+                        return Err(LockError::Unavailable { key, waited, cause });
+                    }
+                    tokio::time::sleep(pause).await;
+                    continue;
+                }
+            };
+            self.keeper.lose(lease, lost);
+            return Err(lease.lost_to(lost));
+        }
+    }
+}
