@@ -63,7 +63,8 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// [`LockError::Config`] if the URL or a setting makes no sense, [`LockError::Unavailable`] if
+    /// [`LockError::Config`] if the URL or a setting makes no sense or the server cannot keep locks
+    /// (too old, a node of a cluster, a Sentinel), [`LockError::Unavailable`] if
     /// the server cannot be reached (a refused connection fails at once, a silent one after 5 s;
     /// neither is tried again), [`LockError::Denied`] if it refuses the
     /// credentials. None of them shows the URL's user-info.

@@ -60,6 +60,7 @@
 //! | waiting | one request a second and one per wake-up, per key and process |
 //! | holding | one request per 100 locks, each third of a lease |
 //! | a try that finds the lock busy | 2 |
+//! | a fencing token | 1, once per hold, for those who ask |
 //!
 //! # Requirements
 //!
@@ -72,7 +73,7 @@
 //! # Logging
 //!
 //! With `tracing`, under the target `lock_runtime`. Warnings: a lost lock, a renewal or a background
-//! release that fails, a body whose release was not confirmed. Errors: permissions that are missing.
+//! release that fails, a body whose release was not confirmed, a server that may evict locks. Errors: permissions that are missing.
 //! Debug: connections that come and go, renewals that are tried again, skipped functions.
 //!
 //! # Features

@@ -6,7 +6,9 @@
 #![allow(clippy::missing_panics_doc)]
 
 mod helper;
+mod log;
 mod server;
 
 pub use helper::Helper;
+pub use log::{keep_log, logged};
 pub use server::RedisServer;

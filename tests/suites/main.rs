@@ -2,6 +2,7 @@
 
 mod attribute;
 mod cancellation;
+mod connect;
 mod cost;
 mod errors;
 mod exclusion;

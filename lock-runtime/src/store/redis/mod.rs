@@ -12,6 +12,7 @@ mod endpoint;
 mod link;
 mod reply;
 mod script;
+mod server;
 mod slot;
 mod subscriber;
 
@@ -23,6 +24,7 @@ use tokio::runtime;
 
 use self::endpoint::Endpoint;
 use self::link::{CONNECT_PATIENCE, Link};
+use self::server::Server;
 use super::{
     Attempt, Claim, Fenced, Lane, Left, LockStore, Released, Renewal, Renewed, StoreError,
     Subscription, Token, WakeUps,
@@ -59,16 +61,35 @@ impl RedisStore {
         })
     }
 
-    /// Makes both connections, so that what is wrong with them is known at the start.
+    /// Makes both connections and looks at the server, so that what is wrong with any of them is
+    /// known at the start.
     pub(crate) async fn connect(&self) -> Result<(), LockError> {
         let started = BootInstant::now();
         let (caller, keeper) = (self.link(Lane::Caller), self.link(Lane::Keeper));
-        let connected = async {
+        let looked_at = async {
             keeper?.connection(CONNECT_PATIENCE).await?;
-            caller?.connection(CONNECT_PATIENCE).await
+            let caller = caller?;
+            caller.connection(CONNECT_PATIENCE).await?;
+            match caller.send(&cmd("INFO"), CONNECT_PATIENCE).await {
+                // A user may be kept from looking, and locks all the same.
+                Err(StoreError::Denied(cause) | StoreError::Refused(cause)) => {
+                    tracing::debug!(%cause, "the server does not tell what it is");
+                    Ok(Server::default())
+                }
+                info => info.map(|info: String| Server::parse(&info)),
+            }
         };
-        match connected.await {
-            Ok(_) => Ok(()),
+        match looked_at.await {
+            Ok(server) => {
+                server.check()?;
+                if let Some(warning) = server.warning() {
+                    tracing::warn!(address = self.endpoint.address(), "{warning}");
+                }
+                Ok(())
+            }
+            Err(StoreError::Denied(cause)) if cause.contains(reply::HELLO) => {
+                Err(server::too_old("older than that"))
+            }
             Err(StoreError::Denied(cause)) if cause.contains(reply::NO_SUCH_DATABASE) => {
                 let problem = "the server has no database of that number".into();
                 Err(LockError::Config { option: "url", problem })

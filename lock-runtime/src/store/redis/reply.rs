@@ -10,6 +10,9 @@ pub(super) const NO_SCRIPT: &str = "NOSCRIPT";
 /// What the server says of a database that it does not have.
 pub(super) const NO_SUCH_DATABASE: &str = "DB index is out of range";
 
+/// The first command on every connection: a server that is too old does not know it.
+pub(super) const HELLO: &str = "HELLO";
+
 /// An error, and whether its connection is of no more use.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
@@ -41,6 +44,9 @@ pub(super) fn judge(error: &RedisError) -> Verdict {
                 StoreError::Denied(text)
             };
             Verdict { error, discard: true }
+        }
+        _ if text.contains("unknown command") && text.contains(HELLO) => {
+            Verdict { error: StoreError::Denied(text), discard: true }
         }
         // The link has to log in anew: the server's users were changed, or it was replaced.
         _ if matches!(code, "NOAUTH" | "WRONGPASS") => {
