@@ -8,6 +8,7 @@ use crate::engine::{Config, Engine};
 use crate::error::LockError;
 use crate::global;
 use crate::lock::{Lock, check_span};
+use crate::stats::ClientStats;
 use crate::store::{LockStore, MemoryStore};
 use crate::wait::Wait;
 
@@ -135,6 +136,28 @@ impl LockClient {
                 ),
             }),
         }
+    }
+
+    /// How much the client has on its hands at this moment. Costs no round trip.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// let guard = client.lock("report").acquire().await?;
+    /// assert_eq!(client.stats().held, 1);
+    /// guard.release().await?;
+    /// assert_eq!(client.stats(), Default::default());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> ClientStats {
+        self.engine.stats()
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {

@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::engine::lease::Lease;
 use crate::error::{LockError, LostReason};
 use crate::eventually::Eventually;
+use crate::protection::Protection;
 
 /// A held lock. Dropping it releases the lock in the background.
 ///
@@ -177,7 +178,7 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if *self.open.get_mut() {
+        if *self.open.get_mut() && Protection::ReleaseOnDrop.is_on() {
             self.engine.release_in_background(&self.lease);
         }
     }

@@ -90,8 +90,10 @@ mod global;
 mod guard;
 mod key;
 mod lock;
+mod protection;
 mod scope;
 mod site;
+mod stats;
 mod store;
 mod wait;
 
@@ -100,6 +102,7 @@ pub use error::{Holder, LockError, LostReason};
 pub use global::{global, with_client};
 pub use guard::LockGuard;
 pub use lock::Lock;
+pub use stats::ClientStats;
 pub use wait::Wait;
 
 #[cfg(feature = "macros")]

@@ -21,6 +21,7 @@ use crate::engine::Engine;
 use crate::engine::lease::Lease;
 use crate::error::LockError;
 use crate::guard::{Acquiring, LockGuard};
+use crate::protection::Protection;
 
 tokio::task_local! {
     /// The innermost hold around the code that is running.
@@ -139,7 +140,7 @@ pub(crate) async fn run<F: Future>(
             if let Some(frame) = &own {
                 frame.polled_by(task::try_id());
             }
-            if on_lost == OnLost::Continue {
+            if on_lost == OnLost::Continue || !Protection::CheckBeforePoll.is_on() {
                 return body.as_mut().poll(cx).map(Ok);
             }
             if let Some(loss) = lease.loss() {

@@ -24,8 +24,9 @@ use super::lease::{Lease, Terms};
 use super::releaser::{Cause, Release};
 use crate::clock::BootInstant;
 use crate::error::{Holder, LockError};
+use crate::protection::Protection;
 use crate::store::{Attempt, Claim, Left, LockStore, StoreError, Subscription, Token};
-use crate::wait::Wait;
+use crate::wait::{LONGEST_WAIT, Wait};
 
 /// The longest sleep of a contender: what a lost wake-up costs at the most.
 const SAFETY_POLL: Duration = Duration::from_secs(1);
@@ -146,6 +147,7 @@ impl Contender<'_> {
             let sent = BootInstant::now();
             let answer = self.try_once(fresh, within).await;
             let now = BootInstant::now();
+            let sent = if Protection::DeadlineFromSending.is_on() { sent } else { now };
             let pause = match answer {
                 Ok(Attempt::Granted) if now < self.request.terms.deadline(sent) => {
                     return self.granted(sent);
@@ -179,6 +181,9 @@ impl Contender<'_> {
                     known = Some(News::Trouble(cause));
                     backoff.pause()
                 }
+                Err(StoreError::Unknown(_)) if !Protection::UnknownIsNotHeld.is_on() => {
+                    return self.granted(sent);
+                }
                 Err(StoreError::Unknown(cause)) => {
                     // A try that our own wait cut short takes nothing from a recent answer.
                     let cut_short = within < response_timeout;
@@ -205,6 +210,9 @@ impl Contender<'_> {
 
     /// One request. If it is dropped, or not answered, its effect is undone later on.
     async fn try_once(&mut self, fresh: bool, within: Duration) -> Result<Attempt, StoreError> {
+        if let Some(other) = Token::random().ok().filter(|_| !Protection::OneToken.is_on()) {
+            self.token = other;
+        }
         self.in_flight = true;
         let lease = self.request.terms.in_store();
         let claim = Claim { key: &self.request.key, token: &self.token, lease, fresh };
@@ -254,7 +262,7 @@ impl Contender<'_> {
 
 impl Drop for Contender<'_> {
     fn drop(&mut self) {
-        if self.in_flight || self.unanswered {
+        if (self.in_flight || self.unanswered) && Protection::Undo.is_on() {
             self.engine.keeper().release(Release {
                 key: Arc::clone(&self.request.key),
                 token: self.token.clone(),
@@ -270,6 +278,9 @@ impl Drop for Contender<'_> {
 
 fn sleep_beside_holder(left: Left) -> Duration {
     let poll = SAFETY_POLL.mul_f64(0.75 + fastrand::f64() / 4.0);
+    if !Protection::SafetyPoll.is_on() {
+        return LONGEST_WAIT;
+    }
     match left {
         // The store's expiry has a grain of a millisecond.
         Left::Time(left) => {

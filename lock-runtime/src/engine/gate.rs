@@ -102,7 +102,6 @@ impl Gates {
     }
 
     /// How many tasks are queued, over all keys.
-    #[cfg(test)]
     pub(crate) fn queued(&self) -> usize {
         self.state().gates.values().map(|gate| gate.queue.len()).sum()
     }

@@ -16,6 +16,7 @@ use super::releaser::{Release, Releaser};
 use super::watchdog::{Watchdog, retry_pause};
 use crate::clock::BootInstant;
 use crate::error::LostReason;
+use crate::protection::Protection;
 use crate::store::{LockStore, Renewal, Renewed, StoreError};
 
 /// How many leases one renewal request carries: enough to make the requests few, few enough that
@@ -83,6 +84,9 @@ impl Keeper {
 
     /// A lease has ended, or is about to be released by its caller.
     pub(crate) fn forget(&self, lease: &Arc<Lease>) {
+        if !Protection::ReleaseEndsRenewal.is_on() {
+            return;
+        }
         self.shared.watchdog.forget(lease);
     }
 
@@ -131,6 +135,11 @@ impl Drop for Keeper {
 fn spawn(shared: &Arc<Shared>) -> std::io::Result<()> {
     let (started, outcome) = mpsc::sync_channel(1);
     let shared = Arc::clone(shared);
+    if !Protection::KeeperThread.is_on() {
+        shared.store.adopt(&tokio::runtime::Handle::current());
+        tokio::spawn(run(shared));
+        return Ok(());
+    }
     std::thread::Builder::new().name("lock-keeper".into()).spawn(move || {
         // Built here, because a runtime must not be dropped on a caller's.
         match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -241,7 +250,9 @@ async fn renew(shared: Arc<Shared>, mut leases: Vec<Arc<Lease>>) {
                 } else {
                     tracing::debug!(key = lease.key(), %error, failures, ?left, "renewal failed");
                 }
-                shared.watchdog.retry(lease, retry_pause(lease.term(), failures));
+                if Protection::RenewalRetry.is_on() {
+                    shared.watchdog.retry(lease, retry_pause(lease.term(), failures));
+                }
             }
         }
     }

@@ -21,6 +21,7 @@ use tokio::sync::{Notify, OnceCell};
 use super::gate::Pass;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
+use crate::protection::Protection;
 use crate::store::Token;
 
 #[derive(Debug)]
@@ -275,7 +276,7 @@ impl Lease {
         term: Option<Duration>,
     ) -> Option<Duration> {
         let mut state = self.state();
-        if state.phase != Phase::Held {
+        if state.phase != Phase::Held && Protection::ReleaseEndsRenewal.is_on() {
             return None;
         }
         let asked = term.unwrap_or(state.term).max(state.kept_until.since(now));

@@ -28,6 +28,7 @@ use self::releaser::Release;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::eventually::Eventually;
+use crate::stats::ClientStats;
 use crate::store::{Lane, LockStore, Released, Renewal, Renewed, StoreError};
 use crate::wait::Wait;
 
@@ -79,10 +80,19 @@ impl Engine {
         f.field("namespace", &self.config.namespace)
             .field("watchdog", &self.config.watchdog)
             .field("wait", &self.config.wait)
-            .field("keys", &self.gates.keys())
-            .field("held", &self.keeper.holding())
+            .field("stats", &self.stats())
             .field("closed", &self.closed)
             .finish_non_exhaustive()
+    }
+
+    /// How much of everything there is.
+    pub(crate) fn stats(&self) -> ClientStats {
+        ClientStats {
+            held: self.keeper.holding(),
+            keys: self.gates.keys(),
+            queued: self.gates.queued(),
+            releasing: self.keeper.releasing(),
+        }
     }
 
     pub(crate) fn config(&self) -> &Config {

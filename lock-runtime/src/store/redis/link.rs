@@ -22,6 +22,7 @@ use super::endpoint::Endpoint;
 use super::reply;
 use super::script::{self, Script};
 use crate::clock::BootInstant;
+use crate::protection::Protection;
 use crate::store::StoreError;
 
 /// How long one attempt to connect may take.
@@ -147,7 +148,9 @@ impl Link {
         let mut command = script.by_hash();
         args(&mut command);
         match self.send(&command, within).await {
-            Err(StoreError::Refused(cause)) if cause.starts_with(reply::NO_SCRIPT) => {
+            Err(StoreError::Refused(cause))
+                if cause.starts_with(reply::NO_SCRIPT) && Protection::ScriptByText.is_on() =>
+            {
                 let mut command = script.by_text();
                 args(&mut command);
                 self.send(&command, end.saturating_duration_since(Instant::now())).await

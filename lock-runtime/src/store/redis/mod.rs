@@ -32,6 +32,7 @@ use super::{
 use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::eventually::Eventually;
+use crate::protection::Protection;
 
 /// What stands before a key in the name of its wake-up channel.
 const CHANNEL_PREFIX: &str = "lock_wake:";
@@ -133,7 +134,13 @@ impl RedisStore {
         if claim.fresh {
             // Cheaper for the server than a script, and all that most locks ever need.
             let mut set = cmd("SET");
-            set.arg(claim.key).arg(claim.token.as_bytes()).arg("NX").arg("PX").arg(lease);
+            set.arg(claim.key).arg(claim.token.as_bytes());
+            if Protection::OnlyIfFree.is_on() {
+                set.arg("NX");
+            }
+            if Protection::Expiry.is_on() {
+                set.arg("PX").arg(lease);
+            }
             return Ok(match link.send::<Value>(&set, within).await? {
                 Value::Nil => Attempt::Busy(Left::Unknown),
                 _ => Attempt::Granted,

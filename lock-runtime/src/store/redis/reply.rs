@@ -2,6 +2,7 @@
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+use crate::protection::Protection;
 use crate::store::StoreError;
 
 /// How the message of a missing script begins.
@@ -25,6 +26,9 @@ pub(super) struct Verdict {
 /// A reply with a code means that nothing ran. Without a reply nobody knows.
 pub(super) fn judge(error: &RedisError) -> Verdict {
     let text = text(error);
+    if !Protection::KindsOfErrors.is_on() {
+        return Verdict { error: StoreError::Refused(text), discard: true };
+    }
     let code = error.code().unwrap_or_default();
     match error.kind() {
         ErrorKind::Io | ErrorKind::Parse => {

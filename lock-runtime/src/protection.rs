@@ -1,0 +1,84 @@
+//! The protections that the promises rest on, each with a name and a switch.
+//!
+//! The switches are for the negative controls of the fault suite: built with `--cfg lock_controls`, a
+//! process runs without the protection that the variable `LOCK_WITHOUT` names, and the test of that
+//! protection has to fail. In every other build all of them are constants, always on, and nothing is
+//! left of them in the program.
+
+/// Declares the protections with their names.
+macro_rules! protections {
+    ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        // Some are scripts', which other builds do not take apart.
+        #[cfg_attr(not(lock_controls), allow(dead_code))]
+        pub(crate) enum Protection {
+            $($(#[doc = $doc])* $variant,)*
+        }
+
+        impl Protection {
+            #[cfg(lock_controls)]
+            const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+protections! {
+    /// A body is not polled once its deadline has passed, and is dropped when its lock is lost.
+    CheckBeforePoll = "check-before-poll",
+    /// A deadline counts from before the request was sent; an answer that comes later is no grant.
+    DeadlineFromSending = "deadline-from-sending",
+    /// A request without an answer gives no permission.
+    UnknownIsNotHeld = "unknown-is-not-held",
+    /// A request without an answer is undone.
+    Undo = "undo",
+    /// All tries of one acquisition use one token.
+    OneToken = "one-token",
+    /// A dropped guard releases.
+    ReleaseOnDrop = "release-on-drop",
+    /// A lock is taken only if its key is free.
+    OnlyIfFree = "only-if-free",
+    /// A lock has an expiry from the first moment on.
+    Expiry = "expiry",
+    /// Only its owner releases a lock.
+    OwnerReleases = "owner-releases",
+    /// Only its owner renews a lock, and one that is gone is not made again.
+    OwnerRenews = "owner-renews",
+    /// A renewal that failed is tried again.
+    RenewalRetry = "renewal-retry",
+    /// No renewal is sent once the release has begun.
+    ReleaseEndsRenewal = "release-ends-renewal",
+    /// Renewals have a thread of their own.
+    KeeperThread = "keeper-thread",
+    /// Contenders wake up by themselves.
+    SafetyPoll = "safety-poll",
+    /// A script that the server has forgotten is sent as text.
+    ScriptByText = "script-by-text",
+    /// Errors are told apart.
+    KindsOfErrors = "kinds-of-errors",
+    /// A fencing token is higher than the last one.
+    FenceAboveLast = "fence-above-last",
+    /// A fencing token is no lower than the server's clock.
+    FenceAboveClock = "fence-above-clock",
+}
+
+impl Protection {
+    #[cfg(not(lock_controls))]
+    #[inline]
+    #[allow(clippy::unused_self)]
+    pub(crate) const fn is_on(self) -> bool {
+        true
+    }
+
+    #[cfg(lock_controls)]
+    pub(crate) fn is_on(self) -> bool {
+        use std::sync::LazyLock;
+
+        static WITHOUT: LazyLock<Option<String>> =
+            LazyLock::new(|| std::env::var("LOCK_WITHOUT").ok());
+        WITHOUT.as_deref() != Some(self.name())
+    }
+}
