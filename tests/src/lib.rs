@@ -6,9 +6,13 @@
 #![allow(clippy::missing_panics_doc)]
 
 mod helper;
+mod history;
 mod log;
+mod proxy;
 mod server;
 
 pub use helper::Helper;
+pub use history::{Diary, Event, Expected, History, Violation, What, boot_nanos};
 pub use log::{keep_log, logged};
+pub use proxy::{Proxy, Toward};
 pub use server::RedisServer;
