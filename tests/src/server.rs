@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,8 @@ pub struct RedisServer {
     port: u16,
     options: Vec<String>,
     password: Option<String>,
+    /// Whether its wall clock can be set.
+    own_clock: bool,
     directory: TempDir,
 }
 
@@ -37,6 +40,16 @@ impl RedisServer {
     /// Starts a server with more options: `&["--maxclients", "10"]`.
     #[must_use]
     pub fn with(options: &[&str]) -> Self {
+        Self::start_on(options, false)
+    }
+
+    /// Starts a server whose wall clock can be [set](Self::set_clock). Linux only.
+    #[must_use]
+    pub fn with_own_clock(options: &[&str]) -> Self {
+        Self::start_on(options, true)
+    }
+
+    fn start_on(options: &[&str], own_clock: bool) -> Self {
         let password =
             options.iter().position(|option| *option == "--requirepass").map(|at| options[at + 1]);
         let mut server = Self {
@@ -44,8 +57,12 @@ impl RedisServer {
             port: 0,
             options: options.iter().map(ToString::to_string).collect(),
             password: password.map(ToOwned::to_owned),
+            own_clock,
             directory: tempfile::tempdir().expect("a temporary directory"),
         };
+        if own_clock {
+            server.build_clock();
+        }
         // Somebody else may take the port between our look and the server's.
         for _ in 0..10 {
             server.port = free_port();
@@ -120,7 +137,38 @@ impl RedisServer {
         }
     }
 
-    /// Starts it again on the same port, empty.
+    /// Moves its wall clock this many seconds away from the machine's.
+    pub fn set_clock(&self, seconds: i64) {
+        assert!(self.own_clock, "it was started with a clock of its own");
+        // In one piece, because it is read at any time; without a rename, because it is kept open.
+        std::fs::write(self.clock_offset(), format!("{seconds:<20}")).expect("our own file");
+    }
+
+    fn clock_offset(&self) -> PathBuf {
+        self.directory.path().join("clock")
+    }
+
+    fn clock_shim(&self) -> PathBuf {
+        self.directory.path().join("clock.so")
+    }
+
+    /// The C compiler is there, because Rust's programs are linked by it.
+    fn build_clock(&self) {
+        let source = self.directory.path().join("clock.c");
+        std::fs::write(&source, include_str!("clock_shim.c")).expect("a temporary file");
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(self.clock_shim()).arg(&source);
+        assert!(cc.status().expect("a C compiler, `cc`").success(), "the clock does not compile");
+        self.set_clock(0);
+    }
+
+    /// Starts it again on the same port, with these options besides.
+    pub fn restart_with(&mut self, options: &[&str]) {
+        self.options.extend(options.iter().map(ToString::to_string));
+        self.restart();
+    }
+
+    /// Starts it again on the same port; empty, unless it was started with persistence.
     pub fn restart(&mut self) {
         self.kill();
         let end = Instant::now() + PATIENCE;
@@ -156,6 +204,10 @@ impl RedisServer {
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(Stdio::null());
+        if self.own_clock {
+            command.env("LD_PRELOAD", self.clock_shim());
+            command.env("CLOCK_OFFSET_FILE", self.clock_offset());
+        }
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) if error.kind() == ErrorKind::NotFound => panic!(
@@ -184,7 +236,13 @@ impl RedisServer {
     fn answers(&self) -> bool {
         let Ok(client) = redis::Client::open(self.url()) else { return false };
         let Ok(mut connection) = client.get_connection_with_timeout(PATIENCE) else { return false };
-        redis::cmd("PING").query::<String>(&mut connection).is_ok()
+        match redis::cmd("PING").query::<String>(&mut connection) {
+            // It is there, and a test that makes it load its data slowly wants it so.
+            Err(error) if error.code() == Some("LOADING") => {
+                self.options.iter().any(|option| option == "--key-load-delay")
+            }
+            answer => answer.is_ok(),
+        }
     }
 
     fn log(&self) -> String {
