@@ -352,7 +352,9 @@ impl History {
         for hold in holds.into_values() {
             by_key.entry(hold.key.clone()).or_default().push(hold);
         }
-        by_key.values_mut().for_each(|holds| holds.sort_by_key(|hold| (hold.acquired, hold.id)));
+        for holds in by_key.values_mut() {
+            holds.sort_by_key(|hold| (hold.acquired, hold.id));
+        }
         by_key
     }
 

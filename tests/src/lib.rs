@@ -10,6 +10,8 @@ mod history;
 mod log;
 mod proxy;
 mod server;
+pub mod support;
+pub mod worker;
 
 pub use helper::Helper;
 pub use history::{Diary, Event, Expected, History, Violation, What, boot_nanos};
