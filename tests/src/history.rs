@@ -19,8 +19,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -126,10 +129,23 @@ impl FromStr for Event {
 /// Where holders write down what they do; clones write into one book.
 #[derive(Debug, Clone, Default)]
 pub struct Diary {
-    events: Arc<Mutex<Vec<Event>>>,
+    book: Arc<Mutex<Book>>,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    events: Vec<Event>,
+    /// Written to instead, by a process that may be killed.
+    file: Option<File>,
 }
 
 impl Diary {
+    /// One that is kept in a file, so that it outlives its process.
+    pub fn in_file(path: &Path) -> io::Result<Self> {
+        let file = Some(File::options().create(true).append(true).open(path)?);
+        Ok(Self { book: Arc::new(Mutex::new(Book { events: Vec::new(), file })) })
+    }
+
     /// Writes something down as of now.
     pub fn note(&self, key: &str, hold: u64, what: What) {
         let (process, key) = (std::process::id(), key.to_owned());
@@ -138,13 +154,39 @@ impl Diary {
 
     /// Writes something down that somebody else has seen.
     pub fn add(&self, event: Event) {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        let mut book = self.book();
+        match &mut book.file {
+            // One line is one write, so that nothing of it is missing when the process is killed.
+            Some(file) => {
+                file.write_all(format!("{event}\n").as_bytes()).expect("room for a diary");
+            }
+            None => book.events.push(event),
+        }
     }
 
-    /// All of it so far.
+    /// All of it so far, unless it is kept in a file.
     #[must_use]
     pub fn history(&self) -> History {
-        History::new(self.events.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        History::new(self.book().events.clone())
+    }
+
+    /// All of it so far, and what is kept in these files.
+    pub fn history_with<P: AsRef<Path>>(
+        &self,
+        files: impl IntoIterator<Item = P>,
+    ) -> io::Result<History> {
+        let mut events = self.book().events.clone();
+        for file in files {
+            for line in std::fs::read_to_string(file)?.lines() {
+                let event = line.parse().map_err(io::Error::other)?;
+                events.push(event);
+            }
+        }
+        Ok(History::new(events))
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

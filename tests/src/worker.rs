@@ -1,6 +1,7 @@
 //! A service that works under locks, for the fault suite and the soak: its tasks take random keys,
 //! write to a guarded register while they hold them, and keep a [`Diary`].
 
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -173,6 +174,39 @@ pub struct Outcomes {
     pub refused: AtomicU64,
     /// Everything else, which should not be.
     pub strange: AtomicU64,
+}
+
+impl Outcomes {
+    fn counts(&self) -> [(&'static str, &AtomicU64); 7] {
+        let Self { done, cut, busy, unavailable, lost, refused, strange } = self;
+        [
+            ("done", done),
+            ("cut", cut),
+            ("busy", busy),
+            ("unavailable", unavailable),
+            ("lost", lost),
+            ("refused", refused),
+            ("strange", strange),
+        ]
+    }
+
+    /// Adds those that a worker has printed.
+    pub fn add(&self, line: &str) -> Option<()> {
+        for pair in line.split(' ') {
+            let (name, more) = pair.split_once('=')?;
+            let counts = self.counts();
+            let (_, count) = counts.iter().find(|(known, _)| *known == name)?;
+            count.fetch_add(more.parse().ok()?, Ordering::Relaxed);
+        }
+        Some(())
+    }
+}
+
+impl fmt::Display for Outcomes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs = self.counts().map(|(name, n)| format!("{name}={}", n.load(Ordering::Relaxed)));
+        f.write_str(&pairs.join(" "))
+    }
 }
 
 /// Works until `stop` is set.

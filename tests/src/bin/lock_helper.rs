@@ -8,6 +8,12 @@
 //!                                       runs a body that is always ready to be polled; HOW is
 //!                                       "guarded", or "unguarded": it only holds a guard. At the end
 //!                                       of the lease prints how many polls began after it
+//! lock-helper keep URL REGISTER KEY LEASE_MS DIARY
+//!                                       holds the lock, renewed, and writes to the register at the
+//!                                       second URL all the time; prints "held", and at the end what
+//!                                       became of it
+//! lock-helper work URL REGISTER LEASE_MS KEYS TASKS WORK_MS WAIT_MS DIARY
+//!                                       a worker, see there; at the end prints its outcomes
 //! lock-helper count URL KEY TASKS HOW   TASKS tasks add one to the counter "n" each, with a GET
 //!                                       and a SET; HOW is "locked" or "unlocked"
 //! ```
@@ -16,11 +22,14 @@
 
 use std::error::Error;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LockGuard, distributed_lock};
+use lock_tests::Diary;
+use lock_tests::worker::{self, Holder, Plan, Register};
 use redis::aio::MultiplexedConnection;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
@@ -35,8 +44,25 @@ async fn main() -> Result<(), Box<dyn Error>> {
         ["spin", url, key, lease, how] => {
             spin(&client(url, lease).await?, key, lease.parse()?, how == "guarded").await
         }
+        ["keep", url, register, key, lease, diary] => {
+            let diary = Diary::in_file(diary.as_ref())?;
+            keep(&client(url, lease).await?, register, key, &diary).await
+        }
+        ["work", url, register, lease, keys, tasks, work, wait, diary] => {
+            let milliseconds = |text: &str| text.parse().map(Duration::from_millis);
+            let plan = Plan {
+                keys: keys.parse()?,
+                tasks: tasks.parse()?,
+                work: milliseconds(work)?,
+                wait: milliseconds(wait)?,
+                rough: true,
+            };
+            let client = LockClient::builder().url(url).watchdog(milliseconds(lease)?);
+            let client = client.wait(plan.wait).connect().await?;
+            work_on(client, register, plan, Diary::in_file(diary.as_ref())?).await
+        }
         ["count", url, key, tasks, how] => count(url, key, tasks.parse()?, how == "locked").await,
-        _ => Err("usage: lock-helper hold|body URL KEY LEASE_MS | count URL KEY TASKS HOW".into()),
+        _ => Err("usage: see the top of lock_helper.rs".into()),
     }
 }
 
@@ -106,6 +132,50 @@ async fn spin(
     }
     println!("late {}", late.into_inner());
     told().await;
+    Ok(())
+}
+
+async fn keep(
+    client: &LockClient,
+    register: &str,
+    key: &str,
+    diary: &Diary,
+) -> Result<(), Box<dyn Error>> {
+    let register = Register::open(register).await?;
+    let body = async |holder: &Holder| -> Result<(), Box<dyn Error>> {
+        let token = holder.fence().await?;
+        println!("held {token}");
+        loop {
+            if !holder.write(&register, token).await? {
+                println!("refused");
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    match worker::run(client, key, diary, body).await {
+        Err(LockError::Lost { reason, .. }) => println!("lost {reason:?}"),
+        other => println!("{other:?}"),
+    }
+    told().await;
+    Ok(())
+}
+
+async fn work_on(
+    client: LockClient,
+    register: &str,
+    plan: Plan,
+    diary: Diary,
+) -> Result<(), Box<dyn Error>> {
+    let register = Register::open(register).await?;
+    let stop = Arc::new(AtomicBool::new(false));
+    println!("working");
+    let working = worker::work(client.clone(), register, diary, plan, Arc::clone(&stop));
+    let working = tokio::spawn(working);
+    told().await;
+    stop.store(true, Ordering::Relaxed);
+    let outcomes = working.await?;
+    client.shutdown().await?;
+    println!("{outcomes}");
     Ok(())
 }
 
