@@ -47,9 +47,11 @@
 //!
 //! A lease cannot stop what is already on its way. A process that is paused in the middle of a poll
 //! finishes that poll when it goes on, even if somebody else has the lock by then; so does a task
-//! that the body has spawned. Where a late write does real damage, the resource has to refuse it.
-//! And a lock is as safe as its server: Redis may forget keys when it fails over to a replica or
-//! restarts without persistence, and its expiry follows its wall clock.
+//! that the body has spawned. Where a late write does real damage, the resource has to refuse it:
+//! send [`LockGuard::fencing_token`] along with each access, and let the resource turn away a token
+//! that is lower than one which it has seen. And a lock is as safe as its server: Redis may forget
+//! keys when it fails over to a replica or restarts without persistence, and its expiry follows its
+//! wall clock.
 //!
 //! # What it costs
 //!
