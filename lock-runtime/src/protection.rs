@@ -39,6 +39,8 @@ protections! {
     OneToken = "one-token",
     /// A dropped guard releases.
     ReleaseOnDrop = "release-on-drop",
+    /// A release that was dropped half-way, or got no answer, goes on in the background.
+    ReleaseGoesOn = "release-goes-on",
     /// A lock is taken only if its key is free.
     OnlyIfFree = "only-if-free",
     /// A lock has an expiry from the first moment on.
@@ -47,6 +49,8 @@ protections! {
     OwnerReleases = "owner-releases",
     /// Only its owner renews a lock, and one that is gone is not made again.
     OwnerRenews = "owner-renews",
+    /// Locks are renewed.
+    Renewal = "renewal",
     /// A renewal that failed is tried again.
     RenewalRetry = "renewal-retry",
     /// No renewal is sent once the release has begun.
@@ -59,6 +63,8 @@ protections! {
     ScriptByText = "script-by-text",
     /// Errors are told apart.
     KindsOfErrors = "kinds-of-errors",
+    /// What the URL holds is not shown.
+    SecretsStayIn = "secrets-stay-in",
     /// A fencing token is higher than the last one.
     FenceAboveLast = "fence-above-last",
     /// A fencing token is no lower than the server's clock.

@@ -28,6 +28,12 @@ impl Helper {
         Self { child, input, output }
     }
 
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for the next line that it prints.
     pub fn line(&mut self) -> String {
         let mut line = String::new();

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -129,6 +129,14 @@ impl RedisServer {
         calls.map_or(0, |calls| calls.parse().expect("a number"))
     }
 
+    /// Whether it takes no more connections.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        let client = redis::Client::open(self.url()).expect("a valid URL");
+        let connection = client.get_connection_with_timeout(PATIENCE);
+        connection.is_err_and(|error| error.to_string().contains("max number of clients"))
+    }
+
     /// Ends the server at once, with all its data: SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
@@ -160,6 +168,18 @@ impl RedisServer {
         cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(self.clock_shim()).arg(&source);
         assert!(cc.status().expect("a C compiler, `cc`").success(), "the clock does not compile");
         self.set_clock(0);
+    }
+
+    /// Gives it another password.
+    pub fn set_password(&mut self, password: &str) {
+        self.tell(&["CONFIG", "SET", "requirepass", password]);
+        self.password = Some(password.to_owned());
+    }
+
+    /// Where it keeps its files.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// Starts it again on the same port, with these options besides.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{Holder, LockClient, LockError, Wait, distributed_lock};
+use lock_runtime::{LockClient, LockError, Wait, distributed_lock};
 use lock_tests::RedisServer;
 use tokio::time::Instant;
 
@@ -290,54 +290,6 @@ async fn wake_ups_come_back_after_an_outage() {
     guard.release().await.expect("held");
     let got = waiter.await.expect("no panic").expect("woken");
     assert!(got - released < LEASE / 4, "{:?}", got - released);
-}
-
-#[tokio::test]
-async fn a_value_of_another_type_is_never_touched() {
-    let server = RedisServer::start();
-    let client = client(&server.url()).await;
-    server.tell(&["LPUSH", "k", "precious"]);
-    for outcome in
-        [client.lock("k").acquire().await.map(drop), client.lock("k").try_acquire().await.map(drop)]
-    {
-        match outcome {
-            Err(LockError::WrongFormat { key, expected, found, .. }) => {
-                assert_eq!((key.as_str(), expected, found.as_str()), ("k", "string", "list"));
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-    assert_eq!(server.command::<Vec<String>>(&["LRANGE", "k", "0", "-1"]), ["precious"]);
-}
-
-#[tokio::test]
-async fn a_foreign_value_is_a_busy_lock_and_never_touched() {
-    let server = RedisServer::start();
-    let client = client(&server.url()).await;
-    server.tell(&["SET", "k", "somebody", "PX", "60000"]);
-    match client.lock("k").wait(LEASE / 2).acquire().await {
-        Err(LockError::Busy { holder: Holder::Elsewhere(Some(left)), .. }) => {
-            assert!(left > Duration::from_secs(50), "{left:?}");
-        }
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(server.command::<String>(&["GET", "k"]), "somebody");
-}
-
-#[tokio::test]
-async fn a_key_without_expiry_is_waited_for_and_named() {
-    let server = RedisServer::start();
-    let client = client(&server.url()).await;
-    server.tell(&["SET", "k", "somebody"]);
-    let start = Instant::now();
-    match client.lock("k").wait(LEASE).acquire().await {
-        Err(error @ LockError::Busy { holder: Holder::NoExpiry, .. }) => {
-            assert!(error.to_string().contains("no expiry"), "{error}");
-        }
-        other => panic!("{other:?}"),
-    }
-    assert!(start.elapsed() < LEASE * 3 / 2);
-    assert_eq!(server.pttl("k"), -1);
 }
 
 #[tokio::test]

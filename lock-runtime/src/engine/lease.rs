@@ -314,7 +314,9 @@ impl Lease {
 
     /// Whether renewing it would make it last longer.
     pub(crate) fn can_be_renewed(&self) -> bool {
-        self.renewed && self.max_until.is_none_or(|max_until| self.deadline() < max_until)
+        self.renewed
+            && Protection::Renewal.is_on()
+            && self.max_until.is_none_or(|max_until| self.deadline() < max_until)
     }
 
     /// A renewal failed. Returns how many have in a row.

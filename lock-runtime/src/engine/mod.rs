@@ -28,6 +28,7 @@ use self::releaser::Release;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::eventually::Eventually;
+use crate::protection::Protection;
 use crate::stats::ClientStats;
 use crate::store::{Lane, LockStore, Released, Renewal, Renewed, StoreError};
 use crate::wait::Wait;
@@ -261,7 +262,7 @@ struct Unfinished<'a> {
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        if self.open || self.lease.doubt().is_some() {
+        if (self.open || self.lease.doubt().is_some()) && Protection::ReleaseGoesOn.is_on() {
             self.keeper.release(Release::of(self.lease, self.pass.take()));
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! lock-helper hold URL KEY LEASE_MS     holds the lock, renewed; prints "held"
+//! lock-helper exit URL KEY LEASE_MS     ends its process in a body; prints "held" before
 //! lock-helper body URL KEY LEASE_MS     runs a body under it that prints "poll" now and then,
 //!                                       and at the end what became of it
 //! lock-helper spin URL KEY LEASE_MS HOW
@@ -40,6 +41,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         ["hold", url, key, lease] => hold(&client(url, lease).await?, key).await,
+        ["exit", url, key, lease] => {
+            let ending = async {
+                println!("held");
+                std::process::exit(0)
+            };
+            Ok(client(url, lease).await?.lock(key).run(ending).await?)
+        }
         ["body", url, key, lease] => body(&client(url, lease).await?, key, lease.parse()?).await,
         ["spin", url, key, lease, how] => {
             spin(&client(url, lease).await?, key, lease.parse()?, how == "guarded").await

@@ -5,6 +5,7 @@ use std::fmt;
 use redis::{Client, IntoConnectionInfo, ProtocolVersion};
 
 use crate::error::LockError;
+use crate::protection::Protection;
 
 /// A server's address and credentials.
 pub(super) struct Endpoint {
@@ -41,7 +42,10 @@ impl Endpoint {
         let login = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let tcp = info.tcp_settings().clone().set_nodelay(true);
         let info = info.set_redis_settings(login).set_tcp_settings(tcp);
-        let address = info.addr().to_string();
+        let mut address = info.addr().to_string();
+        if !Protection::SecretsStayIn.is_on() {
+            url.clone_into(&mut address);
+        }
         let client = Client::open(info).map_err(|error| unusable(&error))?;
         Ok(Self { client, address })
     }

@@ -1,0 +1,249 @@
+//! Servers that answer with an error.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lock_runtime::{LockClient, LockError};
+use lock_tests::worker::{self, Plan};
+use lock_tests::{Expected, RedisServer};
+use tokio::time::{Instant, sleep};
+
+use crate::support::{LEASE, Scene, client, until, until_at_rest};
+
+/// A reply that says no, for as long as something is wrong.
+struct Refusal {
+    /// How its message begins.
+    code: &'static str,
+    begin: fn(&RedisServer),
+    end: fn(&RedisServer),
+    /// Whether locks that are held can be renewed meanwhile.
+    renews: bool,
+}
+
+const REFUSALS: [Refusal; 6] = [
+    Refusal {
+        code: "OOM",
+        begin: |server| server.tell(&["CONFIG", "SET", "maxmemory", "1"]),
+        end: |server| server.tell(&["CONFIG", "SET", "maxmemory", "0"]),
+        renews: true,
+    },
+    Refusal {
+        code: "NOREPLICAS",
+        begin: |server| server.tell(&["CONFIG", "SET", "min-replicas-to-write", "1"]),
+        end: |server| server.tell(&["CONFIG", "SET", "min-replicas-to-write", "0"]),
+        renews: false,
+    },
+    Refusal {
+        code: "READONLY",
+        // Of a master that is not there.
+        begin: |server| server.tell(&["REPLICAOF", "127.0.0.1", "1"]),
+        end: |server| server.tell(&["REPLICAOF", "NO", "ONE"]),
+        renews: false,
+    },
+    Refusal {
+        code: "MASTERDOWN",
+        begin: |server| {
+            server.tell(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
+            server.tell(&["REPLICAOF", "127.0.0.1", "1"]);
+        },
+        end: |server| server.tell(&["REPLICAOF", "NO", "ONE"]),
+        renews: false,
+    },
+    Refusal {
+        code: "MISCONF",
+        begin: |server| {
+            // It cannot write its data where there is a directory.
+            std::fs::create_dir(server.directory().join("taken")).expect("our own directory");
+            server.tell(&["CONFIG", "SET", "dbfilename", "taken", "save", "3600 1"]);
+            server.tell(&["BGSAVE"]);
+            let failed = || {
+                let state: String = server.command(&["INFO", "persistence"]);
+                state.contains("rdb_last_bgsave_status:err")
+            };
+            while !failed() {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        },
+        end: |server| server.tell(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]),
+        renews: false,
+    },
+    Refusal {
+        code: "BUSY",
+        begin: |server| {
+            server.tell(&["CONFIG", "SET", "busy-reply-threshold", "1"]);
+            let mut stuck = server.connection();
+            std::thread::spawn(move || {
+                // Ended by the test, which is an error to this one.
+                let _: redis::RedisResult<()> =
+                    redis::cmd("EVAL").arg("while true do end").arg(0).query(&mut stuck);
+            });
+            let is_busy = || {
+                let ping: redis::RedisResult<()> =
+                    redis::cmd("PING").query(&mut server.connection());
+                ping.is_err_and(|error| error.code() == Some("BUSY"))
+            };
+            while !is_busy() {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        },
+        end: |server| server.tell(&["SCRIPT", "KILL"]),
+        renews: false,
+    },
+];
+
+fn cause(outcome: Result<(), LockError>) -> String {
+    match outcome {
+        Err(LockError::Unavailable { cause, .. }) => cause,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_is_unavailable_says_why_and_is_waited_for() {
+    for Refusal { code, begin, end, renews } in REFUSALS {
+        let server = RedisServer::start();
+        // A lease that outlasts the trouble, and another that does not.
+        let client = LockClient::builder().url(server.url()).watchdog(LEASE).wait(LEASE * 20);
+        let client = client.connect().await.expect("up");
+        let patient = LockClient::builder().url(server.url()).watchdog(LEASE * 10);
+        let patient = patient.connect().await.expect("up");
+        let long = patient.lock("long").acquire().await.expect("free");
+        let short = client.lock("short").acquire().await.expect("free");
+
+        begin(&server);
+        let once = client.lock("k").try_acquire().await.map(drop);
+        assert!(cause(once).contains(code), "{code}");
+        let waited = client.lock("k").wait(LEASE / 3).acquire().await.map(drop);
+        assert!(cause(waited).contains(code), "{code}");
+        // A busy key is not to be told from a free one either.
+        let other = client.lock("long").wait(LEASE / 3).acquire().await.map(drop);
+        if !renews {
+            assert!(cause(other).contains(code), "{code}");
+        }
+        if code != "OOM" {
+            assert!(cause(long.release().await).contains("in the background"), "{code}");
+        }
+        sleep(LEASE).await;
+        assert_eq!(short.is_held(), renews, "{code}");
+
+        let lock = client.lock("k");
+        let waiting = tokio::spawn(async move { lock.acquire().await.map(drop) });
+        sleep(LEASE / 5).await;
+        end(&server);
+        let ended = Instant::now();
+        waiting.await.expect("no panic").expect("when it is over");
+        assert!(ended.elapsed() < LEASE, "{code}: {:?}", ended.elapsed());
+        drop(short);
+        until_at_rest(&client, LEASE * 3).await;
+        if code != "OOM" {
+            until_at_rest(&patient, LEASE * 3).await;
+            assert!(!server.exists("long"), "{code}: and what was to be released is");
+        }
+    }
+}
+
+/// What no waiting helps against is told at once.
+#[tokio::test]
+async fn a_server_that_denies_is_not_asked_again() {
+    let mut server = RedisServer::start();
+    let client = client(&server.url()).await;
+    server.tell(&[
+        "ACL",
+        "SETUSER",
+        "half",
+        "on",
+        ">password",
+        "~*",
+        "&*",
+        "+@all",
+        "-evalsha",
+        "-eval",
+    ]);
+    let half = format!("redis://half:password@127.0.0.1:{}", server.port());
+    let half = LockClient::connect(half).await.expect("it may come in");
+    let begun = Instant::now();
+    let guard = half.lock("k").acquire().await.expect("for that it needs no script");
+    assert!(matches!(guard.release().await, Err(LockError::Denied { .. })));
+    assert!(matches!(half.lock("k").acquire().await, Err(LockError::Denied { .. })), "NOPERM");
+
+    server.set_password("changed");
+    server.tell(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let denied = async || {
+        matches!(client.lock("l").wait(LEASE).acquire().await, Err(LockError::Denied { .. }))
+    };
+    assert!(denied().await, "NOAUTH");
+    assert!(begun.elapsed() < LEASE, "none of them was tried for long: {:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_server_that_is_full_is_unavailable_and_waited_for() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    // One is left, for the test itself.
+    let mut admin = server.connection();
+    let set = |limit: &str, admin: &mut redis::Connection| {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("maxclients").arg(limit);
+        set.query::<()>(admin).expect("it may");
+        let mut kill = redis::cmd("CLIENT");
+        kill.arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes");
+        kill.query::<()>(admin).expect("it may");
+    };
+    set("1", &mut admin);
+    let full = until(LEASE, || server.is_full()).await;
+    assert!(full.is_some());
+    let outcome = client.lock("k").wait(LEASE / 3).acquire().await.map(drop);
+    let cause = cause(outcome);
+    assert!(cause.contains("max number of clients"), "{cause}");
+    let waiting = client.lock("k").acquire();
+    let ending = async {
+        sleep(LEASE / 5).await;
+        set("100", &mut admin);
+    };
+    let (outcome, ()) = tokio::join!(waiting, ending);
+    outcome.expect("when there is room").release().await.expect("held");
+}
+
+/// Scripts that are forgotten, and connections that are killed, all the time.
+async fn without_an_error(pester: impl Fn(&RedisServer) + Send + 'static) {
+    let scene = Scene::new().await;
+    let client = client(&scene.server.url()).await;
+    let plan = Plan { keys: 3, tasks: 8, work: LEASE / 50, wait: LEASE * 20, rough: false };
+    let stop = Arc::new(AtomicBool::new(false));
+    let (register, diary) = (scene.register.clone(), scene.diary.clone());
+    let working = worker::work(client.clone(), register, diary, plan, Arc::clone(&stop));
+    let working = tokio::spawn(working);
+    let start = Instant::now();
+    while start.elapsed() < LEASE * 4 {
+        pester(&scene.server);
+        sleep(LEASE / 100).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let outcomes = working.await.expect("no panic");
+    let errors = [&outcomes.busy, &outcomes.unavailable, &outcomes.lost, &outcomes.strange];
+    let errors = errors.map(|count| count.load(Ordering::Relaxed));
+    assert_eq!(errors, [0; 4], "{outcomes}");
+    assert!(outcomes.done.load(Ordering::Relaxed) > 50, "{outcomes}");
+    until_at_rest(&client, LEASE * 3).await;
+    scene.assert_history(Expected::EVERYTHING);
+    assert_eq!(scene.server.command::<Vec<String>>(&["KEYS", "work:*"]), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scripts_that_are_forgotten_all_the_time_cost_no_error() {
+    without_an_error(|server| server.tell(&["SCRIPT", "FLUSH"])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_are_killed_all_the_time_cost_no_error() {
+    let killed = std::sync::atomic::AtomicU32::new(0);
+    without_an_error(move |server| {
+        // Every 50 ms.
+        if killed.fetch_add(1, Ordering::Relaxed).is_multiple_of(5) {
+            server.tell(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+            server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        }
+    })
+    .await;
+}

@@ -1,0 +1,107 @@
+//! Requests whose answers get lost, and requests that arrive when nobody wants them any more.
+
+use lock_runtime::{LockClient, LockError};
+use lock_tests::{Proxy, RedisServer};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::{LEASE, client, until, until_at_rest};
+
+/// A server behind a proxy, and a client that goes through it; its watchdog's lease says nothing.
+async fn behind_proxy() -> (RedisServer, Proxy, LockClient) {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    let client = LockClient::builder().url(proxy.url()).watchdog(LEASE * 60);
+    let client = client.connect().await.expect("up");
+    client.lock("warm").run(async {}).await.expect("free");
+    (server, proxy, client)
+}
+
+#[tokio::test]
+async fn an_acquire_whose_answer_was_lost_does_not_wait_for_itself() {
+    let (server, proxy, client) = behind_proxy().await;
+    for n in 1..=20 {
+        proxy.lose_reply_to("SET");
+        let begun = Instant::now();
+        let lock = client.lock("k").wait(LEASE * 5);
+        let guard = lock.acquire().await.expect("it was its own");
+        assert_eq!(proxy.struck(), n, "the answer was lost");
+        assert!(begun.elapsed() < LEASE, "{:?}", begun.elapsed());
+        let owners: Vec<String> = server.command(&["KEYS", "k*"]);
+        assert_eq!(owners, ["k"]);
+        guard.release().await.expect("held");
+        assert!(!server.exists("k"), "and what was undone is undone at once");
+    }
+    until_at_rest(&client, LEASE * 5).await;
+}
+
+/// Wherever the connection breaks in the middle of a request, it is sent again.
+#[tokio::test]
+async fn a_request_that_was_cut_in_the_middle_is_made_again() {
+    let (server, proxy, client) = behind_proxy().await;
+    for word in ["SET", "EVALSHA"] {
+        for bytes in [0, 1, 5, 17, 40, 90] {
+            proxy.cut(word, bytes);
+            let lock = client.lock("k").wait(LEASE * 5);
+            match lock.acquire().await.expect("at the second try").release().await {
+                // Not if it was the release that was cut, which goes on in the background.
+                Ok(()) | Err(LockError::Unavailable { .. }) => {}
+                other => panic!("{word} {bytes}: {other:?}"),
+            }
+            assert!(until(LEASE, || !server.exists("k")).await.is_some(), "{word} {bytes}");
+        }
+    }
+    assert_eq!(proxy.struck(), 12);
+    until_at_rest(&client, LEASE * 5).await;
+}
+
+#[tokio::test]
+async fn a_request_that_arrives_after_its_caller_gave_up_is_undone() {
+    let (server, proxy, client) = behind_proxy().await;
+    let direct = super::support::client(&server.url()).await;
+    for wait in [LEASE / 20, LEASE / 4] {
+        proxy.hold("SET");
+        let outcome = client.lock("k").wait(wait).acquire().await;
+        assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
+        assert!(!server.exists("k"), "it is still on its way");
+        let set = server.calls("set");
+        proxy.deliver();
+        assert!(until(LEASE, || server.calls("set") > set).await.is_some(), "there it comes");
+        let gone = until(LEASE * 4, || !server.exists("k")).await;
+        assert!(gone.is_some(), "left for {} ms", server.pttl("k"));
+        direct.lock("k").acquire().await.expect("free").release().await.expect("held");
+    }
+}
+
+/// Nobody can know of it any more; what is left ends with its lease.
+#[tokio::test]
+async fn a_request_that_arrives_very_late_ends_with_its_lease() {
+    let (server, proxy, client) = behind_proxy().await;
+    proxy.hold("SET");
+    let lock = client.lock("k").lease(LEASE);
+    let outcome = lock.wait(LEASE * 2).acquire().await;
+    let Ok(guard) = outcome else { panic!("over another connection: {outcome:?}") };
+    guard.release().await.expect("held");
+    until_at_rest(&client, LEASE * 5).await;
+    let set = server.calls("set");
+    proxy.deliver();
+    assert!(until(LEASE, || server.calls("set") > set).await.is_some(), "there it comes");
+    let gone = until(LEASE * 3, || !server.exists("k")).await.expect("it expires");
+    assert!(gone <= LEASE * 3 / 2, "{gone:?}");
+    client.lock("k").acquire().await.expect("free").release().await.expect("held");
+}
+
+/// Locks and their guards do not mind that everything takes long.
+#[tokio::test]
+async fn a_slow_network_costs_time_and_nothing_else() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    let client = client(&proxy.url()).await;
+    for toward in [lock_tests::Toward::Server, lock_tests::Toward::Client] {
+        proxy.delay(toward, LEASE / 20);
+    }
+    let guard = timeout(LEASE, client.lock("k").acquire()).await.expect("in time").expect("free");
+    sleep(LEASE * 2).await;
+    assert!(guard.is_held(), "renewed");
+    guard.release().await.expect("held");
+    assert!(!server.exists("k"));
+}

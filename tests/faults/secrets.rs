@@ -1,0 +1,70 @@
+//! Secrets stay in, whatever goes wrong and however much is logged.
+
+use std::fmt::Debug;
+
+use lock_runtime::{LockClient, LockError};
+use lock_tests::{RedisServer, keep_log, logged};
+
+use crate::support::{LEASE, until};
+
+const CANARY: &str = "c4nary";
+
+fn check(shown: &impl Debug) {
+    for text in [format!("{shown:?}"), format!("{shown:#?}")] {
+        assert!(!text.contains(CANARY), "{text}");
+    }
+}
+
+fn check_error(error: &LockError) {
+    check(error);
+    assert!(!error.to_string().contains(CANARY), "{error}");
+}
+
+#[tokio::test]
+async fn no_password_is_shown_in_errors_debug_or_log() {
+    keep_log();
+    let mut server = RedisServer::with(&["--requirepass", CANARY]);
+    let port = server.port();
+    for url in [
+        format!("redis://:{CANARY}-wrong@127.0.0.1:{port}"),
+        format!("redis://{CANARY}:{CANARY}@127.0.0.1:{port}"),
+        format!("redis://:{CANARY}@127.0.0.1:{port}/99"),
+        format!("redis://:{CANARY}@127.0.0.1:1"),
+        format!("redis://:{CANARY}@no-such-host.invalid:{port}"),
+        format!("redis+unix:///no/such/socket?pass={CANARY}"),
+        format!("redis://:{CANARY}@"),
+        format!("redis://:{CANARY}@127.0.0.1:{CANARY}"),
+        format!("rediss://:{CANARY}@127.0.0.1"),
+        format!("mysql://:{CANARY}@127.0.0.1"),
+    ] {
+        let builder = LockClient::builder().url(&url).namespace("shop");
+        check(&builder);
+        check_error(&builder.connect().await.expect_err("none of them works"));
+    }
+
+    let client = LockClient::builder().url(server.url()).watchdog(LEASE).connect().await;
+    let client = client.expect("this one does");
+    let lock = client.lock("k");
+    let guard = lock.acquire().await.expect("free");
+    check(&client);
+    check(&lock);
+    check(&guard);
+    check(&client.lock("k").try_acquire().await);
+    // The connections are lost, made anew, and fail.
+    server.kill();
+    check_error(&guard.fencing_token().await.expect_err("there is no server"));
+    check_error(&client.lock("other").wait(LEASE).acquire().await.expect_err("no server"));
+    check(&guard.lost().await);
+    check_error(&guard.release().await.expect_err("lost"));
+    server.restart();
+    server.set_password("changed");
+    server.tell(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let denied = client.lock("other").wait(LEASE).acquire().await.expect_err("a wrong password");
+    assert!(matches!(denied, LockError::Denied { .. }), "{denied:?}");
+    check_error(&denied);
+    drop(client);
+
+    assert!(until(LEASE, || !logged(&["disconnected"]).is_empty()).await.is_some(), "it is logged");
+    let shown = logged(&[CANARY]);
+    assert!(shown.is_empty(), "{shown:?}");
+}
