@@ -79,7 +79,8 @@ impl Keys {
         let expires = now.after(claim.lease);
         match self.live(claim.key, now) {
             Some(entry) if entry.token == *claim.token => {
-                entry.expires = expires;
+                // A try that comes late must not shorten what the hold has been extended to since.
+                entry.expires = entry.expires.max(expires);
                 Attempt::Granted
             }
             Some(entry) => Attempt::Busy(Left::Time(entry.expires.since(now))),
@@ -220,6 +221,16 @@ mod tests {
         let again = start.after(LEASE / 2);
         assert_eq!(keys.try_acquire(claim("k", &one), again), Attempt::Granted);
         assert!(keys.live("k", start.after(LEASE)).is_some(), "and starts a new lease");
+    }
+
+    #[test]
+    fn a_repeated_claim_that_comes_late_shortens_nothing() {
+        let (mut keys, start, one) = (keys(), BootInstant::now(), token());
+        keys.try_acquire(claim("k", &one), start);
+        let longer = Renewal { key: "k", token: &one, lease: LEASE * 3 };
+        assert_eq!(keys.renew(&longer, start), Renewed::Extended);
+        assert_eq!(keys.try_acquire(claim("k", &one), start), Attempt::Granted);
+        assert!(keys.live("k", start.after(LEASE * 2)).is_some());
     }
 
     #[test]

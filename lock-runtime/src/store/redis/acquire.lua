@@ -6,8 +6,15 @@ local kind = redis.call('type', KEYS[1]).ok
 if kind ~= 'none' and kind ~= 'string' then
   return kind
 end
-if kind == 'string' and redis.call('get', KEYS[1]) ~= ARGV[1] then
-  return redis.call('pttl', KEYS[1])
+if kind == 'string' then
+  local left = redis.call('pttl', KEYS[1])
+  if redis.call('get', KEYS[1]) ~= ARGV[1] then
+    return left
+  end
+  -- A try that comes late must not shorten what the hold has been extended to since.
+  if left >= tonumber(ARGV[2]) then
+    return nil
+  end
 end
 redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2])
 return nil
