@@ -7,9 +7,9 @@
 //!
 //! An undo must not overtake what it undoes. It is sent on two lanes at once: on that of the
 //! original request, which the store serves in order, and on the keeper's, which works even if the
-//! original lane is dead or its runtime blocked. If neither found anything to free, the original
-//! may still be held up somewhere, so it is sent once more after a while; what arrives even later
-//! ends with its lease.
+//! original lane is dead or its runtime blocked. The original may still be held up somewhere, even
+//! if something was freed: that may have been another try of the same acquisition, or its hold. So
+//! the undo is sent once more after a while; what arrives even later ends with its lease.
 //!
 //! Keeps the promises that nothing leaks, and that what is unknown is cleaned up.
 
@@ -103,7 +103,7 @@ impl Release {
         loop {
             let answer = self.try_once(store).await;
             let pause = match answer {
-                Ok(Released::NotOurs) if self.cause != Cause::Ended && !swept => {
+                Ok(_) if self.cause != Cause::Ended && !swept => {
                     swept = true;
                     PAUSES.1
                 }
@@ -197,6 +197,21 @@ mod tests {
     async fn an_undo_catches_what_arrives_after_it() {
         let (store, token) =
             (FaultyStore::new(MemoryStore::new()), Token::random().expect("random"));
+        let undo = release(&token, Cause::Unanswered(None));
+        let late = async {
+            tokio::task::yield_now().await;
+            acquire(&store, &token).await.expect("free");
+        };
+        tokio::join!(undo.carry_out(&store), late);
+        let other = Token::random().expect("random");
+        assert_eq!(acquire(&store, &other).await, Ok(Attempt::Granted));
+    }
+
+    #[tokio::test]
+    async fn an_undo_that_freed_one_try_catches_another_that_comes_late() {
+        let (store, token) =
+            (FaultyStore::new(MemoryStore::new()), Token::random().expect("random"));
+        acquire(&store, &token).await.expect("free");
         let undo = release(&token, Cause::Unanswered(None));
         let late = async {
             tokio::task::yield_now().await;
