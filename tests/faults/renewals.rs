@@ -24,7 +24,7 @@ async fn nothing_is_renewed_once_its_release_has_begun() {
         let key = format!("k{n}");
         let guard = client.lock(&key).acquire().await.expect("free");
         let before = renewals();
-        sleep(lease * 4 / 15 + (lease * (n % 20)) / 150).await;
+        sleep(lease / 5 + (lease * (n % 20)) / 100).await;
         guard.release().await.expect("held");
         met += u32::from(renewals() > before);
         // A successor with the same key, and no other token: nobody of ours may extend it.

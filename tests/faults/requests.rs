@@ -78,7 +78,8 @@ async fn a_request_that_arrives_very_late_ends_with_its_lease() {
     let (server, proxy, client) = behind_proxy().await;
     proxy.hold("SET");
     let lock = client.lock("k").lease(LEASE);
-    let outcome = lock.wait(LEASE * 2).acquire().await;
+    // Long enough for another try over another connection.
+    let outcome = lock.wait(LEASE * 5).acquire().await;
     let Ok(guard) = outcome else { panic!("over another connection: {outcome:?}") };
     guard.release().await.expect("held");
     until_at_rest(&client, LEASE * 5).await;

@@ -69,7 +69,8 @@ async fn a_server_that_died_and_kept_its_data_keeps_the_hold() {
 #[tokio::test]
 async fn a_server_that_is_still_loading_is_unavailable_and_waited_for() {
     let mut scene = Scene::new().await;
-    scene.server.tell(&["DEBUG", "POPULATE", "20000"]);
+    let fill = "for n = 1, 20000 do redis.call('set', 'n:' .. n, n) end";
+    scene.server.tell(&["EVAL", fill, "0"]);
     scene.server.tell(&["SAVE"]);
     let client = client(&scene.server.url()).await;
     // 100 µs for each key, and clients are answered meanwhile.
@@ -79,7 +80,7 @@ async fn a_server_that_is_still_loading_is_unavailable_and_waited_for() {
         "--loading-process-events-interval-bytes",
         "1024",
     ]);
-    match client.lock("k").try_acquire().await {
+    match client.lock("k").wait(LEASE / 3).acquire().await {
         Err(LockError::Unavailable { cause, .. }) => assert!(cause.contains("LOADING"), "{cause}"),
         other => panic!("it was to be loading for two seconds: {other:?}"),
     }
@@ -131,7 +132,7 @@ async fn an_answer_that_comes_after_the_lease_is_no_grant() {
     client.lock("k").acquire().await.expect("free").release().await.expect("held");
     proxy.delay(Toward::Client, LEASE * 3 / 4);
     let lease = LEASE / 2;
-    match client.lock("k").lease(lease).wait(LEASE * 2).acquire().await {
+    match client.lock("k").lease(lease).try_acquire().await {
         Err(LockError::Unavailable { cause, .. }) => {
             assert!(cause.contains("longer than the lease"), "{cause}");
         }

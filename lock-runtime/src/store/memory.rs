@@ -38,8 +38,15 @@ struct Keys {
 
 #[derive(Debug)]
 struct Entry {
-    token: Token,
+    /// `None` once it was released and only stays taken.
+    token: Option<Token>,
     expires: BootInstant,
+}
+
+impl Entry {
+    fn is_owned_by(&self, token: &Token) -> bool {
+        self.token.as_ref() == Some(token)
+    }
 }
 
 impl MemoryStore {
@@ -78,7 +85,7 @@ impl Keys {
     fn try_acquire(&mut self, claim: Claim<'_>, now: BootInstant) -> Attempt {
         let expires = now.after(claim.lease);
         match self.live(claim.key, now) {
-            Some(entry) if entry.token == *claim.token => {
+            Some(entry) if entry.is_owned_by(claim.token) => {
                 // A try that comes late must not shorten what the hold has been extended to since.
                 entry.expires = entry.expires.max(expires);
                 Attempt::Granted
@@ -86,7 +93,7 @@ impl Keys {
             Some(entry) => Attempt::Busy(Left::Time(entry.expires.since(now))),
             None => {
                 self.purge(now);
-                let entry = Entry { token: claim.token.clone(), expires };
+                let entry = Entry { token: Some(claim.token.clone()), expires };
                 self.entries.insert(claim.key.into(), entry);
                 Attempt::Granted
             }
@@ -95,7 +102,7 @@ impl Keys {
 
     fn renew(&mut self, renewal: &Renewal<'_>, now: BootInstant) -> Renewed {
         match self.live(renewal.key, now) {
-            Some(entry) if entry.token == *renewal.token => {
+            Some(entry) if entry.is_owned_by(renewal.token) => {
                 entry.expires = entry.expires.max(now.after(renewal.lease));
                 Renewed::Extended
             }
@@ -106,10 +113,11 @@ impl Keys {
 
     fn release(&mut self, key: &str, token: &Token, keep: Duration, now: BootInstant) -> Released {
         match self.live(key, now) {
-            Some(entry) if entry.token == *token => {
+            Some(entry) if entry.is_owned_by(token) => {
                 if keep.is_zero() {
                     self.entries.remove(key);
                 } else {
+                    entry.token = None;
                     entry.expires = now.after(keep);
                 }
                 Released::Freed
@@ -122,7 +130,7 @@ impl Keys {
     /// than those of an earlier one.
     fn fence(&mut self, key: &str, token: &Token, now: BootInstant, wall_clock: u64) -> Fenced {
         match self.live(key, now) {
-            Some(entry) if entry.token == *token => {
+            Some(entry) if entry.is_owned_by(token) => {
                 self.fence = wall_clock.max(self.fence.saturating_add(1));
                 Fenced::With(self.fence)
             }
@@ -225,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_repeated_claim_that_comes_late_shortens_nothing() {
-        let (mut keys, start, one) = (keys(), BootInstant::now(), token());
+        let (mut keys, start, one) = (Keys::new(), BootInstant::now(), token());
         keys.try_acquire(claim("k", &one), start);
         let longer = Renewal { key: "k", token: &one, lease: LEASE * 3 };
         assert_eq!(keys.renew(&longer, start), Renewed::Extended);
@@ -252,6 +260,8 @@ mod tests {
         keys.try_acquire(claim("k", &one), start);
         assert_eq!(keys.release("k", &one, LEASE / 2, start), Released::Freed);
         assert_eq!(keys.try_acquire(claim("k", &two), start), Attempt::Busy(Left::Time(LEASE / 2)));
+        let renewal = Renewal { key: "k", token: &one, lease: LEASE };
+        assert_eq!(keys.renew(&renewal, start), Renewed::Taken, "it is not extended any more");
         let later = start.after(LEASE / 2);
         assert_eq!(keys.try_acquire(claim("k", &two), later), Attempt::Granted);
     }

@@ -4,6 +4,10 @@
 -- Replies: a string, the fencing token; 0, the lock is gone; -1, it is somebody else's; -2, what is kept under
 -- KEYS[2] is no fencing token.
 local owner = redis.pcall('get', KEYS[1])
+-- Of another type it is not ours; any other error means that nobody knows.
+if type(owner) == 'table' and owner.err and not owner.err:find('WRONGTYPE', 1, true) then
+  return owner
+end
 if not owner then
   return 0
 end
@@ -13,6 +17,9 @@ end
 local time = redis.call('time')
 local fence = time[1] * 1000000 + time[2]
 local last = redis.pcall('get', KEYS[2])
+if type(last) == 'table' and not last.err:find('WRONGTYPE', 1, true) then
+  return last
+end
 if last then
   last = type(last) == 'string' and tonumber(last)
   -- From 2^53 on a number has no successor here. Not a number, which `tonumber` knows, is not below it either.

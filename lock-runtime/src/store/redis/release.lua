@@ -2,11 +2,20 @@
 -- KEYS[1] the lock   ARGV[1] owner token   ARGV[2] wake-up channel
 -- ARGV[3] for how many ms it is to stay taken all the same: then it expires by itself
 -- Replies: 0, it was not ours and was left alone; else 1 + the number of processes told.
-if redis.pcall('get', KEYS[1]) ~= ARGV[1] then
+local owner = redis.pcall('get', KEYS[1])
+-- Of another type it is not ours; any other error means that nobody knows.
+if type(owner) == 'table' and owner.err and not owner.err:find('WRONGTYPE', 1, true) then
+  return owner
+end
+if owner ~= ARGV[1] then
   return 0
 end
 if tonumber(ARGV[3]) > 0 then
-  redis.call('pexpire', KEYS[1], ARGV[3])
+  -- Under another name, which no renewal that is still on its way extends. Out of memory it has to keep its own.
+  local renamed = redis.pcall('set', KEYS[1], 'kept:' .. ARGV[1], 'px', ARGV[3])
+  if renamed.err then
+    redis.call('pexpire', KEYS[1], ARGV[3])
+  end
   return 1
 end
 redis.call('del', KEYS[1])

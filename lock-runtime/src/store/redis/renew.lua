@@ -5,6 +5,10 @@
 local replies = {}
 for i, key in ipairs(KEYS) do
   local owner = redis.pcall('get', key)
+  -- Of another type it is not ours; any other error means that nobody knows.
+  if type(owner) == 'table' and owner.err and not owner.err:find('WRONGTYPE', 1, true) then
+    return owner
+  end
   if not owner then
     replies[i] = 0
   elseif owner ~= ARGV[2 * i - 1] then
