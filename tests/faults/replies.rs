@@ -55,7 +55,7 @@ const REFUSALS: [Refusal; 6] = [
         begin: |server| {
             // It cannot write its data where there is a directory.
             std::fs::create_dir(server.directory().join("taken")).expect("our own directory");
-            server.tell(&["CONFIG", "SET", "dbfilename", "taken", "save", "3600 1"]);
+            server.tell(&["CONFIG", "SET", "save", "3600 1"]);
             server.tell(&["BGSAVE"]);
             let failed = || {
                 let state: String = server.command(&["INFO", "persistence"]);
@@ -102,7 +102,7 @@ fn cause(outcome: Result<(), LockError>) -> String {
 #[tokio::test]
 async fn a_server_that_refuses_is_unavailable_says_why_and_is_waited_for() {
     for Refusal { code, begin, end, renews } in REFUSALS {
-        let server = RedisServer::start();
+        let server = RedisServer::with(&["--dbfilename", "taken"]);
         // A lease that outlasts the trouble, and another that does not.
         let client = LockClient::builder().url(server.url()).watchdog(LEASE).wait(LEASE * 20);
         let client = client.connect().await.expect("up");

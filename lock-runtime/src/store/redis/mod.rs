@@ -88,7 +88,7 @@ impl RedisStore {
                 }
                 Ok(())
             }
-            Err(StoreError::Denied(cause)) if cause.contains(reply::HELLO) => {
+            Err(StoreError::Denied(cause)) if reply::is_too_old(&cause) => {
                 Err(server::too_old("older than that"))
             }
             Err(StoreError::Denied(cause)) if cause.contains(reply::NO_SUCH_DATABASE) => {

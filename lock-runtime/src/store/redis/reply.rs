@@ -11,8 +11,10 @@ pub(super) const NO_SCRIPT: &str = "NOSCRIPT";
 /// What the server says of a database that it does not have.
 pub(super) const NO_SUCH_DATABASE: &str = "DB index is out of range";
 
-/// The first command on every connection: a server that is too old does not know it.
-pub(super) const HELLO: &str = "HELLO";
+/// Whether the first command on every connection failed because the server is too old to know it.
+pub(super) fn is_too_old(text: &str) -> bool {
+    text.contains("HELLO") && (text.contains("unknown command") || text.contains("resp3"))
+}
 
 /// An error, and whether its connection is of no more use.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,9 +51,7 @@ pub(super) fn judge(error: &RedisError) -> Verdict {
             };
             Verdict { error, discard: true }
         }
-        _ if text.contains("unknown command") && text.contains(HELLO) => {
-            Verdict { error: StoreError::Denied(text), discard: true }
-        }
+        _ if is_too_old(&text) => Verdict { error: StoreError::Denied(text), discard: true },
         // The link has to log in anew: the server's users were changed, or it was replaced.
         _ if matches!(code, "NOAUTH" | "WRONGPASS") => {
             Verdict { error: StoreError::Denied(text), discard: true }
