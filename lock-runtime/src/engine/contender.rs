@@ -238,11 +238,6 @@ impl Contender<'_> {
 
     /// From here on the lease stands for the key.
     fn granted(mut self, sent: BootInstant) -> Result<Arc<Lease>, LockError> {
-        if let Err(shut_down) = self.engine.admit(&self.request.key) {
-            // Nobody may begin any more; it is released as if the answer had not come.
-            self.unanswered = true;
-            return Err(shut_down);
-        }
         let doubt = std::mem::take(&mut self.unanswered).then_some(self.runtime);
         if let Some(pass) = &self.pass {
             pass.tell(&News::Here);
@@ -256,6 +251,11 @@ impl Contender<'_> {
             doubt,
         ));
         self.engine.keeper().watch(&lease);
+        // Asked only now: a shutdown that begins after this ends the lease like all it finds.
+        if let Err(refused) = self.engine.admit(&self.request.key) {
+            self.engine.release_in_background(&lease);
+            return Err(refused);
+        }
         Ok(lease)
     }
 }
