@@ -193,17 +193,27 @@ impl Lease {
         }
         let phase = self.state().phase;
         Some(match phase {
-            Phase::Lost { reason, held_for } => {
-                LockError::Lost { key: self.key.as_ref().to_owned(), reason, held_for }
-            }
+            Phase::Lost { reason, held_for } => self.lost_after(reason, held_for),
             // Not asked by anybody who has released: they have no guard any more.
             Phase::Held | Phase::Released => self.lost_to(self.overdue()),
         })
     }
 
+    /// The loss that has ended this hold; `None` while nobody has noticed any, and if it was released.
+    pub(crate) fn ended_by(&self) -> Option<LockError> {
+        match self.state().phase {
+            Phase::Lost { reason, held_for } => Some(self.lost_after(reason, held_for)),
+            Phase::Held | Phase::Released => None,
+        }
+    }
+
     /// The loss of this hold at this moment.
     pub(crate) fn lost_to(&self, reason: LostReason) -> LockError {
-        LockError::Lost { key: self.key.as_ref().to_owned(), reason, held_for: self.age() }
+        self.lost_after(reason, self.age())
+    }
+
+    fn lost_after(&self, reason: LostReason, held_for: Duration) -> LockError {
+        LockError::Lost { key: self.key.as_ref().to_owned(), reason, held_for }
     }
 
     /// Whether it was released by its last holder.

@@ -140,7 +140,10 @@ impl Engine {
     /// Dropped half-way, or without an answer, it goes on in the background.
     pub(crate) async fn release(&self, lease: &Arc<Lease>) -> Result<(), LockError> {
         let lost = lease.loss();
-        let Some(mut unfinished) = self.end(lease) else { return lost.map_or(Ok(()), Err) };
+        let unfinished = self.end(lease);
+        // It may have been lost between the two.
+        let lost = lost.or_else(|| lease.ended_by());
+        let Some(mut unfinished) = unfinished else { return lost.map_or(Ok(()), Err) };
         let started = BootInstant::now();
         let keep = lease.kept_until().since(started);
         let answer = self.store.release(lease.key(), lease.token(), keep, Lane::Caller).await;
