@@ -50,7 +50,10 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-#[cfg(unix)]
+#[cfg(all(test, lock_shuttle))]
+use crate::sync::time::nanos_since_boot;
+
+#[cfg(all(unix, not(all(test, lock_shuttle))))]
 fn nanos_since_boot() -> u64 {
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "fuchsia"))]
     const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
@@ -65,7 +68,7 @@ fn nanos_since_boot() -> u64 {
     (seconds * 1_000_000_000 + fraction).max(1)
 }
 
-#[cfg(not(unix))]
+#[cfg(all(not(unix), not(all(test, lock_shuttle))))]
 fn nanos_since_boot() -> u64 {
     use std::sync::OnceLock;
     use std::time::Instant;

@@ -97,6 +97,7 @@ mod scope;
 mod site;
 mod stats;
 mod store;
+mod sync;
 mod wait;
 
 pub use client::{LockClient, LockClientBuilder};

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime;
-use tokio::time::Instant;
 
 use super::Engine;
 use super::backoff::Backoff;
@@ -26,6 +25,7 @@ use crate::clock::BootInstant;
 use crate::error::{Holder, LockError};
 use crate::protection::Protection;
 use crate::store::{Attempt, Claim, Left, LockStore, StoreError, Subscription, Token};
+use crate::sync::time::{self, Instant};
 use crate::wait::{LONGEST_WAIT, Wait};
 
 /// The longest sleep of a contender: what a lost wake-up costs at the most.
@@ -228,9 +228,11 @@ impl Contender<'_> {
     async fn sleep(&self, budget: &Budget, wake_ups: &mut WakeUps, pause: Duration) -> bool {
         let reason = async {
             tokio::select! {
+                // Whichever comes first in this order: no arm takes anything from another.
+                biased;
                 () = wake_ups.next() => {}
                 () = self.engine.closing() => {}
-                () = tokio::time::sleep(pause) => {}
+                () = time::sleep(pause) => {}
             }
         };
         budget.limit(reason).await.is_some() && !budget.is_over()
@@ -317,6 +319,8 @@ impl WakeUps {
     async fn next(&mut self) {
         let Some(subscription) = &self.subscription else { return std::future::pending().await };
         tokio::select! {
+            // Whichever comes first in this order: no arm takes anything from another.
+            biased;
             () = subscription.woken() => {}
             () = subscription.live(), if !self.was_live => self.was_live = true,
         }
@@ -365,7 +369,7 @@ impl Budget {
     /// The future's output, or `None` if the wait is over first.
     async fn limit<F: Future>(&self, future: F) -> Option<F::Output> {
         match self.end {
-            Some(end) => tokio::time::timeout_at(end, future).await.ok(),
+            Some(end) => time::timeout_at(end, future).await.ok(),
             None => Some(future.await),
         }
     }

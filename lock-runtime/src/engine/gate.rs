@@ -9,12 +9,11 @@
 //! Keeps the promise that waiting is cheap.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use tokio::sync::oneshot;
+use std::sync::{Arc, PoisonError};
 
 use crate::clock::BootInstant;
 use crate::store::Left;
+use crate::sync::{Mutex, MutexGuard, oneshot};
 
 /// The queues of all keys of one client.
 #[derive(Debug, Default)]

@@ -5,11 +5,8 @@
 //! something is due. Nothing it starts is awaited in its loop: each batch of renewals and each
 //! release is a task of its own, so that one slow answer holds up no other.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-use tokio::sync::Notify;
 
 use super::lease::Lease;
 use super::releaser::{Release, Releaser};
@@ -18,6 +15,8 @@ use crate::clock::BootInstant;
 use crate::error::LostReason;
 use crate::protection::Protection;
 use crate::store::{LockStore, Renewal, Renewed, StoreError};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Notify, spawn_task, time};
 
 /// How many leases one renewal request carries: enough to make the requests few, few enough that
 /// the store is not kept busy for long by any of them.
@@ -132,8 +131,9 @@ impl Drop for Keeper {
     }
 }
 
+#[cfg(not(all(test, lock_shuttle)))]
 fn spawn(shared: &Arc<Shared>) -> std::io::Result<()> {
-    let (started, outcome) = mpsc::sync_channel(1);
+    let (started, outcome) = std::sync::mpsc::sync_channel(1);
     let shared = Arc::clone(shared);
     if !Protection::KeeperThread.is_on() {
         shared.store.adopt(&tokio::runtime::Handle::current());
@@ -159,9 +159,20 @@ fn spawn(shared: &Arc<Shared>) -> std::io::Result<()> {
     outcome.recv().unwrap_or_else(|gone| Err(std::io::Error::other(gone)))
 }
 
+/// In a model the thread is a task.
+#[cfg(all(test, lock_shuttle))]
+#[expect(clippy::unnecessary_wraps, reason = "as for the thread")]
+fn spawn(shared: &Arc<Shared>) -> std::io::Result<()> {
+    shared.store.adopt(&tokio::runtime::Handle::current());
+    spawn_task(run(Arc::clone(shared)));
+    Ok(())
+}
+
 /// Sees to it that nobody relies on a thread which has ended in a panic.
+#[cfg(not(all(test, lock_shuttle)))]
 struct Watch<'a>(&'a Arc<Shared>);
 
+#[cfg(not(all(test, lock_shuttle)))]
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
         self.0.fail("the thread that renews locks has panicked".into());
@@ -187,11 +198,11 @@ async fn run(shared: Arc<Shared>) {
             shared.lose(lease, lease.overdue());
         }
         for batch in due.renew.chunks(BATCH) {
-            tokio::spawn(renew(Arc::clone(&shared), batch.to_vec()));
+            spawn_task(renew(Arc::clone(&shared), batch.to_vec()));
         }
         for release in shared.releaser.take() {
             let open = Open(Arc::clone(&shared));
-            tokio::spawn(async move { release.carry_out(&*open.0.store).await });
+            spawn_task(async move { release.carry_out(&*open.0.store).await });
         }
 
         let now = BootInstant::now();
@@ -208,8 +219,10 @@ async fn run(shared: Arc<Shared>) {
             continue;
         };
         tokio::select! {
+            // Whichever comes first in this order: no arm takes anything from another.
+            biased;
             () = shared.wake.notified() => {}
-            () = tokio::time::sleep(next.since(now)) => {}
+            () = time::sleep(next.since(now)) => {}
         }
     }
 }

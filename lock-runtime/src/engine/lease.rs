@@ -11,18 +11,19 @@
 //! only.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime;
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::OnceCell;
 
 use super::gate::Pass;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::protection::Protection;
 use crate::store::Token;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard, Notify};
 
 #[derive(Debug)]
 pub(crate) struct Lease {

@@ -10,16 +10,15 @@ mod fencing;
 mod gate;
 mod keeper;
 pub(crate) mod lease;
+#[cfg(all(test, lock_shuttle))]
+mod models;
 mod releaser;
 #[cfg(test)]
 mod tests;
 mod watchdog;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-use tokio::sync::Notify;
 
 use self::gate::{Gates, Pass};
 use self::keeper::Keeper;
@@ -31,6 +30,8 @@ use crate::eventually::Eventually;
 use crate::protection::Protection;
 use crate::stats::ClientStats;
 use crate::store::{Lane, LockStore, Released, Renewal, Renewed, StoreError};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Notify, time};
 use crate::wait::Wait;
 
 /// How long [`Engine::shut_down`] waits for the last releases.
@@ -242,12 +243,12 @@ impl Engine {
 
 /// Waits up to `patience` until something is so; looks now and then, which only shutdowns do.
 async fn settled(patience: Duration, is_so: impl Fn() -> bool) -> bool {
-    let end = tokio::time::Instant::now() + patience;
+    let end = time::Instant::now() + patience;
     while !is_so() {
-        if tokio::time::Instant::now() >= end {
+        if time::Instant::now() >= end {
             return false;
         }
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        time::sleep(Duration::from_millis(2)).await;
     }
     true
 }

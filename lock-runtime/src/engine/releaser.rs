@@ -13,9 +13,7 @@
 //!
 //! Keeps the promises that nothing leaks, and that what is unknown is cleaned up.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime;
@@ -25,6 +23,8 @@ use super::gate::Pass;
 use super::lease::Lease;
 use crate::clock::BootInstant;
 use crate::store::{Lane, LockStore, Released, StoreError, Token};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, time};
 
 /// The first and the longest pause between two tries.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
@@ -125,7 +125,7 @@ impl Release {
             if left.is_zero() {
                 return;
             }
-            tokio::time::sleep(pause.min(left)).await;
+            time::sleep(pause.min(left)).await;
         }
     }
 

@@ -12,13 +12,14 @@
 //! comes before what it sleeps for.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::backoff::jittered;
 use super::lease::Lease;
 use crate::clock::BootInstant;
+use crate::sync::atomic::Ordering;
+use crate::sync::{Mutex, MutexGuard};
 
 /// The part of the term after which a lease is renewed.
 const RENEWALS_PER_TERM: u32 = 3;

@@ -2,7 +2,7 @@
 //! server. It excludes the tasks of one process and keeps every promise but the reach.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime;
@@ -14,6 +14,7 @@ use super::{
 };
 use crate::clock::BootInstant;
 use crate::eventually::Eventually;
+use crate::sync::{Mutex, MutexGuard};
 
 /// How many keys there may be before expired ones are looked for.
 const FIRST_PURGE: usize = 1024;

@@ -10,14 +10,13 @@
 //! one comes at once, and would otherwise pay for the subscription again.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 #[cfg(feature = "redis")]
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
 use crate::clock::BootInstant;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard, Notify};
 
 /// The listeners of one store.
 #[derive(Debug)]

@@ -1,0 +1,201 @@
+//! The store of the models, at the far end of a network.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use shuttle::future::{spawn, yield_now};
+
+use crate::clock::BootInstant;
+use crate::engine::lease::Lease;
+use crate::eventually::Eventually;
+use crate::store::{
+    Attempt, Claim, Lane, LockStore, MemoryStore, Released, Renewal, Renewed, StoreError,
+    Subscription, Token,
+};
+use crate::sync::{oneshot, time};
+
+/// How long a request waits for its answer that is never too late.
+pub(super) const PATIENT: Duration = Duration::MAX;
+/// How long a renewal waits.
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(3);
+/// For how long a key is taken to see whether it is free.
+const PROBE: Duration = Duration::from_secs(1);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A memory store, and what is on its way to it. Its own fields are under the standard library's
+/// mutexes, and locked for a moment only, so that they are no part of what is modelled.
+pub(super) struct Net {
+    store: Arc<MemoryStore>,
+    /// Requests on the callers' lane and on the keeper's; each lane is served in order.
+    lanes: [Mutex<VecDeque<Job>>; 2],
+    /// Who has the key, by what the store has answered.
+    owner: Mutex<Option<Token>>,
+    releases: Mutex<Releases>,
+}
+
+/// What becomes of requests to release.
+#[derive(Debug, Default)]
+struct Releases {
+    /// None gets through.
+    refused: bool,
+    /// How many have freed the key.
+    served: usize,
+}
+
+impl Net {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            store: MemoryStore::new(),
+            lanes: Default::default(),
+            owner: Mutex::default(),
+            releases: Mutex::default(),
+        })
+    }
+
+    /// Sends a request when the answer is first asked for. It is served even if the answer is not
+    /// awaited any more.
+    fn send<T: Send + 'static>(
+        self: &Arc<Self>,
+        lane: Lane,
+        within: Duration,
+        serve: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Eventually<'static, Result<T, StoreError>> {
+        let net = Arc::clone(self);
+        Eventually::pending(async move {
+            let (answer, answered) = oneshot::channel();
+            let lane = usize::from(lane == Lane::Keeper);
+            let job_net = Arc::clone(&net);
+            let job = Box::new(move || drop(answer.send(serve(&job_net))));
+            lock(&net.lanes[lane]).push_back(job);
+            drop(spawn(async move {
+                yield_now().await;
+                let first = lock(&net.lanes[lane]).pop_front();
+                first.expect("as many jobs as tasks")();
+            }));
+            let too_late = || StoreError::Unknown("too late".into());
+            match within {
+                PATIENT => answered.await.map_err(|_| too_late()),
+                within => time::timeout_at(time::Instant::now() + within, answered)
+                    .await
+                    .map_err(|_| too_late())?
+                    .map_err(|_| too_late()),
+            }
+        })
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.lanes.iter().any(|lane| !lock(lane).is_empty())
+    }
+
+    pub(super) fn is_taken(&self) -> bool {
+        lock(&self.owner).is_some()
+    }
+
+    pub(super) fn refuse_releases(&self) {
+        lock(&self.releases).refused = true;
+    }
+
+    /// How often a key was freed.
+    pub(super) fn freed(&self) -> usize {
+        lock(&self.releases).served
+    }
+
+    /// A valid lease has the key, at every instant.
+    pub(super) fn assert_kept(&self, lease: &Lease) {
+        let deadline = lease.deadline();
+        if BootInstant::now() < deadline {
+            assert_eq!(lock(&self.owner).as_ref(), Some(lease.token()), "its key is its own");
+        }
+    }
+
+    pub(super) fn assert_free(&self) {
+        let token = Token::random().expect("randomness");
+        let claim = Claim { key: "k", token: &token, lease: PROBE, fresh: true };
+        match self.store.try_acquire(claim, PATIENT) {
+            Eventually::Ready(Some(Ok(Attempt::Granted))) => {}
+            _ => panic!("the key is still taken"),
+        }
+        drop(self.store.release("k", &token, Duration::ZERO, Lane::Keeper));
+    }
+}
+
+/// For what is no part of the model.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn at_once<T>(answer: Eventually<'_, T>) -> T {
+    match answer {
+        Eventually::Ready(Some(answer)) => answer,
+        _ => unreachable!("the memory store needs no time"),
+    }
+}
+
+/// The way to the store.
+pub(super) struct Wire(pub(super) Arc<Net>);
+
+impl LockStore for Wire {
+    fn try_acquire<'a>(
+        &'a self,
+        claim: Claim<'a>,
+        within: Duration,
+    ) -> Eventually<'a, Result<Attempt, StoreError>> {
+        let (key, token) = (claim.key.to_owned(), claim.token.clone());
+        let Claim { lease, fresh, .. } = claim;
+        let sent = self.0.send(Lane::Caller, within, move |net| {
+            let claim = Claim { key: &key, token: &token, lease, fresh };
+            let answer = at_once(net.store.try_acquire(claim, within));
+            if answer == Ok(Attempt::Granted) {
+                *lock(&net.owner) = Some(token);
+            }
+            answer
+        });
+        Eventually::pending(async { sent.await? })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        batch: &'a [Renewal<'a>],
+    ) -> Eventually<'a, Vec<Result<Renewed, StoreError>>> {
+        let one = batch.first().copied();
+        let Some(Renewal { key, token, lease }) = one else { return Eventually::ready(vec![]) };
+        assert_eq!(batch.len(), 1, "the models have one key");
+        let (key, token) = (key.to_owned(), token.clone());
+        let sent = self.0.send(Lane::Keeper, RENEWAL_TIMEOUT, move |net| {
+            at_once(net.store.renew(&[Renewal { key: &key, token: &token, lease }])).swap_remove(0)
+        });
+        Eventually::pending(async { vec![sent.await.and_then(|answer| answer)] })
+    }
+
+    fn release<'a>(
+        &'a self,
+        key: &'a str,
+        token: &'a Token,
+        keep: Duration,
+        lane: Lane,
+    ) -> Eventually<'a, Result<Released, StoreError>> {
+        let (key, token) = (key.to_owned(), token.clone());
+        let sent = self.0.send(lane, PATIENT, move |net| {
+            if lock(&net.releases).refused {
+                return Err(StoreError::Refused("as told".into()));
+            }
+            let answer = at_once(net.store.release(&key, &token, keep, lane));
+            if answer == Ok(Released::Freed) {
+                lock(&net.owner).take_if(|owner| *owner == token);
+                lock(&net.releases).served += 1;
+            }
+            answer
+        });
+        Eventually::pending(async { sent.await? })
+    }
+
+    fn subscribe(&self, key: &str) -> Subscription {
+        self.0.store.subscribe(key)
+    }
+
+    fn adopt(&self, keeper: &tokio::runtime::Handle) {
+        self.0.store.adopt(keeper);
+    }
+}

@@ -1,0 +1,245 @@
+//! The stand-ins of the models: tokio's own primitives as the models' scheduler sees them, and a
+//! clock that moves only when a model lets it.
+//!
+//! All tasks of a model run on one thread and take turns only where they ask the scheduler. An
+//! operation on one of tokio's primitives asks nobody, so it is one step; what is added here is that
+//! the scheduler is asked before it.
+
+use std::cell::Cell;
+
+use shuttle::sync::atomic::{AtomicBool, Ordering};
+
+/// Lets the scheduler decide who goes on.
+fn before_this() {
+    AtomicBool::new(false).load(Ordering::Relaxed);
+}
+
+thread_local! {
+    static RUNNING: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Begins a model: no tasks yet, and a new clock.
+pub(crate) fn start() {
+    RUNNING.set(0);
+    time::start();
+}
+
+/// Starts a task that nobody awaits.
+pub(crate) fn spawn_task<F>(future: F)
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    RUNNING.set(RUNNING.get() + 1);
+    drop(shuttle::future::spawn(async move {
+        future.await;
+        RUNNING.set(RUNNING.get() - 1);
+    }));
+}
+
+/// How many such tasks have not ended.
+pub(crate) fn running() -> usize {
+    RUNNING.get()
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Notify(tokio::sync::Notify);
+
+impl Notify {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn notified(&self) -> tokio::sync::futures::Notified<'_> {
+        before_this();
+        self.0.notified()
+    }
+
+    pub(crate) fn notify_one(&self) {
+        before_this();
+        self.0.notify_one();
+    }
+
+    pub(crate) fn notify_waiters(&self) {
+        before_this();
+        self.0.notify_waiters();
+    }
+}
+
+pub(crate) mod oneshot {
+    pub(crate) use tokio::sync::oneshot::Receiver;
+
+    #[derive(Debug)]
+    pub(crate) struct Sender<T>(tokio::sync::oneshot::Sender<T>);
+
+    pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        (Sender(sender), receiver)
+    }
+
+    impl<T> Sender<T> {
+        pub(crate) fn send(self, value: T) -> Result<(), T> {
+            super::before_this();
+            self.0.send(value)
+        }
+    }
+}
+
+/// One clock for each model, with which all else of the model is on one thread.
+pub(crate) mod time {
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeMap;
+    use std::future::poll_fn;
+    use std::ops::Add;
+    use std::pin::{Pin, pin};
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use crate::clock::BootInstant;
+
+    thread_local! {
+        static NOW: Cell<BootInstant> = const { Cell::new(START) };
+        /// Who sleeps until when; the number tells apart those of one instant.
+        static SLEEPERS: RefCell<BTreeMap<(BootInstant, u64), Waker>> = RefCell::default();
+        static NUMBERS: Cell<u64> = const { Cell::new(0) };
+        /// What moves the clock; told when somebody goes to sleep.
+        static MOVER: RefCell<Option<Waker>> = RefCell::default();
+    }
+
+    /// Zero means "over" where it is a deadline.
+    const START: BootInstant = BootInstant::from_nanos(1_000_000_000);
+
+    pub(crate) fn nanos_since_boot() -> u64 {
+        NOW.get().as_nanos()
+    }
+
+    /// Begins a model's time.
+    pub(super) fn start() {
+        NOW.set(START);
+        NUMBERS.set(0);
+        SLEEPERS.take();
+        MOVER.take();
+    }
+
+    /// Moves the clock, and wakes those whose time has come.
+    pub(crate) fn advance(by: Duration) {
+        advance_to(NOW.get().after(by));
+    }
+
+    fn advance_to(now: BootInstant) {
+        NOW.set(NOW.get().max(now));
+        let later = SLEEPERS.with_borrow_mut(|sleepers| sleepers.split_off(&(now, u64::MAX)));
+        for waker in SLEEPERS.replace(later).into_values() {
+            waker.wake();
+        }
+    }
+
+    /// Moves the clock on and on, each time after a while to when the first sleeper is to wake up.
+    pub(crate) async fn pass() {
+        loop {
+            poll_fn(|cx| {
+                MOVER.set(Some(cx.waker().clone()));
+                match first_sleeper() {
+                    Some(_) => Poll::Ready(()),
+                    None => Poll::Pending,
+                }
+            })
+            .await;
+            for _ in 0..shuttle::rand::Rng::gen_range(&mut shuttle::rand::thread_rng(), 1..10) {
+                shuttle::future::yield_now().await;
+            }
+            if let Some(at) = first_sleeper() {
+                advance_to(at);
+            }
+        }
+    }
+
+    fn first_sleeper() -> Option<BootInstant> {
+        SLEEPERS.with_borrow(|sleepers| sleepers.first_key_value().map(|((at, _), _)| *at))
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) struct Instant(BootInstant);
+
+    impl Instant {
+        pub(crate) fn now() -> Self {
+            Self(NOW.get())
+        }
+
+        pub(crate) fn elapsed(self) -> Duration {
+            NOW.get().since(self.0)
+        }
+
+        #[expect(clippy::unnecessary_wraps, reason = "as in the standard library")]
+        pub(crate) fn checked_add(self, by: Duration) -> Option<Self> {
+            Some(self + by)
+        }
+
+        pub(crate) fn saturating_duration_since(self, earlier: Self) -> Duration {
+            self.0.since(earlier.0)
+        }
+    }
+
+    impl Add<Duration> for Instant {
+        type Output = Self;
+
+        fn add(self, by: Duration) -> Self {
+            Self(self.0.after(by))
+        }
+    }
+
+    pub(crate) fn sleep(pause: Duration) -> Sleep {
+        Sleep::until(Instant::now() + pause)
+    }
+
+    /// The future's output, unless `end` comes first.
+    pub(crate) async fn timeout_at<F: Future>(
+        end: Instant,
+        future: F,
+    ) -> Result<F::Output, Elapsed> {
+        let (mut future, mut sleep) = (pin!(future), Sleep::until(end));
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending => Pin::new(&mut sleep).poll(cx).map(|()| Err(Elapsed)),
+        })
+        .await
+    }
+
+    #[derive(Debug)]
+    pub(crate) struct Elapsed;
+
+    #[derive(Debug)]
+    pub(crate) struct Sleep {
+        end: BootInstant,
+        number: u64,
+    }
+
+    impl Sleep {
+        fn until(end: Instant) -> Self {
+            let number = NUMBERS.get();
+            NUMBERS.set(number + 1);
+            Self { end: end.0, number }
+        }
+    }
+
+    impl Future for Sleep {
+        type Output = ();
+
+        fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+            if NOW.get() >= self.end {
+                return Poll::Ready(());
+            }
+            let (at, waker) = ((self.end, self.number), cx.waker().clone());
+            SLEEPERS.with_borrow_mut(|sleepers| sleepers.insert(at, waker));
+            if let Some(mover) = MOVER.take() {
+                mover.wake();
+            }
+            Poll::Pending
+        }
+    }
+
+    impl Drop for Sleep {
+        fn drop(&mut self) {
+            SLEEPERS.with_borrow_mut(|sleepers| sleepers.remove(&(self.end, self.number)));
+        }
+    }
+}
