@@ -55,6 +55,8 @@ protections! {
     RenewalRetry = "renewal-retry",
     /// No renewal is sent once the release has begun.
     ReleaseEndsRenewal = "release-ends-renewal",
+    /// A key that stays for its minimum has its owner no more.
+    KeptUnderAnotherName = "kept-under-another-name",
     /// Renewals have a thread of their own.
     KeeperThread = "keeper-thread",
     /// Contenders wake up by themselves.

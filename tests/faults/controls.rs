@@ -112,6 +112,8 @@ controls! {
         without "owner-renews";
     row_22_many: "renewals::a_thousand_releases_that_meet_their_renewals_leave_no_key"
         without "release-ends-renewal";
+    row_22_kept: "renewals::a_renewal_that_arrives_after_the_release_of_a_key_that_stays_does_not_extend_it"
+        without "kept-under-another-name";
     row_23: "renewals::a_renewal_that_fails_once_or_twice_loses_nothing_and_is_logged"
         without "renewal-retry";
     row_24: "replies::scripts_that_are_forgotten_all_the_time_cost_no_error" without "script-by-text";

@@ -71,6 +71,29 @@ async fn a_thousand_releases_that_meet_their_renewals_leave_no_key() {
     assert_eq!(server.calls("evalsha"), asked, "nothing is renewed any more");
 }
 
+/// With `min_hold` the key stays after the release, and a renewal that was on its way finds it.
+#[tokio::test]
+async fn a_renewal_that_arrives_after_the_release_of_a_key_that_stays_does_not_extend_it() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    // Patient enough for the release not to wait for it.
+    let lease = LEASE * 6;
+    let client = LockClient::builder().url(proxy.url()).watchdog(lease).connect().await;
+    let client = client.expect("up");
+    let stays = lease / 2;
+    let guard = client.lock("k").min_hold(stays).acquire().await.expect("free");
+    proxy.hold("EVALSHA");
+    assert!(until(lease / 2, || proxy.struck() == 1).await.is_some(), "the renewal is on its way");
+    guard.release().await.expect("over the other connection");
+    let (left, asked) = (server.pttl("k"), server.calls("evalsha"));
+    assert!(left > 0, "it stays for a while");
+    proxy.deliver();
+    assert!(until(LEASE, || server.calls("evalsha") > asked).await.is_some(), "there it comes");
+    let now = server.pttl("k");
+    assert!(now <= left, "{now} after {left}");
+    until_at_rest(&client, LEASE).await;
+}
+
 #[tokio::test]
 async fn a_renewal_that_fails_once_or_twice_loses_nothing_and_is_logged() {
     keep_log();

@@ -140,18 +140,20 @@ impl Engine {
     ///
     /// Dropped half-way, or without an answer, it goes on in the background.
     pub(crate) async fn release(&self, lease: &Arc<Lease>) -> Result<(), LockError> {
-        let lost = lease.loss();
-        let unfinished = self.end(lease);
-        // It may have been lost between the two.
-        let lost = lost.or_else(|| lease.ended_by());
-        let Some(mut unfinished) = unfinished else { return lost.map_or(Ok(()), Err) };
+        // Boxed, because this lies in the future of every annotated function.
+        let (lost, mut unfinished) = self.end_or_lost(lease);
+        let Some(unfinished) = &mut unfinished else {
+            return lost.map_or(Ok(()), |lost| Err(*lost));
+        };
         let started = BootInstant::now();
         let keep = lease.kept_until().since(started);
         let answer = self.store.release(lease.key(), lease.token(), keep, Lane::Caller).await;
         unfinished.open = answer.is_err();
         match answer {
-            Ok(Released::Freed) => lost.map_or(Ok(()), Err),
-            Ok(Released::NotOurs) => Err(lost.unwrap_or_else(|| lease.lost_to(LostReason::Gone))),
+            Ok(Released::Freed) => lost.map_or(Ok(()), |lost| Err(*lost)),
+            Ok(Released::NotOurs) => {
+                Err(lost.map_or_else(|| lease.lost_to(LostReason::Gone), |lost| *lost))
+            }
             Err(StoreError::Denied(cause)) => Err(LockError::Denied { cause }),
             Err(error) => Err(LockError::Unavailable {
                 key: Some(lease.key().to_owned()),
@@ -169,6 +171,17 @@ impl Engine {
         let keep = lease.kept_until().since(BootInstant::now());
         let answer = self.store.release(lease.key(), lease.token(), keep, Lane::Keeper);
         unfinished.open = !matches!(answer, Eventually::Ready(Some(Ok(_))));
+    }
+
+    /// Ends a hold, and tells of its loss if there was one.
+    fn end_or_lost<'a>(
+        &'a self,
+        lease: &'a Arc<Lease>,
+    ) -> (Option<Box<LockError>>, Option<Unfinished<'a>>) {
+        let lost = lease.loss();
+        let unfinished = self.end(lease);
+        // It may have been lost between the two.
+        (lost.or_else(|| lease.ended_by()).map(Box::new), unfinished)
     }
 
     /// From here on no renewal is sent, and the key will be freed whatever happens.

@@ -10,7 +10,7 @@ use crate::clock::BootInstant;
 use crate::engine::lease::Lease;
 use crate::eventually::Eventually;
 use crate::store::{
-    Attempt, Claim, Lane, LockStore, MemoryStore, Released, Renewal, Renewed, StoreError,
+    Attempt, Claim, Fenced, Lane, LockStore, MemoryStore, Released, Renewal, Renewed, StoreError,
     Subscription, Token,
 };
 use crate::sync::{oneshot, time};
@@ -189,6 +189,14 @@ impl LockStore for Wire {
             answer
         });
         Eventually::pending(async { sent.await? })
+    }
+
+    fn fence<'a>(
+        &'a self,
+        key: &'a str,
+        token: &'a Token,
+    ) -> Eventually<'a, Result<Fenced, StoreError>> {
+        self.0.store.fence(key, token)
     }
 
     fn subscribe(&self, key: &str) -> Subscription {

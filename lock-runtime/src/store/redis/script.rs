@@ -64,6 +64,7 @@ fn protected(text: &'static str) -> &'static str {
     let mut text = text.to_owned();
     for (protection, with, without) in [
         (OwnerReleases, "owner ~= ARGV[1] then\n  return 0", "false then"),
+        (KeptUnderAnotherName, "'kept:' .. ", ""),
         (OwnerRenews, "not owner then", "false then"),
         (OwnerRenews, "owner ~= ARGV[2 * i - 1] then", "false then"),
         (OwnerRenews, "'pexpire', key,", "'set', key, ARGV[2 * i - 1], 'px',"),
