@@ -33,6 +33,8 @@ protections! {
     DeadlineFromSending = "deadline-from-sending",
     /// A request without an answer gives no permission.
     UnknownIsNotHeld = "unknown-is-not-held",
+    /// A store in trouble is not reported as a busy lock.
+    UnavailableIsNotBusy = "unavailable-is-not-busy",
     /// A request without an answer is undone.
     Undo = "undo",
     /// All tries of one acquisition use one token.

@@ -393,6 +393,9 @@ impl Budget {
                     return LockError::Unavailable { key: Some(key), waited, cause };
                 }
             }
+            News::Trouble(_) if !Protection::UnavailableIsNotBusy.is_on() => {
+                Holder::Elsewhere(None)
+            }
             News::Trouble(cause) => {
                 return LockError::Unavailable { key: Some(key), waited, cause };
             }

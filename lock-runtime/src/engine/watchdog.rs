@@ -18,6 +18,7 @@ use std::time::Duration;
 use super::backoff::jittered;
 use super::lease::Lease;
 use crate::clock::BootInstant;
+use crate::protection::Protection;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -97,7 +98,7 @@ impl Watchdog {
             }
             let Entry { lease, next } = first.remove();
             match next {
-                Next::Renew if lease.is_valid(now) => {
+                Next::Renew if lease.is_valid(now) || !Protection::ReleaseEndsRenewal.is_on() => {
                     schedule.put(&lease, lease.deadline(), Next::Expire);
                     due.renew.push(lease);
                 }
