@@ -315,6 +315,12 @@ impl History {
         self.events.iter().filter(|event| matches!(event.what, What::Acquired { .. })).count()
     }
 
+    /// How many polls of bodies there were.
+    #[must_use]
+    pub fn polls(&self) -> usize {
+        self.events.iter().filter(|event| matches!(event.what, What::Poll { .. })).count()
+    }
+
     /// From the end of each hold to the beginning of the next one of its key, in nanoseconds, where
     /// that one did not begin before. Sorted.
     #[must_use]

@@ -14,6 +14,9 @@ use redis::{RedisResult, Script};
 
 use crate::{Diary, What, boot_nanos};
 
+/// What bodies say that panic as planned.
+pub const PLANNED_PANIC: &str = "a body that panics, as planned";
+
 /// Numbers the holds of this process.
 static HOLDS: AtomicU64 = AtomicU64::new(1);
 
@@ -307,7 +310,7 @@ impl Worker {
         }
         match ending {
             Ending::Return | Ending::Cut => {}
-            Ending::Panic => panic!("a body that panics, as planned"),
+            Ending::Panic => panic!("{PLANNED_PANIC}"),
             Ending::Block => std::thread::sleep(self.plan.work),
         }
     }

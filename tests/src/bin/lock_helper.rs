@@ -65,8 +65,18 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 wait: milliseconds(wait)?,
                 rough: true,
             };
-            let client = LockClient::builder().url(url).watchdog(milliseconds(lease)?);
-            let client = client.wait(plan.wait).connect().await?;
+            let builder = LockClient::builder().url(url).watchdog(milliseconds(lease)?);
+            let builder = builder.wait(plan.wait);
+            // It may be started while the server is out of reach.
+            let client = loop {
+                match builder.clone().connect().await {
+                    Err(LockError::Unavailable { .. }) => {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                    connected => break connected?,
+                }
+            };
+            quiet_planned_panics();
             work_on(client, register, plan, Diary::in_file(diary.as_ref())?).await
         }
         ["count", url, key, tasks, how] => count(url, key, tasks.parse()?, how == "locked").await,
@@ -166,6 +176,18 @@ async fn keep(
     }
     told().await;
     Ok(())
+}
+
+/// Bodies that panic as planned would fill the screen.
+fn quiet_planned_panics() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let payload = panic.payload();
+        let said = payload.downcast_ref::<String>().map(String::as_str);
+        if said.or(payload.downcast_ref::<&str>().copied()) != Some(worker::PLANNED_PANIC) {
+            usual(panic);
+        }
+    }));
 }
 
 async fn work_on(
