@@ -19,7 +19,7 @@ impl BootInstant {
 
     /// Now.
     pub(crate) fn now() -> Self {
-        Self(nanos_since_boot())
+        Self(nanos_since_boot() + ahead())
     }
 
     pub(crate) const fn from_nanos(nanos: u64) -> Self {
@@ -44,6 +44,27 @@ impl BootInstant {
     pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    static AHEAD: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// The machine has slept for so long, as far as this thread can tell.
+#[cfg(test)]
+pub(crate) fn sleep_through(suspend: Duration) {
+    AHEAD.set(AHEAD.get() + nanos(suspend));
+}
+
+#[cfg(test)]
+fn ahead() -> u64 {
+    AHEAD.get()
+}
+
+#[cfg(not(test))]
+const fn ahead() -> u64 {
+    0
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -228,7 +228,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::clock::BootInstant;
+    use crate::clock::{self, BootInstant};
     use crate::engine::Config;
     use crate::engine::lease::Terms;
     use crate::error::LostReason;
@@ -285,7 +285,40 @@ mod tests {
         assert!(late <= 1, "it may pass between the check and the body's own: {late}");
     }
 
+    /// A lease ends in the store while the machine sleeps, and the first thing that happens after that
+    /// is a poll: no timer has told anybody yet. Returns how many there were.
+    async fn sleep_in_a_body(on_lost: OnLost) -> (Option<Result<(), LockError>>, u32) {
+        let (guard, _lease) = unwatched();
+        let polls = AtomicU32::new(0);
+        let body = poll_fn(|cx| {
+            if polls.fetch_add(1, Ordering::Relaxed) == 0 {
+                clock::sleep_through(LEASE * 2);
+            }
+            cx.waker().wake_by_ref();
+            Poll::<()>::Pending
+        });
+        let mut body = pin!(Some(body));
+        let outcome = run(Eventually::ready(Ok(guard)), on_lost, None, body.as_mut());
+        let outcome = tokio::time::timeout(LEASE / 5, outcome).await.ok();
+        (outcome, polls.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn a_machine_that_slept_past_the_deadline_polls_no_body_again() {
+        let (outcome, polls) = sleep_in_a_body(OnLost::Abort).await;
+        assert!(matches!(outcome, Some(Err(LockError::Lost { .. }))), "{outcome:?}");
+        assert_eq!(polls, 1, "the one that it fell asleep in");
+    }
+
     /// The control of the test above.
+    #[tokio::test]
+    async fn without_the_check_it_does() {
+        let (outcome, polls) = sleep_in_a_body(OnLost::Continue).await;
+        assert_eq!(outcome, None);
+        assert!(polls > 1, "{polls}");
+    }
+
+    /// The control of the test of the deadline.
     #[tokio::test]
     async fn without_the_check_nothing_does() {
         let (outcome, late) = run_for_ever(OnLost::Continue).await;
