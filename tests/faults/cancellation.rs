@@ -48,7 +48,9 @@ struct Network<'a> {
     client: LockClient,
     /// Whether the key is there.
     exists: &'a dyn Fn() -> bool,
-    /// How long until nothing may be left.
+    /// How long until the key is free.
+    free: Duration,
+    /// How long until nothing else is left either.
     soon: Duration,
     /// Makes the network what it is to be, after what was prepared on a good one.
     spoil: &'a dyn Fn(),
@@ -57,7 +59,7 @@ struct Network<'a> {
 
 /// Drops each call after each number of polls until it is done. Returns how many drops that were.
 async fn drop_everywhere(network: Network<'_>) -> usize {
-    let Network { client, exists, soon, spoil, heal } = network;
+    let Network { client, exists, free, soon, spoil, heal } = network;
     let tasks = || Handle::current().metrics().num_alive_tasks();
     client.lock("k").run(async {}).await.expect("free");
     let tasks_at_rest = tasks();
@@ -71,8 +73,8 @@ async fn drop_everywhere(network: Network<'_>) -> usize {
             spoil();
             let done = polled(call.make(client.clone(), guard), times, LEASE * 10).await;
             let done = done.expect("it asks to be polled again until it is done");
-            let free = until(soon, || !exists()).await;
-            assert!(free.is_some(), "{call:?}, {times} polls: the key is left");
+            let freed = until(free, || !exists()).await;
+            assert!(freed.is_some(), "{call:?}, {times} polls: the key is left");
             heal();
             until_at_rest(&client, soon).await;
             assert!(
@@ -103,8 +105,14 @@ async fn on_the_memory_store_nothing_is_left_wherever_a_call_is_dropped() {
         !matches!(answer, std::task::Poll::Ready(Ok(Some(_))))
     };
     let nothing = || {};
-    let network =
-        Network { client: one, exists: &exists, soon: LEASE, spoil: &nothing, heal: &nothing };
+    let network = Network {
+        client: one,
+        exists: &exists,
+        free: LEASE / 2,
+        soon: LEASE,
+        spoil: &nothing,
+        heal: &nothing,
+    };
     assert!(drop_everywhere(network).await >= CALLS.len());
 }
 
@@ -124,7 +132,8 @@ async fn on_a_live_server_nothing_is_left_wherever_a_call_is_dropped() {
     let (exists, nothing) = (|| server.exists("k"), || {});
     // What may come late is looked for once more after a second.
     let soon = LEASE * 3;
-    let network = Network { client, exists: &exists, soon, spoil: &nothing, heal: &nothing };
+    let free = LEASE / 2;
+    let network = Network { client, exists: &exists, free, soon, spoil: &nothing, heal: &nothing };
     let drops = drop_everywhere(network).await;
     assert!(drops > 3 * CALLS.len(), "{drops}");
 }
@@ -137,7 +146,8 @@ async fn on_a_slow_server_nothing_is_left_wherever_a_call_is_dropped() {
         proxy.delay(toward, LEASE / 50);
     }
     let (soon, nothing) = (LEASE * 3, || {});
-    let network = Network { client, exists: &exists, soon, spoil: &nothing, heal: &nothing };
+    let free = LEASE / 2;
+    let network = Network { client, exists: &exists, free, soon, spoil: &nothing, heal: &nothing };
     let drops = drop_everywhere(network).await;
     assert!(drops > 3 * CALLS.len(), "{drops}");
 }
@@ -151,7 +161,7 @@ async fn on_a_server_that_never_answers_nothing_is_left_after_a_lease() {
     let exists = || server.exists("k");
     let (spoil, heal) = (|| proxy.partition(), || proxy.heal());
     let soon = LEASE * 3;
-    let network = Network { client, exists: &exists, soon, spoil: &spoil, heal: &heal };
+    let network = Network { client, exists: &exists, free: soon, soon, spoil: &spoil, heal: &heal };
     let drops = drop_everywhere(network).await;
     assert!(drops > 3 * CALLS.len(), "{drops}");
 }

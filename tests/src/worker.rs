@@ -152,11 +152,11 @@ pub struct Plan {
     pub keys: u32,
     /// How many tasks.
     pub tasks: u32,
-    /// How long a body works at the most.
+    /// How long a body works at the most; a rough one now and then forty times as long.
     pub work: Duration,
     /// How long to wait for a lock.
     pub wait: Duration,
-    /// Whether bodies also panic, block their thread, and are cut off.
+    /// Whether bodies also panic, block their thread, and are cut off, and some take very long.
     pub rough: bool,
 }
 
@@ -297,7 +297,10 @@ impl Worker {
 
     async fn body(&self, holder: &Holder, ending: Ending) {
         let Ok(token) = holder.fence().await else { return };
-        let steps = fastrand::u32(1..6);
+        // Some outlast whatever goes wrong meanwhile.
+        let long = self.plan.rough && fastrand::u32(0..20) == 0;
+        let work = if long { self.plan.work * 40 } else { self.plan.work };
+        let steps = if long { 40 } else { fastrand::u32(1..6) };
         for _ in 0..steps {
             match holder.write(&self.register, token).await {
                 Ok(true) => {}
@@ -306,7 +309,7 @@ impl Worker {
                 }
                 Err(error) => panic!("the register is not to fail: {error}"),
             }
-            tokio::time::sleep(self.plan.work.mul_f64(fastrand::f64()) / steps).await;
+            tokio::time::sleep(work.mul_f64(fastrand::f64()) / steps).await;
         }
         match ending {
             Ending::Return | Ending::Cut => {}
