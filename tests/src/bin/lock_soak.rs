@@ -328,7 +328,9 @@ impl Stage {
             assert!(round.add(&line).is_some(), "a worker ended early, and said: {line:?}");
             figures.outcomes.add(&line);
         }
-        let history = self.diary.history_with(&self.diaries).expect("our own files");
+        // A worker may have been killed before it wrote anything.
+        let diaries = self.diaries.iter().filter(|diary| diary.exists());
+        let history = self.diary.history_with(diaries).expect("our own files");
         let expected = self.theme.expected();
         let mut violations = history.violations(expected);
         let everything = history.violations(Expected::EVERYTHING);
