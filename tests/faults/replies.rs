@@ -71,7 +71,7 @@ const REFUSALS: [Refusal; 6] = [
     Refusal {
         code: "BUSY",
         begin: |server| {
-            server.tell(&["CONFIG", "SET", "busy-reply-threshold", "1"]);
+            server.tell(&["CONFIG", "SET", "lua-time-limit", "1"]);
             let mut stuck = server.connection();
             std::thread::spawn(move || {
                 // Ended by the test, which is an error to this one.

@@ -1,6 +1,6 @@
 //! What the server's errors mean for a lock.
 
-use redis::{ErrorKind, RedisError, ServerErrorKind};
+use redis::{ErrorKind, RedisError};
 
 use crate::protection::Protection;
 use crate::store::StoreError;
@@ -31,7 +31,7 @@ pub(super) fn judge(error: &RedisError) -> Verdict {
     if !Protection::KindsOfErrors.is_on() {
         return Verdict { error: StoreError::Refused(text), discard: true };
     }
-    let code = error.code().unwrap_or_default();
+    let code = in_script(&text).or(error.code()).unwrap_or_default();
     match error.kind() {
         ErrorKind::Io | ErrorKind::Parse => {
             Verdict { error: StoreError::Unknown(text), discard: true }
@@ -56,22 +56,27 @@ pub(super) fn judge(error: &RedisError) -> Verdict {
         _ if matches!(code, "NOAUTH" | "WRONGPASS") => {
             Verdict { error: StoreError::Denied(text), discard: true }
         }
-        ErrorKind::Server(ServerErrorKind::NoPerm) => {
-            Verdict { error: StoreError::Denied(text), discard: false }
-        }
+        _ if code == "NOPERM" => Verdict { error: StoreError::Denied(text), discard: false },
         _ if text.contains(NO_SUCH_DATABASE) => {
             Verdict { error: StoreError::Denied(text), discard: true }
         }
-        // What Redis 7.0 says when a script meets a command that the user may not use.
+        // What a server says when a script meets a command or a key that the user may not use.
         _ if text.contains("The user executing the script can't") => {
             Verdict { error: StoreError::Denied(text), discard: false }
         }
         // The server's role has changed: another connection may lead to the right one.
-        ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => {
+        _ if matches!(code, "READONLY" | "MASTERDOWN") => {
             Verdict { error: StoreError::Refused(text), discard: true }
         }
         _ => Verdict { error: StoreError::Refused(text), discard: false },
     }
+}
+
+/// The code of an error that a command had inside a script, which servers before 7.0 wrap in words of
+/// their own: `ERR Error running script (…): @user_script:19: @user_script: 19: -OOM command not …`.
+fn in_script(text: &str) -> Option<&str> {
+    let (_, reply) = text.split_once("@user_script")?.1.rsplit_once(": -")?;
+    reply.split(' ').next()
 }
 
 /// The server's own words where there are any. They name keys and commands, never passwords.
@@ -99,6 +104,45 @@ mod tests {
             assert_eq!(verdict.error, StoreError::Refused(format!("{code} …")));
             assert!(!verdict.discard);
         }
+    }
+
+    /// Nothing ran, so it may be tried again, and the server may be another one by then.
+    #[test]
+    fn refusals_of_a_cluster_are_retried() {
+        for (code, detail) in [
+            ("MOVED", "12182 127.0.0.1:7001"),
+            ("ASK", "12182 127.0.0.1:7001"),
+            ("TRYAGAIN", "Multiple keys request during rehashing of slot"),
+            ("CLUSTERDOWN", "Hash slot not served"),
+            ("CROSSSLOT", "Keys in request don't hash to the same slot"),
+        ] {
+            let verdict = judged(code, detail);
+            assert_eq!(verdict.error, StoreError::Refused(format!("{code} {detail}")));
+        }
+    }
+
+    #[test]
+    fn another_connection_is_made_to_a_server_whose_role_has_changed() {
+        for code in ["READONLY", "MASTERDOWN"] {
+            let verdict = judged(code, "…");
+            assert_eq!(verdict.error, StoreError::Refused(format!("{code} …")));
+            assert!(verdict.discard);
+        }
+    }
+
+    /// As Redis 6.2 reports them.
+    #[test]
+    fn errors_inside_a_script_count_by_their_own_code() {
+        let wrapped = |reply: &str| {
+            let detail = format!(
+                "Error running script (call to f_01): @user_script:9: @user_script: 9: {reply}"
+            );
+            judged("ERR", &detail)
+        };
+        assert!(wrapped("-READONLY You can't write against a read only replica").discard);
+        assert!(!wrapped("-OOM command not allowed").discard);
+        assert!(matches!(wrapped("-NOPERM this user").error, StoreError::Denied(_)));
+        assert!(matches!(wrapped("attempt to index").error, StoreError::Refused(_)));
     }
 
     #[test]
