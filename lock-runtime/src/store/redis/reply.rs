@@ -31,7 +31,7 @@ pub(super) fn judge(error: &RedisError) -> Verdict {
     if !Protection::KindsOfErrors.is_on() {
         return Verdict { error: StoreError::Refused(text), discard: true };
     }
-    let code = in_script(&text).or(error.code()).unwrap_or_default();
+    let code = text.split(' ').next().unwrap_or_default();
     match error.kind() {
         ErrorKind::Io | ErrorKind::Parse => {
             Verdict { error: StoreError::Unknown(text), discard: true }
@@ -72,19 +72,16 @@ pub(super) fn judge(error: &RedisError) -> Verdict {
     }
 }
 
-/// The code of an error that a command had inside a script, which servers before 7.0 wrap in words of
-/// their own: `ERR Error running script (…): @user_script:19: @user_script: 19: -OOM command not …`.
-fn in_script(text: &str) -> Option<&str> {
-    let (_, reply) = text.split_once("@user_script")?.1.rsplit_once(": -")?;
-    reply.split(' ').next()
-}
-
 /// The server's own words where there are any. They name keys and commands, never passwords.
 fn text(error: &RedisError) -> String {
     let text = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ => error.to_string(),
     };
+    // Servers before 7.0 wrap the error of a command inside a script in words of their own:
+    // `ERR Error running script (…): @user_script:19: @user_script: 19: -OOM command not allowed …`.
+    let in_script = text.split_once("@user_script").and_then(|(_, rest)| rest.split_once(": -"));
+    let text = in_script.map_or(&*text, |(_, reply)| reply);
     text.trim_end_matches(['.', ' ']).to_owned()
 }
 
