@@ -59,7 +59,9 @@ fn protected(text: &'static str) -> &'static str {
 /// [`Protection`](crate::protection::Protection).
 #[cfg(lock_controls)]
 fn protected(text: &'static str) -> &'static str {
-    use crate::protection::Protection::*;
+    use crate::protection::Protection::{
+        FenceAboveClock, FenceAboveLast, KeptUnderAnotherName, OwnerReleases, OwnerRenews,
+    };
 
     let mut text = text.to_owned();
     for (protection, with, without) in [
