@@ -3,48 +3,41 @@
 //! A control runs one test of this program in another process, in which the protection is off, and
 //! looks at how it fails. A test that passes without its protection would prove nothing.
 
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// After which a test that neither passes nor fails has hung, which is no way to fail.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-fn run(protection: &str, test: &str) -> (bool, String) {
+/// Whether the test passes without the protection, and what was printed.
+fn run(protection: &str, name: &str) -> (bool, String) {
     let program = std::env::current_exe().expect("it runs");
+    let mut printed = tempfile::tempfile().expect("a temporary file");
+    let to_file = || printed.try_clone().expect("a temporary file");
     let mut child = Command::new(program)
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", name, "--nocapture"])
         .env("LOCK_WITHOUT", protection)
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stdout(to_file())
+        .stderr(to_file())
         .spawn()
         .expect("this program");
-    let (mut out, mut err) = (child.stdout.take().expect("piped"), child.stderr.take());
-    let reader = std::thread::spawn(move || {
-        let mut text = String::new();
-        let _ = err.as_mut().expect("piped").read_to_string(&mut text);
-        text
-    });
     let end = Instant::now() + PATIENCE;
-    let summary = std::thread::spawn(move || {
-        let mut text = String::new();
-        let _ = out.read_to_string(&mut text);
-        text
-    });
     let status = loop {
         if let Some(status) = child.try_wait().expect("our own child") {
             break status;
         }
         if Instant::now() > end {
             child.kill().expect("our own child");
-            panic!("without {protection}, {test} neither passes nor fails");
+            panic!("without {protection}, {name} neither passes nor fails");
         }
         std::thread::sleep(Duration::from_millis(10));
     };
-    let (summary, text) = (summary.join().expect("text"), reader.join().expect("text"));
-    assert!(summary.contains("running 1 test"), "there is no test {test}: {summary}");
-    (status.success(), summary + &text)
+    let mut output = String::new();
+    printed.rewind().and_then(|()| printed.read_to_string(&mut output)).expect("text");
+    assert!(output.contains("running 1 test"), "there is no test {name}: {output}");
+    (status.success(), output)
 }
 
 macro_rules! controls {

@@ -421,6 +421,54 @@ mod tests {
     }
 
     #[test]
+    fn it_knows_how_it_is_kept_alive_and_why_it_ends() {
+        let brief = BootInstant::now();
+        let terms =
+            |renewed, max_hold| Terms { term: TERM, renewed, max_hold, min_hold: Duration::ZERO };
+        for (renewed, max_hold, reason) in [
+            (true, None, LostReason::RenewalFailed),
+            (false, None, LostReason::LeaseOver),
+            (true, Some(Duration::from_nanos(1)), LostReason::MaxHold),
+            (true, Some(TERM), LostReason::RenewalFailed),
+        ] {
+            let (_gates, lease) = granted(brief, &terms(renewed, max_hold));
+            assert_eq!((lease.is_renewed(), lease.overdue()), (renewed, reason), "{max_hold:?}");
+        }
+    }
+
+    #[test]
+    fn it_tells_a_release_from_a_loss() {
+        let (_gates, released) = lease(BootInstant::now(), true);
+        assert!(!released.is_released());
+        released.leave();
+        assert!(released.is_released());
+        assert_eq!(released.ended_by(), None);
+
+        let (_gates, lost) = lease(BootInstant::now(), true);
+        assert_eq!((lost.ended_by(), lost.loss()), (None, None));
+        lost.lose(LostReason::Gone);
+        assert!(!lost.is_released());
+        for told in [lost.ended_by(), lost.loss()] {
+            match told {
+                Some(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Gone),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_is_kept_for_the_longest_that_was_asked() {
+        let sent = BootInstant::now();
+        let (_gates, lease) = lease(sent, true);
+        assert!(lease.kept_until() <= sent);
+        lease.keep_for(TERM);
+        let longest = lease.kept_until();
+        assert!(longest >= sent.after(TERM));
+        lease.keep_for(TERM / 2);
+        assert_eq!(lease.kept_until(), longest);
+    }
+
+    #[test]
     fn the_last_holder_releases() {
         let (gates, lease) = lease(BootInstant::now(), true);
         assert!(lease.join());
