@@ -1,8 +1,8 @@
 //! The protections that the promises rest on, each with a name and a switch.
 //!
 //! The switches are for the negative controls of the fault suite: built with `--cfg lock_controls`, a
-//! process runs without the protection that the variable `LOCK_WITHOUT` names, and the test of that
-//! protection has to fail. In every other build all of them are constants, always on, and nothing is
+//! process runs without the protection that the variable `LOCK_WITHOUT` names (or several, with `+`
+//! between), and the test of that protection has to fail. In every other build all of them are constants, always on, and nothing is
 //! left of them in the program.
 
 /// Declares the protections with their names.
@@ -63,6 +63,8 @@ protections! {
     KeeperThread = "keeper-thread",
     /// Contenders wake up by themselves.
     SafetyPoll = "safety-poll",
+    /// Contenders are woken when the connection that wakes them was lost, and when it is back.
+    ReconnectWakes = "reconnect-wakes",
     /// A script that the server has forgotten is sent as text.
     ScriptByText = "script-by-text",
     /// Errors are told apart.
@@ -89,6 +91,7 @@ impl Protection {
 
         static WITHOUT: LazyLock<Option<String>> =
             LazyLock::new(|| std::env::var("LOCK_WITHOUT").ok());
-        WITHOUT.as_deref() != Some(self.name())
+        let mut without = WITHOUT.iter().flat_map(|names| names.split('+'));
+        !without.any(|name| name == self.name())
     }
 }

@@ -121,6 +121,8 @@ controls! {
     row_27: "wake_ups::a_key_that_is_deleted_without_a_word_is_found_free_by_the_safety_poll"
         without "safety-poll";
     row_27_expiry: "wake_ups::a_key_that_expires_is_found_free_at_that_moment" without "safety-poll";
+    row_27_reconnection: "wake_ups::a_release_that_falls_into_a_reconnection_is_noticed"
+        without "safety-poll+reconnect-wakes";
     row_29: "secrets::no_password_is_shown_in_errors_debug_or_log" without "secrets-stay-in";
     row_31: "foreign::a_foreign_value_is_a_busy_lock_and_never_touched" without "only-if-free";
     row_31_type: "foreign::a_value_of_another_type_is_never_touched" without "only-if-free";

@@ -15,6 +15,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::clock::BootInstant;
+#[cfg(feature = "redis")]
+use crate::protection::Protection;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard, Notify};
 
@@ -137,7 +139,7 @@ impl WakeUps {
         let interrupted = std::mem::take(&mut channel.interrupted);
         for listener in &channel.listeners {
             listener.set_live();
-            if interrupted {
+            if interrupted && Protection::ReconnectWakes.is_on() {
                 listener.woken.notify_one();
             }
         }
@@ -154,7 +156,9 @@ impl WakeUps {
             channel.live = false;
             for listener in &channel.listeners {
                 listener.live.store(false, Ordering::Release);
-                listener.woken.notify_one();
+                if Protection::ReconnectWakes.is_on() {
+                    listener.woken.notify_one();
+                }
             }
         }
         drop(channels);
