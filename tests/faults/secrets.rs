@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use lock_runtime::{LockClient, LockError};
-use lock_tests::{RedisServer, keep_log, logged};
+use lock_tests::{Log, RedisServer};
 
 use crate::support::{LEASE, until};
 
@@ -22,7 +22,7 @@ fn check_error(error: &LockError) {
 
 #[tokio::test]
 async fn no_password_is_shown_in_errors_debug_or_log() {
-    keep_log();
+    let log = Log::here();
     let mut server = RedisServer::with(&["--requirepass", CANARY]);
     let port = server.port();
     for url in [
@@ -64,7 +64,10 @@ async fn no_password_is_shown_in_errors_debug_or_log() {
     check_error(&denied);
     drop(client);
 
-    assert!(until(LEASE, || !logged(&["disconnected"]).is_empty()).await.is_some(), "it is logged");
-    let shown = logged(&[CANARY]);
+    assert!(
+        until(LEASE, || !log.lines(&["disconnected"]).is_empty()).await.is_some(),
+        "it is logged"
+    );
+    let shown = log.lines(&[CANARY]);
     assert!(shown.is_empty(), "{shown:?}");
 }

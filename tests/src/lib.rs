@@ -15,6 +15,6 @@ pub mod worker;
 
 pub use helper::Helper;
 pub use history::{Diary, Event, Expected, History, Violation, What, boot_nanos};
-pub use log::{keep_log, logged};
+pub use log::Log;
 pub use proxy::{Proxy, Toward};
 pub use server::RedisServer;

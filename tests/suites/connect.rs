@@ -1,7 +1,7 @@
 //! What is wrong with a server is said when a client connects, in words.
 
 use lock_runtime::{LockClient, LockError};
-use lock_tests::{RedisServer, keep_log, logged};
+use lock_tests::{Log, RedisServer};
 
 async fn refusal(server: &RedisServer) -> String {
     match LockClient::connect(server.url()).await {
@@ -27,13 +27,13 @@ async fn a_node_of_a_cluster_is_refused() {
 
 #[tokio::test]
 async fn a_server_that_may_evict_locks_is_warned_about() {
-    keep_log();
+    let log = Log::here();
     for (memory, policy, warned) in
         [("100mb", "allkeys-lru", 1), ("100mb", "noeviction", 0), ("0", "volatile-ttl", 0)]
     {
         let server = RedisServer::with(&["--maxmemory", memory, "--maxmemory-policy", policy]);
         LockClient::connect(server.url()).await.expect("it works all the same");
-        let warnings = logged(&["WARN", &format!(":{}", server.port()), "evict"]);
+        let warnings = log.lines(&["WARN", &format!(":{}", server.port()), "evict"]);
         assert_eq!(warnings.len(), warned, "{policy}: {warnings:?}");
         assert!(warnings.iter().all(|line| line.contains("noeviction")), "{warnings:?}");
     }
