@@ -345,7 +345,7 @@ impl LockClientBuilder {
 
 fn start(config: Config, store: Arc<dyn LockStore>) -> Result<LockClient, LockError> {
     let engine = Engine::start(config, store);
-    engine.admit("")?;
+    engine.can_start()?;
     Ok(LockClient { engine })
 }
 

@@ -82,7 +82,7 @@ pub enum LockError {
     /// token. It was not touched.
     #[error(
         "the key {key:?} holds a value of type `{found}`, and what belongs there is a `{expected}`; \
-         it was left alone: use another key or a namespace of its own"
+         it was left alone: delete it if nobody needs it, or use another key or a namespace of its own"
     )]
     #[non_exhaustive]
     WrongFormat {

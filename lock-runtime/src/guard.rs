@@ -105,12 +105,13 @@ impl LockGuard {
     /// The store gives it only while the lock is held, in one atomic step, as the higher one of its
     /// last token plus one and its clock in µs. So tokens rise strictly per key: over releases,
     /// expiry, failed holders, a store that lost its data, and a clock that is set back on a store
-    /// which kept them. Only a store that loses its data *and* whose clock is set back by more than
-    /// the time since the last token may repeat one.
+    /// which kept them. Only a store that loses its data *and* whose clock is behind by more than
+    /// the time since the last token may repeat one; a replica that takes over without having heard
+    /// of that token, and whose clock is behind, is such a store.
     ///
     /// One round trip the first time; all guards of a hold share one token, re-entrant ones too. A
     /// request that the store does not answer is repeated while the lock is held, for the client's
-    /// wait at the most.
+    /// wait at the most. A store that is out of memory gives none, although it renews locks.
     ///
     /// Cancel safe: dropping the future loses nothing.
     ///

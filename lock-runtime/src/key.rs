@@ -12,6 +12,9 @@ use crate::error::LockError;
 /// The longest key, in bytes, namespace included.
 const LONGEST_KEY: usize = 1024;
 
+/// How the keys of the highest fencing tokens begin.
+pub(crate) const RESERVED: &str = "lock_fence:";
+
 /// How much of a bad key an error shows.
 const SHOWN: usize = 64;
 
@@ -24,6 +27,10 @@ pub(crate) fn full<'a>(namespace: &str, key: &'a str) -> Result<Cow<'a, str>, Lo
         "" => Cow::Borrowed(key),
         namespace => Cow::Owned(format!("{namespace}:{key}")),
     };
+    if full.starts_with(RESERVED) {
+        let problem = format!("keys that begin with `{RESERVED}` are the fencing tokens'");
+        return Err(invalid(key, problem));
+    }
     if full.len() > LONGEST_KEY {
         let problem = match namespace {
             "" => format!("it has {} bytes, the limit is {LONGEST_KEY}", full.len()),

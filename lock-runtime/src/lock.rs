@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clock::BootInstant;
 use crate::engine::contender::{self, Request};
 use crate::engine::lease::Terms;
 use crate::engine::{Config, Engine};
@@ -234,14 +235,15 @@ pub(crate) fn hold(engine: &Arc<Engine>, key: &str, options: &Options) -> Acquir
 fn share(guard: LockGuard, terms: &Terms, wait: Wait) -> Acquiring {
     let is_fixed = !terms.renewed && !guard.lease().is_renewed();
     let longer = Some(terms.term).filter(|term| is_fixed && *term > guard.remaining());
-    if !terms.min_hold.is_zero() {
-        guard.lease().keep_for(terms.min_hold);
-    }
-    if longer.is_none() && terms.min_hold <= guard.remaining() {
+    let min_hold = terms.min_hold;
+    if longer.is_none() && min_hold <= guard.remaining() {
+        if !min_hold.is_zero() {
+            guard.lease().keep_for(BootInstant::now(), min_hold);
+        }
         return Eventually::ready(Ok(guard));
     }
     Eventually::pending(async move {
-        let extend = guard.engine().extend(guard.lease(), longer);
+        let extend = guard.engine().extend(guard.lease(), longer, min_hold);
         let extended = match wait.bound().filter(|bound| !bound.is_zero()) {
             None => extend.await,
             Some(bound) => tokio::time::timeout(bound, extend).await.unwrap_or_else(|_| {

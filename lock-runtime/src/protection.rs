@@ -49,8 +49,12 @@ protections! {
     Expiry = "expiry",
     /// Only its owner releases a lock.
     OwnerReleases = "owner-releases",
-    /// Only its owner renews a lock, and one that is gone is not made again.
+    /// Only its owner renews a lock.
     OwnerRenews = "owner-renews",
+    /// A lock that is gone is not made again by a renewal.
+    GoneStaysGone = "gone-stays-gone",
+    /// A late try of an acquisition does not shorten the lease.
+    TriesShortenNothing = "tries-shorten-nothing",
     /// Locks are renewed.
     Renewal = "renewal",
     /// A renewal that failed is tried again.

@@ -160,10 +160,17 @@ pub(crate) async fn run<F: Future>(
         .await
     };
     drop(body);
-    if outcome.is_ok()
-        && let Err(error) = guard.close().await
-    {
-        tracing::warn!(key = guard.key(), %error, "the body is done, its lock was not released");
+    if outcome.is_ok() {
+        match guard.close().await {
+            Ok(()) => {}
+            // There is nothing left to release, and of the loss itself the watchdog has told.
+            Err(error @ LockError::Lost { .. }) => {
+                tracing::debug!(key = guard.key(), %error, "the body is done, its lock was lost before");
+            }
+            Err(error) => {
+                tracing::warn!(key = guard.key(), %error, "the body is done, its lock was not released");
+            }
+        }
     }
     outcome
 }

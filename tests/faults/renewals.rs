@@ -7,7 +7,7 @@ use lock_tests::{Log, Proxy, RedisServer, Toward};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::support::{LEASE, client, until, until_at_rest};
+use crate::support::{LEASE, client, milliseconds, until, until_at_rest};
 
 /// Takes so many keys at once and gives each back after a time of its own, by a release or a drop.
 async fn hold_and_release(client: &LockClient, holds: u32, time: impl Fn(u32) -> Duration) {
@@ -44,7 +44,7 @@ async fn nothing_is_renewed_once_its_release_has_begun() {
     until_at_rest(&client, LEASE).await;
     let late = server.calls("get") - u64::from(holds) - server.calls("pexpire");
     assert!(late < 60, "{late} renewals after the release, and only what was on its way may be");
-    // Nobody's any more: what comes now would be too late by far.
+    // What comes now would be too late by far.
     let (looked, extended) = (server.calls("get"), server.calls("pexpire"));
     sleep(LEASE * 2).await;
     assert_eq!((server.calls("get"), server.calls("pexpire")), (looked, extended));
@@ -65,27 +65,47 @@ async fn a_thousand_releases_that_meet_their_renewals_leave_no_key() {
     assert_eq!(server.calls("set"), 1000, "each was taken once, and none was made again");
 }
 
-/// With `min_hold` the key stays after the release, and a renewal that was on its way finds it.
-#[tokio::test]
-async fn a_renewal_that_arrives_after_the_release_of_a_key_that_stays_does_not_extend_it() {
+/// Holds `k`, releases it while a renewal is on its way, does something, and lets the renewal arrive.
+/// Returns the milliseconds that the key has left before that and after it.
+async fn late_renewal(min_hold: Option<Duration>, then: impl FnOnce(&RedisServer)) -> (i64, i64) {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
     // Patient enough for the release not to wait for it.
-    let lease = LEASE * 6;
-    let client = LockClient::builder().url(proxy.url()).watchdog(lease).connect().await;
+    let client = LockClient::builder().url(proxy.url()).watchdog(LEASE * 6).connect().await;
     let client = client.expect("up");
-    let stays = lease / 2;
-    let guard = client.lock("k").min_hold(stays).acquire().await.expect("free");
+    let lock = client.lock("k");
+    let lock = min_hold.map_or(lock.clone(), |min_hold| lock.min_hold(min_hold));
+    let guard = lock.acquire().await.expect("free");
     proxy.hold("EVALSHA");
-    assert!(until(lease / 2, || proxy.struck() == 1).await.is_some(), "the renewal is on its way");
+    assert!(until(LEASE * 3, || proxy.struck() == 1).await.is_some(), "it is on its way");
     guard.release().await.expect("over the other connection");
+    then(&server);
     let (left, asked) = (server.pttl("k"), server.calls("evalsha"));
-    assert!(left > 0, "it stays for a while");
     proxy.deliver();
     assert!(until(LEASE, || server.calls("evalsha") > asked).await.is_some(), "there it comes");
-    let now = server.pttl("k");
-    assert!(now <= left, "{now} after {left}");
     until_at_rest(&client, LEASE).await;
+    (left, server.pttl("k"))
+}
+
+#[tokio::test]
+async fn a_renewal_that_arrives_after_the_release_makes_no_lock() {
+    let (before, after) = late_renewal(None, |_| {}).await;
+    assert_eq!((before, after), (-2, -2), "there is no such key");
+}
+
+#[tokio::test]
+async fn a_renewal_that_arrives_after_the_release_extends_no_successor() {
+    let brief = milliseconds(LEASE * 2);
+    let succeed = |server: &RedisServer| server.tell(&["SET", "k", "somebody", "PX", &brief]);
+    let (before, after) = late_renewal(None, succeed).await;
+    assert!(before > 0 && after <= before, "{after} after {before}");
+}
+
+/// With `min_hold` the key is still there.
+#[tokio::test]
+async fn a_renewal_that_arrives_after_the_release_of_a_key_that_stays_does_not_extend_it() {
+    let (before, after) = late_renewal(Some(LEASE * 3), |_| {}).await;
+    assert!(before > 0 && after <= before, "{after} after {before}");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{LockClient, LockError};
+use lock_runtime::{LockClient, LockError, LostReason};
 use lock_tests::worker::{self, Plan};
 use lock_tests::{Expected, RedisServer};
 use tokio::time::{Instant, sleep};
@@ -107,7 +107,7 @@ async fn a_server_that_refuses_is_unavailable_says_why_and_is_waited_for() {
         let client = LockClient::builder().url(server.url()).watchdog(LEASE).wait(LEASE * 20);
         let client = client.connect().await.expect("up");
         let patient = LockClient::builder().url(server.url()).watchdog(LEASE * 10);
-        let patient = patient.connect().await.expect("up");
+        let patient = patient.wait(LEASE / 3).connect().await.expect("up");
         let long = patient.lock("long").acquire().await.expect("free");
         let short = client.lock("short").acquire().await.expect("free");
 
@@ -122,11 +122,18 @@ async fn a_server_that_refuses_is_unavailable_says_why_and_is_waited_for() {
             Err(LockError::Busy { .. }) if !["MASTERDOWN", "BUSY"].contains(&code) => {}
             outcome => assert!(cause(outcome).contains(code), "{code}"),
         }
+        // What cannot be read is not to be taken for somebody else's.
+        let fenced = cause(long.fencing_token().await.map(drop));
+        assert!(fenced.contains(code), "{code}: {fenced}");
+        assert!(long.is_held(), "{code}");
         if code != "OOM" {
             assert!(cause(long.release().await).contains("in the background"), "{code}");
         }
         sleep(LEASE).await;
         assert_eq!(short.is_held(), renews, "{code}");
+        if !renews {
+            assert_eq!(short.lost().await, LostReason::RenewalFailed, "{code}");
+        }
 
         let lock = client.lock("k");
         let waiting = tokio::spawn(async move { lock.acquire().await.map(drop) });
@@ -142,6 +149,19 @@ async fn a_server_that_refuses_is_unavailable_says_why_and_is_waited_for() {
             assert!(!server.exists("long"), "{code}: and what was to be released is");
         }
     }
+}
+
+/// A key that is to stay for its `min_hold` gets another name, and where memory is out for that keeps
+/// its own.
+#[tokio::test]
+async fn a_key_that_stays_does_so_on_a_server_that_is_out_of_memory() {
+    let server = RedisServer::start();
+    let client = LockClient::builder().url(server.url()).watchdog(LEASE * 60).connect().await;
+    let guard = client.expect("up").lock("k").min_hold(LEASE).acquire().await.expect("free");
+    server.tell(&["CONFIG", "SET", "maxmemory", "1"]);
+    guard.release().await.expect("a release needs no memory");
+    let left = server.pttl("k");
+    assert!(left > 0 && Duration::from_millis(left.unsigned_abs()) <= LEASE, "{left}");
 }
 
 /// What no waiting helps against is told at once.

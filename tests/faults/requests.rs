@@ -91,17 +91,45 @@ async fn a_request_that_arrives_very_late_ends_with_its_lease() {
     client.lock("k").acquire().await.expect("free").release().await.expect("held");
 }
 
+/// A first and a second try are lost or held up, the third is granted, and the hold made longer. Then
+/// the second one arrives.
+#[tokio::test]
+async fn a_try_that_arrives_late_shortens_nothing() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    let client = client(&proxy.url()).await;
+    client.lock("warm").run(async {}).await.expect("free");
+    proxy.lose_reply_to("SET");
+    proxy.hold("EVALSHA");
+    let (brief, long) = (client.lock("k").lease(LEASE * 5), client.lock("k").lease(LEASE * 60));
+    let body = async {
+        assert_eq!(proxy.struck(), 2, "two tries went wrong");
+        let _inner = long.acquire().await.expect("shared, and extended");
+        let extended = server.pttl("k");
+        let calls = server.calls("evalsha");
+        proxy.deliver();
+        assert!(until(LEASE, || server.calls("evalsha") > calls).await.is_some(), "there it comes");
+        sleep(LEASE / 5).await;
+        (extended, server.pttl("k"))
+    };
+    let (extended, now) = brief.run(body).await.expect("by the third");
+    assert!(extended > 50_000, "{extended}");
+    assert!(now > 50_000, "{now} after {extended}");
+}
+
 /// Locks and their guards do not mind that everything takes long.
 #[tokio::test]
 async fn a_slow_network_costs_time_and_nothing_else() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
-    let client = client(&proxy.url()).await;
+    let lease = LEASE * 3;
+    let client = LockClient::builder().url(proxy.url()).watchdog(lease).connect().await;
+    let client = client.expect("up");
     for toward in [lock_tests::Toward::Server, lock_tests::Toward::Client] {
         proxy.delay(toward, LEASE / 20);
     }
-    let guard = timeout(LEASE, client.lock("k").acquire()).await.expect("in time").expect("free");
-    sleep(LEASE * 2).await;
+    let guard = timeout(lease, client.lock("k").acquire()).await.expect("in time").expect("free");
+    sleep(lease * 3 / 2).await;
     assert!(guard.is_held(), "renewed");
     guard.release().await.expect("held");
     assert!(!server.exists("k"));

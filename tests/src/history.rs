@@ -58,6 +58,11 @@ pub enum What {
         /// See [`boot_nanos`].
         deadline: u64,
     },
+    /// It was still held, to end at the deadline unless it was renewed.
+    Held {
+        /// See [`boot_nanos`].
+        deadline: u64,
+    },
     /// A poll of the body began, with this deadline known.
     Poll {
         /// See [`boot_nanos`].
@@ -92,6 +97,7 @@ impl fmt::Display for Event {
         write!(f, "{at} {process} {key} {hold} ")?;
         match what {
             What::Acquired { deadline } => write!(f, "acquired {deadline} 0"),
+            What::Held { deadline } => write!(f, "held {deadline} 0"),
             What::Poll { deadline } => write!(f, "poll {deadline} 0"),
             What::Fenced { token } => write!(f, "fenced {token} 0"),
             What::Wrote { order } => write!(f, "wrote {order} 0"),
@@ -113,6 +119,7 @@ impl FromStr for Event {
         let (one, two) = (number(one)?, number(two)?);
         let what = match what {
             "acquired" => What::Acquired { deadline: one },
+            "held" => What::Held { deadline: one },
             "poll" => What::Poll { deadline: one },
             "fenced" => What::Fenced { token: one },
             "wrote" => What::Wrote { order: one },
@@ -384,7 +391,9 @@ impl History {
                 token: None,
             });
             match event.what {
-                What::Acquired { deadline } => hold.deadline = hold.deadline.max(deadline),
+                What::Acquired { deadline } | What::Held { deadline } => {
+                    hold.deadline = hold.deadline.max(deadline);
+                }
                 What::Poll { deadline } => {
                     hold.deadline = hold.deadline.max(deadline);
                     hold.polls.push((event.at, deadline));
@@ -523,6 +532,17 @@ mod tests {
     }
 
     #[test]
+    fn who_was_not_polled_for_long_believes_until_its_end() {
+        let mut events = vec![
+            event(10, 1, What::Acquired { deadline: 50 }),
+            event(90, 1, What::Held { deadline: 130 }),
+            event(90, 1, What::Ended),
+        ];
+        events.extend(hold(2, 60, 100));
+        assert_eq!(violations(events).len(), 1);
+    }
+
+    #[test]
     fn who_was_killed_believes_nothing_either() {
         let mut events = vec![event(10, 1, What::Acquired { deadline: 50 })];
         events.extend(hold(2, 40, 60));
@@ -610,6 +630,7 @@ mod tests {
     fn events_survive_being_written_down() {
         for what in [
             What::Acquired { deadline: 5 },
+            What::Held { deadline: 7 },
             What::Poll { deadline: 6 },
             What::Fenced { token: u64::MAX },
             What::Wrote { order: 1 },

@@ -88,6 +88,8 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
+        // It may not have been polled for a while.
+        self.note(What::Held { deadline: self.deadline() });
         self.note(What::Ended);
     }
 }

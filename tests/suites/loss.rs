@@ -60,7 +60,7 @@ async fn a_release_by_one_who_does_not_know_of_the_loss_yet_leaves_the_successor
     server.tell(&["MSET", "k", "somebody", "l", "somebody"]);
     assert!(released.is_held(), "its next renewal is to come");
     match released.release().await {
-        Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Gone),
+        Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Taken),
         other => panic!("{other:?}"),
     }
     drop(dropped);

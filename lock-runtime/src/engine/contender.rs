@@ -187,7 +187,9 @@ impl Contender<'_> {
                 Err(StoreError::Unknown(cause)) => {
                     // A try that our own wait cut short takes nothing from a recent answer.
                     let cut_short = within < response_timeout;
-                    if !cut_short || now.since(answered) > response_timeout {
+                    let recent =
+                        answered >= budget.began && now.since(answered) <= response_timeout;
+                    if !cut_short || !recent {
                         known = Some(News::Trouble(cause));
                     }
                     backoff.pause()
@@ -210,8 +212,8 @@ impl Contender<'_> {
 
     /// One request. If it is dropped, or not answered, its effect is undone later on.
     async fn try_once(&mut self, fresh: bool, within: Duration) -> Result<Attempt, StoreError> {
-        if let Some(other) = Token::random().ok().filter(|_| !Protection::OneToken.is_on()) {
-            self.token = other;
+        if !Protection::OneToken.is_on() {
+            self.token = Token::random().unwrap_or_else(|_| self.token.clone());
         }
         self.in_flight = true;
         let lease = self.request.terms.in_store();
@@ -255,6 +257,8 @@ impl Contender<'_> {
         self.engine.keeper().watch(&lease);
         // Asked only now: a shutdown that begins after this ends the lease like all it finds.
         if let Err(refused) = self.engine.admit(&self.request.key) {
+            // Nothing will have run under it, so there is nothing to keep the key for.
+            lease.keep_no_longer();
             self.engine.release_in_background(&lease);
             return Err(refused);
         }
@@ -330,6 +334,8 @@ impl WakeUps {
 /// How long the caller will wait, all in all.
 #[derive(Debug)]
 struct Budget {
+    /// On the clock of the deadlines.
+    began: BootInstant,
     started: Instant,
     /// `None`: for ever.
     end: Option<Instant>,
@@ -340,7 +346,7 @@ impl Budget {
     fn new(wait: Wait) -> Self {
         let started = Instant::now();
         let end = wait.bound().and_then(|bound| started.checked_add(bound));
-        Self { started, end, once: wait.is_once() }
+        Self { began: BootInstant::now(), started, end, once: wait.is_once() }
     }
 
     fn is_once(&self) -> bool {

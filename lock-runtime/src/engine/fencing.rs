@@ -19,24 +19,52 @@ use super::lease::Lease;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::store::{Fenced, StoreError};
+use crate::sync::time::{self, Instant};
 
 impl Engine {
     /// The fencing token of a hold. Dropping the future loses nothing.
     pub(crate) async fn fencing_token(&self, lease: &Arc<Lease>) -> Result<u64, LockError> {
-        let fence = lease.fence.get_or_try_init(|| self.ask_for_fence(lease)).await?;
+        // Who will not wait for a lock still gives the store the time for one answer.
+        let wait = self.config.wait.bound();
+        let patience = wait.map(|wait| wait.max(self.config.response_timeout));
+        let started = BootInstant::now();
+        let end = patience.map(|patience| started.after(patience));
+        // Several may ask, and then one does for all of them; each for no longer than it will wait.
+        let asking = lease.fence.get_or_try_init(|| self.ask_for_fence(lease, started, end));
+        let fence = match patience.and_then(|patience| Instant::now().checked_add(patience)) {
+            None => asking.await?,
+            Some(end) => match time::timeout_at(end, asking).await {
+                Ok(fence) => fence?,
+                Err(_) => {
+                    return Err(LockError::Unavailable {
+                        key: Some(lease.key().to_owned()),
+                        waited: BootInstant::now().since(started),
+                        cause: "the store has given no fencing token yet".into(),
+                    });
+                }
+            },
+        };
         lease.loss().map_or(Ok(*fence), Err)
     }
 
-    async fn ask_for_fence(&self, lease: &Arc<Lease>) -> Result<u64, LockError> {
+    async fn ask_for_fence(
+        &self,
+        lease: &Arc<Lease>,
+        started: BootInstant,
+        end: Option<BootInstant>,
+    ) -> Result<u64, LockError> {
         tokio::select! {
-            fence = self.ask_while_held(lease) => fence,
+            fence = self.ask_while_held(lease, started, end) => fence,
             reason = lease.lost() => Err(lease.lost_to(reason)),
         }
     }
 
-    async fn ask_while_held(&self, lease: &Arc<Lease>) -> Result<u64, LockError> {
-        let started = BootInstant::now();
-        let end = self.config.wait.bound().map(|bound| started.after(bound));
+    async fn ask_while_held(
+        &self,
+        lease: &Arc<Lease>,
+        started: BootInstant,
+        end: Option<BootInstant>,
+    ) -> Result<u64, LockError> {
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         loop {
             if let Some(lost) = lease.loss() {
@@ -57,7 +85,7 @@ impl Engine {
                         let (key, waited) = (Some(lease.key().to_owned()), now.since(started));
                         return Err(LockError::Unavailable { key, waited, cause });
                     }
-                    tokio::time::sleep(pause).await;
+                    time::sleep(pause).await;
                     continue;
                 }
             };

@@ -64,7 +64,9 @@ impl Keeper {
             closing: AtomicBool::new(false),
         });
         if let Err(error) = spawn(&shared) {
-            shared.fail(format!("the system gave no thread to renew locks on: {error}"));
+            shared.fail(format!(
+                "the system gave no thread, or no runtime for it, to renew locks on: {error}"
+            ));
         }
         Self { shared }
     }
@@ -104,6 +106,10 @@ impl Keeper {
 
     /// Releases something in the background. Never blocks, on any thread.
     pub(crate) fn release(&self, release: Release) {
+        // Without the thread it is left to expire, and whoever queues behind it hears of the failure.
+        if self.failure().is_some() {
+            return;
+        }
         self.shared.releaser.push(release);
         self.shared.wake.notify_one();
     }
@@ -202,7 +208,7 @@ async fn run(shared: Arc<Shared>) {
         }
         for release in shared.releaser.take() {
             let open = Open(Arc::clone(&shared));
-            spawn_task(async move { release.carry_out(&*open.0.store).await });
+            spawn_task(async move { release.carry_out(&*open.0.store, &open.0.releaser).await });
         }
 
         let now = BootInstant::now();
@@ -233,7 +239,7 @@ async fn renew(shared: Arc<Shared>, mut leases: Vec<Arc<Lease>>) {
     let mut terms = Vec::with_capacity(leases.len());
     // Ended ones are left out: nothing may extend what is being released.
     leases.retain(|lease| {
-        let term = lease.about_to_extend(sent, None);
+        let term = lease.about_to_extend(sent, None, Duration::ZERO);
         terms.extend(term);
         term.is_some()
     });

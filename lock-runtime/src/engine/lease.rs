@@ -280,17 +280,20 @@ impl Lease {
     }
 
     /// A request that may extend it is about to be sent; returns for how long to ask. `None` if it
-    /// has ended: then none may be sent. With `term`, it is to last for that long from now on.
+    /// has ended: then none may be sent. With `term`, it is to last for that long from now on; the key
+    /// is to stay for `min_hold` at the least.
     pub(crate) fn about_to_extend(
         &self,
         now: BootInstant,
         term: Option<Duration>,
+        min_hold: Duration,
     ) -> Option<Duration> {
         let mut state = self.state();
         if state.phase != Phase::Held && Protection::ReleaseEndsRenewal.is_on() {
             return None;
         }
-        let asked = term.unwrap_or(state.term).max(state.kept_until.since(now));
+        let stay = state.kept_until.since(now).max(min_hold);
+        let asked = term.unwrap_or(state.term).max(stay);
         state.gone_by = state.gone_by.max(now.after(asked));
         Some(asked)
     }
@@ -312,10 +315,15 @@ impl Lease {
         std::mem::take(&mut state.failures)
     }
 
-    /// The key is to stay for this long from now on, even if the hold ends before.
-    pub(crate) fn keep_for(&self, min_hold: Duration) {
+    /// The key is to stay for this long from then on, even if the hold ends before.
+    pub(crate) fn keep_for(&self, since: BootInstant, min_hold: Duration) {
         let mut state = self.state();
-        state.kept_until = state.kept_until.max(BootInstant::now().after(min_hold));
+        state.kept_until = state.kept_until.max(since.after(min_hold));
+    }
+
+    /// The key need not stay when the hold ends.
+    pub(crate) fn keep_no_longer(&self) {
+        self.state().kept_until = BootInstant::PAST;
     }
 
     /// Until when the key is to stay in the store, even if the hold ends before.
@@ -411,7 +419,7 @@ mod tests {
         let sent = BootInstant::now();
         let (_gates, lease) = lease(sent, true);
         let again = sent.after(TERM / 3);
-        assert_eq!(lease.about_to_extend(again, None), Some(TERM));
+        assert_eq!(lease.about_to_extend(again, None, Duration::ZERO), Some(TERM));
         assert_eq!(lease.gone_by(), again.after(TERM), "from here on it may have been extended");
         lease.failed();
         assert_eq!(lease.failed(), 2);
@@ -461,10 +469,10 @@ mod tests {
         let sent = BootInstant::now();
         let (_gates, lease) = lease(sent, true);
         assert!(lease.kept_until() <= sent);
-        lease.keep_for(TERM);
+        lease.keep_for(sent, TERM);
         let longest = lease.kept_until();
         assert!(longest >= sent.after(TERM));
-        lease.keep_for(TERM / 2);
+        lease.keep_for(sent, TERM / 2);
         assert_eq!(lease.kept_until(), longest);
     }
 
@@ -486,9 +494,9 @@ mod tests {
     fn nothing_extends_what_was_released() {
         let sent = BootInstant::now();
         let (_gates, lease) = lease(sent, true);
-        assert!(lease.about_to_extend(sent, None).is_some());
+        assert!(lease.about_to_extend(sent, None, Duration::ZERO).is_some());
         drop(lease.leave());
-        assert!(lease.about_to_extend(sent, None).is_none());
+        assert!(lease.about_to_extend(sent, None, Duration::ZERO).is_none());
         lease.extended(BootInstant::now(), None);
         assert!(!lease.is_valid(BootInstant::now()));
     }
@@ -559,9 +567,9 @@ mod tests {
         assert_eq!(terms.in_store(), min_hold);
         assert_eq!(lease.deadline(), deadline(sent, TERM), "for the holder it changes nothing");
         assert_eq!(lease.gone_by(), sent.after(min_hold));
-        let asked = lease.about_to_extend(sent.after(TERM / 2), None);
+        let asked = lease.about_to_extend(sent.after(TERM / 2), None, Duration::ZERO);
         assert_eq!(asked, Some(TERM * 3 / 2));
-        assert_eq!(lease.about_to_extend(sent.after(min_hold), None), Some(TERM));
+        assert_eq!(lease.about_to_extend(sent.after(min_hold), None, Duration::ZERO), Some(TERM));
     }
 
     #[tokio::test]

@@ -20,7 +20,7 @@ mod watchdog;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::gate::{Gates, Pass};
+use self::gate::{Gates, News, Pass};
 use self::keeper::Keeper;
 use self::lease::{Lease, Leave};
 use self::releaser::Release;
@@ -121,6 +121,14 @@ impl Engine {
         }
     }
 
+    /// Whether the keeper thread runs.
+    pub(crate) fn can_start(&self) -> Result<(), LockError> {
+        self.keeper.failure().map_or(Ok(()), |failure| {
+            let (waited, cause) = (Duration::ZERO, failure.to_owned());
+            Err(LockError::Unavailable { key: None, waited, cause })
+        })
+    }
+
     /// Whether locks can be taken at all.
     pub(crate) fn admit(&self, key: &str) -> Result<(), LockError> {
         if self.closed.load(Ordering::Acquire) {
@@ -140,19 +148,27 @@ impl Engine {
     ///
     /// Dropped half-way, or without an answer, it goes on in the background.
     pub(crate) async fn release(&self, lease: &Arc<Lease>) -> Result<(), LockError> {
-        // Boxed, because this lies in the future of every annotated function.
         let (lost, mut unfinished) = self.end_or_lost(lease);
         let Some(unfinished) = &mut unfinished else {
             return lost.map_or(Ok(()), |lost| Err(*lost));
         };
         let started = BootInstant::now();
         let keep = lease.kept_until().since(started);
-        let answer = self.store.release(lease.key(), lease.token(), keep, Lane::Caller).await;
-        unfinished.open = answer.is_err();
+        unfinished.open = Protection::ReleaseGoesOn.is_on();
+        let mut answer = self.store.release(lease.key(), lease.token(), keep, Lane::Caller);
+        if let (Eventually::Pending(_), Some(pass)) = (&answer, &unfinished.pass) {
+            // Nobody has it any more, and whether it is free nobody knows yet.
+            pass.tell(&News::Asking(started));
+        }
+        let answer = (&mut answer).await;
+        unfinished.open &= answer.is_err();
         match answer {
             Ok(Released::Freed) => lost.map_or(Ok(()), |lost| Err(*lost)),
-            Ok(Released::NotOurs) => {
-                Err(lost.map_or_else(|| lease.lost_to(LostReason::Gone), |lost| *lost))
+            Ok(Released::Gone) => {
+                Err(*lost.unwrap_or_else(|| lease.lost_to(LostReason::Gone).into()))
+            }
+            Ok(Released::Taken) => {
+                Err(*lost.unwrap_or_else(|| lease.lost_to(LostReason::Taken).into()))
             }
             Err(StoreError::Denied(cause)) => Err(LockError::Denied { cause }),
             Err(error) => Err(LockError::Unavailable {
@@ -171,9 +187,13 @@ impl Engine {
         let keep = lease.kept_until().since(BootInstant::now());
         let answer = self.store.release(lease.key(), lease.token(), keep, Lane::Keeper);
         unfinished.open = !matches!(answer, Eventually::Ready(Some(Ok(_))));
+        if let (true, Some(pass)) = (unfinished.open, &unfinished.pass) {
+            pass.tell(&News::Asking(BootInstant::now()));
+        }
     }
 
-    /// Ends a hold, and tells of its loss if there was one.
+    /// Ends a hold, and tells of its loss if there was one; boxed, because that lies in the future of
+    /// every annotated function.
     fn end_or_lost<'a>(
         &'a self,
         lease: &'a Arc<Lease>,
@@ -191,19 +211,21 @@ impl Engine {
         Some(Unfinished { keeper: &self.keeper, lease, pass, open: true })
     }
 
-    /// Makes a fixed lease last for `term` from now, or without one has the store keep the key for as
-    /// long as it is to stay, which gives the holder no more time. One round trip.
+    /// Makes a fixed lease last for `term` from now, or without one has the store keep the key for
+    /// `min_hold`, which gives the holder no more time. One round trip.
     pub(crate) async fn extend(
         &self,
         lease: &Arc<Lease>,
         term: Option<Duration>,
+        min_hold: Duration,
     ) -> Result<(), LockError> {
         let sent = BootInstant::now();
-        if let Some(asked) = lease.about_to_extend(sent, term) {
+        if let Some(asked) = lease.about_to_extend(sent, term, min_hold) {
             let renewal = [Renewal { key: lease.key(), token: lease.token(), lease: asked }];
             let answer = self.store.renew(&renewal).await.into_iter().next();
             match answer {
                 Some(Ok(Renewed::Extended)) => {
+                    lease.keep_for(sent, min_hold);
                     if term.is_some() {
                         lease.extended(sent, term);
                         self.keeper.replan(lease);
@@ -279,7 +301,7 @@ struct Unfinished<'a> {
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        if (self.open || self.lease.doubt().is_some()) && Protection::ReleaseGoesOn.is_on() {
+        if self.open || self.lease.doubt().is_some() {
             self.keeper.release(Release::of(self.lease, self.pass.take()));
         }
     }

@@ -264,7 +264,9 @@ mod release_against_renewal {
         explore(|| {
             race_for_a_kept_key(fixed(), |engine, lease| {
                 model::spawn_task(async move {
-                    let Some(term) = lease.about_to_extend(BootInstant::now(), None) else {
+                    let Some(term) =
+                        lease.about_to_extend(BootInstant::now(), None, Duration::ZERO)
+                    else {
                         return;
                     };
                     let renewal = [Renewal { key: lease.key(), token: lease.token(), lease: term }];
@@ -307,7 +309,7 @@ mod release_against_renewal {
                     let renewal =
                         [Renewal { key: lease.key(), token: lease.token(), lease: BRIEF }];
                     engine.store.renew(&renewal).await;
-                    lease.about_to_extend(sent, None);
+                    lease.about_to_extend(sent, None, Duration::ZERO);
                     lease.extended(sent, None);
                 });
             })

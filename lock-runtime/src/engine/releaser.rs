@@ -17,6 +17,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime;
+use tokio::sync::Semaphore;
 
 use super::backoff::Backoff;
 use super::gate::Pass;
@@ -28,6 +29,9 @@ use crate::sync::{Mutex, time};
 
 /// The first and the longest pause between two tries.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
+
+/// How many release requests may be under way.
+const AT_ONCE: usize = 500;
 
 /// One thing to release.
 #[derive(Debug)]
@@ -58,6 +62,18 @@ pub(crate) struct Releaser {
     queue: Mutex<Vec<Release>>,
     /// Queued or under way.
     open: AtomicUsize,
+    /// Of the requests that may be under way.
+    slots: Slots,
+}
+
+/// Keeps a burst of releases from getting in the way of the renewals, which share their connection.
+#[derive(Debug)]
+struct Slots(Semaphore);
+
+impl Default for Slots {
+    fn default() -> Self {
+        Self(Semaphore::new(AT_ONCE))
+    }
 }
 
 impl Releaser {
@@ -97,11 +113,19 @@ impl Release {
     }
 
     /// Does it. Runs on the keeper's runtime.
-    pub(crate) async fn carry_out(mut self, store: &dyn LockStore) {
+    pub(crate) async fn carry_out(mut self, store: &dyn LockStore, releaser: &Releaser) {
+        let mut failures = 0_u32;
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         let mut swept = false;
         loop {
-            let answer = self.try_once(store).await;
+            let answer = {
+                // Never closed, so there is nothing to be refused.
+                let _slot = releaser.slots.0.acquire().await;
+                self.try_once(store).await
+            };
+            if answer.is_ok() && failures > 0 {
+                tracing::info!(key = &*self.key, failures, "background release works again");
+            }
             let pause = match answer {
                 Ok(_) if self.cause != Cause::Ended && !swept => {
                     swept = true;
@@ -113,11 +137,16 @@ impl Release {
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(
-                        key = &*self.key,
-                        %error,
-                        "could not release in the background, trying again until the lease is over"
-                    );
+                    failures = failures.saturating_add(1);
+                    if failures == 1 {
+                        tracing::warn!(
+                            key = &*self.key,
+                            %error,
+                            "could not release in the background, trying again until the lease is over"
+                        );
+                    } else {
+                        tracing::debug!(key = &*self.key, %error, failures, "could not release");
+                    }
                     backoff.pause()
                 }
             };
@@ -177,7 +206,7 @@ mod tests {
             (FaultyStore::new(MemoryStore::new()), Token::random().expect("random"));
         acquire(&store, &token).await.expect("free");
         store.next_releases([Fault::Refuse, Fault::Refuse]);
-        release(&token, Cause::Ended).carry_out(&store).await;
+        release(&token, Cause::Ended).carry_out(&store, &Releaser::default()).await;
         let other = Token::random().expect("random");
         assert_eq!(acquire(&store, &other).await, Ok(Attempt::Granted));
     }
@@ -188,7 +217,7 @@ mod tests {
             (FaultyStore::new(MemoryStore::new()), Token::random().expect("random"));
         let holder = Token::random().expect("random");
         acquire(&store, &holder).await.expect("free");
-        release(&stale, Cause::Ended).carry_out(&store).await;
+        release(&stale, Cause::Ended).carry_out(&store, &Releaser::default()).await;
         let other = Token::random().expect("random");
         assert!(matches!(acquire(&store, &other).await, Ok(Attempt::Busy(_))));
     }
@@ -202,7 +231,8 @@ mod tests {
             tokio::task::yield_now().await;
             acquire(&store, &token).await.expect("free");
         };
-        tokio::join!(undo.carry_out(&store), late);
+        let releaser = Releaser::default();
+        tokio::join!(undo.carry_out(&store, &releaser), late);
         let other = Token::random().expect("random");
         assert_eq!(acquire(&store, &other).await, Ok(Attempt::Granted));
     }
@@ -217,7 +247,8 @@ mod tests {
             tokio::task::yield_now().await;
             acquire(&store, &token).await.expect("free");
         };
-        tokio::join!(undo.carry_out(&store), late);
+        let releaser = Releaser::default();
+        tokio::join!(undo.carry_out(&store, &releaser), late);
         let other = Token::random().expect("random");
         assert_eq!(acquire(&store, &other).await, Ok(Attempt::Granted));
     }
@@ -231,7 +262,7 @@ mod tests {
         let lease = Duration::from_millis(100);
         release.gone_by = BootInstant::now().after(lease);
         let end = release.gone_by;
-        release.carry_out(&store).await;
+        release.carry_out(&store, &Releaser::default()).await;
         assert!(BootInstant::now() >= end);
     }
 }

@@ -227,7 +227,7 @@ mod tests {
         watchdog.watch(&lease);
         let sent = BootInstant::now().after(TERM / 3);
         assert_eq!(watchdog.due(sent).renew.len(), 1);
-        lease.about_to_extend(sent, None);
+        lease.about_to_extend(sent, None, Duration::ZERO);
         lease.extended(sent, None);
         watchdog.replan(&lease);
         assert!(watchdog.due(sent.after(TERM / 4)).renew.is_empty());

@@ -123,7 +123,8 @@ impl Keys {
                 }
                 Released::Freed
             }
-            _ => Released::NotOurs,
+            Some(_) => Released::Taken,
+            None => Released::Gone,
         }
     }
 
@@ -248,11 +249,11 @@ mod tests {
         keys.try_acquire(claim("k", &one), start);
         let foreign = Renewal { key: "k", token: &two, lease: LEASE };
         assert_eq!(keys.renew(&foreign, start), Renewed::Taken);
-        assert_eq!(keys.release("k", &two, Duration::ZERO, start), Released::NotOurs);
+        assert_eq!(keys.release("k", &two, Duration::ZERO, start), Released::Taken);
         assert_eq!(keys.release("k", &one, Duration::ZERO, start), Released::Freed);
         let stale = Renewal { key: "k", token: &one, lease: LEASE };
         assert_eq!(keys.renew(&stale, start), Renewed::Gone);
-        assert_eq!(keys.release("k", &one, Duration::ZERO, start), Released::NotOurs);
+        assert_eq!(keys.release("k", &one, Duration::ZERO, start), Released::Gone);
     }
 
     #[test]

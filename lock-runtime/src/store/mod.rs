@@ -135,8 +135,10 @@ pub(crate) enum Fenced {
 pub(crate) enum Released {
     /// The key is free, or will be after the time for which it was to be kept.
     Freed,
-    /// The key was gone or somebody else's; it was left alone.
-    NotOurs,
+    /// The key does not exist any more.
+    Gone,
+    /// The key has another owner, and was left alone.
+    Taken,
 }
 
 /// Whose connection carries a request.

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
@@ -322,6 +323,13 @@ impl Stage {
         for worker in &mut self.workers {
             worker.tell("stop");
         }
+        let (done, all_done) = mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            if all_done.recv_timeout(LEASE * 60) == Err(mpsc::RecvTimeoutError::Timeout) {
+                println!("VIOLATION: a worker does not come to its end");
+                std::process::exit(1);
+            }
+        });
         for worker in &mut self.workers {
             assert_eq!(worker.line(), "working");
             let line = worker.line();
@@ -330,6 +338,7 @@ impl Stage {
         }
         // A worker may have been killed before it wrote anything.
         let diaries = self.diaries.iter().filter(|diary| diary.exists());
+        drop(done);
         let history = self.diary.history_with(diaries).expect("our own files");
         let expected = self.theme.expected();
         let mut violations = history.violations(expected);

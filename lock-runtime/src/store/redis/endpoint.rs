@@ -1,11 +1,17 @@
 //! Where the server is, and how to get in, without ever showing the latter.
 
 use std::fmt;
+use std::time::Duration;
 
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{Client, IntoConnectionInfo, ProtocolVersion};
 
 use crate::error::LockError;
 use crate::protection::Protection;
+
+/// After how long a connection that nothing goes over is tried, so that no router on the way forgets
+/// it, and one that is dead is known to be before somebody needs it.
+const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// A server's address and credentials.
 pub(super) struct Endpoint {
@@ -40,7 +46,15 @@ impl Endpoint {
         let info = url.into_connection_info().map_err(|error| unusable(&error))?;
         // The server tells us by itself of releases, and that takes the third protocol version.
         let login = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+        // A connection that is given up is reset, so that nothing which is still on its way there arrives
+        // later: what it was for has been given up as well.
+        let tcp = info
+            .tcp_settings()
+            .clone()
+            .set_nodelay(true)
+            .set_keepalive(keepalive)
+            .set_linger_time(Duration::ZERO);
         let info = info.set_redis_settings(login).set_tcp_settings(tcp);
         let mut address = info.addr().to_string();
         if !Protection::SecretsStayIn.is_on() {

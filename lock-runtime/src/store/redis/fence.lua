@@ -21,9 +21,9 @@ if type(last) == 'table' and not last.err:find('WRONGTYPE', 1, true) then
   return last
 end
 if last then
-  last = type(last) == 'string' and tonumber(last)
-  -- From 2^53 on a number has no successor here. Not a number, which `tonumber` knows, is not below it either.
-  if not (last and last < 2 ^ 53 - 1) then
+  last = type(last) == 'string' and last:match('^%d+$') and tonumber(last)
+  -- From 2^53 on a number has no successor here.
+  if not last or last >= 2 ^ 53 - 1 then
     return -2
   end
   fence = math.max(fence, last + 1)

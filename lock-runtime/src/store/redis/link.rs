@@ -131,7 +131,9 @@ impl Link {
                 if patience + Duration::from_millis(1) >= self.inner.response_timeout {
                     self.inner.discard(generation);
                 }
-                Err(StoreError::Unknown(format!("no answer within {within:?}")))
+                let address = self.inner.endpoint.address();
+                let within = within.as_millis();
+                Err(StoreError::Unknown(format!("no answer from {address} within {within} ms")))
             }
         }
     }
@@ -208,9 +210,9 @@ impl Link {
             }
             if timeout_at(end, changed).await.is_err() {
                 let address = self.inner.endpoint.address();
-                return Err(StoreError::Refused(format!(
-                    "no connection to {address} in {within:?}"
-                )));
+                let within = within.as_millis();
+                let cause = format!("no connection to {address} within {within} ms");
+                return Err(StoreError::Refused(cause));
             }
         }
     }

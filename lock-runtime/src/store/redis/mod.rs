@@ -32,13 +32,11 @@ use super::{
 use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::eventually::Eventually;
+use crate::key;
 use crate::protection::Protection;
 
 /// What stands before a key in the name of its wake-up channel.
 const CHANNEL_PREFIX: &str = "lock_wake:";
-
-/// What stands before the slot's tag in the key of the highest fencing token.
-const FENCE_PREFIX: &str = "lock_fence:";
 
 pub(crate) struct RedisStore {
     endpoint: Arc<Endpoint>,
@@ -89,7 +87,7 @@ impl RedisStore {
                 Ok(())
             }
             Err(StoreError::Denied(cause)) if reply::is_too_old(&cause) => {
-                Err(server::too_old("older than that"))
+                Err(server::without_hello())
             }
             Err(StoreError::Denied(cause)) if cause.contains(reply::NO_SUCH_DATABASE) => {
                 let problem = "the server has no database of that number".into();
@@ -198,13 +196,14 @@ impl RedisStore {
             call.arg(1).arg(key).arg(token.as_bytes()).arg(&channel).arg(milliseconds(keep));
         };
         match self.link(lane)?.run(&script::RELEASE, args, self.response_timeout).await? {
-            0_i64 => Ok(Released::NotOurs),
+            0_i64 => Ok(Released::Gone),
+            -1 => Ok(Released::Taken),
             _ => Ok(Released::Freed),
         }
     }
 
     async fn fencing_token(&self, key: &str, token: &Token) -> Result<Fenced, StoreError> {
-        let last = format!("{FENCE_PREFIX}{{{}}}", slot::tag(key));
+        let last = format!("{}{{{}}}", key::RESERVED, slot::tag(key));
         let args = |call: &mut Cmd| {
             call.arg(2).arg(key).arg(&last).arg(token.as_bytes());
         };
@@ -278,6 +277,8 @@ impl LockStore for RedisStore {
         let on_message = subscriber::on_message(&self.wake_ups);
         let endpoint = Arc::clone(&self.endpoint);
         let link = Link::new(endpoint, keeper.clone(), self.response_timeout, Some(on_message));
+        // Takes milliseconds, which whoever asks for the first fencing token would spend under its lock.
+        keeper.spawn_blocking(slot::prepare);
         if self.keeper.set(link.clone()).is_ok() {
             let wake_ups = Arc::clone(&self.wake_ups);
             keeper.spawn(subscriber::run(link, wake_ups, self.response_timeout));

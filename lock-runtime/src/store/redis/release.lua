@@ -1,14 +1,17 @@
 -- Frees a lock if its owner still has it, and wakes one waiter of every waiting process.
 -- KEYS[1] the lock   ARGV[1] owner token   ARGV[2] wake-up channel
 -- ARGV[3] for how many ms it is to stay taken all the same: then it expires by itself
--- Replies: 0, it was not ours and was left alone; else 1 + the number of processes told.
+-- Replies: 0, it is gone; -1, it is somebody else's and was left alone; else 1 + the number of processes told.
 local owner = redis.pcall('get', KEYS[1])
 -- Of another type it is not ours; any other error means that nobody knows.
 if type(owner) == 'table' and owner.err and not owner.err:find('WRONGTYPE', 1, true) then
   return owner
 end
-if owner ~= ARGV[1] then
+if not owner then
   return 0
+end
+if owner ~= ARGV[1] then
+  return -1
 end
 if tonumber(ARGV[3]) > 0 then
   -- Under another name, which no renewal that is still on its way extends. Out of memory it has to keep its own.

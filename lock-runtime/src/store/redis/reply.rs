@@ -82,6 +82,8 @@ fn text(error: &RedisError) -> String {
     // `ERR Error running script (…): @user_script:19: @user_script: 19: -OOM command not allowed …`.
     let in_script = text.split_once("@user_script").and_then(|(_, rest)| rest.split_once(": -"));
     let text = in_script.map_or(&*text, |(_, reply)| reply);
+    // What follows are arguments, and owner tokens are among them.
+    let text = text.split(", with args beginning with").next().unwrap_or(text);
     text.trim_end_matches(['.', ' ']).to_owned()
 }
 

@@ -4,6 +4,9 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, Pipeline, Script as Hashed, cmd};
 
+#[cfg(lock_controls)]
+use crate::protection::Protection;
+
 /// One script: its text, and the hash by which a server knows it.
 #[derive(Debug)]
 pub(super) struct Script {
@@ -55,27 +58,51 @@ fn protected(text: &'static str) -> &'static str {
     text
 }
 
+/// What a control takes out of the scripts, and what it leaves in its place.
+#[cfg(lock_controls)]
+const SWITCHES: [(Protection, &str, &str); 7] = {
+    use Protection::{
+        FenceAboveClock, FenceAboveLast, GoneStaysGone, KeptUnderAnotherName, OwnerReleases,
+        OwnerRenews, TriesShortenNothing,
+    };
+    [
+        (OwnerReleases, "owner ~= ARGV[1] then\n  return -1", "false then"),
+        (KeptUnderAnotherName, "'kept:' .. ", ""),
+        (OwnerRenews, "owner ~= ARGV[2 * i - 1] then", "false then"),
+        (
+            GoneStaysGone,
+            "replies[i] = 0",
+            "replies[i] = 1 redis.call('set', key, ARGV[2 * i - 1], 'px', ARGV[2 * i])",
+        ),
+        (TriesShortenNothing, "left >= tonumber(ARGV[2])", "false"),
+        (FenceAboveLast, "math.max(fence, last + 1)", "fence"),
+        (FenceAboveClock, "time[1] * 1000000 + time[2]", "1"),
+    ]
+};
+
 /// Takes out of a script what a control is to go without; see
 /// [`Protection`](crate::protection::Protection).
 #[cfg(lock_controls)]
 fn protected(text: &'static str) -> &'static str {
-    use crate::protection::Protection::{
-        FenceAboveClock, FenceAboveLast, KeptUnderAnotherName, OwnerReleases, OwnerRenews,
-    };
-
     let mut text = text.to_owned();
-    for (protection, with, without) in [
-        (OwnerReleases, "owner ~= ARGV[1] then\n  return 0", "false then"),
-        (KeptUnderAnotherName, "'kept:' .. ", ""),
-        (OwnerRenews, "not owner then", "false then"),
-        (OwnerRenews, "owner ~= ARGV[2 * i - 1] then", "false then"),
-        (OwnerRenews, "'pexpire', key,", "'set', key, ARGV[2 * i - 1], 'px',"),
-        (FenceAboveLast, "math.max(fence, last + 1)", "fence"),
-        (FenceAboveClock, "time[1] * 1000000 + time[2]", "1"),
-    ] {
+    for (protection, with, without) in SWITCHES {
         if !protection.is_on() {
             text = text.replace(with, without);
         }
     }
     text.leak()
+}
+
+#[cfg(all(test, lock_controls))]
+mod tests {
+    use super::*;
+
+    /// A script that has changed would disarm a control in silence.
+    #[test]
+    fn what_the_controls_take_out_is_there() {
+        let scripts = [&ACQUIRE, &RENEW, &RELEASE, &FENCE].map(|script| *script.text);
+        for (_, with, _) in SWITCHES {
+            assert!(scripts.iter().any(|text| text.contains(with)), "{with}");
+        }
+    }
 }

@@ -15,6 +15,8 @@ pub(super) struct Server {
     version: String,
     /// `standalone`, `cluster` or `sentinel`.
     mode: String,
+    /// `master` or `slave`.
+    role: String,
     max_memory: u64,
     eviction: String,
 }
@@ -28,6 +30,7 @@ impl Server {
                 "redis_version" => value.clone_into(&mut server.version),
                 // Valkey calls it so.
                 "redis_mode" | "server_mode" => value.clone_into(&mut server.mode),
+                "role" => value.clone_into(&mut server.role),
                 "maxmemory" => server.max_memory = value.parse().unwrap_or_default(),
                 "maxmemory_policy" => value.clone_into(&mut server.eviction),
                 _ => {}
@@ -56,8 +59,13 @@ impl Server {
         Err(LockError::Config { option: "url", problem: problem.into() })
     }
 
-    /// What may cost a held lock one day.
+    /// What may be wrong with it, or cost a held lock one day.
     pub(super) fn warning(&self) -> Option<String> {
+        if self.role == "slave" {
+            let warning = "the server is a replica, on which locks cannot be taken: use the address of \
+                           its master";
+            return Some(warning.into());
+        }
         let evicts = self.max_memory > 0 && !matches!(self.eviction.as_str(), "" | "noeviction");
         evicts.then(|| {
             format!(
@@ -70,9 +78,17 @@ impl Server {
     }
 }
 
-/// For one that does not even know how to say so.
-pub(super) fn too_old(version: &str) -> LockError {
-    let problem = format!("the server is {version}, and {OLDEST}.0 or newer is needed");
+fn too_old(version: &str) -> LockError {
+    let problem = format!("the server is Redis {version}, and {OLDEST}.0 or newer is needed");
+    LockError::Config { option: "url", problem }
+}
+
+/// For one that does not know the first command on every connection.
+pub(super) fn without_hello() -> LockError {
+    let problem = format!(
+        "the server does not know the command `HELLO`: it is older than Redis {OLDEST}.0, or the \
+         command is switched off there"
+    );
     LockError::Config { option: "url", problem }
 }
 
@@ -121,6 +137,13 @@ mod tests {
                 assert!(problem.contains(words), "{problem}");
             }
         }
+    }
+
+    #[test]
+    fn a_replica_is_warned_about() {
+        let warning = server(&["role:slave", "redis_mode:standalone"]).warning();
+        assert!(warning.expect("it may become a master").contains("replica"));
+        assert_eq!(server(&["role:master"]).warning(), None);
     }
 
     #[test]

@@ -26,6 +26,11 @@ static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
     tags
 });
 
+/// Makes the table, unless it is there already.
+pub(super) fn prepare() {
+    LazyLock::force(&TAGS);
+}
+
 /// A short tag that leads to the slot of `key`.
 pub(super) fn tag(key: &str) -> u32 {
     TAGS[usize::from(slot(key))]
