@@ -358,3 +358,87 @@ async fn a_store_that_gives_no_fencing_token_is_unavailable_and_the_lock_still_h
     assert!(lease.is_valid(BootInstant::now()));
     engine.release(&lease).await.expect("held");
 }
+
+/// Nothing has run under it, so there is nothing to keep the key for.
+#[tokio::test]
+async fn a_lock_that_a_shutdown_refuses_is_not_kept_for_its_minimum() {
+    let (store, engine) = engine();
+    store.next_acquires([Fault::Slow(LEASE / 3)]);
+    let mut request = request(None);
+    request.terms.min_hold = LEASE * 1000;
+    let shutdown = async {
+        sleep(LEASE / 10).await;
+        engine.shut_down(LEASE * 10).await
+    };
+    let (refused, open) = tokio::join!(acquire(&engine, request), shutdown);
+    assert_eq!(refused.map(drop), Err(LockError::ShutDown));
+    assert_eq!(open, 0);
+    assert!(is_free(&store).await);
+}
+
+/// It is over, and whether its key is free nobody can tell.
+#[tokio::test]
+async fn a_hold_whose_release_gets_no_answer_is_not_reported_as_busy() {
+    let (store, engine) = engine();
+    let lease = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
+    store.next_releases([Fault::Hang; 10]);
+    let releasing = engine.release(&lease);
+    let asking = async {
+        sleep(LEASE / 4).await;
+        let wait = Wait::For(LEASE / 10);
+        acquire(&engine, Request { wait, ..request(None) }).await.map(drop)
+    };
+    tokio::select! {
+        released = releasing => panic!("{released:?}"),
+        outcome = asking => {
+            assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
+        }
+    }
+}
+
+/// Each for its own wait, and not for those of all before it.
+#[tokio::test]
+async fn those_who_ask_for_a_fencing_token_together_wait_together() {
+    let (store, engine) = engine();
+    let lease = acquire(&engine, request(None)).await.expect("free");
+    store.next_fences([Fault::Refuse; 10_000]);
+    let start = tokio::time::Instant::now();
+    let (one, two, three) = tokio::join!(
+        engine.fencing_token(&lease),
+        engine.fencing_token(&lease),
+        engine.fencing_token(&lease)
+    );
+    for outcome in [one, two, three] {
+        assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
+    }
+    assert!(start.elapsed() < LEASE * 15, "{:?}", start.elapsed());
+    engine.release(&lease).await.expect("held");
+}
+
+#[tokio::test]
+async fn an_extension_that_fails_leaves_no_minimum_behind() {
+    let (store, engine) = engine();
+    let lease = acquire(&engine, request(Some(LEASE * 10))).await.expect("free");
+    store.next_renewals([Fault::LoseReply]);
+    engine.extend(&lease, None, LEASE * 1000).await.expect_err("no answer");
+    engine.release(&lease).await.expect("held");
+    assert!(is_free(&store).await);
+}
+
+/// Renewals share the connection of the background releases.
+#[tokio::test]
+async fn a_burst_of_background_releases_is_sent_bit_by_bit() {
+    let (store, engine) = engine();
+    let mut leases = Vec::new();
+    for n in 0..2000 {
+        let key = Arc::from(format!("k{n}"));
+        let request = Request { key, ..request(Some(LEASE * 100)) };
+        leases.push(acquire(&engine, request).await.expect("free"));
+    }
+    store.next_releases(std::iter::repeat_n(Fault::Slow(LEASE / 10), 10_000));
+    for lease in &leases {
+        engine.release_in_background(lease);
+    }
+    assert_nothing_left(&engine).await;
+    assert!(store.most_releases_at_once() <= 500, "{}", store.most_releases_at_once());
+}

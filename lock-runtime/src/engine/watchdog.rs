@@ -256,6 +256,25 @@ mod tests {
     }
 
     #[test]
+    fn a_renewal_that_is_due_too_late_is_not_sent() {
+        let (watchdog, lease) = (Watchdog::default(), lease("k", true));
+        watchdog.watch(&lease);
+        let due = watchdog.due(lease.deadline());
+        assert_eq!((due.renew.len(), due.expired.len()), (0, 1));
+    }
+
+    #[test]
+    fn a_deadline_that_has_moved_meanwhile_ends_nothing() {
+        let (watchdog, lease) = (Watchdog::default(), lease("k", false));
+        watchdog.watch(&lease);
+        let old = lease.deadline();
+        lease.extended(BootInstant::now(), Some(TERM * 3));
+        let due = watchdog.due(old);
+        assert_eq!((due.renew.len(), due.expired.len()), (0, 0));
+        assert_eq!(due.next, Some(lease.deadline()));
+    }
+
+    #[test]
     fn a_fixed_lease_is_never_renewed() {
         let (watchdog, lease) = (Watchdog::default(), lease("k", false));
         watchdog.watch(&lease);
@@ -284,6 +303,7 @@ mod tests {
             lease.extended(start.after(TERM * n / 100), None);
             watchdog.watch(lease);
         }
+        assert_eq!(watchdog.len(), leases.len());
         let mut batches = 0;
         while let Some(next) = watchdog.due(BootInstant::now()).next.filter(|_| batches < 100) {
             let due = watchdog.due(next);
@@ -294,6 +314,18 @@ mod tests {
         }
         // A third of the leases were granted in ten steps of the grid.
         assert!(batches <= 31, "{batches}");
+    }
+
+    #[test]
+    fn leases_of_the_same_instant_are_each_renewed() {
+        let (watchdog, sent) = (Watchdog::default(), BootInstant::now());
+        let leases: Vec<_> = (0..3).map(|_| lease("k", true)).collect();
+        for lease in &leases {
+            lease.extended(sent.after(TERM / 10), None);
+            watchdog.watch(lease);
+        }
+        let due = watchdog.due(sent.after(TERM / 2));
+        assert_eq!(due.renew.len(), leases.len());
     }
 
     #[test]
@@ -313,5 +345,7 @@ mod tests {
             let pause = retry_pause(TERM, failures);
             assert!(pause >= TERM / 61 && pause <= TERM / 6, "{pause:?} after {failures}");
         }
+        assert!(retry_pause(TERM, 1) <= TERM / 30);
+        assert!(retry_pause(TERM, 3) > TERM / 30);
     }
 }

@@ -25,6 +25,8 @@ pub(crate) enum Fault {
     HangAfter,
     /// It is not done, and no answer ever comes.
     Hang,
+    /// It is done after a while.
+    Slow(Duration),
 }
 
 pub(crate) struct FaultyStore {
@@ -33,6 +35,8 @@ pub(crate) struct FaultyStore {
     renewals: Mutex<VecDeque<Fault>>,
     releases: Mutex<VecDeque<Fault>>,
     fences: Mutex<VecDeque<Fault>>,
+    /// Releases that are under way, and the most that ever were.
+    releasing: Mutex<(usize, usize)>,
 }
 
 impl FaultyStore {
@@ -43,6 +47,7 @@ impl FaultyStore {
             renewals: Mutex::default(),
             releases: Mutex::default(),
             fences: Mutex::default(),
+            releasing: Mutex::default(),
         }
     }
 
@@ -54,6 +59,11 @@ impl FaultyStore {
     /// The faults of the next renewals, one per batch.
     pub(crate) fn next_renewals(&self, faults: impl IntoIterator<Item = Fault>) {
         self.renewals.lock().expect("test").extend(faults);
+    }
+
+    /// How many releases were under way at one time.
+    pub(crate) fn most_releases_at_once(&self) -> usize {
+        self.releasing.lock().expect("test").1
     }
 
     /// The faults of the next requests for a fencing token, one each.
@@ -92,6 +102,10 @@ where
             std::future::pending().await
         }
         Some(Fault::Hang) => std::future::pending().await,
+        Some(Fault::Slow(pause)) => {
+            tokio::time::sleep(pause).await;
+            request().await
+        }
     }
 }
 
@@ -122,6 +136,10 @@ impl LockStore for FaultyStore {
                     batch.iter().map(|_| Err(unanswered())).collect()
                 }
                 Some(Fault::HangAfter | Fault::Hang) => std::future::pending().await,
+                Some(Fault::Slow(pause)) => {
+                    tokio::time::sleep(pause).await;
+                    self.inner.renew(batch).await
+                }
             }
         })
     }
@@ -134,7 +152,16 @@ impl LockStore for FaultyStore {
         lane: Lane,
     ) -> Eventually<'a, Result<Released, StoreError>> {
         let fault = self.releases.lock().expect("test").pop_front();
-        Eventually::pending(meet(fault, move || self.inner.release(key, token, keep, lane)))
+        Eventually::pending(async move {
+            {
+                let mut releasing = self.releasing.lock().expect("test");
+                releasing.0 += 1;
+                releasing.1 = releasing.1.max(releasing.0);
+            }
+            let answer = meet(fault, || self.inner.release(key, token, keep, lane)).await;
+            self.releasing.lock().expect("test").0 -= 1;
+            answer
+        })
     }
 
     fn fence<'a>(
