@@ -401,7 +401,7 @@ async fn a_hold_whose_release_gets_no_answer_is_not_reported_as_busy() {
 async fn those_who_ask_for_a_fencing_token_together_wait_together() {
     let (store, engine) = engine();
     let lease = acquire(&engine, request(None)).await.expect("free");
-    store.next_fences([Fault::Refuse; 10_000]);
+    store.next_fences(std::iter::repeat_n(Fault::Refuse, 10_000));
     let start = tokio::time::Instant::now();
     let (one, two, three) = tokio::join!(
         engine.fencing_token(&lease),
