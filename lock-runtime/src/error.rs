@@ -31,6 +31,10 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum LockError {
     /// The wait ran out while somebody else held the lock. Trying again later is the remedy.
+    ///
+    /// Told from the last answer of the store, to this call or to one of the same client that waits
+    /// for the key as well. It is at most a second and one response time old: a third of the client's
+    /// watchdog lease, 2 s at the most.
     #[error("lock {key:?} is busy: waited {}, {holder}", Seconds(*waited))]
     #[non_exhaustive]
     Busy {

@@ -74,9 +74,10 @@
 //!
 //! # Logging
 //!
-//! With `tracing`, under the target `lock_runtime`. Warnings: a lost lock, a renewal or a background
-//! release that fails, a body whose release was not confirmed, a server that may evict locks. Errors: permissions that are missing.
-//! Debug: connections that come and go, renewals that are tried again, skipped functions.
+//! With `tracing`, under the target `lock_runtime`. Errors: permissions that are missing. Warnings: a
+//! lost lock, a renewal or a background release that fails for the first time, a body whose release
+//! was not confirmed, a server that may evict locks or is a replica. Info: renewals and releases that
+//! work again. Debug: connections that come and go, further tries, skipped functions.
 //!
 //! # Features
 //!
