@@ -5,6 +5,7 @@
 // A harness fails its test by panicking, everywhere.
 #![allow(clippy::missing_panics_doc)]
 
+mod diary;
 mod helper;
 mod history;
 mod log;
@@ -13,8 +14,9 @@ mod server;
 pub mod support;
 pub mod worker;
 
+pub use diary::{Diary, Event, What, boot_nanos};
 pub use helper::Helper;
-pub use history::{Diary, Event, Expected, History, Violation, What, boot_nanos};
+pub use history::{Expected, History, Violation};
 pub use log::Log;
 pub use proxy::{Proxy, Toward};
 pub use server::RedisServer;
