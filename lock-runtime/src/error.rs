@@ -7,8 +7,8 @@ use std::time::Duration;
 ///
 /// Each variant answers one question: somebody else has the lock ([`Busy`](Self::Busy)), nobody
 /// could tell ([`Unavailable`](Self::Unavailable)), it was taken and then lost
-/// ([`Lost`](Self::Lost)), or the program or its configuration is wrong (all others). A store that
-/// is down is never reported as busy. No message shows a password or the user-info of a URL.
+/// ([`Lost`](Self::Lost)), or the program or its configuration is wrong (all others). What
+/// is busy is told from an answer of the store, never from its silence. No message shows a password or the user-info of a URL.
 ///
 /// # Examples
 ///
@@ -33,8 +33,9 @@ pub enum LockError {
     /// The wait ran out while somebody else held the lock. Trying again later is the remedy.
     ///
     /// Told from the last answer of the store, to this call or to one of the same client that waits
-    /// for the key as well. It is at most a second and one response time old: a third of the client's
-    /// watchdog lease, 2 s at the most.
+    /// for the key as well, which is at most a second and one response time old (a response time is a
+    /// third of the client's watchdog lease, from 50 ms to 2 s). While the first request of a client
+    /// for a key is under way, others of it are told so for up to a quarter of a response time.
     #[error("lock {key:?} is busy: waited {}, {holder}", Seconds(*waited))]
     #[non_exhaustive]
     Busy {
@@ -48,7 +49,9 @@ pub enum LockError {
 
     /// The store did not answer, or refused to work, for as long as the caller would wait.
     ///
-    /// Nothing is held. If a request may have taken effect unseen, it is being undone.
+    /// From an acquisition: nothing is held, and what a request may have done unseen is being undone.
+    /// From a fencing token or a nested call: the lock is still held. From a release: it goes on in
+    /// the background.
     #[error("{}", UnavailableText { key, waited: *waited, cause })]
     #[non_exhaustive]
     Unavailable {
@@ -60,7 +63,11 @@ pub enum LockError {
         cause: String,
     },
 
-    /// The lock was held, and then was not any more; the body was dropped at that moment.
+    /// The lock was held, and then was not any more.
+    ///
+    /// A body that `run` or the attribute ran was dropped at that moment. What it had begun may be
+    /// done, done in part, or still on its way: find out before you try again, or make it idempotent.
+    /// A fencing token refuses what arrives after a successor's writes; it makes no repetition safe.
     #[error("lock {key:?} was lost after {}: {reason}", Seconds(*held_for))]
     #[non_exhaustive]
     Lost {

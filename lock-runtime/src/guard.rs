@@ -58,7 +58,9 @@ impl LockGuard {
         self.lease.key()
     }
 
-    /// Whether the lock is provably held at this moment.
+    /// Whether the lock is held at this moment, as far as this process can know: its deadline has not
+    /// passed and no loss was heard of. That a store has forgotten the key is heard of by the next
+    /// renewal.
     ///
     /// Costs one reading of the clock. The answer may be out of date as soon as it is given: a
     /// process can be paused at any point.
@@ -67,7 +69,7 @@ impl LockGuard {
         self.lease.is_valid(BootInstant::now())
     }
 
-    /// How long the lock is provably held if it is not renewed; zero once it is lost.
+    /// How long the lock is held if it is not renewed; zero once it is lost.
     ///
     /// The store keeps the key a little longer: 1 % of the lease and 2 ms are left for clocks that
     /// run at different speeds.
@@ -100,7 +102,7 @@ impl LockGuard {
     }
 
     /// The fencing token of this hold: a number that rises from holder to holder of the key, to be
-    /// sent along with every write, so that the resource can refuse those of a holder who is late.
+    /// sent along with every write and every read that a write depends on, so that the resource can refuse those of a holder who is late.
     ///
     /// The store gives it only while the lock is held, in one atomic step, as the higher one of its
     /// last token plus one and its clock in µs. So tokens rise strictly per key: over releases,
@@ -136,6 +138,7 @@ impl LockGuard {
     /// let guard = client.lock("account:7").acquire().await?;
     /// let second = guard.fencing_token().await?;
     /// // UPDATE account SET balance = ?, fence = :second WHERE id = 7 AND fence <= :second
+    /// // No row changed: the write was refused.
     /// assert!(second > first);
     /// # Ok(())
     /// # }

@@ -28,11 +28,13 @@
 //!
 //! # What is promised
 //!
-//! * **A body never outlives its lock.** It is polled only while the lease is provably valid, by a
-//!   clock that also runs while the machine sleeps. When the lock is lost, the body is dropped and
-//!   the caller gets [`LockError::Lost`].
+//! * **A body never outlives its lock.** No poll of it begins after the deadline that follows from
+//!   the store's last answer, by a clock that also runs while the machine sleeps. When the lock is
+//!   lost, the body is dropped and the caller gets [`LockError::Lost`], unless it was done in that
+//!   very poll.
 //! * **Nothing leaks.** Whatever is dropped, panics or fails, the key is free within one round trip,
-//!   or at the end of its lease if the store cannot be reached.
+//!   about a second after a request that got no answer, or at the end of its lease if the store
+//!   cannot be reached.
 //! * **Unknown is not held.** A request that got no answer gives no permission, and what it may have
 //!   done is undone.
 //! * **A guard touches its own hold only.** Every acquisition has an owner token of its own, from
@@ -48,10 +50,11 @@
 //! A lease cannot stop what is already on its way. A process that is paused in the middle of a poll
 //! finishes that poll when it goes on, even if somebody else has the lock by then; so does a task
 //! that the body has spawned. Where a late write does real damage, the resource has to refuse it:
-//! send [`LockGuard::fencing_token`] along with each access, and let the resource turn away a token
+//! send [`LockGuard::fencing_token`] along with every write, and every read that a write depends on, and let the resource turn away a token
 //! that is lower than one which it has seen. And a lock is as safe as its server: Redis may forget
 //! keys when it fails over to a replica or restarts without persistence, and its expiry follows its
-//! wall clock.
+//! wall clock. A body that never ends holds its lock for as long as the process lives, because
+//! renewals come from another thread: [`Lock::max_hold`] is against that.
 //!
 //! # What it costs
 //!

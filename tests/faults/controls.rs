@@ -59,79 +59,79 @@ macro_rules! controls {
 }
 
 controls! {
-    row_1: "processes::the_lock_of_a_killed_process_is_taken_over_at_the_end_of_its_lease"
+    processes_without_only_if_free: "processes::the_lock_of_a_killed_process_is_taken_over_at_the_end_of_its_lease"
         without "only-if-free" seeing "it was killed while it held the lock";
-    row_2_polls: "processes::a_process_that_was_frozen_past_its_lease_does_nothing_more"
+    processes_without_check_before_poll: "processes::a_process_that_was_frozen_past_its_lease_does_nothing_more"
         without "check-before-poll" seeing "at once: Elapsed";
-    row_2_release: "processes::a_process_that_was_frozen_past_its_lease_does_nothing_more"
+    processes_without_owner_releases: "processes::a_process_that_was_frozen_past_its_lease_does_nothing_more"
         without "owner-releases" seeing "guard.is_held()";
-    row_3: "processes::a_process_that_was_frozen_for_less_than_its_lease_goes_on"
+    processes_without_renewal: "processes::a_process_that_was_frozen_for_less_than_its_lease_goes_on"
         without "renewal" seeing "left == right";
-    row_4: "bodies::a_body_that_blocks_its_thread_for_three_leases_loses_no_lock"
+    bodies_without_keeper_thread: "bodies::a_body_that_blocks_its_thread_for_three_leases_loses_no_lock"
         without "keeper-thread" seeing "left == right";
-    row_5: "server::a_server_that_died_and_forgot_ends_the_hold" without "gone-stays-gone" seeing "by its next renewal";
-    row_5_token: "server::a_server_that_died_and_forgot_ends_the_hold" without "fence-above-clock" seeing "1 after 1";
-    row_6: "server::a_server_that_died_and_kept_its_data_keeps_the_hold" without "renewal-retry" seeing "reason: RenewalFailed";
-    row_7: "server::a_server_out_of_reach_ends_the_hold_at_its_deadline"
+    server_without_gone_stays_gone: "server::a_server_that_died_and_forgot_ends_the_hold" without "gone-stays-gone" seeing "by its next renewal";
+    server_without_fence_above_clock: "server::a_server_that_died_and_forgot_ends_the_hold" without "fence-above-clock" seeing "1 after 1";
+    server_without_renewal_retry: "server::a_server_that_died_and_kept_its_data_keeps_the_hold" without "renewal-retry" seeing "reason: RenewalFailed";
+    server_without_check_before_poll: "server::a_server_out_of_reach_ends_the_hold_at_its_deadline"
         without "check-before-poll" seeing "at its deadline";
-    row_7_errors: "server::a_server_out_of_reach_ends_the_hold_at_its_deadline"
+    server_without_unknown_is_not_held: "server::a_server_out_of_reach_ends_the_hold_at_its_deadline"
         without "unknown-is-not-held" seeing "nobody can know whether it is busy";
-    row_15: "server::an_answer_that_comes_after_the_lease_is_no_grant"
+    server_without_deadline_from_sending: "server::an_answer_that_comes_after_the_lease_is_no_grant"
         without "deadline-from-sending" seeing "it had expired by then";
-    row_16_ahead: "server::a_server_whose_clock_jumps_ahead_gives_the_lock_away_and_the_holder_is_told"
+    server_without_gone_stays_gone_2: "server::a_server_whose_clock_jumps_ahead_gives_the_lock_away_and_the_holder_is_told"
         without "gone-stays-gone" seeing "by its next renewal";
-    row_16_back: "server::a_server_whose_clock_is_set_back_makes_nobody_wait_and_its_tokens_rise"
+    server_without_fence_above_last: "server::a_server_whose_clock_is_set_back_makes_nobody_wait_and_its_tokens_rise"
         without "fence-above-last" seeing " after ";
-    row_18: "requests::an_acquire_whose_answer_was_lost_does_not_wait_for_itself" without "one-token" seeing "it was its own";
-    row_18_cut: "requests::a_request_that_was_cut_in_the_middle_is_made_again"
+    requests_without_one_token: "requests::an_acquire_whose_answer_was_lost_does_not_wait_for_itself" without "one-token" seeing "it was its own";
+    requests_without_release_goes_on: "requests::a_request_that_was_cut_in_the_middle_is_made_again"
         without "release-goes-on" seeing "EVALSHA";
-    row_18_late: "requests::a_try_that_arrives_late_shortens_nothing"
+    requests_without_tries_shorten_nothing: "requests::a_try_that_arrives_late_shortens_nothing"
         without "tries-shorten-nothing" seeing " after 5";
-    row_19: "requests::a_request_that_arrives_after_its_caller_gave_up_is_undone" without "undo" seeing "left for 5";
-    row_19_late: "requests::a_request_that_arrives_very_late_ends_with_its_lease" without "expiry" seeing "it expires";
-    row_20_memory: "cancellation::on_the_memory_store_nothing_is_left_wherever_a_call_is_dropped"
+    requests_without_undo: "requests::a_request_that_arrives_after_its_caller_gave_up_is_undone" without "undo" seeing "left for 5";
+    requests_without_expiry: "requests::a_request_that_arrives_very_late_ends_with_its_lease" without "expiry" seeing "it expires";
+    cancellation_without_release_on_drop: "cancellation::on_the_memory_store_nothing_is_left_wherever_a_call_is_dropped"
         without "release-on-drop" seeing "the key is left";
-    row_20_live: "cancellation::on_a_live_server_nothing_is_left_wherever_a_call_is_dropped"
+    cancellation_without_undo: "cancellation::on_a_live_server_nothing_is_left_wherever_a_call_is_dropped"
         without "undo" seeing "the key is left";
-    row_20_live_guards: "cancellation::on_a_live_server_nothing_is_left_wherever_a_call_is_dropped"
+    cancellation_without_release_on_drop_2: "cancellation::on_a_live_server_nothing_is_left_wherever_a_call_is_dropped"
         without "release-on-drop" seeing "the key is left";
-    row_20_slow: "cancellation::on_a_slow_server_nothing_is_left_wherever_a_call_is_dropped"
+    cancellation_without_undo_2: "cancellation::on_a_slow_server_nothing_is_left_wherever_a_call_is_dropped"
         without "undo" seeing "the key is left";
-    row_20_deaf: "cancellation::on_a_server_whose_answers_are_lost_nothing_is_left_wherever_a_call_is_dropped"
+    cancellation_without_undo_3: "cancellation::on_a_server_whose_answers_are_lost_nothing_is_left_wherever_a_call_is_dropped"
         without "undo" seeing "the key is left";
-    row_20_cut: "cancellation::on_a_server_that_never_answers_nothing_is_left_after_a_lease"
+    cancellation_without_expiry: "cancellation::on_a_server_that_never_answers_nothing_is_left_after_a_lease"
         without "expiry" seeing "the key is left";
-    row_21: "bodies::however_a_body_ends_its_key_is_free_at_once" without "release-on-drop" seeing "Panic: still there";
-    row_21_exit: "processes::the_lock_of_a_process_that_ended_expires_with_its_lease"
+    bodies_without_release_on_drop: "bodies::however_a_body_ends_its_key_is_free_at_once" without "release-on-drop" seeing "Panic: still there";
+    processes_without_expiry: "processes::the_lock_of_a_process_that_ended_expires_with_its_lease"
         without "expiry" seeing "it expires";
-    row_22: "renewals::nothing_is_renewed_once_its_release_has_begun" without "release-ends-renewal" seeing "renewals after the release";
-    row_22_successor: "renewals::a_renewal_that_arrives_after_the_release_extends_no_successor"
+    renewals_without_release_ends_renewal: "renewals::nothing_is_renewed_once_its_release_has_begun" without "release-ends-renewal" seeing "renewals after the release";
+    renewals_without_owner_renews: "renewals::a_renewal_that_arrives_after_the_release_extends_no_successor"
         without "owner-renews" seeing " after ";
-    row_22_gone: "renewals::a_renewal_that_arrives_after_the_release_makes_no_lock"
+    renewals_without_gone_stays_gone: "renewals::a_renewal_that_arrives_after_the_release_makes_no_lock"
         without "gone-stays-gone" seeing "there is no such key";
-    row_22_many: "renewals::a_thousand_releases_that_meet_their_renewals_leave_no_key"
+    renewals_without_release_on_drop: "renewals::a_thousand_releases_that_meet_their_renewals_leave_no_key"
         without "release-on-drop" seeing "left after";
-    row_22_kept: "renewals::a_renewal_that_arrives_after_the_release_of_a_key_that_stays_does_not_extend_it"
+    renewals_without_kept_under_another_name: "renewals::a_renewal_that_arrives_after_the_release_of_a_key_that_stays_does_not_extend_it"
         without "kept-under-another-name" seeing " after ";
-    row_23: "renewals::a_renewal_that_fails_once_or_twice_loses_nothing_and_is_logged"
+    renewals_without_renewal_retry: "renewals::a_renewal_that_fails_once_or_twice_loses_nothing_and_is_logged"
         without "renewal-retry" seeing "it is tried again";
-    row_24: "replies::scripts_that_are_forgotten_all_the_time_cost_no_error" without "script-by-text" seeing "left == right";
-    row_24_exclusion: "replies::connections_that_are_killed_all_the_time_cost_no_error"
+    replies_without_script_by_text: "replies::scripts_that_are_forgotten_all_the_time_cost_no_error" without "script-by-text" seeing "left == right";
+    replies_without_only_if_free: "replies::connections_that_are_killed_all_the_time_cost_no_error"
         without "only-if-free" seeing "two holders of";
-    row_25: "replies::a_server_that_denies_is_not_asked_again" without "kinds-of-errors" seeing "Err(LockError::Denied";
-    row_25_refusals: "replies::a_server_that_refuses_is_unavailable_says_why_and_is_waited_for"
+    replies_without_kinds_of_errors: "replies::a_server_that_denies_is_not_asked_again" without "kinds-of-errors" seeing "Err(LockError::Denied";
+    replies_without_unavailable_is_not_busy: "replies::a_server_that_refuses_is_unavailable_says_why_and_is_waited_for"
         without "unavailable-is-not-busy" seeing "Ok(())";
-    row_25_loading: "server::a_server_that_is_still_loading_is_unavailable_and_waited_for"
+    server_without_unavailable_is_not_busy: "server::a_server_that_is_still_loading_is_unavailable_and_waited_for"
         without "unavailable-is-not-busy" seeing "Err(Busy";
-    row_25_full: "replies::a_server_that_is_full_is_unavailable_and_waited_for"
+    replies_without_unavailable_is_not_busy_2: "replies::a_server_that_is_full_is_unavailable_and_waited_for"
         without "unavailable-is-not-busy" seeing "Err(Busy";
-    row_27: "wake_ups::a_key_that_is_deleted_without_a_word_is_found_free_by_the_safety_poll"
+    wake_ups_without_safety_poll: "wake_ups::a_key_that_is_deleted_without_a_word_is_found_free_by_the_safety_poll"
         without "safety-poll" seeing "it becomes free: Busy";
-    row_27_expiry: "wake_ups::a_key_that_expires_is_found_free_at_that_moment" without "safety-poll" seeing "it becomes free: Busy";
-    row_27_reconnection: "wake_ups::a_release_that_falls_into_a_reconnection_is_noticed"
+    wake_ups_without_safety_poll_2: "wake_ups::a_key_that_expires_is_found_free_at_that_moment" without "safety-poll" seeing "it becomes free: Busy";
+    wake_ups_without_safety_poll_and_reconnect_wakes: "wake_ups::a_release_that_falls_into_a_reconnection_is_noticed"
         without "safety-poll+reconnect-wakes" seeing "it becomes free: Busy";
-    row_29: "secrets::no_password_is_shown_in_errors_debug_or_log" without "secrets-stay-in" seeing "c4nary@";
-    row_31: "foreign::a_foreign_value_is_a_busy_lock_and_never_touched" without "only-if-free" seeing "is_held: true";
-    row_31_type: "foreign::a_value_of_another_type_is_never_touched" without "only-if-free" seeing "Ok(())";
-    row_31_expiry: "foreign::a_key_without_expiry_is_waited_for_and_named" without "only-if-free" seeing "is_held: true";
+    secrets_without_secrets_stay_in: "secrets::no_password_is_shown_in_errors_debug_or_log" without "secrets-stay-in" seeing "c4nary@";
+    foreign_without_only_if_free: "foreign::a_foreign_value_is_a_busy_lock_and_never_touched" without "only-if-free" seeing "is_held: true";
+    foreign_without_only_if_free_2: "foreign::a_value_of_another_type_is_never_touched" without "only-if-free" seeing "Ok(())";
+    foreign_without_only_if_free_3: "foreign::a_key_without_expiry_is_waited_for_and_named" without "only-if-free" seeing "is_held: true";
 }

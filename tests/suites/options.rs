@@ -133,6 +133,9 @@ async fn on_lost_aborts_or_continues() {
     async fn continues() -> Result<LostReason, LockError> {
         let reason = guard.lost().await;
         assert!(!guard.is_held());
+        // What would share the hold is lost as well, and does not begin anew.
+        let nested = lock_runtime::global()?.lock("b").run(async {}).await;
+        assert!(matches!(nested, Err(LockError::Lost { .. })), "{nested:?}");
         tokio::time::sleep(LEASE / 2).await;
         REACHED.fetch_add(10, Ordering::SeqCst);
         Ok(reason)

@@ -91,7 +91,8 @@ impl IntoResponse for ApiError {
                 StatusCode::CONFLICT
             }
             ShopError::Lock(LockError::InvalidKey { .. }) => StatusCode::BAD_REQUEST,
-            // Nothing was done, or it was stopped half-way; another try may help.
+            // Nothing was done, or it was stopped half-way. Another try may help: an order that is paid
+            // for is not paid again, but stock that was taken for one that was not is not put back.
             ShopError::Lock(_) | ShopError::Shelf(_) => StatusCode::SERVICE_UNAVAILABLE,
             ShopError::Garbled(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
