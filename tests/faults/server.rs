@@ -145,6 +145,7 @@ async fn an_answer_that_comes_after_the_lease_is_no_grant() {
     assert!(until(LEASE * 4, || !scene.server.exists("k")).await.is_some());
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_server_whose_clock_jumps_ahead_gives_the_lock_away_and_the_holder_is_told() {
     let scene = Scene::on(RedisServer::with_own_clock(&[])).await;
@@ -161,6 +162,7 @@ async fn a_server_whose_clock_jumps_ahead_gives_the_lock_away_and_the_holder_is_
     scene.assert_history(Expected::THE_LEAST);
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_server_whose_clock_is_set_back_makes_nobody_wait_and_its_tokens_rise() {
     let scene = Scene::on(RedisServer::with_own_clock(&[])).await;

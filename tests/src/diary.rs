@@ -17,7 +17,13 @@ use crate::History;
 /// Nanoseconds on the clock of the deadlines.
 #[must_use]
 pub fn boot_nanos() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
+    #[cfg(target_os = "linux")]
+    const CLOCK: ClockId = ClockId::Boottime;
+    // Which counts the time of suspend there.
+    #[cfg(not(target_os = "linux"))]
+    const CLOCK: ClockId = ClockId::Monotonic;
+
+    let now = clock_gettime(CLOCK);
     let whole = u64::try_from(now.tv_sec).expect("after boot") * 1_000_000_000;
     whole + u64::try_from(now.tv_nsec).expect("a fraction")
 }
