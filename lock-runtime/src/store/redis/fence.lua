@@ -3,10 +3,9 @@
 -- KEYS[1] the lock   KEYS[2] the highest token of its slot   ARGV[1] owner token
 -- Replies: a string, the fencing token; 0, the lock is gone; -1, it is somebody else's; -2, what is kept under
 -- KEYS[2] is no fencing token.
-local owner = redis.pcall('get', KEYS[1])
--- Of another type it is not ours; any other error means that nobody knows.
-if type(owner) == 'table' and owner.err and not owner.err:find('WRONGTYPE', 1, true) then
-  return owner
+local owner, unknown = read(KEYS[1])
+if unknown then
+  return unknown
 end
 if not owner then
   return 0
@@ -16,9 +15,10 @@ if owner ~= ARGV[1] then
 end
 local time = redis.call('time')
 local fence = time[1] * 1000000 + time[2]
-local last = redis.pcall('get', KEYS[2])
-if type(last) == 'table' and not last.err:find('WRONGTYPE', 1, true) then
-  return last
+local last
+last, unknown = read(KEYS[2])
+if unknown then
+  return unknown
 end
 if last then
   last = type(last) == 'string' and last:match('^%d+$') and tonumber(last)

@@ -2,10 +2,9 @@
 -- KEYS[1] the lock   ARGV[1] owner token   ARGV[2] wake-up channel
 -- ARGV[3] for how many ms it is to stay taken all the same: then it expires by itself
 -- Replies: 0, it is gone; -1, it is somebody else's and was left alone; else 1 + the number of processes told.
-local owner = redis.pcall('get', KEYS[1])
--- Of another type it is not ours; any other error means that nobody knows.
-if type(owner) == 'table' and owner.err and not owner.err:find('WRONGTYPE', 1, true) then
-  return owner
+local owner, unknown = read(KEYS[1])
+if unknown then
+  return unknown
 end
 if not owner then
   return 0

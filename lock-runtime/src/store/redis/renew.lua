@@ -4,10 +4,9 @@
 -- Replies: for each lock 1, extended; 0, it is gone; -1, it is somebody else's.
 local replies = {}
 for i, key in ipairs(KEYS) do
-  local owner = redis.pcall('get', key)
-  -- Of another type it is not ours; any other error means that nobody knows.
-  if type(owner) == 'table' and owner.err and not owner.err:find('WRONGTYPE', 1, true) then
-    return owner
+  local owner, unknown = read(key)
+  if unknown then
+    return unknown
   end
   if not owner then
     replies[i] = 0

@@ -1,4 +1,4 @@
-//! The scripts, and calling them.
+//! The scripts, and calling them. What several of them do first, `read.lua`, stands before each.
 
 use std::sync::LazyLock;
 
@@ -15,18 +15,18 @@ pub(super) struct Script {
 }
 
 macro_rules! script {
-    ($name:ident, $file:literal) => {
+    ($name:ident, $($file:literal),+) => {
         pub(super) static $name: Script = Script {
-            text: LazyLock::new(|| protected(include_str!($file))),
+            text: LazyLock::new(|| protected(concat!($(include_str!($file)),+))),
             hash: LazyLock::new(|| Hashed::new(*$name.text).get_hash().to_owned()),
         };
     };
 }
 
 script!(ACQUIRE, "acquire.lua");
-script!(RENEW, "renew.lua");
-script!(RELEASE, "release.lua");
-script!(FENCE, "fence.lua");
+script!(RENEW, "read.lua", "renew.lua");
+script!(RELEASE, "read.lua", "release.lua");
+script!(FENCE, "read.lua", "fence.lua");
 
 /// Gives the server the text of all scripts.
 pub(super) fn load_all() -> Pipeline {
