@@ -277,8 +277,6 @@ impl LockStore for RedisStore {
         let on_message = subscriber::on_message(&self.wake_ups);
         let endpoint = Arc::clone(&self.endpoint);
         let link = Link::new(endpoint, keeper.clone(), self.response_timeout, Some(on_message));
-        // Takes milliseconds, which whoever asks for the first fencing token would spend under its lock.
-        keeper.spawn_blocking(slot::prepare);
         if self.keeper.set(link.clone()).is_ok() {
             let wake_ups = Arc::clone(&self.wake_ups);
             keeper.spawn(subscriber::run(link, wake_ups, self.response_timeout));
