@@ -222,19 +222,23 @@ mod tests {
         assert!(matches!(acquire(&store, &other).await, Ok(Attempt::Busy(_))));
     }
 
+    /// Undoes a request that arrives while that is under way, and sees to it that the key is free.
+    async fn undo_against_a_late_try(store: &FaultyStore, token: &Token) {
+        let (undo, releaser) = (release(token, Cause::Unanswered(None)), Releaser::default());
+        let late = async {
+            tokio::task::yield_now().await;
+            acquire(store, token).await.expect("free");
+        };
+        tokio::join!(undo.carry_out(store, &releaser), late);
+        let other = Token::random().expect("random");
+        assert_eq!(acquire(store, &other).await, Ok(Attempt::Granted));
+    }
+
     #[tokio::test]
     async fn an_undo_catches_what_arrives_after_it() {
         let (store, token) =
             (FaultyStore::new(MemoryStore::new()), Token::random().expect("random"));
-        let undo = release(&token, Cause::Unanswered(None));
-        let late = async {
-            tokio::task::yield_now().await;
-            acquire(&store, &token).await.expect("free");
-        };
-        let releaser = Releaser::default();
-        tokio::join!(undo.carry_out(&store, &releaser), late);
-        let other = Token::random().expect("random");
-        assert_eq!(acquire(&store, &other).await, Ok(Attempt::Granted));
+        undo_against_a_late_try(&store, &token).await;
     }
 
     #[tokio::test]
@@ -242,15 +246,7 @@ mod tests {
         let (store, token) =
             (FaultyStore::new(MemoryStore::new()), Token::random().expect("random"));
         acquire(&store, &token).await.expect("free");
-        let undo = release(&token, Cause::Unanswered(None));
-        let late = async {
-            tokio::task::yield_now().await;
-            acquire(&store, &token).await.expect("free");
-        };
-        let releaser = Releaser::default();
-        tokio::join!(undo.carry_out(&store, &releaser), late);
-        let other = Token::random().expect("random");
-        assert_eq!(acquire(&store, &other).await, Ok(Attempt::Granted));
+        undo_against_a_late_try(&store, &token).await;
     }
 
     #[tokio::test]
