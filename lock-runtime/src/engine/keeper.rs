@@ -106,11 +106,11 @@ impl Keeper {
 
     /// Releases something in the background. Never blocks, on any thread.
     pub(crate) fn release(&self, release: Release) {
-        // Without the thread it is left to expire, and whoever queues behind it hears of the failure.
-        if self.failure().is_some() {
-            return;
-        }
         self.shared.releaser.push(release);
+        // Looked at behind the push, so that a thread which fails meanwhile leaves nothing queued.
+        if self.failure().is_some() {
+            self.shared.leave_to_expire();
+        }
         self.shared.wake.notify_one();
     }
 
@@ -310,7 +310,11 @@ impl Shared {
         for lease in self.watchdog.held() {
             self.lose(&lease, LostReason::RenewalFailed);
         }
-        // They end with their leases; whoever waits behind them hears of the failure.
+        self.leave_to_expire();
+    }
+
+    /// What is queued ends with its lease; whoever waits behind it hears of the failure.
+    fn leave_to_expire(&self) {
         for release in self.releaser.take() {
             drop(release);
             self.releaser.done();
