@@ -345,7 +345,7 @@ impl LockClientBuilder {
 
 fn start(config: Config, store: Arc<dyn LockStore>) -> Result<LockClient, LockError> {
     let engine = Engine::start(config, store);
-    engine.can_start()?;
+    engine.is_kept(None)?;
     Ok(LockClient { engine })
 }
 

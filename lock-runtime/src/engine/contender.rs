@@ -18,6 +18,7 @@ use tokio::runtime;
 
 use super::Engine;
 use super::backoff::Backoff;
+use super::budget::Budget;
 use super::gate::{Entry, News, Pass};
 use super::lease::{Lease, Terms};
 use super::releaser::{Cause, Release};
@@ -25,7 +26,7 @@ use crate::clock::BootInstant;
 use crate::error::{Holder, LockError};
 use crate::protection::Protection;
 use crate::store::{Attempt, Claim, Left, LockStore, StoreError, Subscription, Token};
-use crate::sync::time::{self, Instant};
+use crate::sync::time;
 use crate::wait::{LONGEST_WAIT, Wait};
 
 /// The longest sleep of a contender: what a lost wake-up costs at the most.
@@ -68,7 +69,7 @@ pub(crate) async fn acquire(
         Entry::Closed => return Err(LockError::ShutDown),
         Entry::Queued(_) if budget.is_once() => {
             let news = engine.gates().news(&request.key);
-            return Err(budget.spent(engine, &request.key, news));
+            return Err(spent(&budget, engine, &request.key, news));
         }
         Entry::Queued(mut ticket) => {
             let turn = budget.limit(ticket.turn()).await;
@@ -77,7 +78,7 @@ pub(crate) async fn acquire(
                 Some(Some(pass)) if !budget.is_over() => (pass, Some(news)),
                 Some(None) => return Err(LockError::ShutDown),
                 // With a pass, but without time to use it.
-                Some(Some(_)) | None => return Err(budget.spent(engine, &request.key, news)),
+                Some(Some(_)) | None => return Err(spent(&budget, engine, &request.key, news)),
             }
         }
     };
@@ -133,7 +134,8 @@ impl Contender<'_> {
             wake_ups.was_live = wake_ups.is_live();
             let pause = sleep_beside_holder(left).saturating_sub(BootInstant::now().since(at));
             if !self.sleep(&budget, &mut wake_ups, pause).await {
-                return Err(budget.spent(
+                return Err(spent(
+                    &budget,
                     self.engine,
                     &self.request.key,
                     News::Elsewhere(left, at),
@@ -188,7 +190,7 @@ impl Contender<'_> {
                     // A try that our own wait cut short takes nothing from a recent answer.
                     let cut_short = within < response_timeout;
                     let recent =
-                        answered >= budget.began && now.since(answered) <= response_timeout;
+                        answered >= budget.began() && now.since(answered) <= response_timeout;
                     if !cut_short || !recent {
                         known = Some(News::Trouble(cause));
                     }
@@ -204,7 +206,7 @@ impl Contender<'_> {
             }
             if budget.is_once() || !self.sleep(&budget, &mut wake_ups, pause).await {
                 let news = known.unwrap_or(News::Asking(BootInstant::PAST));
-                return Err(budget.spent(self.engine, &self.request.key, news));
+                return Err(spent(&budget, self.engine, &self.request.key, news));
             }
             self.engine.admit(&self.request.key)?;
         }
@@ -331,81 +333,29 @@ impl WakeUps {
     }
 }
 
-/// How long the caller will wait, all in all.
-#[derive(Debug)]
-struct Budget {
-    /// On the clock of the deadlines.
-    began: BootInstant,
-    started: Instant,
-    /// `None`: for ever.
-    end: Option<Instant>,
-    once: bool,
-}
-
-impl Budget {
-    fn new(wait: Wait) -> Self {
-        let started = Instant::now();
-        let end = wait.bound().and_then(|bound| started.checked_add(bound));
-        Self { began: BootInstant::now(), started, end, once: wait.is_once() }
-    }
-
-    fn is_once(&self) -> bool {
-        self.once
-    }
-
-    fn waited(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    fn is_over(&self) -> bool {
-        self.end.is_some_and(|end| Instant::now() >= end)
-    }
-
-    /// How long one request may take. Who will not wait at all still gives the store the time
-    /// for one answer.
-    fn for_one_try(&self, response_timeout: Duration) -> Duration {
-        match self.end {
-            Some(end) if !self.once => {
-                response_timeout.min(end.saturating_duration_since(Instant::now()))
-            }
-            _ => response_timeout,
+/// The error of one who has waited long enough.
+fn spent(budget: &Budget, engine: &Engine, key: &str, news: News) -> LockError {
+    let (key, waited) = (key.to_owned(), budget.waited());
+    let holder = match news {
+        News::Here => Holder::ThisProcess,
+        News::Elsewhere(Left::Time(left), at) => {
+            Holder::Elsewhere(Some(left.saturating_sub(BootInstant::now().since(at))))
         }
-    }
-
-    /// The future's output, or `None` if the wait is over first.
-    async fn limit<F: Future>(&self, future: F) -> Option<F::Output> {
-        match self.end {
-            Some(end) => time::timeout_at(end, future).await.ok(),
-            None => Some(future.await),
-        }
-    }
-
-    /// The error of one who has waited long enough.
-    fn spent(&self, engine: &Engine, key: &str, news: News) -> LockError {
-        let (key, waited) = (key.to_owned(), self.waited());
-        let holder = match news {
-            News::Here => Holder::ThisProcess,
-            News::Elsewhere(Left::Time(left), at) => {
-                Holder::Elsewhere(Some(left.saturating_sub(BootInstant::now().since(at))))
-            }
-            News::Elsewhere(Left::Unknown, _) => Holder::Elsewhere(None),
-            News::Elsewhere(Left::Forever, _) => Holder::NoExpiry,
-            News::Asking(since) => {
-                let asking = BootInstant::now().since(since);
-                if asking < engine.config().response_timeout / 4 {
-                    Holder::ThisProcess
-                } else {
-                    let cause = "the store has not answered yet".to_owned();
-                    return LockError::Unavailable { key: Some(key), waited, cause };
-                }
-            }
-            News::Trouble(_) if !Protection::UnavailableIsNotBusy.is_on() => {
-                Holder::Elsewhere(None)
-            }
-            News::Trouble(cause) => {
+        News::Elsewhere(Left::Unknown, _) => Holder::Elsewhere(None),
+        News::Elsewhere(Left::Forever, _) => Holder::NoExpiry,
+        News::Asking(since) => {
+            let asking = BootInstant::now().since(since);
+            if asking < engine.config().response_timeout / 4 {
+                Holder::ThisProcess
+            } else {
+                let cause = "the store has not answered yet".to_owned();
                 return LockError::Unavailable { key: Some(key), waited, cause };
             }
-        };
-        LockError::Busy { key, waited, holder }
-    }
+        }
+        News::Trouble(_) if !Protection::UnavailableIsNotBusy.is_on() => Holder::Elsewhere(None),
+        News::Trouble(cause) => {
+            return LockError::Unavailable { key: Some(key), waited, cause };
+        }
+    };
+    LockError::Busy { key, waited, holder }
 }

@@ -14,57 +14,40 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::backoff::Backoff;
+use super::budget::Budget;
 use super::contender::PAUSES;
 use super::lease::Lease;
-use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::store::{Fenced, StoreError};
-use crate::sync::time::{self, Instant};
+use crate::sync::time;
+use crate::wait::Wait;
 
 impl Engine {
     /// The fencing token of a hold. Dropping the future loses nothing.
     pub(crate) async fn fencing_token(&self, lease: &Arc<Lease>) -> Result<u64, LockError> {
         // Who will not wait for a lock still gives the store the time for one answer.
-        let wait = self.config.wait.bound();
-        let patience = wait.map(|wait| wait.max(self.config.response_timeout));
-        let started = BootInstant::now();
-        let end = patience.map(|patience| started.after(patience));
+        let budget = Budget::new(match self.config.wait {
+            Wait::For(wait) => Wait::For(wait.max(self.config.response_timeout)),
+            Wait::Forever => Wait::Forever,
+        });
         // Several may ask, and then one does for all of them; each for no longer than it will wait.
-        let asking = lease.fence.get_or_try_init(|| self.ask_for_fence(lease, started, end));
-        let fence = match patience.and_then(|patience| Instant::now().checked_add(patience)) {
-            None => asking.await?,
-            Some(end) => match time::timeout_at(end, asking).await {
-                Ok(fence) => fence?,
-                Err(_) => {
-                    return Err(LockError::Unavailable {
-                        key: Some(lease.key().to_owned()),
-                        waited: BootInstant::now().since(started),
-                        cause: "the store has given no fencing token yet".into(),
-                    });
-                }
-            },
+        let asking = lease.fence.get_or_try_init(|| self.ask_for_fence(lease, &budget));
+        let Some(fence) = budget.limit(asking).await else {
+            let cause = "the store has given no fencing token yet".into();
+            return Err(unavailable(lease, &budget, cause));
         };
+        let fence = fence?;
         lease.loss().map_or(Ok(*fence), Err)
     }
 
-    async fn ask_for_fence(
-        &self,
-        lease: &Arc<Lease>,
-        started: BootInstant,
-        end: Option<BootInstant>,
-    ) -> Result<u64, LockError> {
+    async fn ask_for_fence(&self, lease: &Arc<Lease>, budget: &Budget) -> Result<u64, LockError> {
         tokio::select! {
-            fence = self.ask_while_held(lease, started, end) => fence,
+            fence = self.ask_while_held(lease, budget) => fence,
             reason = lease.lost() => Err(lease.lost_to(reason)),
         }
     }
 
-    async fn ask_while_held(
-        &self,
-        lease: &Arc<Lease>,
-        started: BootInstant,
-        end: Option<BootInstant>,
-    ) -> Result<u64, LockError> {
+    async fn ask_while_held(&self, lease: &Arc<Lease>, budget: &Budget) -> Result<u64, LockError> {
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         loop {
             if let Some(lost) = lease.loss() {
@@ -80,10 +63,8 @@ impl Engine {
                 }
                 Err(StoreError::Refused(cause) | StoreError::Unknown(cause)) => {
                     let pause = backoff.pause();
-                    let now = BootInstant::now();
-                    if end.is_some_and(|end| now.after(pause) >= end) {
-                        let (key, waited) = (Some(lease.key().to_owned()), now.since(started));
-                        return Err(LockError::Unavailable { key, waited, cause });
+                    if budget.ends_within(pause) {
+                        return Err(unavailable(lease, budget, cause));
                     }
                     time::sleep(pause).await;
                     continue;
@@ -93,4 +74,8 @@ impl Engine {
             return Err(lease.lost_to(lost));
         }
     }
+}
+
+fn unavailable(lease: &Lease, budget: &Budget, cause: String) -> LockError {
+    LockError::Unavailable { key: Some(lease.key().to_owned()), waited: budget.waited(), cause }
 }

@@ -192,12 +192,8 @@ impl Lease {
         if self.is_valid(BootInstant::now()) {
             return None;
         }
-        let phase = self.state().phase;
-        Some(match phase {
-            Phase::Lost { reason, held_for } => self.lost_after(reason, held_for),
-            // Not asked by anybody who has released: they have no guard any more.
-            Phase::Held | Phase::Released => self.lost_to(self.overdue()),
-        })
+        // Not asked by anybody who has released: they have no guard any more.
+        Some(self.ended_by().unwrap_or_else(|| self.lost_to(self.overdue())))
     }
 
     /// The loss that has ended this hold; `None` while nobody has noticed any, and if it was released.

@@ -5,6 +5,7 @@
 //! that nobody awaits ([`releaser`]).
 
 mod backoff;
+mod budget;
 pub(crate) mod contender;
 mod fencing;
 mod gate;
@@ -121,11 +122,11 @@ impl Engine {
         }
     }
 
-    /// Whether the keeper thread runs.
-    pub(crate) fn can_start(&self) -> Result<(), LockError> {
+    /// Whether the keeper thread runs; asked for a key, or before there is any.
+    pub(crate) fn is_kept(&self, key: Option<&str>) -> Result<(), LockError> {
         self.keeper.failure().map_or(Ok(()), |failure| {
-            let (waited, cause) = (Duration::ZERO, failure.to_owned());
-            Err(LockError::Unavailable { key: None, waited, cause })
+            let (key, waited) = (key.map(ToOwned::to_owned), Duration::ZERO);
+            Err(LockError::Unavailable { key, waited, cause: failure.to_owned() })
         })
     }
 
@@ -134,14 +135,7 @@ impl Engine {
         if self.closed.load(Ordering::Acquire) {
             return Err(LockError::ShutDown);
         }
-        match self.keeper.failure() {
-            None => Ok(()),
-            Some(failure) => Err(LockError::Unavailable {
-                key: Some(key.to_owned()),
-                waited: Duration::ZERO,
-                cause: failure.to_owned(),
-            }),
-        }
+        self.is_kept(Some(key))
     }
 
     /// One holder of `lease` is done; the last one frees the key. One round trip.

@@ -1,0 +1,67 @@
+//! How long one call may take, with everything that it waits for.
+
+use std::time::Duration;
+
+use crate::clock::BootInstant;
+use crate::sync::time::{self, Instant};
+use crate::wait::Wait;
+
+/// How long a caller will wait, all in all.
+#[derive(Debug)]
+pub(super) struct Budget {
+    /// On the clock of the deadlines, and on that of the timers.
+    began: BootInstant,
+    started: Instant,
+    /// `None`: for ever.
+    end: Option<Instant>,
+    once: bool,
+}
+
+impl Budget {
+    pub(super) fn new(wait: Wait) -> Self {
+        let started = Instant::now();
+        let end = wait.bound().and_then(|bound| started.checked_add(bound));
+        Self { began: BootInstant::now(), started, end, once: wait.is_once() }
+    }
+
+    /// When the wait began, on the clock of the deadlines.
+    pub(super) fn began(&self) -> BootInstant {
+        self.began
+    }
+
+    pub(super) fn is_once(&self) -> bool {
+        self.once
+    }
+
+    pub(super) fn waited(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.end.is_some_and(|end| Instant::now() >= end)
+    }
+
+    /// Whether it will be over after a pause.
+    pub(super) fn ends_within(&self, pause: Duration) -> bool {
+        self.end.is_some_and(|end| Instant::now() + pause >= end)
+    }
+
+    /// How long one request may take. Who will not wait at all still gives the store the time
+    /// for one answer.
+    pub(super) fn for_one_try(&self, response_timeout: Duration) -> Duration {
+        match self.end {
+            Some(end) if !self.once => {
+                response_timeout.min(end.saturating_duration_since(Instant::now()))
+            }
+            _ => response_timeout,
+        }
+    }
+
+    /// The future's output, or `None` if the wait is over first.
+    pub(super) async fn limit<F: Future>(&self, future: F) -> Option<F::Output> {
+        match self.end {
+            Some(end) => time::timeout_at(end, future).await.ok(),
+            None => Some(future.await),
+        }
+    }
+}
