@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LockGuard};
 use redis::aio::MultiplexedConnection;
-use redis::{RedisResult, Script};
+use redis::{AsyncConnectionConfig, RedisResult, Script};
 
 use crate::{Diary, What, boot_nanos};
 
@@ -124,7 +124,10 @@ pub struct Register {
 impl Register {
     /// On the server at this URL.
     pub async fn open(url: &str) -> RedisResult<Self> {
-        let server = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+        // A process that was frozen in the middle of a write hears of it when it goes on, however late.
+        let patient = AsyncConnectionConfig::new().set_response_timeout(None);
+        let server = redis::Client::open(url)?;
+        let server = server.get_multiplexed_async_connection_with_config(&patient).await?;
         Ok(Self { server })
     }
 
