@@ -63,8 +63,6 @@ controls! {
         without "only-if-free" seeing "it was killed while it held the lock";
     processes_without_check_before_poll: "processes::a_process_that_was_frozen_past_its_lease_does_nothing_more"
         without "check-before-poll" seeing "at once: Elapsed";
-    processes_without_owner_releases: "processes::a_process_that_was_frozen_past_its_lease_does_nothing_more"
-        without "owner-releases" seeing "guard.is_held()";
     processes_without_renewal: "processes::a_process_that_was_frozen_for_less_than_its_lease_goes_on"
         without "renewal" seeing "left == right";
     bodies_without_keeper_thread: "bodies::a_body_that_blocks_its_thread_for_three_leases_loses_no_lock"
@@ -87,6 +85,8 @@ controls! {
         without "release-goes-on" seeing "EVALSHA";
     requests_without_tries_shorten_nothing: "requests::a_try_that_arrives_late_shortens_nothing"
         without "tries-shorten-nothing" seeing " after 5";
+    requests_without_owner_releases: "requests::a_release_that_arrives_when_a_successor_has_the_key_frees_nothing"
+        without "owner-releases" seeing "it is somebody else's";
     requests_without_undo: "requests::a_request_that_arrives_after_its_caller_gave_up_is_undone" without "undo" seeing "left for 5";
     requests_without_expiry: "requests::a_request_that_arrives_very_late_ends_with_its_lease" without "expiry" seeing "it expires";
     cancellation_without_release_on_drop: "cancellation::on_the_memory_store_nothing_is_left_wherever_a_call_is_dropped"

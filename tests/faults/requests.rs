@@ -91,6 +91,23 @@ async fn a_request_that_arrives_very_late_ends_with_its_lease() {
     client.lock("k").acquire().await.expect("free").release().await.expect("held");
 }
 
+/// Its holder has long been told, and somebody else has the key.
+#[tokio::test]
+async fn a_release_that_arrives_when_a_successor_has_the_key_frees_nothing() {
+    let (server, proxy, client) = behind_proxy().await;
+    let guard = client.lock("k").lease(LEASE).acquire().await.expect("free");
+    proxy.hold("EVALSHA");
+    drop(guard.release().await);
+    // Over another connection it was done by then, or its lease is over.
+    assert!(until(LEASE * 3, || !server.exists("k")).await.is_some(), "it is free");
+    until_at_rest(&client, LEASE * 5).await;
+    server.tell(&["SET", "k", "somebody"]);
+    let released = server.calls("evalsha");
+    proxy.deliver();
+    assert!(until(LEASE, || server.calls("evalsha") > released).await.is_some(), "there it comes");
+    assert!(server.exists("k"), "it is somebody else's");
+}
+
 /// A first and a second try are lost or held up, the third is granted, and the hold made longer. Then
 /// the second one arrives.
 #[tokio::test]
