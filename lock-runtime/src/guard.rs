@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::clock::BootInstant;
-use crate::engine::Engine;
-use crate::engine::lease::Lease;
+use crate::engine::lease::Hold;
+use crate::engine::{Engine, Releasing};
 use crate::error::{LockError, LostReason};
 use crate::eventually::Eventually;
 use crate::protection::Protection;
@@ -37,7 +37,7 @@ use crate::protection::Protection;
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct LockGuard {
     engine: Arc<Engine>,
-    lease: Arc<Lease>,
+    hold: Hold,
     /// Shares the hold of an enclosing body.
     reentrant: bool,
     /// Whether the hold is still this guard's to end.
@@ -48,14 +48,14 @@ pub struct LockGuard {
 pub(crate) type Acquiring = Eventually<'static, Result<LockGuard, Box<LockError>>>;
 
 impl LockGuard {
-    pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, reentrant: bool) -> Self {
-        Self { engine, lease, reentrant, open: AtomicBool::new(true) }
+    pub(crate) fn new(engine: Arc<Engine>, hold: Hold, reentrant: bool) -> Self {
+        Self { engine, hold, reentrant, open: AtomicBool::new(true) }
     }
 
     /// The key as the store knows it, namespace included.
     #[must_use]
     pub fn key(&self) -> &str {
-        self.lease.key()
+        self.hold.key()
     }
 
     /// Whether the lock is held at this moment, as far as this process can know: its deadline has not
@@ -66,7 +66,7 @@ impl LockGuard {
     /// process can be paused at any point.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.lease.is_valid(BootInstant::now())
+        self.hold.is_valid(BootInstant::now())
     }
 
     /// How long the lock is held if it is not renewed; zero once it is lost.
@@ -75,7 +75,7 @@ impl LockGuard {
     /// run at different speeds.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.lease.deadline().since(BootInstant::now())
+        self.hold.deadline().since(BootInstant::now())
     }
 
     /// Resolves when the lock is lost, with the reason; never if it is not.
@@ -98,7 +98,7 @@ impl LockGuard {
     /// # }
     /// ```
     pub async fn lost(&self) -> LostReason {
-        self.lease.lost().await
+        self.hold.lost().await
     }
 
     /// The fencing token of this hold: a number that rises from holder to holder of the key, to be
@@ -144,7 +144,7 @@ impl LockGuard {
     /// # }
     /// ```
     pub async fn fencing_token(&self) -> Result<u64, LockError> {
-        self.engine.fencing_token(&self.lease).await
+        self.engine.fencing_token(&self.hold).await
     }
 
     /// Releases the lock and waits until the store has confirmed it. One round trip; none for a
@@ -158,17 +158,17 @@ impl LockGuard {
     /// [`LockError::Lost`] if the lock had been lost before, [`LockError::Unavailable`] if the store
     /// did not confirm; the release then goes on in the background until the lease is over.
     pub async fn release(self) -> Result<(), LockError> {
-        self.close().await
+        self.close().await.map_err(|error| *error)
     }
 
     /// Releases the lock, once; dropping the guard then does nothing more.
-    pub(crate) async fn close(&self) -> Result<(), LockError> {
+    pub(crate) fn close(&self) -> Releasing<'_> {
         self.open.store(false, Ordering::Relaxed);
-        self.engine.release(&self.lease).await
+        self.engine.release(&self.hold)
     }
 
-    pub(crate) fn lease(&self) -> &Arc<Lease> {
-        &self.lease
+    pub(crate) fn hold(&self) -> &Hold {
+        &self.hold
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -183,7 +183,7 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if *self.open.get_mut() && Protection::ReleaseOnDrop.is_on() {
-            self.engine.release_in_background(&self.lease);
+            self.engine.release_in_background(&self.hold);
         }
     }
 }

@@ -226,24 +226,24 @@ pub(crate) fn hold(engine: &Arc<Engine>, key: &str, options: &Options) -> Acquir
     }
     let (engine, request) = (Arc::clone(engine), Request { key: Arc::from(key), wait, terms });
     Eventually::pending(async move {
-        let lease = contender::acquire(&engine, request).await?;
-        Ok(LockGuard::new(engine, lease, false))
+        let hold = contender::acquire(&engine, request).await?;
+        Ok(LockGuard::new(engine, hold, false))
     })
 }
 
 /// Makes an enclosing hold last for the inner body too, and its key stay for as long as it asks.
 fn share(guard: LockGuard, terms: &Terms, wait: Wait) -> Acquiring {
-    let is_fixed = !terms.renewed && !guard.lease().is_renewed();
+    let is_fixed = !terms.renewed && !guard.hold().is_renewed();
     let longer = Some(terms.term).filter(|term| is_fixed && *term > guard.remaining());
     let min_hold = terms.min_hold;
     if longer.is_none() && min_hold <= guard.remaining() {
         if !min_hold.is_zero() {
-            guard.lease().keep_for(BootInstant::now(), min_hold);
+            guard.hold().keep_for(BootInstant::now(), min_hold);
         }
         return Eventually::ready(Ok(guard));
     }
     Eventually::pending(async move {
-        let extend = guard.engine().extend(guard.lease(), longer, min_hold);
+        let extend = guard.engine().extend(guard.hold(), longer, min_hold);
         let extended = match wait.bound().filter(|bound| !bound.is_zero()) {
             None => extend.await,
             Some(bound) => tokio::time::timeout(bound, extend).await.unwrap_or_else(|_| {

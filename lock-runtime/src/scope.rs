@@ -18,7 +18,7 @@ use std::task::Poll;
 use tokio::task;
 
 use crate::engine::Engine;
-use crate::engine::lease::Lease;
+use crate::engine::lease::Hold;
 use crate::error::LockError;
 use crate::guard::{Acquiring, LockGuard};
 use crate::protection::Protection;
@@ -32,7 +32,7 @@ tokio::task_local! {
 #[derive(Debug)]
 struct Frame {
     engine: Arc<Engine>,
-    lease: Arc<Lease>,
+    hold: Hold,
     /// The task that polls the body just now; its future may move from one to another. What a body
     /// polls need not be part of that task: a `LocalSet` polls tasks that were spawned elsewhere.
     task: Mutex<Option<task::Id>>,
@@ -60,24 +60,21 @@ pub(crate) fn enclosing(engine: &Arc<Engine>, key: &str) -> Result<Option<LockGu
         while let Some(candidate) = frame {
             if candidate.task() == task
                 && Arc::ptr_eq(&candidate.engine, engine)
-                && candidate.lease.key() == key
+                && candidate.hold.key() == key
             {
-                return Some(Arc::clone(&candidate.lease));
+                return Some(candidate.hold.clone());
             }
             frame = candidate.outer.as_ref();
         }
         None
     });
-    let Ok(Some(lease)) = found else { return Ok(None) };
-    if lease.join() {
-        return Ok(Some(LockGuard::new(Arc::clone(engine), lease, true)));
+    let Ok(Some(hold)) = found else { return Ok(None) };
+    if hold.join() {
+        return Ok(Some(LockGuard::new(Arc::clone(engine), hold, true)));
     }
     // It has ended. Released means that a body outlived its own scope, which only a future that
     // was moved out of it can do; it then starts from outside.
-    match lease.loss() {
-        Some(lost) if !lease.is_released() => Err(lost),
-        _ => Ok(None),
-    }
+    hold.was_lost().map_or(Ok(None), Err)
 }
 
 /// What a body does when its lock is lost.
@@ -130,12 +127,12 @@ pub(crate) async fn run<F: Future>(
     // Declared after the guard, so that it is dropped first wherever this future is dropped.
     let mut body = Body(slot);
     let outcome = {
-        let lease = guard.lease();
+        let hold = guard.hold();
         let Some(future) = body.0.as_mut().as_pin_mut() else { return Err(run_before()) };
         let frame = frame(&guard);
         let own = (!guard.is_reentrant()).then(|| Arc::clone(&frame));
         let mut body = pin!(ENCLOSING.scope(frame, future));
-        let mut lost = pin!(lease.lost());
+        let mut lost = pin!(hold.lost());
         poll_fn(|cx| {
             if let Some(frame) = &own {
                 frame.polled_by(task::try_id());
@@ -143,7 +140,7 @@ pub(crate) async fn run<F: Future>(
             if on_lost == OnLost::Continue || !Protection::CheckBeforePoll.is_on() {
                 return body.as_mut().poll(cx).map(Ok);
             }
-            if let Some(loss) = lease.loss() {
+            if let Some(loss) = hold.loss() {
                 return Poll::Ready(Err(loss));
             }
             if let Poll::Ready(output) = body.as_mut().poll(cx) {
@@ -151,7 +148,7 @@ pub(crate) async fn run<F: Future>(
             }
             // Looked at only when the body waits, so that one which never does pays nothing.
             if lost.as_mut().poll(cx).is_ready()
-                && let Some(loss) = lease.loss()
+                && let Some(loss) = hold.loss()
             {
                 return Poll::Ready(Err(loss));
             }
@@ -164,7 +161,7 @@ pub(crate) async fn run<F: Future>(
         match guard.close().await {
             Ok(()) => {}
             // There is nothing left to release, and of the loss itself the watchdog has told.
-            Err(error @ LockError::Lost { .. }) => {
+            Err(error) if matches!(*error, LockError::Lost { .. }) => {
                 tracing::debug!(key = guard.key(), %error, "the body is done, its lock was lost before");
             }
             Err(error) => {
@@ -196,8 +193,8 @@ fn frame(guard: &LockGuard) -> Arc<Frame> {
     match outer {
         Some(outer) if guard.is_reentrant() => outer,
         outer => {
-            let (engine, lease) = (Arc::clone(guard.engine()), Arc::clone(guard.lease()));
-            Arc::new(Frame { engine, lease, task: Mutex::default(), outer })
+            let (engine, hold) = (Arc::clone(guard.engine()), guard.hold().clone());
+            Arc::new(Frame { engine, hold, task: Mutex::default(), outer })
         }
     }
 }
@@ -238,6 +235,7 @@ mod tests {
     use crate::clock::{self, BootInstant};
     use crate::engine::Config;
     use crate::engine::lease::Terms;
+    use crate::engine::turn::Limits;
     use crate::error::LostReason;
     use crate::eventually::Eventually;
     use crate::store::{MemoryStore, Token};
@@ -246,23 +244,23 @@ mod tests {
     const LEASE: Duration = Duration::from_millis(50);
 
     /// A hold that no watchdog knows of, so that nobody ever says that it is lost.
-    fn unwatched() -> (LockGuard, Arc<Lease>) {
+    fn unwatched() -> (LockGuard, Hold) {
         let config = Config {
             namespace: String::new(),
             watchdog: LEASE,
             max_hold: None,
             wait: Wait::Forever,
             response_timeout: LEASE,
+            turn: Limits::default(),
         };
         let engine = Engine::start(config, MemoryStore::new());
         let terms = Terms { term: LEASE, renewed: false, max_hold: None, min_hold: Duration::ZERO };
         let token = Token::random().expect("randomness");
-        let lease = Lease::new("k".into(), token, &terms, BootInstant::now(), None, None);
-        let lease = Arc::new(lease);
-        (LockGuard::new(engine, Arc::clone(&lease), false), lease)
+        let hold = Hold::new("k".into(), token, &terms, BootInstant::now(), None, None, false);
+        (LockGuard::new(engine, hold.clone(), false), hold)
     }
 
-    async fn poll_for_ever(lease: Arc<Lease>, late: &AtomicU32) {
+    async fn poll_for_ever(lease: Hold, late: &AtomicU32) {
         poll_fn(|cx| {
             let valid = lease.is_valid(BootInstant::now());
             late.fetch_add(u32::from(!valid), Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! Getting a lock: the one task of this process that talks to the store about a key.
 //!
-//! With the pass of the key in hand, it tries once; mostly that is all. If the key is busy, it
+//! With the pass of the key in hand, it tries once; mostly that is all. Who comes right behind a
+//! release of this process that has woken others lets them go first. If the key is busy, it
 //! subscribes to the key's releases, tries again in case that was missed, and then sleeps until it
 //! is woken, until the holder's lease must have ended, or for the safety poll, whichever comes
 //! first. While the store gives no answer it tries again after a pause with jitter. All of it
@@ -19,8 +20,10 @@ use tokio::runtime;
 use super::Engine;
 use super::backoff::Backoff;
 use super::budget::Budget;
-use super::gate::{Entry, News, Pass};
-use super::lease::{Lease, Terms};
+use super::courtesy::StepBack;
+use super::gate::{Entry, News, Pass, Turn};
+use super::handover::Accepted;
+use super::lease::{Hold, Terms};
 use super::releaser::{Cause, Release};
 use crate::clock::BootInstant;
 use crate::error::{Holder, LockError};
@@ -52,10 +55,7 @@ pub(crate) struct Request {
 }
 
 /// Takes the lock, or says why not. Dropping the future leaves nothing behind.
-pub(crate) async fn acquire(
-    engine: &Arc<Engine>,
-    request: Request,
-) -> Result<Arc<Lease>, LockError> {
+pub(crate) async fn acquire(engine: &Arc<Engine>, request: Request) -> Result<Hold, LockError> {
     let Ok(runtime) = runtime::Handle::try_current() else {
         return Err(LockError::Config {
             option: "runtime",
@@ -65,22 +65,33 @@ pub(crate) async fn acquire(
     engine.admit(&request.key)?;
     let budget = Budget::new(request.wait);
     let (pass, known) = match engine.gates().enter(&request.key) {
-        Entry::Open(pass) => (pass, None),
+        Entry::Open(pass) => (Some(pass), None),
         Entry::Closed => return Err(LockError::ShutDown),
         Entry::Queued(_) if budget.is_once() => {
             let news = engine.gates().news(&request.key);
             return Err(spent(&budget, engine, &request.key, news));
         }
-        Entry::Queued(mut ticket) => {
-            let turn = budget.limit(ticket.turn()).await;
-            let news = engine.gates().news(&request.key);
-            match turn {
-                Some(Some(pass)) if !budget.is_over() => (pass, Some(news)),
-                Some(None) => return Err(LockError::ShutDown),
-                // With a pass, but without time to use it.
-                Some(Some(_)) | None => return Err(spent(&budget, engine, &request.key, news)),
+        Entry::Queued(mut ticket) => match budget.limit(ticket.turn()).await {
+            Some(Some(Turn::Held(inherited))) => {
+                match budget.limit(inherited.accept(&request.terms)).await {
+                    Some(Accepted::Held(hold)) => return admitted(engine, hold),
+                    Some(Accepted::Freed(pass)) => (pass, None),
+                    None => {
+                        let news = engine.gates().news(&request.key);
+                        return Err(spent(&budget, engine, &request.key, news));
+                    }
+                }
             }
-        }
+            Some(Some(Turn::Free(pass))) if !budget.is_over() => {
+                (Some(pass), Some(engine.gates().news(&request.key)))
+            }
+            Some(None) => return Err(LockError::ShutDown),
+            // With a pass, but without time to use it.
+            Some(Some(Turn::Free(_))) | None => {
+                let news = engine.gates().news(&request.key);
+                return Err(spent(&budget, engine, &request.key, news));
+            }
+        },
     };
     let token = Token::random().map_err(|error| LockError::Unavailable {
         key: Some(request.key.as_ref().to_owned()),
@@ -92,9 +103,10 @@ pub(crate) async fn acquire(
         runtime: runtime.id(),
         request,
         token,
-        pass: Some(pass),
+        pass,
         in_flight: false,
         unanswered: false,
+        contended: false,
     };
     contender.contend(budget, known).await
 }
@@ -111,24 +123,38 @@ struct Contender<'a> {
     in_flight: bool,
     /// An earlier request may have taken effect, or may yet.
     unanswered: bool,
+    /// Other processes want the key as well.
+    contended: bool,
 }
 
 impl Contender<'_> {
     /// Tries until it has the lock or the wait is over. `known` is what those before it in the queue
     /// have learnt.
-    async fn contend(
-        mut self,
-        budget: Budget,
-        mut known: Option<News>,
-    ) -> Result<Arc<Lease>, LockError> {
+    async fn contend(mut self, budget: Budget, mut known: Option<News>) -> Result<Hold, LockError> {
         let response_timeout = self.engine.config().response_timeout;
         let mut wake_ups = WakeUps::default();
         let mut seems_free = true;
         let mut answered = BootInstant::PAST;
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        if let Some(step) = self.owed(&budget) {
+            self.contended = true;
+            if let Some(pass) = &self.pass {
+                pass.tell(&News::Others);
+            }
+            wake_ups.step_back(self.engine.store(), &self.request.key, step);
+            let stepped_back = async {
+                tokio::select! {
+                    () = wake_ups.let_others_go() => {}
+                    () = self.engine.closing() => {}
+                }
+            };
+            budget.limit(stepped_back).await;
+            self.engine.admit(&self.request.key)?;
+        }
         if let Some(News::Elsewhere(left, at)) = known {
             // The one before has just asked and given up. What it has learnt holds for us as well.
             seems_free = false;
+            self.contended = true;
             answered = at;
             wake_ups.subscribe(self.engine.store(), &self.request.key);
             wake_ups.was_live = wake_ups.is_live();
@@ -152,6 +178,9 @@ impl Contender<'_> {
             let sent = if Protection::DeadlineFromSending.is_on() { sent } else { now };
             let pause = match answer {
                 Ok(Attempt::Granted) if now < self.request.terms.deadline(sent) => {
+                    if wake_ups.nobody_came(answered) {
+                        self.engine.gates().stepped_back_in_vain(&self.request.key);
+                    }
                     return self.granted(sent);
                 }
                 Ok(Attempt::Granted) => {
@@ -165,6 +194,7 @@ impl Contender<'_> {
                 Ok(Attempt::Busy(left)) => {
                     backoff.reset();
                     answered = now;
+                    self.contended = true;
                     known = Some(News::Elsewhere(left, now));
                     if budget.is_once() && left == Left::Unknown {
                         // One question more tells who is in the way, and whether it is a lock at all.
@@ -212,6 +242,12 @@ impl Contender<'_> {
         }
     }
 
+    /// What is owed to other processes, by one who has the time for it.
+    fn owed(&self, budget: &Budget) -> Option<StepBack> {
+        let step = self.engine.gates().owed(&self.request.key)?;
+        (!budget.is_once() && !budget.ends_within(step.pause * 4)).then_some(step)
+    }
+
     /// One request. If it is dropped, or not answered, its effect is undone later on.
     async fn try_once(&mut self, fresh: bool, within: Duration) -> Result<Attempt, StoreError> {
         if !Protection::OneToken.is_on() {
@@ -243,29 +279,34 @@ impl Contender<'_> {
     }
 
     /// From here on the lease stands for the key.
-    fn granted(mut self, sent: BootInstant) -> Result<Arc<Lease>, LockError> {
+    fn granted(mut self, sent: BootInstant) -> Result<Hold, LockError> {
         let doubt = std::mem::take(&mut self.unanswered).then_some(self.runtime);
         if let Some(pass) = &self.pass {
             pass.tell(&News::Here);
         }
-        let lease = Arc::new(Lease::new(
+        let hold = Hold::new(
             Arc::clone(&self.request.key),
             self.token.clone(),
             &self.request.terms,
             sent,
             self.pass.take(),
             doubt,
-        ));
-        self.engine.keeper().watch(&lease);
-        // Asked only now: a shutdown that begins after this ends the lease like all it finds.
-        if let Err(refused) = self.engine.admit(&self.request.key) {
-            // Nothing will have run under it, so there is nothing to keep the key for.
-            lease.keep_no_longer();
-            self.engine.release_in_background(&lease);
-            return Err(refused);
-        }
-        Ok(lease)
+            self.contended,
+        );
+        self.engine.keeper().watch(hold.lease());
+        admitted(self.engine, hold)
     }
+}
+
+/// Asked only now: a shutdown that begins after this ends the lease like all it finds.
+fn admitted(engine: &Arc<Engine>, hold: Hold) -> Result<Hold, LockError> {
+    if let Err(refused) = engine.admit(hold.key()) {
+        // Nothing will have run under it, so there is nothing to keep the key for.
+        hold.keep_no_longer();
+        engine.release_in_background(&hold);
+        return Err(refused);
+    }
+    Ok(hold)
 }
 
 impl Drop for Contender<'_> {
@@ -308,12 +349,51 @@ struct WakeUps {
     subscription: Option<Subscription>,
     /// The subscription has become live, which was a reason to try: a release may have come before.
     was_live: bool,
+    /// What is still owed to others.
+    debt: Option<WakeDebt>,
+}
+
+/// Others are let go first: this one tries when it has heard so many releases of theirs, or when none
+/// of them takes the key for a while.
+#[derive(Debug)]
+struct WakeDebt {
+    /// What was heard when it began.
+    from: u64,
+    until: u64,
+    pause: Duration,
 }
 
 impl WakeUps {
     fn subscribe(&mut self, store: &dyn LockStore, key: &str) {
         if self.subscription.is_none() {
             self.subscription = Some(store.subscribe(key));
+        }
+    }
+
+    fn step_back(&mut self, store: &dyn LockStore, key: &str, step: StepBack) {
+        self.subscribe(store, key);
+        self.was_live = self.is_live();
+        let from = self.subscription.as_ref().map_or(0, Subscription::heard);
+        self.debt = Some(WakeDebt { from, until: from + step.others as u64, pause: step.pause });
+    }
+
+    /// Whether it was stepped back for nobody. `answered`: when the key was last met taken.
+    fn nobody_came(&self, answered: BootInstant) -> bool {
+        let (Some(debt), Some(subscription)) = (&self.debt, &self.subscription) else {
+            return false;
+        };
+        answered == BootInstant::PAST && subscription.heard() <= debt.from
+    }
+
+    /// Resolves when the key was free for long enough, or everybody has had it.
+    async fn let_others_go(&self) {
+        let (Some(debt), Some(subscription)) = (&self.debt, &self.subscription) else { return };
+        while subscription.heard() < debt.until {
+            tokio::select! {
+                biased;
+                () = subscription.woken() => {}
+                () = time::sleep(debt.pause) => return,
+            }
         }
     }
 
@@ -327,7 +407,7 @@ impl WakeUps {
         tokio::select! {
             // Whichever comes first in this order: no arm takes anything from another.
             biased;
-            () = subscription.woken() => {}
+            () = subscription.woken() => self.let_others_go().await,
             () = subscription.live(), if !self.was_live => self.was_live = true,
         }
     }
@@ -341,7 +421,7 @@ fn spent(budget: &Budget, engine: &Engine, key: &str, news: News) -> LockError {
         News::Elsewhere(Left::Time(left), at) => {
             Holder::Elsewhere(Some(left.saturating_sub(BootInstant::now().since(at))))
         }
-        News::Elsewhere(Left::Unknown, _) => Holder::Elsewhere(None),
+        News::Elsewhere(Left::Unknown, _) | News::Others => Holder::Elsewhere(None),
         News::Elsewhere(Left::Forever, _) => Holder::NoExpiry,
         News::Asking(since) => {
             let asking = BootInstant::now().since(since);

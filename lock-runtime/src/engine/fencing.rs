@@ -16,7 +16,7 @@ use super::Engine;
 use super::backoff::Backoff;
 use super::budget::Budget;
 use super::contender::PAUSES;
-use super::lease::Lease;
+use super::lease::{Hold, Lease};
 use crate::error::{LockError, LostReason};
 use crate::store::{Fenced, StoreError};
 use crate::sync::time;
@@ -24,20 +24,21 @@ use crate::wait::Wait;
 
 impl Engine {
     /// The fencing token of a hold. Dropping the future loses nothing.
-    pub(crate) async fn fencing_token(&self, lease: &Arc<Lease>) -> Result<u64, LockError> {
+    pub(crate) async fn fencing_token(&self, hold: &Hold) -> Result<u64, LockError> {
         // Who will not wait for a lock still gives the store the time for one answer.
         let budget = Budget::new(match self.config.wait {
             Wait::For(wait) => Wait::For(wait.max(self.config.response_timeout)),
             Wait::Forever => Wait::Forever,
         });
+        let (lease, fence) = (hold.lease(), hold.fence());
         // Several may ask, and then one does for all of them; each for no longer than it will wait.
-        let asking = lease.fence.get_or_try_init(|| self.ask_for_fence(lease, &budget));
-        let Some(fence) = budget.limit(asking).await else {
+        let asking = fence.get_or_try_init(|| self.ask_for_fence(lease, &budget));
+        let Some(token) = budget.limit(asking).await else {
             let cause = "the store has given no fencing token yet".into();
             return Err(unavailable(lease, &budget, cause));
         };
-        let fence = fence?;
-        lease.loss().map_or(Ok(*fence), Err)
+        let token = token?;
+        lease.loss().map_or(Ok(*token), Err)
     }
 
     async fn ask_for_fence(&self, lease: &Arc<Lease>, budget: &Budget) -> Result<u64, LockError> {

@@ -4,37 +4,43 @@
 //! one of this process who talks to the store about the key, and keeps the pass while it holds the
 //! lock. All others queue, first come, first served, and cost the store nothing. A pass that is
 //! dropped, for whatever reason, goes to the next in the queue, so nobody can be forgotten; one
-//! who gives up leaves the queue by dropping its [`Ticket`].
+//! who gives up leaves the queue by dropping its [`Ticket`]. With the pass may come the lock itself,
+//! see [`handover`](super::handover).
 //!
 //! Keeps the promise that waiting is cheap.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, PoisonError};
 
+use super::courtesy::{Courtesies, StepBack};
+use super::handover::Inherited;
 use crate::clock::BootInstant;
 use crate::store::Left;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, oneshot};
 
 /// The queues of all keys of one client.
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
     state: Mutex<State>,
+    /// How many are queued, over all keys. Changed with `state` locked; read without, by those who
+    /// only want to know whether there is anybody.
+    queued: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// A key is here exactly while its pass is with somebody.
     gates: HashMap<Arc<str>, Gate>,
+    /// What is owed to other processes, also at keys that nobody has any more.
+    courtesies: Courtesies,
     /// No more queueing; set once, at shutdown.
     closed: bool,
 }
 
 #[derive(Debug)]
 struct Gate {
-    /// By ticket number, so that the first is the one who has waited longest and one who gives up
-    /// is found at once.
-    queue: BTreeMap<u64, oneshot::Sender<Pass>>,
-    next_ticket: u64,
+    queue: Queue,
     /// What the owner of the pass last learnt, or the one before: the others in the queue report it
     /// when they give up.
     news: News,
@@ -42,8 +48,59 @@ struct Gate {
 
 impl Gate {
     fn new() -> Self {
-        Self { queue: BTreeMap::new(), next_ticket: 0, news: News::Asking(BootInstant::now()) }
+        Self { queue: Queue::default(), news: News::Asking(BootInstant::now()) }
     }
+}
+
+/// Those who wait for a pass, the one who has waited longest first.
+#[derive(Debug, Default)]
+struct Queue {
+    /// By ticket number, so that one who gives up is found at once; empty places are theirs.
+    places: VecDeque<Option<oneshot::Sender<Turn>>>,
+    /// The ticket number of the first place.
+    first: u64,
+    /// How many places are not empty.
+    waiting: usize,
+}
+
+impl Queue {
+    fn push(&mut self, waiter: oneshot::Sender<Turn>) -> u64 {
+        self.places.push_back(Some(waiter));
+        self.waiting += 1;
+        self.first + self.places.len() as u64 - 1
+    }
+
+    fn pop(&mut self) -> Option<oneshot::Sender<Turn>> {
+        loop {
+            let place = self.places.pop_front()?;
+            self.first += 1;
+            if place.is_some() {
+                self.waiting -= 1;
+                return place;
+            }
+        }
+    }
+
+    /// False if it had its turn before.
+    fn give_up(&mut self, number: u64) -> bool {
+        let place = number.checked_sub(self.first).and_then(|n| usize::try_from(n).ok());
+        let gone = place.and_then(|n| self.places.get_mut(n)).and_then(Option::take).is_some();
+        self.waiting -= usize::from(gone);
+        if self.waiting == 0 {
+            self.first += self.places.len() as u64;
+            self.places.clear();
+        }
+        gone
+    }
+}
+
+/// What comes to the first in the queue.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// The right to ask the store.
+    Free(Pass),
+    /// The lock as well.
+    Held(Inherited),
 }
 
 /// What is known about why a key is not to be had.
@@ -53,6 +110,8 @@ pub(crate) enum News {
     Asking(BootInstant),
     /// Somebody in this process has it.
     Here,
+    /// Others were woken by a release of this process, and are let go first.
+    Others,
     /// Somebody else has it; learnt then.
     Elsewhere(Left, BootInstant),
     /// The store cannot tell.
@@ -76,12 +135,11 @@ impl Gates {
         }
         let Some(gate) = state.gates.get_mut(key) else {
             state.gates.insert(Arc::clone(key), Gate::new());
-            return Entry::Open(Pass { gates: Some(Arc::clone(self)), key: Arc::clone(key) });
+            return Entry::Open(Pass::new(self, key));
         };
         let (sender, turn) = oneshot::channel();
-        let number = gate.next_ticket;
-        gate.next_ticket += 1;
-        gate.queue.insert(number, sender);
+        let number = gate.queue.push(sender);
+        self.queued.fetch_add(1, Ordering::Relaxed);
         Entry::Queued(Ticket { gates: Arc::clone(self), key: Arc::clone(key), number, turn })
     }
 
@@ -96,13 +154,15 @@ impl Gates {
         let mut state = self.state();
         state.closed = true;
         for gate in state.gates.values_mut() {
-            gate.queue.clear();
+            while gate.queue.pop().is_some() {
+                self.queued.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     }
 
     /// How many tasks are queued, over all keys.
     pub(crate) fn queued(&self) -> usize {
-        self.state().gates.values().map(|gate| gate.queue.len()).sum()
+        self.queued.load(Ordering::Relaxed)
     }
 
     /// How many keys are held or contended for.
@@ -110,25 +170,42 @@ impl Gates {
         self.state().gates.len()
     }
 
-    fn pass_on(self: &Arc<Self>, key: &Arc<str>) {
-        loop {
-            let next = {
-                let mut state = self.state();
-                let Some(gate) = state.gates.get_mut(key) else { return };
-                let Some((_, next)) = gate.queue.pop_first() else {
-                    state.gates.remove(key);
-                    return;
-                };
-                if gate.news == News::Here {
-                    gate.news = News::Asking(BootInstant::now());
-                }
-                next
-            };
-            let pass = Pass { gates: Some(Arc::clone(self)), key: Arc::clone(key) };
-            match next.send(pass) {
+    /// What is owed to other processes before this one tries for `key`.
+    pub(crate) fn owed(&self, key: &str) -> Option<StepBack> {
+        self.state().courtesies.owed(key, BootInstant::now())
+    }
+
+    /// Others were let go first, and none came.
+    pub(crate) fn stepped_back_in_vain(&self, key: &str) {
+        self.state().courtesies.in_vain(key, BootInstant::now());
+    }
+
+    /// Takes the first out of the queue of `key`; without one the key is forgotten.
+    fn next(&self, key: &Arc<str>, freed: Option<usize>) -> Option<oneshot::Sender<Turn>> {
+        let mut state = self.state();
+        if let Some(others) = freed {
+            state.courtesies.released(key, others);
+        }
+        let gate = state.gates.get_mut(key)?;
+        let next = gate.queue.pop();
+        if next.is_none() {
+            state.gates.remove(key);
+            return None;
+        }
+        self.queued.fetch_sub(1, Ordering::Relaxed);
+        if gate.news == News::Here {
+            gate.news = News::Asking(BootInstant::now());
+        }
+        next
+    }
+
+    fn pass_on(self: &Arc<Self>, key: &Arc<str>, mut freed: Option<usize>) {
+        while let Some(next) = self.next(key, freed.take()) {
+            match next.send(Turn::Free(Pass::new(self, key))) {
                 Ok(()) => return,
                 // It gave up just now. Not dropped as a pass, which would come back here.
-                Err(mut pass) => pass.gates = None,
+                Err(Turn::Free(mut pass)) => pass.gates = None,
+                Err(Turn::Held(_)) => return,
             }
         }
     }
@@ -145,9 +222,15 @@ pub(crate) struct Pass {
     /// `None` once the right is with somebody else.
     gates: Option<Arc<Gates>>,
     key: Arc<str>,
+    /// How many others the release of the key has woken, once it was released.
+    freed: Option<usize>,
 }
 
 impl Pass {
+    fn new(gates: &Arc<Gates>, key: &Arc<str>) -> Self {
+        Self { gates: Some(Arc::clone(gates)), key: Arc::clone(key), freed: None }
+    }
+
     /// Leaves word for those who give up behind us.
     pub(crate) fn tell(&self, news: &News) {
         let Some(gates) = &self.gates else { return };
@@ -155,12 +238,26 @@ impl Pass {
             gate.news.clone_from(news);
         }
     }
+
+    /// The key was freed, which has woken so many other processes.
+    pub(crate) fn freed(&mut self, others: usize) {
+        self.freed = Some(others);
+    }
+
+    /// Takes the first out of the queue, to be given this pass.
+    pub(crate) fn next_in_queue(&self) -> Option<oneshot::Sender<Turn>> {
+        let gates = self.gates.as_ref()?;
+        let mut state = gates.state();
+        let next = state.gates.get_mut(&self.key)?.queue.pop()?;
+        gates.queued.fetch_sub(1, Ordering::Relaxed);
+        Some(next)
+    }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
         if let Some(gates) = self.gates.take() {
-            gates.pass_on(&self.key);
+            gates.pass_on(&self.key, self.freed.take());
         }
     }
 }
@@ -171,22 +268,29 @@ pub(crate) struct Ticket {
     gates: Arc<Gates>,
     key: Arc<str>,
     number: u64,
-    turn: oneshot::Receiver<Pass>,
+    turn: oneshot::Receiver<Turn>,
 }
 
 impl Ticket {
     /// Resolves when it is our turn; `None` when the gates were closed instead.
     ///
-    /// Dropping it loses nothing: a pass that was on its way goes to the next.
-    pub(crate) async fn turn(&mut self) -> Option<Pass> {
+    /// Dropping it loses nothing: a pass that was on its way goes to the next, and a lock with it.
+    pub(crate) async fn turn(&mut self) -> Option<Turn> {
         (&mut self.turn).await.ok()
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if let Some(gate) = self.gates.state().gates.get_mut(&self.key) {
-            gate.queue.remove(&self.number);
+        // It had its turn, or was sent home.
+        if self.turn.is_terminated() {
+            return;
+        }
+        let mut state = self.gates.state();
+        if let Some(gate) = state.gates.get_mut(&self.key)
+            && gate.queue.give_up(self.number)
+        {
+            self.gates.queued.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -214,13 +318,14 @@ mod tests {
         }
     }
 
-    fn poll(ticket: &mut Ticket) -> Poll<Option<Pass>> {
+    fn poll(ticket: &mut Ticket) -> Poll<Option<Turn>> {
         std::pin::pin!(ticket.turn()).poll(&mut Context::from_waker(Waker::noop()))
     }
 
     fn has_turn(ticket: &mut Ticket) -> Option<Pass> {
         match poll(ticket) {
-            Poll::Ready(pass) => pass,
+            Poll::Ready(Some(Turn::Free(pass))) => Some(pass),
+            Poll::Ready(other) => panic!("{other:?}"),
             Poll::Pending => None,
         }
     }

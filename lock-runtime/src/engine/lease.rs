@@ -1,4 +1,4 @@
-//! One hold of one key: who has it, until when, and whether it was lost.
+//! One lease in the store, and who holds it: until when, and whether it was lost.
 //!
 //! The deadline counts from the instant just before the last successful request was *sent*, and
 //! ends a margin before the store's own expiry could: sent + lease − (1 % of the lease + 2 ms).
@@ -6,10 +6,13 @@
 //! (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>). It is kept in an
 //! atomic, because it is read before every poll of the body.
 //!
-//! A lease is held, then ended, and never held again: released by its last holder, or lost.
+//! A lease is held, then ended, and never held again: released by its last holder, or lost. In
+//! between it may go from one [`Hold`] to the next within this process. Holds are numbered, so that
+//! whoever was part of one can do nothing to a later one.
 //! Keeps the promises that a body never outlives its lock, and that a guard touches its own hold
 //! only.
 
+use std::ops::Deref;
 use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -18,6 +21,7 @@ use tokio::runtime;
 use tokio::sync::OnceCell;
 
 use super::gate::Pass;
+use super::turn::{Limits, Next, Turn};
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::protection::Protection;
@@ -29,11 +33,6 @@ use crate::sync::{Mutex, MutexGuard, Notify};
 pub(crate) struct Lease {
     key: Arc<str>,
     token: Token,
-    /// Renewed by the watchdog until it ends; else fixed.
-    renewed: bool,
-    granted: BootInstant,
-    /// When it is given up although it could be renewed.
-    max_until: Option<BootInstant>,
     /// The deadline; `PAST` once the lease has ended. Only changed with `state` locked.
     valid_until: AtomicU64,
     state: Mutex<State>,
@@ -41,19 +40,42 @@ pub(crate) struct Lease {
     lost: Notify,
     /// A request of its acquisition may still take effect; it was sent from this runtime.
     doubt: Option<runtime::Id>,
-    /// The fencing token of this hold, once its holder has asked for it.
-    pub(super) fence: OnceCell<u64>,
     /// Where the watchdog has it in its schedule; only the watchdog reads or writes it.
     pub(super) scheduled: AtomicU64,
+}
+
+/// One grant of a lease to those who share it.
+#[derive(Debug, Clone)]
+pub(crate) struct Hold {
+    lease: Arc<Lease>,
+    number: u64,
+}
+
+impl Deref for Hold {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
 }
 
 #[derive(Debug)]
 struct State {
     phase: Phase,
+    /// The number of the hold that it is in, or goes to.
+    hold: u64,
     /// Guards and bodies that share this hold: one, and one more for each re-entry.
-    holds: usize,
+    holders: usize,
+    /// When this hold began.
+    granted: BootInstant,
+    /// When this hold is given up although it could be renewed.
+    max_until: Option<BootInstant>,
+    /// The fencing token of this hold, once somebody has asked for it.
+    fence: Option<Arc<OnceCell<u64>>>,
     /// How long one grant or renewal lasts.
     term: Duration,
+    /// Renewed by the watchdog until it ends; else fixed.
+    renewed: bool,
     /// When the last request was sent that is known to have extended the key.
     extended: BootInstant,
     /// When the key has expired by itself, whatever became of the requests that were sent.
@@ -62,6 +84,8 @@ struct State {
     kept_until: BootInstant,
     /// Renewals that failed in a row.
     failures: u32,
+    /// How long it may go from hold to hold.
+    turn: Turn,
     /// The pass of the key; given back when the hold ends.
     pass: Option<Pass>,
 }
@@ -96,8 +120,13 @@ impl Terms {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Held,
+    /// On its way from one hold to the next.
+    HandedOver,
     Released,
-    Lost { reason: LostReason, held_for: Duration },
+    Lost {
+        reason: LostReason,
+        held_for: Duration,
+    },
 }
 
 /// What is left to do when a holder leaves.
@@ -107,10 +136,13 @@ pub(crate) enum Leave {
     Nothing,
     /// That was the last one: the key is to be released, and then the pass given back.
     Release(Option<Pass>),
+    /// That was the last one: somebody else of this process may have the lock. If `ask`, it is to be
+    /// found out meanwhile whether others wait for it; if `replan`, the watchdog has to look at it anew.
+    HandOver { pass: Pass, ask: bool, replan: bool },
 }
 
-impl Lease {
-    /// A hold that was granted by a request sent at `sent`.
+impl Hold {
+    /// A new lease that was granted by a request sent at `sent`, in its first hold.
     pub(crate) fn new(
         key: Arc<str>,
         token: Token,
@@ -118,31 +150,158 @@ impl Lease {
         sent: BootInstant,
         pass: Option<Pass>,
         doubt: Option<runtime::Id>,
+        contended: bool,
     ) -> Self {
-        Self {
-            key,
-            token,
-            renewed: terms.renewed,
+        let state = State {
+            phase: Phase::Held,
+            hold: 0,
+            holders: 1,
             granted: sent,
             max_until: terms.max_hold.map(|max_hold| sent.after(max_hold)),
+            fence: None,
+            term: terms.term,
+            renewed: terms.renewed,
+            extended: sent,
+            gone_by: sent.after(terms.in_store()),
+            kept_until: sent.after(terms.min_hold),
+            failures: 0,
+            turn: Turn::new(sent, contended),
+            pass,
+        };
+        let lease = Arc::new(Lease {
+            key,
+            token,
             valid_until: AtomicU64::new(terms.deadline(sent).as_nanos()),
-            state: Mutex::new(State {
-                phase: Phase::Held,
-                holds: 1,
-                term: terms.term,
-                extended: sent,
-                gone_by: sent.after(terms.in_store()),
-                kept_until: sent.after(terms.min_hold),
-                failures: 0,
-                pass,
-            }),
+            state: Mutex::new(state),
             lost: Notify::new(),
             doubt,
-            fence: OnceCell::new(),
             scheduled: AtomicU64::new(0),
+        });
+        Self { lease, number: 0 }
+    }
+
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+
+    /// Another holder shares the hold; false if it has ended.
+    pub(crate) fn join(&self) -> bool {
+        let mut state = self.state();
+        let held = state.hold == self.number
+            && state.phase == Phase::Held
+            && self.is_valid(BootInstant::now());
+        state.holders += usize::from(held);
+        held
+    }
+
+    /// Whether it has ended by a loss, which nobody may have noticed.
+    pub(crate) fn was_lost(&self) -> Option<LockError> {
+        let lost = self.loss()?;
+        let state = self.state();
+        (state.hold == self.number && state.phase != Phase::Released).then_some(lost)
+    }
+
+    /// One holder is done. With `limits`, others of this process wait, and the lock may go to one of
+    /// them. Also tells of the loss that has ended the hold before.
+    pub(crate) fn leave(&self, limits: Option<&Limits>) -> (Option<LockError>, Leave) {
+        let now = BootInstant::now();
+        let mut state = self.state();
+        if state.hold != self.number {
+            return (None, Leave::Nothing);
+        }
+        let lost = match state.phase {
+            Phase::Lost { reason, held_for } => Some(self.lost_after(reason, held_for)),
+            Phase::Held if !self.is_valid(now) => {
+                Some(self.lost_after(state.overdue(now), now.since(state.granted)))
+            }
+            _ => None,
+        };
+        state.holders = state.holders.saturating_sub(1);
+        if state.holders > 0 {
+            return (lost, Leave::Nothing);
+        }
+        match state.phase {
+            Phase::Held => {}
+            // We took it from them while it was good, so it stays taken until they are done.
+            Phase::Lost { reason: LostReason::ShutDown, .. } => {
+                return (lost, Leave::Release(state.pass.take()));
+            }
+            Phase::Lost { .. } | Phase::Released | Phase::HandedOver => {
+                return (lost, Leave::Nothing);
+            }
+        }
+        if let Some(limits) = limits.filter(|_| lost.is_none() && state.can_be_handed_over(now)) {
+            let next = state.turn.next(limits, now);
+            if let Some(pass) = state.pass.take_if(|_| next != Next::Free) {
+                let bounded = state.max_until.take().is_some();
+                if bounded {
+                    let until = state.granted_until();
+                    self.valid_until.store(until.as_nanos(), Ordering::Release);
+                }
+                state.phase = Phase::HandedOver;
+                state.hold += 1;
+                let ask = next == Next::HandOverAndAsk;
+                return (None, Leave::HandOver { pass, ask, replan: bounded });
+            }
+        }
+        state.phase = Phase::Released;
+        self.valid_until.store(BootInstant::PAST.as_nanos(), Ordering::Release);
+        (lost, Leave::Release(state.pass.take()))
+    }
+
+    /// Where the hold's fencing token is, or will be.
+    pub(super) fn fence(&self) -> Arc<OnceCell<u64>> {
+        let mut state = self.state();
+        if state.hold != self.number {
+            return Arc::default();
+        }
+        Arc::clone(state.fence.get_or_insert_default())
+    }
+}
+
+impl State {
+    /// Whether it has not ended.
+    fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Held | Phase::HandedOver)
+    }
+
+    /// What it means for this lease that its deadline has passed.
+    fn overdue(&self, now: BootInstant) -> LostReason {
+        if self.max_until.is_some_and(|max_until| now >= max_until) {
+            LostReason::MaxHold
+        } else if self.renewed {
+            LostReason::RenewalFailed
+        } else {
+            LostReason::LeaseOver
         }
     }
 
+    /// The deadline by what the store has granted, whatever its holder has asked for.
+    fn granted_until(&self) -> BootInstant {
+        deadline(self.extended, self.term)
+    }
+
+    /// Whether it is good enough for another hold: the store is to keep the key no longer than that,
+    /// and the last renewal is not overdue.
+    fn can_be_handed_over(&self, now: BootInstant) -> bool {
+        let left = self.granted_until().since(now);
+        let enough = if self.renewed { self.term / 2 } else { Duration::ZERO };
+        self.kept_until <= now && left > enough
+    }
+
+    /// A new holder has it.
+    fn begin(&mut self, terms: &Terms, since: BootInstant, pass: Option<Pass>) {
+        self.phase = Phase::Held;
+        self.holders = 1;
+        self.granted = since;
+        self.max_until = terms.max_hold.map(|max_hold| since.after(max_hold));
+        self.kept_until = since.after(terms.min_hold);
+        self.fence = None;
+        self.pass = pass;
+    }
+}
+
+impl Lease {
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
@@ -156,7 +315,7 @@ impl Lease {
     }
 
     pub(crate) fn is_renewed(&self) -> bool {
-        self.renewed
+        self.state().renewed
     }
 
     /// How long one grant or renewal lasts.
@@ -197,10 +356,10 @@ impl Lease {
     }
 
     /// The loss that has ended this hold; `None` while nobody has noticed any, and if it was released.
-    pub(crate) fn ended_by(&self) -> Option<LockError> {
+    fn ended_by(&self) -> Option<LockError> {
         match self.state().phase {
             Phase::Lost { reason, held_for } => Some(self.lost_after(reason, held_for)),
-            Phase::Held | Phase::Released => None,
+            Phase::Held | Phase::HandedOver | Phase::Released => None,
         }
     }
 
@@ -213,25 +372,14 @@ impl Lease {
         LockError::Lost { key: self.key.as_ref().to_owned(), reason, held_for }
     }
 
-    /// Whether it was released by its last holder.
-    pub(crate) fn is_released(&self) -> bool {
-        self.state().phase == Phase::Released
-    }
-
     /// What it means for this lease that its deadline has passed.
     pub(crate) fn overdue(&self) -> LostReason {
-        if self.max_until.is_some_and(|max_until| BootInstant::now() >= max_until) {
-            LostReason::MaxHold
-        } else if self.renewed {
-            LostReason::RenewalFailed
-        } else {
-            LostReason::LeaseOver
-        }
+        self.state().overdue(BootInstant::now())
     }
 
-    /// How long ago it was granted.
+    /// How long ago this hold was granted.
     pub(crate) fn age(&self) -> Duration {
-        BootInstant::now().since(self.granted)
+        BootInstant::now().since(self.state().granted)
     }
 
     /// Resolves when the hold is lost. Holds nothing, so dropping it loses nothing.
@@ -247,32 +395,85 @@ impl Lease {
         }
     }
 
-    /// Another holder shares the hold; false if it has ended.
-    pub(crate) fn join(&self) -> bool {
+    /// One who asks for `terms` takes a lease that was handed over, as it is. None if it is another
+    /// than was asked for. Also tells whether the watchdog has to look at it anew.
+    pub(crate) fn take_over(
+        self: &Arc<Self>,
+        terms: &Terms,
+        pass: &mut Option<Pass>,
+    ) -> Option<(Hold, bool)> {
+        let now = BootInstant::now();
         let mut state = self.state();
-        let held = state.phase == Phase::Held && self.is_valid(BootInstant::now());
-        state.holds += usize::from(held);
-        held
+        let same = state.renewed && terms.renewed && state.term == terms.term;
+        if state.phase != Phase::HandedOver
+            || !same
+            || !terms.min_hold.is_zero()
+            || !state.can_be_handed_over(now)
+        {
+            return None;
+        }
+        state.begin(terms, now, pass.take());
+        if let Some(max_until) = state.max_until {
+            let until = state.granted_until().min(max_until);
+            self.valid_until.store(until.as_nanos(), Ordering::Release);
+        }
+        let hold = Hold { lease: Arc::clone(self), number: state.hold };
+        Some((hold, state.max_until.is_some()))
     }
 
-    /// One holder is done.
-    pub(crate) fn leave(&self) -> Leave {
+    /// A lease that was handed over is about to be renewed for one who asks for `terms`; returns for
+    /// how long to ask. `None` if the key would last for longer than that anyway, or has ended.
+    pub(crate) fn about_to_renew_for(&self, terms: &Terms, now: BootInstant) -> Option<Duration> {
         let mut state = self.state();
-        state.holds = state.holds.saturating_sub(1);
-        if state.holds > 0 {
-            return Leave::Nothing;
+        let asked = terms.in_store();
+        if state.phase != Phase::HandedOver
+            || !state.can_be_handed_over(now)
+            || state.gone_by.since(now) > asked
+        {
+            return None;
         }
-        match state.phase {
-            Phase::Held => {}
-            // We took it from them while it was good, so it stays taken until they are done.
-            Phase::Lost { reason: LostReason::ShutDown, .. } => {
-                return Leave::Release(state.pass.take());
-            }
-            Phase::Lost { .. } | Phase::Released => return Leave::Nothing,
+        state.gone_by = now.after(asked);
+        Some(asked)
+    }
+
+    /// That request, sent at `sent`, has worked.
+    pub(crate) fn renewed_for(
+        self: &Arc<Self>,
+        terms: &Terms,
+        sent: BootInstant,
+        pass: &mut Option<Pass>,
+    ) -> Option<Hold> {
+        let until = terms.deadline(sent);
+        let mut state = self.state();
+        if state.phase != Phase::HandedOver || until <= BootInstant::now() {
+            return None;
+        }
+        state.begin(terms, sent, pass.take());
+        (state.term, state.renewed, state.extended) = (terms.term, terms.renewed, sent);
+        state.failures = 0;
+        self.valid_until.store(until.as_nanos(), Ordering::Release);
+        Some(Hold { lease: Arc::clone(self), number: state.hold })
+    }
+
+    /// Nobody wants a lease that was handed over. False if it has ended otherwise.
+    pub(crate) fn close(&self) -> bool {
+        let mut state = self.state();
+        if state.phase != Phase::HandedOver {
+            return false;
         }
         state.phase = Phase::Released;
         self.valid_until.store(BootInstant::PAST.as_nanos(), Ordering::Release);
-        Leave::Release(state.pass.take())
+        true
+    }
+
+    /// It is known how many others wait for the key, or that this is not to be had.
+    pub(crate) fn others_wait(&self, others: Option<usize>) {
+        self.state().turn.answered(others, BootInstant::now());
+    }
+
+    /// Nobody finds that out any more.
+    pub(crate) fn nobody_asks(&self) {
+        self.state().turn.unasked();
     }
 
     /// A request that may extend it is about to be sent; returns for how long to ask. `None` if it
@@ -285,7 +486,7 @@ impl Lease {
         min_hold: Duration,
     ) -> Option<Duration> {
         let mut state = self.state();
-        if state.phase != Phase::Held && Protection::ReleaseEndsRenewal.is_on() {
+        if !state.is_open() && Protection::ReleaseEndsRenewal.is_on() {
             return None;
         }
         let stay = state.kept_until.since(now).max(min_hold);
@@ -298,11 +499,11 @@ impl Lease {
     /// failed before.
     pub(crate) fn extended(&self, sent: BootInstant, term: Option<Duration>) -> u32 {
         let mut state = self.state();
-        if state.phase == Phase::Held {
+        if state.is_open() {
             state.term = term.map_or(state.term, |term| term.max(state.term));
             state.extended = state.extended.max(sent);
             let deadline = deadline(sent, term.unwrap_or(state.term));
-            let deadline = self.max_until.map_or(deadline, |max_until| deadline.min(max_until));
+            let deadline = state.max_until.map_or(deadline, |max_until| deadline.min(max_until));
             // Answers may come in another order than the requests were served in. The later
             // deadline holds, because no request shortens what another has got.
             let deadline = deadline.max(self.deadline());
@@ -329,9 +530,10 @@ impl Lease {
 
     /// Whether renewing it would make it last longer.
     pub(crate) fn can_be_renewed(&self) -> bool {
-        self.renewed
+        let state = self.state();
+        state.renewed
             && Protection::Renewal.is_on()
-            && self.max_until.is_none_or(|max_until| self.deadline() < max_until)
+            && state.max_until.is_none_or(|max_until| self.deadline() < max_until)
     }
 
     /// A renewal failed. Returns how many have in a row.
@@ -346,10 +548,13 @@ impl Lease {
     /// The pass stays here until [`give_back_pass`](Self::give_back_pass).
     pub(crate) fn lose(&self, reason: LostReason) -> bool {
         let mut state = self.state();
-        if state.phase != Phase::Held {
+        // One that is on its way to a holder is refused by whoever receives it after a shutdown.
+        let refused = state.phase == Phase::HandedOver && reason == LostReason::ShutDown;
+        if !state.is_open() || refused {
             return false;
         }
-        state.phase = Phase::Lost { reason, held_for: self.age() };
+        let held_for = BootInstant::now().since(state.granted);
+        state.phase = Phase::Lost { reason, held_for };
         self.valid_until.store(BootInstant::PAST.as_nanos(), Ordering::Release);
         drop(state);
         self.lost.notify_waiters();
@@ -386,17 +591,34 @@ mod tests {
 
     const TERM: Duration = Duration::from_secs(10);
 
-    fn lease(sent: BootInstant, renewed: bool) -> (Arc<Gates>, Lease) {
+    fn lease(sent: BootInstant, renewed: bool) -> (Arc<Gates>, Hold) {
         let terms = Terms { term: TERM, renewed, max_hold: None, min_hold: Duration::ZERO };
         granted(sent, &terms)
     }
 
-    fn granted(sent: BootInstant, terms: &Terms) -> (Arc<Gates>, Lease) {
+    fn granted(sent: BootInstant, terms: &Terms) -> (Arc<Gates>, Hold) {
         let gates = Arc::new(Gates::default());
         let key: Arc<str> = Arc::from("k");
         let Entry::Open(pass) = gates.enter(&key) else { panic!("free") };
         let token = Token::random().expect("randomness");
-        (gates, Lease::new(key, token, terms, sent, Some(pass), None))
+        (gates, Hold::new(key, token, terms, sent, Some(pass), None, false))
+    }
+
+    /// With nobody behind.
+    fn leave(hold: &Hold) -> Leave {
+        hold.leave(None).1
+    }
+
+    /// With somebody behind, who is handed the lease.
+    fn hand_over(hold: &Hold) -> Option<Pass> {
+        match hold.leave(Some(&Limits::default())) {
+            (None, Leave::HandOver { pass, .. }) => Some(pass),
+            _ => None,
+        }
+    }
+
+    fn terms() -> Terms {
+        Terms { term: TERM, renewed: true, max_hold: None, min_hold: Duration::ZERO }
     }
 
     #[test]
@@ -443,16 +665,14 @@ mod tests {
     #[test]
     fn it_tells_a_release_from_a_loss() {
         let (_gates, released) = lease(BootInstant::now(), true);
-        assert!(!released.is_released());
-        released.leave();
-        assert!(released.is_released());
-        assert_eq!(released.ended_by(), None);
+        assert_eq!(released.was_lost(), None);
+        leave(&released);
+        assert_eq!((released.was_lost(), released.ended_by()), (None, None));
 
         let (_gates, lost) = lease(BootInstant::now(), true);
         assert_eq!((lost.ended_by(), lost.loss()), (None, None));
         lost.lose(LostReason::Gone);
-        assert!(!lost.is_released());
-        for told in [lost.ended_by(), lost.loss()] {
+        for told in [lost.ended_by(), lost.loss(), lost.was_lost(), lost.leave(None).0] {
             match told {
                 Some(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Gone),
                 other => panic!("{other:?}"),
@@ -476,9 +696,9 @@ mod tests {
     fn the_last_holder_releases() {
         let (gates, lease) = lease(BootInstant::now(), true);
         assert!(lease.join());
-        assert!(matches!(lease.leave(), Leave::Nothing));
+        assert!(matches!(leave(&lease), Leave::Nothing));
         assert!(lease.is_valid(BootInstant::now()));
-        let Leave::Release(pass) = lease.leave() else { panic!("last") };
+        let Leave::Release(pass) = leave(&lease) else { panic!("last") };
         assert!(!lease.is_valid(BootInstant::now()));
         assert!(!lease.join());
         assert_eq!(gates.keys(), 1, "nobody of this process may try before the release is done");
@@ -491,7 +711,7 @@ mod tests {
         let sent = BootInstant::now();
         let (_gates, lease) = lease(sent, true);
         assert!(lease.about_to_extend(sent, None, Duration::ZERO).is_some());
-        drop(lease.leave());
+        drop(leave(&lease));
         assert!(lease.about_to_extend(sent, None, Duration::ZERO).is_none());
         lease.extended(BootInstant::now(), None);
         assert!(!lease.is_valid(BootInstant::now()));
@@ -506,7 +726,7 @@ mod tests {
         assert!(matches!(lease.loss(), Some(LockError::Lost { reason: LostReason::Taken, .. })));
         lease.give_back_pass();
         assert_eq!(gates.keys(), 0, "others of this process may try");
-        assert!(matches!(lease.leave(), Leave::Nothing));
+        assert!(matches!(leave(&lease), Leave::Nothing));
     }
 
     #[test]
@@ -529,9 +749,9 @@ mod tests {
         assert!(lease.join());
         assert!(lease.lose(LostReason::ShutDown));
         assert!(!lease.is_valid(BootInstant::now()));
-        assert!(matches!(lease.leave(), Leave::Nothing));
+        assert!(matches!(leave(&lease), Leave::Nothing));
         assert_eq!(gates.keys(), 1);
-        assert!(matches!(lease.leave(), Leave::Release(Some(_))));
+        assert!(matches!(leave(&lease), Leave::Release(Some(_))));
     }
 
     #[test]
@@ -566,6 +786,121 @@ mod tests {
         let asked = lease.about_to_extend(sent.after(TERM / 2), None, Duration::ZERO);
         assert_eq!(asked, Some(TERM * 3 / 2));
         assert_eq!(lease.about_to_extend(sent.after(min_hold), None, Duration::ZERO), Some(TERM));
+    }
+
+    #[test]
+    fn a_lease_that_is_handed_over_is_another_hold() {
+        let (gates, first) = lease(BootInstant::now(), true);
+        let stale = first.clone();
+        let deadline = first.deadline();
+        let mut pass = hand_over(&first);
+        assert!(!stale.join(), "it is nobody's");
+        let (second, _) = first.lease().take_over(&terms(), &mut pass).expect("the same terms");
+        assert!(pass.is_none(), "it goes with the hold");
+        assert_eq!(second.deadline(), deadline, "the store knows nothing of it");
+        assert!(!stale.join());
+        assert!(matches!(stale.leave(None), (None, Leave::Nothing)));
+        assert!(matches!(stale.leave(Some(&Limits::default())), (None, Leave::Nothing)));
+        assert!(second.is_valid(BootInstant::now()) && second.join());
+        second.lose(LostReason::Gone);
+        assert_eq!(stale.was_lost(), None, "what is lost is another one");
+        assert!(second.was_lost().is_some());
+        drop(gates);
+    }
+
+    #[test]
+    fn each_hold_has_a_fencing_token_of_its_own() {
+        let (_gates, first) = lease(BootInstant::now(), true);
+        let fence = first.fence();
+        assert!(Arc::ptr_eq(&fence, &first.fence()));
+        let mut pass = hand_over(&first);
+        let (second, _) = first.lease().take_over(&terms(), &mut pass).expect("the same terms");
+        assert!(!Arc::ptr_eq(&fence, &second.fence()));
+        assert!(!Arc::ptr_eq(&second.fence(), &first.fence()), "nor does one of before get it");
+    }
+
+    #[test]
+    fn what_is_not_good_enough_is_not_handed_over() {
+        let late = BootInstant::from_nanos(BootInstant::now().as_nanos() - 6_000_000_000);
+        let (_gates, overdue) = lease(late, true);
+        assert!(overdue.is_valid(BootInstant::now()));
+        assert!(hand_over(&overdue).is_none(), "its renewals have failed for a while");
+
+        let kept = Terms { min_hold: TERM / 2, ..terms() };
+        let (_gates, kept) = granted(BootInstant::now(), &kept);
+        assert!(hand_over(&kept).is_none(), "its key is to stay taken");
+
+        let (_gates, lost) = lease(BootInstant::now(), true);
+        lost.lose(LostReason::Taken);
+        assert!(hand_over(&lost).is_none());
+
+        let (_gates, shared) = lease(BootInstant::now(), true);
+        assert!(shared.join());
+        assert!(hand_over(&shared).is_none(), "somebody still has it");
+        assert!(hand_over(&shared).is_some());
+    }
+
+    #[test]
+    fn a_lease_goes_only_to_one_who_asked_for_it() {
+        let fixed = |term| Terms { term, renewed: false, ..terms() };
+        let kept = Terms { min_hold: TERM / 2, ..terms() };
+        for (terms, renewal) in [
+            (fixed(TERM * 2), Some(TERM * 2)),
+            (fixed(TERM / 2), None),
+            (kept, Some(TERM)),
+            (Terms { min_hold: TERM * 3, ..kept }, Some(TERM * 3)),
+        ] {
+            let sent = BootInstant::now();
+            let (_gates, hold) = lease(sent, true);
+            let mut pass = hand_over(&hold);
+            assert!(hold.lease().take_over(&terms, &mut pass).is_none());
+            assert!(pass.is_some());
+            let now = BootInstant::now();
+            assert_eq!(hold.about_to_renew_for(&terms, now), renewal, "{terms:?}");
+            if let Some(renewal) = renewal {
+                assert_eq!(hold.gone_by(), now.after(renewal));
+                let next = hold.lease().renewed_for(&terms, now, &mut pass).expect("in time");
+                assert_eq!(next.deadline(), deadline(now, terms.term));
+                assert_eq!((next.is_renewed(), next.term()), (terms.renewed, terms.term));
+                assert_eq!(next.kept_until(), now.after(terms.min_hold));
+            }
+        }
+    }
+
+    #[test]
+    fn a_maximum_is_of_one_hold_and_not_of_the_lease() {
+        let bounded = Terms { max_hold: Some(TERM / 4), ..terms() };
+        let sent = BootInstant::now();
+        let (_gates, first) = granted(sent, &bounded);
+        let mut pass = hand_over(&first);
+        assert_eq!(first.deadline(), deadline(sent, TERM));
+        let (second, replan) =
+            first.lease().take_over(&bounded, &mut pass).expect("the same terms");
+        assert!(replan);
+        assert!(second.deadline() >= sent.after(TERM / 4));
+        assert!(second.deadline() < deadline(sent, TERM));
+    }
+
+    #[test]
+    fn a_lease_that_nobody_wants_is_closed_once() {
+        let (_gates, hold) = lease(BootInstant::now(), true);
+        assert!(!hold.close(), "it is held");
+        let pass = hand_over(&hold);
+        assert!(hold.close());
+        assert!(!hold.close());
+        assert!(hold.lease().take_over(&terms(), &mut { pass }).is_none());
+        assert!(!hold.is_valid(BootInstant::now()));
+    }
+
+    #[test]
+    fn a_lease_that_is_lost_on_its_way_is_taken_by_nobody() {
+        let (_gates, hold) = lease(BootInstant::now(), true);
+        let mut pass = hand_over(&hold);
+        assert!(!hold.lose(LostReason::ShutDown), "who receives it sees to that");
+        assert!(hold.lose(LostReason::Gone));
+        assert!(hold.lease().take_over(&terms(), &mut pass).is_none());
+        assert!(hold.about_to_renew_for(&terms(), BootInstant::now()).is_none());
+        assert!(!hold.close());
     }
 
     #[tokio::test]

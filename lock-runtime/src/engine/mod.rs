@@ -1,14 +1,17 @@
 //! The machinery that one client owns.
 //!
 //! A call goes to the [`gate`] of its key, then as its [`contender`] to the store; what it gets is
-//! a [`lease`]. The [`keeper`] thread watches over all leases ([`watchdog`]) and does the releases
+//! a [`lease`]. At its end the lease may go on to the next of this process ([`handover`]), for a
+//! [`turn`]; then others have theirs ([`courtesy`]). The [`keeper`] thread watches over all leases ([`watchdog`]) and does the releases
 //! that nobody awaits ([`releaser`]).
 
 mod backoff;
 mod budget;
 pub(crate) mod contender;
+mod courtesy;
 mod fencing;
 mod gate;
+mod handover;
 mod keeper;
 pub(crate) mod lease;
 #[cfg(all(test, lock_shuttle))]
@@ -16,15 +19,18 @@ mod models;
 mod releaser;
 #[cfg(test)]
 mod tests;
+pub(crate) mod turn;
 mod watchdog;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use self::gate::{Gates, News, Pass};
+use self::handover::Inherited;
 use self::keeper::Keeper;
-use self::lease::{Lease, Leave};
+use self::lease::{Hold, Lease, Leave};
 use self::releaser::Release;
+use self::turn::Limits;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::eventually::Eventually;
@@ -51,6 +57,8 @@ pub(crate) struct Config {
     pub(crate) wait: Wait,
     /// How long the store may take for one answer.
     pub(crate) response_timeout: Duration,
+    /// How long locks are passed on inside this process while others wait.
+    pub(crate) turn: Limits,
 }
 
 pub(crate) struct Engine {
@@ -138,82 +146,154 @@ impl Engine {
         self.is_kept(Some(key))
     }
 
-    /// One holder of `lease` is done; the last one frees the key. One round trip.
+    /// One holder is done; the last one frees the key, or passes the lock on to another of this
+    /// process. One round trip, or none if it is passed on.
     ///
-    /// Dropped half-way, or without an answer, it goes on in the background.
-    pub(crate) async fn release(&self, lease: &Arc<Lease>) -> Result<(), LockError> {
-        let (lost, mut unfinished) = self.end_or_lost(lease);
-        let Some(unfinished) = &mut unfinished else {
-            return lost.map_or(Ok(()), |lost| Err(*lost));
+    /// Dropped half-way, or without an answer, it goes on in the background. What the store does
+    /// without delay is done when this returns.
+    pub(crate) fn release<'a>(self: &'a Arc<Self>, hold: &'a Hold) -> Releasing<'a> {
+        let (lost, end) = self.end(hold);
+        let pass = match end {
+            End::Shared => return Eventually::ready(lost.map_or(Ok(()), Err)),
+            End::PassedOn(None) => return Eventually::ready(Ok(())),
+            End::PassedOn(Some(asking)) => {
+                return match self.store.others(hold.key()) {
+                    Eventually::Ready(others) => {
+                        asking.answered(others);
+                        Eventually::ready(Ok(()))
+                    }
+                    others @ Eventually::Pending(_) => Eventually::pending(async move {
+                        asking.answered(Some(others.await));
+                        Ok(())
+                    }),
+                };
+            }
+            End::Free(pass) => pass,
         };
         let started = BootInstant::now();
-        let keep = lease.kept_until().since(started);
-        unfinished.open = Protection::ReleaseGoesOn.is_on();
-        let mut answer = self.store.release(lease.key(), lease.token(), keep, Lane::Caller);
-        if let (Eventually::Pending(_), Some(pass)) = (&answer, &unfinished.pass) {
-            // Nobody has it any more, and whether it is free nobody knows yet.
-            pass.tell(&News::Asking(started));
-        }
-        let answer = (&mut answer).await;
-        unfinished.open &= answer.is_err();
-        match answer {
-            Ok(Released::Freed) => lost.map_or(Ok(()), |lost| Err(*lost)),
+        let outcome = move |answer| match answer {
+            Ok(Released::Freed { .. }) => lost.map_or(Ok(()), Err),
             Ok(Released::Gone) => {
-                Err(*lost.unwrap_or_else(|| lease.lost_to(LostReason::Gone).into()))
+                Err(lost.unwrap_or_else(|| hold.lost_to(LostReason::Gone).into()))
             }
             Ok(Released::Taken) => {
-                Err(*lost.unwrap_or_else(|| lease.lost_to(LostReason::Taken).into()))
+                Err(lost.unwrap_or_else(|| hold.lost_to(LostReason::Taken).into()))
             }
-            Err(StoreError::Denied(cause)) => Err(LockError::Denied { cause }),
-            Err(error) => Err(LockError::Unavailable {
-                key: Some(lease.key().to_owned()),
+            Err(StoreError::Denied(cause)) => Err(LockError::Denied { cause }.into()),
+            Err(error) => Err(Box::new(LockError::Unavailable {
+                key: Some(hold.key().to_owned()),
                 waited: BootInstant::now().since(started),
                 cause: format!("{error}; the release goes on in the background"),
+            })),
+        };
+        let (mut unfinished, answer) = self.begin_to_free(hold.lease(), pass, Lane::Caller);
+        match answer {
+            Eventually::Ready(Some(answer)) => {
+                unfinished.answered(&answer);
+                Eventually::ready(outcome(answer))
+            }
+            answer => Eventually::pending(async move {
+                let answer = answer.await;
+                unfinished.answered(&answer);
+                outcome(answer)
             }),
         }
     }
 
-    /// One holder of `lease` is done; the last one has the key freed in the background.
+    /// One holder is done; the last one has the key freed in the background, or passes the lock on to
+    /// another of this process.
     ///
     /// A store that needs no time for it is asked at once.
-    pub(crate) fn release_in_background(&self, lease: &Arc<Lease>) {
-        let Some(mut unfinished) = self.end(lease) else { return };
-        let keep = lease.kept_until().since(BootInstant::now());
-        let answer = self.store.release(lease.key(), lease.token(), keep, Lane::Keeper);
-        unfinished.open = !matches!(answer, Eventually::Ready(Some(Ok(_))));
-        if let (true, Some(pass)) = (unfinished.open, &unfinished.pass) {
-            pass.tell(&News::Asking(BootInstant::now()));
+    pub(crate) fn release_in_background(self: &Arc<Self>, hold: &Hold) {
+        match self.end(hold).1 {
+            End::Free(pass) => self.free_in_background(hold.lease(), pass),
+            End::PassedOn(Some(asking)) => {
+                if let Eventually::Ready(others) = self.store.others(hold.key()) {
+                    asking.answered(others);
+                }
+            }
+            End::PassedOn(None) | End::Shared => {}
         }
     }
 
-    /// Ends a hold, and tells of its loss if there was one; boxed, because that lies in the future of
-    /// every annotated function.
-    fn end_or_lost<'a>(
-        &'a self,
-        lease: &'a Arc<Lease>,
-    ) -> (Option<Box<LockError>>, Option<Unfinished<'a>>) {
-        let lost = lease.loss();
-        let unfinished = self.end(lease);
-        // It may have been lost between the two.
-        (lost.or_else(|| lease.ended_by()).map(Box::new), unfinished)
+    /// Frees the key of a lease that has ended. Gives the pass back if the store has answered; else it
+    /// goes along with the release, which goes on in the background.
+    async fn free(
+        &self,
+        lease: &Arc<Lease>,
+        pass: Option<Pass>,
+    ) -> (Result<Released, StoreError>, Option<Pass>) {
+        let (mut unfinished, answer) = self.begin_to_free(lease, pass, Lane::Caller);
+        let answer = answer.await;
+        unfinished.answered(&answer);
+        let pass = if unfinished.open { None } else { unfinished.pass.take() };
+        (answer, pass)
     }
 
-    /// From here on no renewal is sent, and the key will be freed whatever happens.
-    fn end<'a>(&'a self, lease: &'a Arc<Lease>) -> Option<Unfinished<'a>> {
-        let Leave::Release(pass) = lease.leave() else { return None };
+    /// The same, awaited by nobody.
+    fn free_in_background(&self, lease: &Arc<Lease>, pass: Option<Pass>) {
+        let (mut unfinished, answer) = self.begin_to_free(lease, pass, Lane::Keeper);
+        unfinished.open = true;
+        if let Eventually::Ready(Some(answer)) = answer {
+            unfinished.answered(&answer);
+        }
+    }
+
+    fn begin_to_free<'a>(
+        &'a self,
+        lease: &'a Arc<Lease>,
+        pass: Option<Pass>,
+        lane: Lane,
+    ) -> (Unfinished<'a>, Eventually<'a, Result<Released, StoreError>>) {
         self.keeper.forget(lease);
-        Some(Unfinished { keeper: &self.keeper, lease, pass, open: true })
+        let now = BootInstant::now();
+        let open = Protection::ReleaseGoesOn.is_on();
+        let unfinished = Unfinished { keeper: &self.keeper, lease, pass, open };
+        let keep = lease.kept_until().since(now);
+        let answer = self.store.release(lease.key(), lease.token(), keep, lane);
+        if let (Eventually::Pending(_), Some(pass)) = (&answer, &unfinished.pass) {
+            // Nobody has it any more, and whether it is free nobody knows yet.
+            pass.tell(&News::Asking(now));
+        }
+        (unfinished, answer)
+    }
+
+    /// Ends a hold, or one holder's share in it, and passes the lock on if somebody waits for it here.
+    /// Also tells of the loss that has ended it before; boxed, because that lies in the future of every
+    /// annotated function.
+    fn end(self: &Arc<Self>, hold: &Hold) -> (Option<Box<LockError>>, End) {
+        // From here on no renewal is sent, and the key will be freed or handed over whatever happens.
+        let limits = Some(&self.config.turn).filter(|_| self.gates.queued() > 0);
+        let (lost, leave) = hold.leave(limits);
+        let end = match leave {
+            Leave::Nothing => End::Shared,
+            Leave::Release(pass) => End::Free(pass),
+            Leave::HandOver { pass, ask, replan } => {
+                let lease = hold.lease();
+                let asking = ask.then(|| Asking { lease: Arc::clone(lease) });
+                if replan {
+                    self.keeper.replan(lease);
+                }
+                match Inherited::new(self, lease, pass).pass_on() {
+                    None => End::PassedOn(asking),
+                    // Those who wait do so for other keys.
+                    Some(pass) if lease.close() => End::Free(Some(pass)),
+                    Some(_) => End::Shared,
+                }
+            }
+        };
+        (lost.map(Box::new), end)
     }
 
     /// Makes a fixed lease last for `term` from now, or without one has the store keep the key for
     /// `min_hold`, which gives the holder no more time. One round trip.
     pub(crate) async fn extend(
         &self,
-        lease: &Arc<Lease>,
+        hold: &Hold,
         term: Option<Duration>,
         min_hold: Duration,
     ) -> Result<(), LockError> {
-        let sent = BootInstant::now();
+        let (sent, lease) = (BootInstant::now(), hold.lease());
         if let Some(asked) = lease.about_to_extend(sent, term, min_hold) {
             let renewal = [Renewal { key: lease.key(), token: lease.token(), lease: asked }];
             let answer = self.store.renew(&renewal).await.into_iter().next();
@@ -282,6 +362,37 @@ async fn settled(patience: Duration, is_so: impl Fn() -> bool) -> bool {
     true
 }
 
+/// A release under way. Its error is boxed, because this lies in the future of every annotated function.
+pub(crate) type Releasing<'a> = Eventually<'a, Result<(), Box<LockError>>>;
+
+/// What is left to do after a hold, or a share in it.
+enum End {
+    /// Nothing: others share it, or it was lost before.
+    Shared,
+    /// Nothing, or to find out whether other processes wait.
+    PassedOn(Option<Asking>),
+    /// To free the key.
+    Free(Option<Pass>),
+}
+
+/// Somebody is to find out whether other processes wait for a key; another will have to if this is
+/// dropped.
+struct Asking {
+    lease: Arc<Lease>,
+}
+
+impl Asking {
+    fn answered(self, others: Option<Result<usize, StoreError>>) {
+        self.lease.others_wait(others.and_then(Result::ok));
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.lease.nobody_asks();
+    }
+}
+
 /// A release that has begun; goes on in the background unless it was answered.
 #[derive(Debug)]
 struct Unfinished<'a> {
@@ -291,6 +402,15 @@ struct Unfinished<'a> {
     pass: Option<Pass>,
     /// The store has not answered.
     open: bool,
+}
+
+impl Unfinished<'_> {
+    fn answered(&mut self, answer: &Result<Released, StoreError>) {
+        self.open &= answer.is_err();
+        if let (Ok(Released::Freed { others }), Some(pass)) = (answer, &mut self.pass) {
+            pass.freed(*others);
+        }
+    }
 }
 
 impl Drop for Unfinished<'_> {

@@ -108,12 +108,13 @@ impl Process {
             max_hold: None,
             wait: Wait::Forever,
             response_timeout: TERM / 10,
+            turn: Limits::default(),
         };
         let engine = Engine::start(config, Arc::new(Wire(Arc::clone(&net))));
         Self { engine, net }
     }
 
-    async fn hold(&self, request: Request) -> Arc<Lease> {
+    async fn hold(&self, request: Request) -> Hold {
         acquire(&self.engine, request).await.expect("free")
     }
 
@@ -164,26 +165,26 @@ async fn up_to(steps: usize) {
     }
 }
 
-type Acquire = fn(Arc<Engine>) -> Eventually<'static, Option<Arc<Lease>>>;
+type Acquire = fn(Arc<Engine>) -> Eventually<'static, Option<Hold>>;
 
-fn patient_acquire(engine: Arc<Engine>) -> Eventually<'static, Option<Arc<Lease>>> {
+fn patient_acquire(engine: Arc<Engine>) -> Eventually<'static, Option<Hold>> {
     Eventually::pending(async move { acquire(&engine, request()).await.ok() })
 }
 
 /// Acquires without an undo, and asks whether anybody may just before its lease is known.
-async fn careless_acquire(engine: Arc<Engine>) -> Option<Arc<Lease>> {
+async fn careless_acquire(engine: Arc<Engine>) -> Option<Hold> {
     let Request { key, terms, .. } = request();
     let Entry::Open(pass) = engine.gates.enter(&key) else { return None };
     let token = Token::random().expect("randomness");
     let claim = Claim { key: &key, token: &token, lease: TERM, fresh: true };
     let sent = BootInstant::now();
     let Ok(Attempt::Granted) = engine.store.try_acquire(claim, PATIENT).await else { return None };
-    let lease = Arc::new(Lease::new(Arc::clone(&key), token, &terms, sent, Some(pass), None));
+    let lease = Hold::new(Arc::clone(&key), token, &terms, sent, Some(pass), None, false);
     if engine.admit(&key).is_err() {
         engine.release_in_background(&lease);
         return None;
     }
-    engine.keeper.watch(&lease);
+    engine.keeper.watch(lease.lease());
     Some(lease)
 }
 
@@ -191,13 +192,13 @@ mod release_against_renewal {
     use super::*;
 
     /// A renewal is due while its holder releases.
-    async fn race(request: Request, renewal: Option<fn(Arc<Engine>, Arc<Lease>)>) {
+    async fn race(request: Request, renewal: Option<fn(Arc<Engine>, Hold)>) {
         let process = Process::start();
         let lease = process.hold(request).await;
         let clock = spawn(time::pass());
         time::advance(TERM / 3);
         if let Some(renewal) = renewal {
-            renewal(Arc::clone(&process.engine), Arc::clone(&lease));
+            renewal(Arc::clone(&process.engine), lease.clone());
         }
         for _ in 0..thread_rng().gen_range(0..4) {
             process.net.assert_kept(&lease);
@@ -207,7 +208,7 @@ mod release_against_renewal {
         if thread_rng().r#gen() {
             process.engine.release_in_background(&lease);
         } else if let Err(error) = process.engine.release(&lease).await {
-            assert!(matches!(error, LockError::Lost { .. }), "{error:?}");
+            assert!(matches!(*error, LockError::Lost { .. }), "{error:?}");
         }
         process.assert_nothing_left().await;
     }
@@ -239,13 +240,13 @@ mod release_against_renewal {
     }
 
     /// A renewal is due while its holder releases, and the key is to stay for a while.
-    async fn race_for_a_kept_key(request: Request, renewal: fn(Arc<Engine>, Arc<Lease>)) {
+    async fn race_for_a_kept_key(request: Request, renewal: fn(Arc<Engine>, Hold)) {
         let Request { key, wait, terms } = request;
         let terms = Terms { min_hold: TERM / 2, ..terms };
         let process = Process::start();
         let lease = process.hold(Request { key, wait, terms }).await;
         time::advance(TERM / 3);
-        renewal(Arc::clone(&process.engine), Arc::clone(&lease));
+        renewal(Arc::clone(&process.engine), lease.clone());
         a_while().await;
         process.engine.release(&lease).await.expect("the store is up");
         process.settled(0).await;
@@ -278,12 +279,12 @@ mod release_against_renewal {
     }
 
     /// A renewal is due while its holder releases, and no release gets through.
-    async fn race_without_releases(request: Request, renewal: fn(Arc<Engine>, Arc<Lease>)) {
+    async fn race_without_releases(request: Request, renewal: fn(Arc<Engine>, Hold)) {
         let process = Process::start();
         let lease = process.hold(brief(request)).await;
         process.net.refuse_releases();
         time::advance(BRIEF / 3);
-        renewal(Arc::clone(&process.engine), Arc::clone(&lease));
+        renewal(Arc::clone(&process.engine), lease.clone());
         a_while().await;
         process.engine.release_in_background(&lease);
         // Time stands still until only the release goes on.
@@ -446,25 +447,25 @@ mod pass_on {
 mod loss_against_release {
     use super::*;
 
-    type End = fn(Arc<Engine>, Arc<Lease>) -> Eventually<'static, Result<(), LockError>>;
+    type Ending = fn(Arc<Engine>, Hold) -> Eventually<'static, Result<(), Box<LockError>>>;
 
     /// Two share a hold and leave it while it is lost.
-    async fn race(end: End) {
+    async fn race(end: Ending) {
         let process = Process::start();
         let (engine, net) = (Arc::clone(&process.engine), Arc::clone(&process.net));
         let lease = process.hold(fixed()).await;
         let reasons = [LostReason::RenewalFailed, LostReason::ShutDown];
         let reason = reasons[thread_rng().gen_range(0..2)];
         let told = {
-            let lease = Arc::clone(&lease);
+            let lease = lease.clone();
             spawn(async move { lease.lost().await })
         };
         let loser = {
-            let (engine, lease) = (Arc::clone(&engine), Arc::clone(&lease));
-            spawn(async move { engine.keeper.lose(&lease, reason) })
+            let (engine, lease) = (Arc::clone(&engine), lease.clone());
+            spawn(async move { engine.keeper.lose(lease.lease(), reason) })
         };
         let sharer = {
-            let (engine, lease) = (Arc::clone(&engine), Arc::clone(&lease));
+            let (engine, lease) = (Arc::clone(&engine), lease.clone());
             spawn(async move {
                 if !lease.join() {
                     return Ok(());
@@ -473,9 +474,9 @@ mod loss_against_release {
                 end(engine, lease).await
             })
         };
-        let first = end(Arc::clone(&engine), Arc::clone(&lease)).await;
+        let first = end(Arc::clone(&engine), lease.clone()).await;
         let (second, ()) = (sharer.await.expect("not aborted"), loser.await.expect("not aborted"));
-        let lost = lease.ended_by().is_some();
+        let lost = lease.was_lost().is_some();
         assert_eq!(
             first.is_err() || second.is_err(),
             lost,
@@ -506,12 +507,10 @@ mod loss_against_release {
             race(|engine, lease| {
                 Eventually::pending(async move {
                     let lost = lease.loss();
-                    let Some(mut unfinished) = engine.end(&lease) else {
-                        return lost.map_or(Ok(()), Err);
+                    let (_, End::Free(pass)) = engine.end(&lease) else {
+                        return lost.map_or(Ok(()), |lost| Err(lost.into()));
                     };
-                    let release =
-                        engine.store.release("k", lease.token(), Duration::ZERO, Lane::Caller);
-                    unfinished.open = release.await.is_err();
+                    engine.free(lease.lease(), pass).await.0.expect("the store is up");
                     Ok(())
                 })
             })

@@ -159,12 +159,15 @@ impl Release {
     }
 
     async fn try_once(&mut self, store: &dyn LockStore) -> Result<Released, StoreError> {
-        let pass = self.pass.take();
+        let mut pass = self.pass.take();
         let keep = self.kept_until.since(BootInstant::now());
         let on = |lane| store.release(&self.key, &self.token, keep, lane);
         // The other lane may be stuck, and nobody is to wait for that.
         let beside = async {
             let answer = on(Lane::Keeper).await;
+            if let (Ok(Released::Freed { others }), Some(pass)) = (&answer, &mut pass) {
+                pass.freed(*others);
+            }
             drop(pass);
             answer
         };
@@ -173,7 +176,7 @@ impl Release {
             Cause::Unanswered(Some(runtime)) => {
                 let (behind, beside) = tokio::join!(on(Lane::Runtime(runtime)), beside);
                 match (behind, beside) {
-                    (Ok(Released::Freed), _) | (_, Ok(Released::Freed)) => Ok(Released::Freed),
+                    (Ok(freed @ Released::Freed { .. }), _) => Ok(freed),
                     (_, beside) => beside,
                 }
             }

@@ -14,13 +14,21 @@ use crate::store::{Attempt, Claim, MemoryStore, Token};
 const LEASE: Duration = Duration::from_millis(300);
 
 fn engine() -> (Arc<FaultyStore>, Arc<Engine>) {
-    let store = Arc::new(FaultyStore::new(MemoryStore::new()));
+    engine_with(Limits::default())
+}
+
+fn engine_with(turn: Limits) -> (Arc<FaultyStore>, Arc<Engine>) {
+    engine_on(Arc::new(FaultyStore::new(MemoryStore::new())), turn)
+}
+
+fn engine_on(store: Arc<FaultyStore>, turn: Limits) -> (Arc<FaultyStore>, Arc<Engine>) {
     let config = Config {
         namespace: String::new(),
         watchdog: LEASE,
         max_hold: None,
         wait: Wait::For(LEASE * 10),
         response_timeout: LEASE / 3,
+        turn,
     };
     let engine = Engine::start(config, Arc::clone(&store) as Arc<dyn LockStore>);
     (store, engine)
@@ -180,7 +188,7 @@ async fn a_release_that_fails_says_so_and_goes_on() {
     let (store, engine) = engine();
     let lease = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
     store.next_releases([Fault::Refuse]);
-    match engine.release(&lease).await {
+    match engine.release(&lease).await.map_err(|error| *error) {
         Err(LockError::Unavailable { cause, .. }) => assert!(cause.contains("goes on"), "{cause}"),
         other => panic!("{other:?}"),
     }
@@ -210,7 +218,8 @@ async fn a_shutdown_does_not_forget_those_who_never_finish() {
     let (store, engine) = engine();
     let lease = acquire(&engine, request(None)).await.expect("free");
     assert_eq!(engine.shut_down(LEASE / 10).await, 1, "longer than until its next renewal");
-    assert!(matches!(engine.release(&lease).await, Err(LockError::Lost { .. })));
+    let outcome = engine.release(&lease).await.map_err(|error| *error);
+    assert!(matches!(outcome, Err(LockError::Lost { .. })));
     assert!(is_free(&store).await);
 }
 
@@ -441,4 +450,340 @@ async fn a_burst_of_background_releases_is_sent_bit_by_bit() {
     }
     assert_nothing_left(&engine).await;
     assert!(store.most_releases_at_once() <= 500, "{}", store.most_releases_at_once());
+}
+
+mod handover {
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::store::Released;
+
+    type Waiting = Pin<Box<dyn Future<Output = Result<Hold, LockError>> + Send>>;
+
+    /// One who has asked, and waits for the holder.
+    fn queue(engine: &Arc<Engine>, request: Request) -> Waiting {
+        let engine = Arc::clone(engine);
+        let mut waiting: Waiting = Box::pin(async move { acquire(&engine, request).await });
+        assert!(poll(&mut waiting).is_none(), "somebody has it");
+        waiting
+    }
+
+    fn poll(waiting: &mut Waiting) -> Option<Result<Hold, LockError>> {
+        match waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => Some(outcome),
+            Poll::Pending => None,
+        }
+    }
+
+    /// What a waiter has without anything that happens elsewhere.
+    fn at_once(waiting: &mut Waiting) -> Hold {
+        poll(waiting).expect("no round trip").expect("granted")
+    }
+
+    fn fixed(lease: Duration) -> Request {
+        request(Some(lease))
+    }
+
+    #[tokio::test]
+    async fn the_lock_goes_to_the_next_without_the_store() {
+        let (store, engine) = engine();
+        let first = acquire(&engine, request(None)).await.expect("free");
+        let (mut second, mut third) =
+            (queue(&engine, request(None)), queue(&engine, request(None)));
+        // The first release that the store hears of fails.
+        store.next_releases([Fault::Refuse]);
+        engine.release(&first).await.expect("passed on");
+        let second = at_once(&mut second);
+        assert!(poll(&mut third).is_none(), "one at a time");
+        engine.release_in_background(&second);
+        let third = at_once(&mut third);
+        assert_eq!(third.token(), first.token(), "it is one lease");
+        assert_eq!(engine.stats().held, 1);
+        engine.release(&third).await.expect_err("that one it hears of");
+        assert_nothing_left(&engine).await;
+        assert!(is_free(&store).await);
+    }
+
+    #[tokio::test]
+    async fn it_is_renewed_for_whoever_has_it() {
+        let (store, engine) = engine();
+        let mut hold = acquire(&engine, request(None)).await.expect("free");
+        let end = BootInstant::now().after(LEASE * 4);
+        while BootInstant::now() < end {
+            sleep(LEASE / 10).await;
+            let mut next = queue(&engine, request(None));
+            assert!(hold.is_valid(BootInstant::now()));
+            engine.release(&hold).await.expect("held");
+            hold = next.as_mut().await.expect("passed on, or acquired anew");
+            assert!(!is_free(&store).await);
+        }
+        engine.release(&hold).await.expect("held");
+        assert_nothing_left(&engine).await;
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_with_the_lock_in_hand_passes_it_on() {
+        let (store, engine) = engine();
+        let first = acquire(&engine, request(None)).await.expect("free");
+        let (second, mut third) = (queue(&engine, request(None)), queue(&engine, request(None)));
+        engine.release(&first).await.expect("passed on");
+        drop(second);
+        let third = at_once(&mut third);
+        let fourth = queue(&engine, request(None));
+        engine.release_in_background(&third);
+        drop(fourth);
+        assert_nothing_left(&engine).await;
+        assert!(is_free(&store).await, "nobody wanted it any more");
+    }
+
+    #[tokio::test]
+    async fn a_guard_of_before_does_nothing_to_the_hold_after_it() {
+        let (_store, engine) = engine();
+        let first = acquire(&engine, request(None)).await.expect("free");
+        let fence = engine.fencing_token(&first).await.expect("held");
+        let mut second = queue(&engine, request(None));
+        engine.release(&first).await.expect("passed on");
+        let second = at_once(&mut second);
+        engine.release(&first).await.expect("it has ended, and that is all");
+        engine.release_in_background(&first);
+        assert!(second.is_valid(BootInstant::now()));
+        assert!(engine.fencing_token(&second).await.expect("held") > fence);
+        engine.release(&second).await.expect("held");
+        assert_nothing_left(&engine).await;
+    }
+
+    #[tokio::test]
+    async fn a_waiter_with_a_fixed_lease_has_it_renewed_to_that() {
+        let (store, engine) = engine();
+        let first = acquire(&engine, fixed(LEASE)).await.expect("free");
+        let mut second = queue(&engine, fixed(LEASE * 2));
+        sleep(LEASE / 2).await;
+        store.next_releases([Fault::Refuse]);
+        let before = BootInstant::now();
+        engine.release(&first).await.expect("passed on");
+        let second = second.as_mut().await.expect("by a renewal");
+        assert_eq!(second.token(), first.token());
+        assert!(!second.is_renewed());
+        assert!(second.deadline() > before.after(LEASE * 3 / 2), "its own");
+        store.next_releases([Fault::None]);
+        sleep(LEASE).await;
+        assert!(!is_free(&store).await);
+        let _ = engine.release(&second).await;
+        assert_nothing_left(&engine).await;
+    }
+
+    #[tokio::test]
+    async fn a_waiter_with_a_shorter_lease_acquires_it_anew() {
+        let (store, engine) = engine();
+        let first = acquire(&engine, fixed(LEASE * 10)).await.expect("free");
+        let mut second = queue(&engine, fixed(LEASE));
+        engine.release(&first).await.expect("passed on");
+        let second = second.as_mut().await.expect("by way of the store");
+        assert_ne!(second.token(), first.token());
+        sleep(LEASE * 2).await;
+        assert!(is_free(&store).await, "the store keeps it for no longer than was asked");
+        assert!(second.was_lost().is_some());
+        assert_nothing_left(&engine).await;
+    }
+
+    #[tokio::test]
+    async fn a_renewal_that_fails_for_the_next_leaves_nothing() {
+        for fault in [Fault::Refuse, Fault::LoseReply] {
+            let (store, engine) = engine();
+            let first = acquire(&engine, fixed(LEASE)).await.expect("free");
+            let mut second = queue(&engine, fixed(LEASE));
+            store.next_renewals([fault]);
+            engine.release(&first).await.expect("passed on");
+            let second = second.as_mut().await.expect("by way of the store");
+            assert_ne!(second.token(), first.token(), "{fault:?}");
+            engine.release(&second).await.expect("held");
+            assert_nothing_left(&engine).await;
+            assert!(is_free(&store).await);
+        }
+    }
+
+    #[tokio::test]
+    async fn one_who_gives_up_while_it_is_renewed_for_him_passes_it_on() {
+        let (store, engine) = engine();
+        let first = acquire(&engine, fixed(LEASE * 3)).await.expect("free");
+        let mut second = queue(&engine, fixed(LEASE * 3));
+        let mut third = queue(&engine, fixed(LEASE * 3));
+        store.next_renewals([Fault::Hang]);
+        engine.release(&first).await.expect("passed on");
+        assert!(poll(&mut second).is_none(), "its renewal is on the way");
+        drop(second);
+        let third = third.as_mut().await.expect("by a renewal");
+        assert_eq!(third.token(), first.token());
+        engine.release(&third).await.expect("held");
+        assert_nothing_left(&engine).await;
+        assert!(is_free(&store).await);
+    }
+
+    #[tokio::test]
+    async fn a_key_that_is_to_stay_taken_is_not_passed_on() {
+        let (store, engine) = engine();
+        let kept = |min_hold| {
+            let request = fixed(LEASE);
+            Request { terms: Terms { min_hold, ..request.terms }, ..request }
+        };
+        let first = acquire(&engine, kept(LEASE)).await.expect("free");
+        let start = BootInstant::now();
+        let second = queue(&engine, request(None));
+        engine.release(&first).await.expect("held");
+        let second = second.await.expect("later");
+        assert!(BootInstant::now().since(start) > LEASE * 3 / 4, "its time was not over");
+        engine.release(&second).await.expect("held");
+        // One who asks for that himself has it renewed.
+        let first = acquire(&engine, fixed(LEASE)).await.expect("free");
+        let second = queue(&engine, kept(LEASE * 2));
+        engine.release(&first).await.expect("passed on");
+        let second = second.await.expect("by a renewal");
+        engine.release(&second).await.expect("held");
+        assert!(!is_free(&store).await);
+        sleep(LEASE * 2).await;
+        assert!(is_free(&store).await);
+        assert_nothing_left(&engine).await;
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_maximum_hold_is_the_hold_s_own() {
+        let (_store, engine) = engine();
+        let bounded = || {
+            let request = request(None);
+            Request { terms: Terms { max_hold: Some(LEASE), ..request.terms }, ..request }
+        };
+        let first = acquire(&engine, bounded()).await.expect("free");
+        let mut second = queue(&engine, bounded());
+        sleep(LEASE * 3 / 5).await;
+        engine.release(&first).await.expect("held");
+        let second = second.as_mut().await.expect("passed on");
+        sleep(LEASE * 3 / 5).await;
+        assert!(second.is_valid(BootInstant::now()), "it began later");
+        assert_eq!(timeout(LEASE, second.lost()).await, Ok(LostReason::MaxHold));
+        let _ = engine.release(&second).await;
+        assert_nothing_left(&engine).await;
+    }
+
+    #[tokio::test]
+    async fn a_shutdown_takes_what_is_on_its_way() {
+        let (store, engine) = engine();
+        let first = acquire(&engine, request(None)).await.expect("free");
+        let mut second = queue(&engine, request(None));
+        engine.release(&first).await.expect("passed on");
+        let left = tokio::spawn({
+            let engine = Arc::clone(&engine);
+            async move { engine.shut_down(LEASE * 10).await }
+        });
+        sleep(LEASE / 10).await;
+        assert!(matches!(poll(&mut second), Some(Err(LockError::ShutDown))));
+        assert_eq!(left.await.expect("no panic"), 0);
+        assert_nothing_left(&engine).await;
+        assert!(is_free(&store).await);
+    }
+
+    /// How many holds of one process follow each other while another process waits.
+    async fn in_a_row(turn: Limits) -> usize {
+        let memory = MemoryStore::new();
+        let near = engine_on(Arc::new(FaultyStore::new(Arc::clone(&memory) as _)), turn).1;
+        let far = engine_on(Arc::new(FaultyStore::new(memory)), turn).1;
+        let mut hold = acquire(&near, request(None)).await.expect("free");
+        let waiting = tokio::spawn(async move {
+            let hold = acquire(&far, request(None)).await.expect("in the end");
+            far.release(&hold).await.expect("held");
+        });
+        while near.store.others("k").await != Ok(1) {
+            tokio::task::yield_now().await;
+        }
+        let mut holds = 1;
+        while !waiting.is_finished() {
+            let next = queue(&near, request(None));
+            near.release(&hold).await.expect("held");
+            hold = next.await.expect("in the end");
+            holds += 1;
+        }
+        near.release(&hold).await.expect("held");
+        waiting.await.expect("no panic");
+        assert_nothing_left(&near).await;
+        holds - 1
+    }
+
+    #[tokio::test]
+    async fn after_a_turn_it_is_the_others_turn() {
+        let long = LEASE * 100;
+        // The last of a turn asks, and the one behind it hears the answer.
+        assert_eq!(in_a_row(Limits { holds: 8, time: long }).await, 9);
+        assert_eq!(in_a_row(Limits { holds: 0, time: long }).await, 1);
+        assert_eq!(in_a_row(Limits { holds: 8, time: Duration::ZERO }).await, 1);
+    }
+
+    #[tokio::test]
+    async fn a_turn_that_nobody_can_ask_about_ends_as_well() {
+        for fault in [Fault::Refuse, Fault::LoseReply] {
+            let (store, engine) = engine_with(Limits { holds: 2, time: LEASE * 100 });
+            store.next_questions([fault]);
+            let first = acquire(&engine, request(None)).await.expect("free");
+            let mut hold = first.clone();
+            for _ in 0..3 {
+                let next = queue(&engine, request(None));
+                engine.release(&hold).await.expect("held");
+                hold = next.await.expect("one way or the other");
+            }
+            assert_ne!(hold.token(), first.token(), "the key was freed in between");
+            engine.release(&hold).await.expect("held");
+            assert_nothing_left(&engine).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn who_drops_the_question_leaves_it_to_the_next() {
+        let (store, engine) = engine_with(Limits { holds: 4, time: LEASE * 100 });
+        store.next_questions([Fault::Hang]);
+        let first = acquire(&engine, request(None)).await.expect("free");
+        let mut hold = first.clone();
+        for _ in 0..20 {
+            let next = queue(&engine, request(None));
+            // Cut off while it asks, if it does.
+            let _ = timeout(LEASE / 20, engine.release(&hold)).await;
+            hold = next.await.expect("passed on");
+        }
+        assert_eq!(hold.token(), first.token(), "nobody else waits, so nobody else had it");
+        engine.release(&hold).await.expect("held");
+        assert_nothing_left(&engine).await;
+    }
+
+    #[tokio::test]
+    async fn a_step_back_for_nobody_is_short() {
+        let (store, engine) = engine();
+        // Listens, and never comes.
+        let deaf = store.subscribe("k");
+        let start = BootInstant::now();
+        for _ in 0..100 {
+            let hold = acquire(&engine, request(None)).await.expect("free");
+            engine.release(&hold).await.expect("held");
+        }
+        assert!(BootInstant::now().since(start) < LEASE, "after a few times it is not done again");
+        assert_eq!(
+            store
+                .release("k", &Token::random().expect("random"), Duration::ZERO, Lane::Keeper)
+                .await,
+            Ok(Released::Gone)
+        );
+        drop(deaf);
+        assert_nothing_left(&engine).await;
+    }
+
+    #[tokio::test]
+    async fn a_wait_that_is_shorter_than_a_step_back_still_tries() {
+        let (store, engine) = engine();
+        let _deaf = store.subscribe("k");
+        let hold = acquire(&engine, request(None)).await.expect("free");
+        engine.release(&hold).await.expect("held");
+        for wait in [Duration::ZERO, Duration::from_millis(1)] {
+            let request = Request { wait: Wait::For(wait), ..request(None) };
+            let hold = acquire(&engine, request).await.expect("free");
+            engine.release(&hold).await.expect("held");
+        }
+        assert_nothing_left(&engine).await;
+    }
 }

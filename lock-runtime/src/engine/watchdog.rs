@@ -191,7 +191,7 @@ pub(crate) fn retry_pause(term: Duration, failures: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::super::gate::{Entry as GateEntry, Gates};
-    use super::super::lease::Terms;
+    use super::super::lease::{Hold, Terms};
     use super::*;
     use crate::error::LostReason;
     use crate::store::Token;
@@ -207,7 +207,8 @@ mod tests {
         let GateEntry::Open(pass) = Arc::new(Gates::default()).enter(&key) else { panic!("free") };
         let token = Token::random().expect("randomness");
         let terms = Terms { term, renewed, max_hold: None, min_hold: Duration::ZERO };
-        Arc::new(Lease::new(key, token, &terms, BootInstant::now(), Some(pass), None))
+        let hold = Hold::new(key, token, &terms, BootInstant::now(), Some(pass), None, false);
+        Arc::clone(hold.lease())
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub(crate) struct FaultyStore {
     renewals: Mutex<VecDeque<Fault>>,
     releases: Mutex<VecDeque<Fault>>,
     fences: Mutex<VecDeque<Fault>>,
+    questions: Mutex<VecDeque<Fault>>,
     /// Releases that are under way, and the most that ever were.
     releasing: Mutex<(usize, usize)>,
 }
@@ -47,6 +48,7 @@ impl FaultyStore {
             renewals: Mutex::default(),
             releases: Mutex::default(),
             fences: Mutex::default(),
+            questions: Mutex::default(),
             releasing: Mutex::default(),
         }
     }
@@ -69,6 +71,11 @@ impl FaultyStore {
     /// The faults of the next requests for a fencing token, one each.
     pub(crate) fn next_fences(&self, faults: impl IntoIterator<Item = Fault>) {
         self.fences.lock().expect("test").extend(faults);
+    }
+
+    /// The faults of the next questions who else waits, one each.
+    pub(crate) fn next_questions(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.questions.lock().expect("test").extend(faults);
     }
 
     /// The faults of the next releases, one each.
@@ -171,6 +178,11 @@ impl LockStore for FaultyStore {
     ) -> Eventually<'a, Result<Fenced, StoreError>> {
         let fault = self.fences.lock().expect("test").pop_front();
         Eventually::pending(meet(fault, move || self.inner.fence(key, token)))
+    }
+
+    fn others<'a>(&'a self, key: &'a str) -> Eventually<'a, Result<usize, StoreError>> {
+        let fault = self.questions.lock().expect("test").pop_front();
+        Eventually::pending(meet(fault, move || self.inner.others(key)))
     }
 
     fn subscribe(&self, key: &str) -> Subscription {

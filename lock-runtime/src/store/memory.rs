@@ -121,7 +121,7 @@ impl Keys {
                     entry.token = None;
                     entry.expires = now.after(keep);
                 }
-                Released::Freed
+                Released::Freed { others: 0 }
             }
             Some(_) => Released::Taken,
             None => Released::Gone,
@@ -176,9 +176,9 @@ impl LockStore for MemoryStore {
         keep: Duration,
         _lane: Lane,
     ) -> Eventually<'a, Result<Released, StoreError>> {
-        let released = self.keys().release(key, token, keep, BootInstant::now());
-        if released == Released::Freed && keep.is_zero() {
-            self.wake_ups.wake(key);
+        let mut released = self.keys().release(key, token, keep, BootInstant::now());
+        if let (Released::Freed { others }, true) = (&mut released, keep.is_zero()) {
+            *others = self.wake_ups.wake(key, true);
         }
         Eventually::ready(Ok(released))
     }
@@ -192,6 +192,11 @@ impl LockStore for MemoryStore {
         let wall_clock = u64::try_from(since_1970.unwrap_or_default().as_micros());
         let wall_clock = wall_clock.unwrap_or_default();
         Eventually::ready(Ok(self.keys().fence(key, token, BootInstant::now(), wall_clock)))
+    }
+
+    /// Each client has one contender for a key at the most.
+    fn others<'a>(&'a self, key: &'a str) -> Eventually<'a, Result<usize, StoreError>> {
+        Eventually::ready(Ok(self.wake_ups.listeners(key)))
     }
 
     fn subscribe(&self, key: &str) -> Subscription {
@@ -250,7 +255,7 @@ mod tests {
         let foreign = Renewal { key: "k", token: &two, lease: LEASE };
         assert_eq!(keys.renew(&foreign, start), Renewed::Taken);
         assert_eq!(keys.release("k", &two, Duration::ZERO, start), Released::Taken);
-        assert_eq!(keys.release("k", &one, Duration::ZERO, start), Released::Freed);
+        assert_eq!(keys.release("k", &one, Duration::ZERO, start), Released::Freed { others: 0 });
         let stale = Renewal { key: "k", token: &one, lease: LEASE };
         assert_eq!(keys.renew(&stale, start), Renewed::Gone);
         assert_eq!(keys.release("k", &one, Duration::ZERO, start), Released::Gone);
@@ -260,7 +265,7 @@ mod tests {
     fn a_key_that_is_to_be_kept_expires_instead() {
         let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), token(), token());
         keys.try_acquire(claim("k", &one), start);
-        assert_eq!(keys.release("k", &one, LEASE / 2, start), Released::Freed);
+        assert_eq!(keys.release("k", &one, LEASE / 2, start), Released::Freed { others: 0 });
         assert_eq!(keys.try_acquire(claim("k", &two), start), Attempt::Busy(Left::Time(LEASE / 2)));
         let renewal = Renewal { key: "k", token: &one, lease: LEASE };
         assert_eq!(keys.renew(&renewal, start), Renewed::Taken, "it is not extended any more");

@@ -65,6 +65,9 @@ pub(crate) trait LockStore: Send + Sync + 'static {
         token: &'a Token,
     ) -> Eventually<'a, Result<Fenced, StoreError>>;
 
+    /// How many other processes wait for the key, as far as the store can know.
+    fn others<'a>(&'a self, key: &'a str) -> Eventually<'a, Result<usize, StoreError>>;
+
     /// Asks to be told when the key is released, here or elsewhere. Wake-ups may get lost.
     fn subscribe(&self, key: &str) -> Subscription;
 
@@ -133,8 +136,9 @@ pub(crate) enum Fenced {
 /// The answer to a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Released {
-    /// The key is free, or will be after the time for which it was to be kept.
-    Freed,
+    /// The key is free, or will be after the time for which it was to be kept. So many other
+    /// processes were woken.
+    Freed { others: usize },
     /// The key does not exist any more.
     Gone,
     /// The key has another owner, and was left alone.

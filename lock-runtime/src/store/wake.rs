@@ -40,6 +40,8 @@ struct Channel {
     interrupted: bool,
     /// Since when nobody listens; `None` while somebody does.
     idle_since: Option<BootInstant>,
+    /// How many releases by others were heard.
+    heard: u64,
 }
 
 #[derive(Debug, Default)]
@@ -84,11 +86,19 @@ impl WakeUps {
         Subscription { wake_ups: Arc::clone(self), key, listener }
     }
 
-    /// Tells the listeners of `key` that it was released.
-    pub(crate) fn wake(&self, key: &str) {
-        if let Some(channel) = self.channels().get(key) {
-            channel.listeners.iter().for_each(|listener| listener.woken.notify_one());
-        }
+    /// Tells the listeners of `key` that it was released, by this process or by another one. Returns how
+    /// many there are.
+    pub(crate) fn wake(&self, key: &str, by_another: bool) -> usize {
+        let mut channels = self.channels();
+        let Some(channel) = channels.get_mut(key) else { return 0 };
+        channel.heard += u64::from(by_another);
+        channel.listeners.iter().for_each(|listener| listener.woken.notify_one());
+        channel.listeners.len()
+    }
+
+    /// How many listen to `key`.
+    pub(crate) fn listeners(&self, key: &str) -> usize {
+        self.channels().get(key).map_or(0, |channel| channel.listeners.len())
     }
 
     fn forget(&self, key: &Arc<str>, listener: &Arc<Listener>) {
@@ -165,6 +175,11 @@ impl WakeUps {
         self.added.notify_one();
     }
 
+    /// Whether the store tells us of the releases of `key`.
+    pub(crate) fn is_live(&self, key: &str) -> bool {
+        self.channels().get(key).is_some_and(|channel| channel.live)
+    }
+
     /// Forgets and returns the keys that nobody has listened to for `linger`.
     pub(crate) fn take_idle(&self, linger: Duration) -> Vec<Arc<str>> {
         let now = BootInstant::now();
@@ -205,6 +220,11 @@ impl Subscription {
         }
     }
 
+    /// How many releases by others were heard of this key by now.
+    pub(crate) fn heard(&self) -> u64 {
+        self.wake_ups.channels().get(&self.key).map_or(0, |channel| channel.heard)
+    }
+
     /// Resolves at the next wake-up, or at once if one came since the last call.
     pub(crate) async fn woken(&self) {
         self.listener.woken.notified().await;
@@ -232,7 +252,7 @@ mod tests {
         let wake_ups = WakeUps::local();
         let one = wake_ups.listen("a");
         let other = wake_ups.listen("b");
-        wake_ups.wake("a");
+        wake_ups.wake("a", true);
         assert!(is_ready(one.woken()));
         assert!(!is_ready(one.woken()), "one release is one wake-up");
         assert!(!is_ready(other.woken()));

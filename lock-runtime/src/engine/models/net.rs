@@ -182,7 +182,7 @@ impl LockStore for Wire {
                 return Err(StoreError::Refused("as told".into()));
             }
             let answer = at_once(net.store.release(&key, &token, keep, lane));
-            if answer == Ok(Released::Freed) {
+            if let Ok(Released::Freed { .. }) = answer {
                 lock(&net.owner).take_if(|owner| *owner == token);
                 lock(&net.releases).served += 1;
             }
@@ -197,6 +197,12 @@ impl LockStore for Wire {
         token: &'a Token,
     ) -> Eventually<'a, Result<Fenced, StoreError>> {
         self.0.store.fence(key, token)
+    }
+
+    fn others<'a>(&'a self, key: &'a str) -> Eventually<'a, Result<usize, StoreError>> {
+        let key = key.to_owned();
+        let sent = self.0.send(Lane::Caller, PATIENT, move |net| at_once(net.store.others(&key)));
+        Eventually::pending(async { sent.await? })
     }
 
     fn subscribe(&self, key: &str) -> Subscription {

@@ -46,6 +46,8 @@ pub(crate) struct RedisStore {
     /// Set once the keeper's thread runs.
     keeper: OnceLock<Link>,
     wake_ups: Arc<WakeUps>,
+    /// What tells this client's wake-ups from those of others.
+    id: Arc<str>,
 }
 
 impl RedisStore {
@@ -57,6 +59,7 @@ impl RedisStore {
             callers: Mutex::default(),
             keeper: OnceLock::new(),
             wake_ups: WakeUps::remote(),
+            id: format!("{:016x}", fastrand::u64(..)).into(),
         })
     }
 
@@ -194,12 +197,28 @@ impl RedisStore {
         let channel = channel(key);
         let args = |call: &mut Cmd| {
             call.arg(1).arg(key).arg(token.as_bytes()).arg(&channel).arg(milliseconds(keep));
+            call.arg(&*self.id);
         };
         match self.link(lane)?.run(&script::RELEASE, args, self.response_timeout).await? {
             0_i64 => Ok(Released::Gone),
             -1 => Ok(Released::Taken),
-            _ => Ok(Released::Freed),
+            told => Ok(Released::Freed { others: self.others_of(&channel, told - 1) }),
         }
+    }
+
+    async fn subscribers(&self, key: &str) -> Result<usize, StoreError> {
+        let channel = channel(key);
+        let mut count = cmd("PUBSUB");
+        count.arg("NUMSUB").arg(&channel);
+        let link = self.link(Lane::Caller)?;
+        let (_, all): (Value, i64) = link.send(&count, self.response_timeout).await?;
+        Ok(self.others_of(&channel, all))
+    }
+
+    /// How many of a channel's subscribers are other clients.
+    fn others_of(&self, channel: &str, all: i64) -> usize {
+        let all = usize::try_from(all).unwrap_or_default();
+        if all == 0 { 0 } else { all - usize::from(self.wake_ups.is_live(channel)) }
     }
 
     async fn fencing_token(&self, key: &str, token: &Token) -> Result<Fenced, StoreError> {
@@ -269,12 +288,16 @@ impl LockStore for RedisStore {
         Eventually::pending(self.fencing_token(key, token))
     }
 
+    fn others<'a>(&'a self, key: &'a str) -> Eventually<'a, Result<usize, StoreError>> {
+        Eventually::pending(self.subscribers(key))
+    }
+
     fn subscribe(&self, key: &str) -> Subscription {
         self.wake_ups.listen(&channel(key))
     }
 
     fn adopt(&self, keeper: &runtime::Handle) {
-        let on_message = subscriber::on_message(&self.wake_ups);
+        let on_message = subscriber::on_message(&self.wake_ups, &self.id);
         let endpoint = Arc::clone(&self.endpoint);
         let link = Link::new(endpoint, keeper.clone(), self.response_timeout, Some(on_message));
         if self.keeper.set(link.clone()).is_ok() {

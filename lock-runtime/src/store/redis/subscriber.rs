@@ -7,14 +7,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{PushInfo, PushKind, cmd};
+use redis::{PushInfo, PushKind, Value, cmd};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::link::{Connection, Link, OnMessage};
 use crate::store::{StoreError, WakeUps};
 
-/// How long a key stays subscribed that nobody listens to any more.
-const LINGER: Duration = Duration::from_secs(2);
+/// How long a key stays subscribed that nobody listens to any more: long enough for a loop that takes
+/// the same lock again and again. Not longer, because others take a subscriber for one who waits.
+const LINGER: Duration = Duration::from_millis(10);
+
+/// How often such keys are looked for, while there are any subscriptions.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// How often the connection is asked whether it is still there.
 const PING: Duration = Duration::from_secs(3);
@@ -25,15 +29,16 @@ const RETRY: Duration = Duration::from_millis(100);
 /// The same after the user was not allowed to.
 const RETRY_DENIED: Duration = Duration::from_secs(10);
 
-/// Passes the server's messages on to the listeners.
-pub(super) fn on_message(wake_ups: &Arc<WakeUps>) -> OnMessage {
-    let wake_ups = Arc::clone(wake_ups);
+/// Passes the server's messages on to the listeners. Those that say `own` are of this client's own
+/// releases.
+pub(super) fn on_message(wake_ups: &Arc<WakeUps>, own: &Arc<str>) -> OnMessage {
+    let (wake_ups, own) = (Arc::clone(wake_ups), Arc::clone(own));
     Arc::new(move |push: &PushInfo| {
         if push.kind != PushKind::Message {
             return;
         }
-        if let Some(redis::Value::BulkString(name)) = push.data.first() {
-            wake_ups.wake(&String::from_utf8_lossy(name));
+        if let [Value::BulkString(name), Value::BulkString(by)] = &push.data[..] {
+            wake_ups.wake(&String::from_utf8_lossy(name), **by != *own.as_bytes());
         }
     })
 }
@@ -57,7 +62,7 @@ pub(super) async fn run(link: Link, wake_ups: Arc<WakeUps>, response_timeout: Du
             let retry = if denied { RETRY_DENIED } else { RETRY };
             Some(retry.mul_f64(0.5 + fastrand::f64()))
         } else {
-            Some(LINGER.min(PING) / 2)
+            Some(LOOK)
         };
         let pause = async {
             match next {

@@ -1,0 +1,106 @@
+//! Passing a lock on from its holder to the next task of this process, without the store.
+//!
+//! The lease stays what it is in the store, and the watchdog goes on renewing it; what begins anew
+//! is the hold. It is on its way in the hand of the next in the queue as an [`Inherited`], which
+//! wherever it is dropped goes on to the one behind, or is released when nobody is left. So whoever
+//! gives up between the grant and its receipt passes the lock on.
+//!
+//! One who asks for the same as the holder before takes the lease as it is. One who asks for
+//! another term renews it to that term first, if that only makes the key last longer; a key that
+//! would last longer than its holder has asked for is released and acquired anew.
+//!
+//! Keeps the promises that nothing leaks, and that a guard touches its own hold only: each grant is
+//! a hold of its own, and the guards of the one before have ended with it.
+
+use std::sync::Arc;
+
+use super::Engine;
+use super::gate::{Pass, Turn};
+use super::lease::{Hold, Lease, Terms};
+use crate::clock::BootInstant;
+use crate::store::{Renewal, Renewed};
+
+/// A lease between two holders.
+pub(crate) struct Inherited {
+    engine: Arc<Engine>,
+    lease: Arc<Lease>,
+    /// `None` once somebody else answers for the lease.
+    pass: Option<Pass>,
+}
+
+impl std::fmt::Debug for Inherited {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inherited").field("key", &self.lease.key()).finish_non_exhaustive()
+    }
+}
+
+/// What became of a lease that was handed over.
+#[derive(Debug)]
+pub(crate) enum Accepted {
+    /// It is held again.
+    Held(Hold),
+    /// It was not to be had as it is, and its key was freed or is being freed.
+    Freed(Option<Pass>),
+}
+
+impl Inherited {
+    pub(crate) fn new(engine: &Arc<Engine>, lease: &Arc<Lease>, pass: Pass) -> Self {
+        Self { engine: Arc::clone(engine), lease: Arc::clone(lease), pass: Some(pass) }
+    }
+
+    /// Gives it to the next in the queue; gives the pass back if nobody is there.
+    pub(crate) fn pass_on(mut self) -> Option<Pass> {
+        loop {
+            let Some(next) = self.pass.as_ref()?.next_in_queue() else { return self.pass.take() };
+            match next.send(Turn::Held(self)) {
+                // It gave up just now. Not dropped there, where it would be passed on again.
+                Err(Turn::Held(back)) => self = back,
+                Ok(()) | Err(Turn::Free(_)) => return None,
+            }
+        }
+    }
+
+    /// Makes it the hold of one who asks for `terms`.
+    ///
+    /// Dropped half-way, it goes to the next.
+    pub(crate) async fn accept(mut self, terms: &Terms) -> Accepted {
+        if let Some((hold, replan)) = self.lease.take_over(terms, &mut self.pass) {
+            if replan {
+                self.engine.keeper().replan(&self.lease);
+            }
+            return Accepted::Held(hold);
+        }
+        if let Some(hold) = self.renew_for(terms).await {
+            self.engine.keeper().replan(&self.lease);
+            return Accepted::Held(hold);
+        }
+        let pass = self.pass.take();
+        let lease = Arc::clone(&self.lease);
+        if lease.close() {
+            return Accepted::Freed(self.engine.free(&lease, pass).await.1);
+        }
+        Accepted::Freed(pass)
+    }
+
+    /// One round trip, if it comes to that.
+    async fn renew_for(&mut self, terms: &Terms) -> Option<Hold> {
+        let sent = BootInstant::now();
+        let asked = self.lease.about_to_renew_for(terms, sent)?;
+        let renewal = [Renewal { key: self.lease.key(), token: self.lease.token(), lease: asked }];
+        let answer = self.engine.store().renew(&renewal).await.into_iter().next();
+        match answer {
+            Some(Ok(Renewed::Extended)) => self.lease.renewed_for(terms, sent, &mut self.pass),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Inherited {
+    fn drop(&mut self) {
+        let Some(pass) = self.pass.take() else { return };
+        let Some(pass) = Self::new(&self.engine, &self.lease, pass).pass_on() else { return };
+        if self.lease.close() {
+            self.engine.free_in_background(&self.lease, Some(pass));
+        }
+    }
+}
