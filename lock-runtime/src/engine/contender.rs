@@ -137,19 +137,7 @@ impl Contender<'_> {
         let mut answered = BootInstant::PAST;
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         if let Some(step) = self.owed(&budget) {
-            self.contended = true;
-            if let Some(pass) = &self.pass {
-                pass.tell(&News::Others);
-            }
-            wake_ups.step_back(self.engine.store(), &self.request.key, step);
-            let stepped_back = async {
-                tokio::select! {
-                    () = wake_ups.let_others_go() => {}
-                    () = self.engine.closing() => {}
-                }
-            };
-            budget.limit(stepped_back).await;
-            self.engine.admit(&self.request.key)?;
+            self.step_back(step, &budget, &mut wake_ups).await?;
         }
         if let Some(News::Elsewhere(left, at)) = known {
             // The one before has just asked and given up. What it has learnt holds for us as well.
@@ -240,6 +228,29 @@ impl Contender<'_> {
             }
             self.engine.admit(&self.request.key)?;
         }
+    }
+
+    /// Lets those go first whom the last release has woken.
+    async fn step_back(
+        &mut self,
+        step: StepBack,
+        budget: &Budget,
+        wake_ups: &mut WakeUps,
+    ) -> Result<(), LockError> {
+        self.contended = true;
+        if let Some(pass) = &self.pass {
+            pass.tell(&News::Others);
+        }
+        wake_ups.step_back(self.engine.store(), &self.request.key, step);
+        let gone = async {
+            tokio::select! {
+                () = wake_ups.let_others_go() => {}
+                () = self.engine.closing() => {}
+            }
+        };
+        // Whatever is left of the wait, there is at least one try.
+        budget.limit(gone).await;
+        self.engine.admit(&self.request.key)
     }
 
     /// What is owed to other processes, by one who has the time for it.

@@ -202,10 +202,9 @@ impl Gates {
     fn pass_on(self: &Arc<Self>, key: &Arc<str>, mut freed: Option<usize>) {
         while let Some(next) = self.next(key, freed.take()) {
             match next.send(Turn::Free(Pass::new(self, key))) {
-                Ok(()) => return,
                 // It gave up just now. Not dropped as a pass, which would come back here.
                 Err(Turn::Free(mut pass)) => pass.gates = None,
-                Err(Turn::Held(_)) => return,
+                Ok(()) | Err(Turn::Held(_)) => return,
             }
         }
     }

@@ -264,8 +264,8 @@ impl Engine {
     fn end(self: &Arc<Self>, hold: &Hold) -> (Option<Box<LockError>>, End) {
         // From here on no renewal is sent, and the key will be freed or handed over whatever happens.
         let limits = Some(&self.config.turn).filter(|_| self.gates.queued() > 0);
-        let (lost, leave) = hold.leave(limits);
-        let end = match leave {
+        let (lost, what) = hold.leave(limits);
+        let end = match what {
             Leave::Nothing => End::Shared,
             Leave::Release(pass) => End::Free(pass),
             Leave::HandOver { pass, ask, replan } => {

@@ -106,6 +106,7 @@ impl Turn {
 
 #[cfg(test)]
 mod tests {
+    use super::Next::{Free, HandOver, HandOverAndAsk};
     use super::*;
 
     const LIMITS: Limits = Limits { holds: 4, time: Duration::from_millis(50) };
@@ -122,24 +123,23 @@ mod tests {
     #[test]
     fn it_is_over_after_so_many_holds_when_others_wait() {
         let (mut turn, now) = turn(true);
-        use Next::{Free, HandOver};
         assert_eq!(ends(&mut turn, now, 4), [HandOver, HandOver, HandOver, Free]);
     }
 
     #[test]
     fn it_is_over_after_a_while_when_others_wait() {
         let (mut turn, now) = turn(true);
-        assert_eq!(turn.next(&LIMITS, now), Next::HandOver);
-        assert_eq!(turn.next(&LIMITS, now.after(LIMITS.time)), Next::Free);
+        assert_eq!(turn.next(&LIMITS, now), HandOver);
+        assert_eq!(turn.next(&LIMITS, now.after(LIMITS.time)), Free);
     }
 
     #[test]
     fn while_the_store_is_asked_it_goes_on() {
         let (mut turn, now) = turn(false);
         ends(&mut turn, now, 3);
-        assert_eq!(turn.next(&LIMITS, now), Next::HandOverAndAsk);
-        assert_eq!(ends(&mut turn, now, 20), [Next::HandOver; 20]);
-        assert_eq!(turn.next(&LIMITS, now.after(LIMITS.time)), Next::Free, "but not for ever");
+        assert_eq!(turn.next(&LIMITS, now), HandOverAndAsk);
+        assert_eq!(ends(&mut turn, now, 20), [HandOver; 20]);
+        assert_eq!(turn.next(&LIMITS, now.after(LIMITS.time)), Free, "but not for ever");
     }
 
     #[test]
@@ -147,7 +147,6 @@ mod tests {
         let (mut turn, now) = turn(false);
         ends(&mut turn, now, 4);
         turn.answered(Some(0), now);
-        use Next::{HandOver, HandOverAndAsk};
         assert_eq!(ends(&mut turn, now, 4), [HandOver, HandOver, HandOver, HandOverAndAsk]);
     }
 
@@ -157,7 +156,7 @@ mod tests {
             let (mut turn, now) = turn(false);
             ends(&mut turn, now, 4);
             turn.answered(others, now);
-            assert_eq!(turn.next(&LIMITS, now), Next::Free);
+            assert_eq!(turn.next(&LIMITS, now), Free);
         }
     }
 
@@ -166,10 +165,10 @@ mod tests {
         let (mut turn, now) = turn(false);
         ends(&mut turn, now, 3);
         for _ in 0..4 {
-            assert_eq!(turn.next(&LIMITS, now), Next::HandOverAndAsk);
+            assert_eq!(turn.next(&LIMITS, now), HandOverAndAsk);
             turn.unasked();
         }
-        assert_eq!(turn.next(&LIMITS, now), Next::Free);
+        assert_eq!(turn.next(&LIMITS, now), Free);
     }
 
     #[test]
@@ -177,7 +176,7 @@ mod tests {
         let (mut turn, mut now) = turn(false);
         for _ in 0..3 {
             now = now.after(LIMITS.time * 10);
-            assert_eq!(turn.next(&LIMITS, now), Next::HandOverAndAsk);
+            assert_eq!(turn.next(&LIMITS, now), HandOverAndAsk);
             turn.answered(Some(0), now);
         }
     }
@@ -186,7 +185,7 @@ mod tests {
     fn no_holds_or_no_time_switch_it_off() {
         for limits in [Limits { holds: 0, ..LIMITS }, Limits { time: Duration::ZERO, ..LIMITS }] {
             let (mut turn, now) = turn(false);
-            assert_eq!(turn.next(&limits, now), Next::Free);
+            assert_eq!(turn.next(&limits, now), Free);
         }
     }
 }
