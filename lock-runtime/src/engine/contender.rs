@@ -55,8 +55,11 @@ pub(crate) struct Request {
 }
 
 /// Takes the lock, or says why not. Dropping the future leaves nothing behind.
+///
+/// What is rarely needed is boxed: thousands may wait here, each with as much memory as the largest
+/// part needs.
 pub(crate) async fn acquire(engine: &Arc<Engine>, request: Request) -> Result<Hold, LockError> {
-    let Ok(runtime) = runtime::Handle::try_current() else {
+    let Ok(runtime) = runtime::Handle::try_current().map(|runtime| runtime.id()) else {
         return Err(LockError::Config {
             option: "runtime",
             problem: "locks are awaited inside a tokio runtime, and there is none here".into(),
@@ -64,33 +67,28 @@ pub(crate) async fn acquire(engine: &Arc<Engine>, request: Request) -> Result<Ho
     };
     engine.admit(&request.key)?;
     let budget = Budget::new(request.wait);
+    let spent = || spent(&budget, engine, &request.key, engine.gates().news(&request.key));
     let (pass, known) = match engine.gates().enter(&request.key) {
         Entry::Open(pass) => (Some(pass), None),
         Entry::Closed => return Err(LockError::ShutDown),
-        Entry::Queued(_) if budget.is_once() => {
-            let news = engine.gates().news(&request.key);
-            return Err(spent(&budget, engine, &request.key, news));
-        }
+        Entry::Queued(_) if budget.is_once() => return Err(spent()),
         Entry::Queued(mut ticket) => match budget.limit(ticket.turn()).await {
-            Some(Some(Turn::Held(inherited))) => {
-                match budget.limit(inherited.accept(&request.terms)).await {
-                    Some(Accepted::Held(hold)) => return admitted(engine, hold),
-                    Some(Accepted::Freed(pass)) => (pass, None),
-                    None => {
-                        let news = engine.gates().news(&request.key);
-                        return Err(spent(&budget, engine, &request.key, news));
+            Some(Some(Turn::Held(inherited))) => match inherited.take(&request.terms) {
+                Ok(hold) => return admitted(engine, hold),
+                Err(inherited) => {
+                    match Box::pin(budget.limit(inherited.renew(&request.terms))).await {
+                        Some(Accepted::Held(hold)) => return admitted(engine, hold),
+                        Some(Accepted::Freed(pass)) => (pass, None),
+                        None => return Err(spent()),
                     }
                 }
-            }
+            },
             Some(Some(Turn::Free(pass))) if !budget.is_over() => {
                 (Some(pass), Some(engine.gates().news(&request.key)))
             }
             Some(None) => return Err(LockError::ShutDown),
             // With a pass, but without time to use it.
-            Some(Some(Turn::Free(_))) | None => {
-                let news = engine.gates().news(&request.key);
-                return Err(spent(&budget, engine, &request.key, news));
-            }
+            Some(Some(Turn::Free(_))) | None => return Err(spent()),
         },
     };
     let token = Token::random().map_err(|error| LockError::Unavailable {
@@ -98,9 +96,9 @@ pub(crate) async fn acquire(engine: &Arc<Engine>, request: Request) -> Result<Ho
         waited: budget.waited(),
         cause: format!("the system gave no random numbers: {error}"),
     })?;
-    let contender = Contender {
+    let mut contender = Contender {
         engine,
-        runtime: runtime.id(),
+        runtime,
         request,
         token,
         pass,
@@ -108,7 +106,24 @@ pub(crate) async fn acquire(engine: &Arc<Engine>, request: Request) -> Result<Ho
         unanswered: false,
         contended: false,
     };
-    contender.contend(budget, known).await
+    let mut first = None;
+    if known.is_none() && contender.owed(&budget).is_none() {
+        match contender.try_once(true, &budget).await {
+            Tried { sent, granted: true, .. } => return contender.granted(sent),
+            tried => first = Some(tried),
+        }
+    }
+    Box::pin(contender.contend(budget, known, first)).await
+}
+
+/// One try, and what came of it.
+struct Tried {
+    sent: BootInstant,
+    /// How long it was to take at the most.
+    within: Duration,
+    /// By the answer, and there is time left in the lease.
+    granted: bool,
+    answer: Result<Attempt, StoreError>,
 }
 
 struct Contender<'a> {
@@ -129,14 +144,19 @@ struct Contender<'a> {
 
 impl Contender<'_> {
     /// Tries until it has the lock or the wait is over. `known` is what those before it in the queue
-    /// have learnt.
-    async fn contend(mut self, budget: Budget, mut known: Option<News>) -> Result<Hold, LockError> {
+    /// have learnt; `first` a try of its own.
+    async fn contend(
+        mut self,
+        budget: Budget,
+        mut known: Option<News>,
+        mut first: Option<Tried>,
+    ) -> Result<Hold, LockError> {
         let response_timeout = self.engine.config().response_timeout;
         let mut wake_ups = WakeUps::default();
         let mut seems_free = true;
         let mut answered = BootInstant::PAST;
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
-        if let Some(step) = self.owed(&budget) {
+        if let Some(step) = self.owed(&budget).filter(|_| first.is_none()) {
             self.step_back(step, &budget, &mut wake_ups).await?;
         }
         if let Some(News::Elsewhere(left, at)) = known {
@@ -159,18 +179,19 @@ impl Contender<'_> {
         }
         loop {
             let fresh = std::mem::take(&mut seems_free) && !self.unanswered;
-            let within = budget.for_one_try(response_timeout);
-            let sent = BootInstant::now();
-            let answer = self.try_once(fresh, within).await;
-            let now = BootInstant::now();
-            let sent = if Protection::DeadlineFromSending.is_on() { sent } else { now };
-            let pause = match answer {
-                Ok(Attempt::Granted) if now < self.request.terms.deadline(sent) => {
-                    if wake_ups.nobody_came(answered) {
-                        self.engine.gates().stepped_back_in_vain(&self.request.key);
-                    }
-                    return self.granted(sent);
+            let tried = match first.take() {
+                Some(tried) => tried,
+                None => self.try_once(fresh, &budget).await,
+            };
+            let Tried { sent, within, granted, answer } = tried;
+            if granted {
+                if wake_ups.nobody_came(answered) {
+                    self.engine.gates().stepped_back_in_vain(&self.request.key);
                 }
+                return self.granted(sent);
+            }
+            let now = BootInstant::now();
+            let pause = match answer {
                 Ok(Attempt::Granted) => {
                     // The store has it for us, and no time is left in it.
                     self.unanswered = true;
@@ -260,10 +281,12 @@ impl Contender<'_> {
     }
 
     /// One request. If it is dropped, or not answered, its effect is undone later on.
-    async fn try_once(&mut self, fresh: bool, within: Duration) -> Result<Attempt, StoreError> {
+    async fn try_once(&mut self, fresh: bool, budget: &Budget) -> Tried {
         if !Protection::OneToken.is_on() {
             self.token = Token::random().unwrap_or_else(|_| self.token.clone());
         }
+        let within = budget.for_one_try(self.engine.config().response_timeout);
+        let sent = BootInstant::now();
         self.in_flight = true;
         let lease = self.request.terms.in_store();
         let claim = Claim { key: &self.request.key, token: &self.token, lease, fresh };
@@ -272,7 +295,10 @@ impl Contender<'_> {
         if let Err(error) = &answer {
             self.unanswered |= error.may_have_run();
         }
-        answer
+        let now = BootInstant::now();
+        let sent = if Protection::DeadlineFromSending.is_on() { sent } else { now };
+        let granted = answer == Ok(Attempt::Granted) && now < self.request.terms.deadline(sent);
+        Tried { sent, within, granted, answer }
     }
 
     /// Sleeps until there is reason to try again; false when the wait is over instead.

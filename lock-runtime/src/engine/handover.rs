@@ -60,16 +60,21 @@ impl Inherited {
         }
     }
 
-    /// Makes it the hold of one who asks for `terms`.
+    /// Makes it the hold of one who asks for `terms`; back if it is another than that.
+    pub(crate) fn take(mut self, terms: &Terms) -> Result<Hold, Self> {
+        let Some((hold, replan)) = self.lease.take_over(terms, &mut self.pass) else {
+            return Err(self);
+        };
+        if replan {
+            self.engine.keeper().replan(&self.lease);
+        }
+        Ok(hold)
+    }
+
+    /// Renews it for one who asks for `terms`, or frees the key.
     ///
     /// Dropped half-way, it goes to the next.
-    pub(crate) async fn accept(mut self, terms: &Terms) -> Accepted {
-        if let Some((hold, replan)) = self.lease.take_over(terms, &mut self.pass) {
-            if replan {
-                self.engine.keeper().replan(&self.lease);
-            }
-            return Accepted::Held(hold);
-        }
+    pub(crate) async fn renew(mut self, terms: &Terms) -> Accepted {
         if let Some(hold) = self.renew_for(terms).await {
             self.engine.keeper().replan(&self.lease);
             return Accepted::Held(hold);

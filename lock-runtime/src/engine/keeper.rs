@@ -8,6 +8,8 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
 use super::lease::Lease;
 use super::releaser::{Release, Releaser};
 use super::watchdog::{Watchdog, retry_pause};
@@ -22,6 +24,10 @@ use crate::sync::{Notify, spawn_task, time};
 /// the store is not kept busy for long by any of them.
 const BATCH: usize = 100;
 
+/// How many of these requests may be under way: those of a hundred thousand locks that were taken
+/// together are not to stand in the way of everything else.
+const BATCHES_AT_ONCE: usize = 16;
+
 /// How long the thread of a client that was dropped without a shutdown goes on releasing.
 const LAST_RELEASES: Duration = Duration::from_secs(5);
 
@@ -35,6 +41,8 @@ struct Shared {
     store: Arc<dyn LockStore>,
     watchdog: Watchdog,
     releaser: Releaser,
+    /// Of the batches of renewals that may be under way.
+    renewing: Semaphore,
     /// Told when there is something to do sooner than planned.
     wake: Notify,
     /// Why there is no thread, or none any more.
@@ -59,6 +67,7 @@ impl Keeper {
             store,
             watchdog: Watchdog::default(),
             releaser: Releaser::default(),
+            renewing: Semaphore::new(BATCHES_AT_ONCE),
             wake: Notify::new(),
             failure: OnceLock::new(),
             closing: AtomicBool::new(false),
@@ -235,6 +244,8 @@ async fn run(shared: Arc<Shared>) {
 
 /// Renews some leases, each on its own, and plans what each of them needs next.
 async fn renew(shared: Arc<Shared>, mut leases: Vec<Arc<Lease>>) {
+    // Never closed, so there is nothing to be refused.
+    let _slot = shared.renewing.acquire().await;
     let sent = BootInstant::now();
     let mut terms = Vec::with_capacity(leases.len());
     // Ended ones are left out: nothing may extend what is being released.

@@ -28,6 +28,9 @@ const RENEWALS_PER_TERM: u32 = 3;
 /// same time are renewed by one request, a little early.
 const GRID_PER_TERM: u32 = 30;
 
+/// How many leases are looked at in one go, so that nobody who is granted one meanwhile waits for long.
+const AT_ONCE: usize = 1000;
+
 #[derive(Debug, Default)]
 pub(crate) struct Watchdog {
     schedule: Mutex<Schedule>,
@@ -88,12 +91,12 @@ impl Watchdog {
         self.reschedule(lease, Some(BootInstant::now().after(pause)))
     }
 
-    /// Everything that is due at `now`.
+    /// What is due at `now`: all of it, or a part, and the next call has more.
     pub(crate) fn due(&self, now: BootInstant) -> Due {
         let mut due = Due::default();
         let mut schedule = self.schedule();
         while let Some(first) = schedule.entries.first_entry() {
-            if first.key().0 > now {
+            if first.key().0 > now || due.renew.len() + due.expired.len() == AT_ONCE {
                 break;
             }
             let Entry { lease, next } = first.remove();
@@ -315,6 +318,25 @@ mod tests {
         }
         // A third of the leases were granted in ten steps of the grid.
         assert!(batches <= 31, "{batches}");
+    }
+
+    #[test]
+    fn many_leases_are_looked_at_part_by_part() {
+        let (watchdog, sent) = (Watchdog::default(), BootInstant::now());
+        for _ in 0..AT_ONCE * 3 {
+            let lease = lease("k", true);
+            lease.extended(sent, None);
+            watchdog.watch(&lease);
+        }
+        let now = sent.after(TERM / 2);
+        for _ in 0..3 {
+            let due = watchdog.due(now);
+            assert_eq!(due.renew.len(), AT_ONCE);
+            assert!(due.next.is_some());
+        }
+        let rest = watchdog.due(now);
+        assert_eq!(rest.renew.len(), 0);
+        assert!(rest.next > Some(now));
     }
 
     #[test]
