@@ -1,0 +1,107 @@
+package peer;
+
+import java.time.Duration;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import org.redisson.api.RBucket;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.client.codec.StringCodec;
+
+/** Single steps, and the counter that shows whether locks exclude. */
+final class Interop {
+    /** Owner ids are those of threads; one of its own for each acquisition lets any thread release it. */
+    private static final AtomicLong OWNERS = new AtomicLong(1L << 32);
+
+    private final RedissonClient client;
+    private final Map<String, Held> held = new ConcurrentHashMap<>();
+
+    private record Held(RLock lock, long owner) {}
+
+    Interop(RedissonClient client) {
+        this.client = client;
+    }
+
+    static long newOwner() {
+        return OWNERS.getAndIncrement();
+    }
+
+    boolean acquire(String key, long wait, long lease) throws InterruptedException, ExecutionException {
+        RLock lock = client.getLock(key);
+        long owner = newOwner();
+        // -1 asks for the watchdog.
+        boolean granted = lock.tryLockAsync(wait, lease == 0 ? -1 : lease, TimeUnit.MILLISECONDS, owner).get();
+        if (granted) {
+            held.put(key, new Held(lock, owner));
+        }
+        return granted;
+    }
+
+    /** Redisson's lock has no call for this; re-entering it would count as a second hold. */
+    void renew(String key, long lease) {
+        Held mine = recall(key);
+        if (!mine.lock.isHeldByThread(mine.owner)) {
+            throw new IllegalMonitorStateException("not the owner any more");
+        }
+        client.getKeys().expire(Duration.ofMillis(lease), key);
+    }
+
+    void release(String key) throws InterruptedException, ExecutionException {
+        Held mine = recall(key);
+        held.remove(key, mine);
+        mine.lock.unlockAsync(mine.owner).get();
+    }
+
+    void force(String key) {
+        client.getLock(key).forceUnlock();
+    }
+
+    boolean held(String key) {
+        Held mine = recall(key);
+        return mine.lock.isHeldByThread(mine.owner);
+    }
+
+    boolean taken(String key) {
+        return client.getLock(key).isLocked();
+    }
+
+    void count(String key, String counter, int workers, long times) throws InterruptedException {
+        RBucket<String> value = client.getBucket(counter, StringCodec.INSTANCE);
+        Faults faults = new Faults();
+        Thread[] threads = new Thread[workers];
+        for (int i = 0; i < workers; i++) {
+            threads[i] = new Thread(() -> {
+                try {
+                    RLock lock = client.getLock(key);
+                    for (long round = 0; round < times / workers; round++) {
+                        lock.lock();
+                        try {
+                            String before = value.get();
+                            value.set(Long.toString(before == null ? 1 : Long.parseLong(before) + 1));
+                        } finally {
+                            lock.unlock();
+                        }
+                    }
+                } catch (RuntimeException e) {
+                    faults.add(e);
+                }
+            });
+            threads[i].start();
+        }
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        faults.check();
+    }
+
+    private Held recall(String key) {
+        Held mine = held.get(key);
+        if (mine == null) {
+            throw new IllegalStateException(key + " is not held here");
+        }
+        return mine;
+    }
+}
