@@ -1,0 +1,40 @@
+import { Mutex } from "redis-semaphore";
+import { Busy } from "./library.js";
+
+export function connect(redis) {
+  return {
+    module: "redis-semaphore",
+    settings: "lease 10 s refreshed every 8 s (default), tries without end every 10 ms (default)",
+    // Its prefix cannot be changed.
+    name: (key) => `mutex:${key}`,
+    async acquire(key, wait, lease) {
+      const options = {
+        onLockLost: (error) => process.stderr.write(`${error.message}\n`),
+        ...(lease > 0 && { lockTimeout: lease, refreshInterval: 0 }),
+        ...(wait > 0 ? { acquireTimeout: wait } : { acquireAttemptsLimit: 1 }),
+      };
+      const mutex = new Mutex(redis, key, options);
+      if (!(await mutex.tryAcquire())) throw new Busy();
+      return held(redis, key, mutex);
+    },
+  };
+}
+
+function held(redis, key, mutex) {
+  return {
+    // As its README does it: another mutex of the same identifier, whose acquisition is a refresh.
+    async renew(lease) {
+      const options = {
+        identifier: mutex.identifier,
+        acquiredExternally: true,
+        lockTimeout: lease,
+        refreshInterval: 0,
+        acquireAttemptsLimit: 1,
+      };
+      if (!(await new Mutex(redis, key, options).tryAcquire())) throw new Error("not the owner any more");
+    },
+    // Has no effect, and says nothing, if the lock is somebody else's by now.
+    release: () => mutex.release(),
+    held: () => mutex.isAcquired,
+  };
+}
