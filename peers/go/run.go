@@ -90,7 +90,9 @@ func hold(lib library, count int, during time.Duration) error {
 		locks[i], err = lib.acquire("h"+strconv.Itoa(i), forever, 0)
 		return err
 	})
-	if err == nil {
+	if errors.Is(err, errUnsupported) {
+		return fmt.Errorf("%w: there is no renewal", errUnsupported)
+	} else if err == nil {
 		time.Sleep(during)
 	}
 	return errors.Join(err, inParallel(count, func(i int) error {
