@@ -21,7 +21,7 @@ export async function run(library, file, tasks, millis, workMicros, names) {
         const lock = await library.acquire(key, Math.ceil(end + LEEWAY - performance.now()), OWN_LEASE);
         const granted = now();
         if (!over) {
-          if (workMicros > 0) await sleep(workMicros / 1000);
+          if (workMicros > 0) await sleep(Math.ceil(workMicros / 1000));
           records.add(asked, granted, now(), number, i);
         }
         await lock.release();

@@ -15,10 +15,12 @@ async function main(name, url) {
     process.stderr.write("usage: main.js redlock|semaphore REDIS_URL\n");
     process.exit(2);
   }
-  const redis = new Redis(url, { enableAutoPipelining: true });
+  const redis = new Redis(url, { enableAutoPipelining: true, lazyConnect: true });
   redis.on("error", (error) => process.stderr.write(`${error.message}\n`));
   const library = libraries[name](redis);
   try {
+    // Without this, commands would wait for a server that is not there.
+    await redis.connect();
     await warmUp(library);
   } catch (error) {
     process.stderr.write(`cannot take a first lock: ${reason(error)}\n`);
