@@ -1,5 +1,6 @@
 //! A key and how it is to be locked.
 
+use std::borrow::Cow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +58,12 @@ const LONGEST_LEASE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 #[derive(Debug, Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
+    /// Behind one pointer, because each waiter has a copy.
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Clone)]
+struct Inner {
     engine: Arc<Engine>,
     /// Without the namespace.
     key: Arc<str>,
@@ -74,20 +81,25 @@ pub(crate) struct Options {
 
 impl Lock {
     pub(crate) fn new(engine: Arc<Engine>, key: String) -> Self {
-        Self { engine, key: key.into(), options: Options::default() }
+        let inner = Inner { engine, key: key.into(), options: Options::default() };
+        Self { inner: Arc::new(inner) }
+    }
+
+    fn options(&mut self) -> &mut Options {
+        &mut Arc::make_mut(&mut self.inner).options
     }
 
     /// How long to wait for the lock: the whole budget of a call, with the store's hiccups inside
     /// it. A [`Duration`] of up to 7 days, zero for one try, or [`Wait::Forever`]. By default the
     /// client's, 30 s unless configured.
     pub fn wait(mut self, wait: impl Into<Wait>) -> Self {
-        self.options.wait = Some(wait.into());
+        self.options().wait = Some(wait.into());
         self
     }
 
     /// A fixed lease, from 10 ms to 7 days: the lock is not renewed, and is lost when it is over.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.options.lease = Some(lease);
+        self.options().lease = Some(lease);
         self
     }
 
@@ -95,7 +107,7 @@ impl Lock {
     /// renewed: it is then lost. Not together with a fixed [`lease`](Self::lease), which says the
     /// same. By default the client's, none unless configured.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.options.max_hold = Some(max_hold);
+        self.options().max_hold = Some(max_hold);
         self
     }
 
@@ -119,7 +131,7 @@ impl Lock {
     /// # }
     /// ```
     pub fn min_hold(mut self, min_hold: Duration) -> Self {
-        self.options.min_hold = Some(min_hold);
+        self.options().min_hold = Some(min_hold);
         self
     }
 
@@ -202,14 +214,21 @@ impl Lock {
     }
 
     fn hold(&self) -> Acquiring {
-        hold(&self.engine, &self.key, &self.options)
+        let Inner { engine, key, options } = &*self.inner;
+        hold(engine, key, Some(key), options)
     }
 }
 
 /// [`Lock::acquire`], and what annotated functions call.
 ///
-/// Sharing an enclosing hold is done when this returns, and allocates nothing.
-pub(crate) fn hold(engine: &Arc<Engine>, key: &str, options: &Options) -> Acquiring {
+/// Sharing an enclosing hold is done when this returns, and allocates nothing. `kept` is the same key, if
+/// somebody keeps it.
+pub(crate) fn hold(
+    engine: &Arc<Engine>,
+    key: &str,
+    kept: Option<&Arc<str>>,
+    options: &Options,
+) -> Acquiring {
     let checked = || {
         let wait = options.wait.map_or(Ok(engine.config().wait), Wait::check)?;
         let terms = options.terms(engine.config())?;
@@ -224,10 +243,13 @@ pub(crate) fn hold(engine: &Arc<Engine>, key: &str, options: &Options) -> Acquir
     if let Some(guard) = shared {
         return share(guard, &terms, wait);
     }
-    let (engine, request) = (Arc::clone(engine), Request { key: Arc::from(key), wait, terms });
-    Eventually::pending(async move {
-        let hold = contender::acquire(&engine, request).await?;
-        Ok(LockGuard::new(engine, hold, false))
+    let key = match (key, kept) {
+        (Cow::Borrowed(_), Some(kept)) => Arc::clone(kept),
+        (key, _) => Arc::from(key),
+    };
+    let request = Request { key, wait, terms };
+    contender::acquire(Arc::clone(engine), request, |engine, hold| {
+        LockGuard::new(engine, hold, false)
     })
 }
 

@@ -98,7 +98,7 @@ fn hold(site: &'static LockSite, call: Call) -> Acquiring {
                 max_hold: max_hold.or(site.max_hold),
                 min_hold: min_hold.or(site.min_hold),
             };
-            lock::hold(client.engine(), &key, &options)
+            lock::hold(client.engine(), &key, None, &options)
         }
     }
 }

@@ -9,19 +9,17 @@ use crate::wait::Wait;
 /// How long a caller will wait, all in all.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// On the clock of the deadlines, and on that of the timers.
+    /// On the clock of the deadlines.
     began: BootInstant,
-    started: Instant,
-    /// `None`: for ever.
+    /// On that of the timers; `None`: for ever.
     end: Option<Instant>,
     once: bool,
 }
 
 impl Budget {
     pub(super) fn new(wait: Wait) -> Self {
-        let started = Instant::now();
-        let end = wait.bound().and_then(|bound| started.checked_add(bound));
-        Self { began: BootInstant::now(), started, end, once: wait.is_once() }
+        let end = wait.bound().and_then(|bound| Instant::now().checked_add(bound));
+        Self { began: BootInstant::now(), end, once: wait.is_once() }
     }
 
     /// When the wait began, on the clock of the deadlines.
@@ -34,7 +32,7 @@ impl Budget {
     }
 
     pub(super) fn waited(&self) -> Duration {
-        self.started.elapsed()
+        BootInstant::now().since(self.began)
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -58,10 +56,13 @@ impl Budget {
     }
 
     /// The future's output, or `None` if the wait is over first.
-    pub(super) async fn limit<F: Future>(&self, future: F) -> Option<F::Output> {
-        match self.end {
-            Some(end) => time::timeout_at(end, future).await.ok(),
-            None => Some(future.await),
+    pub(super) fn limit<F: Future>(&self, future: F) -> impl Future<Output = Option<F::Output>> {
+        let end = self.end;
+        async move {
+            match end {
+                Some(end) => time::timeout_at(end, future).await.ok(),
+                None => Some(future.await),
+            }
         }
     }
 }

@@ -22,11 +22,12 @@ use super::backoff::Backoff;
 use super::budget::Budget;
 use super::courtesy::StepBack;
 use super::gate::{Entry, News, Pass, Turn};
-use super::handover::Accepted;
+use super::handover::{Accepted, Inherited};
 use super::lease::{Hold, Terms};
 use super::releaser::{Cause, Release};
 use crate::clock::BootInstant;
 use crate::error::{Holder, LockError};
+use crate::eventually::Eventually;
 use crate::protection::Protection;
 use crate::store::{Attempt, Claim, Left, LockStore, StoreError, Subscription, Token};
 use crate::sync::time;
@@ -54,50 +55,107 @@ pub(crate) struct Request {
     pub(crate) terms: Terms,
 }
 
-/// Takes the lock, or says why not. Dropping the future leaves nothing behind.
+/// Takes the lock, or says why not. What it returns is made of the hold. Dropping the future leaves
+/// nothing behind.
 ///
-/// What is rarely needed is boxed: thousands may wait here, each with as much memory as the largest
-/// part needs.
-pub(crate) async fn acquire(engine: &Arc<Engine>, request: Request) -> Result<Hold, LockError> {
+/// The call takes a place in the queue, so it is made when the future around it is first polled.
+pub(crate) fn acquire<T: Send + Unpin + 'static>(
+    engine: Arc<Engine>,
+    request: Request,
+    make: fn(Arc<Engine>, Hold) -> T,
+) -> Eventually<'static, Result<T, Box<LockError>>> {
+    let failed = |error: LockError| Eventually::ready(Err(Box::new(error)));
     let Ok(runtime) = runtime::Handle::try_current().map(|runtime| runtime.id()) else {
-        return Err(LockError::Config {
+        return failed(LockError::Config {
             option: "runtime",
             problem: "locks are awaited inside a tokio runtime, and there is none here".into(),
         });
     };
-    engine.admit(&request.key)?;
+    if let Err(error) = engine.admit(&request.key) {
+        return failed(error);
+    }
     let budget = Budget::new(request.wait);
-    let spent = || spent(&budget, engine, &request.key, engine.gates().news(&request.key));
-    let (pass, known) = match engine.gates().enter(&request.key) {
-        Entry::Open(pass) => (Some(pass), None),
-        Entry::Closed => return Err(LockError::ShutDown),
-        Entry::Queued(_) if budget.is_once() => return Err(spent()),
-        Entry::Queued(mut ticket) => match budget.limit(ticket.turn()).await {
-            Some(Some(Turn::Held(inherited))) => match inherited.take(&request.terms) {
-                Ok(hold) => return admitted(engine, hold),
-                Err(inherited) => {
-                    match Box::pin(budget.limit(inherited.renew(&request.terms))).await {
-                        Some(Accepted::Held(hold)) => return admitted(engine, hold),
-                        Some(Accepted::Freed(pass)) => (pass, None),
-                        None => return Err(spent()),
-                    }
+    match engine.gates().enter(&request.key) {
+        Entry::Open(pass) => try_for(engine, runtime, request, budget, Some(pass), None, make),
+        Entry::Closed => failed(LockError::ShutDown),
+        Entry::Queued(_) if budget.is_once() => {
+            let news = engine.gates().news(&request.key);
+            failed(spent(&budget, &engine, &request.key, news))
+        }
+        // Thousands may be here, so what comes after the queue is boxed apart from it.
+        Entry::Queued(mut ticket) => Eventually::pending(async move {
+            let turn = budget.limit(&mut ticket).await;
+            drop(ticket);
+            match turn {
+                Some(Some(Turn::Free(pass))) if !budget.is_over() => {
+                    let known = Some(engine.gates().news(&request.key));
+                    try_for(engine, runtime, request, budget, Some(pass), known, make)
                 }
-            },
-            Some(Some(Turn::Free(pass))) if !budget.is_over() => {
-                (Some(pass), Some(engine.gates().news(&request.key)))
+                Some(Some(Turn::Held(inherited))) => {
+                    accept(engine, runtime, request, budget, inherited, make)
+                }
+                Some(None) => Eventually::ready(Err(LockError::ShutDown.into())),
+                // With a pass, but without time to use it.
+                Some(Some(Turn::Free(_))) | None => {
+                    let news = engine.gates().news(&request.key);
+                    let spent = spent(&budget, &engine, &request.key, news);
+                    Eventually::ready(Err(spent.into()))
+                }
             }
-            Some(None) => return Err(LockError::ShutDown),
-            // With a pass, but without time to use it.
-            Some(Some(Turn::Free(_))) | None => return Err(spent()),
-        },
+            .await
+        }),
+    }
+}
+
+/// Takes a lock that was handed over, or tries for the key if it is not what was asked for.
+fn accept<T: Send + Unpin + 'static>(
+    engine: Arc<Engine>,
+    runtime: runtime::Id,
+    request: Request,
+    budget: Budget,
+    inherited: Inherited,
+    make: fn(Arc<Engine>, Hold) -> T,
+) -> Eventually<'static, Result<T, Box<LockError>>> {
+    let inherited = match inherited.take(&request.terms) {
+        Ok(hold) => return Eventually::ready(admitted(engine, hold, make)),
+        Err(inherited) => inherited,
     };
-    let token = Token::random().map_err(|error| LockError::Unavailable {
-        key: Some(request.key.as_ref().to_owned()),
-        waited: budget.waited(),
-        cause: format!("the system gave no random numbers: {error}"),
-    })?;
+    Eventually::pending(async move {
+        match budget.limit(inherited.renew(&request.terms)).await {
+            Some(Accepted::Held(hold)) => admitted(engine, hold, make),
+            Some(Accepted::Freed(pass)) => {
+                try_for(engine, runtime, request, budget, pass, None, make).await
+            }
+            None => {
+                let news = engine.gates().news(&request.key);
+                Err(spent(&budget, &engine, &request.key, news).into())
+            }
+        }
+    })
+}
+
+/// Tries for the key, with its pass in hand.
+fn try_for<T: Send + Unpin + 'static>(
+    engine: Arc<Engine>,
+    runtime: runtime::Id,
+    request: Request,
+    budget: Budget,
+    pass: Option<Pass>,
+    known: Option<News>,
+    make: fn(Arc<Engine>, Hold) -> T,
+) -> Eventually<'static, Result<T, Box<LockError>>> {
+    let token = match Token::random() {
+        Ok(token) => token,
+        Err(error) => {
+            return Eventually::ready(Err(Box::new(LockError::Unavailable {
+                key: Some(request.key.as_ref().to_owned()),
+                waited: budget.waited(),
+                cause: format!("the system gave no random numbers: {error}"),
+            })));
+        }
+    };
     let mut contender = Contender {
-        engine,
+        engine: Arc::clone(&engine),
         runtime,
         request,
         token,
@@ -107,13 +165,19 @@ pub(crate) async fn acquire(engine: &Arc<Engine>, request: Request) -> Result<Ho
         contended: false,
     };
     let mut first = None;
-    if known.is_none() && contender.owed(&budget).is_none() {
-        match contender.try_once(true, &budget).await {
-            Tried { sent, granted: true, .. } => return contender.granted(sent),
-            tried => first = Some(tried),
+    if engine.store().is_immediate() && known.is_none() && contender.owed(&budget).is_none() {
+        match contender.try_at_once(&budget) {
+            Some(Tried { sent, granted: true, .. }) => {
+                let hold = contender.granted(sent);
+                return Eventually::ready(admitted(engine, hold, make));
+            }
+            tried => first = tried,
         }
     }
-    Box::pin(contender.contend(budget, known, first)).await
+    Eventually::pending(async move {
+        let hold = contender.contend(budget, known, first).await?;
+        admitted(engine, hold, make)
+    })
 }
 
 /// One try, and what came of it.
@@ -126,8 +190,8 @@ struct Tried {
     answer: Result<Attempt, StoreError>,
 }
 
-struct Contender<'a> {
-    engine: &'a Arc<Engine>,
+struct Contender {
+    engine: Arc<Engine>,
     /// Where its requests are sent from.
     runtime: runtime::Id,
     request: Request,
@@ -142,7 +206,7 @@ struct Contender<'a> {
     contended: bool,
 }
 
-impl Contender<'_> {
+impl Contender {
     /// Tries until it has the lock or the wait is over. `known` is what those before it in the queue
     /// have learnt; `first` a try of its own.
     async fn contend(
@@ -170,7 +234,7 @@ impl Contender<'_> {
             if !self.sleep(&budget, &mut wake_ups, pause).await {
                 return Err(spent(
                     &budget,
-                    self.engine,
+                    &self.engine,
                     &self.request.key,
                     News::Elsewhere(left, at),
                 ));
@@ -188,7 +252,7 @@ impl Contender<'_> {
                 if wake_ups.nobody_came(answered) {
                     self.engine.gates().stepped_back_in_vain(&self.request.key);
                 }
-                return self.granted(sent);
+                return Ok(self.granted(sent));
             }
             let now = BootInstant::now();
             let pause = match answer {
@@ -223,7 +287,7 @@ impl Contender<'_> {
                     backoff.pause()
                 }
                 Err(StoreError::Unknown(_)) if !Protection::UnknownIsNotHeld.is_on() => {
-                    return self.granted(sent);
+                    return Ok(self.granted(sent));
                 }
                 Err(StoreError::Unknown(cause)) => {
                     // A try that our own wait cut short takes nothing from a recent answer.
@@ -245,7 +309,7 @@ impl Contender<'_> {
             }
             if budget.is_once() || !self.sleep(&budget, &mut wake_ups, pause).await {
                 let news = known.unwrap_or(News::Asking(BootInstant::PAST));
-                return Err(spent(&budget, self.engine, &self.request.key, news));
+                return Err(spent(&budget, &self.engine, &self.request.key, news));
             }
             self.engine.admit(&self.request.key)?;
         }
@@ -280,21 +344,44 @@ impl Contender<'_> {
         (!budget.is_once() && !budget.ends_within(step.pause * 4)).then_some(step)
     }
 
+    /// One request to a store that needs no time for it.
+    fn try_at_once(&mut self, budget: &Budget) -> Option<Tried> {
+        let (claim, within) = self.claim(true, budget);
+        let sent = BootInstant::now();
+        match self.engine.store().try_acquire(claim, within) {
+            Eventually::Ready(Some(answer)) => Some(self.tried(sent, within, answer)),
+            _ => None,
+        }
+    }
+
     /// One request. If it is dropped, or not answered, its effect is undone later on.
     async fn try_once(&mut self, fresh: bool, budget: &Budget) -> Tried {
         if !Protection::OneToken.is_on() {
             self.token = Token::random().unwrap_or_else(|_| self.token.clone());
         }
-        let within = budget.for_one_try(self.engine.config().response_timeout);
-        let sent = BootInstant::now();
         self.in_flight = true;
-        let lease = self.request.terms.in_store();
-        let claim = Claim { key: &self.request.key, token: &self.token, lease, fresh };
+        let (claim, within) = self.claim(fresh, budget);
+        let sent = BootInstant::now();
         let answer = self.engine.store().try_acquire(claim, within).await;
         self.in_flight = false;
         if let Err(error) = &answer {
             self.unanswered |= error.may_have_run();
         }
+        self.tried(sent, within, answer)
+    }
+
+    fn claim(&self, fresh: bool, budget: &Budget) -> (Claim<'_>, Duration) {
+        let within = budget.for_one_try(self.engine.config().response_timeout);
+        let lease = self.request.terms.in_store();
+        (Claim { key: &self.request.key, token: &self.token, lease, fresh }, within)
+    }
+
+    fn tried(
+        &self,
+        sent: BootInstant,
+        within: Duration,
+        answer: Result<Attempt, StoreError>,
+    ) -> Tried {
         let now = BootInstant::now();
         let sent = if Protection::DeadlineFromSending.is_on() { sent } else { now };
         let granted = answer == Ok(Attempt::Granted) && now < self.request.terms.deadline(sent);
@@ -316,7 +403,7 @@ impl Contender<'_> {
     }
 
     /// From here on the lease stands for the key.
-    fn granted(mut self, sent: BootInstant) -> Result<Hold, LockError> {
+    fn granted(mut self, sent: BootInstant) -> Hold {
         let doubt = std::mem::take(&mut self.unanswered).then_some(self.runtime);
         if let Some(pass) = &self.pass {
             pass.tell(&News::Here);
@@ -331,22 +418,26 @@ impl Contender<'_> {
             self.contended,
         );
         self.engine.keeper().watch(hold.lease());
-        admitted(self.engine, hold)
+        hold
     }
 }
 
 /// Asked only now: a shutdown that begins after this ends the lease like all it finds.
-fn admitted(engine: &Arc<Engine>, hold: Hold) -> Result<Hold, LockError> {
+fn admitted<T>(
+    engine: Arc<Engine>,
+    hold: Hold,
+    make: fn(Arc<Engine>, Hold) -> T,
+) -> Result<T, Box<LockError>> {
     if let Err(refused) = engine.admit(hold.key()) {
         // Nothing will have run under it, so there is nothing to keep the key for.
         hold.keep_no_longer();
         engine.release_in_background(&hold);
-        return Err(refused);
+        return Err(refused.into());
     }
-    Ok(hold)
+    Ok(make(engine, hold))
 }
 
-impl Drop for Contender<'_> {
+impl Drop for Contender {
     fn drop(&mut self) {
         if (self.in_flight || self.unanswered) && Protection::Undo.is_on() {
             self.engine.keeper().release(Release {

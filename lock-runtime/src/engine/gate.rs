@@ -10,7 +10,9 @@
 //! Keeps the promise that waiting is cheap.
 
 use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll};
 
 use super::courtesy::{Courtesies, StepBack};
 use super::handover::Inherited;
@@ -270,12 +272,14 @@ pub(crate) struct Ticket {
     turn: oneshot::Receiver<Turn>,
 }
 
-impl Ticket {
-    /// Resolves when it is our turn; `None` when the gates were closed instead.
-    ///
-    /// Dropping it loses nothing: a pass that was on its way goes to the next, and a lock with it.
-    pub(crate) async fn turn(&mut self) -> Option<Turn> {
-        (&mut self.turn).await.ok()
+/// Resolves when it is our turn; to `None` when the gates were closed instead.
+///
+/// Dropping it loses nothing: a pass that was on its way goes to the next, and a lock with it.
+impl Future for Ticket {
+    type Output = Option<Turn>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Turn>> {
+        Pin::new(&mut self.turn).poll(cx).map(Result::ok)
     }
 }
 
@@ -297,7 +301,7 @@ impl Drop for Ticket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::task::{Context, Poll, Waker};
+    use std::task::Waker;
 
     fn key() -> Arc<str> {
         Arc::from("k")
@@ -318,7 +322,7 @@ mod tests {
     }
 
     fn poll(ticket: &mut Ticket) -> Poll<Option<Turn>> {
-        std::pin::pin!(ticket.turn()).poll(&mut Context::from_waker(Waker::noop()))
+        Pin::new(ticket).poll(&mut Context::from_waker(Waker::noop()))
     }
 
     fn has_turn(ticket: &mut Ticket) -> Option<Pass> {

@@ -35,7 +35,7 @@ use shuttle::scheduler::{
 use shuttle::{Config as RunnerConfig, MaxSteps, Runner};
 
 use self::net::{Net, PATIENT, Wire, lock};
-use super::contender::{Request, acquire};
+use super::contender::{self, Request};
 use super::gate::{Entry, Ticket};
 use super::lease::Terms;
 use super::*;
@@ -152,6 +152,11 @@ fn fixed() -> Request {
 fn brief(request: Request) -> Request {
     let Request { key, wait, terms } = request;
     Request { key, wait, terms: Terms { term: BRIEF, ..terms } }
+}
+
+async fn acquire(engine: &Arc<Engine>, request: Request) -> Result<Hold, LockError> {
+    let hold = contender::acquire(Arc::clone(engine), request, |_, hold| hold).await;
+    hold.map_err(|error| *error)
 }
 
 /// Lets the others take a few steps.
@@ -384,9 +389,9 @@ mod pass_on {
             let stays = place + 1 == WAITERS || thread_rng().r#gen();
             let waiter = spawn(async move {
                 let turn = if stays {
-                    ticket.turn().await
+                    ticket.await
                 } else {
-                    match time::timeout_at(end, ticket.turn()).await {
+                    match time::timeout_at(end, &mut ticket).await {
                         Ok(turn) => turn,
                         Err(_) => {
                             shuttle::thread::yield_now();
@@ -437,7 +442,7 @@ mod pass_on {
         explore(|| {
             race(|mut ticket| {
                 let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-                let turn = std::pin::pin!(ticket.turn()).poll(&mut cx);
+                let turn = std::pin::pin!(&mut ticket).poll(&mut cx);
                 std::mem::forget(turn);
             })
         });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::contender::{Request, acquire};
+use super::contender::{self, Request};
 use super::lease::Terms;
 use super::*;
 use crate::store::faulty::{Fault, FaultyStore};
@@ -42,6 +42,11 @@ fn request(lease: Option<Duration>) -> Request {
         min_hold: Duration::ZERO,
     };
     Request { key: Arc::from("k"), wait: Wait::For(LEASE * 10), terms }
+}
+
+async fn acquire(engine: &Arc<Engine>, request: Request) -> Result<Hold, LockError> {
+    let hold = contender::acquire(Arc::clone(engine), request, |_, hold| hold).await;
+    hold.map_err(|error| *error)
 }
 
 /// Whether the key is to be had in the store itself.

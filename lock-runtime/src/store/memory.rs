@@ -203,6 +203,10 @@ impl LockStore for MemoryStore {
         self.wake_ups.listen(key)
     }
 
+    fn is_immediate(&self) -> bool {
+        true
+    }
+
     fn adopt(&self, _keeper: &runtime::Handle) {}
 }
 

@@ -71,6 +71,11 @@ pub(crate) trait LockStore: Send + Sync + 'static {
     /// Asks to be told when the key is released, here or elsewhere. Wake-ups may get lost.
     fn subscribe(&self, key: &str) -> Subscription;
 
+    /// Whether the answers to [`try_acquire`](Self::try_acquire) are there when it returns.
+    fn is_immediate(&self) -> bool {
+        false
+    }
+
     /// Told once, before any request: the runtime of the keeper thread, on which whatever the
     /// store does in the background is to run. It lives as long as the client.
     fn adopt(&self, keeper: &runtime::Handle);
