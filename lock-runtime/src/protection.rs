@@ -75,6 +75,14 @@ protections! {
     KindsOfErrors = "kinds-of-errors",
     /// What the URL holds is not shown.
     SecretsStayIn = "secrets-stay-in",
+    /// A process passes a lock on among its own tasks for a turn only, if others wait.
+    TurnsEnd = "turns-end",
+    /// A process that has woken others lets them go first.
+    StepBack = "step-back",
+    /// A lock that was passed on to one who gives up goes to the next, or is released.
+    PassOn = "pass-on",
+    /// A lock that was passed on is valid for no longer than before.
+    PassedOnAsItIs = "passed-on-as-it-is",
     /// A fencing token is higher than the last one.
     FenceAboveLast = "fence-above-last",
     /// A fencing token is no lower than the server's clock.

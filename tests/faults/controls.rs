@@ -134,4 +134,14 @@ controls! {
     foreign_without_only_if_free: "foreign::a_foreign_value_is_a_busy_lock_and_never_touched" without "only-if-free" seeing "is_held: true";
     foreign_without_only_if_free_2: "foreign::a_value_of_another_type_is_never_touched" without "only-if-free" seeing "Ok(())";
     foreign_without_only_if_free_3: "foreign::a_key_without_expiry_is_waited_for_and_named" without "only-if-free" seeing "is_held: true";
+    turns_without_turns_end: "turns::a_process_that_never_stops_lets_another_one_have_its_turn"
+        without "turns-end" seeing "its turn";
+    turns_without_step_back: "turns::a_process_far_away_gets_its_share" without "step-back" seeing "its share";
+    turns_without_pass_on: "turns::wherever_those_who_wait_give_up_the_lock_goes_on" without "pass-on" seeing "left: ClientStats { held: 1";
+    turns_without_release_on_drop: "turns::five_hundred_who_give_up_at_any_time_leave_nothing"
+        without "release-on-drop" seeing "Busy";
+    turns_without_gone_stays_gone: "turns::a_lock_that_is_deleted_is_lost_for_whoever_has_it_by_then"
+        without "gone-stays-gone" seeing "by its next renewal";
+    turns_without_passed_on_as_it_is: "turns::a_lock_that_is_passed_on_lasts_no_longer_for_that"
+        without "passed-on-as-it-is" seeing "it lasts longer";
 }

@@ -15,6 +15,7 @@ mod requests;
 mod secrets;
 mod server;
 mod support;
+mod turns;
 mod wake_ups;
 
 /// The tests and protections that the documentation names are there.

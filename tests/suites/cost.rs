@@ -6,12 +6,13 @@ use lock_tests::RedisServer;
 use crate::support::{LEASE, client};
 
 /// What clients may send; what scripts call in turn is counted too, under other names.
-const SENT: [&str; 9] = [
+const SENT: [&str; 10] = [
     "set",
     "evalsha",
     "eval",
     "subscribe",
     "unsubscribe",
+    "pubsub|numsub",
     "ping",
     "script|load",
     "hello",
@@ -110,6 +111,72 @@ async fn waits_that_end_one_after_the_other_cost_no_more() {
     let scripts = calls.iter().find(|(command, _)| *command == "evalsha").map_or(0, |it| it.1);
     // Three seconds of polls, and what it takes to begin.
     assert!(scripts <= 12, "{calls:?}");
+}
+
+/// Grants on one key that the tasks of a client share, and what they cost.
+async fn share(client: &LockClient, server: &RedisServer, tasks: u64, each: u64) -> (u64, u64) {
+    let before = sent(server);
+    let mut sharing = tokio::task::JoinSet::new();
+    for _ in 0..tasks {
+        let lock = client.lock("hot").wait(LEASE * 60);
+        sharing.spawn(async move {
+            for _ in 0..each {
+                lock.acquire().await?.release().await?;
+            }
+            Ok::<_, LockError>(())
+        });
+    }
+    while let Some(task) = sharing.join_next().await {
+        task.expect("no panic").expect("in the end");
+    }
+    let calls = between(&before, &sent(server));
+    (tasks * each, calls.iter().map(|(_, calls)| calls).sum())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_passed_on_costs_next_to_nothing() {
+    let server = RedisServer::start();
+    let client = warm(&server).await;
+    let (grants, calls) = share(&client, &server, 64, 100).await;
+    assert!(calls * 10 <= grants, "{calls} for {grants}");
+}
+
+/// The control of the test above.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_is_not_costs_two_round_trips() {
+    let server = RedisServer::start();
+    let builder = LockClient::builder().url(server.url()).turn(0, LEASE);
+    let client = builder.connect().await.expect("up");
+    let (grants, calls) = share(&client, &server, 64, 10).await;
+    assert!(calls >= grants * 2, "{calls} for {grants}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_who_wait_cost_what_one_does() {
+    const WAITERS: u64 = 10_000;
+    let server = RedisServer::start();
+    let (holder, waiting) = (client(&server.url()).await, client(&server.url()).await);
+    let guard = holder.lock("k").acquire().await.expect("free");
+    let before = sent(&server);
+    let mut waiters = tokio::task::JoinSet::new();
+    for _ in 0..WAITERS {
+        let lock = waiting.lock("k").wait(LEASE * 60);
+        waiters.spawn(async move { lock.acquire().await?.release().await });
+    }
+    let all = usize::try_from(WAITERS).expect("few") - 1;
+    let queued = crate::support::until(LEASE * 10, || waiting.stats().queued == all).await;
+    assert!(queued.is_some(), "{:?}", waiting.stats());
+    guard.release().await.expect("held");
+    while let Some(waiter) = waiters.join_next().await {
+        waiter.expect("no panic").expect("in the end");
+    }
+    let calls = between(&before, &sent(&server));
+    let all: u64 = calls.iter().map(|(_, calls)| calls).sum();
+    assert!(all * 10 <= WAITERS, "{calls:?}");
+    assert!(calls.contains(&("subscribe", 1)), "{calls:?}");
+    let clients: String = server.command(&["CLIENT", "LIST"]);
+    // Two connections for each of the two clients, and the one that asks.
+    assert!(clients.lines().count() <= 5, "{clients}");
 }
 
 #[tokio::test]

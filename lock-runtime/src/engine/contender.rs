@@ -249,8 +249,8 @@ impl Contender {
             };
             let Tried { sent, within, granted, answer } = tried;
             if granted {
-                if wake_ups.nobody_came(answered) {
-                    self.engine.gates().stepped_back_in_vain(&self.request.key);
+                if let Some(came) = wake_ups.others_came(answered) {
+                    self.engine.gates().stepped_back(&self.request.key, came);
                 }
                 return Ok(self.granted(sent));
             }
@@ -340,6 +340,9 @@ impl Contender {
 
     /// What is owed to other processes, by one who has the time for it.
     fn owed(&self, budget: &Budget) -> Option<StepBack> {
+        if !Protection::StepBack.is_on() {
+            return None;
+        }
         let step = self.engine.gates().owed(&self.request.key)?;
         (!budget.is_once() && !budget.ends_within(step.pause * 4)).then_some(step)
     }
@@ -505,12 +508,11 @@ impl WakeUps {
         self.debt = Some(WakeDebt { from, until: from + step.others as u64, pause: step.pause });
     }
 
-    /// Whether it was stepped back for nobody. `answered`: when the key was last met taken.
-    fn nobody_came(&self, answered: BootInstant) -> bool {
-        let (Some(debt), Some(subscription)) = (&self.debt, &self.subscription) else {
-            return false;
-        };
-        answered == BootInstant::PAST && subscription.heard() <= debt.from
+    /// Whether those came who were let go first, if any were. `answered`: when the key was last met
+    /// taken.
+    fn others_came(&self, answered: BootInstant) -> Option<bool> {
+        let (debt, subscription) = (self.debt.as_ref()?, self.subscription.as_ref()?);
+        Some(answered != BootInstant::PAST || subscription.heard() > debt.from)
     }
 
     /// Resolves when the key was free for long enough, or everybody has had it.

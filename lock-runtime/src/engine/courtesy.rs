@@ -33,9 +33,9 @@ struct Debt {
     /// How many others the last release has woken.
     others: usize,
     released: BootInstant,
-    /// How often in a row nobody came.
+    /// How often nobody came.
     vain: usize,
-    /// When `vain` was last counted anew.
+    /// When that was last learnt.
     since: BootInstant,
 }
 
@@ -84,10 +84,10 @@ impl Courtesies {
         (passed < *pause).then_some(StepBack { others: debt.others, pause: *pause })
     }
 
-    /// Somebody has stepped back, and nobody came.
-    pub(crate) fn in_vain(&mut self, key: &str, now: BootInstant) {
+    /// Somebody has stepped back, and others came, or nobody.
+    pub(crate) fn stepped_back(&mut self, key: &str, came: bool, now: BootInstant) {
         if let Some(debt) = self.debts.get_mut(key) {
-            debt.vain += 1;
+            debt.vain += usize::from(!came);
             debt.since = now;
         }
     }
@@ -118,12 +118,25 @@ mod tests {
         courtesies.released_at(&key(), 1, now);
         for pause in STEPS {
             assert_eq!(courtesies.owed("k", now).map(|step| step.pause), Some(pause));
-            courtesies.in_vain("k", now);
+            courtesies.stepped_back("k", false, now);
         }
         assert_eq!(courtesies.owed("k", now), None, "nobody comes");
         let later = now.after(MEMORY);
         courtesies.released_at(&key(), 1, later);
         assert_eq!(courtesies.owed("k", later).map(|step| step.pause), Some(STEPS[0]));
+    }
+
+    #[test]
+    fn what_was_long_enough_is_remembered_while_it_is() {
+        let (mut courtesies, mut now) = (Courtesies::default(), BootInstant::now());
+        courtesies.released_at(&key(), 1, now);
+        courtesies.stepped_back("k", false, now);
+        for _ in 0..3 {
+            now = now.after(MEMORY / 2);
+            courtesies.stepped_back("k", true, now);
+        }
+        courtesies.released_at(&key(), 1, now);
+        assert_eq!(courtesies.owed("k", now).map(|step| step.pause), Some(STEPS[1]));
     }
 
     #[test]

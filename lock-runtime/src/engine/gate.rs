@@ -177,9 +177,9 @@ impl Gates {
         self.state().courtesies.owed(key, BootInstant::now())
     }
 
-    /// Others were let go first, and none came.
-    pub(crate) fn stepped_back_in_vain(&self, key: &str) {
-        self.state().courtesies.in_vain(key, BootInstant::now());
+    /// Others were let go first, and came, or none of them.
+    pub(crate) fn stepped_back(&self, key: &str, came: bool) {
+        self.state().courtesies.stepped_back(key, came, BootInstant::now());
     }
 
     /// Takes the first out of the queue of `key`; without one the key is forgotten.

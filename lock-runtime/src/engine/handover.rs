@@ -18,6 +18,7 @@ use super::Engine;
 use super::gate::{Pass, Turn};
 use super::lease::{Hold, Lease, Terms};
 use crate::clock::BootInstant;
+use crate::protection::Protection;
 use crate::store::{Renewal, Renewed};
 
 /// A lease between two holders.
@@ -103,6 +104,9 @@ impl Inherited {
 impl Drop for Inherited {
     fn drop(&mut self) {
         let Some(pass) = self.pass.take() else { return };
+        if !Protection::PassOn.is_on() {
+            return;
+        }
         let Some(pass) = Self::new(&self.engine, &self.lease, pass).pass_on() else { return };
         if self.lease.close() {
             self.engine.free_in_background(&self.lease, Some(pass));

@@ -413,6 +413,10 @@ impl Lease {
             return None;
         }
         state.begin(terms, now, pass.take());
+        if !Protection::PassedOnAsItIs.is_on() {
+            state.extended = now;
+            self.valid_until.store(state.granted_until().as_nanos(), Ordering::Release);
+        }
         if let Some(max_until) = state.max_until {
             let until = state.granted_until().min(max_until);
             self.valid_until.store(until.as_nanos(), Ordering::Release);

@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use crate::clock::BootInstant;
+use crate::protection::Protection;
 
 /// How many times its holds a turn may have whose end nobody could ask about.
 const OVERTIME: u32 = 2;
@@ -72,6 +73,9 @@ impl Turn {
             return Next::Free;
         }
         if self.holds < limits.holds && now.since(self.began) < limits.time {
+            return Next::HandOver;
+        }
+        if !Protection::TurnsEnd.is_on() {
             return Next::HandOver;
         }
         if self.contended {

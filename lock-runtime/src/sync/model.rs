@@ -165,10 +165,6 @@ pub(crate) mod time {
             Self(NOW.get())
         }
 
-        pub(crate) fn elapsed(self) -> Duration {
-            NOW.get().since(self.0)
-        }
-
         #[expect(clippy::unnecessary_wraps, reason = "as in the standard library")]
         pub(crate) fn checked_add(self, by: Duration) -> Option<Self> {
             Some(self + by)

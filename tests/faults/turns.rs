@@ -1,0 +1,192 @@
+//! A lock that goes from hand to hand inside one process, and others that wait for it.
+
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use lock_runtime::{LockClient, LockError, LostReason};
+use lock_tests::{Proxy, RedisServer, Toward};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::{LEASE, client, until, until_at_rest};
+
+/// Tasks of one process that want one lock all the time.
+struct Crowd {
+    stop: Arc<AtomicBool>,
+    grants: Arc<AtomicU64>,
+    tasks: JoinSet<Result<(), LockError>>,
+}
+
+impl Crowd {
+    async fn gather(client: &LockClient, tasks: usize, work: Duration) -> Self {
+        let (stop, grants) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let mut crowd = Self { stop, grants, tasks: JoinSet::new() };
+        for _ in 0..tasks {
+            let (stop, grants) = (Arc::clone(&crowd.stop), Arc::clone(&crowd.grants));
+            let lock = client.lock("k");
+            crowd.tasks.spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    let guard = lock.acquire().await?;
+                    grants.fetch_add(1, Ordering::Relaxed);
+                    if work.is_zero() {
+                        tokio::task::yield_now().await;
+                    } else {
+                        sleep(work).await;
+                    }
+                    guard.release().await?;
+                }
+                Ok(())
+            });
+        }
+        let busy = until(LEASE * 5, || crowd.grants() > tasks as u64 * 10).await;
+        assert!(busy.is_some() || !work.is_zero(), "they are at it");
+        crowd
+    }
+
+    fn grants(&self) -> u64 {
+        self.grants.load(Ordering::Relaxed)
+    }
+
+    async fn leave(mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        while let Some(task) = self.tasks.join_next().await {
+            task.expect("no panic").expect("the server is up");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_never_stops_lets_another_one_have_its_turn() {
+    let server = RedisServer::start();
+    let (busy, other) = (client(&server.url()).await, client(&server.url()).await);
+    let crowd = Crowd::gather(&busy, 8, Duration::ZERO).await;
+    for _ in 0..20 {
+        let turn = timeout(LEASE * 2, other.lock("k").acquire()).await.expect("its turn");
+        turn.expect("the server is up").release().await.expect("held");
+    }
+    crowd.leave().await;
+    until_at_rest(&busy, LEASE).await;
+    assert!(!server.exists("k"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_far_away_gets_its_share() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    proxy.delay(Toward::Server, LEASE / 100);
+    proxy.delay(Toward::Client, LEASE / 100);
+    let (near, far) = (client(&server.url()).await, client(&proxy.url()).await);
+    // Its lock is free for a small part of the time.
+    let crowd = Crowd::gather(&near, 1, LEASE / 20).await;
+    let (start, before) = (Instant::now(), crowd.grants());
+    let mut shares = 0;
+    while start.elapsed() < LEASE * 3 {
+        let share = timeout(LEASE * 3, far.lock("k").acquire()).await.expect("its share");
+        share.expect("the server is up").release().await.expect("held");
+        shares += 1;
+    }
+    let near = crowd.grants() - before;
+    crowd.leave().await;
+    // A round trip of a fiftieth of the lease, and a few of them for each.
+    assert!(shares >= 8, "its share: {shares}, of the other {near}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wherever_those_who_wait_give_up_the_lock_goes_on() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    for others in [0, 1, 10] {
+        let first = client.lock("k").acquire().await.expect("free");
+        let mut second = Box::pin(client.lock("k").acquire());
+        let queues = poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_pending()));
+        assert!(queues.await);
+        let mut behind = JoinSet::new();
+        for _ in 0..others {
+            let lock = client.lock("k");
+            behind.spawn(async move { lock.acquire().await?.release().await });
+        }
+        let queued = || client.stats().queued == 1 + others;
+        assert!(until(LEASE, queued).await.is_some(), "they queue");
+        first.release().await.expect("passed on");
+        // It is in this one's hand.
+        drop(second);
+        while let Some(served) = behind.join_next().await {
+            served.expect("no panic").expect("goes on to them");
+        }
+        until_at_rest(&client, LEASE * 5).await;
+        assert!(!server.exists("k"), "the key is left");
+    }
+}
+
+/// Some end just as the lock comes to them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_hundred_who_give_up_at_any_time_leave_nothing() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let mut waiting = JoinSet::new();
+    for n in 0..500 {
+        let lock = client.lock("k").wait(LEASE * 8);
+        let task = waiting.spawn(async move {
+            let guard = lock.acquire().await?;
+            sleep(LEASE / 1000).await;
+            if n % 3 == 1 {
+                // In the middle of its body.
+                return Ok(());
+            }
+            guard.release().await
+        });
+        if n % 3 == 2 {
+            tokio::spawn(async move {
+                sleep(LEASE.mul_f64(fastrand::f64() / 3.0)).await;
+                task.abort();
+            });
+        }
+    }
+    while let Some(task) = waiting.join_next().await {
+        if let Ok(outcome) = task {
+            outcome.expect("the server is up");
+        }
+    }
+    until_at_rest(&client, LEASE * 5).await;
+    assert!(!server.exists("k"), "the key is left");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_deleted_is_lost_for_whoever_has_it_by_then() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let first = client.lock("k").acquire().await.expect("free");
+    let lock = client.lock("k");
+    let second = tokio::spawn(async move { lock.acquire().await });
+    assert!(until(LEASE, || client.stats().queued == 1).await.is_some(), "it queues");
+    server.tell(&["DEL", "k"]);
+    first.release().await.expect("as far as anybody knows");
+    let second = second.await.expect("no panic").expect("passed on");
+    let reason = timeout(LEASE * 2 / 3, second.lost()).await.expect("by its next renewal");
+    assert_eq!(reason, LostReason::Gone);
+    assert!(matches!(second.release().await, Err(LockError::Lost { .. })));
+    client.lock("k").acquire().await.expect("free").release().await.expect("held");
+}
+
+/// The second of them was granted nothing by the store, and has as little time as the first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_passed_on_lasts_no_longer_for_that() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let first = client.lock("k").acquire().await.expect("free");
+    let lock = client.lock("k");
+    let second = tokio::spawn(async move { lock.acquire().await });
+    assert!(until(LEASE, || client.stats().queued == 1).await.is_some(), "it queues");
+    server.freeze();
+    sleep(LEASE / 4).await;
+    let left = first.remaining();
+    // Awaited, it would ask whether others wait.
+    drop(first);
+    let second = second.await.expect("no panic").expect("passed on");
+    assert!(second.remaining() <= left, "it lasts longer: {:?}", second.remaining());
+    assert_eq!(timeout(LEASE, second.lost()).await, Ok(LostReason::RenewalFailed));
+    server.thaw();
+}
