@@ -101,8 +101,8 @@ async fn wherever_those_who_wait_give_up_the_lock_goes_on() {
     for others in [0, 1, 10] {
         let first = client.lock("k").acquire().await.expect("free");
         let mut second = Box::pin(client.lock("k").acquire());
-        let queues = poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_pending()));
-        assert!(queues.await);
+        let waits = poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_pending()));
+        assert!(waits.await);
         let mut behind = JoinSet::new();
         for _ in 0..others {
             let lock = client.lock("k");
