@@ -1,1 +1,0 @@
-//! Benchmarks; see the README beside this file.

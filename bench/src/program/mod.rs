@@ -1,0 +1,35 @@
+//! The contestants that are written in Rust, as processes that speak the line protocol.
+
+mod async_redis_lock;
+mod distkit;
+mod keys;
+mod library;
+mod ours;
+mod raw;
+mod rslock;
+mod run;
+mod serve;
+mod tokio_mutex;
+
+use anyhow::{Result, bail};
+use lock_runtime::LockClient;
+
+use serve::serve;
+
+/// Is the contestant `name` until standard input ends.
+pub(crate) fn be(name: &str, url: &str) -> Result<()> {
+    // As `#[tokio::main]` makes it: a worker for each core.
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match name {
+            "raw" => serve(name, raw::Raw::connect(url).await?).await,
+            "tokio-mutex" => serve(name, tokio_mutex::Mutexes::default()).await,
+            "ours-memory" => serve(name, ours::Ours::new(LockClient::memory())).await,
+            "ours" => serve(name, ours::Ours::new(LockClient::connect(url).await?)).await,
+            "rslock" => serve(name, rslock::Rslock::connect(url)).await,
+            "async-redis-lock" => serve(name, async_redis_lock::Locks::connect(url).await?).await,
+            "distkit" => serve(name, distkit::Distkit::connect(url).await?).await,
+            _ => bail!("there is no contestant {name:?} in this program"),
+        }
+    })
+}

@@ -1,0 +1,39 @@
+//! `lock-runtime` itself, on either store.
+
+use anyhow::Result;
+use lock_runtime::{Lock, LockClient, LockGuard, Wait};
+
+use super::library::Library;
+
+#[derive(Clone)]
+pub(super) struct Ours(LockClient);
+
+impl Ours {
+    pub(super) fn new(client: LockClient) -> Self {
+        Self(client)
+    }
+}
+
+impl Library for Ours {
+    type Lock = Lock;
+    type Guard = LockGuard;
+
+    const RENEWS: bool = true;
+
+    fn settings(&self) -> (String, String) {
+        let settings = "default settings: 30 s watchdog, renewed at a third; no limit to the wait";
+        (env!("CARGO_PKG_VERSION").to_owned(), settings.to_owned())
+    }
+
+    fn lock(&self, key: &str) -> Lock {
+        self.0.lock(key).wait(Wait::Forever)
+    }
+
+    async fn acquire(lock: &Lock) -> Result<LockGuard> {
+        Ok(lock.acquire().await?)
+    }
+
+    async fn release(guard: LockGuard) -> Result<()> {
+        Ok(guard.release().await?)
+    }
+}

@@ -1,0 +1,89 @@
+//! The limit: redis-rs alone, sending the two commands that a lock cannot do without.
+
+use std::sync::Arc;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Result, ensure};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, IntoConnectionInfo, Script};
+
+use super::library::{LEASE, Library};
+
+static RELEASE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
+         redis.call('del', KEYS[1])
+         return 1 + redis.call('publish', ARGV[2], '')",
+    )
+});
+
+/// Tokens must differ; nobody guesses them here.
+static TOKEN: AtomicU64 = AtomicU64::new(0);
+
+#[derive(Clone)]
+pub(super) struct Raw(MultiplexedConnection);
+
+pub(super) struct Key {
+    connection: MultiplexedConnection,
+    name: Arc<str>,
+    channel: Arc<str>,
+}
+
+pub(super) struct Taken {
+    connection: MultiplexedConnection,
+    name: Arc<str>,
+    channel: Arc<str>,
+    token: u64,
+}
+
+impl Raw {
+    pub(super) async fn connect(url: &str) -> Result<Self> {
+        let info = url.into_connection_info()?;
+        let info = info.set_tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true));
+        let client = redis::Client::open(info)?;
+        // Nothing but the commands: no timer for each.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        Ok(Self(client.get_multiplexed_async_connection_with_config(&config).await?))
+    }
+}
+
+impl Library for Raw {
+    type Lock = Key;
+    type Guard = Taken;
+
+    const RENEWS: bool = false;
+
+    fn settings(&self) -> (String, String) {
+        let settings = "redis-rs, one multiplexed connection, TCP_NODELAY, no timeouts; SET NX PX, \
+                        then EVALSHA of compare, delete and publish; no lock library";
+        ("1.8".to_owned(), settings.to_owned())
+    }
+
+    fn lock(&self, key: &str) -> Key {
+        Key {
+            connection: self.0.clone(),
+            name: key.into(),
+            channel: format!("lock_wake:{{{key}}}").into(),
+        }
+    }
+
+    async fn acquire(key: &Key) -> Result<Taken> {
+        let Key { mut connection, name, channel } =
+            Key { connection: key.connection.clone(), name: key.name.clone(), channel: key.channel.clone() };
+        let token = TOKEN.fetch_add(1, Ordering::Relaxed);
+        let mut set = redis::cmd("SET");
+        set.arg(&*name).arg(token).arg("NX").arg("PX").arg(LEASE.as_secs() * 1000);
+        let granted: bool = set.query_async(&mut connection).await?;
+        ensure!(granted, "{name} is busy, and nothing waits here");
+        Ok(Taken { connection, name, channel, token })
+    }
+
+    async fn release(mut taken: Taken) -> Result<()> {
+        let mut release = RELEASE.prepare_invoke();
+        release.key(&*taken.name).arg(taken.token).arg(&*taken.channel);
+        let released: u64 = release.invoke_async(&mut taken.connection).await?;
+        ensure!(released > 0, "{} was not ours any more", taken.name);
+        Ok(())
+    }
+}

@@ -1,0 +1,50 @@
+//! `rslock`: Redlock, here with one server.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use rslock::{LockGuard, LockManager};
+
+use super::library::{LEASE, Library, RETRY};
+
+#[derive(Clone)]
+pub(super) struct Rslock(LockManager);
+
+pub(super) struct Key {
+    manager: LockManager,
+    name: Arc<[u8]>,
+}
+
+impl Rslock {
+    pub(super) fn connect(url: &str) -> Self {
+        let mut manager = LockManager::new(vec![url]);
+        // It sleeps for a random time up to this.
+        manager.set_retry(u32::MAX, RETRY * 2);
+        Self(manager)
+    }
+}
+
+impl Library for Rslock {
+    type Lock = Key;
+    type Guard = LockGuard;
+
+    const RENEWS: bool = false;
+
+    fn settings(&self) -> (String, String) {
+        let settings = format!("acquire, one server, ttl 30 s, retry 0 to {:?}", RETRY * 2);
+        ("0.10".to_owned(), settings)
+    }
+
+    fn lock(&self, key: &str) -> Key {
+        Key { manager: self.0.clone(), name: key.as_bytes().into() }
+    }
+
+    async fn acquire(key: &Key) -> Result<LockGuard> {
+        Ok(key.manager.acquire(&*key.name, LEASE).await?)
+    }
+
+    async fn release(guard: LockGuard) -> Result<()> {
+        guard.release().await;
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! The loops that take locks and record their grants.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::sync::{Barrier, Semaphore};
+use tokio::task::coop::consume_budget;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::keys::{Keys, Locks};
+use super::library::Library;
+use crate::record::{Record, now};
+
+/// For how long tasks that wait at the end go on.
+const RUN_OUT: Duration = Duration::from_secs(2);
+/// How many locks of `hold` are taken or released at a time.
+const AT_ONCE: usize = 500;
+
+/// When a run ends, by both clocks.
+#[derive(Clone, Copy)]
+struct End {
+    timer: Instant,
+    clock: u64,
+}
+
+impl End {
+    fn after(time: Duration) -> Self {
+        Self { timer: Instant::now() + time, clock: now() + time.as_nanos() as u64 }
+    }
+}
+
+/// `tasks` tasks that take and release locks for `time`, and hold each for `work`.
+pub(super) async fn run<L: Library>(
+    library: &L,
+    tasks: u32,
+    time: Duration,
+    work: Duration,
+    keys: &Keys,
+) -> Result<Vec<Record>> {
+    let start = Arc::new(Barrier::new(tasks as usize));
+    // The first task that runs says it for all: on two cores the last may run much later.
+    let end = Arc::new(OnceLock::new());
+    let mut all = JoinSet::new();
+    for task in 0..tasks {
+        let (start, end, locks) = (Arc::clone(&start), Arc::clone(&end), keys.locks(library, task));
+        all.spawn(async move {
+            start.wait().await;
+            let end = *end.get_or_init(|| End::after(time));
+            let mut records = Vec::with_capacity(1024);
+            let rounds = repeat(&locks, task, end, work, &mut records);
+            // One timer for all rounds, so that none is armed for each.
+            timeout_at(end.timer + RUN_OUT, rounds).await.unwrap_or(Ok(()))?;
+            Ok::<_, anyhow::Error>(records)
+        });
+    }
+    let mut records = Vec::new();
+    while let Some(task) = all.join_next().await {
+        records.append(&mut task??);
+    }
+    Ok(records)
+}
+
+async fn repeat<L: Library>(
+    locks: &Locks<L>,
+    task: u32,
+    end: End,
+    work: Duration,
+    records: &mut Vec<Record>,
+) -> Result<()> {
+    loop {
+        // As a task does that has anything else to wait for: a lock that is free at once does not
+        // keep the others from running.
+        consume_budget().await;
+        let drawn;
+        let (lock, key) = match locks {
+            Locks::One { lock, key } => (lock, *key),
+            Locks::Drawn { library, zipf } => {
+                let (name, key) = zipf.draw();
+                drawn = library.lock(name);
+                (&drawn, key)
+            }
+        };
+        let asked = now();
+        if asked >= end.clock {
+            return Ok(());
+        }
+        let guard = L::acquire(lock).await?;
+        let granted = now();
+        if !work.is_zero() {
+            sleep(work).await;
+        }
+        let released = now();
+        L::release(guard).await?;
+        records.push(Record { asked, granted, released, task, key });
+    }
+}
+
+/// Takes `h0…`, holds them, releases them.
+pub(super) async fn hold<L: Library>(library: &L, count: usize, time: Duration) -> Result<()> {
+    let few = Arc::new(Semaphore::new(AT_ONCE));
+    let mut taking = Vec::with_capacity(count);
+    for key in 0..count {
+        let place = Arc::clone(&few).acquire_owned().await?;
+        let lock = library.lock(&format!("h{key}"));
+        taking.push(tokio::spawn(async move {
+            let guard = L::acquire(&lock).await;
+            drop(place);
+            guard
+        }));
+    }
+    let mut guards = Vec::with_capacity(count);
+    for taken in taking {
+        guards.push(taken.await??);
+    }
+    sleep(time).await;
+    let mut releasing = JoinSet::new();
+    for guard in guards {
+        let place = Arc::clone(&few).acquire_owned().await?;
+        releasing.spawn(async move {
+            let released = L::release(guard).await;
+            drop(place);
+            released
+        });
+    }
+    while let Some(released) = releasing.join_next().await {
+        released??;
+    }
+    Ok(())
+}
+
+/// Tasks that wait for one key.
+pub(super) struct Waiters(Vec<JoinHandle<Result<Record>>>);
+
+impl Waiters {
+    /// Starts them, and returns when all have asked.
+    pub(super) async fn start<L: Library>(library: &L, key: &str, count: u32) -> Result<Self> {
+        let asked = Arc::new(Semaphore::new(0));
+        let start = |task| {
+            let (lock, asking) = (library.lock(key), Arc::clone(&asked));
+            tokio::spawn(async move {
+                let asked = now();
+                asking.add_permits(1);
+                drop(asking);
+                let guard = L::acquire(&lock).await?;
+                let granted = now();
+                let released = now();
+                L::release(guard).await?;
+                Ok(Record { asked, granted, released, task, key: 0 })
+            })
+        };
+        let waiters = (0..count).map(start).collect();
+        drop(asked.acquire_many(count).await?);
+        Ok(Self(waiters))
+    }
+
+    /// Waits until each of them has had the lock.
+    pub(super) async fn drain(self) -> Result<Vec<Record>> {
+        let mut records = Vec::with_capacity(self.0.len());
+        for waiter in self.0 {
+            records.push(waiter.await??);
+        }
+        Ok(records)
+    }
+}

@@ -1,0 +1,100 @@
+//! The line protocol.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use super::keys::Keys;
+use super::library::Library;
+use super::run::{self, Waiters};
+use crate::record;
+
+/// What one command left for another.
+struct Memory<L: Library> {
+    library: L,
+    held: Mutex<HashMap<String, L::Guard>>,
+    waiters: Mutex<Option<Waiters>>,
+}
+
+/// Answers the commands on standard input, concurrently, until it ends.
+pub(super) async fn serve<L: Library>(name: &str, library: L) -> Result<()> {
+    let warm = library.lock("warm");
+    L::release(L::acquire(&warm).await?).await?;
+    let (version, settings) = library.settings();
+    println!("ready {name} {version} | {settings}");
+    let memory =
+        Arc::new(Memory { library, held: Mutex::default(), waiters: Mutex::default() });
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Some(line) = lines.next_line().await? {
+        let memory = Arc::clone(&memory);
+        tokio::spawn(async move {
+            let words: Vec<&str> = line.split_ascii_whitespace().collect();
+            let [number, verb, arguments @ ..] = words.as_slice() else { return };
+            match memory.answer(verb, arguments).await {
+                Ok(answer) => println!("{number} {answer}"),
+                // One line, whatever the error says.
+                Err(error) => println!("{number} error {}", format!("{error:#}").replace('\n', " ")),
+            }
+        });
+    }
+    Ok(())
+}
+
+impl<L: Library> Memory<L> {
+    async fn answer(&self, verb: &str, arguments: &[&str]) -> Result<String> {
+        match (verb, arguments) {
+            // The lease is the library's own: nothing here needs another.
+            ("acquire", [key, wait, _lease]) => {
+                let lock = self.library.lock(key);
+                match timeout(milliseconds(wait)?, L::acquire(&lock)).await {
+                    Err(_) => Ok("busy".to_owned()),
+                    Ok(guard) => {
+                        self.held.lock().await.insert((*key).to_owned(), guard?);
+                        Ok("ok".to_owned())
+                    }
+                }
+            }
+            ("release", [key]) => {
+                let guard = self.held.lock().await.remove(*key).context("it is not held")?;
+                L::release(guard).await?;
+                Ok("ok".to_owned())
+            }
+            ("run", [file, tasks, time, work, keys @ ..]) => {
+                let tasks = tasks.parse()?;
+                let keys = Keys::parse(keys, tasks as usize)?;
+                let work = Duration::from_micros(work.parse()?);
+                let records =
+                    run::run(&self.library, tasks, milliseconds(time)?, work, &keys).await?;
+                record::write(Path::new(file), &records)?;
+                Ok(format!("ok {}", records.len()))
+            }
+            ("hold", [_, _]) if !L::RENEWS => bail!("unsupported: it renews nothing"),
+            ("hold", [count, time]) => {
+                run::hold(&self.library, count.parse()?, milliseconds(time)?).await?;
+                Ok("ok".to_owned())
+            }
+            ("waiters", [key, count]) => {
+                let waiters = Waiters::start(&self.library, key, count.parse()?).await?;
+                *self.waiters.lock().await = Some(waiters);
+                Ok("ok".to_owned())
+            }
+            ("drain", [file]) => {
+                let waiters = self.waiters.lock().await.take().context("nobody waits")?;
+                let records = waiters.drain().await?;
+                record::write(Path::new(file), &records)?;
+                Ok(format!("ok {}", records.len()))
+            }
+            _ => bail!("unsupported: {verb} with {} arguments", arguments.len()),
+        }
+    }
+}
+
+fn milliseconds(word: &str) -> Result<Duration> {
+    Ok(Duration::from_millis(word.parse().with_context(|| format!("{word:?} is no number"))?))
+}
