@@ -105,8 +105,7 @@ mod tests {
 
     #[test]
     fn grants_inside_a_long_one_all_overlap() {
-        let mut grants =
-            [grant(0, 0, 0, 0, 100), grant(0, 0, 0, 10, 20), grant(0, 0, 0, 30, 40)];
+        let mut grants = [grant(0, 0, 0, 0, 100), grant(0, 0, 0, 10, 20), grant(0, 0, 0, 30, 40)];
         assert_eq!(History::of(&mut grants).overlaps, 2);
     }
 

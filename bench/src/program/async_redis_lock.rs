@@ -34,8 +34,7 @@ impl Library for Locks {
     }
 
     fn lock(&self, key: &str) -> Key {
-        let options =
-            Options::new().retry(RETRY).timeout(None).ttl(LEASE).extend(LEASE / 3);
+        let options = Options::new().retry(RETRY).timeout(None).ttl(LEASE).extend(LEASE / 3);
         Key { locker: self.0.clone(), options, name: key.into() }
     }
 

@@ -47,9 +47,7 @@ impl Keys {
                 let key = if names.len() == 1 { 0 } else { task };
                 Locks::One { lock: library.lock(&names[key as usize]), key }
             }
-            Self::Zipf(zipf) => {
-                Locks::Drawn { library: library.clone(), zipf: Arc::clone(zipf) }
-            }
+            Self::Zipf(zipf) => Locks::Drawn { library: library.clone(), zipf: Arc::clone(zipf) },
         }
     }
 }

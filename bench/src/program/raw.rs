@@ -69,8 +69,11 @@ impl Library for Raw {
     }
 
     async fn acquire(key: &Key) -> Result<Taken> {
-        let Key { mut connection, name, channel } =
-            Key { connection: key.connection.clone(), name: key.name.clone(), channel: key.channel.clone() };
+        let Key { mut connection, name, channel } = Key {
+            connection: key.connection.clone(),
+            name: key.name.clone(),
+            channel: key.channel.clone(),
+        };
         let token = TOKEN.fetch_add(1, Ordering::Relaxed);
         let mut set = redis::cmd("SET");
         set.arg(&*name).arg(token).arg("NX").arg("PX").arg(LEASE.as_secs() * 1000);

@@ -28,8 +28,7 @@ pub(super) async fn serve<L: Library>(name: &str, library: L) -> Result<()> {
     L::release(L::acquire(&warm).await?).await?;
     let (version, settings) = library.settings();
     println!("ready {name} {version} | {settings}");
-    let memory =
-        Arc::new(Memory { library, held: Mutex::default(), waiters: Mutex::default() });
+    let memory = Arc::new(Memory { library, held: Mutex::default(), waiters: Mutex::default() });
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
         let memory = Arc::clone(&memory);
@@ -39,7 +38,9 @@ pub(super) async fn serve<L: Library>(name: &str, library: L) -> Result<()> {
             match memory.answer(verb, arguments).await {
                 Ok(answer) => println!("{number} {answer}"),
                 // One line, whatever the error says.
-                Err(error) => println!("{number} error {}", format!("{error:#}").replace('\n', " ")),
+                Err(error) => {
+                    println!("{number} error {}", format!("{error:#}").replace('\n', " "))
+                }
             }
         });
     }

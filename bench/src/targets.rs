@@ -1,0 +1,229 @@
+//! What the figures must show.
+
+use crate::column::{self as c, Column};
+use crate::results::Results;
+
+/// A target and what was measured of it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Target {
+    pub(crate) what: String,
+    pub(crate) wanted: String,
+    /// `None` if it was not measured, or does not count.
+    pub(crate) measured: Option<f64>,
+    pub(crate) written: String,
+    pub(crate) is_met: bool,
+}
+
+/// Where a figure of ours is, and what it is to be.
+struct Figure {
+    what: &'static str,
+    workload: &'static str,
+    shape: &'static str,
+    column: Column,
+    wanted: Wanted,
+}
+
+#[derive(Clone, Copy)]
+enum Wanted {
+    AtLeast(f64),
+    AtMost(f64),
+    /// This many times better than the best peer.
+    Leads(f64),
+}
+
+use Wanted::{AtLeast, AtMost, Leads};
+
+const fn figure(
+    what: &'static str,
+    workload: &'static str,
+    shape: &'static str,
+    column: Column,
+    wanted: Wanted,
+) -> Figure {
+    Figure { what, workload, shape, column, wanted }
+}
+
+const FIGURES: [Figure; 17] = [
+    figure(
+        "uncontended, 64 tasks: of the raw limit",
+        "uncontended",
+        "64 tasks",
+        c::OF_LIMIT,
+        AtLeast(0.9),
+    ),
+    figure(
+        "uncontended, 1 task: against the best peer",
+        "uncontended",
+        "1 task",
+        c::GRANTS,
+        Leads(1.0),
+    ),
+    figure(
+        "uncontended, 64 tasks: against the best peer",
+        "uncontended",
+        "64 tasks",
+        c::GRANTS,
+        Leads(1.0),
+    ),
+    figure(
+        "uncontended, 1,024 tasks: against the best peer",
+        "uncontended",
+        "1,024 tasks",
+        c::GRANTS,
+        Leads(1.0),
+    ),
+    figure(
+        "hot key, 2 tasks: grants/s",
+        "hot",
+        "2 tasks, empty body",
+        c::GRANTS,
+        AtLeast(300_000.0),
+    ),
+    figure(
+        "hot key, 64 tasks: grants/s",
+        "hot",
+        "64 tasks, empty body",
+        c::GRANTS,
+        AtLeast(300_000.0),
+    ),
+    figure(
+        "hot key, 1,024 tasks: grants/s",
+        "hot",
+        "1,024 tasks, empty body",
+        c::GRANTS,
+        AtLeast(300_000.0),
+    ),
+    figure(
+        "hot key, 64 tasks: commands per grant",
+        "hot",
+        "64 tasks, empty body",
+        c::COMMANDS,
+        AtMost(0.1),
+    ),
+    figure(
+        "hot key, 2 tasks: against the best peer",
+        "hot",
+        "2 tasks, empty body",
+        c::GRANTS,
+        Leads(20.0),
+    ),
+    figure(
+        "hot key, 64 tasks: against the best peer",
+        "hot",
+        "64 tasks, empty body",
+        c::GRANTS,
+        Leads(20.0),
+    ),
+    figure(
+        "hot key, 1,024 tasks: against the best peer",
+        "hot",
+        "1,024 tasks, empty body",
+        c::GRANTS,
+        Leads(20.0),
+    ),
+    figure(
+        "hot key, 4 processes: against the best peer",
+        "processes",
+        "4 processes",
+        c::GRANTS,
+        Leads(1.0),
+    ),
+    figure(
+        "hot key, 4 processes: Jain across processes",
+        "processes",
+        "4 processes",
+        c::JAIN_PROCESSES,
+        AtLeast(0.9),
+    ),
+    figure("10,000 waiters: subscribers", "waiters", "10,000 waiters", c::SUBSCRIBERS, AtMost(1.0)),
+    figure(
+        "10,000 waiters: commands per hand-over",
+        "waiters",
+        "10,000 waiters",
+        c::COMMANDS,
+        AtMost(5.0),
+    ),
+    figure(
+        "10,000 waiters: memory per waiter",
+        "waiters",
+        "10,000 waiters",
+        c::PER_WAITER,
+        AtMost(1024.0),
+    ),
+    figure(
+        "100,000 held locks: latest renewal, of the lease",
+        "held",
+        "100,000 locks",
+        c::LATEST,
+        AtMost(0.5),
+    ),
+];
+
+/// Compares what was measured with what is wanted.
+pub(crate) fn targets(results: &[Results]) -> Vec<Target> {
+    FIGURES.iter().map(|figure| figure.target(results)).collect()
+}
+
+impl Figure {
+    fn target(&self, results: &[Results]) -> Target {
+        let results = results.iter().find(|results| results.workload == self.workload);
+        let (wanted, measured, written, is_met) = match self.wanted {
+            Leads(times) => {
+                let lead = results.and_then(|r| r.lead(self.shape, "ours", self.column));
+                let written = lead.map(|(peer, lead)| format!("{lead:.2} × {peer}"));
+                let wanted = format!("≥ {times} ×");
+                (wanted, lead.map(|(_, lead)| lead), written, lead.is_some_and(|(_, l)| l >= times))
+            }
+            AtLeast(bound) => {
+                let value = self.counted(results);
+                let is_met = value.is_some_and(|value| value >= bound);
+                (format!("≥ {}", self.column.write(bound)), value, self.write(value), is_met)
+            }
+            AtMost(bound) => {
+                let value = self.counted(results);
+                let is_met = value.is_some_and(|value| value <= bound);
+                (format!("≤ {}", self.column.write(bound)), value, self.write(value), is_met)
+            }
+        };
+        let written = written.unwrap_or_else(|| "not measured".to_owned());
+        Target { what: self.what.to_owned(), wanted, measured, written, is_met }
+    }
+
+    fn counted(&self, results: Option<&Results>) -> Option<f64> {
+        results?.counted(self.shape, "ours", self.column)
+    }
+
+    fn write(&self, value: Option<f64>) -> Option<String> {
+        value.map(|value| self.column.write(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contestant;
+    use crate::results::Measurement;
+
+    fn measured(jain: f64, overlaps: u64) -> Target {
+        let mut results = Results::new("processes", &[c::GRANTS]);
+        let mut measurement = Measurement::new("4 processes", &contestant::ALL[3], 0);
+        measurement.set(c::JAIN_PROCESSES, jain);
+        measurement.overlaps = overlaps;
+        results.add(measurement);
+        let targets = targets(&[results]);
+        targets.into_iter().find(|target| target.what.ends_with("Jain across processes")).unwrap()
+    }
+
+    #[test]
+    fn a_target_is_met_missed_or_does_not_count() {
+        assert!(measured(0.95, 0).is_met);
+        assert!(!measured(0.85, 0).is_met);
+        let overlapped = measured(0.95, 1);
+        assert!(!overlapped.is_met && overlapped.measured.is_none());
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_met() {
+        assert!(targets(&[]).iter().all(|target| !target.is_met));
+    }
+}

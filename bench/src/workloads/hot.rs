@@ -1,0 +1,54 @@
+//! One key that everybody wants.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::Bench;
+use super::run::{Load, run};
+use crate::contestant::Contestant;
+use crate::results::Measurement;
+
+pub(super) fn one_process(
+    bench: &mut Bench,
+    contestant: &Contestant,
+    round: usize,
+) -> Result<Vec<Measurement>> {
+    let mut process = [bench.start(contestant)?];
+    let mut measurements = Vec::new();
+    for (work, body) in [(Duration::ZERO, "empty body"), (Duration::from_millis(1), "1 ms body")] {
+        for (tasks, number) in [(2, "2"), (64, "64"), (1024, "1,024")] {
+            let outcome = run(bench, &mut process, &Load { tasks, work, keys: "hot" })?;
+            let shape = format!("{number} tasks, {body}");
+            let mut measurement = Measurement::new(shape, contestant, round);
+            outcome.rate(&mut measurement);
+            outcome.commands(&mut measurement);
+            outcome.waits(&mut measurement);
+            outcome.fairness(&mut measurement);
+            measurements.push(measurement);
+        }
+    }
+    Ok(measurements)
+}
+
+pub(super) fn processes(
+    bench: &mut Bench,
+    contestant: &Contestant,
+    round: usize,
+) -> Result<Vec<Measurement>> {
+    let mut all = bench.start_several(contestant, 8)?;
+    let mut measurements = Vec::new();
+    for count in [2, 4, 8] {
+        let round_trip = bench.server.round_trip()?;
+        let load = Load { tasks: 16, work: Duration::ZERO, keys: "hot" };
+        let outcome = run(bench, &mut all[..count], &load)?;
+        let mut measurement = Measurement::new(format!("{count} processes"), contestant, round);
+        outcome.rate(&mut measurement);
+        outcome.commands(&mut measurement);
+        outcome.waits(&mut measurement);
+        outcome.fairness(&mut measurement);
+        outcome.crossings(&mut measurement, round_trip);
+        measurements.push(measurement);
+    }
+    Ok(measurements)
+}

@@ -1,0 +1,71 @@
+//! How soon a waiter that sleeps learns of a release, and has the lock.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::Bench;
+use crate::column as c;
+use crate::contestant::{Contestant, Reach};
+use crate::figures::percentile;
+use crate::record::{self, Record};
+use crate::results::Measurement;
+
+/// How long one hand-over may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) fn measure(
+    bench: &mut Bench,
+    contestant: &Contestant,
+    round: usize,
+) -> Result<Vec<Measurement>> {
+    let mut releasing = bench.start(contestant)?;
+    let mut other = match contestant.reach {
+        Reach::Server => Some(bench.start(contestant)?),
+        Reach::Process => None,
+    };
+    let ((path, file), (waited_path, waited_file)) = (bench.file(0)?, bench.file(1)?);
+    let mut measurement = Measurement::new("", contestant, round);
+    let mut latencies = Vec::new();
+    let round_trip = bench.server.round_trip()?;
+    // The first are to warm up.
+    let (warm_up, all) = if bench.quick { (1, 11) } else { (2, 22) };
+    for sample in 0..all {
+        bench.server.clear()?;
+        let work = fastrand::u64(40_000..120_000);
+        let held = releasing.tell(&format!("run {file} 1 1 {work} idle"))?;
+        match contestant.reach {
+            Reach::Process => sleep(Duration::from_millis(5)),
+            Reach::Server => {
+                let end = Instant::now() + PATIENCE;
+                while bench.server.keys()? == 0 {
+                    ensure!(Instant::now() < end, "it does not take the lock");
+                    sleep(Duration::from_millis(1));
+                }
+            }
+        }
+        let waiting = other.as_mut().unwrap_or(&mut releasing);
+        waiting.ask("waiters idle 1", PATIENCE)?;
+        waiting.ask(&format!("drain {waited_file}"), PATIENCE)?;
+        releasing.done(held, PATIENCE)?;
+        let (held, waited) = (record::read(&path)?, record::read(&waited_path)?);
+        let waited_for = |waited: &Record| {
+            held.iter().find(|held| (held.granted..held.released).contains(&waited.asked))
+        };
+        for waited in &waited {
+            let Some(held) = waited_for(waited) else { continue };
+            match waited.granted.checked_sub(held.released) {
+                None => measurement.overlaps += 1,
+                Some(_) if sample < warm_up => {}
+                Some(latency) => latencies.push(latency),
+            }
+        }
+    }
+    measurement.set_nanos(c::IDLE_P99, percentile(&mut latencies, 0.99));
+    if let Some(median) = percentile(&mut latencies, 0.5) {
+        measurement.set(c::IDLE_P50, median as f64);
+        measurement.set(c::IDLE_TRIPS, median as f64 / round_trip);
+    }
+    Ok(vec![measurement])
+}
