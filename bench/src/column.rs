@@ -18,6 +18,7 @@ pub(crate) enum Unit {
     /// Bytes; less is better.
     Memory,
     Number,
+    Ratio,
     Share,
 }
 
@@ -26,14 +27,14 @@ const fn column(name: &'static str, unit: Unit) -> Column {
 }
 
 pub(crate) const GRANTS: Column = column("grants/s", Unit::PerSecond);
-pub(crate) const OF_LIMIT: Column = column("of the limit", Unit::Number);
+pub(crate) const OF_LIMIT: Column = column("of the limit", Unit::Ratio);
 pub(crate) const PAIR_P50: Column = column("pair p50", Unit::Time);
 pub(crate) const PAIR_P99: Column = column("pair p99", Unit::Time);
 pub(crate) const WAIT_P50: Column = column("wait p50", Unit::Time);
 pub(crate) const WAIT_P99: Column = column("wait p99", Unit::Time);
 pub(crate) const COMMANDS: Column = column("commands per grant", Unit::Number);
-pub(crate) const JAIN_TASKS: Column = column("Jain, tasks", Unit::Number);
-pub(crate) const JAIN_PROCESSES: Column = column("Jain, processes", Unit::Number);
+pub(crate) const JAIN_TASKS: Column = column("Jain, tasks", Unit::Ratio);
+pub(crate) const JAIN_PROCESSES: Column = column("Jain, processes", Unit::Ratio);
 pub(crate) const STARVED: Column = column("tasks without a grant", Unit::Share);
 pub(crate) const HAND_OVER_P50: Column = column("hand-over p50", Unit::Time);
 pub(crate) const CROSSING_P50: Column = column("to another process p50", Unit::Time);
@@ -67,11 +68,12 @@ impl Column {
             Unit::Memory if value >= 1e6 => format!("{:.1} MB", value / 1e6),
             Unit::Memory => format!("{} B", whole(value)),
             Unit::Share => format!("{:.0} %", value * 100.0),
+            Unit::Ratio if value < 0.1 => format!("{value:.3}"),
             Unit::Number if value >= 1000.0 => whole(value),
             Unit::Number if value >= 100.0 => format!("{value:.0}"),
             Unit::Number if value >= 10.0 => format!("{value:.1}"),
             Unit::Number if value.fract() == 0.0 => format!("{value:.0}"),
-            Unit::Number => format!("{value:.2}"),
+            Unit::Ratio | Unit::Number => format!("{value:.2}"),
         }
     }
 }

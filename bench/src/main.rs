@@ -64,6 +64,7 @@ fn drive(words: impl Iterator<Item = String>) -> Result<()> {
         files: tempfile::tempdir()?,
         quick: options.quick,
         time,
+        round_trip: 0.0,
     };
     let mut run = muster(&bench, &options)?;
     let present: Vec<Contestant> = options
@@ -129,33 +130,22 @@ fn measure(
     // Who is not able to, and would only take time in further rounds.
     let mut gave_up: Vec<&str> = Vec::new();
     for round in 0..rounds {
+        match bench.server.round_trip() {
+            Ok(nanos) => bench.round_trip = nanos,
+            Err(error) => eprintln!("the server does not answer: {error:#}"),
+        }
+        results.round_trips.push(bench.round_trip);
         for contestant in present.iter().filter(|contestant| (workload.takes)(contestant)) {
             if gave_up.contains(&contestant.name) {
                 continue;
             }
             let start = Instant::now();
             let measured = (workload.measure)(bench, contestant, round).unwrap_or_else(|error| {
-                let mut failed = Measurement::new("", contestant, round);
-                failed.note = Some(format!("failed: {error:#}"));
-                vec![failed]
+                // It did not get as far as the first shape.
+                vec![Measurement::failed("", contestant, round, &error)]
             });
-            let figures: Vec<String> = measured
-                .iter()
-                .map(|measurement| {
-                    let figure = measurement.figures.get(&results.main_column());
-                    let figure = figure.map(|value| results.main_column().write(*value));
-                    let overlaps = match measurement.overlaps {
-                        0 => String::new(),
-                        overlaps => format!(" !! {overlaps} OVERLAPS"),
-                    };
-                    let note = measurement.note.as_deref().map(|note| format!(" ({note})"));
-                    format!(
-                        "{}{overlaps}{}",
-                        figure.as_deref().unwrap_or("-"),
-                        note.unwrap_or_default()
-                    )
-                })
-                .collect();
+            let main_column = results.main_column();
+            let figures: Vec<String> = measured.iter().map(|m| m.brief(main_column)).collect();
             println!(
                 "{} {}/{rounds} {:>16}: {} [{:.1} s]",
                 workload.name,
@@ -164,10 +154,10 @@ fn measure(
                 figures.join(", "),
                 start.elapsed().as_secs_f64(),
             );
+            if measured.iter().any(|measurement| measurement.note.is_some()) {
+                gave_up.push(contestant.name);
+            }
             for measurement in measured {
-                if measurement.note.is_some() {
-                    gave_up.push(contestant.name);
-                }
                 results.add(measurement);
             }
         }

@@ -35,7 +35,8 @@ pub(crate) fn plot(file: &Path, title: &str, results: &Results, column: Column) 
         results.shapes().into_iter().map(|shape| (shape, bars(results, shape, column))).collect();
     let values = panels.iter().flat_map(|(_, bars)| bars.iter().map(|bar| bar.value));
     let Some(scale) = Scale::over(values) else { return Ok(false) };
-    let height = panels.iter().map(|(_, bars)| HEADING + ROW * bars.len() as i32).sum::<i32>();
+    let height =
+        panels.iter().map(|(_, bars)| HEADING + bars.iter().map(|_| ROW).sum::<i32>()).sum::<i32>();
     let height = TITLE + height + 10;
 
     let area = SVGBackend::new(file, (WIDTH, height.unsigned_abs())).into_drawing_area();
@@ -117,7 +118,7 @@ mod tests {
     #[test]
     fn the_longest_bar_fills_the_width_and_the_shortest_is_seen() {
         let scale = Scale::over([100.0, 1.0].into_iter()).unwrap();
-        assert_eq!(scale.length(100.0), WIDTH as i32 - NAMES - FIGURES);
+        assert_eq!(scale.length(100.0), WIDTH.cast_signed() - NAMES - FIGURES);
         assert!(scale.length(1.0) > 20);
         assert!(Scale::over(std::iter::empty()).is_none());
     }

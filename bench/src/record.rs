@@ -64,7 +64,9 @@ pub(crate) fn read(file: &Path) -> Result<Vec<Record>> {
 /// Writes them all.
 pub(crate) fn write(file: &Path, records: &[Record]) -> Result<()> {
     let mut bytes = Vec::with_capacity(records.len() * BYTES);
-    records.iter().for_each(|record| record.append(&mut bytes));
+    for record in records {
+        record.append(&mut bytes);
+    }
     fs::write(file, bytes).with_context(|| format!("cannot write {}", file.display()))
 }
 

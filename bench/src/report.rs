@@ -5,8 +5,9 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::column::{Column, GRANTS};
+use crate::column::{Column, GRANTS, IDLE_P50};
 use crate::contestant::Contestant;
+use crate::figures::median;
 use crate::results::Results;
 use crate::targets::targets;
 use crate::workloads::Workload;
@@ -25,6 +26,12 @@ pub(crate) struct Run {
 pub(crate) fn tables(workload: &Workload, results: &Results) -> Result<String, fmt::Error> {
     let mut text = String::new();
     writeln!(text, "## {}\n", workload.title)?;
+    if let Some(round_trip) = median(&results.round_trips).filter(|nanos| *nanos > 0.0) {
+        writeln!(text, "The round trip to the idle server: {}.\n", IDLE_P50.write(round_trip))?;
+    }
+    for failure in results.failures() {
+        writeln!(text, "{failure}\n")?;
+    }
     for shape in results.shapes() {
         if !shape.is_empty() {
             writeln!(text, "### {shape}\n")?;

@@ -31,6 +31,28 @@ impl Measurement {
         }
     }
 
+    /// Why there are no figures.
+    pub(crate) fn failed(
+        shape: &str,
+        contestant: &Contestant,
+        round: usize,
+        error: &anyhow::Error,
+    ) -> Self {
+        let note = Some(format!("failed: {error:#}"));
+        Self { note, ..Self::new(shape, contestant, round) }
+    }
+
+    /// For those who watch.
+    pub(crate) fn brief(&self, column: Column) -> String {
+        let figure = self.figures.get(&column).map_or("-".to_owned(), |v| column.write(*v));
+        let overlaps = match self.overlaps {
+            0 => String::new(),
+            overlaps => format!(" !! {overlaps} OVERLAPS"),
+        };
+        let note = self.note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
+        figure + &overlaps + &note
+    }
+
     pub(crate) fn set(&mut self, column: Column, value: f64) {
         self.figures.insert(column, value);
     }
@@ -49,11 +71,13 @@ pub(crate) struct Results {
     pub(crate) workload: &'static str,
     pub(crate) columns: &'static [Column],
     measurements: Vec<Measurement>,
+    /// The round trips to the idle server, one for each round.
+    pub(crate) round_trips: Vec<f64>,
 }
 
 impl Results {
     pub(crate) fn new(workload: &'static str, columns: &'static [Column]) -> Self {
-        Self { workload, columns, measurements: Vec::new() }
+        Self { workload, columns, measurements: Vec::new(), round_trips: Vec::new() }
     }
 
     pub(crate) fn add(&mut self, measurement: Measurement) {
@@ -69,11 +93,20 @@ impl Results {
     pub(crate) fn shapes(&self) -> Vec<&str> {
         let mut shapes: Vec<&str> = Vec::new();
         for measurement in &self.measurements {
-            if !shapes.contains(&measurement.shape.as_str()) {
+            // One who failed before the first has none, where others have.
+            let has_any = !measurement.figures.is_empty() || !measurement.shape.is_empty();
+            if has_any && !shapes.contains(&measurement.shape.as_str()) {
                 shapes.push(&measurement.shape);
             }
         }
         shapes
+    }
+
+    /// Who failed before the first shape, and why.
+    pub(crate) fn failures(&self) -> Vec<String> {
+        let failed = |m: &&Measurement| m.figures.is_empty() && m.shape.is_empty();
+        let of = self.measurements.iter().filter(failed);
+        of.filter_map(|m| Some(format!("{}: {}.", m.contestant, m.note.as_ref()?))).collect()
     }
 
     /// In the order of the table of contestants.

@@ -60,7 +60,9 @@ impl Zipf {
         });
         let mut shares: Vec<f64> = weights.collect();
         let whole = shares.last().copied().unwrap_or(1.0);
-        shares.iter_mut().for_each(|share| *share /= whole);
+        for share in &mut shares {
+            *share /= whole;
+        }
         Self { names: (0..count).map(|key| format!("z{key}")).collect(), shares }
     }
 

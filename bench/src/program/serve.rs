@@ -39,7 +39,8 @@ pub(super) async fn serve<L: Library>(name: &str, library: L) -> Result<()> {
                 Ok(answer) => println!("{number} {answer}"),
                 // One line, whatever the error says.
                 Err(error) => {
-                    println!("{number} error {}", format!("{error:#}").replace('\n', " "))
+                    let error = format!("{error:#}").replace('\n', " ");
+                    println!("{number} error {error}");
                 }
             }
         });

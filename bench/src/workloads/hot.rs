@@ -18,8 +18,14 @@ pub(super) fn one_process(
     let mut measurements = Vec::new();
     for (work, body) in [(Duration::ZERO, "empty body"), (Duration::from_millis(1), "1 ms body")] {
         for (tasks, number) in [(2, "2"), (64, "64"), (1024, "1,024")] {
-            let outcome = run(bench, &mut process, &Load { tasks, work, keys: "hot" })?;
             let shape = format!("{number} tasks, {body}");
+            let outcome = match run(bench, &mut process, &Load { tasks, work, keys: "hot" }) {
+                Ok(outcome) => outcome,
+                Err(error) => {
+                    measurements.push(Measurement::failed(&shape, contestant, round, &error));
+                    return Ok(measurements);
+                }
+            };
             let mut measurement = Measurement::new(shape, contestant, round);
             outcome.rate(&mut measurement);
             outcome.commands(&mut measurement);
@@ -39,7 +45,6 @@ pub(super) fn processes(
     let mut all = bench.start_several(contestant, 8)?;
     let mut measurements = Vec::new();
     for count in [2, 4, 8] {
-        let round_trip = bench.server.round_trip()?;
         let load = Load { tasks: 16, work: Duration::ZERO, keys: "hot" };
         let outcome = run(bench, &mut all[..count], &load)?;
         let mut measurement = Measurement::new(format!("{count} processes"), contestant, round);
@@ -47,7 +52,7 @@ pub(super) fn processes(
         outcome.commands(&mut measurement);
         outcome.waits(&mut measurement);
         outcome.fairness(&mut measurement);
-        outcome.crossings(&mut measurement, round_trip);
+        outcome.crossings(&mut measurement, bench.round_trip);
         measurements.push(measurement);
     }
     Ok(measurements)

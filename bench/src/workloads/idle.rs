@@ -28,7 +28,6 @@ pub(super) fn measure(
     let ((path, file), (waited_path, waited_file)) = (bench.file(0)?, bench.file(1)?);
     let mut measurement = Measurement::new("", contestant, round);
     let mut latencies = Vec::new();
-    let round_trip = bench.server.round_trip()?;
     // The first are to warm up.
     let (warm_up, all) = if bench.quick { (1, 11) } else { (2, 22) };
     for sample in 0..all {
@@ -65,7 +64,7 @@ pub(super) fn measure(
     measurement.set_nanos(c::IDLE_P99, percentile(&mut latencies, 0.99));
     if let Some(median) = percentile(&mut latencies, 0.5) {
         measurement.set(c::IDLE_P50, median as f64);
-        measurement.set(c::IDLE_TRIPS, median as f64 / round_trip);
+        measurement.set(c::IDLE_TRIPS, median as f64 / bench.round_trip);
     }
     Ok(vec![measurement])
 }

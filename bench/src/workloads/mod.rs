@@ -28,6 +28,8 @@ pub(crate) struct Bench {
     pub(crate) quick: bool,
     /// How long one measurement of a rate takes.
     pub(crate) time: Duration,
+    /// The median round trip to the idle server in this round, in nanoseconds.
+    pub(crate) round_trip: f64,
 }
 
 impl Bench {

@@ -1,6 +1,6 @@
 //! Tasks that loop, and what their grants say.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
@@ -36,6 +36,7 @@ pub(super) struct Outcome {
     processes: usize,
     /// Commands that clients sent in the whole run.
     commands: f64,
+    /// How many processors the clients kept busy, in the whole run.
     processor: f64,
 }
 
@@ -45,10 +46,11 @@ pub(super) fn run(bench: &mut Bench, processes: &mut [Process], load: &Load) -> 
     bench.server.clear()?;
     let processor = used(processes)?;
     let commands = bench.server.commands()?;
+    let started = Instant::now();
     start(bench, processes, load, bench.time)?;
     // The second look counts itself.
     let commands = bench.server.commands()? - commands - 1;
-    let processor = used(processes)? - processor;
+    let processor = (used(processes)? - processor) / started.elapsed().as_secs_f64();
 
     let mut grants = Vec::new();
     for process in 0..processes.len() {
@@ -104,7 +106,7 @@ impl Outcome {
     pub(super) fn rate(&self, measurement: &mut Measurement) {
         measurement.overlaps = self.history.overlaps;
         measurement.set(c::GRANTS, self.counted.len() as f64 / self.seconds);
-        measurement.set(c::PROCESSOR, self.processor / self.seconds);
+        measurement.set(c::PROCESSOR, self.processor);
     }
 
     pub(super) fn commands(&self, measurement: &mut Measurement) {
@@ -146,7 +148,10 @@ impl Outcome {
             processes[grant.process] += 1;
         }
         let starved = tasks.iter().filter(|grants| **grants == 0).count();
-        measurement.set(c::JAIN_TASKS, jain(&tasks));
+        // With fewer grants than tasks nobody can be fair.
+        if self.counted.len() >= tasks.len() {
+            measurement.set(c::JAIN_TASKS, jain(&tasks));
+        }
         measurement.set(c::JAIN_PROCESSES, jain(&processes));
         measurement.set(c::STARVED, starved as f64 / tasks.len() as f64);
     }

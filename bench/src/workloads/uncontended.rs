@@ -19,7 +19,13 @@ pub(super) fn measure(
     for (tasks, shape) in [(1, "1 task"), (64, "64 tasks"), (1024, "1,024 tasks")] {
         let keys: Vec<String> = (0..tasks).map(|key| format!("u{key}")).collect();
         let load = Load { tasks, work: Duration::ZERO, keys: &keys.join(" ") };
-        let outcome = run(bench, &mut process, &load)?;
+        let outcome = match run(bench, &mut process, &load) {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                measurements.push(Measurement::failed(shape, contestant, round, &error));
+                break;
+            }
+        };
         let mut measurement = Measurement::new(shape, contestant, round);
         outcome.rate(&mut measurement);
         outcome.pairs(&mut measurement);
