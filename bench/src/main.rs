@@ -56,13 +56,13 @@ fn drive(words: impl Iterator<Item = String>) -> Result<()> {
         return Ok(());
     };
     let start = Instant::now();
-    let time =
-        options.time.unwrap_or(Duration::from_millis(if options.quick { 300 } else { 1000 }));
+    let time = options.time.unwrap_or(Duration::from_millis(if options.quick { 300 } else { 800 }));
     let mut bench = Bench {
         server: Server::start(),
         peers: options.peers.clone(),
         files: tempfile::tempdir()?,
         quick: options.quick,
+        long: options.long,
         time,
         round_trip: 0.0,
     };

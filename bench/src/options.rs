@@ -11,7 +11,8 @@ use crate::workloads;
 pub(crate) const HELP: &str = "\
 Measures lock-runtime against other lock libraries.
 
-  --quick               less of everything; takes some minutes less
+  --quick               less of everything, in three minutes
+  --long                100,000 held locks for the peers too
   --only WORKLOAD,…     uncontended, hot, processes, waiters, zipf, held, idle, re-entrant
   --contestants NAME,…  raw, tokio-mutex, ours-memory, ours, rslock, async-redis-lock, distkit,
                         redisson, redsync, rueidislock, redlock, redis-py, bsm, semaphore
@@ -24,6 +25,7 @@ Measures lock-runtime against other lock libraries.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) quick: bool,
+    pub(crate) long: bool,
     /// Names of workloads; all of them if empty.
     pub(crate) only: Vec<String>,
     pub(crate) contestants: Vec<Contestant>,
@@ -40,6 +42,7 @@ impl Options {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut options = Self {
             quick: false,
+            long: false,
             only: Vec::new(),
             contestants: contestant::ALL.into_iter().filter(|c| c.by_default).collect(),
             rounds: None,
@@ -53,6 +56,7 @@ impl Options {
             match word.as_str() {
                 "--help" | "-h" => return Ok(None),
                 "--quick" => options.quick = true,
+                "--long" => options.long = true,
                 "--require-peers" => options.require_peers = true,
                 "--only" => options.only = value()?.split(',').map(str::to_owned).collect(),
                 "--contestants" => {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::column::{Column, GRANTS, IDLE_P50};
+use crate::column::{Column, GRANTS, IDLE_P50, Unit};
 use crate::contestant::Contestant;
 use crate::figures::median;
 use crate::results::Results;
@@ -92,7 +92,8 @@ fn remarks(
         lines.extend(results.notes(shape, name).iter().map(|note| format!("{name}: {note}.")));
     }
     let column = results.main_column();
-    if let Some((peer, lead)) = results.lead(shape, "ours", column) {
+    let lead = results.lead(shape, "ours", column).filter(|_| column.unit != Unit::Share);
+    if let Some((peer, lead)) = lead {
         let what = if column == GRANTS { "grants" } else { column.name };
         lines.push(format!("Ours against the best peer, {peer}, in {what}: {lead:.2} ×."));
     }

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Result;
+use futures_timer::Delay;
 use tokio::sync::{Barrier, Semaphore};
 use tokio::task::coop::consume_budget;
 use tokio::task::{JoinHandle, JoinSet};
@@ -13,8 +14,8 @@ use super::keys::{Keys, Locks};
 use super::library::Library;
 use crate::record::{Record, now};
 
-/// For how long tasks that wait at the end go on.
-const RUN_OUT: Duration = Duration::from_secs(2);
+/// For how long tasks that wait at the end go on. Their grants do not count any more.
+const RUN_OUT: Duration = Duration::from_millis(200);
 /// How many locks of `hold` are taken or released at a time.
 const AT_ONCE: usize = 500;
 
@@ -89,7 +90,7 @@ async fn repeat<L: Library>(
         let guard = L::acquire(lock).await?;
         let granted = now();
         if !work.is_zero() {
-            sleep(work).await;
+            Delay::new(work).await;
         }
         let released = now();
         L::release(guard).await?;

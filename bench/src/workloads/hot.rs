@@ -16,10 +16,13 @@ pub(super) fn one_process(
 ) -> Result<Vec<Measurement>> {
     let mut process = [bench.start(contestant)?];
     let mut measurements = Vec::new();
+    let numbers: &[(usize, &str)] =
+        if bench.quick { &[(64, "64")] } else { &[(2, "2"), (64, "64"), (1024, "1,024")] };
     for (work, body) in [(Duration::ZERO, "empty body"), (Duration::from_millis(1), "1 ms body")] {
-        for (tasks, number) in [(2, "2"), (64, "64"), (1024, "1,024")] {
+        for (tasks, number) in numbers {
             let shape = format!("{number} tasks, {body}");
-            let outcome = match run(bench, &mut process, &Load { tasks, work, keys: "hot" }) {
+            let outcome = match run(bench, &mut process, &Load { tasks: *tasks, work, keys: "hot" })
+            {
                 Ok(outcome) => outcome,
                 Err(error) => {
                     measurements.push(Measurement::failed(&shape, contestant, round, &error));
@@ -42,11 +45,12 @@ pub(super) fn processes(
     contestant: &Contestant,
     round: usize,
 ) -> Result<Vec<Measurement>> {
-    let mut all = bench.start_several(contestant, 8)?;
+    let counts: &[usize] = if bench.quick { &[4] } else { &[2, 4, 8] };
+    let mut all = bench.start_several(contestant, if bench.quick { 4 } else { 8 })?;
     let mut measurements = Vec::new();
-    for count in [2, 4, 8] {
+    for count in counts {
         let load = Load { tasks: 16, work: Duration::ZERO, keys: "hot" };
-        let outcome = run(bench, &mut all[..count], &load)?;
+        let outcome = run(bench, &mut all[..*count], &load)?;
         let mut measurement = Measurement::new(format!("{count} processes"), contestant, round);
         outcome.rate(&mut measurement);
         outcome.commands(&mut measurement);

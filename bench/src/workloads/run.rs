@@ -1,5 +1,6 @@
 //! Tasks that loop, and what their grants say.
 
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -40,9 +41,13 @@ pub(super) struct Outcome {
     processor: f64,
 }
 
+/// How long what was under way at the end of a run has to arrive, so that it leaves no key behind.
+const SETTLE: Duration = Duration::from_millis(50);
+
 /// Warms the processes up, then measures.
 pub(super) fn run(bench: &mut Bench, processes: &mut [Process], load: &Load) -> Result<Outcome> {
     let sample = warm_up(bench, processes, load)?;
+    sleep(SETTLE);
     bench.server.clear()?;
     let processor = used(processes)?;
     let commands = bench.server.commands()?;
@@ -76,6 +81,7 @@ pub(super) fn run(bench: &mut Bench, processes: &mut [Process], load: &Load) -> 
 }
 
 fn warm_up(bench: &mut Bench, processes: &mut [Process], load: &Load) -> Result<Seen> {
+    sleep(SETTLE);
     bench.server.clear()?;
     let monitor = Monitor::start(&bench.server)?;
     start(bench, processes, load, WARM_UP)?;
