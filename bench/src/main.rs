@@ -146,6 +146,9 @@ fn measure(
             });
             let main_column = results.main_column();
             let figures: Vec<String> = measured.iter().map(|m| m.brief(main_column)).collect();
+            if figures.is_empty() {
+                continue;
+            }
             println!(
                 "{} {}/{rounds} {:>16}: {} [{:.1} s]",
                 workload.name,

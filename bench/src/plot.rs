@@ -44,10 +44,10 @@ pub(crate) fn plot(file: &Path, title: &str, results: &Results, column: Column) 
     area.fill(&WHITE).map_err(drawn)?;
     let better = if column.rises() { "more is better" } else { "less is better" };
     let caption = format!("{title}: {}, {better}, logarithmic", column.name);
-    area.draw(&Text::new(caption, (10, 10), ("sans-serif", 15).into_font())).map_err(drawn)?;
+    area.draw(&Text::new(caption, (10, 10), ("sans-serif", 18).into_font())).map_err(drawn)?;
     let mut y = TITLE;
     for (shape, bars) in &panels {
-        let heading = ("sans-serif", 13).into_font().style(FontStyle::Bold);
+        let heading = ("sans-serif", 16).into_font().style(FontStyle::Bold);
         area.draw(&Text::new((*shape).to_owned(), (10, y + 4), heading)).map_err(drawn)?;
         y += HEADING;
         for bar in bars {
@@ -55,7 +55,7 @@ pub(crate) fn plot(file: &Path, title: &str, results: &Results, column: Column) 
             let rectangle =
                 Rectangle::new([(NAMES, y + 2), (end, y + ROW - 3)], bar.color().filled());
             area.draw(&rectangle).map_err(drawn)?;
-            let text = ("sans-serif", 12).into_font().color(&BLACK);
+            let text = ("sans-serif", 15).into_font().color(&BLACK);
             let name = text.pos(Pos::new(HPos::Right, VPos::Center));
             let figure = text.pos(Pos::new(HPos::Left, VPos::Center));
             let middle = y + ROW / 2;
