@@ -164,18 +164,30 @@ fn try_for<T: Send + Unpin + 'static>(
         unanswered: false,
         contended: false,
     };
-    let mut first = None;
-    if engine.store().is_immediate() && known.is_none() && contender.owed(&budget).is_none() {
-        match contender.try_at_once(&budget) {
+    let at_once = known.is_none() && contender.owed(&budget).is_none();
+    if at_once && engine.store().is_immediate() {
+        return match contender.try_at_once(&budget) {
             Some(Tried { sent, granted: true, .. }) => {
                 let hold = contender.granted(sent);
-                return Eventually::ready(admitted(engine, hold, make));
+                Eventually::ready(admitted(engine, hold, make))
             }
-            tried => first = tried,
-        }
+            tried => Eventually::pending(async move {
+                let hold = contender.contend(budget, known, tried).await?;
+                admitted(engine, hold, make)
+            }),
+        };
     }
     Eventually::pending(async move {
-        let hold = contender.contend(budget, known, first).await?;
+        let mut tried = None;
+        if at_once {
+            let first = contender.try_once(true, &budget).await;
+            if first.granted {
+                return admitted(engine, contender.granted(first.sent), make);
+            }
+            tried = Some(first);
+        }
+        // Boxed apart, because it is large, and mostly not needed.
+        let hold = Box::pin(contender.contend(budget, known, tried)).await?;
         admitted(engine, hold, make)
     })
 }

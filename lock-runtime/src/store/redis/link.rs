@@ -182,6 +182,13 @@ impl Link {
 
     /// The connection, made anew if there is none.
     pub(super) async fn connection(&self, within: Duration) -> Result<Connection, StoreError> {
+        if let Some(connection) = &self.inner.state().connection {
+            return Ok(connection.clone());
+        }
+        Box::pin(self.connect(within)).await
+    }
+
+    async fn connect(&self, within: Duration) -> Result<Connection, StoreError> {
         let end = Instant::now() + within;
         let started = BootInstant::now();
         loop {

@@ -134,8 +134,8 @@ impl RedisStore {
         let lease = milliseconds(claim.lease);
         if claim.fresh {
             // Cheaper for the server than a script, and all that most locks ever need.
-            let mut set = cmd("SET");
-            set.arg(claim.key).arg(claim.token.as_bytes());
+            let mut set = Cmd::with_capacity(6, claim.key.len() + 64);
+            set.arg("SET").arg(claim.key).arg(claim.token.as_bytes());
             if Protection::OnlyIfFree.is_on() {
                 set.arg("NX");
             }
@@ -311,11 +311,11 @@ impl LockStore for RedisStore {
 /// key its tag, so that a cluster keeps both in one slot. Two keys may share a channel (`a` and
 /// `{a}`), which costs a try for nothing and no more.
 fn channel(key: &str) -> String {
-    if key.contains('{') {
-        format!("{CHANNEL_PREFIX}{key}")
-    } else {
-        format!("{CHANNEL_PREFIX}{{{key}}}")
-    }
+    let parts = if key.contains('{') { ["", key, ""] } else { ["{", key, "}"] };
+    let mut channel = String::with_capacity(CHANNEL_PREFIX.len() + key.len() + 2);
+    channel.push_str(CHANNEL_PREFIX);
+    channel.extend(parts);
+    channel
 }
 
 fn milliseconds(duration: Duration) -> u64 {

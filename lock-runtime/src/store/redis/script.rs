@@ -7,6 +7,10 @@ use redis::{Cmd, Pipeline, Script as Hashed, cmd};
 #[cfg(lock_controls)]
 use crate::protection::Protection;
 
+/// What most calls of a script need room for, so that a command is one piece of memory.
+const ARGUMENTS: usize = 8;
+const BYTES: usize = 256;
+
 /// One script: its text, and the hash by which a server knows it.
 #[derive(Debug)]
 pub(super) struct Script {
@@ -40,8 +44,8 @@ pub(super) fn load_all() -> Pipeline {
 impl Script {
     /// The command that runs it by its hash, without its keys and arguments.
     pub(super) fn by_hash(&self) -> Cmd {
-        let mut command = cmd("EVALSHA");
-        command.arg(&*self.hash);
+        let mut command = Cmd::with_capacity(ARGUMENTS, BYTES);
+        command.arg("EVALSHA").arg(&*self.hash);
         command
     }
 
