@@ -32,7 +32,7 @@ pub(super) fn measure(
     let mut measurement = Measurement::new("", contestant, round);
     let mut latencies = Vec::new();
     // The first are to warm up.
-    let (warm_up, all) = if bench.quick { (1, 7) } else { (2, 22) };
+    let (warm_up, all) = if bench.quick { (1, 7) } else { (2, 16) };
     for sample in 0..all {
         bench.server.clear()?;
         let work = fastrand::u64(40_000..120_000);

@@ -17,7 +17,7 @@ use crate::server::Monitor;
 /// The holder's lease, in milliseconds, if the library renews none.
 const LEASE: u64 = 120_000;
 /// How long the waiters may take to line up.
-const LINE_UP: Duration = Duration::from_secs(60);
+const LINE_UP: Duration = Duration::from_secs(20);
 /// How long they may take to drain.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long their commands are told from those of scripts: all would slow the server down.
