@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, ensure};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, IntoConnectionInfo, Script};
+use redis::{AsyncConnectionConfig, Script};
 
 use super::library::{LEASE, Library};
 
@@ -39,9 +39,8 @@ pub(super) struct Taken {
 
 impl Raw {
     pub(super) async fn connect(url: &str) -> Result<Self> {
-        let info = url.into_connection_info()?;
-        let info = info.set_tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true));
-        let client = redis::Client::open(info)?;
+        // Its own settings for the socket: with TCP_NODELAY many small writes make it slower.
+        let client = redis::Client::open(url)?;
         // Nothing but the commands: no timer for each.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         Ok(Self(client.get_multiplexed_async_connection_with_config(&config).await?))
@@ -55,7 +54,7 @@ impl Library for Raw {
     const RENEWS: bool = false;
 
     fn settings(&self) -> (String, String) {
-        let settings = "redis-rs, one multiplexed connection, TCP_NODELAY, no timeouts; SET NX PX, \
+        let settings = "redis-rs, one multiplexed connection, no timeouts; SET NX PX, \
                         then EVALSHA of compare, delete and publish; no lock library";
         ("1.8".to_owned(), settings.to_owned())
     }

@@ -49,6 +49,10 @@ pub(crate) struct StepBack {
 }
 
 impl Courtesies {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.debts.is_empty()
+    }
+
     /// The key was freed, which has woken so many others.
     pub(crate) fn released(&mut self, key: &Arc<str>, others: usize) {
         if others == 0 && self.debts.is_empty() {

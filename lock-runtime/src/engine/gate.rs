@@ -18,7 +18,7 @@ use super::courtesy::{Courtesies, StepBack};
 use super::handover::Inherited;
 use crate::clock::BootInstant;
 use crate::store::Left;
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, oneshot};
 
 /// The queues of all keys of one client.
@@ -28,6 +28,8 @@ pub(crate) struct Gates {
     /// How many are queued, over all keys. Changed with `state` locked; read without, by those who
     /// only want to know whether there is anybody.
     queued: AtomicUsize,
+    /// Whether anything is owed to other processes; likewise.
+    owing: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -174,6 +176,9 @@ impl Gates {
 
     /// What is owed to other processes before this one tries for `key`.
     pub(crate) fn owed(&self, key: &str) -> Option<StepBack> {
+        if !self.owing.load(Ordering::Relaxed) {
+            return None;
+        }
         self.state().courtesies.owed(key, BootInstant::now())
     }
 
@@ -187,6 +192,7 @@ impl Gates {
         let mut state = self.state();
         if let Some(others) = freed {
             state.courtesies.released(key, others);
+            self.owing.store(!state.courtesies.is_empty(), Ordering::Relaxed);
         }
         let gate = state.gates.get_mut(key)?;
         let next = gate.queue.pop();

@@ -71,7 +71,8 @@ impl Watchdog {
     /// Takes up a granted lease. Returns whether the keeper has to be woken.
     pub(crate) fn watch(&self, lease: &Arc<Lease>) -> bool {
         let mut schedule = self.schedule();
-        let at = schedule.plan(lease, BootInstant::now());
+        // What is due in the past is due at once.
+        let at = schedule.plan(lease, BootInstant::PAST);
         schedule.armed.is_none_or(|armed| at < armed)
     }
 

@@ -1,21 +1,15 @@
 //! Where the server is, and how to get in, without ever showing the latter.
 
 use std::fmt;
-use std::time::Duration;
 
-use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{Client, IntoConnectionInfo, ProtocolVersion};
+use redis::{Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
 use crate::error::LockError;
 use crate::protection::Protection;
 
-/// After how long a connection that nothing goes over is tried, so that no router on the way forgets
-/// it, and one that is dead is known to be before somebody needs it.
-const KEEPALIVE: Duration = Duration::from_secs(15);
-
 /// A server's address and credentials.
 pub(super) struct Endpoint {
-    client: Client,
+    info: ConnectionInfo,
     address: String,
 }
 
@@ -46,26 +40,18 @@ impl Endpoint {
         let info = url.into_connection_info().map_err(|error| unusable(&error))?;
         // The server tells us by itself of releases, and that takes the third protocol version.
         let login = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
-        // A connection that is given up is reset, so that nothing which is still on its way there arrives
-        // later: what it was for has been given up as well.
-        let tcp = info
-            .tcp_settings()
-            .clone()
-            .set_nodelay(true)
-            .set_keepalive(keepalive)
-            .set_linger_time(Duration::ZERO);
-        let info = info.set_redis_settings(login).set_tcp_settings(tcp);
+        let info = info.set_redis_settings(login);
         let mut address = info.addr().to_string();
         if !Protection::SecretsStayIn.is_on() {
             url.clone_into(&mut address);
         }
+        // It may find more that is wrong.
         let client = Client::open(info).map_err(|error| unusable(&error))?;
-        Ok(Self { client, address })
+        Ok(Self { info: client.get_connection_info().clone(), address })
     }
 
-    pub(super) fn client(&self) -> &Client {
-        &self.client
+    pub(super) fn info(&self) -> &ConnectionInfo {
+        &self.info
     }
 
     /// Host and port, or the socket's path.
@@ -76,7 +62,7 @@ impl Endpoint {
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { client: _, address } = self;
+        let Self { info: _, address } = self;
         f.debug_tuple("Endpoint").field(address).finish()
     }
 }

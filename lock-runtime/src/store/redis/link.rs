@@ -8,6 +8,7 @@
 //! While a server is down, requests fail at once with the latest reason; pacing the retries is the
 //! callers' business.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::endpoint::Endpoint;
 use super::reply;
 use super::script::{self, Script};
+use super::stream::Stream;
 use crate::clock::BootInstant;
 use crate::protection::Protection;
 use crate::store::StoreError;
@@ -50,6 +52,8 @@ struct Inner {
     /// How long a request may take before the socket is given up.
     response_timeout: Duration,
     on_message: Option<OnMessage>,
+    /// How many requests are.
+    under_way: Arc<AtomicUsize>,
     state: Mutex<State>,
     /// Told when an attempt has ended or a connection was lost.
     changed: Notify,
@@ -75,6 +79,33 @@ struct State {
 pub(super) struct Connection {
     pub(super) generation: u64,
     pub(super) socket: MultiplexedConnection,
+    /// What serves the socket; it goes on for as long as anybody has a copy of this.
+    pub(super) driver: Arc<Driver>,
+}
+
+/// The task that serves a socket. Ended when dropped, so that nothing more is sent.
+pub(super) struct Driver(AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A request under way.
+struct UnderWay<'a>(&'a AtomicUsize);
+
+impl<'a> UnderWay<'a> {
+    fn new(all: &'a AtomicUsize) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
+        Self(all)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Link {
@@ -98,6 +129,7 @@ impl Link {
             home,
             response_timeout,
             on_message,
+            under_way: Arc::default(),
             state: Mutex::default(),
             changed: Notify::new(),
             alive,
@@ -121,9 +153,17 @@ impl Link {
         command: &Cmd,
         within: Duration,
     ) -> Result<T, StoreError> {
-        let end = Instant::now() + within;
-        let Connection { generation, mut socket } = self.connection(within).await?;
-        let patience = end.saturating_duration_since(Instant::now());
+        let started = Instant::now();
+        let (connection, patience) = match self.current() {
+            Some(connection) => (connection, within),
+            None => {
+                let connection = Box::pin(self.connect(within)).await?;
+                (connection, within.saturating_sub(started.elapsed()))
+            }
+        };
+        let Connection { generation, mut socket, driver: _served } = connection;
+        let _under_way = UnderWay::new(&self.inner.under_way);
+        let end = started + within;
         match timeout_at(end, command.query_async(&mut socket)).await {
             Ok(reply) => reply.map_err(|error| self.judge(generation, &error)),
             Err(_) => {
@@ -182,10 +222,14 @@ impl Link {
 
     /// The connection, made anew if there is none.
     pub(super) async fn connection(&self, within: Duration) -> Result<Connection, StoreError> {
-        if let Some(connection) = &self.inner.state().connection {
-            return Ok(connection.clone());
+        match self.current() {
+            Some(connection) => Ok(connection),
+            None => Box::pin(self.connect(within)).await,
         }
-        Box::pin(self.connect(within)).await
+    }
+
+    fn current(&self) -> Option<Connection> {
+        self.inner.state().connection.clone()
     }
 
     async fn connect(&self, within: Duration) -> Result<Connection, StoreError> {
@@ -238,7 +282,7 @@ impl Attempt {
         let (inner, generation) = (&self.inner, self.generation);
         let address = inner.endpoint.address();
         let outcome = match timeout(CONNECT_PATIENCE, inner.connect(generation)).await {
-            Ok(Ok(socket)) => Ok(Connection { generation, socket }),
+            Ok(Ok((socket, driver))) => Ok(Connection { generation, socket, driver }),
             // Nothing was asked yet, so nothing can have been done.
             Ok(Err(error)) => Err(match reply::judge(&error).error {
                 StoreError::Unknown(cause) | StoreError::Refused(cause) => {
@@ -292,12 +336,11 @@ impl Inner {
     async fn connect(
         self: &Arc<Self>,
         generation: u64,
-    ) -> Result<MultiplexedConnection, RedisError> {
+    ) -> Result<(MultiplexedConnection, Arc<Driver>), RedisError> {
         let weak = Arc::downgrade(self);
         let on_message = self.on_message.clone();
         let config = AsyncConnectionConfig::new()
-            // Both are this file's business.
-            .set_connection_timeout(None)
+            // This file's business.
             .set_response_timeout(None)
             .set_pipeline_buffer_size(QUEUE)
             .set_push_sender(move |push: PushInfo| {
@@ -310,8 +353,11 @@ impl Inner {
                 }
                 Ok::<(), ()>(())
             });
-        let client = self.endpoint.client();
-        let mut socket = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let info = self.endpoint.info();
+        let stream = Stream::connect(info.addr(), Arc::clone(&self.under_way)).await?;
+        let (mut socket, driver) =
+            MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
+        let driver = Arc::new(Driver(tokio::spawn(driver).abort_handle()));
         // Once a connection, so that no request has to. A user who may not is served by text.
         let loaded = script::load_all().query_async::<redis::Value>(&mut socket).await;
         if let Err(error) = loaded
@@ -319,7 +365,7 @@ impl Inner {
         {
             return Err(error);
         }
-        Ok(socket)
+        Ok((socket, driver))
     }
 
     fn discard(&self, generation: u64) {

@@ -14,6 +14,7 @@ mod reply;
 mod script;
 mod server;
 mod slot;
+mod stream;
 mod subscriber;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
