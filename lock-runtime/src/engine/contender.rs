@@ -341,6 +341,8 @@ impl Contender {
         wake_ups.step_back(self.engine.store(), &self.request.key, step);
         let gone = async {
             tokio::select! {
+                // Whichever comes first in this order: no arm takes anything from another.
+                biased;
                 () = wake_ups.let_others_go() => {}
                 () = self.engine.closing() => {}
             }
