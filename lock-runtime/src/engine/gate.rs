@@ -251,6 +251,13 @@ impl Pass {
         self.freed = Some(others);
     }
 
+    /// The pass stays where it is, so what the release has woken is owed by its owner.
+    pub(crate) fn owe(&mut self) {
+        if let (Some(gates), Some(others)) = (&self.gates, self.freed.take()) {
+            gates.state().courtesies.released(&self.key, others);
+        }
+    }
+
     /// Takes the first out of the queue, to be given this pass.
     pub(crate) fn next_in_queue(&self) -> Option<oneshot::Sender<Turn>> {
         let gates = self.gates.as_ref()?;

@@ -83,7 +83,9 @@ impl Inherited {
         let pass = self.pass.take();
         let lease = Arc::clone(&self.lease);
         if lease.close() {
-            return Accepted::Freed(self.engine.free(&lease, pass).await.1);
+            let mut pass = self.engine.free(&lease, pass).await.1;
+            pass.iter_mut().for_each(Pass::owe);
+            return Accepted::Freed(pass);
         }
         Accepted::Freed(pass)
     }

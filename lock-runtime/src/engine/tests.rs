@@ -757,6 +757,26 @@ mod handover {
         assert_nothing_left(&engine).await;
     }
 
+    /// Whose lease cannot be had as it is.
+    #[tokio::test]
+    async fn who_frees_the_key_to_acquire_it_anew_lets_others_go_first() {
+        let memory = MemoryStore::new();
+        let store = |memory: &Arc<MemoryStore>| Arc::new(FaultyStore::new(Arc::clone(memory) as _));
+        let near = engine_on(store(&memory), Limits::default()).1;
+        let far = engine_on(store(&memory), Limits::default()).1;
+        let first = acquire(&near, fixed(LEASE * 10)).await.expect("free");
+        let mut second = queue(&near, fixed(LEASE));
+        let mut other = queue(&far, request(None));
+        near.release(&first).await.expect("passed on");
+        assert!(poll(&mut second).is_none(), "it has woken another one");
+        let hold = other.as_mut().await.expect("its turn");
+        far.release(&hold).await.expect("held");
+        let second = second.await.expect("afterwards");
+        near.release(&second).await.expect("held");
+        assert_nothing_left(&near).await;
+        assert_nothing_left(&far).await;
+    }
+
     #[tokio::test]
     async fn a_step_back_for_nobody_is_short() {
         let (store, engine) = engine();
