@@ -250,7 +250,7 @@ async fn renew(shared: Arc<Shared>, mut leases: Vec<Arc<Lease>>) {
     let mut terms = Vec::with_capacity(leases.len());
     // Ended ones are left out: nothing may extend what is being released.
     leases.retain(|lease| {
-        let term = lease.about_to_extend(sent, None, Duration::ZERO);
+        let term = lease.about_to_renew(sent);
         terms.extend(term);
         term.is_some()
     });

@@ -76,6 +76,9 @@ struct State {
     term: Duration,
     /// Renewed by the watchdog until it ends; else fixed.
     renewed: bool,
+    /// When a renewal for a new holder made it what it is; `PAST` as it was granted. What the watchdog
+    /// sent before then has asked for something else.
+    remade: BootInstant,
     /// When the last request was sent that is known to have extended the key.
     extended: BootInstant,
     /// When the key has expired by itself, whatever became of the requests that were sent.
@@ -161,6 +164,7 @@ impl Hold {
             fence: None,
             term: terms.term,
             renewed: terms.renewed,
+            remade: BootInstant::PAST,
             extended: sent,
             gone_by: sent.after(terms.in_store()),
             kept_until: sent.after(terms.min_hold),
@@ -449,11 +453,13 @@ impl Lease {
     ) -> Option<Hold> {
         let until = terms.deadline(sent);
         let mut state = self.state();
-        if state.phase != Phase::HandedOver || until <= BootInstant::now() {
+        let now = BootInstant::now();
+        if state.phase != Phase::HandedOver || until <= now {
             return None;
         }
         state.begin(terms, sent, pass.take());
         (state.term, state.renewed, state.extended) = (terms.term, terms.renewed, sent);
+        state.remade = now;
         state.failures = 0;
         self.valid_until.store(until.as_nanos(), Ordering::Release);
         Some(Hold { lease: Arc::clone(self), number: state.hold })
@@ -499,11 +505,17 @@ impl Lease {
         Some(asked)
     }
 
+    /// The same for the watchdog. `None` also if it is fixed, perhaps since a moment ago.
+    pub(crate) fn about_to_renew(&self, now: BootInstant) -> Option<Duration> {
+        self.is_renewed().then(|| self.about_to_extend(now, None, Duration::ZERO)).flatten()
+    }
+
     /// A request sent at `sent` has extended it, by its term or by a new one. Returns how many had
     /// failed before.
     pub(crate) fn extended(&self, sent: BootInstant, term: Option<Duration>) -> u32 {
         let mut state = self.state();
-        if state.is_open() {
+        let is_as_asked = term.is_some() || sent > state.remade;
+        if state.is_open() && is_as_asked {
             state.term = term.map_or(state.term, |term| term.max(state.term));
             state.extended = state.extended.max(sent);
             let deadline = deadline(sent, term.unwrap_or(state.term));
