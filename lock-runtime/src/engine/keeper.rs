@@ -210,7 +210,7 @@ async fn run(shared: Arc<Shared>) {
     loop {
         let due = shared.watchdog.due(BootInstant::now());
         for lease in &due.expired {
-            shared.lose(lease, lease.overdue());
+            shared.expire(lease);
         }
         for batch in due.renew.chunks(BATCH) {
             spawn_task(renew(Arc::clone(&shared), batch.to_vec()));
@@ -292,9 +292,27 @@ async fn renew(shared: Arc<Shared>, mut leases: Vec<Arc<Lease>>) {
 
 impl Shared {
     fn lose(&self, lease: &Arc<Lease>, reason: LostReason) {
-        if !lease.lose(reason) {
-            return;
+        self.end(lease, || lease.lose(reason).then_some(reason));
+    }
+
+    /// The deadline of a lease that is watched no more was found passed.
+    fn expire(&self, lease: &Arc<Lease>) {
+        self.end(lease, || lease.expire());
+        if lease.is_valid(BootInstant::now()) && self.watchdog.watch(lease) {
+            self.wake.notify_one();
         }
+    }
+
+    fn end(&self, lease: &Arc<Lease>, lose: impl FnOnce() -> Option<LostReason>) {
+        // Counted before: if it is on its way to somebody, its pass may be given back at once.
+        self.releaser.begin();
+        if let Some(reason) = lose() {
+            self.clean_up(lease, reason);
+        }
+        self.releaser.done();
+    }
+
+    fn clean_up(&self, lease: &Arc<Lease>, reason: LostReason) {
         tracing::warn!(key = lease.key(), %reason, "lock lost");
         // Its holders are being told; the last of them has it released. Until then nobody else gets
         // it, for its lease is still good.

@@ -563,18 +563,32 @@ impl Lease {
     ///
     /// The pass stays here until [`give_back_pass`](Self::give_back_pass).
     pub(crate) fn lose(&self, reason: LostReason) -> bool {
+        self.lose_for(|_| Some(reason)).is_some()
+    }
+
+    /// The same because its deadline has passed. `None` also if that is not so any more: it may have
+    /// gone to a holder who has more time.
+    pub(crate) fn expire(&self) -> Option<LostReason> {
+        let now = BootInstant::now();
+        self.lose_for(|state| (!self.is_valid(now)).then(|| state.overdue(now)))
+    }
+
+    fn lose_for(&self, why: impl FnOnce(&State) -> Option<LostReason>) -> Option<LostReason> {
         let mut state = self.state();
+        if !state.is_open() {
+            return None;
+        }
+        let reason = why(&state)?;
         // One that is on its way to a holder is refused by whoever receives it after a shutdown.
-        let refused = state.phase == Phase::HandedOver && reason == LostReason::ShutDown;
-        if !state.is_open() || refused {
-            return false;
+        if state.phase == Phase::HandedOver && reason == LostReason::ShutDown {
+            return None;
         }
         let held_for = BootInstant::now().since(state.granted);
         state.phase = Phase::Lost { reason, held_for };
         self.valid_until.store(BootInstant::PAST.as_nanos(), Ordering::Release);
         drop(state);
         self.lost.notify_waiters();
-        true
+        Some(reason)
     }
 
     /// Lets those who wait in this process try: what is left of the key in the store, if anything,

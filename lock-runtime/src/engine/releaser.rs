@@ -77,8 +77,13 @@ impl Default for Slots {
 }
 
 impl Releaser {
-    pub(crate) fn push(&self, release: Release) {
+    /// There may be something to release; to be reported by [`done`](Self::done).
+    pub(crate) fn begin(&self) {
         self.open.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn push(&self, release: Release) {
+        self.begin();
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).push(release);
     }
 
