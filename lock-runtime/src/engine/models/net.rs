@@ -1,6 +1,7 @@
 //! The store of the models, at the far end of a network.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +34,9 @@ pub(super) struct Net {
     /// Who has the key, by what the store has answered.
     owner: Mutex<Option<Token>>,
     releases: Mutex<Releases>,
+    /// How many renewals in a row are served without an answer.
+    unanswered: AtomicUsize,
+    processes: AtomicUsize,
 }
 
 /// What becomes of requests to release.
@@ -51,7 +55,20 @@ impl Net {
             lanes: Default::default(),
             owner: Mutex::default(),
             releases: Mutex::default(),
+            unanswered: AtomicUsize::new(0),
+            processes: AtomicUsize::new(0),
         })
+    }
+
+    /// The way to it, of one process more.
+    pub(super) fn connect(self: &Arc<Self>) -> Arc<Wire> {
+        self.processes.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Wire(Arc::clone(self)))
+    }
+
+    /// How many processes there are.
+    pub(super) fn processes(&self) -> usize {
+        self.processes.load(Ordering::Relaxed)
     }
 
     /// Sends a request when the answer is first asked for. It is served even if the answer is not
@@ -97,6 +114,22 @@ impl Net {
         lock(&self.releases).refused = true;
     }
 
+    /// The next renewals are served, and their answers lost.
+    pub(super) fn answer_no_renewals(&self, renewals: usize) {
+        self.unanswered.store(renewals, Ordering::Relaxed);
+    }
+
+    /// Loses the key of a lease.
+    pub(super) fn forget(&self, lease: &Lease) {
+        drop(self.store.release(lease.key(), lease.token(), Duration::ZERO, Lane::Keeper));
+        lock(&self.owner).take_if(|owner| owner == lease.token());
+    }
+
+    /// How many processes wait for a release.
+    pub(super) fn others(&self) -> usize {
+        at_once(self.store.others("k")).expect("it can tell")
+    }
+
     /// How often a key was freed.
     pub(super) fn freed(&self) -> usize {
         lock(&self.releases).served
@@ -107,6 +140,15 @@ impl Net {
         let deadline = lease.deadline();
         if BootInstant::now() < deadline {
             assert_eq!(lock(&self.owner).as_ref(), Some(lease.token()), "its key is its own");
+        }
+    }
+
+    /// The same, by what is in the store, where a key may also have run out.
+    pub(super) fn assert_in_store(&self, lease: &Lease) {
+        let kept = at_once(self.store.fence(lease.key(), lease.token()));
+        // Looked at behind the store, so that a lease which is lost in between is not valid here.
+        if lease.is_valid(BootInstant::now()) {
+            assert!(matches!(kept, Ok(Fenced::With(_))), "its key is its own: {kept:?}");
         }
     }
 
@@ -134,7 +176,7 @@ fn at_once<T>(answer: Eventually<'_, T>) -> T {
 }
 
 /// The way to the store.
-pub(super) struct Wire(pub(super) Arc<Net>);
+pub(super) struct Wire(Arc<Net>);
 
 impl LockStore for Wire {
     fn try_acquire<'a>(
@@ -166,7 +208,15 @@ impl LockStore for Wire {
         let sent = self.0.send(Lane::Keeper, RENEWAL_TIMEOUT, move |net| {
             at_once(net.store.renew(&[Renewal { key: &key, token: &token, lease }])).swap_remove(0)
         });
-        Eventually::pending(async { vec![sent.await.and_then(|answer| answer)] })
+        let lost = self
+            .0
+            .unanswered
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+            .is_ok();
+        Eventually::pending(async move {
+            let answer = sent.await.and_then(|answer| answer);
+            vec![if lost { Err(StoreError::Unknown("lost".into())) } else { answer }]
+        })
     }
 
     fn release<'a>(
