@@ -187,12 +187,17 @@ impl Gates {
         self.state().courtesies.stepped_back(key, came, BootInstant::now());
     }
 
+    /// A release of the key has woken so many other processes.
+    fn released(&self, state: &mut State, key: &Arc<str>, others: usize) {
+        state.courtesies.released(key, others);
+        self.owing.store(!state.courtesies.is_empty(), Ordering::Relaxed);
+    }
+
     /// Takes the first out of the queue of `key`; without one the key is forgotten.
     fn next(&self, key: &Arc<str>, freed: Option<usize>) -> Option<oneshot::Sender<Turn>> {
         let mut state = self.state();
         if let Some(others) = freed {
-            state.courtesies.released(key, others);
-            self.owing.store(!state.courtesies.is_empty(), Ordering::Relaxed);
+            self.released(&mut state, key, others);
         }
         let gate = state.gates.get_mut(key)?;
         let next = gate.queue.pop();
@@ -254,7 +259,7 @@ impl Pass {
     /// The pass stays where it is, so what the release has woken is owed by its owner.
     pub(crate) fn owe(&mut self) {
         if let (Some(gates), Some(others)) = (&self.gates, self.freed.take()) {
-            gates.state().courtesies.released(&self.key, others);
+            gates.released(&mut gates.state(), &self.key, others);
         }
     }
 
