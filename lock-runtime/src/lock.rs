@@ -10,6 +10,7 @@ use crate::engine::lease::Terms;
 use crate::engine::{Config, Engine};
 use crate::error::LockError;
 use crate::eventually::Eventually;
+use crate::format::WireFormat;
 use crate::guard::{Acquiring, LockGuard};
 use crate::key;
 use crate::scope::{self, OnLost};
@@ -66,6 +67,7 @@ pub struct Lock {
 /// What was asked for, unchecked; what is `None` is the client's to say.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Options {
+    pub(crate) format: Option<WireFormat>,
     pub(crate) wait: Option<Wait>,
     pub(crate) lease: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
@@ -75,6 +77,13 @@ pub(crate) struct Options {
 impl Lock {
     pub(crate) fn new(engine: Arc<Engine>, key: String) -> Self {
         Self { engine, key: key.into(), options: Options::default() }
+    }
+
+    /// How the lock looks in Redis: whose locks on this key it is to exclude. By default the client's,
+    /// [`WireFormat::Token`] unless configured.
+    pub fn format(mut self, format: WireFormat) -> Self {
+        self.options.format = Some(format);
+        self
     }
 
     /// How long to wait for the lock: the whole budget of a call, with the store's hiccups inside
@@ -214,17 +223,19 @@ pub(crate) fn hold(engine: &Arc<Engine>, key: &str, options: &Options) -> Acquir
         let wait = options.wait.map_or(Ok(engine.config().wait), Wait::check)?;
         let terms = options.terms(engine.config())?;
         let key = key::full(&engine.config().namespace, key)?;
-        let shared = scope::enclosing(engine, &key)?;
-        Ok((key, wait, terms, shared))
+        let format = options.format.unwrap_or(engine.config().format);
+        let shared = scope::enclosing(engine, &key, format)?;
+        Ok((key, format, wait, terms, shared))
     };
-    let (key, wait, terms, shared) = match checked() {
+    let (key, format, wait, terms, shared) = match checked() {
         Ok(checked) => checked,
         Err(error) => return Eventually::ready(Err(Box::new(error))),
     };
     if let Some(guard) = shared {
         return share(guard, &terms, wait);
     }
-    let (engine, request) = (Arc::clone(engine), Request { key: Arc::from(key), wait, terms });
+    let request = Request { key: Arc::from(key), format, wait, terms };
+    let engine = Arc::clone(engine);
     Eventually::pending(async move {
         let hold = contender::acquire(&engine, request).await?;
         Ok(LockGuard::new(engine, hold, false))

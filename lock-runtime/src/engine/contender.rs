@@ -27,6 +27,7 @@ use super::lease::{Hold, Terms};
 use super::releaser::{Cause, Release};
 use crate::clock::BootInstant;
 use crate::error::{Holder, LockError};
+use crate::format::WireFormat;
 use crate::protection::Protection;
 use crate::store::{Attempt, Claim, Left, LockStore, StoreError, Subscription, Token};
 use crate::sync::time;
@@ -48,6 +49,7 @@ const SPREAD: Duration = Duration::from_millis(30);
 pub(crate) struct Request {
     /// As the store knows it, checked.
     pub(crate) key: Arc<str>,
+    pub(crate) format: WireFormat,
     /// Checked.
     pub(crate) wait: Wait,
     /// Checked.
@@ -73,7 +75,7 @@ pub(crate) async fn acquire(engine: &Arc<Engine>, request: Request) -> Result<Ho
         }
         Entry::Queued(mut ticket) => match budget.limit(ticket.turn()).await {
             Some(Some(Turn::Held(inherited))) => {
-                match budget.limit(inherited.accept(&request.terms)).await {
+                match budget.limit(inherited.accept(request.format, &request.terms)).await {
                     Some(Accepted::Held(hold)) => return admitted(engine, hold),
                     Some(Accepted::Freed(pass)) => (pass, None),
                     None => {
@@ -98,6 +100,7 @@ pub(crate) async fn acquire(engine: &Arc<Engine>, request: Request) -> Result<Ho
         waited: budget.waited(),
         cause: format!("the system gave no random numbers: {error}"),
     })?;
+    let token = token.in_format(request.format);
     let contender = Contender {
         engine,
         runtime: runtime.id(),
@@ -144,7 +147,7 @@ impl Contender<'_> {
             seems_free = false;
             self.contended = true;
             answered = at;
-            wake_ups.subscribe(self.engine.store(), &self.request.key);
+            wake_ups.subscribe(self.engine.store(), &self.request);
             wake_ups.was_live = wake_ups.is_live();
             let pause = sleep_beside_holder(left).saturating_sub(BootInstant::now().since(at));
             if !self.sleep(&budget, &mut wake_ups, pause).await {
@@ -188,7 +191,7 @@ impl Contender<'_> {
                         // One question more tells who is in the way, and whether it is a lock at all.
                         continue;
                     }
-                    wake_ups.subscribe(self.engine.store(), &self.request.key);
+                    wake_ups.subscribe(self.engine.store(), &self.request);
                     sleep_beside_holder(left)
                 }
                 // Who tries once has its answer by now, only without its details.
@@ -241,7 +244,7 @@ impl Contender<'_> {
         if let Some(pass) = &self.pass {
             pass.tell(&News::Others);
         }
-        wake_ups.step_back(self.engine.store(), &self.request.key, step);
+        wake_ups.step_back(self.engine.store(), &self.request, step);
         let gone = async {
             tokio::select! {
                 () = wake_ups.let_others_go() => {}
@@ -262,7 +265,8 @@ impl Contender<'_> {
     /// One request. If it is dropped, or not answered, its effect is undone later on.
     async fn try_once(&mut self, fresh: bool, within: Duration) -> Result<Attempt, StoreError> {
         if !Protection::OneToken.is_on() {
-            self.token = Token::random().unwrap_or_else(|_| self.token.clone());
+            let other = Token::random().unwrap_or_else(|_| self.token.clone());
+            self.token = other.in_format(self.request.format);
         }
         self.in_flight = true;
         let lease = self.request.terms.in_store();
@@ -375,14 +379,14 @@ struct WakeDebt {
 }
 
 impl WakeUps {
-    fn subscribe(&mut self, store: &dyn LockStore, key: &str) {
+    fn subscribe(&mut self, store: &dyn LockStore, to: &Request) {
         if self.subscription.is_none() {
-            self.subscription = Some(store.subscribe(key));
+            self.subscription = Some(store.subscribe(&to.key, to.format));
         }
     }
 
-    fn step_back(&mut self, store: &dyn LockStore, key: &str, step: StepBack) {
-        self.subscribe(store, key);
+    fn step_back(&mut self, store: &dyn LockStore, from: &Request, step: StepBack) {
+        self.subscribe(store, from);
         self.was_live = self.is_live();
         let from = self.subscription.as_ref().map_or(0, Subscription::heard);
         self.debt = Some(WakeDebt { from, until: from + step.others as u64, pause: step.pause });

@@ -7,7 +7,8 @@
 //!
 //! One who asks for the same as the holder before takes the lease as it is. One who asks for
 //! another term renews it to that term first, if that only makes the key last longer; a key that
-//! would last longer than its holder has asked for is released and acquired anew.
+//! would last longer than its holder has asked for is released and acquired anew, and so is one in
+//! another format.
 //!
 //! Keeps the promises that nothing leaks, and that a guard touches its own hold only: each grant is
 //! a hold of its own, and the guards of the one before have ended with it.
@@ -18,6 +19,7 @@ use super::Engine;
 use super::gate::{Pass, Turn};
 use super::lease::{Hold, Lease, Terms};
 use crate::clock::BootInstant;
+use crate::format::WireFormat;
 use crate::store::{Renewal, Renewed};
 
 /// A lease between two holders.
@@ -60,19 +62,21 @@ impl Inherited {
         }
     }
 
-    /// Makes it the hold of one who asks for `terms`.
+    /// Makes it the hold of one who asks for `terms` in `format`.
     ///
     /// Dropped half-way, it goes to the next.
-    pub(crate) async fn accept(mut self, terms: &Terms) -> Accepted {
-        if let Some((hold, replan)) = self.lease.take_over(terms, &mut self.pass) {
-            if replan {
-                self.engine.keeper().replan(&self.lease);
+    pub(crate) async fn accept(mut self, format: WireFormat, terms: &Terms) -> Accepted {
+        if self.lease.format() == format {
+            if let Some((hold, replan)) = self.lease.take_over(terms, &mut self.pass) {
+                if replan {
+                    self.engine.keeper().replan(&self.lease);
+                }
+                return Accepted::Held(hold);
             }
-            return Accepted::Held(hold);
-        }
-        if let Some(hold) = self.renew_for(terms).await {
-            self.engine.keeper().replan(&self.lease);
-            return Accepted::Held(hold);
+            if let Some(hold) = self.renew_for(terms).await {
+                self.engine.keeper().replan(&self.lease);
+                return Accepted::Held(hold);
+            }
         }
         let pass = self.pass.take();
         let lease = Arc::clone(&self.lease);

@@ -19,8 +19,9 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::endpoint::Endpoint;
+use super::format;
 use super::reply;
-use super::script::{self, Script};
+use super::script::Script;
 use crate::clock::BootInstant;
 use crate::protection::Protection;
 use crate::store::StoreError;
@@ -306,7 +307,7 @@ impl Inner {
         let client = self.endpoint.client();
         let mut socket = client.get_multiplexed_async_connection_with_config(&config).await?;
         // Once a connection, so that no request has to. A user who may not is served by text.
-        let loaded = script::load_all().query_async::<redis::Value>(&mut socket).await;
+        let loaded = format::load_all().query_async::<redis::Value>(&mut socket).await;
         if let Err(error) = loaded
             && error.is_io_error()
         {
