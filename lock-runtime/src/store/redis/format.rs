@@ -10,8 +10,8 @@ use std::io::{Cursor, Write};
 
 use redis::{Cmd, Pipeline, ToRedisArgs, cmd};
 
-use super::milliseconds;
 use super::script::{Script, script};
+use super::{milliseconds, slot};
 use crate::format::WireFormat;
 use crate::key;
 use crate::protection::Protection;
@@ -24,7 +24,7 @@ pub(super) struct Format {
     pub(super) fence: Script,
     /// The command that takes a lock which is free, where one does.
     pub(super) take: Option<fn(&Claim<'_>) -> Cmd>,
-    /// What stands before a lock's key in the name of its second key, if it has one.
+    /// How the name of a lock's second key begins, if it has one.
     beside: Option<&'static str>,
     /// The name of an owner, of this client.
     name: fn(&Token, client: &str, &mut Cursor<[u8; LONGEST_NAME]>) -> std::io::Result<()>,
@@ -125,7 +125,7 @@ impl Format {
     pub(super) fn add_keys(&self, call: &mut Cmd, key: &str) {
         call.arg(key);
         if let Some(beside) = self.beside {
-            call.arg(in_slot(beside, key));
+            call.arg(format!("{beside}{{{}}}:{key}", slot::tag(key)));
         }
     }
 
@@ -139,20 +139,17 @@ impl Format {
 
     /// The channel on which the release of `key` is told. Two keys may share one (`a` and `{a}`), which
     /// costs a try for nothing and no more.
+    ///
+    /// It has the key's hash tag, or the whole key as its tag. Redisson's rule.
     pub(super) fn channel(&self, key: &str) -> String {
-        in_slot(self.channel, key)
+        let prefix = self.channel;
+        if key.contains('{') { format!("{prefix}{key}") } else { format!("{prefix}{{{key}}}") }
     }
 
     /// What is said there.
     pub(super) fn message<'a>(&self, client: &'a str) -> &'a str {
         self.message.unwrap_or(client)
     }
-}
-
-/// A name that a cluster keeps in the slot of `key`: with the key's hash tag, or with the whole key as
-/// its tag. Redisson's rule.
-fn in_slot(prefix: &str, key: &str) -> String {
-    if key.contains('{') { format!("{prefix}{key}") } else { format!("{prefix}{{{key}}}") }
 }
 
 /// The name of an owner.
@@ -213,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_are_in_the_slot_of_their_key() {
+    fn channels_are_named_by_the_rule_of_redisson() {
         assert_eq!(TOKEN.channel("order:42"), "lock_wake:{order:42}");
         assert_eq!(REDISSON.channel("order:42"), "redisson_lock__channel:{order:42}");
         assert_eq!(REDISSON.channel("{user:7}:cart"), "redisson_lock__channel:{user:7}:cart");

@@ -10,9 +10,10 @@ if kind ~= 'none' and kind ~= 'string' then
 end
 if kind == 'string' then
   local value = redis.call('get', KEYS[1])
-  -- A time in seconds would be one that is long over.
-  if not value:match('^%d%d%d%d%d%d%d%d%d%d%d%d%d%.?%d*$') then
-    return 'string that is none'
+  -- Seconds would be milliseconds of a time that is long over.
+  local digits = value:match('^(%d+)%.?%d*$')
+  if not digits or #digits ~= 13 then
+    return 'string'
   end
   local left = math.ceil(tonumber(value) - now)
   if left >= 0 then

@@ -1,6 +1,7 @@
--- `Timestamp`: lock i is KEYS[2 * i - 1], a string: the Unix time in ms at which it expires. Of whose it is says nothing;
--- KEYS[2 * i] does, for ours: the owner's token and the time that was written for it. The lock is that owner's for as
--- long as both times are the same.
+-- `Timestamp`: lock i is KEYS[2 * i - 1], a string: the Unix time in ms at which it expires. It does not say whose it
+-- is; KEYS[2 * i] does, for ours: the owner's token and the time that was written for it. The lock is that owner's while
+-- both times are the same, and the key has an expiry: others give theirs none, so one of theirs with the same time is
+-- told from it.
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -23,6 +24,9 @@ local function held(i, owner)
   note, unknown = get(KEYS[2 * i])
   if unknown or type(value) == 'table' or note ~= owner .. ':' .. value then
     return -1, unknown
+  end
+  if redis.call('pttl', KEYS[2 * i - 1]) < 0 then
+    return -1
   end
   -- From then on others take it for free, and may be about to.
   return tonumber(value) > now and 1 or 0
