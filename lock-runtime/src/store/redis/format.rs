@@ -146,6 +146,11 @@ impl Format {
         if key.contains('{') { format!("{prefix}{key}") } else { format!("{prefix}{{{key}}}") }
     }
 
+    /// Whether what is said there does not tell who says so.
+    pub(super) fn is_anonymous(&self) -> bool {
+        self.message.is_some()
+    }
+
     /// What is said there.
     pub(super) fn message<'a>(&self, client: &'a str) -> &'a str {
         self.message.unwrap_or(client)

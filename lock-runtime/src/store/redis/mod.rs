@@ -206,10 +206,16 @@ impl RedisStore {
             call.arg(format.owner(token, &self.id)).arg(&channel).arg(milliseconds(keep));
             call.arg(format.message(&self.id));
         };
+        let own = format.is_anonymous().then(|| self.wake_ups.own_release(&channel));
         match self.link(lane)?.run(&format.release, args, self.response_timeout).await? {
             0_i64 => Ok(Released::Gone),
             -1 => Ok(Released::Taken),
-            told => Ok(Released::Freed { others: self.others_of(&channel, told - 1) }),
+            told => {
+                if let Some(own) = own.filter(|_| told > 1) {
+                    own.told();
+                }
+                Ok(Released::Freed { others: self.others_of(&channel, told - 1) })
+            }
         }
     }
 
