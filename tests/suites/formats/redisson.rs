@@ -424,7 +424,7 @@ async fn ours_is_woken_by_the_unlock_of_java() {
     assert!(got < LEASE / 4, "{got:?}");
 }
 
-/// Whoever waits in Java is let go first, once, like a process of ours.
+/// A thread that waits in Java has its turn long before the tasks of this process are all done.
 #[tokio::test]
 async fn a_turn_of_this_process_ends_when_java_waits() {
     let scene = scene().await;
@@ -433,12 +433,15 @@ async fn a_turn_of_this_process_ends_when_java_waits() {
     let mut tasks = JoinSet::new();
     for _ in 0..100 {
         let lock = scene.one.lock("k");
-        tasks.spawn(async move { lock.run(sleep(Duration::from_millis(2))).await });
+        tasks.spawn(async move { lock.run(async { sleep(Duration::from_millis(2)).await }).await });
     }
-    while let Some(done) = tasks.join_next().await {
+    for _ in 0..50 {
+        let done = tasks.join_next().await.expect("a hundred");
         done.expect("no panic").expect("in turn");
     }
+    assert!(heard.is_finished(), "a turn is 32 holds at the most");
     assert_eq!(heard.join().expect("no panic"), "0");
+    assert_eq!(tasks.len(), 50);
 }
 
 #[tokio::test]
