@@ -292,6 +292,11 @@ mod tests {
         assert!(problem(full("", "").map(Cow::into_owned)).contains("empty"));
         assert!(problem(full("ns", "").map(Cow::into_owned)).contains("empty"));
         assert_eq!(full("ns", "k").as_deref(), Ok("ns:k"));
+        for reserved in [FENCES, OWNERS] {
+            let key = format!("{reserved}{{1}}");
+            assert!(problem(full("", &key).map(Cow::into_owned)).contains(reserved));
+            assert!(full("ns", &key).is_ok());
+        }
         let longest = "é".repeat(512);
         assert_eq!(full("", &longest).as_deref(), Ok(&*longest));
         assert!(problem(full("n", &longest).map(Cow::into_owned)).contains("1026 bytes"));
