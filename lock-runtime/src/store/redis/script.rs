@@ -66,10 +66,10 @@ fn protected(text: &'static str) -> &'static str {
 
 /// What a control takes out of the scripts, and what it leaves in its place.
 #[cfg(lock_controls)]
-pub(super) const SWITCHES: [(Protection, &str, &str); 7] = {
+pub(super) const SWITCHES: [(Protection, &str, &str); 11] = {
     use Protection::{
-        FenceAboveClock, FenceAboveLast, GoneStaysGone, KeptUnderAnotherName, OwnerReleases,
-        OwnerRenews, TriesShortenNothing,
+        Expiry, FenceAboveClock, FenceAboveLast, GoneStaysGone, KeptUnderAnotherName, OnlyIfFree,
+        OwnerReleases, OwnerRenews, TriesShortenNothing,
     };
     [
         (
@@ -77,6 +77,10 @@ pub(super) const SWITCHES: [(Protection, &str, &str); 7] = {
             "if state ~= 1 then\n  return state\nend\nif",
             "if state == 0 then\n  return state\nend\nif",
         ),
+        (OnlyIfFree, "redis.call('hexists', KEYS[1], ARGV[1]) == 0", "false"),
+        (OnlyIfFree, "held(1, ARGV[1]) ~= 1", "false"),
+        (Expiry, "redis.call('pexpire', KEYS[1], ARGV[2])\nreturn", "return"),
+        (Expiry, ", 'px', lease + 60000)", ")"),
         (KeptUnderAnotherName, "'kept:' .. ", ""),
         (OwnerRenews, "if state == 1 then", "if state ~= 0 then state = 1"),
         (
