@@ -1,5 +1,7 @@
 //! The wire formats: each keeps the core promises, with two clients of ours and beside one that is not.
 
+#[cfg(lock_controls)]
+mod controls;
 mod peers;
 mod redisson;
 mod timestamp;
@@ -8,10 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{Holder, LockClient, LockClientBuilder, LockError, LostReason, WireFormat};
+use lock_runtime::{
+    Holder, LockClient, LockClientBuilder, LockError, LockGuard, LostReason, WireFormat,
+};
 use lock_tests::support::until_at_rest;
 use lock_tests::{Proxy, RedisServer};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use self::peers::{Peer, peer};
 use crate::support::{LEASE, until};
@@ -41,6 +45,13 @@ impl Scene {
         Self { format, server, one, two }
     }
 
+    /// For how many ms it is taken; negative if it never expires.
+    fn left(&self) -> i64 {
+        let expires = self.server.pttl("k");
+        // A minute after its time.
+        expires - if self.format == WireFormat::Timestamp { 60_000 } else { 0 }
+    }
+
     fn peer(&self) -> Box<dyn Peer> {
         peer(self.format, &self.server, "k")
     }
@@ -48,6 +59,15 @@ impl Scene {
 
 async fn is_free(client: &LockClient) -> bool {
     client.lock("k").try_acquire().await.expect("the store is up").is_some()
+}
+
+/// One of ours takes the lock, and from then on reaches nobody.
+async fn leave_behind(scene: &Scene, lease: Duration) -> (Proxy, LockGuard) {
+    let proxy = Proxy::to(scene.server.port());
+    let client = builder(&proxy.url(), scene.format).connect().await.expect("up");
+    let guard = client.lock("k").lease(lease).acquire().await.expect("free");
+    proxy.partition();
+    (proxy, guard)
 }
 
 /// Makes one test of each format from `async fn name(scene: Scene)`.
@@ -85,7 +105,7 @@ in_every_format! {
         let guard = scene.one.lock("k").acquire().await.expect("free");
         assert!(!is_free(&scene.one).await && !is_free(&scene.two).await);
         assert!(!theirs.try_lock(LEASE));
-        let left = scene.server.pttl("k");
+        let left = scene.left();
         assert!((1..=1000).contains(&left), "it expires with its lease: {left}");
         guard.release().await.expect("held");
         assert!(!scene.server.exists("k"));
@@ -136,12 +156,11 @@ in_every_format! {
     }
 
     async fn what_ours_leave_behind_is_taken_over_at_the_end_of_its_lease(scene: Scene) {
-        let guard = scene.one.lock("k").lease(LEASE).acquire().await.expect("free");
         let granted = Instant::now();
-        std::mem::forget(guard);
+        let _left = leave_behind(&scene, LEASE).await;
         let mut theirs = scene.peer();
         let free = until(LEASE * 2, || theirs.try_lock(LEASE)).await;
-        assert!(free.is_some() && granted.elapsed() > LEASE * 9 / 10);
+        assert!(free.is_some() && granted.elapsed() >= LEASE, "{:?}", granted.elapsed());
     }
 
     async fn a_body_of_three_leases_keeps_its_lock(scene: Scene) {
@@ -189,7 +208,7 @@ in_every_format! {
         assert!(until(LEASE, || scene.server.exists("k")).await.is_some());
         let start = Instant::now();
         scene.server.tell(&["DEL", "k"]);
-        match body.await.expect("no panic") {
+        match timeout(LEASE, body).await.expect("by its next renewal").expect("no panic") {
             Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Gone),
             other => panic!("{other:?}"),
         }
@@ -204,7 +223,7 @@ in_every_format! {
         scene.server.tell(&["DEL", "k"]);
         assert!(scene.peer().try_lock(LEASE * 10));
         let before: Vec<u8> = scene.server.command(&["DUMP", "k"]);
-        match body.await.expect("no panic") {
+        match timeout(LEASE, body).await.expect("by its next renewal").expect("no panic") {
             Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Taken),
             other => panic!("{other:?}"),
         }
@@ -216,7 +235,7 @@ in_every_format! {
         let start = Instant::now();
         scene.one.lock("k").min_hold(LEASE / 2).run(async {}).await.expect("free");
         assert!(start.elapsed() < LEASE / 4, "the caller does not wait for it");
-        let left = scene.server.pttl("k");
+        let left = scene.left();
         assert!((1..=500).contains(&left), "{left}");
         assert!(!is_free(&scene.one).await && !is_free(&scene.two).await);
         let mut theirs = scene.peer();
@@ -269,13 +288,18 @@ in_every_format! {
         let client = builder(&proxy.url(), scene.format).watchdog(LEASE * 60);
         let client = client.connect().await.expect("up");
         client.lock("warm").run(async {}).await.expect("free");
-        proxy.hold(if scene.format == WireFormat::Token { "SET" } else { "EVALSHA" });
+        let word = if scene.format == WireFormat::Token { "SET" } else { "EVALSHA" };
+        proxy.hold(word);
         let outcome = client.lock("k").wait(LEASE / 10).acquire().await;
         assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
         assert!(!scene.server.exists("k"), "it is still on its way");
+        let calls = || scene.server.calls(&word.to_lowercase());
+        let before = calls();
         proxy.deliver();
+        assert!(until(LEASE, || calls() > before).await.is_some(), "there it comes");
+        let gone = until(LEASE * 4, || !scene.server.exists("k")).await;
+        assert!(gone.is_some(), "left for {} ms", scene.server.pttl("k"));
         until_at_rest(&client, LEASE * 5).await;
-        assert!(!scene.server.exists("k"), "left for {} ms", scene.server.pttl("k"));
         assert!(is_free(&scene.one).await);
     }
 
@@ -297,7 +321,7 @@ in_every_format! {
             scene.server.pttl("k")
         };
         let left = brief.run(body).await.expect("by the third");
-        assert!(left > 50_000, "{left}");
+        assert!(left > 50_000, "{left} ms left");
     }
 
     async fn every_hold_counts_once_under_contention(scene: Scene) {
@@ -481,7 +505,7 @@ async fn locks_of_all_formats_are_renewed_together() {
         guards.push(lock.acquire().await.expect("free"));
     }
     sleep(LEASE * 2).await;
-    assert!(guards.iter().all(lock_runtime::LockGuard::is_held));
+    assert!(guards.iter().all(LockGuard::is_held));
     drop(guards);
     client.shutdown().await.expect("released");
     assert_eq!(server.command::<Vec<String>>(&["KEYS", "*"]), [""; 0]);
