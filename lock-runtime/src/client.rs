@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::engine::turn::Limits;
 use crate::engine::{Config, Engine};
 use crate::error::LockError;
+use crate::format::WireFormat;
 use crate::global;
 use crate::lock::{Lock, check_span};
 use crate::stats::ClientStats;
@@ -85,6 +86,7 @@ impl LockClient {
     pub fn memory() -> Self {
         let config = Config {
             namespace: String::new(),
+            format: WireFormat::default(),
             watchdog: DEFAULT_WATCHDOG,
             max_hold: None,
             wait: DEFAULT_WAIT,
@@ -200,6 +202,7 @@ impl fmt::Debug for LockClient {
 pub struct LockClientBuilder {
     url: Option<String>,
     namespace: String,
+    format: WireFormat,
     watchdog: Duration,
     max_hold: Option<Duration>,
     wait: Wait,
@@ -211,6 +214,7 @@ impl Default for LockClientBuilder {
         Self {
             url: None,
             namespace: String::new(),
+            format: WireFormat::default(),
             watchdog: DEFAULT_WATCHDOG,
             max_hold: None,
             wait: DEFAULT_WAIT,
@@ -222,10 +226,11 @@ impl Default for LockClientBuilder {
 /// Without the URL, which may hold a password.
 impl fmt::Debug for LockClientBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, namespace, watchdog, max_hold, wait, turn } = self;
+        let Self { url, namespace, format, watchdog, max_hold, wait, turn } = self;
         f.debug_struct("LockClientBuilder")
             .field("url", &url.as_ref().map(|_| "…"))
             .field("namespace", namespace)
+            .field("format", format)
             .field("watchdog", watchdog)
             .field("max_hold", max_hold)
             .field("wait", wait)
@@ -247,6 +252,13 @@ impl LockClientBuilder {
     /// default.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
+        self
+    }
+
+    /// How locks that do not say otherwise look in Redis: whose they are to exclude.
+    /// [`WireFormat::Token`] by default.
+    pub fn format(mut self, format: WireFormat) -> Self {
+        self.format = format;
         self
     }
 
@@ -370,6 +382,7 @@ impl LockClientBuilder {
         }
         Ok(Config {
             namespace: self.namespace.clone(),
+            format: self.format,
             watchdog: self.watchdog,
             max_hold: self.max_hold,
             wait: self.wait.check()?,

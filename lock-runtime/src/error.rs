@@ -89,11 +89,16 @@ pub enum LockError {
         problem: String,
     },
 
-    /// A key exists in the store and is not what belongs there: no lock of this format, or no fencing
-    /// token. It was not touched.
+    /// A key exists in the store and is not what belongs there: no lock of this
+    /// [format](crate::WireFormat), or no fencing token. It was not touched.
+    ///
+    /// [`Token`](crate::WireFormat::Token) keeps a `string`, [`Redisson`](crate::WireFormat::Redisson) a
+    /// `hash`, and [`Timestamp`](crate::WireFormat::Timestamp) a `Unix time in ms`. Also of a nested lock
+    /// in another format than the one around it.
     #[error(
         "the key {key:?} holds a value of type `{found}`, and what belongs there is a `{expected}`; \
-         it was left alone: delete it if nobody needs it, or use another key or a namespace of its own"
+         it was left alone: use the format of those whose lock it is, delete it if nobody needs it, or \
+         use another key or a namespace of its own"
     )]
     #[non_exhaustive]
     WrongFormat {
@@ -101,7 +106,7 @@ pub enum LockError {
         key: String,
         /// What belongs there.
         expected: &'static str,
-        /// The type of the value that is there.
+        /// What is there, as far as it can be told.
         found: String,
     },
 

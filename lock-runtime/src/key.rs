@@ -13,7 +13,10 @@ use crate::error::LockError;
 const LONGEST_KEY: usize = 1024;
 
 /// How the keys of the highest fencing tokens begin.
-pub(crate) const RESERVED: &str = "lock_fence:";
+pub(crate) const FENCES: &str = "lock_fence:";
+
+/// How the keys begin that name the owners of locks which do not.
+pub(crate) const OWNERS: &str = "lock_owner:";
 
 /// How much of a bad key an error shows.
 const SHOWN: usize = 64;
@@ -27,9 +30,11 @@ pub(crate) fn full<'a>(namespace: &str, key: &'a str) -> Result<Cow<'a, str>, Lo
         "" => Cow::Borrowed(key),
         namespace => Cow::Owned(format!("{namespace}:{key}")),
     };
-    if full.starts_with(RESERVED) {
-        let problem = format!("keys that begin with `{RESERVED}` are the fencing tokens'");
-        return Err(invalid(key, problem));
+    for (reserved, whose) in [(FENCES, "the fencing tokens'"), (OWNERS, "the owners' of locks")] {
+        if full.starts_with(reserved) {
+            let problem = format!("keys that begin with `{reserved}` are {whose}");
+            return Err(invalid(key, problem));
+        }
     }
     if full.len() > LONGEST_KEY {
         let problem = match namespace {
@@ -287,6 +292,11 @@ mod tests {
         assert!(problem(full("", "").map(Cow::into_owned)).contains("empty"));
         assert!(problem(full("ns", "").map(Cow::into_owned)).contains("empty"));
         assert_eq!(full("ns", "k").as_deref(), Ok("ns:k"));
+        for reserved in [FENCES, OWNERS] {
+            let key = format!("{reserved}{{1}}");
+            assert!(problem(full("", &key).map(Cow::into_owned)).contains(reserved));
+            assert!(full("ns", &key).is_ok());
+        }
         let longest = "é".repeat(512);
         assert_eq!(full("", &longest).as_deref(), Ok(&*longest));
         assert!(problem(full("n", &longest).map(Cow::into_owned)).contains("1026 bytes"));

@@ -92,6 +92,7 @@ mod clock;
 mod engine;
 mod error;
 mod eventually;
+mod format;
 mod global;
 mod guard;
 mod key;
@@ -106,6 +107,7 @@ mod wait;
 
 pub use client::{LockClient, LockClientBuilder};
 pub use error::{Holder, LockError, LostReason};
+pub use format::WireFormat;
 pub use global::{global, with_client};
 pub use guard::LockGuard;
 pub use lock::Lock;

@@ -11,6 +11,7 @@ use crate::engine::lease::Terms;
 use crate::engine::{Config, Engine};
 use crate::error::LockError;
 use crate::eventually::Eventually;
+use crate::format::WireFormat;
 use crate::guard::{Acquiring, LockGuard};
 use crate::key;
 use crate::scope::{self, OnLost};
@@ -73,6 +74,7 @@ struct Inner {
 /// What was asked for, unchecked; what is `None` is the client's to say.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Options {
+    pub(crate) format: Option<WireFormat>,
     pub(crate) wait: Option<Wait>,
     pub(crate) lease: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
@@ -87,6 +89,13 @@ impl Lock {
 
     fn options(&mut self) -> &mut Options {
         &mut Arc::make_mut(&mut self.inner).options
+    }
+
+    /// How the lock looks in Redis: whose locks on this key it is to exclude. By default the client's,
+    /// [`WireFormat::Token`] unless configured.
+    pub fn format(mut self, format: WireFormat) -> Self {
+        self.options().format = Some(format);
+        self
     }
 
     /// How long to wait for the lock: the whole budget of a call, with the store's hiccups inside
@@ -233,10 +242,11 @@ pub(crate) fn hold(
         let wait = options.wait.map_or(Ok(engine.config().wait), Wait::check)?;
         let terms = options.terms(engine.config())?;
         let key = key::full(&engine.config().namespace, key)?;
-        let shared = scope::enclosing(engine, &key)?;
-        Ok((key, wait, terms, shared))
+        let format = options.format.unwrap_or(engine.config().format);
+        let shared = scope::enclosing(engine, &key, format)?;
+        Ok((key, format, wait, terms, shared))
     };
-    let (key, wait, terms, shared) = match checked() {
+    let (key, format, wait, terms, shared) = match checked() {
         Ok(checked) => checked,
         Err(error) => return Eventually::ready(Err(Box::new(error))),
     };
@@ -247,7 +257,7 @@ pub(crate) fn hold(
         (Cow::Borrowed(_), Some(kept)) => Arc::clone(kept),
         (key, _) => Arc::from(key),
     };
-    let request = Request { key, wait, terms };
+    let request = Request { key, format, wait, terms };
     contender::acquire(Arc::clone(engine), request, |engine, hold| {
         LockGuard::new(engine, hold, false)
     })

@@ -20,6 +20,7 @@ use tokio::task;
 use crate::engine::Engine;
 use crate::engine::lease::Hold;
 use crate::error::LockError;
+use crate::format::WireFormat;
 use crate::guard::{Acquiring, LockGuard};
 use crate::protection::Protection;
 
@@ -52,8 +53,13 @@ impl Frame {
 /// Shares the hold of `key` that encloses the running code, if there is one.
 ///
 /// If that one was lost, so is whatever would have shared it: the enclosing body is about to be
-/// dropped, and must not begin something new.
-pub(crate) fn enclosing(engine: &Arc<Engine>, key: &str) -> Result<Option<LockGuard>, LockError> {
+/// dropped, and must not begin something new. One in another format than is asked for excludes others
+/// than it should.
+pub(crate) fn enclosing(
+    engine: &Arc<Engine>,
+    key: &str,
+    format: WireFormat,
+) -> Result<Option<LockGuard>, LockError> {
     let task = task::try_id();
     let found = ENCLOSING.try_with(|innermost| {
         let mut frame = Some(innermost);
@@ -69,6 +75,13 @@ pub(crate) fn enclosing(engine: &Arc<Engine>, key: &str) -> Result<Option<LockGu
         None
     });
     let Ok(Some(hold)) = found else { return Ok(None) };
+    if hold.format() != format {
+        return Err(LockError::WrongFormat {
+            key: key.to_owned(),
+            expected: format.value(),
+            found: hold.format().value().to_owned(),
+        });
+    }
     if hold.join() {
         return Ok(Some(LockGuard::new(Arc::clone(engine), hold, true)));
     }
@@ -238,6 +251,7 @@ mod tests {
     use crate::engine::turn::Limits;
     use crate::error::LostReason;
     use crate::eventually::Eventually;
+    use crate::format::WireFormat;
     use crate::store::{MemoryStore, Token};
     use crate::wait::Wait;
 
@@ -247,6 +261,7 @@ mod tests {
     fn unwatched() -> (LockGuard, Hold) {
         let config = Config {
             namespace: String::new(),
+            format: WireFormat::default(),
             watchdog: LEASE,
             max_hold: None,
             wait: Wait::Forever,

@@ -93,6 +93,7 @@ fn hold(site: &'static LockSite, call: Call) -> Acquiring {
         (Err(error), _) | (_, Err(error)) => Eventually::ready(Err(Box::new(error))),
         (Ok(key), Ok(client)) => {
             let options = Options {
+                format: None,
                 wait: wait.or(site.wait),
                 lease: lease.or(site.lease),
                 max_hold: max_hold.or(site.max_hold),

@@ -5,6 +5,7 @@
 // A harness fails its test by panicking, everywhere.
 #![allow(clippy::missing_panics_doc)]
 
+pub mod controls;
 mod diary;
 mod helper;
 mod history;

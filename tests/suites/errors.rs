@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{LockClient, LockError, Wait, distributed_lock};
+use lock_runtime::{LockClient, LockError, Wait, WireFormat, distributed_lock};
 use lock_tests::RedisServer;
 use tokio::time::Instant;
 
@@ -183,24 +183,41 @@ async fn a_database_that_is_not_there_is_a_configuration_error() {
     LockClient::connect(format!("{}/3", server.url())).await.expect("this one is there");
 }
 
-/// The line in the documentation is what a user copies.
-fn documented_acl() -> Vec<String> {
+/// The line in the documentation is what a user copies, and what stands there besides for a format.
+fn documented_acl(format: WireFormat) -> Vec<String> {
     let page = include_str!("../../docs/architecture.md");
     let start = page.find("ACL SETUSER").expect("it is there");
     let end = start + page[start..].find("```").expect("it is closed");
-    let words = page[start..end].split_whitespace().skip(2);
-    words.filter(|word| *word != "\\").map(ToOwned::to_owned).collect()
+    let words = page[start..end].split_whitespace().filter(|word| *word != "\\");
+    let row = format!("| `{format:?}` | `");
+    let besides = page[end..].lines().find_map(|line| line.strip_prefix(&row));
+    assert!(besides.is_some() || format == WireFormat::Token, "{row}");
+    let besides = besides.unwrap_or_default().trim_end_matches("` |").split_whitespace();
+    words.chain(besides).map(ToOwned::to_owned).collect()
 }
 
 #[tokio::test]
 async fn the_documented_permissions_are_enough() {
+    permissions_are_enough(WireFormat::Token).await;
+}
+
+#[tokio::test]
+async fn the_documented_permissions_are_enough_for_redisson() {
+    permissions_are_enough(WireFormat::Redisson).await;
+}
+
+#[tokio::test]
+async fn the_documented_permissions_are_enough_for_timestamp() {
+    permissions_are_enough(WireFormat::Timestamp).await;
+}
+
+async fn permissions_are_enough(format: WireFormat) {
     let server = RedisServer::start();
-    let acl = documented_acl();
-    let mut command = vec!["ACL", "SETUSER"];
-    command.extend(acl.iter().map(String::as_str));
-    server.tell(&command);
+    let acl = documented_acl(format);
+    server.tell(&acl.iter().map(String::as_str).collect::<Vec<_>>());
     let url = format!("redis://locker:password@127.0.0.1:{}", server.port());
-    let builder = || LockClient::builder().url(&url).namespace("shop").watchdog(LEASE);
+    let builder =
+        || LockClient::builder().url(&url).namespace("shop").format(format).watchdog(LEASE);
     let (one, two) =
         (builder().connect().await.expect("up"), builder().connect().await.expect("up"));
     let guard = one.lock("k").acquire().await.expect("free");
@@ -221,6 +238,8 @@ async fn the_documented_permissions_are_enough() {
     for held in turns.collect::<Vec<_>>() {
         held.await.expect("no panic").expect("free");
     }
+    one.lock("kept").min_hold(LEASE / 4).run(async {}).await.expect("free");
+    assert!(server.exists("shop:kept"));
     let mut refused: Vec<redis::Value> = server.command(&["ACL", "LOG"]);
     // The library's name, which servers before 7.0 log as refused, and which nobody needs.
     refused.retain(|entry| !format!("{entry:?}").contains("cmd=client "));

@@ -8,6 +8,7 @@ mod errors;
 mod exclusion;
 mod fencing;
 mod fixed_lease;
+mod formats;
 mod functions;
 mod keys;
 mod loss;

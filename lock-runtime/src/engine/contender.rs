@@ -28,6 +28,7 @@ use super::releaser::{Cause, Release};
 use crate::clock::BootInstant;
 use crate::error::{Holder, LockError};
 use crate::eventually::Eventually;
+use crate::format::WireFormat;
 use crate::protection::Protection;
 use crate::store::{Attempt, Claim, Left, LockStore, StoreError, Subscription, Token};
 use crate::sync::time;
@@ -49,6 +50,7 @@ const SPREAD: Duration = Duration::from_millis(30);
 pub(crate) struct Request {
     /// As the store knows it, checked.
     pub(crate) key: Arc<str>,
+    pub(crate) format: WireFormat,
     /// Checked.
     pub(crate) wait: Wait,
     /// Checked.
@@ -116,12 +118,12 @@ fn accept<T: Send + Unpin + 'static>(
     inherited: Inherited,
     make: fn(Arc<Engine>, Hold) -> T,
 ) -> Eventually<'static, Result<T, Box<LockError>>> {
-    let inherited = match inherited.take(&request.terms) {
+    let inherited = match inherited.take(request.format, &request.terms) {
         Ok(hold) => return Eventually::ready(admitted(engine, hold, make)),
         Err(inherited) => inherited,
     };
     Eventually::pending(async move {
-        match budget.limit(inherited.renew(&request.terms)).await {
+        match budget.limit(inherited.renew(request.format, &request.terms)).await {
             Some(Accepted::Held(hold)) => admitted(engine, hold, make),
             Some(Accepted::Freed(pass)) => {
                 try_for(engine, runtime, request, budget, pass, None, make).await
@@ -145,7 +147,7 @@ fn try_for<T: Send + Unpin + 'static>(
     make: fn(Arc<Engine>, Hold) -> T,
 ) -> Eventually<'static, Result<T, Box<LockError>>> {
     let token = match Token::random() {
-        Ok(token) => token,
+        Ok(token) => token.in_format(request.format),
         Err(error) => {
             return Eventually::ready(Err(Box::new(LockError::Unavailable {
                 key: Some(request.key.as_ref().to_owned()),
@@ -240,7 +242,7 @@ impl Contender {
             seems_free = false;
             self.contended = true;
             answered = at;
-            wake_ups.subscribe(self.engine.store(), &self.request.key);
+            wake_ups.subscribe(self.engine.store(), &self.request);
             wake_ups.was_live = wake_ups.is_live();
             let pause = sleep_beside_holder(left).saturating_sub(BootInstant::now().since(at));
             if !self.sleep(&budget, &mut wake_ups, pause).await {
@@ -285,7 +287,7 @@ impl Contender {
                         // One question more tells who is in the way, and whether it is a lock at all.
                         continue;
                     }
-                    wake_ups.subscribe(self.engine.store(), &self.request.key);
+                    wake_ups.subscribe(self.engine.store(), &self.request);
                     sleep_beside_holder(left)
                 }
                 // Who tries once has its answer by now, only without its details.
@@ -338,7 +340,7 @@ impl Contender {
         if let Some(pass) = &self.pass {
             pass.tell(&News::Others);
         }
-        wake_ups.step_back(self.engine.store(), &self.request.key, step);
+        wake_ups.step_back(self.engine.store(), &self.request, step);
         let gone = async {
             tokio::select! {
                 // Whichever comes first in this order: no arm takes anything from another.
@@ -374,7 +376,8 @@ impl Contender {
     /// One request. If it is dropped, or not answered, its effect is undone later on.
     async fn try_once(&mut self, fresh: bool, budget: &Budget) -> Tried {
         if !Protection::OneToken.is_on() {
-            self.token = Token::random().unwrap_or_else(|_| self.token.clone());
+            let other = Token::random().unwrap_or_else(|_| self.token.clone());
+            self.token = other.in_format(self.request.format);
         }
         self.in_flight = true;
         let (claim, within) = self.claim(fresh, budget);
@@ -509,14 +512,14 @@ struct WakeDebt {
 }
 
 impl WakeUps {
-    fn subscribe(&mut self, store: &dyn LockStore, key: &str) {
+    fn subscribe(&mut self, store: &dyn LockStore, to: &Request) {
         if self.subscription.is_none() {
-            self.subscription = Some(store.subscribe(key));
+            self.subscription = Some(store.subscribe(&to.key, to.format));
         }
     }
 
-    fn step_back(&mut self, store: &dyn LockStore, key: &str, step: StepBack) {
-        self.subscribe(store, key);
+    fn step_back(&mut self, store: &dyn LockStore, from: &Request, step: StepBack) {
+        self.subscribe(store, from);
         self.was_live = self.is_live();
         let from = self.subscription.as_ref().map_or(0, Subscription::heard);
         self.debt = Some(WakeDebt { from, until: from + step.others as u64, pause: step.pause });

@@ -7,7 +7,8 @@
 //!
 //! One who asks for the same as the holder before takes the lease as it is. One who asks for
 //! another term renews it to that term first, if that only makes the key last longer; a key that
-//! would last longer than its holder has asked for is released and acquired anew.
+//! would last longer than its holder has asked for is released and acquired anew, and so is one in
+//! another format.
 //!
 //! Keeps the promises that nothing leaks, and that a guard touches its own hold only: each grant is
 //! a hold of its own, and the guards of the one before have ended with it.
@@ -18,6 +19,7 @@ use super::Engine;
 use super::gate::{Pass, Turn};
 use super::lease::{Hold, Lease, Terms};
 use crate::clock::BootInstant;
+use crate::format::WireFormat;
 use crate::protection::Protection;
 use crate::store::{Renewal, Renewed};
 
@@ -61,8 +63,11 @@ impl Inherited {
         }
     }
 
-    /// Makes it the hold of one who asks for `terms`; back if it is another than that.
-    pub(crate) fn take(mut self, terms: &Terms) -> Result<Hold, Self> {
+    /// Makes it the hold of one who asks for `terms` in `format`; back if it is another than that.
+    pub(crate) fn take(mut self, format: WireFormat, terms: &Terms) -> Result<Hold, Self> {
+        if self.lease.format() != format {
+            return Err(self);
+        }
         let Some((hold, replan)) = self.lease.take_over(terms, &mut self.pass) else {
             return Err(self);
         };
@@ -72,11 +77,13 @@ impl Inherited {
         Ok(hold)
     }
 
-    /// Renews it for one who asks for `terms`, or frees the key.
+    /// Renews it for one who asks for `terms` in `format`, or frees the key.
     ///
     /// Dropped half-way, it goes to the next.
-    pub(crate) async fn renew(mut self, terms: &Terms) -> Accepted {
-        if let Some(hold) = self.renew_for(terms).await {
+    pub(crate) async fn renew(mut self, format: WireFormat, terms: &Terms) -> Accepted {
+        if self.lease.format() == format
+            && let Some(hold) = self.renew_for(terms).await
+        {
             self.engine.keeper().replan(&self.lease);
             return Accepted::Held(hold);
         }

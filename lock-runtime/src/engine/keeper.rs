@@ -208,12 +208,15 @@ impl Drop for Open {
 async fn run(shared: Arc<Shared>) {
     let mut last_releases_end = None;
     loop {
-        let due = shared.watchdog.due(BootInstant::now());
+        let mut due = shared.watchdog.due(BootInstant::now());
         for lease in &due.expired {
             shared.expire(lease);
         }
-        for batch in due.renew.chunks(BATCH) {
-            spawn_task(renew(Arc::clone(&shared), batch.to_vec()));
+        due.renew.sort_by_key(|lease| lease.format());
+        for of_one_format in due.renew.chunk_by(|one, next| one.format() == next.format()) {
+            for batch in of_one_format.chunks(BATCH) {
+                spawn_task(renew(Arc::clone(&shared), batch.to_vec()));
+            }
         }
         for release in shared.releaser.take() {
             let open = Open(Arc::clone(&shared));

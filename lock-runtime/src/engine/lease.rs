@@ -24,6 +24,7 @@ use super::gate::Pass;
 use super::turn::{Limits, Next, Turn};
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
+use crate::format::WireFormat;
 use crate::protection::Protection;
 use crate::store::Token;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -316,6 +317,10 @@ impl Lease {
 
     pub(crate) fn token(&self) -> &Token {
         &self.token
+    }
+
+    pub(crate) fn format(&self) -> WireFormat {
+        self.token.format()
     }
 
     pub(crate) fn is_renewed(&self) -> bool {

@@ -34,6 +34,7 @@ use self::turn::Limits;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::eventually::Eventually;
+use crate::format::WireFormat;
 use crate::protection::Protection;
 use crate::stats::ClientStats;
 use crate::store::{Lane, LockStore, Released, Renewal, Renewed, StoreError};
@@ -49,6 +50,8 @@ const LAST_RELEASES: Duration = Duration::from_secs(5);
 pub(crate) struct Config {
     /// Stands before every key, with a `:` between; empty for none.
     pub(crate) namespace: String,
+    /// The format of locks that name none.
+    pub(crate) format: WireFormat,
     /// The lease of locks that name none; renewed at a third of it.
     pub(crate) watchdog: Duration,
     /// After how long renewed locks that do not say otherwise are given up.
@@ -89,6 +92,7 @@ impl Engine {
     /// What is worth knowing of it in a log.
     pub(crate) fn describe(&self, f: &mut std::fmt::DebugStruct<'_, '_>) -> std::fmt::Result {
         f.field("namespace", &self.config.namespace)
+            .field("format", &self.config.format)
             .field("watchdog", &self.config.watchdog)
             .field("wait", &self.config.wait)
             .field("stats", &self.stats())
@@ -157,7 +161,7 @@ impl Engine {
             End::Shared => return Eventually::ready(lost.map_or(Ok(()), Err)),
             End::PassedOn(None) => return Eventually::ready(Ok(())),
             End::PassedOn(Some(asking)) => {
-                return match self.store.others(hold.key()) {
+                return match self.store.others(hold.key(), hold.format()) {
                     Eventually::Ready(others) => {
                         asking.answered(others);
                         Eventually::ready(Ok(()))
@@ -208,7 +212,7 @@ impl Engine {
         match self.end(hold).1 {
             End::Free(pass) => self.free_in_background(hold.lease(), pass),
             End::PassedOn(Some(asking)) => {
-                if let Eventually::Ready(others) = self.store.others(hold.key()) {
+                if let Eventually::Ready(others) = self.store.others(hold.key(), hold.format()) {
                     asking.answered(others);
                 }
             }

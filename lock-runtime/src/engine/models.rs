@@ -118,6 +118,7 @@ impl Process {
     fn with(net: Arc<Net>, turn: Limits) -> Self {
         let config = Config {
             namespace: String::new(),
+            format: WireFormat::default(),
             watchdog: TERM,
             max_hold: None,
             wait: Wait::Forever,
@@ -155,18 +156,17 @@ impl Process {
 
 fn request() -> Request {
     let terms = Terms { term: TERM, renewed: true, max_hold: None, min_hold: Duration::ZERO };
-    Request { key: Arc::from("k"), wait: Wait::Forever, terms }
+    Request { key: Arc::from("k"), format: WireFormat::default(), wait: Wait::Forever, terms }
 }
 
 fn fixed() -> Request {
-    let Request { key, wait, terms } = request();
-    Request { key, wait, terms: Terms { renewed: false, ..terms } }
+    let request = request();
+    Request { terms: Terms { renewed: false, ..request.terms }, ..request }
 }
 
 /// For a lease that is to end within the model.
 fn brief(request: Request) -> Request {
-    let Request { key, wait, terms } = request;
-    Request { key, wait, terms: Terms { term: BRIEF, ..terms } }
+    Request { terms: Terms { term: BRIEF, ..request.terms }, ..request }
 }
 
 async fn acquire(engine: &Arc<Engine>, request: Request) -> Result<Hold, LockError> {
@@ -261,10 +261,9 @@ mod release_against_renewal {
 
     /// A renewal is due while its holder releases, and the key is to stay for a while.
     async fn race_for_a_kept_key(request: Request, renewal: fn(Arc<Engine>, Hold)) {
-        let Request { key, wait, terms } = request;
-        let terms = Terms { min_hold: TERM / 2, ..terms };
+        let terms = Terms { min_hold: TERM / 2, ..request.terms };
         let process = Process::start();
-        let lease = process.hold(Request { key, wait, terms }).await;
+        let lease = process.hold(Request { terms, ..request }).await;
         time::advance(TERM / 3);
         renewal(Arc::clone(&process.engine), lease.clone());
         a_while().await;

@@ -24,6 +24,7 @@ fn engine_with(turn: Limits) -> (Arc<FaultyStore>, Arc<Engine>) {
 fn engine_on(store: Arc<FaultyStore>, turn: Limits) -> (Arc<FaultyStore>, Arc<Engine>) {
     let config = Config {
         namespace: String::new(),
+        format: WireFormat::default(),
         watchdog: LEASE,
         max_hold: None,
         wait: Wait::For(LEASE * 10),
@@ -41,7 +42,8 @@ fn request(lease: Option<Duration>) -> Request {
         max_hold: None,
         min_hold: Duration::ZERO,
     };
-    Request { key: Arc::from("k"), wait: Wait::For(LEASE * 10), terms }
+    let (key, format) = (Arc::from("k"), WireFormat::default());
+    Request { key, format, wait: Wait::For(LEASE * 10), terms }
 }
 
 async fn acquire(engine: &Arc<Engine>, request: Request) -> Result<Hold, LockError> {
@@ -697,7 +699,7 @@ mod handover {
             let hold = acquire(&far, request(None)).await.expect("in the end");
             far.release(&hold).await.expect("held");
         });
-        while near.store.others("k").await != Ok(1) {
+        while near.store.others("k", WireFormat::Token).await != Ok(1) {
             tokio::task::yield_now().await;
         }
         let mut holds = 1;
@@ -781,7 +783,7 @@ mod handover {
     async fn a_step_back_for_nobody_is_short() {
         let (store, engine) = engine();
         // Listens, and never comes.
-        let deaf = store.subscribe("k");
+        let deaf = store.subscribe("k", WireFormat::Token);
         let start = BootInstant::now();
         for _ in 0..100 {
             let hold = acquire(&engine, request(None)).await.expect("free");
@@ -801,7 +803,7 @@ mod handover {
     #[tokio::test]
     async fn a_wait_that_is_shorter_than_a_step_back_still_tries() {
         let (store, engine) = engine();
-        let _deaf = store.subscribe("k");
+        let _deaf = store.subscribe("k", WireFormat::Token);
         let hold = acquire(&engine, request(None)).await.expect("free");
         engine.release(&hold).await.expect("held");
         for wait in [Duration::ZERO, Duration::from_millis(1)] {

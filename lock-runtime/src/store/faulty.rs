@@ -11,6 +11,7 @@ use super::{
     Token,
 };
 use crate::eventually::Eventually;
+use crate::format::WireFormat;
 
 /// What happens to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,13 +181,17 @@ impl LockStore for FaultyStore {
         Eventually::pending(meet(fault, move || self.inner.fence(key, token)))
     }
 
-    fn others<'a>(&'a self, key: &'a str) -> Eventually<'a, Result<usize, StoreError>> {
+    fn others<'a>(
+        &'a self,
+        key: &'a str,
+        format: WireFormat,
+    ) -> Eventually<'a, Result<usize, StoreError>> {
         let fault = self.questions.lock().expect("test").pop_front();
-        Eventually::pending(meet(fault, move || self.inner.others(key)))
+        Eventually::pending(meet(fault, move || self.inner.others(key, format)))
     }
 
-    fn subscribe(&self, key: &str) -> Subscription {
-        self.inner.subscribe(key)
+    fn subscribe(&self, key: &str, format: WireFormat) -> Subscription {
+        self.inner.subscribe(key, format)
     }
 
     fn adopt(&self, keeper: &runtime::Handle) {

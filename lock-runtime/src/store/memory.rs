@@ -14,6 +14,7 @@ use super::{
 };
 use crate::clock::BootInstant;
 use crate::eventually::Eventually;
+use crate::format::WireFormat;
 use crate::sync::{Mutex, MutexGuard};
 
 /// How many keys there may be before expired ones are looked for.
@@ -195,11 +196,15 @@ impl LockStore for MemoryStore {
     }
 
     /// Each client has one contender for a key at the most.
-    fn others<'a>(&'a self, key: &'a str) -> Eventually<'a, Result<usize, StoreError>> {
+    fn others<'a>(
+        &'a self,
+        key: &'a str,
+        _format: WireFormat,
+    ) -> Eventually<'a, Result<usize, StoreError>> {
         Eventually::ready(Ok(self.wake_ups.listeners(key)))
     }
 
-    fn subscribe(&self, key: &str) -> Subscription {
+    fn subscribe(&self, key: &str, _format: WireFormat) -> Subscription {
         self.wake_ups.listen(key)
     }
 

@@ -22,6 +22,7 @@ use std::time::Duration;
 use tokio::runtime;
 
 use crate::eventually::Eventually;
+use crate::format::WireFormat;
 
 pub(crate) use memory::MemoryStore;
 pub(crate) use token::Token;
@@ -41,7 +42,7 @@ pub(crate) trait LockStore: Send + Sync + 'static {
     ) -> Eventually<'a, Result<Attempt, StoreError>>;
 
     /// Extends each hold that its token still has, each on its own, and shortens none: one result per
-    /// renewal, in their order. Sent on the keeper's lane.
+    /// renewal, in their order. All are of one format. Sent on the keeper's lane.
     fn renew<'a>(
         &'a self,
         batch: &'a [Renewal<'a>],
@@ -66,10 +67,14 @@ pub(crate) trait LockStore: Send + Sync + 'static {
     ) -> Eventually<'a, Result<Fenced, StoreError>>;
 
     /// How many other processes wait for the key, as far as the store can know.
-    fn others<'a>(&'a self, key: &'a str) -> Eventually<'a, Result<usize, StoreError>>;
+    fn others<'a>(
+        &'a self,
+        key: &'a str,
+        format: WireFormat,
+    ) -> Eventually<'a, Result<usize, StoreError>>;
 
     /// Asks to be told when the key is released, here or elsewhere. Wake-ups may get lost.
-    fn subscribe(&self, key: &str) -> Subscription;
+    fn subscribe(&self, key: &str, format: WireFormat) -> Subscription;
 
     /// Whether the answers to [`try_acquire`](Self::try_acquire) are there when it returns.
     fn is_immediate(&self) -> bool {

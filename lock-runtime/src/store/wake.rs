@@ -42,6 +42,8 @@ struct Channel {
     idle_since: Option<BootInstant>,
     /// How many releases by others were heard.
     heard: u64,
+    /// Our own ones that are yet to be heard, where that does not tell whose they are.
+    own: u64,
 }
 
 #[derive(Debug, Default)]
@@ -91,7 +93,9 @@ impl WakeUps {
     pub(crate) fn wake(&self, key: &str, by_another: bool) -> usize {
         let mut channels = self.channels();
         let Some(channel) = channels.get_mut(key) else { return 0 };
-        channel.heard += u64::from(by_another);
+        let own = channel.own.min(u64::from(by_another));
+        channel.own -= own;
+        channel.heard += u64::from(by_another) - own;
         channel.listeners.iter().for_each(|listener| listener.woken.notify_one());
         channel.listeners.len()
     }
@@ -164,6 +168,7 @@ impl WakeUps {
         for channel in channels.values_mut() {
             channel.interrupted |= channel.live;
             channel.live = false;
+            channel.own = 0;
             for listener in &channel.listeners {
                 listener.live.store(false, Ordering::Release);
                 if Protection::ReconnectWakes.is_on() {
@@ -173,6 +178,14 @@ impl WakeUps {
         }
         drop(channels);
         self.added.notify_one();
+    }
+
+    /// We are about to release `key`, and shall hear of that as if another had.
+    pub(crate) fn own_release<'a>(&'a self, key: &'a str) -> OwnRelease<'a> {
+        if let Some(channel) = self.channels().get_mut(key).filter(|channel| channel.live) {
+            channel.own += 1;
+        }
+        OwnRelease { wake_ups: self, key, told: false }
     }
 
     /// Whether the store tells us of the releases of `key`.
@@ -192,6 +205,31 @@ impl WakeUps {
             !over
         });
         idle
+    }
+}
+
+/// A release of ours; one of another, if it is dropped before it is known to have been told.
+#[cfg(feature = "redis")]
+pub(crate) struct OwnRelease<'a> {
+    wake_ups: &'a WakeUps,
+    key: &'a str,
+    told: bool,
+}
+
+#[cfg(feature = "redis")]
+impl OwnRelease<'_> {
+    /// Whoever listens hears of it, or has done so.
+    pub(crate) fn told(mut self) {
+        self.told = true;
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Drop for OwnRelease<'_> {
+    fn drop(&mut self) {
+        if let (false, Some(channel)) = (self.told, self.wake_ups.channels().get_mut(self.key)) {
+            channel.own = channel.own.saturating_sub(1);
+        }
     }
 }
 
@@ -286,6 +324,32 @@ mod tests {
 
         wake_ups.subscribed("a");
         assert!(is_ready(subscription.woken()), "or before the subscription was back");
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn an_own_release_is_told_from_those_of_others_by_their_number() {
+        let wake_ups = WakeUps::remote();
+        let subscription = wake_ups.listen("a");
+        wake_ups.own_release("a").told();
+        wake_ups.subscribed("a");
+        wake_ups.wake("a", true);
+        assert_eq!(subscription.heard(), 1, "what was told before it listened is not heard");
+
+        let (own, failed) = (wake_ups.own_release("a"), wake_ups.own_release("a"));
+        drop(failed);
+        wake_ups.wake("a", true);
+        own.told();
+        assert_eq!(subscription.heard(), 1);
+        assert!(is_ready(subscription.woken()), "it may be free all the same");
+        wake_ups.wake("a", true);
+        assert_eq!(subscription.heard(), 2);
+
+        wake_ups.own_release("a").told();
+        wake_ups.disconnected();
+        wake_ups.subscribed("a");
+        wake_ups.wake("a", true);
+        assert_eq!(subscription.heard(), 3, "it went unheard");
     }
 
     #[cfg(feature = "redis")]

@@ -11,9 +11,9 @@ use crate::guard::LockGuard;
 
 /// What one does to whom a lock comes.
 async fn accept(inherited: Inherited, request: &Request) -> Accepted {
-    match inherited.take(&request.terms) {
+    match inherited.take(request.format, &request.terms) {
         Ok(hold) => Accepted::Held(hold),
-        Err(inherited) => inherited.renew(&request.terms).await,
+        Err(inherited) => inherited.renew(request.format, &request.terms).await,
     }
 }
 
@@ -130,8 +130,8 @@ impl House {
 }
 
 fn longer(request: Request) -> Request {
-    let Request { key, wait, terms } = request;
-    Request { key, wait, terms: Terms { term: terms.term * 2, ..terms } }
+    let Request { key, format, wait, terms } = request;
+    Request { key, format, wait, terms: Terms { term: terms.term * 2, ..terms } }
 }
 
 /// One of those that can be asked for.
@@ -317,8 +317,8 @@ mod renewal_against_handover {
 
     /// To be given up after a while, although it is renewed.
     fn bounded() -> Request {
-        let Request { key, wait, terms } = request();
-        Request { key, wait, terms: Terms { max_hold: Some(BRIEF), ..terms } }
+        let Request { key, format, wait, terms } = request();
+        Request { key, format, wait, terms: Terms { max_hold: Some(BRIEF), ..terms } }
     }
 
     #[test]

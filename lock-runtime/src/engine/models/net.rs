@@ -10,6 +10,7 @@ use shuttle::future::{spawn, yield_now};
 use crate::clock::BootInstant;
 use crate::engine::lease::Lease;
 use crate::eventually::Eventually;
+use crate::format::WireFormat;
 use crate::store::{
     Attempt, Claim, Fenced, Lane, LockStore, MemoryStore, Released, Renewal, Renewed, StoreError,
     Subscription, Token,
@@ -127,7 +128,7 @@ impl Net {
 
     /// How many processes wait for a release.
     pub(super) fn others(&self) -> usize {
-        at_once(self.store.others("k")).expect("it can tell")
+        at_once(self.store.others("k", WireFormat::Token)).expect("it can tell")
     }
 
     /// How often a key was freed.
@@ -249,14 +250,19 @@ impl LockStore for Wire {
         self.0.store.fence(key, token)
     }
 
-    fn others<'a>(&'a self, key: &'a str) -> Eventually<'a, Result<usize, StoreError>> {
+    fn others<'a>(
+        &'a self,
+        key: &'a str,
+        format: WireFormat,
+    ) -> Eventually<'a, Result<usize, StoreError>> {
         let key = key.to_owned();
-        let sent = self.0.send(Lane::Caller, PATIENT, move |net| at_once(net.store.others(&key)));
+        let ask = move |net: &Net| at_once(net.store.others(&key, format));
+        let sent = self.0.send(Lane::Caller, PATIENT, ask);
         Eventually::pending(async { sent.await? })
     }
 
-    fn subscribe(&self, key: &str) -> Subscription {
-        self.0.store.subscribe(key)
+    fn subscribe(&self, key: &str, format: WireFormat) -> Subscription {
+        self.0.store.subscribe(key, format)
     }
 
     fn adopt(&self, keeper: &tokio::runtime::Handle) {

@@ -20,8 +20,9 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::endpoint::Endpoint;
+use super::format;
 use super::reply;
-use super::script::{self, Script};
+use super::script::Script;
 use super::stream::Stream;
 use crate::clock::BootInstant;
 use crate::protection::Protection;
@@ -186,19 +187,18 @@ impl Link {
         args: impl Fn(&mut Cmd),
         within: Duration,
     ) -> Result<T, StoreError> {
-        let end = Instant::now() + within;
+        let started = Instant::now();
         let mut command = script.by_hash();
         args(&mut command);
         match self.send(&command, within).await {
             Err(StoreError::Refused(cause))
-                if cause.starts_with(reply::NO_SCRIPT) && Protection::ScriptByText.is_on() =>
-            {
-                let mut command = script.by_text();
-                args(&mut command);
-                self.send(&command, end.saturating_duration_since(Instant::now())).await
-            }
-            reply => reply,
+                if cause.starts_with(reply::NO_SCRIPT) && Protection::ScriptByText.is_on() => {}
+            reply => return reply,
         }
+        command = script.by_text();
+        args(&mut command);
+        // Boxed, because it is rarely needed.
+        Box::pin(self.send(&command, within.saturating_sub(started.elapsed()))).await
     }
 
     /// What an error means, for the connection too.
@@ -359,7 +359,7 @@ impl Inner {
             MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
         let driver = Arc::new(Driver(tokio::spawn(driver).abort_handle()));
         // Once a connection, so that no request has to. A user who may not is served by text.
-        let loaded = script::load_all().query_async::<redis::Value>(&mut socket).await;
+        let loaded = format::load_all().query_async::<redis::Value>(&mut socket).await;
         if let Err(error) = loaded
             && error.is_io_error()
         {

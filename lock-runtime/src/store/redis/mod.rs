@@ -1,14 +1,17 @@
 //! Locks in one Redis server.
 //!
-//! A lock is a string: its key holds the owner's token and expires with the lease. It is the plain
-//! pattern of Redis's own documentation, so that clients of other languages can share it:
-//! `SET key token NX PX lease` takes it, and compare-and-delete frees it
-//! (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>).
+//! A lock is a key that names its owner and expires with the lease. How it does, its [`format`] says:
+//! by default it is a string, the owner's token. That is the plain pattern of Redis's own
+//! documentation, so that clients of other languages can share it: `SET key token NX PX lease` takes
+//! it, and compare-and-delete frees it
+//! (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>). The other formats are
+//! those of other clients.
 //!
 //! Requests that a caller awaits go over a connection of the caller's runtime, one per runtime;
 //! those of the keeper over the keeper's, which the wake-ups come in on as well.
 
 mod endpoint;
+mod format;
 mod link;
 mod reply;
 mod script;
@@ -24,6 +27,7 @@ use redis::{Cmd, Value, cmd};
 use tokio::runtime;
 
 use self::endpoint::Endpoint;
+use self::format::Format;
 use self::link::{CONNECT_PATIENCE, Link};
 use self::server::Server;
 use super::{
@@ -33,11 +37,8 @@ use super::{
 use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::eventually::Eventually;
+use crate::format::WireFormat;
 use crate::key;
-use crate::protection::Protection;
-
-/// What stands before a key in the name of its wake-up channel.
-const CHANNEL_PREFIX: &str = "lock_wake:";
 
 pub(crate) struct RedisStore {
     endpoint: Arc<Endpoint>,
@@ -47,20 +48,26 @@ pub(crate) struct RedisStore {
     /// Set once the keeper's thread runs.
     keeper: OnceLock<Link>,
     wake_ups: Arc<WakeUps>,
-    /// What tells this client's wake-ups from those of others.
+    /// What tells this client, its wake-ups and its owners, from others: a UUID.
     id: Arc<str>,
 }
 
 impl RedisStore {
     /// Checks the URL; connects later.
     pub(crate) fn new(url: &str, response_timeout: Duration) -> Result<Self, LockError> {
+        let endpoint = Endpoint::parse(url)?;
+        let id = uuid().map_err(|error| LockError::Unavailable {
+            key: None,
+            waited: Duration::ZERO,
+            cause: format!("the system gave no random numbers: {error}"),
+        })?;
         Ok(Self {
-            endpoint: Arc::new(Endpoint::parse(url)?),
+            endpoint: Arc::new(endpoint),
             response_timeout,
             callers: Mutex::default(),
             keeper: OnceLock::new(),
             wake_ups: WakeUps::remote(),
-            id: format!("{:016x}", fastrand::u64(..)).into(),
+            id: id.into(),
         })
     }
 
@@ -132,26 +139,20 @@ impl RedisStore {
 
     async fn acquire(&self, claim: Claim<'_>, within: Duration) -> Result<Attempt, StoreError> {
         let link = self.link(Lane::Caller)?;
-        let lease = milliseconds(claim.lease);
-        if claim.fresh {
+        let format = Format::of(claim.token.format());
+        if let (true, Some(take)) = (claim.fresh, format.take) {
             // Cheaper for the server than a script, and all that most locks ever need.
-            let mut set = Cmd::with_capacity(6, claim.key.len() + 64);
-            set.arg("SET").arg(claim.key).arg(claim.token.as_bytes());
-            if Protection::OnlyIfFree.is_on() {
-                set.arg("NX");
-            }
-            if Protection::Expiry.is_on() {
-                set.arg("PX").arg(lease);
-            }
-            return Ok(match link.send::<Value>(&set, within).await? {
+            return Ok(match link.send::<Value>(&take(&claim), within).await? {
                 Value::Nil => Attempt::Busy(Left::Unknown),
                 _ => Attempt::Granted,
             });
         }
         let args = |call: &mut Cmd| {
-            call.arg(1).arg(claim.key).arg(claim.token.as_bytes()).arg(lease);
+            call.arg(format.keys());
+            format.add_keys(call, claim.key);
+            call.arg(format.owner(claim.token, &self.id)).arg(milliseconds(claim.lease));
         };
-        match link.run::<Value>(&script::ACQUIRE, args, within).await? {
+        match link.run::<Value>(&format.acquire, args, within).await? {
             Value::Nil => Ok(Attempt::Granted),
             Value::Int(left) => Ok(Attempt::Busy(match u64::try_from(left) {
                 Ok(left) => Left::Time(Duration::from_millis(left)),
@@ -159,7 +160,7 @@ impl RedisStore {
             })),
             kind => Err(StoreError::WrongFormat {
                 key: claim.key.to_owned(),
-                expected: "string",
+                expected: claim.token.format().value(),
                 found: redis::from_redis_value(kind).unwrap_or_else(|_| "unknown".into()),
             }),
         }
@@ -169,17 +170,20 @@ impl RedisStore {
         &self,
         batch: &[Renewal<'_>],
     ) -> Result<Vec<Result<Renewed, StoreError>>, StoreError> {
+        let Some(first) = batch.first() else { return Ok(Vec::new()) };
+        let format = Format::of(first.token.format());
         let args = |call: &mut Cmd| {
-            call.arg(batch.len());
+            call.arg(batch.len() * format.keys());
             for renewal in batch {
-                call.arg(renewal.key);
+                format.add_keys(call, renewal.key);
             }
             for renewal in batch {
-                call.arg(renewal.token.as_bytes()).arg(milliseconds(renewal.lease));
+                let owner = format.owner(renewal.token, &self.id);
+                call.arg(owner).arg(milliseconds(renewal.lease));
             }
         };
         let link = self.link(Lane::Keeper)?;
-        let replies: Vec<i64> = link.run(&script::RENEW, args, self.response_timeout).await?;
+        let replies: Vec<i64> = link.run(&format.renew, args, self.response_timeout).await?;
         let renewed = |reply| match reply {
             1 => Renewed::Extended,
             0 => Renewed::Gone,
@@ -195,20 +199,29 @@ impl RedisStore {
         keep: Duration,
         lane: Lane,
     ) -> Result<Released, StoreError> {
-        let channel = channel(key);
+        let format = Format::of(token.format());
+        let channel = format.channel(key);
         let args = |call: &mut Cmd| {
-            call.arg(1).arg(key).arg(token.as_bytes()).arg(&channel).arg(milliseconds(keep));
-            call.arg(&*self.id);
+            call.arg(format.keys());
+            format.add_keys(call, key);
+            call.arg(format.owner(token, &self.id)).arg(&channel).arg(milliseconds(keep));
+            call.arg(format.message(&self.id));
         };
-        match self.link(lane)?.run(&script::RELEASE, args, self.response_timeout).await? {
+        let own = format.is_anonymous().then(|| self.wake_ups.own_release(&channel));
+        match self.link(lane)?.run(&format.release, args, self.response_timeout).await? {
             0_i64 => Ok(Released::Gone),
             -1 => Ok(Released::Taken),
-            told => Ok(Released::Freed { others: self.others_of(&channel, told - 1) }),
+            told => {
+                if let Some(own) = own.filter(|_| told > 1) {
+                    own.told();
+                }
+                Ok(Released::Freed { others: self.others_of(&channel, told - 1) })
+            }
         }
     }
 
-    async fn subscribers(&self, key: &str) -> Result<usize, StoreError> {
-        let channel = channel(key);
+    async fn subscribers(&self, key: &str, format: WireFormat) -> Result<usize, StoreError> {
+        let channel = Format::of(format).channel(key);
         let mut count = cmd("PUBSUB");
         count.arg("NUMSUB").arg(&channel);
         let link = self.link(Lane::Caller)?;
@@ -223,12 +236,15 @@ impl RedisStore {
     }
 
     async fn fencing_token(&self, key: &str, token: &Token) -> Result<Fenced, StoreError> {
-        let last = format!("{}{{{}}}", key::RESERVED, slot::tag(key));
+        let format = Format::of(token.format());
+        let last = format!("{}{{{}}}", key::FENCES, slot::tag(key));
         let args = |call: &mut Cmd| {
-            call.arg(2).arg(key).arg(&last).arg(token.as_bytes());
+            call.arg(format.keys() + 1);
+            format.add_keys(call, key);
+            call.arg(&last).arg(format.owner(token, &self.id));
         };
         let link = self.link(Lane::Caller)?;
-        let reply = link.run::<Value>(&script::FENCE, args, self.response_timeout).await?;
+        let reply = link.run::<Value>(&format.fence, args, self.response_timeout).await?;
         let not_a_token = |key| StoreError::WrongFormat {
             key,
             expected: "fencing token",
@@ -289,12 +305,16 @@ impl LockStore for RedisStore {
         Eventually::pending(self.fencing_token(key, token))
     }
 
-    fn others<'a>(&'a self, key: &'a str) -> Eventually<'a, Result<usize, StoreError>> {
-        Eventually::pending(self.subscribers(key))
+    fn others<'a>(
+        &'a self,
+        key: &'a str,
+        format: WireFormat,
+    ) -> Eventually<'a, Result<usize, StoreError>> {
+        Eventually::pending(self.subscribers(key, format))
     }
 
-    fn subscribe(&self, key: &str) -> Subscription {
-        self.wake_ups.listen(&channel(key))
+    fn subscribe(&self, key: &str, format: WireFormat) -> Subscription {
+        self.wake_ups.listen(&Format::of(format).channel(key))
     }
 
     fn adopt(&self, keeper: &runtime::Handle) {
@@ -308,17 +328,35 @@ impl LockStore for RedisStore {
     }
 }
 
-/// The channel on which the release of `key` is told. It has the key's hash tag, or makes the whole
-/// key its tag, so that a cluster keeps both in one slot. Two keys may share a channel (`a` and
-/// `{a}`), which costs a try for nothing and no more.
-fn channel(key: &str) -> String {
-    let parts = if key.contains('{') { ["", key, ""] } else { ["{", key, "}"] };
-    let mut channel = String::with_capacity(CHANNEL_PREFIX.len() + key.len() + 2);
-    channel.push_str(CHANNEL_PREFIX);
-    channel.extend(parts);
-    channel
+/// A random UUID.
+fn uuid() -> Result<String, getrandom::Error> {
+    let mut random = [0_u8; 16];
+    getrandom::fill(&mut random)?;
+    let mut number = u128::from_be_bytes(random);
+    // Version 4, and the variant that has versions.
+    number = number & !(0xf << 76) | 4 << 76;
+    number = number & !(0b11 << 62) | 0b10 << 62;
+    let digits = format!("{number:032x}");
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]);
+    Ok(parts.join("-"))
 }
 
 fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_has_a_uuid_of_its_own() {
+        let (one, two) = (uuid().expect("randomness"), uuid().expect("randomness"));
+        assert_ne!(one, two);
+        for uuid in [one, two] {
+            let parts: Vec<&str> = uuid.split('-').collect();
+            assert_eq!(parts.iter().map(|part| part.len()).collect::<Vec<_>>(), [8, 4, 4, 4, 12]);
+            assert!(parts[2].starts_with('4') && parts[3].starts_with(['8', '9', 'a', 'b']));
+        }
+    }
 }

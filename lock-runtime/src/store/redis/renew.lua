@@ -1,22 +1,17 @@
--- Extends locks, each on its own, where their owners still have them; never shortens one. PEXPIRE, because a SET would
--- be refused when the server is out of memory.
--- KEYS the locks   ARGV for each lock: owner token, lease in ms
+
+-- Extends locks, each on its own, where their owners still have them; never shortens one.
+-- KEYS the locks'   ARGV for each lock: owner, lease in ms
 -- Replies: for each lock 1, extended; 0, it is gone; -1, it is somebody else's.
 local replies = {}
-for i, key in ipairs(KEYS) do
-  local owner, unknown = read(key)
+for i = 1, #ARGV / 2 do
+  local owner, lease = ARGV[2 * i - 1], ARGV[2 * i]
+  local state, unknown = held(i, owner)
   if unknown then
     return unknown
   end
-  if not owner then
-    replies[i] = 0
-  elseif owner ~= ARGV[2 * i - 1] then
-    replies[i] = -1
-  else
-    if redis.call('pttl', key) < tonumber(ARGV[2 * i]) then
-      redis.call('pexpire', key, ARGV[2 * i])
-    end
-    replies[i] = 1
+  if state == 1 then
+    extend(i, owner, lease)
   end
+  replies[i] = state
 end
 return replies

@@ -1,8 +1,9 @@
-//! The scripts, and calling them. What several of them do first, `read.lua`, stands before each.
+//! The scripts, and calling them. Each is made of several files: what those of a format have in common,
+//! and what is the same in all formats.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
-use redis::{Cmd, Pipeline, Script as Hashed, cmd};
+use redis::{Cmd, Script as Hashed, cmd};
 
 #[cfg(lock_controls)]
 use crate::protection::Protection;
@@ -11,48 +12,53 @@ use crate::protection::Protection;
 const ARGUMENTS: usize = 8;
 const BYTES: usize = 256;
 
-/// One script: its text, and the hash by which a server knows it.
-#[derive(Debug)]
+/// One script.
 pub(super) struct Script {
-    text: LazyLock<&'static str>,
-    hash: LazyLock<String>,
+    written: &'static str,
+    sent: OnceLock<Sent>,
 }
 
+/// Its text, and the hash by which a server knows it.
+struct Sent {
+    text: &'static str,
+    hash: String,
+}
+
+/// The script in these files.
 macro_rules! script {
-    ($name:ident, $($file:literal),+) => {
-        pub(super) static $name: Script = Script {
-            text: LazyLock::new(|| protected(concat!($(include_str!($file)),+))),
-            hash: LazyLock::new(|| Hashed::new(*$name.text).get_hash().to_owned()),
-        };
+    ($($file:literal),+) => {
+        Script::new(concat!($(include_str!($file)),+))
     };
 }
-
-script!(ACQUIRE, "acquire.lua");
-script!(RENEW, "read.lua", "renew.lua");
-script!(RELEASE, "read.lua", "release.lua");
-script!(FENCE, "read.lua", "fence.lua");
-
-/// Gives the server the text of all scripts.
-pub(super) fn load_all() -> Pipeline {
-    let mut load = Pipeline::new();
-    for script in [&ACQUIRE, &RENEW, &RELEASE, &FENCE] {
-        load.cmd("SCRIPT").arg("LOAD").arg(*script.text);
-    }
-    load
-}
+pub(super) use script;
 
 impl Script {
+    pub(super) const fn new(written: &'static str) -> Self {
+        Self { written, sent: OnceLock::new() }
+    }
+
+    fn sent(&self) -> &Sent {
+        self.sent.get_or_init(|| {
+            let text = protected(self.written);
+            Sent { text, hash: Hashed::new(text).get_hash().to_owned() }
+        })
+    }
+
+    pub(super) fn text(&self) -> &'static str {
+        self.sent().text
+    }
+
     /// The command that runs it by its hash, without its keys and arguments.
     pub(super) fn by_hash(&self) -> Cmd {
         let mut command = Cmd::with_capacity(ARGUMENTS, BYTES);
-        command.arg("EVALSHA").arg(&*self.hash);
+        command.arg("EVALSHA").arg(&self.sent().hash);
         command
     }
 
     /// The same by its text, for a server that does not know it.
     pub(super) fn by_text(&self) -> Cmd {
         let mut command = cmd("EVAL");
-        command.arg(*self.text);
+        command.arg(self.text());
         command
     }
 }
@@ -64,19 +70,27 @@ fn protected(text: &'static str) -> &'static str {
 
 /// What a control takes out of the scripts, and what it leaves in its place.
 #[cfg(lock_controls)]
-const SWITCHES: [(Protection, &str, &str); 7] = {
+pub(super) const SWITCHES: [(Protection, &str, &str); 11] = {
     use Protection::{
-        FenceAboveClock, FenceAboveLast, GoneStaysGone, KeptUnderAnotherName, OwnerReleases,
-        OwnerRenews, TriesShortenNothing,
+        Expiry, FenceAboveClock, FenceAboveLast, GoneStaysGone, KeptUnderAnotherName, OnlyIfFree,
+        OwnerReleases, OwnerRenews, TriesShortenNothing,
     };
     [
-        (OwnerReleases, "owner ~= ARGV[1] then\n  return -1", "false then"),
+        (
+            OwnerReleases,
+            "if state ~= 1 then\n  return state\nend\nif",
+            "if state == 0 then\n  return state\nend\nif",
+        ),
+        (OnlyIfFree, "redis.call('hexists', KEYS[1], ARGV[1]) == 0", "false"),
+        (OnlyIfFree, "held(1, ARGV[1]) ~= 1", "false"),
+        (Expiry, "redis.call('pexpire', KEYS[1], ARGV[2])\nreturn", "return"),
+        (Expiry, ", 'px', lease + 60000)", ")"),
         (KeptUnderAnotherName, "'kept:' .. ", ""),
-        (OwnerRenews, "owner ~= ARGV[2 * i - 1] then", "false then"),
+        (OwnerRenews, "if state == 1 then", "if state ~= 0 then state = 1"),
         (
             GoneStaysGone,
-            "replies[i] = 0",
-            "replies[i] = 1 redis.call('set', key, ARGV[2 * i - 1], 'px', ARGV[2 * i])",
+            "replies[i] = state",
+            "if state == 0 then state = 1 redis.call('set', KEYS[i], owner, 'px', lease) end replies[i] = state",
         ),
         (TriesShortenNothing, "left >= tonumber(ARGV[2])", "false"),
         (FenceAboveLast, "math.max(fence, last + 1)", "fence"),
@@ -95,18 +109,4 @@ fn protected(text: &'static str) -> &'static str {
         }
     }
     text.leak()
-}
-
-#[cfg(all(test, lock_controls))]
-mod tests {
-    use super::*;
-
-    /// A script that has changed would disarm a control in silence.
-    #[test]
-    fn what_the_controls_take_out_is_there() {
-        let scripts = [&ACQUIRE, &RENEW, &RELEASE, &FENCE].map(|script| *script.text);
-        for (_, with, _) in SWITCHES {
-            assert!(scripts.iter().any(|text| text.contains(with)), "{with}");
-        }
-    }
 }

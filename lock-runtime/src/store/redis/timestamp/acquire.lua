@@ -1,0 +1,30 @@
+
+-- Takes a lock, or says what is in the way. One that has expired is taken over, as others do by GETSET: whichever of us
+-- is second finds a time that is to come.
+-- KEYS the lock's   ARGV[1] owner   ARGV[2] lease in ms
+-- Replies: nil, it is ours; a number, it is somebody else's for so many ms; a string, it is no lock but a value of this
+-- type.
+local kind = redis.call('type', KEYS[1]).ok
+if kind ~= 'none' and kind ~= 'string' then
+  return kind
+end
+if kind == 'string' then
+  local value = redis.call('get', KEYS[1])
+  -- Seconds would be milliseconds of a time that is long over.
+  local digits = value:match('^(%d+)%.?%d*$')
+  if not digits or #digits ~= 13 then
+    return 'string'
+  end
+  local left = math.ceil(tonumber(value) - now)
+  if left >= 0 then
+    if held(1, ARGV[1]) ~= 1 then
+      return left
+    end
+    -- A try that comes late must not shorten what the hold has been extended to since.
+    if left >= tonumber(ARGV[2]) then
+      return nil
+    end
+  end
+end
+write(1, ARGV[1], ARGV[2])
+return nil

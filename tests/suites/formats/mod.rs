@@ -1,0 +1,537 @@
+//! The wire formats: each keeps the core promises, with two clients of ours and beside one that is not.
+
+#[cfg(lock_controls)]
+mod controls;
+mod peers;
+mod redisson;
+mod timestamp;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use lock_runtime::{
+    Holder, LockClient, LockClientBuilder, LockError, LockGuard, LostReason, WireFormat,
+};
+use lock_tests::support::until_at_rest;
+use lock_tests::{Proxy, RedisServer};
+use tokio::time::{Instant, sleep, timeout};
+
+use self::peers::{Peer, peer};
+use crate::support::{LEASE, until};
+
+const FORMATS: [WireFormat; 3] = [WireFormat::Token, WireFormat::Redisson, WireFormat::Timestamp];
+
+/// A server, and two clients of ours that speak a format.
+struct Scene {
+    format: WireFormat,
+    server: RedisServer,
+    one: LockClient,
+    two: LockClient,
+}
+
+fn builder(url: &str, format: WireFormat) -> LockClientBuilder {
+    LockClient::builder().url(url).format(format).watchdog(LEASE).wait(LEASE * 20)
+}
+
+async fn speaking(format: WireFormat, server: &RedisServer) -> LockClient {
+    builder(&server.url(), format).connect().await.expect("the server is up")
+}
+
+impl Scene {
+    async fn new(format: WireFormat) -> Self {
+        let server = RedisServer::start();
+        let (one, two) = (speaking(format, &server).await, speaking(format, &server).await);
+        Self { format, server, one, two }
+    }
+
+    /// For how many ms it is taken; negative if it never expires.
+    fn left(&self) -> i64 {
+        let expires = self.server.pttl("k");
+        // A minute after its time.
+        expires - if self.format == WireFormat::Timestamp { 60_000 } else { 0 }
+    }
+
+    fn peer(&self) -> Box<dyn Peer> {
+        peer(self.format, &self.server, "k")
+    }
+}
+
+async fn is_free(client: &LockClient) -> bool {
+    client.lock("k").try_acquire().await.expect("the store is up").is_some()
+}
+
+/// One of ours takes the lock, and from then on reaches nobody.
+async fn leave_behind(scene: &Scene, lease: Duration) -> (Proxy, LockGuard) {
+    let proxy = Proxy::to(scene.server.port());
+    let client = builder(&proxy.url(), scene.format).connect().await.expect("up");
+    let guard = client.lock("k").lease(lease).acquire().await.expect("free");
+    proxy.partition();
+    (proxy, guard)
+}
+
+/// Makes one test of each format from `async fn name(scene: Scene)`.
+macro_rules! in_every_format {
+    ($($(#[$attribute:meta])* async fn $name:ident($scene:ident: Scene) $body:block)*) => {
+        $(
+            mod $name {
+                use super::*;
+
+                $(#[$attribute])*
+                async fn check($scene: Scene) $body
+
+                #[tokio::test]
+                async fn in_token() {
+                    check(Scene::new(WireFormat::Token).await).await;
+                }
+
+                #[tokio::test]
+                async fn in_redisson() {
+                    check(Scene::new(WireFormat::Redisson).await).await;
+                }
+
+                #[tokio::test]
+                async fn in_timestamp() {
+                    check(Scene::new(WireFormat::Timestamp).await).await;
+                }
+            }
+        )*
+    };
+}
+
+in_every_format! {
+    async fn ours_excludes_ours_and_theirs(scene: Scene) {
+        let mut theirs = scene.peer();
+        let guard = scene.one.lock("k").acquire().await.expect("free");
+        assert!(!is_free(&scene.one).await && !is_free(&scene.two).await);
+        assert!(!theirs.try_lock(LEASE));
+        let left = scene.left();
+        assert!((1..=1000).contains(&left), "it expires with its lease: {left}");
+        guard.release().await.expect("held");
+        assert!(!scene.server.exists("k"));
+        assert!(theirs.try_lock(LEASE));
+    }
+
+    async fn theirs_excludes_ours(scene: Scene) {
+        let mut theirs = scene.peer();
+        assert!(theirs.try_lock(LEASE * 10));
+        assert!(!is_free(&scene.one).await);
+        match scene.one.lock("k").wait(LEASE / 2).acquire().await {
+            Err(LockError::Busy { holder: Holder::Elsewhere(Some(left)), .. }) => {
+                assert!(left > LEASE * 8 && left < LEASE * 10, "{left:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let lock = scene.one.lock("k");
+        let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
+        sleep(LEASE / 4).await;
+        assert!(theirs.unlock());
+        let released = Instant::now();
+        let got = waiter.await.expect("no panic").expect("free") - released;
+        // By the safety poll at the latest.
+        assert!(got < LEASE * 3 / 2, "{got:?}");
+    }
+
+    async fn a_release_wakes_a_waiter(scene: Scene) {
+        let guard = scene.one.lock("k").acquire().await.expect("free");
+        let lock = scene.two.lock("k");
+        let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
+        sleep(LEASE / 4).await;
+        let released = Instant::now();
+        guard.release().await.expect("held");
+        let got = waiter.await.expect("no panic").expect("woken") - released;
+        assert!(got < LEASE / 4, "{got:?}");
+    }
+
+    async fn what_they_leave_behind_is_taken_over_at_the_end_of_its_lease(scene: Scene) {
+        let start = Instant::now();
+        assert!(scene.peer().try_lock(LEASE));
+        let guard = scene.one.lock("k").acquire().await.expect("in the end");
+        let taken = start.elapsed();
+        // Their clock, and the server's, have a grain of a millisecond.
+        assert!(taken + Duration::from_millis(2) >= LEASE, "{taken:?}");
+        assert!(taken < LEASE * 5 / 4, "{taken:?}");
+        assert!(!scene.peer().try_lock(LEASE));
+        guard.release().await.expect("held");
+    }
+
+    async fn what_ours_leave_behind_is_taken_over_at_the_end_of_its_lease(scene: Scene) {
+        let granted = Instant::now();
+        let _left = leave_behind(&scene, LEASE).await;
+        let mut theirs = scene.peer();
+        let free = until(LEASE * 2, || theirs.try_lock(LEASE)).await;
+        assert!(free.is_some() && granted.elapsed() >= LEASE, "{:?}", granted.elapsed());
+    }
+
+    async fn a_body_of_three_leases_keeps_its_lock(scene: Scene) {
+        let lock = scene.one.lock("k");
+        let body = tokio::spawn(async move { lock.run(sleep(LEASE * 3)).await });
+        assert!(until(LEASE, || scene.server.exists("k")).await.is_some());
+        let mut theirs = scene.peer();
+        while !body.is_finished() {
+            let taken = theirs.try_lock(LEASE);
+            assert!(!taken || body.is_finished());
+            sleep(LEASE / 50).await;
+        }
+        body.await.expect("no panic").expect("kept");
+    }
+
+    async fn a_stale_guard_does_nothing(scene: Scene) {
+        let stale = scene.one.lock("k").lease(LEASE / 4).acquire().await.expect("free");
+        stale.lost().await;
+        let mut theirs = scene.peer();
+        assert!(until(LEASE, || theirs.try_lock(LEASE * 10)).await.is_some());
+        let before: Vec<u8> = scene.server.command(&["DUMP", "k"]);
+        assert!(matches!(stale.fencing_token().await, Err(LockError::Lost { .. })));
+        assert!(matches!(stale.release().await, Err(LockError::Lost { .. })));
+        until_at_rest(&scene.one, LEASE).await;
+        assert_eq!(scene.server.command::<Vec<u8>>(&["DUMP", "k"]), before);
+        assert!(scene.server.pttl("k") != 0 && theirs.unlock());
+    }
+
+    async fn a_release_by_one_who_does_not_know_of_the_loss_leaves_the_successor_alone(scene: Scene) {
+        let guard = scene.one.lock("k").acquire().await.expect("free");
+        scene.server.tell(&["DEL", "k"]);
+        assert!(scene.peer().try_lock(LEASE * 10));
+        let before: Vec<u8> = scene.server.command(&["DUMP", "k"]);
+        assert!(guard.is_held(), "its next renewal is to come");
+        match guard.release().await {
+            Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Taken),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(scene.server.command::<Vec<u8>>(&["DUMP", "k"]), before);
+    }
+
+    async fn a_body_whose_key_was_deleted_is_dropped_at_the_next_renewal(scene: Scene) {
+        let lock = scene.one.lock("k");
+        let body = tokio::spawn(async move { lock.run(std::future::pending::<()>()).await });
+        assert!(until(LEASE, || scene.server.exists("k")).await.is_some());
+        let start = Instant::now();
+        scene.server.tell(&["DEL", "k"]);
+        match timeout(LEASE, body).await.expect("by its next renewal").expect("no panic") {
+            Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Gone),
+            other => panic!("{other:?}"),
+        }
+        assert!(start.elapsed() < LEASE * 2 / 3, "{:?}", start.elapsed());
+        assert!(!scene.server.exists("k"), "it is not made again");
+    }
+
+    async fn a_body_whose_key_was_taken_is_dropped_and_the_key_left_alone(scene: Scene) {
+        let lock = scene.one.lock("k");
+        let body = tokio::spawn(async move { lock.run(std::future::pending::<()>()).await });
+        assert!(until(LEASE, || scene.server.exists("k")).await.is_some());
+        scene.server.tell(&["DEL", "k"]);
+        assert!(scene.peer().try_lock(LEASE * 10));
+        let before: Vec<u8> = scene.server.command(&["DUMP", "k"]);
+        match timeout(LEASE, body).await.expect("by its next renewal").expect("no panic") {
+            Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Taken),
+            other => panic!("{other:?}"),
+        }
+        until_at_rest(&scene.one, LEASE).await;
+        assert_eq!(scene.server.command::<Vec<u8>>(&["DUMP", "k"]), before);
+    }
+
+    async fn a_key_stays_for_its_min_hold_and_no_renewal_extends_it(scene: Scene) {
+        let start = Instant::now();
+        scene.one.lock("k").min_hold(LEASE / 2).run(async {}).await.expect("free");
+        assert!(start.elapsed() < LEASE / 4, "the caller does not wait for it");
+        let left = scene.left();
+        assert!((1..=500).contains(&left), "{left}");
+        assert!(!is_free(&scene.one).await && !is_free(&scene.two).await);
+        let mut theirs = scene.peer();
+        let free = until(LEASE * 2, || theirs.try_lock(LEASE)).await;
+        assert!(free.is_some());
+        let stayed = start.elapsed();
+        assert!(stayed + Duration::from_millis(2) >= LEASE / 2 && stayed < LEASE, "{stayed:?}");
+    }
+
+    async fn fencing_tokens_rise_from_holder_to_holder(scene: Scene) {
+        let mut last = 0;
+        for client in [&scene.one, &scene.two, &scene.one] {
+            let guard = client.lock("k").acquire().await.expect("free");
+            let token = guard.fencing_token().await.expect("held");
+            assert!(token > last, "{token} after {last}");
+            last = token;
+            guard.release().await.expect("held");
+        }
+        let guard = scene.one.lock("k").acquire().await.expect("free");
+        scene.server.tell(&["DEL", "k"]);
+        assert!(scene.peer().try_lock(LEASE));
+        match guard.fencing_token().await {
+            Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Taken),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn a_request_whose_answer_is_lost_is_one_hold_or_none(scene: Scene) {
+        let proxy = Proxy::to(scene.server.port());
+        let client = builder(&proxy.url(), scene.format).watchdog(LEASE * 60);
+        let client = client.connect().await.expect("up");
+        client.lock("warm").run(async {}).await.expect("free");
+        let first = if scene.format == WireFormat::Token { "SET" } else { "EVALSHA" };
+        for n in 1..=5 {
+            proxy.lose_reply_to(first);
+            let begun = Instant::now();
+            let guard = client.lock("k").wait(LEASE * 5).acquire().await.expect("it was its own");
+            assert_eq!(proxy.struck(), 2 * n - 1, "the answer was lost");
+            assert!(begun.elapsed() < LEASE, "it did not wait for itself: {:?}", begun.elapsed());
+            proxy.lose_reply_to("EVALSHA");
+            drop(guard.release().await);
+            assert!(until(LEASE, || !scene.server.exists("k")).await.is_some());
+            assert_eq!(proxy.struck(), 2 * n);
+        }
+        until_at_rest(&client, LEASE * 5).await;
+    }
+
+    async fn a_request_that_arrives_after_its_caller_gave_up_is_undone(scene: Scene) {
+        let proxy = Proxy::to(scene.server.port());
+        let client = builder(&proxy.url(), scene.format).watchdog(LEASE * 60);
+        let client = client.connect().await.expect("up");
+        client.lock("warm").run(async {}).await.expect("free");
+        let word = if scene.format == WireFormat::Token { "SET" } else { "EVALSHA" };
+        proxy.hold(word);
+        let outcome = client.lock("k").wait(LEASE / 10).acquire().await;
+        assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
+        assert!(!scene.server.exists("k"), "it is still on its way");
+        let calls = || scene.server.calls(&word.to_lowercase());
+        let before = calls();
+        proxy.deliver();
+        assert!(until(LEASE, || calls() > before).await.is_some(), "there it comes");
+        let gone = until(LEASE * 4, || !scene.server.exists("k")).await;
+        assert!(gone.is_some(), "left for {} ms", scene.server.pttl("k"));
+        until_at_rest(&client, LEASE * 5).await;
+        assert!(is_free(&scene.one).await);
+    }
+
+    async fn a_try_that_arrives_late_shortens_nothing(scene: Scene) {
+        let proxy = Proxy::to(scene.server.port());
+        let client = builder(&proxy.url(), scene.format).connect().await.expect("up");
+        client.lock("warm").run(async {}).await.expect("free");
+        proxy.lose_reply_to(if scene.format == WireFormat::Token { "SET" } else { "EVALSHA" });
+        proxy.hold("EVALSHA");
+        let (brief, long) = (client.lock("k").lease(LEASE * 5), client.lock("k").lease(LEASE * 60));
+        let body = async {
+            assert_eq!(proxy.struck(), 2, "two tries went wrong");
+            let _inner = long.acquire().await.expect("shared, and extended");
+            let calls = scene.server.calls("evalsha");
+            proxy.deliver();
+            let arrived = until(LEASE, || scene.server.calls("evalsha") > calls).await;
+            assert!(arrived.is_some(), "there it comes");
+            sleep(LEASE / 5).await;
+            scene.left()
+        };
+        let left = brief.run(body).await.expect("by the third");
+        assert!(left > 50_000, "{left} ms left");
+    }
+
+    async fn every_hold_counts_once_under_contention(scene: Scene) {
+        let (inside, total) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let mut tasks = Vec::new();
+        for n in 0..200 {
+            let client = if n % 2 == 0 { &scene.one } else { &scene.two };
+            let (lock, inside, total) = (client.lock("k"), Arc::clone(&inside), Arc::clone(&total));
+            tasks.push(tokio::spawn(async move {
+                lock.run(async {
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    tokio::task::yield_now().await;
+                    total.fetch_add(1, Ordering::SeqCst);
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                })
+                .await
+            }));
+        }
+        for task in tasks {
+            task.await.expect("no panic").expect("in turn");
+        }
+        assert_eq!(total.load(Ordering::SeqCst), 200);
+    }
+
+    async fn a_key_with_a_hash_tag_is_locked_and_its_release_heard_of(scene: Scene) {
+        for key in ["{user:7}:cart", "a{", "}{"] {
+            let guard = scene.one.lock(key).acquire().await.expect("free");
+            let lock = scene.two.lock(key);
+            let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
+            assert!(!peer(scene.format, &scene.server, key).try_lock(LEASE));
+            sleep(LEASE / 4).await;
+            let released = Instant::now();
+            guard.release().await.expect("held");
+            let got = waiter.await.expect("no panic").expect("woken") - released;
+            assert!(got < LEASE / 4, "{key}: {got:?}");
+        }
+    }
+
+    /// All keys of one script are in one slot of a cluster.
+    async fn what_belongs_to_a_lock_is_in_its_slot(scene: Scene) {
+        let cluster = RedisServer::with(&["--cluster-enabled", "yes"]);
+        for key in ["order:42", "{user:7}:cart", "a{}b", "}{", "käse"] {
+            scene.server.tell(&["FLUSHALL"]);
+            let guard = scene.one.lock(key).acquire().await.expect("free");
+            guard.fencing_token().await.expect("held");
+            let keys: Vec<String> = scene.server.command(&["KEYS", "*"]);
+            assert!(keys.len() >= 2, "{keys:?}");
+            let slot = |key| cluster.command::<u16>(&["CLUSTER", "KEYSLOT", key]);
+            assert!(keys.iter().all(|other| slot(other) == slot(key)), "{keys:?}");
+            guard.release().await.expect("held");
+        }
+    }
+
+    async fn nothing_is_left_after_the_last_release(scene: Scene) {
+        for n in 0..20 {
+            scene.one.lock(format!("{n}")).run(async {}).await.expect("free");
+        }
+        drop(scene.one.lock("k").acquire().await.expect("free"));
+        scene.one.shutdown().await.expect("released");
+        assert_eq!(scene.server.command::<Vec<String>>(&["KEYS", "*"]), [""; 0]);
+    }
+}
+
+/// A key of one format is in the way of another, and is told from a busy one wherever it can be.
+#[tokio::test]
+async fn a_key_in_another_format_is_named_and_left_alone() {
+    let server = RedisServer::start();
+    let token = format!("{:032}", 7);
+    for (found, words, wanted) in [
+        (WireFormat::Redisson, vec!["HSET", "k", "b983c153-7421-469a-addb-44fb92259a1b:1", "1"], 0),
+        (WireFormat::Token, vec!["SET", "k", &token], 1),
+        (WireFormat::Timestamp, vec!["SET", "k", "1700000000000"], 1),
+        (WireFormat::Token, vec!["SET", "k", &token], 2),
+        (WireFormat::Redisson, vec!["HSET", "k", "b983c153-7421-469a-addb-44fb92259a1b:1", "1"], 2),
+    ] {
+        let wanted = FORMATS[wanted];
+        server.tell(&["DEL", "k"]);
+        server.tell(&words);
+        let before: Vec<u8> = server.command(&["DUMP", "k"]);
+        let lock = speaking(wanted, &server).await.lock("k");
+        for outcome in [lock.acquire().await.map(drop), lock.try_acquire().await.map(drop)] {
+            match outcome {
+                Err(error @ LockError::WrongFormat { .. }) => {
+                    let names = match found {
+                        WireFormat::Redisson => "hash",
+                        _ => "string",
+                    };
+                    let belongs = match wanted {
+                        WireFormat::Token => "`string`",
+                        WireFormat::Redisson => "`hash`",
+                        _ => "`Unix time in ms`",
+                    };
+                    let text = error.to_string();
+                    assert!(text.contains(names) && text.contains(belongs), "{text}");
+                }
+                other => panic!("{found:?} for {wanted:?}: {other:?}"),
+            }
+        }
+        assert_eq!(server.command::<Vec<u8>>(&["DUMP", "k"]), before);
+    }
+}
+
+/// A number is as good a token as any other text of somebody else's.
+#[tokio::test]
+async fn a_timestamp_is_a_foreign_token() {
+    let server = RedisServer::start();
+    server.tell(&["SET", "k", "1700000000000"]);
+    match speaking(WireFormat::Token, &server).await.lock("k").wait(LEASE / 4).acquire().await {
+        Err(LockError::Busy { holder: Holder::NoExpiry, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_lock_may_have_another_format_than_its_client() {
+    let server = RedisServer::start();
+    let client = speaking(WireFormat::Token, &server).await;
+    let type_of = |key: &str| server.command::<String>(&["TYPE", key]);
+    let _token = client.lock("a").acquire().await.expect("free");
+    let java = client.lock("b").format(WireFormat::Redisson);
+    let java = java.acquire().await.expect("free");
+    let old = client.lock("c").format(WireFormat::Timestamp).acquire().await.expect("free");
+    assert_eq!([type_of("a"), type_of("b"), type_of("c")], ["string", "hash", "string"]);
+    assert_eq!(server.command::<String>(&["GET", "c"]).len(), 13);
+    java.release().await.expect("held");
+    old.release().await.expect("held");
+
+    let java = speaking(WireFormat::Redisson, &server).await;
+    let _back = java.lock("d").format(WireFormat::Token).acquire().await.expect("free");
+    assert_eq!(type_of("d"), "string");
+}
+
+#[tokio::test]
+async fn two_formats_of_one_key_exclude_each_other_within_a_client() {
+    let server = RedisServer::start();
+    let client = speaking(WireFormat::Token, &server).await;
+    let formats = FORMATS.iter().cycle().take(30);
+    let mut waiters = Vec::new();
+    for format in formats {
+        let (lock, port) = (client.lock("k").format(*format), server.url());
+        let expected = if *format == WireFormat::Redisson { "hash" } else { "string" };
+        waiters.push(tokio::spawn(async move {
+            let body = async {
+                let client = redis::Client::open(port).expect("a valid URL");
+                let mut connection = client.get_connection().expect("up");
+                redis::cmd("TYPE").arg("k").query::<String>(&mut connection).expect("a reply")
+            };
+            assert_eq!(lock.run(body).await.expect("in turn"), expected);
+        }));
+    }
+    for waiter in waiters {
+        waiter.await.expect("in its own format");
+    }
+    until_at_rest(&client, LEASE).await;
+    assert!(!server.exists("k"));
+}
+
+#[tokio::test]
+async fn a_nested_lock_in_another_format_is_refused() {
+    let server = RedisServer::start();
+    let client = speaking(WireFormat::Token, &server).await;
+    let body = async {
+        drop(client.lock("k").acquire().await.expect("shared"));
+        match client.lock("k").format(WireFormat::Redisson).acquire().await {
+            Err(LockError::WrongFormat { expected, found, .. }) => {
+                assert_eq!((expected, found.as_str()), ("hash", "string"));
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    client.lock("k").run(body).await.expect("held to its end");
+}
+
+#[tokio::test]
+async fn locks_of_all_formats_are_renewed_together() {
+    let server = RedisServer::start();
+    let client = speaking(WireFormat::Token, &server).await;
+    let mut guards = Vec::new();
+    for n in 0..300 {
+        let lock = client.lock(format!("k{n}")).format(FORMATS[n % 3]);
+        guards.push(lock.acquire().await.expect("free"));
+    }
+    sleep(LEASE * 2).await;
+    assert!(guards.iter().all(LockGuard::is_held));
+    drop(guards);
+    client.shutdown().await.expect("released");
+    assert_eq!(server.command::<Vec<String>>(&["KEYS", "*"]), [""; 0]);
+}
+
+#[tokio::test]
+async fn the_memory_store_takes_any_format() {
+    for format in FORMATS {
+        let client = LockClient::builder().url("memory:").format(format);
+        let client = client.connect().await.expect("memory");
+        let guard = client.lock("k").acquire().await.expect("free");
+        assert!(!is_free(&client).await);
+        guard.fencing_token().await.expect("held");
+        guard.release().await.expect("held");
+    }
+}
+
+/// The lists of a format's users would be where its secrets are.
+#[tokio::test]
+async fn no_owner_is_shown() {
+    let scene = Scene::new(WireFormat::Redisson).await;
+    let lock = scene.one.lock("k");
+    let guard = lock.acquire().await.expect("free");
+    let owners: Vec<String> = scene.server.command(&["HKEYS", "k"]);
+    let number = owners[0].split(':').next_back().expect("a number");
+    let shown = format!("{:?} {lock:?} {guard:#?} {:?}", scene.one, scene.two);
+    assert!(!shown.contains(number), "{shown}");
+    assert!(shown.contains("Redisson"), "{shown}");
+}
