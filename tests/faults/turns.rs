@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use lock_runtime::{LockClient, LockError, LostReason};
+use lock_runtime::{LockClient, LockError, LockGuard, LostReason};
 use lock_tests::{Proxy, RedisServer, Toward};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{LEASE, client, until, until_at_rest};
@@ -154,14 +154,21 @@ async fn five_hundred_who_give_up_at_any_time_leave_nothing() {
     assert!(!server.exists("k"), "the key is left");
 }
 
+/// One who has the lock, and another one of the same process who waits for it.
+async fn holder_and_waiter(
+    client: &LockClient,
+) -> (LockGuard, JoinHandle<Result<LockGuard, LockError>>) {
+    let first = client.lock("k").acquire().await.expect("free");
+    let second = tokio::spawn(client.lock("k").acquire());
+    assert!(until(LEASE, || client.stats().queued == 1).await.is_some(), "it queues");
+    (first, second)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_is_deleted_is_lost_for_whoever_has_it_by_then() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
-    let first = client.lock("k").acquire().await.expect("free");
-    let lock = client.lock("k");
-    let second = tokio::spawn(async move { lock.acquire().await });
-    assert!(until(LEASE, || client.stats().queued == 1).await.is_some(), "it queues");
+    let (first, second) = holder_and_waiter(&client).await;
     server.tell(&["DEL", "k"]);
     first.release().await.expect("as far as anybody knows");
     let second = second.await.expect("no panic").expect("passed on");
@@ -176,10 +183,7 @@ async fn a_lock_that_is_deleted_is_lost_for_whoever_has_it_by_then() {
 async fn a_lock_that_is_passed_on_lasts_no_longer_for_that() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
-    let first = client.lock("k").acquire().await.expect("free");
-    let lock = client.lock("k");
-    let second = tokio::spawn(async move { lock.acquire().await });
-    assert!(until(LEASE, || client.stats().queued == 1).await.is_some(), "it queues");
+    let (first, second) = holder_and_waiter(&client).await;
     server.freeze();
     sleep(LEASE / 4).await;
     let left = first.remaining();
