@@ -1,5 +1,6 @@
 //! The lock protocol as a model, checked exhaustively: it keeps its promises under its assumptions,
-//! and there is no protection and no assumption that it could do without.
+//! and there is no protection and no assumption that it could do without. Beside it a model of what
+//! goes on between processes that pass a lock on inside: [`turns`].
 //!
 //! Every test of something that was taken away is the control of one that holds: there the checker
 //! has to find the counterexample.
@@ -10,8 +11,11 @@ mod properties;
 mod protocol;
 mod resource;
 mod server;
+mod turns;
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::hash::Hash;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
@@ -19,10 +23,25 @@ use crate::assumptions::{Assumptions, Protections};
 use crate::properties::{EXCLUSION, NO_LEAK, NO_STALE_WRITE};
 use crate::protocol::{Protocol, State};
 use crate::server::LEASE;
+use crate::turns::{KEY, NOBODY_IDLES, TURNS, Turns};
+
+/// What the checker can explore.
+trait Checked:
+    Model<
+        State: Clone + Debug + Hash + PartialEq + Send + Sync,
+        Action: Clone + Debug + PartialEq + Send + Sync,
+    > + Send
+    + Sync
+    + 'static
+{
+}
+
+impl Checked for Protocol {}
+impl Checked for Turns {}
 
 /// Explores every state there is. There are to be more than `floor`, so that a model in which
 /// little can happen does not pass for one in which nothing goes wrong.
-fn holds(model: Protocol, floor: usize) {
+fn holds(model: impl Checked, floor: usize) {
     let checker = model.checker().spawn_bfs().join();
     let (states, depth) = (checker.unique_state_count(), checker.max_depth());
     println!("{states} states, {depth} steps deep");
@@ -33,7 +52,7 @@ fn holds(model: Protocol, floor: usize) {
 }
 
 /// Finds a short way to break a promise, and returns where it leads.
-fn breaks(model: Protocol, promise: &'static str) -> State {
+fn breaks<M: Checked>(model: M, promise: &'static str) -> M::State {
     let only = HasDiscoveries::AllOf(BTreeSet::from([promise]));
     let checker = model.checker().finish_when(only).spawn_bfs().join();
     let Some(path) = checker.discovery(promise) else {
@@ -229,4 +248,76 @@ fn fencing_tokens_go_back_where_the_data_and_the_time_are_lost_together() {
     let mut model = writes_in_bad_times(|_| {});
     model.assumed.no_jump_back = false;
     breaks(model, NO_STALE_WRITE);
+}
+
+/// Turn-taking without one of its rules.
+fn turns_without(drop: impl Fn(&mut Turns)) -> Turns {
+    let mut model = Turns::default();
+    drop(&mut model);
+    model
+}
+
+#[test]
+fn a_lock_that_is_handed_over_excludes_and_every_process_has_its_turn() {
+    holds(Turns::default(), 10_000);
+}
+
+#[test]
+fn a_lock_that_is_handed_over_excludes_where_both_do_it() {
+    holds(Turns { tasks: &[2, 2], is_counted: false, ..Turns::default() }, 100_000);
+}
+
+#[test]
+fn a_lock_that_is_handed_over_excludes_among_three() {
+    holds(Turns { tasks: &[2, 1, 1], is_counted: false, ..Turns::default() }, 150_000);
+}
+
+#[test]
+fn among_three_one_may_lose_every_race_for_the_key() {
+    breaks(Turns { tasks: &[1, 1, 1], ..Turns::default() }, TURNS);
+}
+
+#[test]
+fn a_guard_of_before_that_acts_lets_another_in_beside_the_holder() {
+    breaks(turns_without(|model| model.holds_are_numbered = false), turns::EXCLUSION);
+}
+
+#[test]
+fn a_lease_that_was_lost_on_its_way_and_is_taken_has_no_key() {
+    breaks(turns_without(|model| model.loss_is_seen = false), KEY);
+}
+
+#[test]
+fn a_lock_on_its_way_to_one_who_gives_up_is_lost_to_all() {
+    breaks(turns_without(|model| model.is_passed_on = false), NOBODY_IDLES);
+}
+
+#[test]
+fn a_turn_that_does_not_end_starves_the_others() {
+    breaks(turns_without(|model| model.ends = false), TURNS);
+}
+
+#[test]
+fn who_does_not_ask_for_others_starves_them() {
+    breaks(turns_without(|model| model.asks = false), TURNS);
+}
+
+#[test]
+fn who_does_not_step_back_takes_the_key_again_and_again() {
+    breaks(turns_without(|model| model.steps_back = false), TURNS);
+}
+
+#[test]
+fn who_frees_the_key_for_another_lease_has_to_step_back_as_well() {
+    breaks(turns_without(|model| model.steps_back_anew = false), TURNS);
+}
+
+#[test]
+fn who_subscribes_and_does_not_look_again_misses_a_release() {
+    breaks(turns_without(|model| model.looks_again = false), NOBODY_IDLES);
+}
+
+#[test]
+fn a_process_that_is_woken_and_comes_late_may_wait_for_longer() {
+    breaks(turns_without(|model| model.woken_come_in_time = false), TURNS);
 }
