@@ -903,6 +903,21 @@ mod tests {
     }
 
     #[test]
+    fn what_the_watchdog_has_sent_before_does_nothing_to_a_lease_that_was_renewed_to_another() {
+        let sent = BootInstant::now();
+        let (_gates, hold) = lease(sent, true);
+        let mut pass = hand_over(&hold);
+        let fixed = Terms { term: TERM * 2, renewed: false, ..terms() };
+        assert!(hold.about_to_renew_for(&fixed, sent).is_some());
+        let later = BootInstant::now();
+        assert_eq!(hold.about_to_renew(later), Some(TERM));
+        let next = hold.lease().renewed_for(&fixed, sent, &mut pass).expect("in time");
+        next.extended(later, None);
+        assert_eq!(next.deadline(), deadline(sent, TERM * 2));
+        assert_eq!(next.about_to_renew(BootInstant::now()), None, "nor does it begin again");
+    }
+
+    #[test]
     fn a_maximum_is_of_one_hold_and_not_of_the_lease() {
         let bounded = Terms { max_hold: Some(TERM / 4), ..terms() };
         let sent = BootInstant::now();

@@ -386,6 +386,36 @@ mod loss_against_handover {
         explore(|| race(take));
     }
 
+    /// A shutdown is over when nothing is open any more.
+    async fn race_with_the_count() {
+        let house = House::new();
+        let first = house.process.hold(request()).await;
+        let waiter = spawn(take(Arc::clone(house.engine()), request()));
+        house.queued(1).await;
+        let lease = Arc::clone(first.lease());
+        house.engine().release_in_background(&first);
+        waiter.abort();
+        let loser = {
+            let engine = Arc::clone(house.engine());
+            spawn(async move { engine.keeper.lose(&lease, LostReason::RenewalFailed) })
+        };
+        if let Ok(Some(hold)) = waiter.await {
+            house.engine().release_in_background(&hold);
+        }
+        let clock = spawn(time::pass());
+        while house.engine().open() > 0 {
+            yield_now().await;
+        }
+        house.process.net.assert_free();
+        clock.abort();
+        loser.await.expect("not aborted");
+    }
+
+    #[test]
+    fn a_lock_that_is_lost_on_its_way_counts_until_it_is_released() {
+        explore(race_with_the_count);
+    }
+
     /// Looks whether the lease is good, and then takes it for its own.
     async fn look_and_take(engine: Arc<Engine>, request: Request) -> Option<Hold> {
         let lease = engine.keeper.held().pop();
