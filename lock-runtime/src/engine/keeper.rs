@@ -295,24 +295,20 @@ async fn renew(shared: Arc<Shared>, mut leases: Vec<Arc<Lease>>) {
 
 impl Shared {
     fn lose(&self, lease: &Arc<Lease>, reason: LostReason) {
-        self.end(lease, || lease.lose(reason).then_some(reason));
+        if lease.lose(reason, || self.releaser.begin()) {
+            self.clean_up(lease, reason);
+            self.releaser.done();
+        }
     }
 
     /// The deadline of a lease that is watched no more was found passed.
     fn expire(&self, lease: &Arc<Lease>) {
-        self.end(lease, || lease.expire());
-        if lease.is_valid(BootInstant::now()) && self.watchdog.watch(lease) {
+        if let Some(reason) = lease.expire(|| self.releaser.begin()) {
+            self.clean_up(lease, reason);
+            self.releaser.done();
+        } else if self.watchdog.watch_again(lease) {
             self.wake.notify_one();
         }
-    }
-
-    fn end(&self, lease: &Arc<Lease>, lose: impl FnOnce() -> Option<LostReason>) {
-        // Counted before: if it is on its way to somebody, its pass may be given back at once.
-        self.releaser.begin();
-        if let Some(reason) = lose() {
-            self.clean_up(lease, reason);
-        }
-        self.releaser.done();
     }
 
     fn clean_up(&self, lease: &Arc<Lease>, reason: LostReason) {

@@ -567,18 +567,23 @@ impl Lease {
     /// The hold is over against its holders' will. False if it had ended before.
     ///
     /// The pass stays here until [`give_back_pass`](Self::give_back_pass).
-    pub(crate) fn lose(&self, reason: LostReason) -> bool {
-        self.lose_for(|_| Some(reason)).is_some()
+    /// Does `first` before, because from then on the pass of one that is on its way may be given back.
+    pub(crate) fn lose(&self, reason: LostReason, first: impl FnOnce()) -> bool {
+        self.lose_for(|_| Some(reason), first).is_some()
     }
 
     /// The same because its deadline has passed. `None` also if that is not so any more: it may have
     /// gone to a holder who has more time.
-    pub(crate) fn expire(&self) -> Option<LostReason> {
+    pub(crate) fn expire(&self, first: impl FnOnce()) -> Option<LostReason> {
         let now = BootInstant::now();
-        self.lose_for(|state| (!self.is_valid(now)).then(|| state.overdue(now)))
+        self.lose_for(|state| (!self.is_valid(now)).then(|| state.overdue(now)), first)
     }
 
-    fn lose_for(&self, why: impl FnOnce(&State) -> Option<LostReason>) -> Option<LostReason> {
+    fn lose_for(
+        &self,
+        why: impl FnOnce(&State) -> Option<LostReason>,
+        first: impl FnOnce(),
+    ) -> Option<LostReason> {
         let mut state = self.state();
         if !state.is_open() {
             return None;
@@ -588,6 +593,7 @@ impl Lease {
         if state.phase == Phase::HandedOver && reason == LostReason::ShutDown {
             return None;
         }
+        first();
         let held_for = BootInstant::now().since(state.granted);
         state.phase = Phase::Lost { reason, held_for };
         self.valid_until.store(BootInstant::PAST.as_nanos(), Ordering::Release);
@@ -706,7 +712,7 @@ mod tests {
 
         let (_gates, lost) = lease(BootInstant::now(), true);
         assert_eq!((lost.ended_by(), lost.loss()), (None, None));
-        lost.lose(LostReason::Gone);
+        lost.lose(LostReason::Gone, || {});
         for told in [lost.ended_by(), lost.loss(), lost.was_lost(), lost.leave(None).0] {
             match told {
                 Some(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Gone),
@@ -756,8 +762,8 @@ mod tests {
     fn a_loss_is_told_once_and_releases_nothing() {
         let (gates, lease) = lease(BootInstant::now(), true);
         assert!(lease.loss().is_none());
-        assert!(lease.lose(LostReason::Taken));
-        assert!(!lease.lose(LostReason::Gone));
+        assert!(lease.lose(LostReason::Taken, || {}));
+        assert!(!lease.lose(LostReason::Gone, || {}));
         assert!(matches!(lease.loss(), Some(LockError::Lost { reason: LostReason::Taken, .. })));
         lease.give_back_pass();
         assert_eq!(gates.keys(), 0, "others of this process may try");
@@ -782,7 +788,7 @@ mod tests {
     fn a_hold_that_a_shutdown_took_stays_taken_until_its_holders_are_done() {
         let (gates, lease) = lease(BootInstant::now(), true);
         assert!(lease.join());
-        assert!(lease.lose(LostReason::ShutDown));
+        assert!(lease.lose(LostReason::ShutDown, || {}));
         assert!(!lease.is_valid(BootInstant::now()));
         assert!(matches!(leave(&lease), Leave::Nothing));
         assert_eq!(gates.keys(), 1);
@@ -837,7 +843,7 @@ mod tests {
         assert!(matches!(stale.leave(None), (None, Leave::Nothing)));
         assert!(matches!(stale.leave(Some(&Limits::default())), (None, Leave::Nothing)));
         assert!(second.is_valid(BootInstant::now()) && second.join());
-        second.lose(LostReason::Gone);
+        second.lose(LostReason::Gone, || {});
         assert_eq!(stale.was_lost(), None, "what is lost is another one");
         assert!(second.was_lost().is_some());
         drop(gates);
@@ -866,7 +872,7 @@ mod tests {
         assert!(hand_over(&kept).is_none(), "its key is to stay taken");
 
         let (_gates, lost) = lease(BootInstant::now(), true);
-        lost.lose(LostReason::Taken);
+        lost.lose(LostReason::Taken, || {});
         assert!(hand_over(&lost).is_none());
 
         let (_gates, shared) = lease(BootInstant::now(), true);
@@ -946,8 +952,8 @@ mod tests {
     fn a_lease_that_is_lost_on_its_way_is_taken_by_nobody() {
         let (_gates, hold) = lease(BootInstant::now(), true);
         let mut pass = hand_over(&hold);
-        assert!(!hold.lose(LostReason::ShutDown), "who receives it sees to that");
-        assert!(hold.lose(LostReason::Gone));
+        assert!(!hold.lose(LostReason::ShutDown, || {}), "who receives it sees to that");
+        assert!(hold.lose(LostReason::Gone, || {}));
         assert!(hold.lease().take_over(&terms(), &mut pass).is_none());
         assert!(hold.about_to_renew_for(&terms(), BootInstant::now()).is_none());
         assert!(!hold.close());
@@ -958,7 +964,7 @@ mod tests {
         let (_gates, lease) = lease(BootInstant::now(), true);
         let (reason, ()) = tokio::join!(lease.lost(), async {
             tokio::task::yield_now().await;
-            lease.lose(LostReason::Gone);
+            lease.lose(LostReason::Gone, || {});
         });
         assert_eq!(reason, LostReason::Gone);
         assert_eq!(lease.lost().await, LostReason::Gone, "and whoever asks later");

@@ -77,7 +77,7 @@ impl Default for Slots {
 }
 
 impl Releaser {
-    /// There may be something to release; to be reported by [`done`](Self::done).
+    /// There will be something to release; to be reported by [`done`](Self::done).
     pub(crate) fn begin(&self) {
         self.open.fetch_add(1, Ordering::Relaxed);
     }

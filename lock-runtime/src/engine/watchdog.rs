@@ -76,6 +76,19 @@ impl Watchdog {
         schedule.armed.is_none_or(|armed| at < armed)
     }
 
+    /// Takes up a lease again whose deadline was found passed, if it is valid all the same. Returns
+    /// whether the keeper has to be woken.
+    pub(crate) fn watch_again(&self, lease: &Arc<Lease>) -> bool {
+        let (mut schedule, now) = (self.schedule(), BootInstant::now());
+        // Looked at in here, so that one which ends from now on is forgotten after this.
+        if !lease.is_valid(now) {
+            return false;
+        }
+        schedule.remove(lease);
+        let at = schedule.plan(lease, now);
+        schedule.armed.is_none_or(|armed| at < armed)
+    }
+
     /// A lease was released or lost.
     pub(crate) fn forget(&self, lease: &Arc<Lease>) {
         self.schedule().remove(lease);
@@ -293,7 +306,7 @@ mod tests {
         let (watchdog, lease) = (Watchdog::default(), lease("k", true));
         watchdog.watch(&lease);
         watchdog.due(BootInstant::now().after(TERM / 3));
-        lease.lose(LostReason::Gone);
+        lease.lose(LostReason::Gone, || {});
         watchdog.forget(&lease);
         assert!(!watchdog.replan(&lease), "its renewal was answered after its release");
         assert_eq!(watchdog.len(), 0);
