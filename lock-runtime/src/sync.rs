@@ -12,6 +12,7 @@ pub(crate) use {
     tokio::{
         spawn as spawn_task,
         sync::{Notify, oneshot},
+        task::yield_now,
         time,
     },
 };
@@ -19,5 +20,6 @@ pub(crate) use {
 #[cfg(all(test, lock_shuttle))]
 pub(crate) use {
     model::{Notify, oneshot, spawn_task, time},
+    shuttle::future::yield_now,
     shuttle::sync::{Mutex, MutexGuard, atomic},
 };

@@ -189,6 +189,11 @@ impl Hold {
         &self.lease
     }
 
+    /// Whether the lease had another hold before this one.
+    pub(crate) fn was_passed_on(&self) -> bool {
+        self.number > 0
+    }
+
     /// Another holder shares the hold; false if it has ended.
     pub(crate) fn join(&self) -> bool {
         let mut state = self.state();

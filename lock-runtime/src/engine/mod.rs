@@ -39,7 +39,7 @@ use crate::protection::Protection;
 use crate::stats::ClientStats;
 use crate::store::{Lane, LockStore, Released, Renewal, Renewed, StoreError};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Notify, time};
+use crate::sync::{Notify, time, yield_now};
 use crate::wait::Wait;
 
 /// How long [`Engine::shut_down`] waits for the last releases.
@@ -172,35 +172,35 @@ impl Engine {
                     }),
                 };
             }
+            End::Linger(inherited) => return Eventually::pending(self.linger(inherited, hold)),
             End::Free(pass) => pass,
         };
         let started = BootInstant::now();
-        let outcome = move |answer| match answer {
-            Ok(Released::Freed { .. }) => lost.map_or(Ok(()), Err),
-            Ok(Released::Gone) => {
-                Err(lost.unwrap_or_else(|| hold.lost_to(LostReason::Gone).into()))
-            }
-            Ok(Released::Taken) => {
-                Err(lost.unwrap_or_else(|| hold.lost_to(LostReason::Taken).into()))
-            }
-            Err(StoreError::Denied(cause)) => Err(LockError::Denied { cause }.into()),
-            Err(error) => Err(Box::new(LockError::Unavailable {
-                key: Some(hold.key().to_owned()),
-                waited: BootInstant::now().since(started),
-                cause: format!("{error}; the release goes on in the background"),
-            })),
-        };
         let (mut unfinished, answer) = self.begin_to_free(hold.lease(), pass, Lane::Caller);
         match answer {
             Eventually::Ready(Some(answer)) => {
                 unfinished.answered(&answer);
-                Eventually::ready(outcome(answer))
+                Eventually::ready(outcome(hold, lost, started, answer))
             }
             answer => Eventually::pending(async move {
                 let answer = answer.await;
                 unfinished.answered(&answer);
-                outcome(answer)
+                outcome(hold, lost, started, answer)
             }),
+        }
+    }
+
+    /// Nobody waits for a lock that was passed on before: those who have had it may be about to ask for
+    /// it again, on another thread.
+    async fn linger(&self, inherited: Inherited, hold: &Hold) -> Result<(), Box<LockError>> {
+        yield_now().await;
+        let started = BootInstant::now();
+        match inherited.pass_on() {
+            Some(pass) if hold.close() => {
+                let (answer, _) = self.free(hold.lease(), Some(pass)).await;
+                outcome(hold, None, started, answer)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -216,7 +216,8 @@ impl Engine {
                     asking.answered(others);
                 }
             }
-            End::PassedOn(None) | End::Shared => {}
+            // Dropped, it is freed.
+            End::Linger(_) | End::PassedOn(None) | End::Shared => {}
         }
     }
 
@@ -267,7 +268,8 @@ impl Engine {
     /// annotated function.
     fn end(self: &Arc<Self>, hold: &Hold) -> (Option<Box<LockError>>, End) {
         // From here on no renewal is sent, and the key will be freed or handed over whatever happens.
-        let limits = Some(&self.config.turn).filter(|_| self.gates.queued() > 0);
+        let waited_for = self.gates.queued() > 0 || hold.was_passed_on();
+        let limits = Some(&self.config.turn).filter(|_| waited_for);
         let (lost, what) = hold.leave(limits);
         let end = match what {
             Leave::Nothing => End::Shared,
@@ -280,6 +282,9 @@ impl Engine {
                 }
                 match Inherited::new(self, lease, pass).pass_on() {
                     None => End::PassedOn(asking),
+                    Some(pass) if hold.was_passed_on() => {
+                        End::Linger(Inherited::new(self, lease, pass))
+                    }
                     // Those who wait do so for other keys.
                     Some(pass) if lease.close() => End::Free(Some(pass)),
                     Some(_) => End::Shared,
@@ -375,8 +380,30 @@ enum End {
     Shared,
     /// Nothing, or to find out whether other processes wait.
     PassedOn(Option<Asking>),
+    /// To see whether somebody comes for the lock, and else to free the key.
+    Linger(Inherited),
     /// To free the key.
     Free(Option<Pass>),
+}
+
+/// What the holder is told of a release that was begun at `started`; `lost` is what had ended the hold.
+fn outcome(
+    hold: &Hold,
+    lost: Option<Box<LockError>>,
+    started: BootInstant,
+    answer: Result<Released, StoreError>,
+) -> Result<(), Box<LockError>> {
+    match answer {
+        Ok(Released::Freed { .. }) => lost.map_or(Ok(()), Err),
+        Ok(Released::Gone) => Err(lost.unwrap_or_else(|| hold.lost_to(LostReason::Gone).into())),
+        Ok(Released::Taken) => Err(lost.unwrap_or_else(|| hold.lost_to(LostReason::Taken).into())),
+        Err(StoreError::Denied(cause)) => Err(LockError::Denied { cause }.into()),
+        Err(error) => Err(Box::new(LockError::Unavailable {
+            key: Some(hold.key().to_owned()),
+            waited: BootInstant::now().since(started),
+            cause: format!("{error}; the release goes on in the background"),
+        })),
+    }
 }
 
 /// Somebody is to find out whether other processes wait for a key; another will have to if this is

@@ -779,6 +779,31 @@ mod handover {
         assert_nothing_left(&far).await;
     }
 
+    /// Those who share a lock ask for it again and again, with nobody in the queue in between.
+    #[tokio::test]
+    async fn a_lock_that_was_passed_on_is_kept_for_a_moment_for_who_comes_next() {
+        let (store, engine) = engine();
+        let first = acquire(&engine, request(None)).await.expect("free");
+        let mut second = queue(&engine, request(None));
+        engine.release(&first).await.expect("passed on");
+        let second = at_once(&mut second);
+        // The first release that the store hears of fails.
+        store.next_releases([Fault::Refuse]);
+        let mut releasing = engine.release(&second);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut releasing).poll(&mut cx).is_pending());
+        let mut third = queue(&engine, request(None));
+        releasing.await.expect("passed on");
+        let third = at_once(&mut third);
+        assert_eq!(third.token(), first.token());
+        // Dropped while it is kept, it is freed all the same.
+        let mut releasing = engine.release(&third);
+        assert!(Pin::new(&mut releasing).poll(&mut cx).is_pending());
+        drop(releasing);
+        assert_nothing_left(&engine).await;
+        assert!(is_free(&store).await);
+    }
+
     #[tokio::test]
     async fn a_step_back_for_nobody_is_short() {
         let (store, engine) = engine();

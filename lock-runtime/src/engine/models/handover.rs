@@ -700,7 +700,7 @@ mod question_against_handover {
                 match near.engine().end(&hold).1 {
                     End::Free(pass) => near.engine().free_in_background(hold.lease(), pass),
                     End::PassedOn(asking) => std::mem::forget(asking),
-                    End::Shared => {}
+                    End::Linger(_) | End::Shared => {}
                 }
                 Eventually::ready(())
             })
