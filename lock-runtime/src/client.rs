@@ -288,8 +288,9 @@ impl LockClientBuilder {
     /// for so many holds, or for so long, whichever is over first. 32 holds and 50 ms by default.
     ///
     /// A lock that is passed on costs the store nothing. At the end of a turn the others have theirs,
-    /// each before this process has the next; a process that learns that nobody else waits goes on.
-    /// Zero of either has each holder free the key, and the next one acquire it anew.
+    /// each before this process has the next; a process that learns that nobody else waits goes on, for a
+    /// second at the most. Who waits is known of those that can hear of releases, and not of those that
+    /// only try now and then. Zero of either has each holder free the key, and the next one acquire it anew.
     ///
     /// # Examples
     ///

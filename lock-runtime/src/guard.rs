@@ -149,7 +149,9 @@ impl LockGuard {
 
     /// Releases the lock and waits until the store has confirmed it. One round trip; none for a
     /// guard that shares its hold with others: the last of them frees the lock, also if that is a
-    /// guard which has left the body.
+    /// guard which has left the body. If other tasks of this client wait for the key, the first of them gets
+    /// the lock instead, mostly without the store; that the store has lost the lock by then is told to the one
+    /// who has it at the next renewal.
     ///
     /// Cancel safe: dropped half-way, the release goes on in the background.
     ///

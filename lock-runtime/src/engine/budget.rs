@@ -39,6 +39,11 @@ impl Budget {
         self.end.is_some_and(|end| Instant::now() >= end)
     }
 
+    /// How much of it is left; `None`: it never ends.
+    pub(super) fn left(&self) -> Option<Duration> {
+        self.end.map(|end| end.saturating_duration_since(Instant::now()))
+    }
+
     /// Whether it will be over after a pause.
     pub(super) fn ends_within(&self, pause: Duration) -> bool {
         self.end.is_some_and(|end| Instant::now() + pause >= end)

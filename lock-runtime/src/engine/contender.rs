@@ -77,13 +77,10 @@ pub(crate) fn acquire<T: Send + Unpin + 'static>(
         return failed(error);
     }
     let budget = Budget::new(request.wait);
-    match engine.gates().enter(&request.key) {
+    match engine.gates().enter(&request.key, budget.is_once()) {
         Entry::Open(pass) => try_for(engine, runtime, request, budget, Some(pass), None, make),
         Entry::Closed => failed(LockError::ShutDown),
-        Entry::Queued(_) if budget.is_once() => {
-            let news = engine.gates().news(&request.key);
-            failed(spent(&budget, &engine, &request.key, news))
-        }
+        Entry::Taken(news) => failed(spent(&budget, &engine, &request.key, news)),
         // Thousands may be here, so what comes after the queue is boxed apart from it.
         Entry::Queued(mut ticket) => Eventually::pending(async move {
             let turn = budget.limit(&mut ticket).await;
@@ -118,20 +115,22 @@ fn accept<T: Send + Unpin + 'static>(
     inherited: Inherited,
     make: fn(Arc<Engine>, Hold) -> T,
 ) -> Eventually<'static, Result<T, Box<LockError>>> {
+    if let Err(refused) = engine.admit(&request.key) {
+        return Eventually::ready(Err(refused.into()));
+    }
     let inherited = match inherited.take(request.format, &request.terms) {
         Ok(hold) => return Eventually::ready(admitted(engine, hold, make)),
         Err(inherited) => inherited,
     };
     Eventually::pending(async move {
+        let asking = News::Asking(BootInstant::now());
         match budget.limit(inherited.renew(request.format, &request.terms)).await {
             Some(Accepted::Held(hold)) => admitted(engine, hold, make),
             Some(Accepted::Freed(pass)) => {
                 try_for(engine, runtime, request, budget, pass, None, make).await
             }
-            None => {
-                let news = engine.gates().news(&request.key);
-                Err(spent(&budget, &engine, &request.key, news).into())
-            }
+            // Not what is known since: the lock has gone on to others, or is being freed.
+            None => Err(spent(&budget, &engine, &request.key, asking).into()),
         }
     })
 }
@@ -359,8 +358,12 @@ impl Contender {
         if !Protection::StepBack.is_on() {
             return None;
         }
+        if budget.is_once() {
+            return None;
+        }
         let step = self.engine.gates().owed(&self.request.key)?;
-        (!budget.is_once() && !budget.ends_within(step.pause * 4)).then_some(step)
+        let pause = budget.left().map_or(step.pause, |left| step.pause.min(left / 4));
+        Some(StepBack { pause, ..step })
     }
 
     /// One request to a store that needs no time for it.

@@ -59,25 +59,28 @@ impl Gate {
 /// Those who wait for a pass, the one who has waited longest first.
 #[derive(Debug, Default)]
 struct Queue {
-    /// By ticket number, so that one who gives up is found at once; empty places are theirs.
-    places: VecDeque<Option<oneshot::Sender<Turn>>>,
-    /// The ticket number of the first place.
-    first: u64,
+    /// By ticket number; those who gave up are left as empty places until there are many.
+    places: VecDeque<(u64, Option<oneshot::Sender<Turn>>)>,
+    next_ticket: u64,
     /// How many places are not empty.
     waiting: usize,
 }
 
+/// How many empty places a queue may have, besides as many as there are others.
+const EMPTY_PLACES: usize = 64;
+
 impl Queue {
     fn push(&mut self, waiter: oneshot::Sender<Turn>) -> u64 {
-        self.places.push_back(Some(waiter));
+        let number = self.next_ticket;
+        self.next_ticket += 1;
+        self.places.push_back((number, Some(waiter)));
         self.waiting += 1;
-        self.first + self.places.len() as u64 - 1
+        number
     }
 
     fn pop(&mut self) -> Option<oneshot::Sender<Turn>> {
         loop {
-            let place = self.places.pop_front()?;
-            self.first += 1;
+            let (_, place) = self.places.pop_front()?;
             if place.is_some() {
                 self.waiting -= 1;
                 return place;
@@ -87,12 +90,11 @@ impl Queue {
 
     /// False if it had its turn before.
     fn give_up(&mut self, number: u64) -> bool {
-        let place = number.checked_sub(self.first).and_then(|n| usize::try_from(n).ok());
-        let gone = place.and_then(|n| self.places.get_mut(n)).and_then(Option::take).is_some();
+        let place = self.places.binary_search_by_key(&number, |(number, _)| *number);
+        let gone = place.is_ok_and(|place| self.places[place].1.take().is_some());
         self.waiting -= usize::from(gone);
-        if self.waiting == 0 {
-            self.first += self.places.len() as u64;
-            self.places.clear();
+        if self.places.len() > 2 * self.waiting + EMPTY_PLACES {
+            self.places.retain(|(_, place)| place.is_some());
         }
         gone
     }
@@ -127,12 +129,14 @@ pub(crate) enum News {
 pub(crate) enum Entry {
     Open(Pass),
     Queued(Ticket),
+    /// For one who will not queue.
+    Taken(News),
     Closed,
 }
 
 impl Gates {
-    /// Takes the pass of `key`, or a place in its queue.
-    pub(crate) fn enter(self: &Arc<Self>, key: &Arc<str>) -> Entry {
+    /// Takes the pass of `key`, or unless it is only for `once` a place in its queue.
+    pub(crate) fn enter(self: &Arc<Self>, key: &Arc<str>, once: bool) -> Entry {
         let mut state = self.state();
         if state.closed {
             return Entry::Closed;
@@ -141,6 +145,9 @@ impl Gates {
             state.gates.insert(Arc::clone(key), Gate::new());
             return Entry::Open(Pass::new(self, key));
         };
+        if once {
+            return Entry::Taken(gate.news.clone());
+        }
         let (sender, turn) = oneshot::channel();
         let number = gate.queue.push(sender);
         self.queued.fetch_add(1, Ordering::Relaxed);
@@ -326,14 +333,14 @@ mod tests {
     }
 
     fn open(gates: &Arc<Gates>) -> Pass {
-        match gates.enter(&key()) {
+        match gates.enter(&key(), false) {
             Entry::Open(pass) => pass,
             other => panic!("{other:?}"),
         }
     }
 
     fn queue(gates: &Arc<Gates>) -> Ticket {
-        match gates.enter(&key()) {
+        match gates.enter(&key(), false) {
             Entry::Queued(ticket) => ticket,
             other => panic!("{other:?}"),
         }
@@ -390,13 +397,41 @@ mod tests {
     }
 
     #[test]
+    fn those_who_give_up_behind_a_patient_one_leave_no_place() {
+        let gates = Arc::new(Gates::default());
+        let pass = open(&gates);
+        let mut patient = queue(&gates);
+        let mut others: VecDeque<Ticket> = (0..10).map(|_| queue(&gates)).collect();
+        for _ in 0..10_000 {
+            others.push_back(queue(&gates));
+            others.pop_front();
+        }
+        assert_eq!(gates.queued(), 11);
+        let places = gates.state().gates[&key()].queue.places.len();
+        assert!(places <= 2 * 11 + EMPTY_PLACES + 1, "{places}");
+        drop(pass);
+        assert!(has_turn(&mut patient).is_some(), "who has waited longest is first");
+    }
+
+    #[test]
+    fn who_will_not_queue_hears_what_is_known() {
+        let gates = Arc::new(Gates::default());
+        let pass = open(&gates);
+        pass.tell(&News::Here);
+        assert!(matches!(gates.enter(&key(), true), Entry::Taken(News::Here)));
+        assert_eq!(gates.queued(), 0);
+        drop(pass);
+        assert!(matches!(gates.enter(&key(), true), Entry::Open(_)));
+    }
+
+    #[test]
     fn closing_sends_everybody_home() {
         let gates = Arc::new(Gates::default());
         let _pass = open(&gates);
         let mut ticket = queue(&gates);
         gates.close();
         assert!(matches!(poll(&mut ticket), Poll::Ready(None)));
-        assert!(matches!(gates.enter(&key()), Entry::Closed));
+        assert!(matches!(gates.enter(&key(), false), Entry::Closed));
     }
 
     #[test]
@@ -416,6 +451,6 @@ mod tests {
     fn keys_do_not_wait_for_each_other() {
         let gates = Arc::new(Gates::default());
         let _pass = open(&gates);
-        assert!(matches!(gates.enter(&Arc::from("other")), Entry::Open(_)));
+        assert!(matches!(gates.enter(&Arc::from("other"), false), Entry::Open(_)));
     }
 }

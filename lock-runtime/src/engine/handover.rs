@@ -16,7 +16,7 @@
 use std::sync::Arc;
 
 use super::Engine;
-use super::gate::{Pass, Turn};
+use super::gate::{News, Pass, Turn};
 use super::lease::{Hold, Lease, Terms};
 use crate::clock::BootInstant;
 use crate::format::WireFormat;
@@ -29,6 +29,8 @@ pub(crate) struct Inherited {
     lease: Arc<Lease>,
     /// `None` once somebody else answers for the lease.
     pass: Option<Pass>,
+    /// The store has been asked to renew it for one who has not got it.
+    asked: bool,
 }
 
 impl std::fmt::Debug for Inherited {
@@ -48,7 +50,8 @@ pub(crate) enum Accepted {
 
 impl Inherited {
     pub(crate) fn new(engine: &Arc<Engine>, lease: &Arc<Lease>, pass: Pass) -> Self {
-        Self { engine: Arc::clone(engine), lease: Arc::clone(lease), pass: Some(pass) }
+        let (engine, lease) = (Arc::clone(engine), Arc::clone(lease));
+        Self { engine, lease, pass: Some(pass), asked: false }
     }
 
     /// Gives it to the next in the queue; gives the pass back if nobody is there.
@@ -67,6 +70,9 @@ impl Inherited {
     pub(crate) fn take(mut self, format: WireFormat, terms: &Terms) -> Result<Hold, Self> {
         if self.lease.format() != format {
             return Err(self);
+        }
+        if let Some(pass) = self.pass.as_ref().filter(|_| self.asked) {
+            pass.tell(&News::Here);
         }
         let Some((hold, replan)) = self.lease.take_over(terms, &mut self.pass) else {
             return Err(self);
@@ -101,10 +107,19 @@ impl Inherited {
     async fn renew_for(&mut self, terms: &Terms) -> Option<Hold> {
         let sent = BootInstant::now();
         let asked = self.lease.about_to_renew_for(terms, sent)?;
+        self.asked = true;
+        if let Some(pass) = &self.pass {
+            pass.tell(&News::Asking(sent));
+        }
         let renewal = [Renewal { key: self.lease.key(), token: self.lease.token(), lease: asked }];
         let answer = self.engine.store().renew(&renewal).await.into_iter().next();
         match answer {
-            Some(Ok(Renewed::Extended)) => self.lease.renewed_for(terms, sent, &mut self.pass),
+            Some(Ok(Renewed::Extended)) => {
+                if let Some(pass) = &self.pass {
+                    pass.tell(&News::Here);
+                }
+                self.lease.renewed_for(terms, sent, &mut self.pass)
+            }
             _ => None,
         }
     }
@@ -116,7 +131,9 @@ impl Drop for Inherited {
         if !Protection::PassOn.is_on() {
             return;
         }
-        let Some(pass) = Self::new(&self.engine, &self.lease, pass).pass_on() else { return };
+        let mut passed_on = Self::new(&self.engine, &self.lease, pass);
+        passed_on.asked = self.asked;
+        let Some(pass) = passed_on.pass_on() else { return };
         if self.lease.close() {
             self.engine.free_in_background(&self.lease, Some(pass));
         }

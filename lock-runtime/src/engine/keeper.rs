@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::lease::Lease;
+use super::lease::{Lease, Loss};
 use super::releaser::{Release, Releaser};
 use super::watchdog::{Watchdog, retry_pause};
 use crate::clock::BootInstant;
@@ -295,27 +295,31 @@ async fn renew(shared: Arc<Shared>, mut leases: Vec<Arc<Lease>>) {
 
 impl Shared {
     fn lose(&self, lease: &Arc<Lease>, reason: LostReason) {
-        if lease.lose(reason, || self.releaser.begin()) {
-            self.clean_up(lease, reason);
+        if let Some(loss) = lease.lose(reason, || self.releaser.begin()) {
+            self.clean_up(lease, loss);
             self.releaser.done();
         }
     }
 
     /// The deadline of a lease that is watched no more was found passed.
     fn expire(&self, lease: &Arc<Lease>) {
-        if let Some(reason) = lease.expire(|| self.releaser.begin()) {
-            self.clean_up(lease, reason);
+        if let Some(loss) = lease.expire(|| self.releaser.begin()) {
+            self.clean_up(lease, loss);
             self.releaser.done();
         } else if self.watchdog.watch_again(lease) {
             self.wake.notify_one();
         }
     }
 
-    fn clean_up(&self, lease: &Arc<Lease>, reason: LostReason) {
-        tracing::warn!(key = lease.key(), %reason, "lock lost");
+    fn clean_up(&self, lease: &Arc<Lease>, Loss { reason, held }: Loss) {
+        if held {
+            tracing::warn!(key = lease.key(), %reason, "lock lost");
+        } else {
+            tracing::debug!(key = lease.key(), %reason, "lock lost on its way to the next holder");
+        }
         // Its holders are being told; the last of them has it released. Until then nobody else gets
         // it, for its lease is still good.
-        if reason == LostReason::ShutDown {
+        if held && reason == LostReason::ShutDown {
             return;
         }
         self.watchdog.forget(lease);

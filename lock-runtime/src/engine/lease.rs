@@ -69,6 +69,8 @@ struct State {
     holders: usize,
     /// When this hold began.
     granted: BootInstant,
+    /// When the one before it ended.
+    handed_over: BootInstant,
     /// When this hold is given up although it could be renewed.
     max_until: Option<BootInstant>,
     /// The fencing token of this hold, once somebody has asked for it.
@@ -145,6 +147,14 @@ pub(crate) enum Leave {
     HandOver { pass: Pass, ask: bool, replan: bool },
 }
 
+/// How a lease has ended against the will of those who had it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Loss {
+    pub(crate) reason: LostReason,
+    /// By somebody, and not on its way to somebody.
+    pub(crate) held: bool,
+}
+
 impl Hold {
     /// A new lease that was granted by a request sent at `sent`, in its first hold.
     pub(crate) fn new(
@@ -161,6 +171,7 @@ impl Hold {
             hold: 0,
             holders: 1,
             granted: sent,
+            handed_over: BootInstant::PAST,
             max_until: terms.max_hold.map(|max_hold| sent.after(max_hold)),
             fence: None,
             term: terms.term,
@@ -249,6 +260,7 @@ impl Hold {
                     self.valid_until.store(until.as_nanos(), Ordering::Release);
                 }
                 state.phase = Phase::HandedOver;
+                state.handed_over = now;
                 state.hold += 1;
                 let ask = next == Next::HandOverAndAsk;
                 return (None, Leave::HandOver { pass, ask, replan: bounded });
@@ -297,6 +309,11 @@ impl State {
         let left = self.granted_until().since(now);
         let enough = if self.renewed { self.term / 2 } else { Duration::ZERO };
         self.kept_until <= now && left > enough
+    }
+
+    /// Whether whoever it was handed over to leaves it lying: then it is not renewed.
+    fn is_abandoned(&self, now: BootInstant) -> bool {
+        now.since(self.handed_over) >= self.term / 3
     }
 
     /// A new holder has it.
@@ -423,9 +440,11 @@ impl Lease {
             || !same
             || !terms.min_hold.is_zero()
             || !state.can_be_handed_over(now)
+            || state.gone_by.since(now) > terms.term
         {
             return None;
         }
+        let replan = state.is_abandoned(now) || terms.max_hold.is_some();
         state.begin(terms, now, pass.take());
         if !Protection::PassedOnAsItIs.is_on() {
             state.extended = now;
@@ -435,8 +454,7 @@ impl Lease {
             let until = state.granted_until().min(max_until);
             self.valid_until.store(until.as_nanos(), Ordering::Release);
         }
-        let hold = Hold { lease: Arc::clone(self), number: state.hold };
-        Some((hold, state.max_until.is_some()))
+        Some((Hold { lease: Arc::clone(self), number: state.hold }, replan))
     }
 
     /// A lease that was handed over is about to be renewed for one who asks for `terms`; returns for
@@ -515,9 +533,14 @@ impl Lease {
         Some(asked)
     }
 
-    /// The same for the watchdog. `None` also if it is fixed, perhaps since a moment ago.
+    /// The same for the watchdog. `None` also if it is fixed, perhaps since a moment ago, and if it was
+    /// handed over to one who does not take it.
     pub(crate) fn about_to_renew(&self, now: BootInstant) -> Option<Duration> {
-        self.is_renewed().then(|| self.about_to_extend(now, None, Duration::ZERO)).flatten()
+        let state = self.state();
+        let abandoned = state.phase == Phase::HandedOver && state.is_abandoned(now);
+        let is_to_be = state.renewed && !abandoned;
+        drop(state);
+        is_to_be.then(|| self.about_to_extend(now, None, Duration::ZERO)).flatten()
     }
 
     /// A request sent at `sent` has extended it, by its term or by a new one. Returns how many had
@@ -569,17 +592,17 @@ impl Lease {
         state.failures
     }
 
-    /// The hold is over against its holders' will. False if it had ended before.
+    /// The hold is over against its holders' will. `None` if it had ended before.
     ///
     /// The pass stays here until [`give_back_pass`](Self::give_back_pass).
     /// Does `first` before, because from then on the pass of one that is on its way may be given back.
-    pub(crate) fn lose(&self, reason: LostReason, first: impl FnOnce()) -> bool {
-        self.lose_for(|_| Some(reason), first).is_some()
+    pub(crate) fn lose(&self, reason: LostReason, first: impl FnOnce()) -> Option<Loss> {
+        self.lose_for(|_| Some(reason), first)
     }
 
     /// The same because its deadline has passed. `None` also if that is not so any more: it may have
     /// gone to a holder who has more time.
-    pub(crate) fn expire(&self, first: impl FnOnce()) -> Option<LostReason> {
+    pub(crate) fn expire(&self, first: impl FnOnce()) -> Option<Loss> {
         let now = BootInstant::now();
         self.lose_for(|state| (!self.is_valid(now)).then(|| state.overdue(now)), first)
     }
@@ -588,23 +611,20 @@ impl Lease {
         &self,
         why: impl FnOnce(&State) -> Option<LostReason>,
         first: impl FnOnce(),
-    ) -> Option<LostReason> {
+    ) -> Option<Loss> {
         let mut state = self.state();
         if !state.is_open() {
             return None;
         }
         let reason = why(&state)?;
-        // One that is on its way to a holder is refused by whoever receives it after a shutdown.
-        if state.phase == Phase::HandedOver && reason == LostReason::ShutDown {
-            return None;
-        }
+        let held = state.phase == Phase::Held;
         first();
         let held_for = BootInstant::now().since(state.granted);
         state.phase = Phase::Lost { reason, held_for };
         self.valid_until.store(BootInstant::PAST.as_nanos(), Ordering::Release);
         drop(state);
         self.lost.notify_waiters();
-        Some(reason)
+        Some(Loss { reason, held })
     }
 
     /// Lets those who wait in this process try: what is left of the key in the store, if anything,
@@ -645,7 +665,7 @@ mod tests {
     fn granted(sent: BootInstant, terms: &Terms) -> (Arc<Gates>, Hold) {
         let gates = Arc::new(Gates::default());
         let key: Arc<str> = Arc::from("k");
-        let Entry::Open(pass) = gates.enter(&key) else { panic!("free") };
+        let Entry::Open(pass) = gates.enter(&key, false) else { panic!("free") };
         let token = Token::random().expect("randomness");
         (gates, Hold::new(key, token, terms, sent, Some(pass), None, false))
     }
@@ -767,8 +787,8 @@ mod tests {
     fn a_loss_is_told_once_and_releases_nothing() {
         let (gates, lease) = lease(BootInstant::now(), true);
         assert!(lease.loss().is_none());
-        assert!(lease.lose(LostReason::Taken, || {}));
-        assert!(!lease.lose(LostReason::Gone, || {}));
+        assert!(lease.lose(LostReason::Taken, || {}).is_some());
+        assert!(lease.lose(LostReason::Gone, || {}).is_none());
         assert!(matches!(lease.loss(), Some(LockError::Lost { reason: LostReason::Taken, .. })));
         lease.give_back_pass();
         assert_eq!(gates.keys(), 0, "others of this process may try");
@@ -793,7 +813,7 @@ mod tests {
     fn a_hold_that_a_shutdown_took_stays_taken_until_its_holders_are_done() {
         let (gates, lease) = lease(BootInstant::now(), true);
         assert!(lease.join());
-        assert!(lease.lose(LostReason::ShutDown, || {}));
+        assert!(lease.lose(LostReason::ShutDown, || {}).is_some());
         assert!(!lease.is_valid(BootInstant::now()));
         assert!(matches!(leave(&lease), Leave::Nothing));
         assert_eq!(gates.keys(), 1);
@@ -943,6 +963,17 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_that_nobody_takes_is_not_renewed_for_long() {
+        let (_gates, hold) = lease(BootInstant::now(), true);
+        let mut pass = hand_over(&hold);
+        let now = BootInstant::now();
+        assert!(hold.about_to_renew(now).is_some(), "somebody is about to");
+        assert!(hold.about_to_renew(now.after(TERM / 3)).is_none());
+        let (next, _) = hold.lease().take_over(&terms(), &mut pass).expect("it is still good");
+        assert!(next.about_to_renew(now.after(TERM / 3)).is_some());
+    }
+
+    #[test]
     fn a_lease_that_nobody_wants_is_closed_once() {
         let (_gates, hold) = lease(BootInstant::now(), true);
         assert!(!hold.close(), "it is held");
@@ -957,8 +988,8 @@ mod tests {
     fn a_lease_that_is_lost_on_its_way_is_taken_by_nobody() {
         let (_gates, hold) = lease(BootInstant::now(), true);
         let mut pass = hand_over(&hold);
-        assert!(!hold.lose(LostReason::ShutDown, || {}), "who receives it sees to that");
-        assert!(hold.lose(LostReason::Gone, || {}));
+        let lost = hold.lose(LostReason::Gone, || {});
+        assert_eq!(lost, Some(Loss { reason: LostReason::Gone, held: false }));
         assert!(hold.lease().take_over(&terms(), &mut pass).is_none());
         assert!(hold.about_to_renew_for(&terms(), BootInstant::now()).is_none());
         assert!(!hold.close());

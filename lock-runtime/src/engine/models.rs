@@ -194,7 +194,7 @@ fn patient_acquire(engine: Arc<Engine>) -> Eventually<'static, Option<Hold>> {
 /// Acquires without an undo, and asks whether anybody may just before its lease is known.
 async fn careless_acquire(engine: Arc<Engine>) -> Option<Hold> {
     let Request { key, terms, .. } = request();
-    let Entry::Open(pass) = engine.gates.enter(&key) else { return None };
+    let Entry::Open(pass) = engine.gates.enter(&key, false) else { return None };
     let token = Token::random().expect("randomness");
     let claim = Claim { key: &key, token: &token, lease: TERM, fresh: true };
     let sent = BootInstant::now();
@@ -390,13 +390,13 @@ mod pass_on {
     async fn race(give_up: GiveUp) {
         let gates = Arc::new(Gates::default());
         let key: Arc<str> = Arc::from("k");
-        let Entry::Open(first) = gates.enter(&key) else { panic!("free") };
+        let Entry::Open(first) = gates.enter(&key, false) else { panic!("free") };
         let in_hand = Arc::new(StdMutex::new(true));
         let served = Arc::new(StdMutex::new(Vec::new()));
         let clock = spawn(time::pass());
         let (mut stay, mut leave) = (Vec::new(), Vec::new());
         for place in 0..WAITERS {
-            let Entry::Queued(mut ticket) = gates.enter(&key) else { panic!("taken") };
+            let Entry::Queued(mut ticket) = gates.enter(&key, false) else { panic!("taken") };
             let end = time::Instant::now() + TERM.mul_f64(thread_rng().r#gen());
             let (in_hand, served) = (Arc::clone(&in_hand), Arc::clone(&served));
             // The last one stays, so that somebody waits for a pass that is lost.

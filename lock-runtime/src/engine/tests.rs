@@ -779,6 +779,81 @@ mod handover {
         assert_nothing_left(&far).await;
     }
 
+    #[tokio::test]
+    async fn a_lock_that_comes_to_one_who_does_not_take_it_is_freed() {
+        let (store, engine) = engine();
+        let first = acquire(&engine, request(None)).await.expect("free");
+        // Its task is not polled again, for a while.
+        let second = queue(&engine, request(None));
+        engine.release(&first).await.expect("passed on");
+        assert!(!is_free(&store).await);
+        sleep(LEASE * 2).await;
+        assert!(is_free(&store).await, "it is renewed for nobody");
+        let second = second.await.expect("acquired anew");
+        assert_ne!(second.token(), first.token());
+        engine.release(&second).await.expect("held");
+        assert_nothing_left(&engine).await;
+    }
+
+    #[tokio::test]
+    async fn a_shutdown_frees_what_nobody_takes() {
+        let (store, engine) = engine();
+        let first = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
+        let second = queue(&engine, request(Some(LEASE * 100)));
+        engine.release(&first).await.expect("passed on");
+        let shutdown = tokio::spawn({
+            let engine = Arc::clone(&engine);
+            async move { engine.shut_down(Duration::ZERO).await }
+        });
+        sleep(LEASE / 2).await;
+        assert!(is_free(&store).await);
+        assert_eq!(second.await.map(drop), Err(LockError::ShutDown));
+        assert_eq!(shutdown.await.expect("no panic"), 0);
+    }
+
+    #[tokio::test]
+    async fn one_for_whom_a_silent_store_was_to_renew_is_not_told_that_it_is_busy() {
+        let (store, engine) = engine();
+        let first = acquire(&engine, request(None)).await.expect("free");
+        let patient = |lease| Request { wait: Wait::For(LEASE / 2), ..fixed(lease) };
+        let (second, third) =
+            (queue(&engine, patient(LEASE * 9)), queue(&engine, patient(LEASE * 9)));
+        store.next_renewals([Fault::Hang; 9]);
+        store.next_releases([Fault::Hang; 9]);
+        store.next_acquires([Fault::Hang; 9]);
+        engine.release_in_background(&first);
+        let (second, third) = tokio::join!(second, third);
+        for outcome in [second.map(drop), third.map(drop)] {
+            assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn those_who_will_not_wait_for_long_step_back_for_less() {
+        let memory = MemoryStore::new();
+        let store = |memory: &Arc<MemoryStore>| Arc::new(FaultyStore::new(Arc::clone(memory) as _));
+        let near = engine_on(store(&memory), Limits::default()).1;
+        let far = engine_on(store(&memory), Limits::default()).1;
+        let hold = acquire(&near, request(None)).await.expect("free");
+        let waiting = queue(&far, request(None));
+        let served = tokio::spawn(async move {
+            let hold = waiting.await.expect("its turn");
+            far.release(&hold).await.expect("held");
+        });
+        near.release(&hold).await.expect("held");
+        let request = Request { wait: Wait::For(Duration::from_millis(7)), ..request(None) };
+        let mut holds = 0;
+        while !served.is_finished() && holds < 100 {
+            if let Ok(hold) = acquire(&near, request.clone()).await {
+                near.release(&hold).await.expect("held");
+                holds += 1;
+            }
+        }
+        served.await.expect("no panic");
+        assert!(holds < 20, "{holds} before it");
+        assert_nothing_left(&near).await;
+    }
+
     /// Those who share a lock ask for it again and again, with nobody in the queue in between.
     #[tokio::test]
     async fn a_lock_that_was_passed_on_is_kept_for_a_moment_for_who_comes_next() {

@@ -38,9 +38,15 @@ impl Limits {
     }
 }
 
+/// For how long turns may follow each other although nobody else is known to wait: others may try now and
+/// then, and not say so.
+const LONGEST: Duration = Duration::from_secs(1);
+
 /// One turn of one process at one key.
 #[derive(Debug)]
 pub(crate) struct Turn {
+    /// When the first one of this lease did.
+    since: BootInstant,
     began: BootInstant,
     /// Holds that have ended in it.
     holds: u32,
@@ -63,7 +69,7 @@ pub(crate) enum Next {
 
 impl Turn {
     pub(crate) fn new(began: BootInstant, contended: bool) -> Self {
-        Self { began, holds: 0, contended, over: None, asked: None }
+        Self { since: began, began, holds: 0, contended, over: None, asked: None }
     }
 
     /// A hold has ended.
@@ -78,7 +84,7 @@ impl Turn {
         if !Protection::TurnsEnd.is_on() {
             return Next::HandOver;
         }
-        if self.contended {
+        if self.contended || now.since(self.since) >= LONGEST {
             return Next::Free;
         }
         if let Some(asked) = self.asked {
@@ -178,11 +184,16 @@ mod tests {
     #[test]
     fn a_hold_that_outlasts_a_turn_is_passed_on_if_nobody_else_waits() {
         let (mut turn, mut now) = turn(false);
-        for _ in 0..3 {
-            now = now.after(LIMITS.time * 10);
+        for _ in 0..9 {
+            now = now.after(LIMITS.time * 2);
             assert_eq!(turn.next(&LIMITS, now), HandOverAndAsk);
             turn.answered(Some(0), now);
         }
+        assert_eq!(
+            turn.next(&LIMITS, now.after(LIMITS.time * 2)),
+            Free,
+            "now and then it is freed"
+        );
     }
 
     #[test]

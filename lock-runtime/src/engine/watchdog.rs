@@ -221,7 +221,9 @@ mod tests {
 
     fn lease_of(name: &str, renewed: bool, term: Duration) -> Arc<Lease> {
         let key: Arc<str> = Arc::from(name);
-        let GateEntry::Open(pass) = Arc::new(Gates::default()).enter(&key) else { panic!("free") };
+        let GateEntry::Open(pass) = Arc::new(Gates::default()).enter(&key, false) else {
+            panic!("free")
+        };
         let token = Token::random().expect("randomness");
         let terms = Terms { term, renewed, max_hold: None, min_hold: Duration::ZERO };
         let hold = Hold::new(key, token, &terms, BootInstant::now(), Some(pass), None, false);

@@ -203,7 +203,9 @@ mod drop_against_receipt {
     async fn keep_what_comes(engine: Arc<Engine>, request: Request) -> Option<Hold> {
         let Wait::For(wait) = request.wait else { return acquire(&engine, request).await.ok() };
         let end = time::Instant::now() + wait;
-        let Entry::Queued(mut ticket) = engine.gates.enter(&request.key) else { return None };
+        let Entry::Queued(mut ticket) = engine.gates.enter(&request.key, false) else {
+            return None;
+        };
         let Ok(turn) = time::timeout_at(end, &mut ticket).await else {
             shuttle::thread::yield_now();
             let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
