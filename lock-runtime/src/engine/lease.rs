@@ -71,6 +71,8 @@ struct State {
     granted: BootInstant,
     /// When the one before it ended.
     handed_over: BootInstant,
+    /// A renewal was not sent since, because nobody took the lease.
+    left_out: bool,
     /// When this hold is given up although it could be renewed.
     max_until: Option<BootInstant>,
     /// The fencing token of this hold, once somebody has asked for it.
@@ -172,6 +174,7 @@ impl Hold {
             holders: 1,
             granted: sent,
             handed_over: BootInstant::PAST,
+            left_out: false,
             max_until: terms.max_hold.map(|max_hold| sent.after(max_hold)),
             fence: None,
             term: terms.term,
@@ -444,7 +447,7 @@ impl Lease {
         {
             return None;
         }
-        let replan = state.is_abandoned(now) || terms.max_hold.is_some();
+        let replan = std::mem::take(&mut state.left_out) || terms.max_hold.is_some();
         state.begin(terms, now, pass.take());
         if !Protection::PassedOnAsItIs.is_on() {
             state.extended = now;
@@ -488,6 +491,7 @@ impl Lease {
         state.begin(terms, sent, pass.take());
         (state.term, state.renewed, state.extended) = (terms.term, terms.renewed, sent);
         state.remade = now;
+        state.left_out = false;
         state.failures = 0;
         self.valid_until.store(until.as_nanos(), Ordering::Release);
         Some(Hold { lease: Arc::clone(self), number: state.hold })
@@ -536,9 +540,9 @@ impl Lease {
     /// The same for the watchdog. `None` also if it is fixed, perhaps since a moment ago, and if it was
     /// handed over to one who does not take it.
     pub(crate) fn about_to_renew(&self, now: BootInstant) -> Option<Duration> {
-        let state = self.state();
-        let abandoned = state.phase == Phase::HandedOver && state.is_abandoned(now);
-        let is_to_be = state.renewed && !abandoned;
+        let mut state = self.state();
+        state.left_out |= state.phase == Phase::HandedOver && state.is_abandoned(now);
+        let is_to_be = state.renewed && !state.left_out;
         drop(state);
         is_to_be.then(|| self.about_to_extend(now, None, Duration::ZERO)).flatten()
     }
@@ -969,7 +973,8 @@ mod tests {
         let now = BootInstant::now();
         assert!(hold.about_to_renew(now).is_some(), "somebody is about to");
         assert!(hold.about_to_renew(now.after(TERM / 3)).is_none());
-        let (next, _) = hold.lease().take_over(&terms(), &mut pass).expect("it is still good");
+        let (next, replan) = hold.lease().take_over(&terms(), &mut pass).expect("it is still good");
+        assert!(replan, "the watchdog waits for its end");
         assert!(next.about_to_renew(now.after(TERM / 3)).is_some());
     }
 

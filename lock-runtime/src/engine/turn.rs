@@ -45,8 +45,8 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// One turn of one process at one key.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    /// When the first one of this lease did.
-    since: BootInstant,
+    /// When the first hold of this lease ended.
+    since: Option<BootInstant>,
     began: BootInstant,
     /// Holds that have ended in it.
     holds: u32,
@@ -69,12 +69,13 @@ pub(crate) enum Next {
 
 impl Turn {
     pub(crate) fn new(began: BootInstant, contended: bool) -> Self {
-        Self { since: began, began, holds: 0, contended, over: None, asked: None }
+        Self { since: None, began, holds: 0, contended, over: None, asked: None }
     }
 
     /// A hold has ended.
     pub(crate) fn next(&mut self, limits: &Limits, now: BootInstant) -> Next {
         self.holds = self.holds.saturating_add(1);
+        let since = *self.since.get_or_insert(now);
         if !limits.is_on() {
             return Next::Free;
         }
@@ -84,7 +85,7 @@ impl Turn {
         if !Protection::TurnsEnd.is_on() {
             return Next::HandOver;
         }
-        if self.contended || now.since(self.since) >= LONGEST {
+        if self.contended || now.since(since) >= LONGEST {
             return Next::Free;
         }
         if let Some(asked) = self.asked {
@@ -184,7 +185,7 @@ mod tests {
     #[test]
     fn a_hold_that_outlasts_a_turn_is_passed_on_if_nobody_else_waits() {
         let (mut turn, mut now) = turn(false);
-        for _ in 0..9 {
+        for _ in 0..10 {
             now = now.after(LIMITS.time * 2);
             assert_eq!(turn.next(&LIMITS, now), HandOverAndAsk);
             turn.answered(Some(0), now);
