@@ -50,4 +50,21 @@ with_every_client! {
         assert_eq!(scene.value(), before);
         theirs.tell("release k").await;
     }
+
+    /// How a fleet moves to another key or format, one service after the other.
+    async fn who_takes_both_locks_excludes_the_old_and_the_new(scene: Scene) {
+        let mut old = scene.theirs().await;
+        let (first, then) = (scene.lock(), scene.ours.lock("new").format(WireFormat::Token));
+        let new = scene.builder().format(WireFormat::Token).connect().await.expect("up");
+        let try_once = format!("acquire k 0 {}", ms(LEASE * 10));
+        let body = async {
+            assert_eq!(old.ask(&try_once).await, "busy");
+            assert!(new.lock("new").try_acquire().await.expect("up").is_none());
+        };
+        let both = first.run(async { then.run(body).await });
+        both.await.expect("free").expect("free");
+        old.tell(&try_once).await;
+        assert!(!scene.is_free().await);
+        assert!(new.lock("new").try_acquire().await.expect("up").is_some());
+    }
 }

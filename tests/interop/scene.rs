@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{Lock, LockClient, LockError, LockGuard, WireFormat};
+use lock_runtime::{Lock, LockClient, LockClientBuilder, LockError, LockGuard, WireFormat};
 use lock_tests::RedisServer;
 use lock_tests::support::until;
 use tokio::task::JoinHandle;
@@ -31,10 +31,13 @@ pub(crate) struct Scene {
 impl Scene {
     pub(crate) async fn with(client: &'static Client) -> Self {
         let server = RedisServer::start();
-        let builder = LockClient::builder().url(server.url()).format(client.format);
-        let builder = builder.watchdog(LEASE).wait(LEASE * 20);
-        let ours = builder.connect().await.expect("the server is up");
+        let ours = builder(&server, client.format).connect().await.expect("the server is up");
         Self { client, server, ours }
+    }
+
+    /// Another client of ours.
+    pub(crate) fn builder(&self) -> LockClientBuilder {
+        builder(&self.server, self.client.format)
     }
 
     /// The others, as they are.
@@ -121,6 +124,10 @@ impl TheirWaiter {
         assert_eq!(answer, "ok");
         at
     }
+}
+
+fn builder(server: &RedisServer, format: WireFormat) -> LockClientBuilder {
+    LockClient::builder().url(server.url()).format(format).watchdog(LEASE).wait(LEASE * 20)
 }
 
 /// A duration as an argument of a command.

@@ -1,7 +1,10 @@
 //! Who waits gets the lock as fast as the slower of both libraries allows.
 
+use std::time::Duration;
+
 use lock_runtime::WireFormat;
-use tokio::time::Instant;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
 
 use crate::scene::{LATE, LEASE, OUR_POLL, ms};
 use crate::with_every_client;
@@ -35,5 +38,27 @@ with_every_client! {
         };
         assert!(at - released < bound, "{:?}", at - released);
         guard.release().await.expect("held");
+    }
+
+    /// Of those who poll nobody knows, so a process that is to let them in passes nothing on.
+    async fn theirs_gets_in_beside_a_busy_process_of_ours(scene: Scene) {
+        let mut theirs = scene.theirs().await;
+        let mut ours = scene.builder();
+        if scene.client.polls.is_some() {
+            ours = ours.turn(0, Duration::ZERO);
+        }
+        let ours = ours.connect().await.expect("the server is up");
+        let mut tasks = JoinSet::new();
+        for _ in 0..4 {
+            let lock = ours.lock(scene.client.key);
+            tasks.spawn(async move {
+                loop {
+                    lock.run(sleep(Duration::from_millis(1))).await.expect("in turn");
+                }
+            });
+        }
+        theirs.tell(&format!("acquire k {} {}", ms(LEASE * 20), ms(LEASE * 10))).await;
+        assert!(!scene.is_free().await);
+        theirs.tell("release k").await;
     }
 }
