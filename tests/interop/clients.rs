@@ -77,3 +77,12 @@ pub(crate) const REDSYNC: Client = Client {
 };
 
 pub(crate) const BSM: Client = Client { language: "go", name: "bsm", version: "0.9.4", ..REDIS_PY };
+
+pub(crate) const RSLOCK: Client = Client {
+    language: "rust",
+    name: "rslock",
+    version: "0.10.0",
+    polls: Some(Duration::from_millis(200)),
+    tells_of_loss: false,
+    ..REDIS_PY
+};

@@ -26,7 +26,7 @@ macro_rules! with_every_client {
 
                 crate::with_every_client! { @tests
                     with_redisson REDISSON, with_redis_py REDIS_PY, with_redlock REDLOCK,
-                    with_semaphore SEMAPHORE, with_redsync REDSYNC, with_bsm BSM
+                    with_semaphore SEMAPHORE, with_redsync REDSYNC, with_bsm BSM, with_rslock RSLOCK
                 }
             }
         )*

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -32,9 +32,16 @@ impl Peer {
     /// Starts one and waits until it is ready. If its library renews, then with this lease instead of its
     /// own.
     pub(crate) async fn start(client: &Client, url: &str, lease: Option<Duration>) -> Self {
-        let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("../peers/run");
-        let mut command = Command::new(run);
-        command.args([client.language, client.name, url]);
+        let mut command = match client.language {
+            "rust" => Command::new(example("rslock-peer")),
+            language => {
+                let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("../peers/run");
+                let mut command = Command::new(run);
+                command.arg(language);
+                command
+            }
+        };
+        command.args([client.name, url]);
         if let Some(lease) = lease {
             command.env("PEER_LEASE", lease.as_millis().to_string());
         }
@@ -42,7 +49,7 @@ impl Peer {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("peers/run starts what peers/build has built");
+            .expect("scripts/interop builds it");
         let input = child.stdin.take().expect("piped");
         let output = child.stdout.take().expect("piped");
         let open = Open::default();
@@ -95,6 +102,12 @@ impl Drop for Peer {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A program that was built beside this one.
+fn example(name: &str) -> PathBuf {
+    let us = std::env::current_exe().expect("it runs");
+    us.parent().expect("in `deps`").with_file_name("examples").join(name)
 }
 
 /// Gives each answer to its command, until the program ends.
