@@ -86,3 +86,11 @@ pub(crate) const RSLOCK: Client = Client {
     tells_of_loss: false,
     ..REDIS_PY
 };
+
+/// The steps of old, by hand.
+pub(crate) const TIMESTAMP: Client =
+    Client { name: "timestamp", format: WireFormat::Timestamp, tries: "setnx", ..REDIS_PY };
+
+/// In the order of the documentation.
+pub(crate) const ALL: [&Client; 8] =
+    [&REDISSON, &REDIS_PY, &REDLOCK, &SEMAPHORE, &REDSYNC, &BSM, &RSLOCK, &TIMESTAMP];

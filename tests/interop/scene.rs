@@ -1,6 +1,6 @@
 //! What the rows have in common.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lock_runtime::{Lock, LockClient, LockClientBuilder, LockError, LockGuard, WireFormat};
 use lock_tests::RedisServer;
@@ -66,6 +66,11 @@ impl Scene {
 
     /// How long the key stays if nobody extends it.
     pub(crate) fn left(&self) -> Duration {
+        if self.client.format == WireFormat::Timestamp {
+            let time = self.server.command(&["GET", self.client.key]);
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+            return Duration::from_millis(time).saturating_sub(now);
+        }
         let left = self.server.pttl(self.client.key);
         Duration::from_millis(left.try_into().expect("it expires"))
     }
