@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -35,7 +36,9 @@ with_every_client! {
 async fn count(scene: &Scene, our_key: &str, their_key: &str) -> u64 {
     let mut theirs = scene.theirs().await;
     let server = redis::Client::open(scene.server.url()).expect("a valid URL");
-    let server = server.get_multiplexed_async_connection().await.expect("the server is up");
+    // A machine that stands still for a moment is no mistake of the lock's.
+    let patient = AsyncConnectionConfig::new().set_response_timeout(None);
+    let server = server.get_multiplexed_async_connection_with_config(&patient).await.expect("up");
     for _ in 0..ROUNDS {
         let counting = theirs.send(&format!("count {their_key} n {TASKS} {}", TIMES / ROUNDS));
         let mut tasks = JoinSet::new();
