@@ -1,7 +1,7 @@
 import Redlock, { ExecutionError, ResourceLockedError } from "redlock";
 import { Busy } from "./library.js";
 
-const RENEWED_LEASE = 30_000;
+const RENEWED_LEASE = Number(process.env.PEER_LEASE ?? 30_000);
 
 export function connect(redis) {
   // Retries are set for each acquisition: those of the instance hold for releases too, and with `retryCount: -1` the

@@ -1,16 +1,20 @@
 import { Mutex } from "redis-semaphore";
 import { Busy } from "./library.js";
 
+const RENEWED_LEASE = Number(process.env.PEER_LEASE ?? 10_000);
+
 export function connect(redis) {
   return {
     module: "redis-semaphore",
-    settings: "lease 10 s refreshed every 8 s (default), tries without end every 10 ms (default)",
+    settings:
+      `lease ${RENEWED_LEASE / 1000} s refreshed every ${(RENEWED_LEASE * 4) / 5000} s (default), ` +
+      `tries without end every 10 ms (default)`,
     // Its prefix cannot be changed.
     name: (key) => `mutex:${key}`,
     async acquire(key, wait, lease) {
       const options = {
         onLockLost: (error) => process.stderr.write(`${error.message}\n`),
-        ...(lease > 0 && { lockTimeout: lease, refreshInterval: 0 }),
+        ...(lease > 0 ? { lockTimeout: lease, refreshInterval: 0 } : { lockTimeout: RENEWED_LEASE }),
         ...(wait > 0 ? { acquireTimeout: wait } : { acquireAttemptsLimit: 1 }),
       };
       const mutex = new Mutex(redis, key, options);

@@ -11,6 +11,8 @@ from array import array
 
 import redis
 
+from timestamp import DELAY, TimestampLock
+
 LEASE = 30  # seconds: in a benchmark, as it has no renewal
 LEEWAY = 1.5  # seconds that a task may go on waiting when its time is up
 POOL = 64
@@ -25,16 +27,22 @@ class Unsupported(Exception):
 
 
 class Peer:
-    def __init__(self, url):
+    def __init__(self, name, url):
+        self.name = name
         # A pool that waits: the default one opens a connection for each thread, or fails.
         pool = redis.BlockingConnectionPool.from_url(url, max_connections=POOL, timeout=None)
         self.client = redis.Redis(connection_pool=pool)
         self.held = {}
         self.waiting = []
 
+    def lock(self, key, timeout=LEASE, thread_local=True):
+        if self.name == "timestamp":
+            return TimestampLock(self.client, key, timeout)
+        return self.client.lock(key, timeout=timeout, thread_local=thread_local)
+
     def warm_up(self):
         for _ in range(200):
-            with self.client.lock(f"warm:{os.getpid()}", timeout=LEASE):
+            with self.lock(f"warm:{os.getpid()}", timeout=LEASE):
                 pass
 
     def answer(self, number, verb="", *args):
@@ -47,7 +55,7 @@ class Peer:
         except Busy:
             reply = "busy"
         except Unsupported:
-            reply = "error unsupported: redis-py's lock does not renew by itself"
+            reply = "error unsupported: this lock does not renew by itself"
         except Exception as error:
             reply = f"error {reason(error)}"
         sys.stdout.write(f"{number} {reply}\n")  # in one piece, which print is not
@@ -60,7 +68,7 @@ class Peer:
         if not lease:
             raise Unsupported
         # Each command has its own thread, and another one will release it.
-        lock = self.client.lock(key, timeout=lease, thread_local=False)
+        lock = self.lock(key, timeout=lease, thread_local=False)
         if not lock.acquire(blocking=wait > 0, blocking_timeout=wait):
             raise Busy
         self.held[key] = lock
@@ -80,7 +88,7 @@ class Peer:
         return yes_or_no(self.recall(key).owned())
 
     def do_owner(self, key):
-        return yes_or_no(self.client.lock(key).locked())
+        return yes_or_no(self.lock(key).locked())
 
     def do_count(self, key, counter, workers, times):
         faults = Faults()
@@ -88,7 +96,7 @@ class Peer:
         def worker(_):
             try:
                 for _ in range(int(times) // int(workers)):
-                    with self.client.lock(key, timeout=LEASE):
+                    with self.lock(key, timeout=LEASE):
                         self.client.set(counter, int(self.client.get(counter) or 0) + 1)
             except redis.RedisError as error:
                 faults.add(error)
@@ -115,7 +123,7 @@ class Peer:
         def run(task):
             while time.monotonic() < end:
                 number, key = draw(task)
-                lock = self.client.lock(key, timeout=LEASE)
+                lock = self.lock(key, timeout=LEASE)
                 try:
                     asked = time.monotonic_ns()
                     if not lock.acquire(blocking_timeout=end + LEEWAY - time.monotonic()):
@@ -139,7 +147,7 @@ class Peer:
         records, faults = array("Q"), Faults()
 
         def wait(task):
-            lock = self.client.lock(key, timeout=LEASE)
+            lock = self.lock(key, timeout=LEASE)
             try:
                 asked = time.monotonic_ns()
                 lock.acquire()
@@ -150,7 +158,7 @@ class Peer:
 
         self.waiting.append((start(int(count), wait), records, faults))
         # One more try comes after theirs; once it is refused, so were they, as far as one can tell.
-        lock = self.client.lock(key, timeout=LEASE)
+        lock = self.lock(key, timeout=LEASE)
         if lock.acquire(blocking=False):
             lock.release()
             raise ValueError(f"nobody held {key}")
@@ -233,15 +241,15 @@ def reason(error):
 
 
 def main(name="", url=""):
-    if name != "redis-py" or not url:
-        sys.exit("usage: main.py redis-py REDIS_URL")
-    peer = Peer(url)
+    if name not in ("redis-py", "timestamp") or not url:
+        sys.exit("usage: main.py redis-py|timestamp REDIS_URL")
+    peer = Peer(name, url)
     try:
         peer.warm_up()
     except redis.RedisError as error:
         sys.exit(f"cannot take a first lock: {reason(error)}")
     print(
-        f"ready redis-py {redis.__version__} | lease {LEASE} s, tries without end every 100 ms (default), "
+        f"ready {name} {redis.__version__} | lease {LEASE} s, tries without end every {DELAY * 1000:.0f} ms (default), "
         f"threads, pool of {POOL}, hiredis",
         flush=True,
     )

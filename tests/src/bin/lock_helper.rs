@@ -1,7 +1,9 @@
 //! A process of its own that uses locks, for tests that need more than one.
 //!
 //! ```text
-//! lock-helper hold URL KEY LEASE_MS     holds the lock, renewed; prints "held"
+//! lock-helper hold URL KEY LEASE_MS [FORMAT]
+//!                                       holds the lock, renewed; prints "held". FORMAT is "Token",
+//!                                       "Redisson" or "Timestamp"
 //! lock-helper exit URL KEY LEASE_MS     ends its process in a body; prints "held" before
 //! lock-helper body URL KEY LEASE_MS     runs a body under it that prints "poll" now and then,
 //!                                       and at the end what became of it
@@ -28,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use lock_runtime::{LockClient, LockError, LockGuard, distributed_lock};
+use lock_runtime::{Lock, LockClient, LockError, LockGuard, WireFormat, distributed_lock};
 use lock_tests::Diary;
 use lock_tests::worker::{self, Holder, Plan, Register};
 use redis::aio::MultiplexedConnection;
@@ -40,7 +42,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        ["hold", url, key, lease] => hold(&client(url, lease).await?, key).await,
+        ["hold", url, key, lease] => hold(client(url, lease).await?.lock(key)).await,
+        ["hold", url, key, lease, format] => {
+            hold(client(url, lease).await?.lock(key).format(parse(format)?)).await
+        }
         ["exit", url, key, lease] => {
             let ending = async {
                 println!("held");
@@ -93,8 +98,14 @@ async fn told() -> Option<String> {
     BufReader::new(tokio::io::stdin()).lines().next_line().await.ok().flatten()
 }
 
-async fn hold(client: &LockClient, key: &str) -> Result<(), Box<dyn Error>> {
-    let guard = client.lock(key).acquire().await?;
+fn parse(format: &str) -> Result<WireFormat, String> {
+    let formats = [WireFormat::Token, WireFormat::Redisson, WireFormat::Timestamp];
+    let named = formats.into_iter().find(|known| format!("{known:?}") == format);
+    named.ok_or_else(|| format!("there is no format {format}"))
+}
+
+async fn hold(lock: Lock) -> Result<(), Box<dyn Error>> {
+    let guard = lock.acquire().await?;
     println!("held");
     if told().await.is_some() {
         guard.release().await?;

@@ -42,6 +42,10 @@ public final class Main {
 
     private static void serve(String url) throws IOException {
         Config config = new Config();
+        String lease = System.getenv("PEER_LEASE");
+        if (lease != null) {
+            config.setLockWatchdogTimeout(Long.parseLong(lease));
+        }
         SingleServerConfig server = config.useSingleServer().setAddress(url);
         String path = URI.create(url).getPath();
         if (path != null && path.length() > 1) {
