@@ -113,10 +113,14 @@ async fn wherever_those_who_wait_give_up_the_lock_goes_on() {
         first.release().await.expect("passed on");
         // It is in this one's hand.
         drop(second);
-        while let Some(served) = behind.join_next().await {
-            served.expect("no panic").expect("goes on to them");
-        }
-        until_at_rest(&client, LEASE * 5).await;
+        // Long before its lease is over.
+        let served = timeout(LEASE / 2, async {
+            while let Some(served) = behind.join_next().await {
+                served.expect("no panic").expect("goes on to them");
+            }
+        });
+        served.await.expect("at once");
+        until_at_rest(&client, LEASE / 4).await;
         assert!(!server.exists("k"), "the key is left");
     }
 }
