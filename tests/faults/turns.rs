@@ -114,12 +114,12 @@ async fn wherever_those_who_wait_give_up_the_lock_goes_on() {
         // It is in this one's hand.
         drop(second);
         // Long before its lease is over.
-        let served = timeout(LEASE / 2, async {
-            while let Some(served) = behind.join_next().await {
-                served.expect("no panic").expect("goes on to them");
+        let all = timeout(LEASE / 2, async {
+            while let Some(one) = behind.join_next().await {
+                one.expect("no panic").expect("goes on to them");
             }
         });
-        served.await.expect("at once");
+        all.await.expect("at once");
         until_at_rest(&client, LEASE / 4).await;
         assert!(!server.exists("k"), "the key is left");
     }
