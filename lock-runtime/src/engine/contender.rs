@@ -165,7 +165,8 @@ fn try_for<T: Send + Unpin + 'static>(
         unanswered: false,
         contended: false,
     };
-    let at_once = known.is_none() && contender.owed(&budget).is_none();
+    let owed = contender.owed(&budget);
+    let at_once = known.is_none() && owed.is_none();
     if at_once && engine.store().is_immediate() {
         return match contender.try_at_once(&budget) {
             Some(Tried { sent, granted: true, .. }) => {
@@ -173,7 +174,7 @@ fn try_for<T: Send + Unpin + 'static>(
                 Eventually::ready(admitted(engine, hold, make))
             }
             tried => Eventually::pending(async move {
-                let hold = contender.contend(budget, known, tried).await?;
+                let hold = contender.contend(budget, known, None, tried).await?;
                 admitted(engine, hold, make)
             }),
         };
@@ -188,7 +189,7 @@ fn try_for<T: Send + Unpin + 'static>(
             tried = Some(first);
         }
         // Boxed apart, because it is large, and mostly not needed.
-        let hold = Box::pin(contender.contend(budget, known, tried)).await?;
+        let hold = Box::pin(contender.contend(budget, known, owed, tried)).await?;
         admitted(engine, hold, make)
     })
 }
@@ -221,11 +222,12 @@ struct Contender {
 
 impl Contender {
     /// Tries until it has the lock or the wait is over. `known` is what those before it in the queue
-    /// have learnt; `first` a try of its own.
+    /// have learnt; `owed` what others are let go first for; `first` a try of its own.
     async fn contend(
         mut self,
         budget: Budget,
         mut known: Option<News>,
+        owed: Option<StepBack>,
         mut first: Option<Tried>,
     ) -> Result<Hold, LockError> {
         let response_timeout = self.engine.config().response_timeout;
@@ -233,7 +235,7 @@ impl Contender {
         let mut seems_free = true;
         let mut answered = BootInstant::PAST;
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
-        if let Some(step) = self.owed(&budget).filter(|_| first.is_none()) {
+        if let Some(step) = owed {
             self.step_back(step, &budget, &mut wake_ups).await?;
         }
         if let Some(News::Elsewhere(left, at)) = known {
