@@ -35,12 +35,12 @@ use shuttle::scheduler::{
 };
 use shuttle::{Config as RunnerConfig, MaxSteps, Runner};
 
-use self::net::{Net, PATIENT, lock};
+use self::net::{Net, PATIENT, at_once, lock};
 use super::contender::{self, Request};
 use super::gate::{Entry, Ticket};
 use super::lease::Terms;
 use super::*;
-use crate::store::{Attempt, Claim, Token};
+use crate::store::{Attempt, Claim, Fenced, MemoryStore, Token};
 use crate::sync::{Mutex, model};
 
 /// How many orders the random scheduler tries of each model.
@@ -375,6 +375,36 @@ mod drop_against_grant {
     #[should_panic(expected = "the key is still taken")]
     fn one_without_an_undo_leaves_its_key() {
         explore(|| race(|engine| Eventually::pending(careless_acquire(engine))));
+    }
+}
+
+mod renewal_against_expiry {
+    use super::*;
+
+    /// A key expires while it is renewed, and somebody asks whether it has.
+    async fn race() {
+        let (store, token) = (MemoryStore::new(), Token::random().expect("randomness"));
+        let claim = Claim { key: "k", token: &token, lease: TERM, fresh: true };
+        assert_eq!(at_once(store.try_acquire(claim, TERM)), Ok(Attempt::Granted));
+        time::advance(TERM.saturating_sub(Duration::from_nanos(1)));
+        let renewal = {
+            let (store, token) = (Arc::clone(&store), token.clone());
+            spawn(async move {
+                let renewal = [Renewal { key: "k", token: &token, lease: TERM }];
+                at_once(store.renew(&renewal));
+            })
+        };
+        up_to(3).await;
+        time::advance(Duration::from_nanos(1));
+        let released = at_once(store.release("k", &token, Duration::ZERO, Lane::Keeper));
+        renewal.await.expect("not aborted");
+        let left = at_once(store.fence("k", &token));
+        assert_eq!(left, Ok(Fenced::Gone), "it was released: {released:?}");
+    }
+
+    #[test]
+    fn what_was_told_to_be_gone_stays_so() {
+        explore(race);
     }
 }
 

@@ -165,8 +165,9 @@ impl LockStore for MemoryStore {
         &'a self,
         batch: &'a [Renewal<'a>],
     ) -> Eventually<'a, Vec<Result<Renewed, StoreError>>> {
-        let now = BootInstant::now();
         let mut keys = self.keys();
+        // Read in here: by an earlier reading, a key might live on that was told to be gone since.
+        let now = BootInstant::now();
         Eventually::ready(batch.iter().map(|renewal| Ok(keys.renew(renewal, now))).collect())
     }
 

@@ -30,14 +30,30 @@ type Job = Box<dyn FnOnce() + Send>;
 /// mutexes, and locked for a moment only, so that they are no part of what is modelled.
 pub(super) struct Net {
     store: Arc<MemoryStore>,
-    /// Requests on the callers' lane and on the keeper's; each lane is served in order.
-    lanes: [Mutex<VecDeque<Job>>; 2],
+    /// The callers' lane and the keeper's.
+    lanes: [Mutex<Requests>; 2],
     /// Who has the key, by what the store has answered.
     owner: Mutex<Option<Token>>,
     releases: Mutex<Releases>,
     /// How many renewals in a row are served without an answer.
     unanswered: AtomicUsize,
     processes: AtomicUsize,
+}
+
+/// What is on its way on one lane, to be served in order.
+#[derive(Default)]
+struct Requests {
+    waiting: VecDeque<Job>,
+    /// One is being served, and the next has to wait.
+    serving: bool,
+}
+
+impl Requests {
+    fn begin_next(&mut self) -> Option<Job> {
+        let next = if self.serving { None } else { self.waiting.pop_front() };
+        self.serving |= next.is_some();
+        next
+    }
 }
 
 /// What becomes of requests to release.
@@ -86,11 +102,17 @@ impl Net {
             let lane = usize::from(lane == Lane::Keeper);
             let job_net = Arc::clone(&net);
             let job = Box::new(move || drop(answer.send(serve(&job_net))));
-            lock(&net.lanes[lane]).push_back(job);
+            lock(&net.lanes[lane]).waiting.push_back(job);
             drop(spawn(async move {
-                yield_now().await;
-                let first = lock(&net.lanes[lane]).pop_front();
-                first.expect("as many jobs as tasks")();
+                let first = loop {
+                    yield_now().await;
+                    let first = lock(&net.lanes[lane]).begin_next();
+                    if let Some(first) = first {
+                        break first;
+                    }
+                };
+                first();
+                lock(&net.lanes[lane]).serving = false;
             }));
             let too_late = || StoreError::Unknown("too late".into());
             match within {
@@ -104,7 +126,7 @@ impl Net {
     }
 
     pub(super) fn is_busy(&self) -> bool {
-        self.lanes.iter().any(|lane| !lock(lane).is_empty())
+        self.lanes.iter().map(lock).any(|lane| lane.serving || !lane.waiting.is_empty())
     }
 
     pub(super) fn is_taken(&self) -> bool {
@@ -169,7 +191,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn at_once<T>(answer: Eventually<'_, T>) -> T {
+pub(super) fn at_once<T>(answer: Eventually<'_, T>) -> T {
     match answer {
         Eventually::Ready(Some(answer)) => answer,
         _ => unreachable!("the memory store needs no time"),
