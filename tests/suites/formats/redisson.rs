@@ -2,9 +2,9 @@
 //!
 //! The comment of a test names the test of Redisson's (of `RedissonLockTest`, unless it says otherwise)
 //! whose assertions it has. Those that are about threads have tasks here, and those about the count of
-//! a lock that is taken again have bodies. Not here: what is about Java's connections
-//! (`testSubscriptionsPerConnection`, `testSinglePubSub`), about keyspace events (`testLockListener`)
-//! and about clusters (`testInCluster`, `testLockFailoverInCluster`).
+//! a lock that is taken again have bodies. Not here: what is about interrupted threads
+//! (`testLockUninterruptibly`), keyspace events (`testLockListener`) and clusters (`testInCluster`,
+//! `testLockFailoverInCluster`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::peers::Java;
-use super::{Scene, builder, is_free, speaking};
-use crate::support::{LEASE, until};
+use super::{Scene, is_free, speaking};
+use crate::support::{LEASE, helper, milliseconds, until};
 
 async fn scene() -> Scene {
     Scene::new(WireFormat::Redisson).await
@@ -172,17 +172,13 @@ async fn a_waiter_gets_it_when_the_lease_ends_and_the_late_unlock_fails() {
 #[tokio::test]
 async fn what_a_process_that_was_killed_has_held_is_free_within_its_lease() {
     let scene = scene().await;
-    let server = scene.server.url();
-    let thread = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(async move {
-            let client = builder(&server, WireFormat::Redisson).connect().await.expect("up");
-            // Of all that is left behind, neither a guard nor a client does anything any more.
-            std::mem::forget(client.lock("k").lease(LEASE).acquire().await.expect("free"));
-        });
-    });
-    thread.join().expect("no panic");
+    let mut ours = helper(&["hold", &scene.server.url(), "k", &milliseconds(LEASE), "Redisson"]);
+    assert_eq!(ours.line(), "held");
+    // It is renewed until then.
+    sleep(LEASE * 2).await;
+    ours.kill();
     let mut java = scene.java(1);
+    assert!(java.lock(LEASE).is_some(), "not before its lease ends");
     let free = until(LEASE * 2, || java.lock(LEASE).is_none()).await.expect("it expires");
     assert!(free <= LEASE * 5 / 4, "{free:?}");
 }
@@ -299,6 +295,32 @@ async fn tasks_and_threads_that_try_and_release_never_meet() {
     let taken: u32 = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum();
     assert!(taken > 0, "they took part");
     assert!(!scene.server.exists("k"));
+}
+
+/// testSubscriptionsPerConnection, testSinglePubSub
+#[tokio::test]
+async fn nobody_who_waits_at_a_few_names_fails_and_no_subscription_is_left() {
+    let scene = scene().await;
+    let mut java = Java::new(&scene.server, "0", 1);
+    assert!(java.lock(LEASE * 60).is_none());
+    let mut tasks = JoinSet::new();
+    for task in 0..32 {
+        let client = if task % 2 == 0 { scene.one.clone() } else { scene.two.clone() };
+        tasks.spawn(async move {
+            for job in 0..150 {
+                let lock = client.lock(((task + job) % 5).to_string());
+                lock.run(tokio::task::yield_now()).await.expect("in turn");
+            }
+        });
+    }
+    let channels = || -> Vec<String> { scene.server.command(&["PUBSUB", "CHANNELS"]) };
+    let waited_for = || channels().contains(&"redisson_lock__channel:{0}".into());
+    assert!(until(LEASE, waited_for).await.is_some(), "nobody waits");
+    assert_eq!(java.release(), Some(1));
+    while let Some(done) = tasks.join_next().await {
+        done.expect("no panic");
+    }
+    assert!(until(LEASE, || channels().is_empty()).await.is_some(), "{:?}", channels());
 }
 
 /// testLockIsNotRenewedAfterInterruptedTryLock
