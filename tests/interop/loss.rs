@@ -9,16 +9,7 @@ use crate::with_every_client;
 with_every_client! {
     async fn our_body_learns_of_their_forced_unlock_by_its_next_renewal(scene: Scene) {
         let mut theirs = scene.theirs().await;
-        let lock = scene.lock();
-        let (began, has_begun) = tokio::sync::oneshot::channel();
-        let body = tokio::spawn(async move {
-            let body = async {
-                began.send(()).expect("somebody waits for it");
-                std::future::pending::<()>().await;
-            };
-            lock.run(body).await
-        });
-        has_begun.await.expect("free");
+        let body = scene.our_body(std::future::pending::<()>()).await;
         theirs.tell("force k").await;
         let before = scene.server.calls("evalsha");
         let outcome = timeout(LEASE, body).await.expect("by its next renewal");

@@ -8,17 +8,11 @@ use crate::with_every_client;
 with_every_client! {
     async fn our_renewal_keeps_theirs_out_for_three_leases(scene: Scene) {
         let mut theirs = scene.theirs().await;
-        let lock = scene.lock();
-        let (began, has_begun) = tokio::sync::oneshot::channel();
-        let body = tokio::spawn(async move {
-            let body = async {
-                began.send(()).expect("somebody waits for it");
-                sleep(LEASE * 3).await;
-                Instant::now()
-            };
-            lock.run(body).await
-        });
-        has_begun.await.expect("free");
+        let for_three_leases = async {
+            sleep(LEASE * 3).await;
+            Instant::now()
+        };
+        let body = scene.our_body(for_three_leases).await;
         let waiter = scene.their_waiter(&mut theirs, LEASE * 10).await;
         let ended = body.await.expect("no panic").expect("kept");
         let granted = waiter.granted().await;

@@ -75,6 +75,24 @@ impl Scene {
         Duration::from_millis(left.try_into().expect("it expires"))
     }
 
+    /// One of ours that has the lock, until this is over.
+    pub(crate) async fn our_body<T: Send + 'static>(
+        &self,
+        body: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<Result<T, LockError>> {
+        let lock = self.lock();
+        let (began, has_begun) = tokio::sync::oneshot::channel();
+        let held = tokio::spawn(async move {
+            let body = async {
+                began.send(()).expect("somebody waits for it");
+                body.await
+            };
+            lock.run(body).await
+        });
+        has_begun.await.expect("free");
+        held
+    }
+
     /// One of ours that waits for the lock, and when it got it.
     pub(crate) async fn our_waiter(&self) -> JoinHandle<Result<(LockGuard, Instant), LockError>> {
         let lock = self.lock();

@@ -1,8 +1,11 @@
 //! What several suites use.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{ClientStats, LockClient};
+use tokio::task::JoinSet;
 
 use crate::RedisServer;
 
@@ -67,4 +70,30 @@ pub async fn until(limit: Duration, mut what: impl FnMut() -> bool) -> Option<Du
 pub async fn until_at_rest(client: &LockClient, limit: Duration) {
     until(limit, || client.stats() == ClientStats::default()).await;
     assert_eq!(client.stats(), ClientStats::default(), "left after {limit:?}");
+}
+
+/// So many tasks of these clients take one lock, and count.
+///
+/// # Panics
+///
+/// If two of them have it at once, or one does not get it.
+pub async fn count_under_contention(clients: [&LockClient; 2], tasks: usize) {
+    let (inside, total) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let mut counting = JoinSet::new();
+    for client in clients.into_iter().cycle().take(tasks) {
+        let (lock, inside, total) = (client.lock("k"), Arc::clone(&inside), Arc::clone(&total));
+        counting.spawn(async move {
+            lock.run(async {
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two have it");
+                tokio::task::yield_now().await;
+                total.fetch_add(1, Ordering::SeqCst);
+                inside.fetch_sub(1, Ordering::SeqCst);
+            })
+            .await
+        });
+    }
+    while let Some(counted) = counting.join_next().await {
+        counted.expect("no panic").expect("in turn");
+    }
+    assert_eq!(total.load(Ordering::SeqCst), tasks);
 }

@@ -1,10 +1,11 @@
 //! What a lock is, on every store.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{Holder, LockClient, LockError, LostReason, Wait};
+use lock_tests::support::count_under_contention;
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
 
@@ -205,27 +206,7 @@ on_every_store! {
     }
 
     async fn every_hold_counts_once_under_contention(pair: Pair) {
-        let inside = Arc::new(AtomicUsize::new(0));
-        let total = Arc::new(AtomicUsize::new(0));
-        let mut tasks = Vec::new();
-        for n in 0..60 {
-            let client = if n % 2 == 0 { &pair.one } else { &pair.two };
-            let (lock, inside, total) =
-                (client.lock("k"), Arc::clone(&inside), Arc::clone(&total));
-            tasks.push(tokio::spawn(async move {
-                lock.run(async {
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                    tokio::task::yield_now().await;
-                    total.fetch_add(1, Ordering::SeqCst);
-                    inside.fetch_sub(1, Ordering::SeqCst);
-                })
-                .await
-            }));
-        }
-        for task in tasks {
-            task.await.expect("no panic").expect("in turn");
-        }
-        assert_eq!(total.load(Ordering::SeqCst), 60);
+        count_under_contention([&pair.one, &pair.two], 60).await;
     }
 }
 

@@ -6,14 +6,12 @@ mod peers;
 mod redisson;
 mod timestamp;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{
     Holder, LockClient, LockClientBuilder, LockError, LockGuard, LostReason, WireFormat,
 };
-use lock_tests::support::until_at_rest;
+use lock_tests::support::{count_under_contention, until_at_rest};
 use lock_tests::{Proxy, RedisServer};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -325,25 +323,7 @@ in_every_format! {
     }
 
     async fn every_hold_counts_once_under_contention(scene: Scene) {
-        let (inside, total) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let mut tasks = Vec::new();
-        for n in 0..200 {
-            let client = if n % 2 == 0 { &scene.one } else { &scene.two };
-            let (lock, inside, total) = (client.lock("k"), Arc::clone(&inside), Arc::clone(&total));
-            tasks.push(tokio::spawn(async move {
-                lock.run(async {
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                    tokio::task::yield_now().await;
-                    total.fetch_add(1, Ordering::SeqCst);
-                    inside.fetch_sub(1, Ordering::SeqCst);
-                })
-                .await
-            }));
-        }
-        for task in tasks {
-            task.await.expect("no panic").expect("in turn");
-        }
-        assert_eq!(total.load(Ordering::SeqCst), 200);
+        count_under_contention([&scene.one, &scene.two], 200).await;
     }
 
     async fn a_key_with_a_hash_tag_is_locked_and_its_release_heard_of(scene: Scene) {
