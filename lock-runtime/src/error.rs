@@ -96,9 +96,11 @@ pub enum LockError {
     /// `hash`, and [`Timestamp`](crate::WireFormat::Timestamp) a `Unix time in ms`. Also of a nested lock
     /// in another format than the one around it.
     #[error(
-        "the key {key:?} holds a value of type `{found}`, and what belongs there is a `{expected}`; \
-         it was left alone: use the format of those whose lock it is, delete it if nobody needs it, or \
-         use another key or a namespace of its own"
+        "the key {key:?} holds a {found}{}, and not a {expected}{}; it was left alone: use the format \
+         of those whose lock it is, or another key or a namespace of its own; delete it only if nobody \
+         uses it",
+        as_of(found),
+        as_of(expected)
     )]
     #[non_exhaustive]
     WrongFormat {
@@ -113,7 +115,10 @@ pub enum LockError {
     /// The store refused the credentials, or the user may not do what a lock needs.
     ///
     /// Not retried: only a change of configuration helps.
-    #[error("the store denied access: {cause}; check the user, the password and its permissions")]
+    #[error(
+        "the store denied access: {cause}; check the user, the password and its permissions, of which \
+         each `WireFormat` needs others"
+    )]
     #[non_exhaustive]
     Denied {
         /// What the store said.
@@ -160,6 +165,18 @@ pub enum Holder {
     Elsewhere(Option<Duration>),
     /// A key that never expires: only its owner, or an operator, can free it.
     NoExpiry,
+}
+
+/// Whose locks are such values.
+fn as_of(value: &str) -> &'static str {
+    [
+        ("string", ", as a lock of `WireFormat::Token` is"),
+        ("hash", ", as a lock of `WireFormat::Redisson` is"),
+        ("Unix time in ms", " (13 digits), as a lock of `WireFormat::Timestamp` is"),
+    ]
+    .into_iter()
+    .find_map(|(kind, whose)| value.starts_with(kind).then_some(whose))
+    .unwrap_or_default()
 }
 
 impl fmt::Display for Holder {

@@ -79,7 +79,7 @@ pub(crate) fn enclosing(
         return Err(LockError::WrongFormat {
             key: key.to_owned(),
             expected: format.value(),
-            found: hold.format().value().to_owned(),
+            found: format!("{} that the body around this has locked", hold.format().value()),
         });
     }
     if hold.join() {

@@ -6,7 +6,7 @@ use lock_runtime::WireFormat;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::scene::{LATE, LEASE, OUR_POLL, ms};
+use crate::scene::{GRAIN, LATE, LEASE, OUR_POLL, ms};
 use crate::with_every_client;
 
 with_every_client! {
@@ -21,6 +21,17 @@ with_every_client! {
         let got = waiter.granted().await - released;
         assert!(got < scene.their_delay(), "{got:?}");
         assert!(!scene.is_free().await);
+    }
+
+    /// For Redisson the lock would last for as long as it has last heard.
+    async fn our_lock_that_is_to_stay_lets_theirs_in_when_that_is_over(scene: Scene) {
+        let mut theirs = scene.theirs().await;
+        let lock = scene.lock().lease(LEASE * 20).min_hold(LEASE);
+        let (asked, guard) = (Instant::now(), lock.acquire().await.expect("free"));
+        let waiter = scene.their_waiter(&mut theirs, LEASE * 10).await;
+        guard.release().await.expect("held");
+        let got = waiter.granted().await - asked;
+        assert!(got + GRAIN >= LEASE && got < LEASE + scene.their_delay(), "{got:?}");
     }
 
     /// Redisson tells everybody; of the others' releases nobody hears.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, Wait, WireFormat, distributed_lock};
-use lock_tests::RedisServer;
+use lock_tests::{Log, RedisServer};
 use tokio::time::Instant;
 
 use crate::support::{LEASE, client};
@@ -250,20 +250,25 @@ async fn permissions_are_enough(format: WireFormat) {
 
 #[tokio::test]
 async fn who_may_not_subscribe_still_waits_and_gets_the_lock() {
-    let server = RedisServer::start();
+    let (log, server) = (Log::here(), RedisServer::start());
     server.tell(&["ACL", "SETUSER", "deaf", "on", ">password", "~*", "resetchannels", "+@all"]);
     let url = format!("redis://deaf:password@127.0.0.1:{}", server.port());
     let builder = || LockClient::builder().url(&url).watchdog(LEASE * 10);
     let (one, two) =
         (builder().connect().await.expect("up"), builder().connect().await.expect("up"));
-    let guard = one.lock("k").acquire().await.expect("free");
-    let lock = two.lock("k").wait(LEASE * 10);
+    let guard = one.lock("whispered").acquire().await.expect("free");
+    let lock = two.lock("whispered").wait(LEASE * 10);
     let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
     tokio::time::sleep(LEASE / 4).await;
     let released = Instant::now();
     guard.release().await.expect("released without being told about");
     let got = waiter.await.expect("no panic").expect("by polling") - released;
     assert!(got < Duration::from_millis(1500), "the safety poll is about a second: {got:?}");
+    let muteness = log.lines(&["WARN", "whispered", "may not tell others of releases"]);
+    assert_eq!(muteness.len(), 1, "{muteness:?}");
+    one.lock("whispered").run(async {}).await.expect("free");
+    let muteness = log.lines(&["whispered", "may not tell others of releases"]);
+    assert!(muteness.len() <= 2, "once for each client: {muteness:?}");
 }
 
 #[tokio::test]

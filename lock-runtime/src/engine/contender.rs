@@ -316,7 +316,7 @@ impl Contender {
                 }
                 Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }),
                 Err(StoreError::WrongFormat { key, expected, found }) => {
-                    return Err(LockError::WrongFormat { key, expected, found });
+                    return Err(self.engine.wrong_format(key, expected, found));
                 }
             };
             if let (Some(news), Some(pass)) = (&known, &self.pass) {

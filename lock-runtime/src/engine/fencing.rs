@@ -60,7 +60,7 @@ impl Engine {
                 Ok(Fenced::Taken) => LostReason::Taken,
                 Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }),
                 Err(StoreError::WrongFormat { key, expected, found }) => {
-                    return Err(LockError::WrongFormat { key, expected, found });
+                    return Err(self.wrong_format(key, expected, found));
                 }
                 Err(StoreError::Refused(cause) | StoreError::Unknown(cause)) => {
                     let pause = backoff.pause();

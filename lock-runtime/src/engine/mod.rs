@@ -73,6 +73,8 @@ pub(crate) struct Engine {
     closed: AtomicBool,
     /// Told when `closed` is set.
     closing: Notify,
+    /// A key in another format has been logged.
+    met_another_format: AtomicBool,
 }
 
 impl std::fmt::Debug for Engine {
@@ -85,8 +87,9 @@ impl Engine {
     pub(crate) fn start(config: Config, store: Arc<dyn LockStore>) -> Arc<Self> {
         let keeper = Keeper::start(Arc::clone(&store));
         let gates = Arc::default();
-        let (closed, closing) = (AtomicBool::new(false), Notify::new());
-        Arc::new(Self { config, store, gates, keeper, closed, closing })
+        let (closed, met_another_format) = (AtomicBool::new(false), AtomicBool::new(false));
+        let closing = Notify::new();
+        Arc::new(Self { config, store, gates, keeper, closed, closing, met_another_format })
     }
 
     /// What is worth knowing of it in a log.
@@ -148,6 +151,16 @@ impl Engine {
             return Err(LockError::ShutDown);
         }
         self.is_kept(Some(key))
+    }
+
+    /// The error for a key that holds something else. Somebody's configuration is wrong, and callers may
+    /// make of it what they make of a busy lock, so the first one is logged.
+    fn wrong_format(&self, key: String, expected: &'static str, found: String) -> LockError {
+        let error = LockError::WrongFormat { key, expected, found };
+        if !self.met_another_format.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%error, "locked in different formats");
+        }
+        error
     }
 
     /// One holder is done; the last one frees the key, or passes the lock on to another of this

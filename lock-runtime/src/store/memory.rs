@@ -179,8 +179,10 @@ impl LockStore for MemoryStore {
         _lane: Lane,
     ) -> Eventually<'a, Result<Released, StoreError>> {
         let mut released = self.keys().release(key, token, keep, BootInstant::now());
-        if let (Released::Freed { others }, true) = (&mut released, keep.is_zero()) {
-            *others = self.wake_ups.wake(key, true);
+        if let Released::Freed { others } = &mut released {
+            let told = self.wake_ups.wake(key, true);
+            // One that stays taken is nobody's yet.
+            *others = if keep.is_zero() { told } else { 0 };
         }
         Eventually::ready(Ok(released))
     }

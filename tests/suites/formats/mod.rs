@@ -141,6 +141,19 @@ in_every_format! {
         assert!(got < LEASE / 4, "{got:?}");
     }
 
+    async fn who_waits_for_a_lock_that_is_to_stay_hears_for_how_long(scene: Scene) {
+        let minimum = LEASE / 2;
+        let lock = scene.one.lock("k").lease(LEASE * 20).min_hold(minimum);
+        let (asked, guard) = (Instant::now(), lock.acquire().await.expect("free"));
+        let lock = scene.two.lock("k");
+        let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
+        sleep(LEASE / 4).await;
+        guard.release().await.expect("held");
+        let got = waiter.await.expect("no panic").expect("in the end") - asked;
+        // Without a word it would ask again a second after its first try.
+        assert!(got + Duration::from_millis(2) >= minimum && got < LEASE * 3 / 4, "{got:?}");
+    }
+
     async fn what_they_leave_behind_is_taken_over_at_the_end_of_its_lease(scene: Scene) {
         let start = Instant::now();
         assert!(scene.peer().try_lock(LEASE));
@@ -374,7 +387,9 @@ async fn a_key_in_another_format_is_named_and_left_alone() {
         (WireFormat::Redisson, vec!["HSET", "k", "b983c153-7421-469a-addb-44fb92259a1b:1", "1"], 0),
         (WireFormat::Token, vec!["SET", "k", &token], 1),
         (WireFormat::Timestamp, vec!["SET", "k", "1700000000000"], 1),
+        (WireFormat::Timestamp, vec!["SET", "k", "1700000000000"], 0),
         (WireFormat::Token, vec!["SET", "k", &token], 2),
+        (WireFormat::Token, vec!["SET", "k", "1700000000"], 2),
         (WireFormat::Redisson, vec!["HSET", "k", "b983c153-7421-469a-addb-44fb92259a1b:1", "1"], 2),
     ] {
         let wanted = FORMATS[wanted];
@@ -386,13 +401,22 @@ async fn a_key_in_another_format_is_named_and_left_alone() {
             match outcome {
                 Err(error @ LockError::WrongFormat { .. }) => {
                     let names = match found {
-                        WireFormat::Redisson => "hash",
-                        _ => "string",
+                        WireFormat::Redisson => {
+                            "holds a hash, as a lock of `WireFormat::Redisson` is"
+                        }
+                        WireFormat::Timestamp if wanted == WireFormat::Token => {
+                            "holds a Unix time in ms (13 digits), as a lock of `WireFormat::Timestamp` is"
+                        }
+                        _ => "holds a string, as a lock of `WireFormat::Token` is",
                     };
                     let belongs = match wanted {
-                        WireFormat::Token => "`string`",
-                        WireFormat::Redisson => "`hash`",
-                        _ => "`Unix time in ms`",
+                        WireFormat::Token => "not a string, as a lock of `WireFormat::Token` is",
+                        WireFormat::Redisson => {
+                            "not a hash, as a lock of `WireFormat::Redisson` is"
+                        }
+                        _ => {
+                            "not a Unix time in ms (13 digits), as a lock of `WireFormat::Timestamp` is"
+                        }
                     };
                     let text = error.to_string();
                     assert!(text.contains(names) && text.contains(belongs), "{text}");
@@ -404,13 +428,13 @@ async fn a_key_in_another_format_is_named_and_left_alone() {
     }
 }
 
-/// A number is as good a token as any other text of somebody else's.
+/// A number that expires is as good a token as any other text of somebody else's.
 #[tokio::test]
-async fn a_timestamp_is_a_foreign_token() {
+async fn a_time_that_expires_is_a_foreign_token() {
     let server = RedisServer::start();
-    server.tell(&["SET", "k", "1700000000000"]);
+    server.tell(&["SET", "k", "1700000000000", "PX", "60000"]);
     match speaking(WireFormat::Token, &server).await.lock("k").wait(LEASE / 4).acquire().await {
-        Err(LockError::Busy { holder: Holder::NoExpiry, .. }) => {}
+        Err(LockError::Busy { holder: Holder::Elsewhere(Some(_)), .. }) => {}
         other => panic!("{other:?}"),
     }
 }
@@ -467,7 +491,8 @@ async fn a_nested_lock_in_another_format_is_refused() {
         drop(client.lock("k").acquire().await.expect("shared"));
         match client.lock("k").format(WireFormat::Redisson).acquire().await {
             Err(LockError::WrongFormat { expected, found, .. }) => {
-                assert_eq!((expected, found.as_str()), ("hash", "string"));
+                assert_eq!(expected, "hash");
+                assert_eq!(found, "string that the body around this has locked");
             }
             other => panic!("{other:?}"),
         }

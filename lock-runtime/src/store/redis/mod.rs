@@ -20,6 +20,7 @@ mod slot;
 mod stream;
 mod subscriber;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ pub(crate) struct RedisStore {
     wake_ups: Arc<WakeUps>,
     /// What tells this client, its wake-ups and its owners, from others: a UUID.
     id: Arc<str>,
+    /// It has been logged that releases cannot be told of.
+    is_mute: AtomicBool,
 }
 
 impl RedisStore {
@@ -68,6 +71,7 @@ impl RedisStore {
             keeper: OnceLock::new(),
             wake_ups: WakeUps::remote(),
             id: id.into(),
+            is_mute: AtomicBool::new(false),
         })
     }
 
@@ -208,15 +212,35 @@ impl RedisStore {
             call.arg(format.message(&self.id));
         };
         let own = format.is_anonymous().then(|| self.wake_ups.own_release(&channel));
-        match self.link(lane)?.run(&format.release, args, self.response_timeout).await? {
-            0_i64 => Ok(Released::Gone),
-            -1 => Ok(Released::Taken),
-            told => {
-                if let Some(own) = own.filter(|_| told > 1) {
-                    own.told();
-                }
-                Ok(Released::Freed { others: self.others_of(&channel, told - 1) })
+        let link = self.link(lane)?;
+        let reply = link.run::<Value>(&format.release, args, self.response_timeout).await?;
+        let (told, others) = match reply {
+            Value::Int(0) => return Ok(Released::Gone),
+            Value::Int(-1) => return Ok(Released::Taken),
+            Value::Int(freed @ 1..) => (freed - 1, self.others_of(&channel, freed - 1)),
+            // Those who were told cannot have it yet.
+            Value::Int(kept) => (-2 - kept, 0),
+            cause => {
+                self.could_not_tell(key, cause);
+                (0, 0)
             }
+        };
+        if let Some(own) = own.filter(|_| told > 0) {
+            own.told();
+        }
+        Ok(Released::Freed { others })
+    }
+
+    /// Says so once.
+    fn could_not_tell(&self, key: &str, cause: Value) {
+        if !self.is_mute.swap(true, Ordering::Relaxed) {
+            let cause: String = redis::from_redis_value(cause).unwrap_or_default();
+            tracing::warn!(
+                key,
+                %cause,
+                "may not tell others of releases: clients of this kind look for themselves once a second, others \
+                 may sleep until the lease that they know of is over"
+            );
         }
     }
 

@@ -9,13 +9,18 @@ if kind ~= 'none' and kind ~= 'string' then
   return kind
 end
 if kind == 'string' then
-  local value = redis.call('get', KEYS[1])
-  -- Seconds would be milliseconds of a time that is long over.
-  local digits = value:match('^(%d+)%.?%d*$')
+  -- It may be anything, of any length. Seconds would be milliseconds of a time that is long over.
+  local value = redis.call('getrange', KEYS[1], 0, 32)
+  local digits = #value <= 32 and value:match('^(%d+)%.?%d*$')
   if not digits or #digits ~= 13 then
     return 'string'
   end
   local left = math.ceil(tonumber(value) - now)
+  local expires = redis.call('pttl', KEYS[1])
+  if left < 0 and expires >= 0 and not noted(1, value) then
+    -- Theirs have no expiry, and ours have a note: it is the token of a lock of another kind.
+    return expires
+  end
   if left >= 0 then
     if held(1, ARGV[1]) ~= 1 then
       return left

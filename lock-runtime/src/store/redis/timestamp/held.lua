@@ -13,6 +13,12 @@ local function get(key)
   return value
 end
 
+-- Whether the time of lock i is one of ours, whoever has it or had it.
+local function noted(i, value)
+  local note = get(KEYS[2 * i])
+  return type(note) == 'string' and note:sub(-#value - 1) == ':' .. value
+end
+
 -- Whether this owner has lock i: 1, it has; 0, the lock is gone; -1, it is somebody else's, or no lock. Any error but
 -- one about the type of a key means that nobody knows, and is the second result.
 local function held(i, owner)
