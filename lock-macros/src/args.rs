@@ -12,10 +12,14 @@ use crate::duration;
 use crate::template::{self, Template};
 
 /// The options that there are, in the order in which they are told.
-const OPTIONS: [&str; 12] = [
+const OPTIONS: [&str; 13] = [
     "key", "wait", "lease", "max_hold", "min_hold", "on_lost", "on_busy", "or_else", "guard",
-    "when", "client", "crate",
+    "when", "format", "client", "crate",
 ];
+
+/// The texts that `format` takes, and the variants of `WireFormat` that they stand for.
+const FORMATS: [(&str, &str); 3] =
+    [("token", "Token"), ("redisson", "Redisson"), ("timestamp", "Timestamp")];
 
 /// The bounds of `lease` and its like, and the upper one of `wait`; the run time has the same.
 const SHORTEST: Duration = Duration::from_millis(10);
@@ -31,6 +35,7 @@ pub(crate) struct Args {
     pub(crate) on_failure: OnFailure,
     pub(crate) guard: Option<Ident>,
     pub(crate) when: Option<Expr>,
+    pub(crate) format: Option<Format>,
     pub(crate) client: Option<Expr>,
     pub(crate) runtime: Option<Path>,
 }
@@ -49,6 +54,12 @@ pub(crate) enum Wait {
 /// A duration that is measured like a lease.
 pub(crate) enum Span {
     For(Duration),
+    Expression(Expr),
+}
+
+pub(crate) enum Format {
+    /// This variant.
+    Named(Ident),
     Expression(Expr),
 }
 
@@ -108,6 +119,7 @@ pub(crate) fn parse(tokens: TokenStream, arguments: &[Ident]) -> Result<Args, Er
     let min_hold = errors.take(values.take("min_hold"), parse_span);
     let on_lost = errors.take(values.take("on_lost"), |_, value| parse_on_lost(&value));
     let guard = errors.take(values.take("guard"), |_, value| parse_guard(value));
+    let format = errors.take(values.take("format"), |_, value| parse_format(value));
     let runtime = errors.take(values.take("crate"), |_, value| parse_path(value));
     let on_failure = match (values.take("or_else"), values.take("on_busy")) {
         (Some((_, handler)), _) => OnFailure::OrElse(handler),
@@ -134,6 +146,7 @@ pub(crate) fn parse(tokens: TokenStream, arguments: &[Ident]) -> Result<Args, Er
             on_failure,
             guard,
             when: values.take("when").map(|(_, when)| when),
+            format,
             client: values.take("client").map(|(_, client)| client),
             runtime,
         }),
@@ -315,6 +328,26 @@ fn parse_on_lost(value: &Expr) -> syn::Result<OnLost> {
              its guard)",
         )),
     }
+}
+
+fn parse_format(value: Expr) -> syn::Result<Format> {
+    let Some(text) = as_text(&value) else {
+        if is_literal(&value) {
+            return Err(Error::new_spanned(value, not_a_format()));
+        }
+        return Ok(Format::Expression(value));
+    };
+    let given = text.value();
+    let known = FORMATS.iter().find(|(name, _)| *name == given);
+    match known {
+        Some((_, variant)) => Ok(Format::Named(Ident::new(variant, text.span()))),
+        None => Err(Error::new(text.span(), not_a_format())),
+    }
+}
+
+fn not_a_format() -> String {
+    let names = FORMATS.map(|(name, _)| name).join("\", \"");
+    format!("`format` is one of \"{names}\", or an expression of type `WireFormat`")
 }
 
 fn parse_guard(value: Expr) -> syn::Result<Ident> {

@@ -6,7 +6,7 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Error, ReturnType, Type};
 
-use crate::args::{self, Args, Key, OnFailure, OnLost, Wait};
+use crate::args::{self, Args, Format, Key, OnFailure, OnLost, Wait};
 use crate::check::{check, check_output, not_a_function, returns_nothing};
 use crate::function::{Function, Kind, conditions, names};
 use crate::template::{Segment, Template};
@@ -266,6 +266,10 @@ fn site(args: &Args, function: &Function, runtime: &TokenStream, names: &Names) 
     };
     let (lease, max_hold, min_hold) =
         (constant(&args.lease), constant(&args.max_hold), constant(&args.min_hold));
+    let format = optional(match &args.format {
+        Some(Format::Named(variant)) => Some(quote!(#runtime::WireFormat::#variant)),
+        Some(Format::Expression(_)) | None => None,
+    });
     let on_lost = match args.on_lost {
         OnLost::Abort => quote!(Abort),
         OnLost::Continue => quote!(Continue),
@@ -281,6 +285,7 @@ fn site(args: &Args, function: &Function, runtime: &TokenStream, names: &Names) 
                 lease: #lease,
                 max_hold: #max_hold,
                 min_hold: #min_hold,
+                format: #format,
                 on_lost: #runtime::__private::OnLost::#on_lost,
             };
             &SITE
@@ -322,6 +327,10 @@ fn call(args: &Args, runtime: &TokenStream) -> TokenStream {
     };
     let (lease, max_hold, min_hold) =
         (given(&args.lease), given(&args.max_hold), given(&args.min_hold));
+    let format = optional(match &args.format {
+        Some(Format::Expression(format)) => Some(format.to_token_stream()),
+        _ => None,
+    });
     let call = quote! {
         #runtime::__private::Call {
             key: #key,
@@ -330,6 +339,7 @@ fn call(args: &Args, runtime: &TokenStream) -> TokenStream {
             lease: #lease,
             max_hold: #max_hold,
             min_hold: #min_hold,
+            format: #format,
         }
     };
     match &args.when {

@@ -37,6 +37,7 @@ fn a_method() {
                         lease: ::core::option::Option::None,
                         max_hold: ::core::option::Option::None,
                         min_hold: ::core::option::Option::None,
+                        format: ::core::option::Option::None,
                         on_lost: ::lock_runtime::__private::OnLost::Abort,
                     };
                     &SITE
@@ -59,6 +60,7 @@ fn a_method() {
                     lease: ::core::option::Option::None,
                     max_hold: ::core::option::Option::None,
                     min_hold: ::core::option::Option::None,
+                    format: ::core::option::Option::None,
                 };
                 let body = async move {
                     #[allow(
@@ -107,6 +109,7 @@ fn every_option() {
             on_busy = (),
             guard = guard,
             when = file.is_large(),
+            format = "redisson",
             crate = locks
         ),
         &item,
@@ -124,6 +127,7 @@ fn every_option() {
                         min_hold: ::core::option::Option::Some(
                             ::core::time::Duration::from_millis(10000u64),
                         ),
+                        format: ::core::option::Option::Some(locks::WireFormat::Redisson),
                         on_lost: locks::__private::OnLost::Continue,
                     };
                     &SITE
@@ -142,6 +146,7 @@ fn every_option() {
                             lease: ::core::option::Option::None,
                             max_hold: ::core::option::Option::None,
                             min_hold: ::core::option::Option::None,
+                            format: ::core::option::Option::None,
                         })
                     } else {
                         ::core::option::Option::None
@@ -215,6 +220,7 @@ fn what_async_trait_makes() {
                         ),
                         max_hold: ::core::option::Option::None,
                         min_hold: ::core::option::Option::None,
+                        format: ::core::option::Option::None,
                         on_lost: ::lock_runtime::__private::OnLost::Abort,
                     };
                     &SITE
@@ -231,6 +237,7 @@ fn what_async_trait_makes() {
                     lease: ::core::option::Option::None,
                     max_hold: ::core::option::Option::None,
                     min_hold: ::core::option::Option::None,
+                    format: ::core::option::Option::None,
                 };
                 let slot = ::std::sync::Arc::new(::lock_runtime::__private::GuardSlot::new());
                 let outer = ::std::sync::Arc::clone(&slot);
@@ -281,16 +288,16 @@ fn a_mistake() {
         quote!(key = "order:<idd>", retries = 3),
         &item,
         &expect![[r#"
-        async fn pay(id: u64) -> Result<(), E> {
-            Ok(())
-        }
-        ::core::compile_error! {
-            "unknown option `retries`; the options are `key`, `wait`, `lease`, `max_hold`, `min_hold`, `on_lost`, `on_busy`, `or_else`, `guard`, `when`, `client`, `crate`"
-        }
-        ::core::compile_error! {
-            "`idd` in `<idd>` is no argument of this function; its arguments are `id`"
-        }
-    "#]],
+            async fn pay(id: u64) -> Result<(), E> {
+                Ok(())
+            }
+            ::core::compile_error! {
+                "unknown option `retries`; the options are `key`, `wait`, `lease`, `max_hold`, `min_hold`, `on_lost`, `on_busy`, `or_else`, `guard`, `when`, `format`, `client`, `crate`"
+            }
+            ::core::compile_error! {
+                "`idd` in `<idd>` is no argument of this function; its arguments are `id`"
+            }
+        "#]],
     );
 }
 

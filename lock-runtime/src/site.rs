@@ -12,6 +12,7 @@ pub use crate::scope::{GuardSlot, OnLost};
 use crate::client::LockClient;
 use crate::error::LockError;
 use crate::eventually::Eventually;
+use crate::format::WireFormat;
 use crate::global;
 use crate::guard::Acquiring;
 use crate::lock::{self, Options};
@@ -34,6 +35,8 @@ pub struct LockSite {
     pub max_hold: Option<Duration>,
     /// `min_hold`
     pub min_hold: Option<Duration>,
+    /// `format`
+    pub format: Option<WireFormat>,
     /// `on_lost`
     pub on_lost: OnLost,
 }
@@ -53,6 +56,8 @@ pub struct Call {
     pub max_hold: Option<Duration>,
     /// `min_hold`, if it is an expression.
     pub min_hold: Option<Duration>,
+    /// `format`, if it is an expression.
+    pub format: Option<WireFormat>,
 }
 
 /// Runs the body of an annotated function, which stands in its caller's frame, under its lock.
@@ -87,13 +92,13 @@ pub async fn run_when<F: Future>(
 }
 
 fn hold(site: &'static LockSite, call: Call) -> Acquiring {
-    let Call { key, client, wait, lease, max_hold, min_hold } = call;
+    let Call { key, client, wait, lease, max_hold, min_hold, format } = call;
     let client = client.map_or_else(global::global, Ok);
     match (key, client) {
         (Err(error), _) | (_, Err(error)) => Eventually::ready(Err(Box::new(error))),
         (Ok(key), Ok(client)) => {
             let options = Options {
-                format: None,
+                format: format.or(site.format),
                 wait: wait.or(site.wait),
                 lease: lease.or(site.lease),
                 max_hold: max_hold.or(site.max_hold),

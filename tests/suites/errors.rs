@@ -6,7 +6,7 @@ use lock_runtime::{LockClient, LockError, Wait, WireFormat, distributed_lock};
 use lock_tests::{Log, RedisServer};
 use tokio::time::Instant;
 
-use crate::support::{LEASE, client};
+use crate::support::{LEASE, client, until};
 
 const CANARY: &str = "c4nary";
 
@@ -269,6 +269,41 @@ async fn who_may_not_subscribe_still_waits_and_gets_the_lock() {
     one.lock("whispered").run(async {}).await.expect("free");
     let muteness = log.lines(&["whispered", "may not tell others of releases"]);
     assert!(muteness.len() <= 2, "once for each client: {muteness:?}");
+}
+
+#[tokio::test]
+async fn who_may_hear_of_one_format_only_does_so_beside_another() {
+    let server = RedisServer::start();
+    let acl = ["resetchannels", "&lock_wake:*", "+@all"];
+    server.tell(&[&["ACL", "SETUSER", "half", "on", ">password", "~*"], &acl[..]].concat());
+    let url = format!("redis://half:password@127.0.0.1:{}", server.port());
+    let builder = || LockClient::builder().url(&url).watchdog(LEASE * 10);
+    let (one, two) =
+        (builder().connect().await.expect("up"), builder().connect().await.expect("up"));
+    let java = one.lock("java").format(WireFormat::Redisson);
+    let _java = java.acquire().await.expect("free");
+    let unheard = two.lock("java").format(WireFormat::Redisson).wait(LEASE * 10);
+    let unheard = tokio::spawn(async move { unheard.acquire().await.map(drop) });
+    for round in 0..3 {
+        let key = format!("k{round}");
+        let guard = one.lock(&key).acquire().await.expect("free");
+        let lock = two.lock(&key);
+        let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
+        let channel = format!("lock_wake:{{{key}}}");
+        let hears = || server.command::<(String, u64)>(&["PUBSUB", "NUMSUB", &channel]).1 == 1;
+        assert!(until(LEASE, hears).await.is_some(), "it is subscribed at once");
+        let released = Instant::now();
+        guard.release().await.expect("held");
+        let got = waiter.await.expect("no panic").expect("woken") - released;
+        assert!(got < LEASE / 4, "{got:?}");
+    }
+    let none = || {
+        let channels: Vec<String> = server.command(&["PUBSUB", "CHANNELS"]);
+        channels.is_empty()
+    };
+    assert!(until(LEASE, none).await.is_some(), "nor are any kept that nobody needs");
+    assert!(!unheard.is_finished());
+    unheard.abort();
 }
 
 #[tokio::test]

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{LockClient, LockError, LostReason, distributed_lock, with_client};
+use lock_runtime::{LockClient, LockError, LostReason, WireFormat, distributed_lock, with_client};
+use lock_tests::RedisServer;
 use tokio::time::Instant;
 
 use crate::support::{LEASE, client, helper, milliseconds, on_every_store};
@@ -262,4 +263,42 @@ async fn holds_are_text_or_expressions() {
         assert!(!is_free(&client, "c").await);
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_function_may_have_another_format_than_its_client() {
+    #[distributed_lock(key = "java:<id>", format = "redisson", client = locks)]
+    async fn with_java(
+        locks: &LockClient,
+        id: u32,
+        server: &RedisServer,
+    ) -> Result<String, LockError> {
+        Ok(server.command(&["TYPE", &format!("java:{id}")]))
+    }
+    #[distributed_lock(key = "any:<id>", format = format, client = locks)]
+    async fn with_any(
+        locks: &LockClient,
+        id: u32,
+        format: WireFormat,
+        server: &RedisServer,
+    ) -> Result<String, LockError> {
+        Ok(server.command(&["TYPE", &format!("any:{id}")]))
+    }
+    // As a fleet moves from one format to the other: it takes both locks, in this order.
+    #[distributed_lock(key = "old:<id>", format = "redisson", client = locks)]
+    #[distributed_lock(key = "new:<id>", client = locks)]
+    async fn with_both(
+        locks: &LockClient,
+        id: u32,
+        server: &RedisServer,
+    ) -> Result<i64, LockError> {
+        Ok(server.command(&["EXISTS", &format!("old:{id}"), &format!("new:{id}")]))
+    }
+    let server = RedisServer::start();
+    let locks = client(&server.url()).await;
+    assert_eq!(with_java(&locks, 1, &server).await.as_deref(), Ok("hash"));
+    assert_eq!(with_any(&locks, 1, WireFormat::Redisson, &server).await.as_deref(), Ok("hash"));
+    assert_eq!(with_any(&locks, 1, WireFormat::Token, &server).await.as_deref(), Ok("string"));
+    assert_eq!(with_both(&locks, 1, &server).await, Ok(2));
+    assert_eq!(server.command::<i64>(&["DBSIZE"]), 0);
 }

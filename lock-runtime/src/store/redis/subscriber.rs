@@ -4,6 +4,7 @@
 //! messages on. A new connection has no subscriptions, so all are made again; while any are
 //! wanted, a connection that has gone silent is noticed by a ping. While none are, nothing is sent.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ const PING: Duration = Duration::from_secs(3);
 /// How long to wait before the next attempt after one failed.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The same after the user was not allowed to.
+/// The same after the user was not allowed to, who can hardly do so a moment later.
 const RETRY_DENIED: Duration = Duration::from_secs(10);
 
 /// Passes the server's messages on to the listeners. Those that say `own` are of this client's own
@@ -45,22 +46,16 @@ pub(super) fn on_message(wake_ups: &Arc<WakeUps>, own: &Arc<str>) -> OnMessage {
 
 /// Does it, until the runtime ends.
 pub(super) async fn run(link: Link, wake_ups: Arc<WakeUps>, response_timeout: Duration) {
-    let mut subscriber =
-        Subscriber { link, wake_ups, response_timeout, generation: 0, asked: Instant::now() };
+    let (generation, asked, denied) = (0, Instant::now(), HashMap::new());
+    let mut subscriber = Subscriber { link, wake_ups, response_timeout, generation, asked, denied };
     loop {
         let mut denied = false;
         let next = if subscriber.wake_ups.is_empty() {
             None
         } else if let Err(error) = subscriber.keep_up().await {
-            if matches!(error, StoreError::Denied(_)) {
-                tracing::warn!(%error, "may not hear of releases, so waiting is by polling only");
-            } else {
-                tracing::debug!(%error, "cannot hear of releases for now, contenders poll");
-            }
-            // A user who may not subscribe can hardly do so a moment later.
+            tracing::debug!(%error, "cannot hear of releases for now, contenders poll");
             denied = matches!(error, StoreError::Denied(_));
-            let retry = if denied { RETRY_DENIED } else { RETRY };
-            Some(retry.mul_f64(0.5 + fastrand::f64()))
+            Some(jittered(if denied { RETRY_DENIED } else { RETRY }))
         } else {
             Some(LOOK)
         };
@@ -86,6 +81,8 @@ struct Subscriber {
     generation: u64,
     /// When the connection last answered.
     asked: Instant,
+    /// The kinds of channels that the user may not subscribe, until when they are let be.
+    denied: HashMap<String, Instant>,
 }
 
 impl Subscriber {
@@ -99,10 +96,20 @@ impl Subscriber {
         }
         let Connection { mut socket, .. } = connection?;
 
-        let wanted = self.wake_ups.wanted();
-        if !wanted.is_empty() {
-            self.answered(generation, socket.subscribe(names(&wanted))).await?;
-            let mut orphans = wanted;
+        let mut wanted = self.wake_ups.wanted();
+        wanted.sort_unstable();
+        for of_one_kind in wanted.chunk_by(|one, next| kind(one) == kind(next)) {
+            let kind = kind(&of_one_kind[0]);
+            if self.denied.get(kind).is_some_and(|until| Instant::now() < *until) {
+                continue;
+            }
+            let answer = self.answered(generation, socket.subscribe(names(of_one_kind))).await;
+            if let Err(StoreError::Denied(cause)) = answer {
+                self.may_not(kind, &cause);
+                continue;
+            }
+            answer?;
+            let mut orphans = of_one_kind.to_vec();
             orphans.retain(|channel| !self.wake_ups.subscribed(channel));
             if !orphans.is_empty() {
                 self.answered(generation, socket.unsubscribe(names(&orphans))).await?;
@@ -117,6 +124,17 @@ impl Subscriber {
             self.answered(generation, ping.query_async::<()>(&mut socket)).await?;
         }
         Ok(())
+    }
+
+    fn may_not(&mut self, kind: &str, cause: &str) {
+        if self.denied.insert(kind.to_owned(), Instant::now() + jittered(RETRY_DENIED)).is_none() {
+            let channels = format!("{kind}:*");
+            tracing::warn!(
+                channels,
+                cause,
+                "may not hear of releases, so waiting is by polling only"
+            );
+        }
     }
 
     /// The answer to a request; without one, the connection is given up.
@@ -137,6 +155,15 @@ impl Subscriber {
             }
         }
     }
+}
+
+/// What the channels of one format have in common. A user may have been allowed those of another only.
+fn kind(channel: &str) -> &str {
+    channel.split(':').next().unwrap_or(channel)
+}
+
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + fastrand::f64())
 }
 
 fn names(channels: &[Arc<str>]) -> Vec<&str> {
