@@ -7,6 +7,8 @@
 /// two formats of a key exclude each other like two locks of one format; a nested lock in another
 /// format than the one around it is `WrongFormat`, too.
 ///
+/// An annotated function says it by [`format`](macro@crate::distributed_lock#format).
+///
 /// A store in memory has no formats and takes any.
 ///
 /// # Examples
@@ -35,8 +37,8 @@ pub enum WireFormat {
     ///
     /// The pattern of Redis's own documentation, and of most clients that keep a lock in one key:
     /// redis-py, node-redlock, redsync, bsm/redislock, rslock, lock4j and Spring among them. The key
-    /// has to be spelt as they spell it, such as `lock4j:` and the name. None of them tells anybody of
-    /// a release, so one of theirs is noticed within a second.
+    /// has to be spelt as they spell it, such as `lock4j:` and the name. Of their releases nobody here is
+    /// told (Spring has a channel of its own), so one of theirs is noticed within a second.
     #[default]
     Token,
     /// A hash with the owner and its count, as of Redisson's plain `RLock`, with its messages: waiters
@@ -53,7 +55,8 @@ pub enum WireFormat {
     /// Its weaknesses come with it. Others compare the time with their own clock: one that is ahead
     /// takes a lock before its lease is over, and one that is behind gives its own away too early. (What
     /// is done here goes by the server's clock.) One who is too late for an expired lock
-    /// overwrites the new holder's time: here that is a lock that is lost. None of the others tells
+    /// overwrites the new holder's time: here that is a lock that is lost, which is known at its next
+    /// renewal, and with a fixed lease not before its release. None of the others tells
     /// anybody of a release, and many delete a lock without a look at whose it is. Times in seconds are
     /// refused as another format.
     Timestamp,
