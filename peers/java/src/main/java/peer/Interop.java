@@ -19,7 +19,7 @@ final class Interop {
     private final RedissonClient client;
     private final Map<String, Held> held = new ConcurrentHashMap<>();
 
-    private record Held(RLock lock, long owner) {}
+    private record Held(RLock lock, long owner, int holds) {}
 
     Interop(RedissonClient client) {
         this.client = client;
@@ -35,7 +35,7 @@ final class Interop {
         // -1 asks for the watchdog.
         boolean granted = lock.tryLockAsync(wait, lease == 0 ? -1 : lease, TimeUnit.MILLISECONDS, owner).get();
         if (granted) {
-            held.put(key, new Held(lock, owner));
+            held.put(key, new Held(lock, owner, 1));
         }
         return granted;
     }
@@ -49,9 +49,23 @@ final class Interop {
         client.getKeys().expire(Duration.ofMillis(lease), key);
     }
 
+    /** Takes a lock once more that is held here. It is free after as many releases. */
+    boolean again(String key) throws InterruptedException, ExecutionException {
+        Held mine = recall(key);
+        boolean granted = mine.lock.tryLockAsync(0, -1, TimeUnit.MILLISECONDS, mine.owner).get();
+        if (granted) {
+            held.put(key, new Held(mine.lock, mine.owner, mine.holds + 1));
+        }
+        return granted;
+    }
+
     void release(String key) throws InterruptedException, ExecutionException {
         Held mine = recall(key);
-        held.remove(key, mine);
+        if (mine.holds > 1) {
+            held.put(key, new Held(mine.lock, mine.owner, mine.holds - 1));
+        } else {
+            held.remove(key, mine);
+        }
         mine.lock.unlockAsync(mine.owner).get();
     }
 

@@ -108,6 +108,8 @@ public final class Main {
             case "renew":
                 interop.renew(a.word(0), a.number(1));
                 return "ok";
+            case "again":
+                return interop.again(a.word(0)) ? "ok" : "busy";
             case "release":
                 interop.release(a.word(0));
                 return "ok";
