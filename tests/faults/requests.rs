@@ -67,7 +67,7 @@ async fn a_request_that_arrives_after_its_caller_gave_up_is_undone() {
         proxy.deliver();
         assert!(until(LEASE, || server.calls("set") > set).await.is_some(), "there it comes");
         let gone = until(LEASE * 4, || !server.exists("k")).await;
-        assert!(gone.is_some(), "left for {} ms", server.pttl("k"));
+        assert!(gone.is_some(), "not undone: left for {} ms", server.pttl("k"));
         direct.lock("k").acquire().await.expect("free").release().await.expect("held");
     }
 }
@@ -131,7 +131,7 @@ async fn a_try_that_arrives_late_shortens_nothing() {
     };
     let (extended, now) = brief.run(body).await.expect("by the third");
     assert!(extended > 50_000, "{extended}");
-    assert!(now > 50_000, "{now} after {extended}");
+    assert!(now > 50_000, "shortened: {now} after {extended}");
 }
 
 /// Locks and their guards do not mind that everything takes long.
