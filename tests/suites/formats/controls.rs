@@ -41,6 +41,8 @@ lock_tests::controls! {
         without "one-token" seeing "it was its own";
     redisson_without_undo: "formats::a_request_that_arrives_after_its_caller_gave_up_is_undone::in_redisson"
         without "undo" seeing "left for";
+    redisson_without_turns_end: "formats::redisson::a_turn_of_this_process_ends_when_java_waits"
+        without "turns-end" seeing "in a hundred holds";
     timestamp_without_owner_releases: "formats::a_release_by_one_who_does_not_know_of_the_loss_leaves_the_successor_alone::in_timestamp"
         without "owner-releases" seeing "Ok(())";
     timestamp_without_owner_renews: "formats::a_body_whose_key_was_taken_is_dropped_and_the_key_left_alone::in_timestamp"

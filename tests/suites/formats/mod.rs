@@ -513,6 +513,20 @@ async fn a_time_that_expires_is_a_foreign_token() {
     }
 }
 
+/// So is what nearly looks like one for ever, however long it is.
+#[tokio::test]
+async fn a_long_row_of_digits_is_a_foreign_token() {
+    let server = RedisServer::start();
+    server.tell(&["SET", "k", &format!("{}x", "1".repeat(80_000))]);
+    let client = speaking(WireFormat::Token, &server).await;
+    let asked = Instant::now();
+    match client.lock("k").wait(LEASE / 4).acquire().await {
+        Err(LockError::Busy { holder: Holder::NoExpiry, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert!(asked.elapsed() < LEASE, "{:?}", asked.elapsed());
+}
+
 #[tokio::test]
 async fn a_lock_may_have_another_format_than_its_client() {
     let server = RedisServer::start();
