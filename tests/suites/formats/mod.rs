@@ -15,6 +15,7 @@ use lock_runtime::{
 };
 use lock_tests::support::{count_under_contention, until_at_rest};
 use lock_tests::{Proxy, RedisServer};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::peers::{Peer, peer};
@@ -61,8 +62,12 @@ impl Scene {
         self.server.command(&["DUMP", "k"])
     }
 
-    /// Waits until one of ours would hear of a release of this lock.
-    async fn until_awaited(&self, key: &str) {
+    /// One of ours that waits for a lock, and when it got it. It has asked again since it subscribed, so
+    /// that nothing but a message makes it ask soon.
+    async fn waiter(&self, key: &str) -> JoinHandle<Result<(LockGuard, Instant), LockError>> {
+        let tries = || self.server.calls("set") + self.server.calls("evalsha");
+        let (lock, before) = (self.two.lock(key), tries());
+        let waiter = tokio::spawn(async move { Ok((lock.acquire().await?, Instant::now())) });
         let channel = match self.format {
             WireFormat::Redisson => "redisson_lock__channel",
             _ => "lock_wake",
@@ -72,9 +77,10 @@ impl Scene {
         let waits = || {
             let (_, listeners): (String, u64) =
                 self.server.command(&["PUBSUB", "NUMSUB", &channel]);
-            listeners > 0
+            listeners > 0 && tries() >= before + 2
         };
         assert!(until(LEASE * 5, waits).await.is_some(), "nobody waits");
+        waiter
     }
 
     fn peer(&self) -> Box<dyn Peer> {
@@ -147,24 +153,22 @@ in_every_format! {
             }
             other => panic!("{other:?}"),
         }
-        let lock = scene.two.lock("k");
-        let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
-        scene.until_awaited("k").await;
+        let waiter = scene.waiter("k").await;
         assert!(theirs.unlock());
         let released = Instant::now();
-        let got = waiter.await.expect("no panic").expect("free") - released;
+        let (_guard, at) = waiter.await.expect("no panic").expect("free");
+        let got = at - released;
         // By the safety poll at the latest.
         assert!(got < LEASE * 3 / 2, "{got:?}");
     }
 
     async fn a_release_wakes_a_waiter(scene: Scene) {
         let guard = scene.one.lock("k").acquire().await.expect("free");
-        let lock = scene.two.lock("k");
-        let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
-        scene.until_awaited("k").await;
+        let waiter = scene.waiter("k").await;
         let released = Instant::now();
         guard.release().await.expect("held");
-        let got = waiter.await.expect("no panic").expect("woken") - released;
+        let (_guard, at) = waiter.await.expect("no panic").expect("woken");
+        let got = at - released;
         assert!(got < WOKEN, "{got:?}");
     }
 
@@ -172,11 +176,10 @@ in_every_format! {
         let minimum = LEASE / 4;
         let lock = scene.one.lock("k").lease(LEASE * 20).min_hold(minimum);
         let (asked, guard) = (Instant::now(), lock.acquire().await.expect("free"));
-        let lock = scene.two.lock("k");
-        let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
-        scene.until_awaited("k").await;
+        let waiter = scene.waiter("k").await;
         guard.release().await.expect("held");
-        let got = waiter.await.expect("no panic").expect("in the end") - asked;
+        let (_guard, at) = waiter.await.expect("no panic").expect("in the end");
+        let got = at - asked;
         // Long before it would have asked again without a word.
         assert!(got + Duration::from_millis(2) >= minimum && got < WOKEN, "{got:?}");
     }
@@ -416,13 +419,12 @@ in_every_format! {
     async fn a_key_with_a_hash_tag_is_locked_and_its_release_heard_of(scene: Scene) {
         for key in ["{user:7}:cart", "a{", "}{"] {
             let guard = scene.one.lock(key).acquire().await.expect("free");
-            let lock = scene.two.lock(key);
-            let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
             assert!(!peer(scene.format, &scene.server, key).try_lock(LEASE));
-            scene.until_awaited(key).await;
+            let waiter = scene.waiter(key).await;
             let released = Instant::now();
             guard.release().await.expect("held");
-            let got = waiter.await.expect("no panic").expect("woken") - released;
+            let (_guard, at) = waiter.await.expect("no panic").expect("woken");
+            let got = at - released;
             assert!(got < WOKEN, "{key}: {got:?}");
         }
     }

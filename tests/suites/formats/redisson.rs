@@ -131,13 +131,10 @@ async fn a_forced_unlock_by_java_is_a_loss_and_wakes_ours() {
     let lock = scene.one.lock("k");
     let body = tokio::spawn(async move { lock.run(std::future::pending::<()>()).await });
     assert!(until(LEASE, || scene.server.exists("k")).await.is_some());
-    let lock = scene.two.lock("k");
-    let waiter =
-        tokio::spawn(async move { lock.acquire().await.map(|guard| (Instant::now(), guard)) });
-    scene.until_awaited("k").await;
+    let waiter = scene.waiter("k").await;
     let forced = Instant::now();
     assert!(scene.java(1).force_unlock());
-    let (got, guard) = waiter.await.expect("no panic").expect("free");
+    let (guard, got) = waiter.await.expect("no panic").expect("free");
     assert!(got - forced < WOKEN, "{:?}", got - forced);
     match body.await.expect("no panic") {
         Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Taken),
@@ -487,12 +484,11 @@ async fn ours_is_woken_by_the_unlock_of_java() {
     let scene = scene().await;
     let mut java = scene.java(1);
     assert!(java.lock(LEASE * 20).is_none());
-    let lock = scene.one.lock("k");
-    let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
-    scene.until_awaited("k").await;
+    let waiter = scene.waiter("k").await;
     let released = Instant::now();
     assert_eq!(java.release(), Some(1));
-    let got = waiter.await.expect("no panic").expect("woken") - released;
+    let (_guard, at) = waiter.await.expect("no panic").expect("woken");
+    let got = at - released;
     assert!(got < WOKEN, "{got:?}");
 }
 
@@ -547,11 +543,9 @@ async fn a_lock_without_expiry_is_waited_for_and_named() {
         Err(LockError::Busy { holder: Holder::NoExpiry, .. }) => {}
         other => panic!("{other:?}"),
     }
-    let lock = scene.two.lock("k");
-    let waiter = tokio::spawn(async move { lock.acquire().await.map(drop) });
-    scene.until_awaited("k").await;
+    let waiter = scene.waiter("k").await;
     assert_eq!(java.release(), Some(1));
-    waiter.await.expect("no panic").expect("woken");
+    drop(waiter.await.expect("no panic").expect("woken"));
 }
 
 /// Out of memory nothing is taken, and what is held stays so.
