@@ -214,15 +214,15 @@ async fn a_lock_without_expiry_still_ends() {
 #[tokio::test]
 async fn a_token_that_looks_like_a_time_that_is_over_is_waited_for() {
     let scene = scene().await;
-    let (start, lease, token) = (Instant::now(), LEASE * 2, "1700000000000");
-    scene.server.tell(&["SET", "k", token, "PX", &milliseconds(lease)]);
+    let (start, lease, value) = (Instant::now(), LEASE * 2, "1700000000000");
+    scene.server.tell(&["SET", "k", value, "PX", &milliseconds(lease)]);
     match scene.one.lock("k").wait(LEASE / 4).acquire().await {
         Err(LockError::Busy { holder: Holder::Elsewhere(Some(left)), .. }) => {
             assert!(left > LEASE && left < lease, "{left:?}");
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(scene.server.command::<String>(&["GET", "k"]), token);
+    assert_eq!(scene.server.command::<String>(&["GET", "k"]), value);
     let guard = scene.one.lock("k").acquire().await.expect("it expires");
     let taken = start.elapsed();
     assert!(taken + Duration::from_millis(2) >= lease && taken < lease * 5 / 4, "{taken:?}");
