@@ -4,8 +4,8 @@
 //! whose assertions it has. Those that are about threads have tasks here, and those about the count of
 //! a lock that is taken again have bodies. Not here: what is about interrupted threads
 //! (`testLockUninterruptibly`), keyspace events (`testLockListener`) and clusters (`testInCluster`,
-//! `testLockFailoverInCluster`), which we have none of; and what has no plain lock in it
-//! (`testReadLockAfterTimeout` and `testWriteLockAfterTimeout` of the tests of its renewal).
+//! `testLockFailoverInCluster`), none of which there is here; and the restarts of
+//! `RedissonLockExpirationRenewalTest` with read and write locks, which are other locks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -303,7 +303,7 @@ async fn tasks_and_threads_that_try_and_release_never_meet() {
     assert!(!scene.server.exists("k"));
 }
 
-/// testSubscriptionsPerConnection, testSinglePubSub
+/// testSubscriptionsPerConnection
 #[tokio::test]
 async fn nobody_who_waits_at_a_few_names_fails_and_no_subscription_is_left() {
     let scene = scene().await;
@@ -327,6 +327,34 @@ async fn nobody_who_waits_at_a_few_names_fails_and_no_subscription_is_left() {
         done.expect("no panic");
     }
     assert!(until(LEASE, || channels().is_empty()).await.is_some(), "{:?}", channels());
+}
+
+/// testSinglePubSub, where all subscriptions of a client are of one connection, as ours always are.
+#[tokio::test]
+async fn those_who_wait_briefly_at_a_few_names_have_their_turn_or_hear_that_it_is_busy() {
+    let scene = scene().await;
+    let mut tasks = JoinSet::new();
+    for task in 0..4 {
+        let client = if task % 2 == 0 { scene.one.clone() } else { scene.two.clone() };
+        tasks.spawn(async move {
+            let mut turns = 0;
+            for job in 0..100 {
+                let lock = client.lock(((task + job) % 3).to_string()).wait(LEASE / 2);
+                match lock.run(sleep(LEASE / 500)).await {
+                    Ok(()) => turns += 1,
+                    Err(LockError::Busy { .. }) => {}
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+            turns
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        assert!(done.expect("no panic") > 0);
+    }
+    until_at_rest(&scene.one, LEASE).await;
+    until_at_rest(&scene.two, LEASE).await;
+    assert_eq!(scene.server.command::<u32>(&["DBSIZE"]), 0);
 }
 
 /// testLockIsNotRenewedAfterInterruptedTryLock
