@@ -53,7 +53,7 @@ protections! {
     OwnerRenews = "owner-renews",
     /// A lock that is gone is not made again by a renewal.
     GoneStaysGone = "gone-stays-gone",
-    /// A late try of an acquisition does not shorten the lease.
+    /// A late try of an acquisition, or a late renewal, does not shorten the lease.
     TriesShortenNothing = "tries-shorten-nothing",
     /// Locks are renewed.
     Renewal = "renewal",

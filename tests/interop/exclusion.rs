@@ -39,15 +39,16 @@ with_every_client! {
         let mut theirs = scene.theirs().await;
         theirs.tell(&format!("acquire k 0 {}", ms(LEASE * 10))).await;
         let before = scene.value();
-        let other = match scene.client.format {
-            WireFormat::Redisson => WireFormat::Token,
-            _ => WireFormat::Redisson,
-        };
-        match scene.lock().format(other).acquire().await {
-            Err(LockError::WrongFormat { .. }) => {}
-            other => panic!("{other:?}"),
+        for other in [WireFormat::Token, WireFormat::Redisson, WireFormat::Timestamp] {
+            if other == scene.client.format {
+                continue;
+            }
+            match scene.lock().format(other).acquire().await {
+                Err(LockError::WrongFormat { .. }) => {}
+                outcome => panic!("{other:?}: {outcome:?}"),
+            }
+            assert_eq!(scene.value(), before);
         }
-        assert_eq!(scene.value(), before);
         theirs.tell("release k").await;
     }
 

@@ -16,6 +16,9 @@ use crate::peer::Peer;
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
 /// How late one may be on a busy machine. A client that polls once a second would mostly be later.
 pub(crate) const LATE: Duration = LEASE.checked_div(4).expect("not zero");
+/// How late one may be that is woken. Beside other programs of theirs it may take as long as a poll,
+/// but not as long as the leases of those who release.
+pub(crate) const WOKEN: Duration = LEASE.saturating_mul(3).checked_div(2).expect("not zero");
 /// By when a client of ours that nobody wakes has found out.
 pub(crate) const OUR_POLL: Duration = Duration::from_secs(1);
 /// The grain of the server's clock.
@@ -130,7 +133,7 @@ impl Scene {
 
     /// How late they may be to find out that a lock is free.
     pub(crate) fn their_delay(&self) -> Duration {
-        self.client.polls.unwrap_or_default() + LATE
+        self.client.polls.map_or(WOKEN, |polls| polls + LATE)
     }
 }
 

@@ -10,10 +10,11 @@ use crate::scene::{GRAIN, LATE, LEASE, OUR_POLL, ms};
 use crate::with_every_client;
 
 with_every_client! {
-    /// Redisson is woken; the others ask again by themselves.
+    /// Redisson is woken, long before the lease that it knows of is over; the others ask again by
+    /// themselves.
     async fn our_release_lets_theirs_in(scene: Scene) {
         let mut theirs = scene.theirs().await;
-        let guard = scene.lock().acquire().await.expect("free");
+        let guard = scene.lock().lease(LEASE * 10).acquire().await.expect("free");
         let waiter = scene.their_waiter(&mut theirs, LEASE * 10).await;
         assert!(!waiter.is_done());
         let released = Instant::now();

@@ -80,6 +80,54 @@ async fn joined_as_they_are_they_do() {
     assert!(matches!(two, Err(LockError::Busy { .. })));
 }
 
+#[distributed_lock(key = "lock4j:<name:raw>#<id:raw>")]
+async fn like_lock4j(server: &RedisServer, name: &str, id: &str) -> Result<Vec<String>, LockError> {
+    Ok(server.command(&["KEYS", "*"]))
+}
+
+#[distributed_lock(key = "registry:<path:raw>")]
+async fn like_spring(server: &RedisServer, path: &str) -> Result<Vec<String>, LockError> {
+    Ok(server.command(&["KEYS", "*"]))
+}
+
+/// Values are not encoded there.
+#[tokio::test]
+async fn the_keys_of_others_are_spelt_as_they_spell_them() {
+    let server = RedisServer::start();
+    let client = crate::support::client(&server.url()).await;
+    with_client(client, async {
+        let keys = like_lock4j(&server, "shop.Orders:pay", "eu:7").await.expect("free");
+        assert_eq!(keys, ["lock4j:shop.Orders:pay#eu:7"]);
+        let keys = like_spring(&server, "orders:{eu}/7 8").await.expect("free");
+        assert_eq!(keys, ["registry:orders:{eu}/7 8"]);
+    })
+    .await;
+}
+
+/// What they are unless it is said that they are not to be encoded.
+#[tokio::test]
+async fn otherwise_they_are_other_keys() {
+    #[distributed_lock(key = "lock4j:<name>#<id>")]
+    async fn lock4j(server: &RedisServer, name: &str, id: &str) -> Result<Vec<String>, LockError> {
+        Ok(server.command(&["KEYS", "*"]))
+    }
+    #[distributed_lock(key = "registry:<path>")]
+    async fn spring(server: &RedisServer, path: &str) -> Result<Vec<String>, LockError> {
+        Ok(server.command(&["KEYS", "*"]))
+    }
+    let server = RedisServer::start();
+    let client = crate::support::client(&server.url()).await;
+    with_client(client, async {
+        let keys = lock4j(&server, "shop.Orders:pay", "eu:7").await.expect("free");
+        assert_eq!(keys, ["lock4j:shop.Orders%3Apay#eu%3A7"]);
+        let keys = lock4j(&server, "Orders.pay", "7").await.expect("free");
+        assert_eq!(keys, ["lock4j:Orders.pay#7"], "plain ids are the same");
+        let keys = spring(&server, "orders:{eu}/7 8").await.expect("free");
+        assert_eq!(keys, ["registry:orders%3A%7Beu%7D/7%208"]);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn an_argument_that_renders_to_nothing_is_refused() {
     match with_client(LockClient::memory(), write("", "part")).await {

@@ -4,7 +4,8 @@
 //! whose assertions it has. Those that are about threads have tasks here, and those about the count of
 //! a lock that is taken again have bodies. Not here: what is about interrupted threads
 //! (`testLockUninterruptibly`), keyspace events (`testLockListener`) and clusters (`testInCluster`,
-//! `testLockFailoverInCluster`).
+//! `testLockFailoverInCluster`), none of which there is here; and the restarts of
+//! `RedissonLockExpirationRenewalTest` with read and write locks, which are other locks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::peers::Java;
-use super::{Scene, is_free, speaking};
+use super::{Scene, WOKEN, is_free, speaking};
 use crate::support::{LEASE, helper, milliseconds, until};
 
 async fn scene() -> Scene {
@@ -130,14 +131,11 @@ async fn a_forced_unlock_by_java_is_a_loss_and_wakes_ours() {
     let lock = scene.one.lock("k");
     let body = tokio::spawn(async move { lock.run(std::future::pending::<()>()).await });
     assert!(until(LEASE, || scene.server.exists("k")).await.is_some());
-    let lock = scene.two.lock("k");
-    let waiter =
-        tokio::spawn(async move { lock.acquire().await.map(|guard| (Instant::now(), guard)) });
-    sleep(LEASE / 4).await;
+    let waiter = scene.waiter("k").await;
     let forced = Instant::now();
     assert!(scene.java(1).force_unlock());
-    let (got, guard) = waiter.await.expect("no panic").expect("free");
-    assert!(got - forced < LEASE / 4, "{:?}", got - forced);
+    let (guard, got) = waiter.await.expect("no panic").expect("free");
+    assert!(got - forced < WOKEN, "{:?}", got - forced);
     match body.await.expect("no panic") {
         Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Taken),
         other => panic!("{other:?}"),
@@ -148,17 +146,20 @@ async fn a_forced_unlock_by_java_is_a_loss_and_wakes_ours() {
     assert!(!scene.java(1).force_unlock());
 }
 
-/// testExpire
+/// testExpire. There the waiter has it within 2.02 s of the beginning of a lease of 2 s, a hundredth too
+/// late at the most. The hundredth of a longer one has room for a busy machine, and for the up to 30 ms
+/// by which ours keep out of each other's way.
 #[tokio::test]
 async fn a_waiter_gets_it_when_the_lease_ends_and_the_late_unlock_fails() {
     let scene = scene().await;
     let mut java = scene.java(1);
     let start = Instant::now();
-    assert!(java.lock(LEASE * 2).is_none());
+    let lease = LEASE * 15;
+    assert!(java.lock(lease).is_none());
     let guard = scene.one.lock("k").acquire().await.expect("in the end");
     let taken = start.elapsed();
-    assert!(taken + Duration::from_millis(2) >= LEASE * 2, "{taken:?}");
-    assert!(taken < LEASE * 2 + LEASE / 5, "{taken:?}");
+    assert!(taken + Duration::from_millis(2) >= lease, "{taken:?}");
+    assert!(taken < lease + lease / 100, "{taken:?}");
     assert_eq!(java.release(), None);
     guard.release().await.expect("held");
 
@@ -251,7 +252,8 @@ async fn count(clients: &[LockClient], tasks: usize, times: u32) -> u32 {
     number.load(Ordering::SeqCst)
 }
 
-/// testConcurrencyTryLockUnLock, with threads of Java among them: nobody fails, and it is held by one.
+/// testConcurrencyTryLockUnLock, with threads of Java among them: nobody fails, it is held by one, and
+/// whoever has it is known to hold it, and so is renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_and_threads_that_try_and_release_never_meet() {
     let scene = scene().await;
@@ -259,6 +261,10 @@ async fn tasks_and_threads_that_try_and_release_never_meet() {
     let enter = |inside: &AtomicU32| {
         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
         inside.fetch_sub(1, Ordering::SeqCst);
+    };
+    let enter_ours = move |inside: &AtomicU32, client: &LockClient| {
+        enter(inside);
+        assert!(client.stats().held >= 1);
     };
     let threads = (1..=4).map(|n| {
         let (mut java, inside) = (scene.java(n), Arc::clone(&inside));
@@ -277,15 +283,15 @@ async fn tasks_and_threads_that_try_and_release_never_meet() {
     let threads: Vec<_> = threads.collect();
     let mut ours = JoinSet::new();
     for n in 0..4 {
-        let client = if n % 2 == 0 { &scene.one } else { &scene.two };
+        let client = if n % 2 == 0 { scene.one.clone() } else { scene.two.clone() };
         let (lock, inside) = (client.lock("k").wait(LEASE * 60), Arc::clone(&inside));
         ours.spawn(async move {
             for _ in 0..100 {
                 if let Some(guard) = lock.try_acquire().await.expect("up") {
-                    enter(&inside);
+                    enter_ours(&inside, &client);
                     guard.release().await.expect("held");
                 }
-                lock.run(async { enter(&inside) }).await.expect("in turn");
+                lock.run(async { enter_ours(&inside, &client) }).await.expect("in turn");
             }
         });
     }
@@ -297,7 +303,7 @@ async fn tasks_and_threads_that_try_and_release_never_meet() {
     assert!(!scene.server.exists("k"));
 }
 
-/// testSubscriptionsPerConnection, testSinglePubSub
+/// testSubscriptionsPerConnection
 #[tokio::test]
 async fn nobody_who_waits_at_a_few_names_fails_and_no_subscription_is_left() {
     let scene = scene().await;
@@ -307,7 +313,7 @@ async fn nobody_who_waits_at_a_few_names_fails_and_no_subscription_is_left() {
     for task in 0..32 {
         let client = if task % 2 == 0 { scene.one.clone() } else { scene.two.clone() };
         tasks.spawn(async move {
-            for job in 0..150 {
+            for job in 0..160 {
                 let lock = client.lock(((task + job) % 5).to_string());
                 lock.run(tokio::task::yield_now()).await.expect("in turn");
             }
@@ -321,6 +327,34 @@ async fn nobody_who_waits_at_a_few_names_fails_and_no_subscription_is_left() {
         done.expect("no panic");
     }
     assert!(until(LEASE, || channels().is_empty()).await.is_some(), "{:?}", channels());
+}
+
+/// testSinglePubSub, where all subscriptions of a client are of one connection, as ours always are.
+#[tokio::test]
+async fn those_who_wait_briefly_at_a_few_names_have_their_turn_or_hear_that_it_is_busy() {
+    let scene = scene().await;
+    let mut tasks = JoinSet::new();
+    for task in 0..4 {
+        let client = if task % 2 == 0 { scene.one.clone() } else { scene.two.clone() };
+        tasks.spawn(async move {
+            let mut turns = 0;
+            for job in 0..100 {
+                let lock = client.lock(((task + job) % 3).to_string()).wait(LEASE / 2);
+                match lock.run(sleep(LEASE / 500)).await {
+                    Ok(()) => turns += 1,
+                    Err(LockError::Busy { .. }) => {}
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+            turns
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        assert!(done.expect("no panic") > 0);
+    }
+    until_at_rest(&scene.one, LEASE).await;
+    until_at_rest(&scene.two, LEASE).await;
+    assert_eq!(scene.server.command::<u32>(&["DBSIZE"]), 0);
 }
 
 /// testLockIsNotRenewedAfterInterruptedTryLock
@@ -375,12 +409,11 @@ async fn after_a_restart_the_old_hold_is_lost_and_a_new_one_renewed() {
     let mut scene = scene().await;
     let old = scene.one.lock("k").acquire().await.expect("free");
     scene.server.restart();
-    assert!(matches!(
-        old.release().await,
-        Err(LockError::Lost { .. } | LockError::Unavailable { .. })
-    ));
+    // Until then it would be unavailable.
+    scene.one.lock("other").run(async {}).await.expect("connected again");
+    assert!(matches!(old.release().await, Err(LockError::Lost { .. })));
     let guard = scene.one.lock("k").acquire().await.expect("free");
-    sleep(LEASE * 2).await;
+    sleep(LEASE * 5 / 2).await;
     assert!(guard.is_held() && scene.server.pttl("k") > 0);
     guard.release().await.expect("held");
 }
@@ -397,27 +430,69 @@ async fn after_a_hold_that_was_taken_again_the_next_is_renewed() {
         .await
         .expect("free")
         .expect("its own");
-    let lock = scene.one.lock("k");
-    let body = tokio::spawn(async move { lock.run(sleep(LEASE * 5)).await });
-    body.await.expect("no panic").expect("kept");
+    let guard = scene.one.lock("k").acquire().await.expect("free");
+    let (start, owners) = (Instant::now(), scene.owners());
+    while start.elapsed() < LEASE * 10 {
+        sleep(LEASE / 10).await;
+        assert!(guard.is_held());
+        assert_eq!(scene.owners(), owners);
+        assert!((1..=1000).contains(&scene.server.pttl("k")));
+    }
+    guard.release().await.expect("held");
+    assert!(!scene.server.exists("k"));
 }
 
-/// `RedissonLockHeavyTest.lockUnlockRLock`, at a size for every day.
+/// `RedissonLockHeavyTest.lockUnlockRLock`, at the smaller of its sizes.
 #[tokio::test]
-async fn many_tasks_at_many_names_are_done_in_the_end() {
-    let scene = scene().await;
-    let mut tasks = JoinSet::new();
-    for n in 0..20 {
+async fn tasks_at_thousands_of_names_are_done_in_the_end_and_leave_nothing() {
+    work_through_names(false).await;
+}
+
+/// `RedissonLockHeavyTest.tryLockUnlockRLock`, likewise.
+#[tokio::test]
+async fn tasks_that_try_thousands_of_names_are_done_in_the_end_and_leave_nothing() {
+    work_through_names(true).await;
+}
+
+/// Tasks of two clients go through the same names and count at each of them, as no two may at once.
+async fn work_through_names(tries: bool) {
+    let (scene, tasks) = (scene().await, 4);
+    let counts: Arc<Vec<AtomicU32>> = Arc::new((0..5000).map(|_| AtomicU32::new(0)).collect());
+    let mut working = JoinSet::new();
+    for n in 0..tasks {
         let client = if n % 2 == 0 { scene.one.clone() } else { scene.two.clone() };
-        tasks.spawn(async move {
-            for name in 0..200 {
-                client.lock(format!("{name}")).run(async {}).await.expect("in turn");
+        let counts = Arc::clone(&counts);
+        working.spawn(async move {
+            let mut taken = 0;
+            for (name, count) in counts.iter().enumerate() {
+                let lock = client.lock(name.to_string()).wait(LEASE * 60);
+                let work = async {
+                    let before = count.load(Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                    count.store(before + 1, Ordering::SeqCst);
+                };
+                if !tries {
+                    lock.run(work).await.expect("in turn");
+                    taken += 1;
+                } else if let Some(guard) = lock.try_acquire().await.expect("up") {
+                    work.await;
+                    guard.release().await.expect("held");
+                    taken += 1;
+                }
             }
+            taken
         });
     }
-    while let Some(done) = tasks.join_next().await {
-        done.expect("no panic");
+    let mut taken: u32 = 0;
+    while let Some(done) = working.join_next().await {
+        taken += done.expect("no panic");
     }
+    let counted = counts.iter().map(|count| count.load(Ordering::SeqCst));
+    assert!(counted.clone().all(|count| tries && count > 0 || count == tasks));
+    assert_eq!(counted.sum::<u32>(), taken);
+    until_at_rest(&scene.one, LEASE).await;
+    until_at_rest(&scene.two, LEASE).await;
+    assert_eq!(scene.server.command::<u32>(&["DBSIZE"]), 0);
 }
 
 #[tokio::test]
@@ -437,33 +512,38 @@ async fn ours_is_woken_by_the_unlock_of_java() {
     let scene = scene().await;
     let mut java = scene.java(1);
     assert!(java.lock(LEASE * 20).is_none());
-    let lock = scene.one.lock("k");
-    let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
-    sleep(LEASE / 4).await;
+    let waiter = scene.waiter("k").await;
     let released = Instant::now();
     assert_eq!(java.release(), Some(1));
-    let got = waiter.await.expect("no panic").expect("woken") - released;
-    assert!(got < LEASE / 4, "{got:?}");
+    let (_guard, at) = waiter.await.expect("no panic").expect("woken");
+    let got = at - released;
+    assert!(got < WOKEN, "{got:?}");
 }
 
-/// A thread that waits in Java has its turn long before the tasks of this process are all done.
+/// A thread that waits in Java has its turns long before the tasks of this process are all done.
 #[tokio::test]
 async fn a_turn_of_this_process_ends_when_java_waits() {
     let scene = scene().await;
-    let java = scene.java(1);
-    let heard = java.listen(&scene.server);
+    let mut java = scene.server.connection();
+    let mut messages = java.as_pubsub();
+    messages.subscribe("redisson_lock__channel:{k}").expect("a reply");
+    messages.set_read_timeout(Some(LEASE)).expect("a plain socket");
     let mut tasks = JoinSet::new();
     for _ in 0..100 {
         let lock = scene.one.lock("k");
         tasks.spawn(async move { lock.run(async { sleep(Duration::from_millis(2)).await }).await });
     }
-    for _ in 0..50 {
-        let done = tasks.join_next().await.expect("a hundred");
+    while let Some(done) = tasks.join_next().await {
         done.expect("no panic").expect("in turn");
     }
-    assert!(heard.is_finished(), "a turn is 32 holds at the most");
-    assert_eq!(heard.join().expect("no panic"), "0");
-    assert_eq!(tasks.len(), 50);
+    // A turn is 32 holds at the most, or twice that until it is known that somebody waits. They are
+    // counted rather than timed.
+    let turns = scene.server.calls("publish");
+    assert!(turns >= 3, "{turns} in a hundred holds");
+    for _ in 0..turns {
+        let message = messages.get_message().expect("told");
+        assert_eq!(message.get_payload::<String>().expect("text"), "0");
+    }
 }
 
 #[tokio::test]
@@ -491,11 +571,9 @@ async fn a_lock_without_expiry_is_waited_for_and_named() {
         Err(LockError::Busy { holder: Holder::NoExpiry, .. }) => {}
         other => panic!("{other:?}"),
     }
-    let lock = scene.one.lock("k");
-    let waiter = tokio::spawn(async move { lock.acquire().await.map(drop) });
-    sleep(LEASE / 4).await;
+    let waiter = scene.waiter("k").await;
     assert_eq!(java.release(), Some(1));
-    waiter.await.expect("no panic").expect("woken");
+    drop(waiter.await.expect("no panic").expect("woken"));
 }
 
 /// Out of memory nothing is taken, and what is held stays so.

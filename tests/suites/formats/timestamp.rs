@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::peers::{Old, Peer};
 use super::{Scene, leave_behind, speaking};
-use crate::support::{LEASE, until};
+use crate::support::{LEASE, helper, milliseconds, until};
 
 async fn scene() -> Scene {
     Scene::new(WireFormat::Timestamp).await
@@ -31,9 +31,8 @@ async fn the_value_is_when_it_expires() {
     let value: u64 = scene.server.command(&["GET", "k"]);
     let lease = u64::try_from(LEASE.as_millis()).expect("short");
     assert!((before + lease - 1..=Old::now() + lease).contains(&value), "{value} from {before}");
-    sleep(LEASE / 2).await;
-    let renewed: u64 = scene.server.command(&["GET", "k"]);
-    assert!(renewed > value, "{renewed} after {value}");
+    let renewed = || scene.server.command::<u64>(&["GET", "k"]) > value;
+    assert!(until(LEASE, renewed).await.is_some(), "{value} for a lease");
     guard.release().await.expect("held");
 }
 
@@ -180,12 +179,16 @@ async fn other_times_are_another_format() {
         "1700000000e13".into(),
         " 1700000000000".into(),
         "1700000000000\n".into(),
+        // Of which a pattern can try all the ways to divide it.
+        format!("{}x", "1".repeat(80_000)),
     ] {
         scene.server.tell(&["SET", "k", &value]);
+        let asked = Instant::now();
         match scene.one.lock("k").acquire().await {
             Err(LockError::WrongFormat { expected, .. }) => assert_eq!(expected, "Unix time in ms"),
             other => panic!("{value:?}: {other:?}"),
         }
+        assert!(asked.elapsed() < LEASE, "{:?}", asked.elapsed());
         assert_eq!(scene.server.command::<String>(&["GET", "k"]), value);
     }
 }
@@ -193,17 +196,66 @@ async fn other_times_are_another_format() {
 #[tokio::test]
 async fn a_lock_without_expiry_still_ends() {
     let scene = scene().await;
-    assert!(Old::new(&scene.server, "k").try_lock(LEASE / 2));
+    let (start, lease) = (Instant::now(), LEASE * 2);
+    assert!(Old::new(&scene.server, "k").try_lock(lease));
     assert_eq!(scene.server.pttl("k"), -1, "theirs have none");
     match scene.one.lock("k").wait(LEASE / 4).acquire().await {
         Err(LockError::Busy { holder: Holder::Elsewhere(Some(left)), .. }) => {
-            assert!(left < LEASE / 2, "{left:?}");
+            assert!(left < lease, "{left:?}");
         }
         other => panic!("{other:?}"),
     }
-    let start = Instant::now();
     let _guard = scene.one.lock("k").acquire().await.expect("it ends");
-    assert!(start.elapsed() < LEASE / 2 + Duration::from_millis(100), "{:?}", start.elapsed());
+    let taken = start.elapsed();
+    assert!(taken + Duration::from_millis(2) >= lease && taken < lease * 5 / 4, "{taken:?}");
+}
+
+/// Others give theirs no expiry, so what has one is somebody's token, and only looks like a time.
+#[tokio::test]
+async fn a_token_that_looks_like_a_time_that_is_over_is_waited_for() {
+    let scene = scene().await;
+    let (start, lease, value) = (Instant::now(), LEASE * 2, "1700000000000");
+    scene.server.tell(&["SET", "k", value, "PX", &milliseconds(lease)]);
+    match scene.one.lock("k").wait(LEASE / 4).acquire().await {
+        Err(LockError::Busy { holder: Holder::Elsewhere(Some(left)), .. }) => {
+            assert!(left > LEASE && left < lease, "{left:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(scene.server.command::<String>(&["GET", "k"]), value);
+    let guard = scene.one.lock("k").acquire().await.expect("it expires");
+    let taken = start.elapsed();
+    assert!(taken + Duration::from_millis(2) >= lease && taken < lease * 5 / 4, "{taken:?}");
+    guard.release().await.expect("held");
+}
+
+/// The key stays for a minute after it, and is told from such a token.
+#[tokio::test]
+async fn what_a_killed_process_of_ours_has_held_is_taken_over_when_its_time_is_over() {
+    let scene = scene().await;
+    let mut ours = helper(&["hold", &scene.server.url(), "k", &milliseconds(LEASE), "Timestamp"]);
+    assert_eq!(ours.line(), "held");
+    ours.kill();
+    let until: u64 = scene.server.command(&["GET", "k"]);
+    let guard = scene.one.lock("k").acquire().await.expect("in the end");
+    let late = Old::now().checked_sub(until).expect("not before");
+    assert!(Duration::from_millis(late) < LEASE / 4, "{late} ms");
+    guard.release().await.expect("held");
+}
+
+/// Likewise.
+#[tokio::test]
+async fn a_lock_that_was_to_stay_is_taken_over_when_that_is_over() {
+    let scene = scene().await;
+    let (start, minimum) = (Instant::now(), LEASE * 2);
+    scene.two.lock("k").min_hold(minimum).run(async {}).await.expect("free");
+    let stays = scene.server.pttl("k");
+    assert!(stays > 60_000, "{stays} ms");
+    let guard = scene.one.lock("k").acquire().await.expect("in the end");
+    let taken = start.elapsed();
+    assert!(taken + Duration::from_millis(2) >= minimum, "{taken:?}");
+    assert!(taken < minimum * 5 / 4, "{taken:?}");
+    guard.release().await.expect("held");
 }
 
 /// Renewing it is writing it, which a server without memory refuses.

@@ -70,7 +70,7 @@ fn protected(text: &'static str) -> &'static str {
 
 /// What a control takes out of the scripts, and what it leaves in its place.
 #[cfg(lock_controls)]
-pub(super) const SWITCHES: [(Protection, &str, &str); 11] = {
+pub(super) const SWITCHES: [(Protection, &str, &str); 14] = {
     use Protection::{
         Expiry, FenceAboveClock, FenceAboveLast, GoneStaysGone, KeptUnderAnotherName, OnlyIfFree,
         OwnerReleases, OwnerRenews, TriesShortenNothing,
@@ -78,14 +78,15 @@ pub(super) const SWITCHES: [(Protection, &str, &str); 11] = {
     [
         (
             OwnerReleases,
-            "if state ~= 1 then\n  return state\nend\nif",
-            "if state == 0 then\n  return state\nend\nif",
+            "if state ~= 1 then\n  return state\nend\nlocal stays",
+            "if state == 0 then\n  return state\nend\nlocal stays",
         ),
         (OnlyIfFree, "redis.call('hexists', KEYS[1], ARGV[1]) == 0", "false"),
         (OnlyIfFree, "held(1, ARGV[1]) ~= 1", "false"),
         (Expiry, "redis.call('pexpire', KEYS[1], ARGV[2])\nreturn", "return"),
         (Expiry, ", 'px', lease + 60000)", ")"),
         (KeptUnderAnotherName, "'kept:' .. ", ""),
+        (KeptUnderAnotherName, "redis.call('hdel', KEYS[i], owner)", ""),
         (OwnerRenews, "if state == 1 then", "if state ~= 0 then state = 1"),
         (
             GoneStaysGone,
@@ -93,6 +94,8 @@ pub(super) const SWITCHES: [(Protection, &str, &str); 11] = {
             "if state == 0 then state = 1 redis.call('set', KEYS[i], owner, 'px', lease) end replies[i] = state",
         ),
         (TriesShortenNothing, "left >= tonumber(ARGV[2])", "false"),
+        (TriesShortenNothing, "redis.call('pttl', KEYS[i]) < tonumber(lease)", "true"),
+        (TriesShortenNothing, "tonumber(redis.call('get', KEYS[2 * i - 1])) < now + lease", "true"),
         (FenceAboveLast, "math.max(fence, last + 1)", "fence"),
         (FenceAboveClock, "time[1] * 1000000 + time[2]", "1"),
     ]
