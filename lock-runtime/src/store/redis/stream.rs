@@ -2,17 +2,22 @@
 //!
 //! With many requests under way, the tasks that have just been answered are about to send their next
 //! ones. Written one by one, each of these is a system call, a packet, and a wake-up of the server.
-//! So a write is put off once, to behind whatever is ready to run, and takes along what was added by
-//! then. That is what Nagle's algorithm does with the help of the network, at the cost of a round
-//! trip; here it costs nothing that could be measured, and a client with few requests under way does
-//! without.
+//!
+//! Where the server is near, Nagle's algorithm (RFC 896) gathers them: what is written while something
+//! is under way goes when that is answered. So server and client work at the same time, each at what
+//! the other has sent. It costs up to a round trip, which is little there. Where the server is far, a
+//! write is put off once instead, to behind whatever is ready to run, and takes along what was added by
+//! then. That costs nothing that could be measured, but one waits while the other works. A client with
+//! few requests under way does without. With very many, both together are best.
+//!
+//! How far it is, a connection's first requests tell.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::ConnectionAddr;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
@@ -25,6 +30,13 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// With fewer requests under way than that, nobody is to be expected.
 const FEW: usize = 4;
+/// The same where Nagle's algorithm gathers them.
+const MANY: usize = 128;
+
+/// A server that answers within that is near.
+const NEAR: Duration = Duration::from_micros(250);
+/// How many of its answers are waited for to know that. One alone may be late for any reason.
+const ANSWERS: u32 = 8;
 
 /// A connected socket.
 #[derive(Debug)]
@@ -34,6 +46,19 @@ pub(super) struct Stream {
     under_way: Arc<AtomicUsize>,
     /// The next write has been put off.
     put_off: bool,
+    distance: Distance,
+}
+
+/// How far the server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Distance {
+    /// It was asked at some time, and has not answered yet; that was late so often.
+    Unknown {
+        asked: Option<Instant>,
+        late: u32,
+    },
+    Near,
+    Far,
 }
 
 #[derive(Debug)]
@@ -56,16 +81,50 @@ impl Stream {
             }
             _ => return Err(io::Error::from(io::ErrorKind::Unsupported)),
         };
-        Ok(Self { socket, under_way, put_off: false })
+        let distance = Distance::Unknown { asked: None, late: 0 };
+        Ok(Self { socket, under_way, put_off: false, distance })
+    }
+
+    /// Something is being written.
+    fn asked(&mut self) {
+        if let Distance::Unknown { asked, .. } = &mut self.distance {
+            asked.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Something was read.
+    fn answered(&mut self) {
+        let Distance::Unknown { asked, late } = &mut self.distance else { return };
+        let Some(asked) = asked.take() else { return };
+        if asked.elapsed() < NEAR {
+            self.distance = if self.socket.gathers() { Distance::Near } else { Distance::Far };
+            return;
+        }
+        *late += 1;
+        if *late == ANSWERS {
+            self.distance = Distance::Far;
+        }
     }
 
     /// Whether to come back for this write a moment later.
     fn put_off(&mut self, cx: &Context<'_>) -> bool {
-        self.put_off = !self.put_off && self.under_way.load(Ordering::Relaxed) >= FEW;
+        let many = if self.distance == Distance::Near { MANY } else { FEW };
+        self.put_off = !self.put_off && self.under_way.load(Ordering::Relaxed) >= many;
         if self.put_off {
             cx.waker().wake_by_ref();
         }
         self.put_off
+    }
+}
+
+impl Socket {
+    /// Has writes gathered by Nagle's algorithm, if there is one for this socket.
+    fn gathers(&self) -> bool {
+        match self {
+            Self::Tcp(socket) => socket.set_nodelay(false).is_ok(),
+            #[cfg(unix)]
+            Self::Unix(_) => false,
+        }
     }
 }
 
@@ -93,7 +152,7 @@ async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
 /// Calls a method of whichever socket it is.
 macro_rules! of_socket {
     ($stream:ident, $method:ident($($argument:expr),*)) => {
-        match &mut $stream.get_mut().socket {
+        match &mut $stream.socket {
             Socket::Tcp(socket) => Pin::new(socket).$method($($argument),*),
             #[cfg(unix)]
             Socket::Unix(socket) => Pin::new(socket).$method($($argument),*),
@@ -107,7 +166,13 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        of_socket!(self, poll_read(cx, buffer))
+        let stream = self.get_mut();
+        let before = buffer.filled().len();
+        let read = of_socket!(stream, poll_read(cx, buffer));
+        if buffer.filled().len() > before {
+            stream.answered();
+        }
+        read
     }
 }
 
@@ -120,7 +185,9 @@ impl AsyncWrite for Stream {
         if self.put_off(cx) {
             return Poll::Pending;
         }
-        of_socket!(self, poll_write(cx, bytes))
+        let stream = self.get_mut();
+        stream.asked();
+        of_socket!(stream, poll_write(cx, bytes))
     }
 
     fn poll_write_vectored(
@@ -131,7 +198,9 @@ impl AsyncWrite for Stream {
         if self.put_off(cx) {
             return Poll::Pending;
         }
-        of_socket!(self, poll_write_vectored(cx, bytes))
+        let stream = self.get_mut();
+        stream.asked();
+        of_socket!(stream, poll_write_vectored(cx, bytes))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -139,11 +208,13 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        of_socket!(self, poll_flush(cx))
+        let stream = self.get_mut();
+        of_socket!(stream, poll_flush(cx))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        of_socket!(self, poll_shutdown(cx))
+        let stream = self.get_mut();
+        of_socket!(stream, poll_shutdown(cx))
     }
 }
 
@@ -152,7 +223,7 @@ mod tests {
     use std::future::poll_fn;
     use std::task::{Wake, Waker};
 
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
@@ -198,6 +269,56 @@ mod tests {
         let (mut stream, _peer) = pair(FEW - 1).await;
         let written = poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_write(cx, b"a")));
         assert!(matches!(written.await, Poll::Ready(Ok(1))));
+    }
+
+    /// Sends something and reads what comes back after a while.
+    async fn exchange(stream: &mut Stream, peer: &mut TcpStream, pause: Duration) {
+        stream.write_all(b"a").await.expect("open");
+        peer.read_u8().await.expect("there it comes");
+        std::thread::sleep(pause);
+        peer.write_u8(0).await.expect("open");
+        stream.read_u8().await.expect("there it comes");
+    }
+
+    fn gathers(stream: &Stream) -> bool {
+        let Socket::Tcp(socket) = &stream.socket else { return false };
+        !socket.nodelay().expect("an option of its socket")
+    }
+
+    #[tokio::test]
+    async fn a_server_that_answers_quickly_once_is_near() {
+        let (mut stream, mut peer) = pair(FEW - 1).await;
+        assert!(!gathers(&stream));
+        for _ in 1..ANSWERS {
+            exchange(&mut stream, &mut peer, NEAR).await;
+        }
+        assert!(!gathers(&stream), "late every time");
+        // Whatever this machine does meanwhile.
+        stream.distance = Distance::Unknown { asked: Some(Instant::now() + NEAR), late: 0 };
+        exchange(&mut stream, &mut peer, Duration::ZERO).await;
+        assert_eq!(stream.distance, Distance::Near);
+        assert!(gathers(&stream));
+    }
+
+    #[tokio::test]
+    async fn one_that_is_late_every_time_is_far() {
+        let (mut stream, mut peer) = pair(FEW - 1).await;
+        for _ in 0..ANSWERS {
+            assert_ne!(stream.distance, Distance::Far);
+            exchange(&mut stream, &mut peer, NEAR).await;
+        }
+        assert_eq!(stream.distance, Distance::Far);
+        assert!(!gathers(&stream));
+    }
+
+    #[tokio::test]
+    async fn where_the_server_is_near_only_very_many_wait_for_company() {
+        for (under_way, waits) in [(MANY - 1, false), (MANY, true)] {
+            let (mut stream, _peer) = pair(under_way).await;
+            stream.distance = Distance::Near;
+            let written = poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_write(cx, b"a")));
+            assert_eq!(written.await.is_pending(), waits);
+        }
     }
 
     #[tokio::test]
