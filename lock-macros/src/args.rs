@@ -6,6 +6,7 @@ use proc_macro2::{Ident, TokenStream};
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream, Parser};
 use syn::punctuated::Punctuated;
+use syn::spanned::Spanned;
 use syn::{Error, Expr, ExprLit, Lit, LitStr, Path, Token};
 
 use crate::duration;
@@ -331,23 +332,19 @@ fn parse_on_lost(value: &Expr) -> syn::Result<OnLost> {
 }
 
 fn parse_format(value: Expr) -> syn::Result<Format> {
-    let Some(text) = as_text(&value) else {
-        if is_literal(&value) {
-            return Err(Error::new_spanned(value, not_a_format()));
-        }
+    if !is_literal(&value) {
         return Ok(Format::Expression(value));
-    };
-    let given = text.value();
-    let known = FORMATS.iter().find(|(name, _)| *name == given);
-    match known {
-        Some((_, variant)) => Ok(Format::Named(Ident::new(variant, text.span()))),
-        None => Err(Error::new(text.span(), not_a_format())),
     }
-}
-
-fn not_a_format() -> String {
-    let names = FORMATS.map(|(name, _)| name).join("\", \"");
-    format!("`format` is one of \"{names}\", or an expression of type `WireFormat`")
+    let given = as_text(&value).map(LitStr::value).unwrap_or_default();
+    match FORMATS.iter().find(|(name, _)| *name == given) {
+        Some((_, variant)) => Ok(Format::Named(Ident::new(variant, value.span()))),
+        None => {
+            let names = FORMATS.map(|(name, _)| name).join("\", \"");
+            let problem =
+                format!("`format` is one of \"{names}\", or an expression of type `WireFormat`");
+            Err(Error::new_spanned(value, problem))
+        }
+    }
 }
 
 fn parse_guard(value: Expr) -> syn::Result<Ident> {

@@ -357,10 +357,7 @@ impl Contender {
 
     /// What is owed to other processes, by one who has the time for it.
     fn owed(&self, budget: &Budget) -> Option<StepBack> {
-        if !Protection::StepBack.is_on() {
-            return None;
-        }
-        if budget.is_once() {
+        if budget.is_once() || !Protection::StepBack.is_on() {
             return None;
         }
         let step = self.engine.gates().owed(&self.request.key)?;

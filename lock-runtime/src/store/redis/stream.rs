@@ -293,8 +293,9 @@ mod tests {
             exchange(&mut stream, &mut peer, NEAR).await;
         }
         assert!(!gathers(&stream), "late every time");
-        // Whatever this machine does meanwhile.
-        stream.distance = Distance::Unknown { asked: Some(Instant::now() + NEAR), late: 0 };
+        // Later than the answer, however long this machine takes for it.
+        let asked = Some(Instant::now() + KEEPALIVE);
+        stream.distance = Distance::Unknown { asked, late: ANSWERS - 1 };
         exchange(&mut stream, &mut peer, Duration::ZERO).await;
         assert_eq!(stream.distance, Distance::Near);
         assert!(gathers(&stream));

@@ -96,16 +96,13 @@ impl Subscriber {
         }
         let Connection { mut socket, .. } = connection?;
 
-        let mut wanted = self.wake_ups.wanted();
+        let (mut wanted, now) = (self.wake_ups.wanted(), Instant::now());
+        wanted.retain(|channel| self.denied.get(kind(channel)).is_none_or(|until| *until <= now));
         wanted.sort_unstable();
         for of_one_kind in wanted.chunk_by(|one, next| kind(one) == kind(next)) {
-            let kind = kind(&of_one_kind[0]);
-            if self.denied.get(kind).is_some_and(|until| Instant::now() < *until) {
-                continue;
-            }
             let answer = self.answered(generation, socket.subscribe(names(of_one_kind))).await;
             if let Err(StoreError::Denied(cause)) = answer {
-                self.may_not(kind, &cause);
+                self.may_not(kind(&of_one_kind[0]), &cause);
                 continue;
             }
             answer?;
