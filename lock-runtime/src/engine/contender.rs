@@ -30,7 +30,9 @@ use crate::error::{Holder, LockError};
 use crate::eventually::Eventually;
 use crate::format::WireFormat;
 use crate::protection::Protection;
-use crate::store::{Attempt, Claim, Left, LockStore, StoreError, Subscription, Token};
+use crate::store::{
+    Attempt, Claim, Left, LockStore, Patience, StoreError, Subscription, Token, Trace,
+};
 use crate::sync::time;
 use crate::wait::{LONGEST_WAIT, Wait};
 
@@ -367,9 +369,10 @@ impl Contender {
 
     /// One request to a store that needs no time for it.
     fn try_at_once(&mut self, budget: &Budget) -> Option<Tried> {
-        let (claim, within) = self.claim(true, budget);
-        let sent = BootInstant::now();
-        match self.engine.store().try_acquire(claim, within) {
+        let (claim, patience) = self.claim(true, budget);
+        let within = patience.total;
+        let (sent, trace) = (BootInstant::now(), Trace::default());
+        match self.engine.store().try_acquire(claim, patience, &trace) {
             Eventually::Ready(Some(answer)) => Some(self.tried(sent, within, answer)),
             _ => None,
         }
@@ -382,9 +385,10 @@ impl Contender {
             self.token = other.in_format(self.request.format);
         }
         self.in_flight = true;
-        let (claim, within) = self.claim(fresh, budget);
-        let sent = BootInstant::now();
-        let answer = self.engine.store().try_acquire(claim, within).await;
+        let (claim, patience) = self.claim(fresh, budget);
+        let within = patience.total;
+        let (sent, trace) = (BootInstant::now(), Trace::default());
+        let answer = self.engine.store().try_acquire(claim, patience, &trace).await;
         self.in_flight = false;
         if let Err(error) = &answer {
             self.unanswered |= error.may_have_run();
@@ -392,10 +396,11 @@ impl Contender {
         self.tried(sent, within, answer)
     }
 
-    fn claim(&self, fresh: bool, budget: &Budget) -> (Claim<'_>, Duration) {
+    fn claim(&self, fresh: bool, budget: &Budget) -> (Claim<'_>, Patience) {
         let within = budget.for_one_try(self.engine.config().response_timeout);
         let lease = self.request.terms.in_store();
-        (Claim { key: &self.request.key, token: &self.token, lease, fresh }, within)
+        let patience = Patience { answer: within, total: within };
+        (Claim { key: &self.request.key, token: &self.token, lease, fresh }, patience)
     }
 
     fn tried(

@@ -16,7 +16,7 @@ use super::watchdog::{Watchdog, retry_pause};
 use crate::clock::BootInstant;
 use crate::error::LostReason;
 use crate::protection::Protection;
-use crate::store::{LockStore, Renewal, Renewed, StoreError};
+use crate::store::{Background, LockStore, Renewal, Renewed, StoreError};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Notify, spawn_task, time};
 
@@ -151,7 +151,8 @@ fn spawn(shared: &Arc<Shared>) -> std::io::Result<()> {
     let (started, outcome) = std::sync::mpsc::sync_channel(1);
     let shared = Arc::clone(shared);
     if !Protection::KeeperThread.is_on() {
-        shared.store.adopt(&tokio::runtime::Handle::current());
+        let here = tokio::runtime::Handle::current();
+        shared.store.adopt(&Background { renewals: here.clone(), wake_ups: here });
         tokio::spawn(run(shared));
         return Ok(());
     }
@@ -160,7 +161,8 @@ fn spawn(shared: &Arc<Shared>) -> std::io::Result<()> {
         match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             // Nobody listens any more only if the starter was unwound.
             Ok(runtime) => {
-                shared.store.adopt(runtime.handle());
+                let here = runtime.handle().clone();
+                shared.store.adopt(&Background { renewals: here.clone(), wake_ups: here });
                 let _ = started.send(Ok(()));
                 let watch = Watch(&shared);
                 runtime.block_on(run(Arc::clone(&shared)));
@@ -178,7 +180,8 @@ fn spawn(shared: &Arc<Shared>) -> std::io::Result<()> {
 #[cfg(all(test, lock_shuttle))]
 #[expect(clippy::unnecessary_wraps, reason = "as for the thread")]
 fn spawn(shared: &Arc<Shared>) -> std::io::Result<()> {
-    shared.store.adopt(&tokio::runtime::Handle::current());
+    let here = tokio::runtime::Handle::current();
+    shared.store.adopt(&Background { renewals: here.clone(), wake_ups: here });
     spawn_task(run(Arc::clone(shared)));
     Ok(())
 }

@@ -40,7 +40,7 @@ use super::contender::{self, Request};
 use super::gate::{Entry, Ticket};
 use super::lease::Terms;
 use super::*;
-use crate::store::{Attempt, Claim, Fenced, MemoryStore, Token};
+use crate::store::{Attempt, Claim, Fenced, MemoryStore, Token, Trace};
 use crate::sync::{Mutex, model};
 
 /// How many orders the random scheduler tries of each model.
@@ -198,7 +198,10 @@ async fn careless_acquire(engine: Arc<Engine>) -> Option<Hold> {
     let token = Token::random().expect("randomness");
     let claim = Claim { key: &key, token: &token, lease: TERM, fresh: true };
     let sent = BootInstant::now();
-    let Ok(Attempt::Granted) = engine.store.try_acquire(claim, PATIENT).await else { return None };
+    let Ok(Attempt::Granted) = engine.store.try_acquire(claim, PATIENT, &Trace::default()).await
+    else {
+        return None;
+    };
     let lease = Hold::new(Arc::clone(&key), token, &terms, sent, Some(pass), None, false);
     if engine.admit(&key).is_err() {
         engine.release_in_background(&lease);
@@ -252,7 +255,7 @@ mod release_against_renewal {
                             lease: TERM,
                             fresh: false,
                         };
-                        let _ = engine.store.try_acquire(claim, TERM).await;
+                        let _ = engine.store.try_acquire(claim, PATIENT, &Trace::default()).await;
                     });
                 }),
             )
@@ -385,7 +388,10 @@ mod renewal_against_expiry {
     async fn race() {
         let (store, token) = (MemoryStore::new(), Token::random().expect("randomness"));
         let claim = Claim { key: "k", token: &token, lease: TERM, fresh: true };
-        assert_eq!(at_once(store.try_acquire(claim, TERM)), Ok(Attempt::Granted));
+        assert_eq!(
+            at_once(store.try_acquire(claim, PATIENT, &Trace::default())),
+            Ok(Attempt::Granted)
+        );
         time::advance(TERM.saturating_sub(Duration::from_nanos(1)));
         let renewal = {
             let (store, token) = (Arc::clone(&store), token.clone());

@@ -193,7 +193,7 @@ impl Release {
 mod tests {
     use super::*;
     use crate::store::faulty::{Fault, FaultyStore};
-    use crate::store::{Attempt, Claim, MemoryStore};
+    use crate::store::{Attempt, Claim, MemoryStore, Patience, Trace};
 
     const LEASE: Duration = Duration::from_secs(10);
 
@@ -205,7 +205,7 @@ mod tests {
 
     async fn acquire(store: &dyn LockStore, token: &Token) -> Result<Attempt, StoreError> {
         let claim = Claim { key: "k", token, lease: LEASE, fresh: true };
-        store.try_acquire(claim, LEASE).await
+        store.try_acquire(claim, Patience::of(LEASE), &Trace::default()).await
     }
 
     #[tokio::test]

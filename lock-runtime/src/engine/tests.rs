@@ -9,7 +9,7 @@ use super::contender::{self, Request};
 use super::lease::Terms;
 use super::*;
 use crate::store::faulty::{Fault, FaultyStore};
-use crate::store::{Attempt, Claim, MemoryStore, Token};
+use crate::store::{Attempt, Claim, MemoryStore, Patience, Token, Trace};
 
 const LEASE: Duration = Duration::from_millis(300);
 
@@ -55,7 +55,8 @@ async fn acquire(engine: &Arc<Engine>, request: Request) -> Result<Hold, LockErr
 async fn is_free(store: &FaultyStore) -> bool {
     let token = Token::random().expect("randomness");
     let claim = Claim { key: "k", token: &token, lease: LEASE, fresh: true };
-    let free = store.try_acquire(claim, LEASE).await == Ok(Attempt::Granted);
+    let free = store.try_acquire(claim, Patience::of(LEASE), &Trace::default()).await
+        == Ok(Attempt::Granted);
     if free {
         store.release("k", &token, Duration::ZERO, Lane::Keeper).await.expect("up");
     }
@@ -98,7 +99,9 @@ async fn a_bare_request_that_is_dropped_after_it_ran_is_not() {
     store.next_acquires([Fault::HangAfter]);
     let token = Token::random().expect("randomness");
     let claim = Claim { key: "k", token: &token, lease: LEASE * 100, fresh: true };
-    let cut = timeout(LEASE / 10, store.try_acquire(claim, LEASE * 100)).await;
+    let cut =
+        timeout(LEASE / 10, store.try_acquire(claim, Patience::of(LEASE * 100), &Trace::default()))
+            .await;
     assert!(cut.is_err());
     sleep(LEASE).await;
     assert!(!is_free(&store).await);
@@ -236,7 +239,10 @@ async fn a_lock_that_is_granted_after_the_shutdown_began_is_not_used() {
     // Held by somebody else, so that the contender sleeps; then an answer on its way.
     let other = Token::random().expect("randomness");
     let claim = Claim { key: "k", token: &other, lease: LEASE * 100, fresh: true };
-    assert_eq!(store.try_acquire(claim, LEASE).await, Ok(Attempt::Granted));
+    assert_eq!(
+        store.try_acquire(claim, Patience::of(LEASE), &Trace::default()).await,
+        Ok(Attempt::Granted)
+    );
     let asleep = acquire(&engine, request(None));
     let shutdown = async {
         sleep(LEASE / 10).await;
@@ -288,7 +294,10 @@ async fn a_try_that_the_end_of_the_wait_cuts_short_leaves_a_busy_lock_busy() {
     let (store, engine) = engine();
     let other = Token::random().expect("randomness");
     let claim = Claim { key: "k", token: &other, lease: LEASE * 100, fresh: true };
-    assert_eq!(store.try_acquire(claim, LEASE).await, Ok(Attempt::Granted));
+    assert_eq!(
+        store.try_acquire(claim, Patience::of(LEASE), &Trace::default()).await,
+        Ok(Attempt::Granted)
+    );
     // The second try comes as soon as the subscription is live.
     store.next_acquires([Fault::None, Fault::Hang]);
     let request = Request { wait: Wait::For(LEASE / 6), ..request(None) };
@@ -306,7 +315,10 @@ async fn a_request_that_comes_late_after_a_successful_hold_is_undone() {
     engine.release(&lease).await.expect("held");
     // The first try arrives now.
     let claim = Claim { key: "k", token: &token, lease: LEASE * 100, fresh: true };
-    assert_eq!(store.try_acquire(claim, LEASE).await, Ok(Attempt::Granted));
+    assert_eq!(
+        store.try_acquire(claim, Patience::of(LEASE), &Trace::default()).await,
+        Ok(Attempt::Granted)
+    );
     assert_nothing_left(&engine).await;
     assert!(is_free(&store).await);
 }

@@ -1,14 +1,13 @@
 //! A store that misbehaves as told, around one that does not; for unit tests.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::runtime;
-
 use super::{
-    Attempt, Claim, Fenced, Lane, LockStore, Released, Renewal, Renewed, StoreError, Subscription,
-    Token,
+    Attempt, Background, Claim, Fenced, Lane, LockStore, Patience, Release, Released,
+    ReleasedBatch, Renewal, Renewed, StoreError, Subscription, Token, Trace,
 };
 use crate::eventually::Eventually;
 use crate::format::WireFormat;
@@ -121,11 +120,15 @@ impl LockStore for FaultyStore {
     fn try_acquire<'a>(
         &'a self,
         claim: Claim<'a>,
-        within: Duration,
+        patience: Patience,
+        trace: &'a Trace,
     ) -> Eventually<'a, Result<Attempt, StoreError>> {
         let fault = self.acquires.lock().expect("test").pop_front();
         Eventually::pending(async move {
-            let answer = meet(fault, || self.inner.try_acquire(claim, within));
+            let answer = meet(fault, || self.inner.try_acquire(claim, patience, trace));
+            let within = patience.answer.min(patience.total);
+            // Whatever becomes of it, it is on its way.
+            trace.sent(1);
             tokio::time::timeout(within, answer).await.unwrap_or_else(|_| Err(unanswered()))
         })
     }
@@ -172,6 +175,21 @@ impl LockStore for FaultyStore {
         })
     }
 
+    /// Each meets a fault of its own.
+    fn release_all<'a>(
+        &'a self,
+        batch: &'a [Release<'a>],
+        lane: Lane,
+    ) -> Eventually<'a, ReleasedBatch> {
+        Eventually::pending(async move {
+            let mut answers = Vec::with_capacity(batch.len());
+            for release in batch {
+                answers.push(self.release(release.key, release.token, release.keep, lane).await);
+            }
+            ReleasedBatch { connection: NonZeroU64::new(1), answers }
+        })
+    }
+
     fn fence<'a>(
         &'a self,
         key: &'a str,
@@ -194,7 +212,7 @@ impl LockStore for FaultyStore {
         self.inner.subscribe(key, format)
     }
 
-    fn adopt(&self, keeper: &runtime::Handle) {
-        self.inner.adopt(keeper);
+    fn adopt(&self, background: &Background) {
+        self.inner.adopt(background);
     }
 }

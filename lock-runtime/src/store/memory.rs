@@ -2,15 +2,14 @@
 //! server. It excludes the tasks of one process and keeps every promise but the reach.
 
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
-use tokio::runtime;
-
 use super::wake::WakeUps;
 use super::{
-    Attempt, Claim, Fenced, Lane, Left, LockStore, Released, Renewal, Renewed, StoreError,
-    Subscription, Token,
+    Attempt, Background, Claim, Fenced, Lane, Left, LockStore, Patience, Release, Released,
+    ReleasedBatch, Renewal, Renewed, StoreError, Subscription, Token, Trace,
 };
 use crate::clock::BootInstant;
 use crate::eventually::Eventually;
@@ -19,6 +18,9 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// How many keys there may be before expired ones are looked for.
 const FIRST_PURGE: usize = 1024;
+
+/// There is no connection, so none that breaks.
+const CONNECTION: u64 = 1;
 
 /// The stores that have a name, for as long as somebody uses them.
 static NAMED: Mutex<Vec<(String, Weak<MemoryStore>)>> = Mutex::new(Vec::new());
@@ -156,8 +158,10 @@ impl LockStore for MemoryStore {
     fn try_acquire<'a>(
         &'a self,
         claim: Claim<'a>,
-        _within: Duration,
+        _patience: Patience,
+        trace: &'a Trace,
     ) -> Eventually<'a, Result<Attempt, StoreError>> {
+        trace.sent(CONNECTION);
         Eventually::ready(Ok(self.keys().try_acquire(claim, BootInstant::now())))
     }
 
@@ -185,6 +189,19 @@ impl LockStore for MemoryStore {
             *others = if keep.is_zero() { told } else { 0 };
         }
         Eventually::ready(Ok(released))
+    }
+
+    fn release_all<'a>(
+        &'a self,
+        batch: &'a [Release<'a>],
+        lane: Lane,
+    ) -> Eventually<'a, ReleasedBatch> {
+        let release = |one: &Release<'a>| match self.release(one.key, one.token, one.keep, lane) {
+            Eventually::Ready(Some(answer)) => answer,
+            _ => unreachable!("it needs no time"),
+        };
+        let answers = batch.iter().map(release).collect();
+        Eventually::ready(ReleasedBatch { connection: NonZeroU64::new(CONNECTION), answers })
     }
 
     fn fence<'a>(
@@ -215,7 +232,7 @@ impl LockStore for MemoryStore {
         true
     }
 
-    fn adopt(&self, _keeper: &runtime::Handle) {}
+    fn adopt(&self, _background: &Background) {}
 }
 
 #[cfg(test)]

@@ -17,12 +17,14 @@ mod wake;
 #[cfg(test)]
 pub(crate) mod faulty;
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use tokio::runtime;
 
 use crate::eventually::Eventually;
 use crate::format::WireFormat;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use memory::MemoryStore;
 pub(crate) use token::Token;
@@ -34,11 +36,13 @@ pub(crate) use wake::WakeUps;
 pub(crate) trait LockStore: Send + Sync + 'static {
     /// Takes the key for `claim.lease` if it is free, or if `claim.token` already has it.
     ///
-    /// Gives up after `within`; what the request did by then is unknown.
+    /// Gives up when `patience` is over; what a request that was sent did by then is unknown.
+    /// `trace` says whether it was sent, also if the future is dropped half-way.
     fn try_acquire<'a>(
         &'a self,
         claim: Claim<'a>,
-        within: Duration,
+        patience: Patience,
+        trace: &'a Trace,
     ) -> Eventually<'a, Result<Attempt, StoreError>>;
 
     /// Extends each hold that its token still has, each on its own, and shortens none: one result per
@@ -57,6 +61,14 @@ pub(crate) trait LockStore: Send + Sync + 'static {
         keep: Duration,
         lane: Lane,
     ) -> Eventually<'a, Result<Released, StoreError>>;
+
+    /// Frees several keys, each on its own, as [`release`](Self::release) does: one answer per
+    /// release, in their order. All are of one format.
+    fn release_all<'a>(
+        &'a self,
+        batch: &'a [Release<'a>],
+        lane: Lane,
+    ) -> Eventually<'a, ReleasedBatch>;
 
     /// Gives `token`'s owner a fencing token for the key: a number that is higher than all which
     /// were given for this key before, also if the store has lost its data since.
@@ -81,9 +93,54 @@ pub(crate) trait LockStore: Send + Sync + 'static {
         false
     }
 
-    /// Told once, before any request: the runtime of the keeper thread, on which whatever the
-    /// store does in the background is to run. It lives as long as the client.
-    fn adopt(&self, keeper: &runtime::Handle);
+    /// Called once, before any request, with the runtimes on which the store does its background
+    /// work. Both live as long as the client.
+    fn adopt(&self, background: &Background);
+}
+
+/// The runtimes of a client's own threads.
+#[derive(Debug, Clone)]
+pub(crate) struct Background {
+    /// Of the thread that renews leases. Nothing may run here that calls foreign code, such as the
+    /// wakers of callers or a `tracing` subscriber, or whose amount has no bound.
+    pub(crate) renewals: runtime::Handle,
+    /// Of the thread that wakes waiters.
+    pub(crate) wake_ups: runtime::Handle,
+}
+
+/// How long a request may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Patience {
+    /// From when it is sent to its answer.
+    pub(crate) answer: Duration,
+    /// With everything before that, such as waiting until it can be sent.
+    pub(crate) total: Duration,
+}
+
+impl Patience {
+    /// So long for everything.
+    #[cfg(test)]
+    pub(crate) fn of(total: Duration) -> Self {
+        Self { answer: total, total }
+    }
+}
+
+/// Whether a request was sent, and over which connection: written by the store, so that the sender
+/// of a request that is dropped half-way knows what has to be undone.
+#[derive(Debug, Default)]
+pub(crate) struct Trace(AtomicU64);
+
+impl Trace {
+    /// The request is about to be sent over this connection of its lane. Connections are numbered
+    /// from 1; a store without connections says 1.
+    pub(crate) fn sent(&self, connection: u64) {
+        self.0.store(connection, Ordering::Relaxed);
+    }
+
+    /// The connection over which it was sent; `None` if it was not.
+    pub(crate) fn connection(&self) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.0.load(Ordering::Relaxed))
+    }
 }
 
 /// One try to take a key.
@@ -131,6 +188,25 @@ pub(crate) enum Renewed {
     Gone,
     /// The key has another owner.
     Taken,
+}
+
+/// One hold to release.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Release<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) token: &'a Token,
+    /// For how long the key is to stay taken all the same; zero for not at all.
+    pub(crate) keep: Duration,
+}
+
+/// The answers to several releases.
+#[derive(Debug)]
+pub(crate) struct ReleasedBatch {
+    /// The connection of the lane over which they went, numbered as in [`Trace`]. What was sent
+    /// over the same one before them was served before them.
+    pub(crate) connection: Option<NonZeroU64>,
+    /// One for each release.
+    pub(crate) answers: Vec<Result<Released, StoreError>>,
 }
 
 /// The answer to a request for a fencing token.

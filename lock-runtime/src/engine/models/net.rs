@@ -1,6 +1,7 @@
 //! The store of the models, at the far end of a network.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,13 +13,15 @@ use crate::engine::lease::Lease;
 use crate::eventually::Eventually;
 use crate::format::WireFormat;
 use crate::store::{
-    Attempt, Claim, Fenced, Lane, LockStore, MemoryStore, Released, Renewal, Renewed, StoreError,
-    Subscription, Token,
+    Attempt, Background, Claim, Fenced, Lane, LockStore, MemoryStore, Patience, Release, Released,
+    ReleasedBatch, Renewal, Renewed, StoreError, Subscription, Token, Trace,
 };
 use crate::sync::{oneshot, time};
 
 /// How long a request waits for its answer that is never too late.
-pub(super) const PATIENT: Duration = Duration::MAX;
+pub(super) const PATIENT: Patience = Patience { answer: Duration::MAX, total: Duration::MAX };
+/// There is only one, which never breaks.
+const CONNECTION: u64 = 1;
 /// How long a renewal waits.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(3);
 /// For how long a key is taken to see whether it is free.
@@ -116,7 +119,7 @@ impl Net {
             }));
             let too_late = || StoreError::Unknown("too late".into());
             match within {
-                PATIENT => answered.await.map_err(|_| too_late()),
+                Duration::MAX => answered.await.map_err(|_| too_late()),
                 within => time::timeout_at(time::Instant::now() + within, answered)
                     .await
                     .map_err(|_| too_late())?
@@ -178,7 +181,7 @@ impl Net {
     pub(super) fn assert_free(&self) {
         let token = Token::random().expect("randomness");
         let claim = Claim { key: "k", token: &token, lease: PROBE, fresh: true };
-        match self.store.try_acquire(claim, PATIENT) {
+        match self.store.try_acquire(claim, PATIENT, &Trace::default()) {
             Eventually::Ready(Some(Ok(Attempt::Granted))) => {}
             _ => panic!("the key is still taken"),
         }
@@ -205,19 +208,24 @@ impl LockStore for Wire {
     fn try_acquire<'a>(
         &'a self,
         claim: Claim<'a>,
-        within: Duration,
+        patience: Patience,
+        trace: &'a Trace,
     ) -> Eventually<'a, Result<Attempt, StoreError>> {
         let (key, token) = (claim.key.to_owned(), claim.token.clone());
         let Claim { lease, fresh, .. } = claim;
+        let within = patience.answer.min(patience.total);
         let sent = self.0.send(Lane::Caller, within, move |net| {
             let claim = Claim { key: &key, token: &token, lease, fresh };
-            let answer = at_once(net.store.try_acquire(claim, within));
+            let answer = at_once(net.store.try_acquire(claim, patience, &Trace::default()));
             if answer == Ok(Attempt::Granted) {
                 *lock(&net.owner) = Some(token);
             }
             answer
         });
-        Eventually::pending(async { sent.await? })
+        Eventually::pending(async move {
+            trace.sent(CONNECTION);
+            sent.await?
+        })
     }
 
     fn renew<'a>(
@@ -250,7 +258,7 @@ impl LockStore for Wire {
         lane: Lane,
     ) -> Eventually<'a, Result<Released, StoreError>> {
         let (key, token) = (key.to_owned(), token.clone());
-        let sent = self.0.send(lane, PATIENT, move |net| {
+        let sent = self.0.send(lane, Duration::MAX, move |net| {
             if lock(&net.releases).refused {
                 return Err(StoreError::Refused("as told".into()));
             }
@@ -262,6 +270,20 @@ impl LockStore for Wire {
             answer
         });
         Eventually::pending(async { sent.await? })
+    }
+
+    fn release_all<'a>(
+        &'a self,
+        batch: &'a [Release<'a>],
+        lane: Lane,
+    ) -> Eventually<'a, ReleasedBatch> {
+        Eventually::pending(async move {
+            let mut answers = Vec::with_capacity(batch.len());
+            for release in batch {
+                answers.push(self.release(release.key, release.token, release.keep, lane).await);
+            }
+            ReleasedBatch { connection: NonZeroU64::new(CONNECTION), answers }
+        })
     }
 
     fn fence<'a>(
@@ -279,7 +301,7 @@ impl LockStore for Wire {
     ) -> Eventually<'a, Result<usize, StoreError>> {
         let key = key.to_owned();
         let ask = move |net: &Net| at_once(net.store.others(&key, format));
-        let sent = self.0.send(Lane::Caller, PATIENT, ask);
+        let sent = self.0.send(Lane::Caller, Duration::MAX, ask);
         Eventually::pending(async { sent.await? })
     }
 
@@ -287,7 +309,7 @@ impl LockStore for Wire {
         self.0.store.subscribe(key, format)
     }
 
-    fn adopt(&self, keeper: &tokio::runtime::Handle) {
-        self.0.store.adopt(keeper);
+    fn adopt(&self, background: &Background) {
+        self.0.store.adopt(background);
     }
 }

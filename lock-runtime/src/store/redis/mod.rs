@@ -32,8 +32,8 @@ use self::format::Format;
 use self::link::{CONNECT_PATIENCE, Link};
 use self::server::Server;
 use super::{
-    Attempt, Claim, Fenced, Lane, Left, LockStore, Released, Renewal, Renewed, StoreError,
-    Subscription, Token, WakeUps,
+    Attempt, Background, Claim, Fenced, Lane, Left, LockStore, Patience, Release, Released,
+    ReleasedBatch, Renewal, Renewed, StoreError, Subscription, Token, Trace, WakeUps,
 };
 use crate::clock::BootInstant;
 use crate::error::LockError;
@@ -290,9 +290,13 @@ impl LockStore for RedisStore {
     fn try_acquire<'a>(
         &'a self,
         claim: Claim<'a>,
-        within: Duration,
+        patience: Patience,
+        trace: &'a Trace,
     ) -> Eventually<'a, Result<Attempt, StoreError>> {
-        Eventually::pending(self.acquire(claim, within))
+        Eventually::pending(async move {
+            trace.sent(1);
+            self.acquire(claim, patience.answer.min(patience.total)).await
+        })
     }
 
     fn renew<'a>(
@@ -321,6 +325,20 @@ impl LockStore for RedisStore {
         Eventually::pending(self.free(key, token, keep, lane))
     }
 
+    fn release_all<'a>(
+        &'a self,
+        batch: &'a [Release<'a>],
+        lane: Lane,
+    ) -> Eventually<'a, ReleasedBatch> {
+        Eventually::pending(async move {
+            let mut answers = Vec::with_capacity(batch.len());
+            for release in batch {
+                answers.push(self.free(release.key, release.token, release.keep, lane).await);
+            }
+            ReleasedBatch { connection: None, answers }
+        })
+    }
+
     fn fence<'a>(
         &'a self,
         key: &'a str,
@@ -341,7 +359,8 @@ impl LockStore for RedisStore {
         self.wake_ups.listen(&Format::of(format).channel(key))
     }
 
-    fn adopt(&self, keeper: &runtime::Handle) {
+    fn adopt(&self, background: &Background) {
+        let keeper = &background.renewals;
         let on_message = subscriber::on_message(&self.wake_ups, &self.id);
         let endpoint = Arc::clone(&self.endpoint);
         let link = Link::new(endpoint, keeper.clone(), self.response_timeout, Some(on_message));
