@@ -160,6 +160,10 @@ pub enum LockError {
 pub enum Holder {
     /// A task of this process, through the same client.
     ThisProcess,
+    /// The very task that waits has acquired it, and would wait for itself: for instance because an
+    /// item of a stream holds the lock while the stream is asked for its next item, which waits for
+    /// it.
+    ThisTask,
     /// Somebody else, whose lease ends after this time unless it is renewed; `None` if there was no
     /// time to find out.
     Elsewhere(Option<Duration>),
@@ -184,6 +188,9 @@ impl fmt::Display for Holder {
         match self {
             Self::ThisProcess => f.write_str(
                 "another task of this process has it, or is before this one in the queue",
+            ),
+            Self::ThisTask => f.write_str(
+                "the task that waits has acquired it itself and not released it, so it waits for itself",
             ),
             Self::Elsewhere(None) => f.write_str("it is held elsewhere"),
             Self::Elsewhere(Some(left)) => {

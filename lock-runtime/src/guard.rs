@@ -160,13 +160,15 @@ impl LockGuard {
     /// [`LockError::Lost`] if the lock had been lost before, [`LockError::Unavailable`] if the store
     /// did not confirm; the release then goes on in the background until the lease is over.
     pub async fn release(self) -> Result<(), LockError> {
-        self.close().await.map_err(|error| *error)
+        self.close(true).await.map_err(|error| *error)
     }
 
     /// Releases the lock, once; dropping the guard then does nothing more.
-    pub(crate) fn close(&self) -> Releasing<'_> {
+    ///
+    /// Unless it `may_pass_on` the lock to another task of this process, the store is asked.
+    pub(crate) fn close(&self, may_pass_on: bool) -> Releasing<'_> {
         self.open.store(false, Ordering::Relaxed);
-        self.engine.release(&self.hold)
+        self.engine.release(&self.hold, may_pass_on)
     }
 
     pub(crate) fn hold(&self) -> &Hold {

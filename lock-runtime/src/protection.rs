@@ -83,6 +83,14 @@ protections! {
     PassOn = "pass-on",
     /// A lock that was passed on is valid for no longer than before.
     PassedOnAsItIs = "passed-on-as-it-is",
+    /// A key whose lock was lost is freed no earlier than the body is gone.
+    KeyOutlivesBody = "key-outlives-body",
+    /// Who awaits a body or a loss has a timer for the deadline.
+    OwnTimer = "own-timer",
+    /// An offer that is not taken goes to the waiters behind.
+    OffersGoOn = "offers-go-on",
+    /// The log has a thread of its own.
+    LogThread = "log-thread",
     /// A fencing token is higher than the last one.
     FenceAboveLast = "fence-above-last",
     /// A fencing token is no lower than the server's clock.

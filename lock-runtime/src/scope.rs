@@ -1,8 +1,8 @@
 //! Running a body under a guard.
 //!
 //! Before each poll of the body the lease's deadline is checked, so the body runs only while the
-//! lock is provably held. The body's task is also woken when the lease is lost; the body is then
-//! dropped where it stands. Whatever ends the body, its future is dropped *before* the lock is
+//! lock is provably held. The body's task is also woken when the lease is lost, by a timer of its own
+//! when the deadline has passed; the body is then dropped where it stands. Whatever ends the body, its future is dropped *before* the lock is
 //! released, so that nothing in it, no destructor either, runs after the release.
 //!
 //! A body also knows the holds around it, in a task-local chain: taking a key that an enclosing
@@ -97,6 +97,9 @@ pub enum OnLost {
     Abort,
     /// It runs on; it can ask its guard.
     Continue,
+    /// It is dropped where it stands, and a loss that only its release finds out is reported in place
+    /// of its output.
+    Report,
 }
 
 /// A place in the frame around a body, where the body finds its guard.
@@ -145,7 +148,8 @@ pub(crate) async fn run<F: Future>(
         let frame = frame(&guard);
         let own = (!guard.is_reentrant()).then(|| Arc::clone(&frame));
         let mut body = pin!(ENCLOSING.scope(frame, future));
-        let mut lost = pin!(hold.lost());
+        // Boxed when the body first waits: it is large, and most futures are stored in others.
+        let mut lost = None;
         poll_fn(|cx| {
             if let Some(frame) = &own {
                 frame.polled_by(task::try_id());
@@ -160,6 +164,7 @@ pub(crate) async fn run<F: Future>(
                 return Poll::Ready(Ok(output));
             }
             // Looked at only when the body waits, so that one which never does pays nothing.
+            let lost = lost.get_or_insert_with(|| Box::pin(hold.lost()));
             if lost.as_mut().poll(cx).is_ready()
                 && let Some(loss) = hold.loss()
             {
@@ -171,8 +176,11 @@ pub(crate) async fn run<F: Future>(
     };
     drop(body);
     if outcome.is_ok() {
-        match guard.close().await {
+        match guard.close(on_lost != OnLost::Report).await {
             Ok(()) => {}
+            Err(error) if on_lost == OnLost::Report && matches!(*error, LockError::Lost { .. }) => {
+                return Err(*error);
+            }
             // There is nothing left to release, and of the loss itself the watchdog has told.
             Err(error) if matches!(*error, LockError::Lost { .. }) => {
                 tracing::debug!(key = guard.key(), %error, "the body is done, its lock was lost before");
@@ -293,6 +301,19 @@ mod tests {
         let outcome = run(hold, on_lost, None, body.as_mut());
         let outcome = tokio::time::timeout(LEASE * 10, outcome).await.ok();
         (outcome, late.load(Ordering::Relaxed))
+    }
+
+    /// Nobody watches its lease, and it waits for nothing that comes.
+    #[tokio::test]
+    async fn the_deadline_stops_a_body_that_waits_without_anybody_elses_help() {
+        for on_lost in [OnLost::Abort, OnLost::Report] {
+            let (guard, _lease) = unwatched();
+            let mut body = pin!(Some(std::future::pending::<()>()));
+            let outcome = run(Eventually::ready(Ok(guard)), on_lost, None, body.as_mut());
+            let outcome = tokio::time::timeout(LEASE * 10, outcome).await;
+            let outcome = outcome.expect("at its deadline");
+            assert!(matches!(outcome, Err(LockError::Lost { .. })), "{outcome:?}");
+        }
     }
 
     #[tokio::test]

@@ -9,12 +9,7 @@ pub(crate) mod model;
 #[cfg(not(all(test, lock_shuttle)))]
 pub(crate) use {
     std::sync::{Mutex, MutexGuard, atomic},
-    tokio::{
-        spawn as spawn_task,
-        sync::{Notify, oneshot},
-        task::yield_now,
-        time,
-    },
+    tokio::{spawn as spawn_task, sync::Notify, task::yield_now, time},
 };
 
 #[cfg(all(test, lock_shuttle))]

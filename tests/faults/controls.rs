@@ -43,6 +43,20 @@ lock_tests::controls! {
         without "undo" seeing "the key is left";
     cancellation_without_expiry: "cancellation::on_a_server_that_never_answers_nothing_is_left_after_a_lease"
         without "expiry" seeing "the key is left";
+    callers_without_log_thread: "callers::a_log_that_blocks_loses_no_lock_and_keeps_no_body_alive"
+        without "log-thread" seeing "lost ";
+    callers_without_own_timer: "callers::a_log_that_blocks_loses_no_lock_and_keeps_no_body_alive"
+        without "log-thread+own-timer" seeing "lost ";
+    callers_without_key_outlives_body: "callers::a_key_is_not_free_before_the_destructor_of_a_body_that_was_held_too_long"
+        without "key-outlives-body" seeing "before the destructor";
+    callers_without_key_outlives_body_2: "callers::a_body_that_is_stuck_past_its_maximum_keeps_the_key_for_its_lease_at_the_most"
+        without "key-outlives-body" seeing "not at the maximum";
+    callers_without_offers_go_on: "callers::waiters_that_nobody_polls_hold_up_nobody_else"
+        without "offers-go-on" seeing "everybody who is polled has it";
+    callers_without_offers_go_on_2: "callers::a_lock_is_not_kept_for_a_waiter_that_nobody_polls"
+        without "offers-go-on" seeing "it is free";
+    callers_without_undo: "callers::a_flood_of_cancelled_calls_loses_no_lock_and_leaves_no_key"
+        without "undo" seeing " keys";
     bodies_without_release_on_drop: "bodies::however_a_body_ends_its_key_is_free_at_once" without "release-on-drop" seeing "Panic: still there";
     processes_without_expiry: "processes::the_lock_of_a_process_that_ended_expires_with_its_lease"
         without "expiry" seeing "it expires";

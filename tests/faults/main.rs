@@ -4,6 +4,7 @@
 //! test in a process that runs without the protection in question, where it has to fail.
 
 mod bodies;
+mod callers;
 mod cancellation;
 #[cfg(lock_controls)]
 mod controls;

@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime;
+use tokio::runtime::Id;
 
 use super::Engine;
 use super::backoff::Backoff;
@@ -24,12 +24,13 @@ use super::courtesy::StepBack;
 use super::gate::{Entry, News, Pass, Turn};
 use super::handover::{Accepted, Inherited};
 use super::lease::{Hold, Terms};
-use super::releaser::{Cause, Release};
+use super::releaser::{Cause, Origin, Release};
 use crate::clock::BootInstant;
 use crate::error::{Holder, LockError};
 use crate::eventually::Eventually;
 use crate::format::WireFormat;
 use crate::protection::Protection;
+use crate::runtime::{self, Caller};
 use crate::store::{
     Attempt, Claim, Left, LockStore, Patience, StoreError, Subscription, Token, Trace,
 };
@@ -69,11 +70,9 @@ pub(crate) fn acquire<T: Send + Unpin + 'static>(
     make: fn(Arc<Engine>, Hold) -> T,
 ) -> Eventually<'static, Result<T, Box<LockError>>> {
     let failed = |error: LockError| Eventually::ready(Err(Box::new(error)));
-    let Ok(runtime) = runtime::Handle::try_current().map(|runtime| runtime.id()) else {
-        return failed(LockError::Config {
-            option: "runtime",
-            problem: "locks are awaited inside a tokio runtime, and there is none here".into(),
-        });
+    let runtime = match runtime::checked() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(error),
     };
     if let Err(error) = engine.admit(&request.key) {
         return failed(error);
@@ -82,6 +81,12 @@ pub(crate) fn acquire<T: Send + Unpin + 'static>(
     match engine.gates().enter(&request.key, budget.is_once()) {
         Entry::Open(pass) => try_for(engine, runtime, request, budget, Some(pass), None, make),
         Entry::Closed => failed(LockError::ShutDown),
+        Entry::Offered(Turn::Free(pass)) => {
+            try_for(engine, runtime, request, budget, Some(pass), None, make)
+        }
+        Entry::Offered(Turn::Held(inherited)) => {
+            accept(engine, runtime, request, budget, inherited, make)
+        }
         Entry::Taken(news) => failed(spent(&budget, &engine, &request.key, news)),
         // Thousands may be here, so what comes after the queue is boxed apart from it.
         Entry::Queued(mut ticket) => Eventually::pending(async move {
@@ -111,7 +116,7 @@ pub(crate) fn acquire<T: Send + Unpin + 'static>(
 /// Takes a lock that was handed over, or tries for the key if it is not what was asked for.
 fn accept<T: Send + Unpin + 'static>(
     engine: Arc<Engine>,
-    runtime: runtime::Id,
+    runtime: Id,
     request: Request,
     budget: Budget,
     inherited: Inherited,
@@ -140,7 +145,7 @@ fn accept<T: Send + Unpin + 'static>(
 /// Tries for the key, with its pass in hand.
 fn try_for<T: Send + Unpin + 'static>(
     engine: Arc<Engine>,
-    runtime: runtime::Id,
+    runtime: Id,
     request: Request,
     budget: Budget,
     pass: Option<Pass>,
@@ -163,8 +168,7 @@ fn try_for<T: Send + Unpin + 'static>(
         request,
         token,
         pass,
-        in_flight: false,
-        unanswered: false,
+        unanswered: None,
         contended: false,
     };
     let owed = contender.owed(&budget);
@@ -209,15 +213,13 @@ struct Tried {
 struct Contender {
     engine: Arc<Engine>,
     /// Where its requests are sent from.
-    runtime: runtime::Id,
+    runtime: Id,
     request: Request,
     token: Token,
     /// Taken when the lock is granted.
     pass: Option<Pass>,
-    /// A request has been sent, or is about to be, and has no answer yet.
-    in_flight: bool,
-    /// An earlier request may have taken effect, or may yet.
-    unanswered: bool,
+    /// Requests may have taken effect, or may yet; they were sent from there.
+    unanswered: Option<Origin>,
     /// Other processes want the key as well.
     contended: bool,
 }
@@ -259,7 +261,7 @@ impl Contender {
             self.engine.admit(&self.request.key)?;
         }
         loop {
-            let fresh = std::mem::take(&mut seems_free) && !self.unanswered;
+            let fresh = std::mem::take(&mut seems_free) && self.unanswered.is_none();
             let tried = match first.take() {
                 Some(tried) => tried,
                 None => self.try_once(fresh, &budget).await,
@@ -275,7 +277,6 @@ impl Contender {
             let pause = match answer {
                 Ok(Attempt::Granted) => {
                     // The store has it for us, and no time is left in it.
-                    self.unanswered = true;
                     let term = self.request.terms.term;
                     let cause = format!("the answer took longer than the lease of {term:?}");
                     known = Some(News::Trouble(cause));
@@ -369,13 +370,15 @@ impl Contender {
 
     /// One request to a store that needs no time for it.
     fn try_at_once(&mut self, budget: &Budget) -> Option<Tried> {
-        let (claim, patience) = self.claim(true, budget);
-        let within = patience.total;
+        let within = budget.for_one_try(self.engine.config().response_timeout);
+        let patience = Patience { answer: within, total: within };
+        let claim = claim(&self.request, &self.token, true);
         let (sent, trace) = (BootInstant::now(), Trace::default());
-        match self.engine.store().try_acquire(claim, patience, &trace) {
-            Eventually::Ready(Some(answer)) => Some(self.tried(sent, within, answer)),
-            _ => None,
-        }
+        let answer = match self.engine.store().try_acquire(claim, patience, &trace) {
+            Eventually::Ready(answer) => answer?,
+            Eventually::Pending(_) => return None,
+        };
+        Some(self.tried(sent, within, answer))
     }
 
     /// One request. If it is dropped, or not answered, its effect is undone later on.
@@ -384,34 +387,38 @@ impl Contender {
             let other = Token::random().unwrap_or_else(|_| self.token.clone());
             self.token = other.in_format(self.request.format);
         }
-        self.in_flight = true;
-        let (claim, patience) = self.claim(fresh, budget);
-        let within = patience.total;
         let (sent, trace) = (BootInstant::now(), Trace::default());
+        // Until there is an answer; also if this is dropped before.
+        let mut unanswered = InFlight {
+            trace: &trace,
+            runtime: self.runtime,
+            unanswered: &mut self.unanswered,
+            is_over: false,
+        };
+        let within = budget.for_one_try(self.engine.config().response_timeout);
+        let patience = Patience { answer: within, total: within };
+        let claim = claim(&self.request, &self.token, fresh);
         let answer = self.engine.store().try_acquire(claim, patience, &trace).await;
-        self.in_flight = false;
-        if let Err(error) = &answer {
-            self.unanswered |= error.may_have_run();
-        }
+        unanswered.is_over = !answer.as_ref().is_err_and(StoreError::may_have_run);
+        drop(unanswered);
         self.tried(sent, within, answer)
     }
 
-    fn claim(&self, fresh: bool, budget: &Budget) -> (Claim<'_>, Patience) {
-        let within = budget.for_one_try(self.engine.config().response_timeout);
-        let lease = self.request.terms.in_store();
-        let patience = Patience { answer: within, total: within };
-        (Claim { key: &self.request.key, token: &self.token, lease, fresh }, patience)
-    }
-
     fn tried(
-        &self,
+        &mut self,
         sent: BootInstant,
         within: Duration,
         answer: Result<Attempt, StoreError>,
     ) -> Tried {
         let now = BootInstant::now();
         let sent = if Protection::DeadlineFromSending.is_on() { sent } else { now };
-        let granted = answer == Ok(Attempt::Granted) && now < self.request.terms.deadline(sent);
+        let is_ours = answer == Ok(Attempt::Granted);
+        let granted = is_ours && now < self.request.terms.deadline(sent);
+        if is_ours && !granted {
+            // Too late to be of use, and not to be left.
+            let origin = Origin { runtime: self.runtime, connection: None };
+            self.unanswered.get_or_insert(origin);
+        }
         Tried { sent, within, granted, answer }
     }
 
@@ -431,9 +438,9 @@ impl Contender {
 
     /// From here on the lease stands for the key.
     fn granted(mut self, sent: BootInstant) -> Hold {
-        let doubt = std::mem::take(&mut self.unanswered).then_some(self.runtime);
+        let doubt = self.unanswered.take();
         if let Some(pass) = &self.pass {
-            pass.tell(&News::Here);
+            pass.tell(&News::Here(Caller::here()));
         }
         let hold = Hold::new(
             Arc::clone(&self.request.key),
@@ -446,6 +453,31 @@ impl Contender {
         );
         self.engine.keeper().watch(hold.lease());
         hold
+    }
+}
+
+fn claim<'a>(request: &'a Request, token: &'a Token, fresh: bool) -> Claim<'a> {
+    Claim { key: &request.key, token, lease: request.terms.in_store(), fresh }
+}
+
+/// A request that may be dropped before its answer.
+struct InFlight<'a> {
+    trace: &'a Trace,
+    runtime: Id,
+    unanswered: &'a mut Option<Origin>,
+    is_over: bool,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        // What was not sent needs no undo.
+        let Some(connection) = self.trace.connection().filter(|_| !self.is_over) else { return };
+        // An undo is behind all requests only if they went over one connection.
+        let connection = match &*self.unanswered {
+            None => Some(connection),
+            Some(before) => before.connection.filter(|before| *before == connection),
+        };
+        *self.unanswered = Some(Origin { runtime: self.runtime, connection });
     }
 }
 
@@ -466,14 +498,15 @@ fn admitted<T>(
 
 impl Drop for Contender {
     fn drop(&mut self) {
-        if (self.in_flight || self.unanswered) && Protection::Undo.is_on() {
+        if let Some(origin) = self.unanswered.filter(|_| Protection::Undo.is_on()) {
             self.engine.keeper().release(Release {
                 key: Arc::clone(&self.request.key),
                 token: self.token.clone(),
                 gone_by: BootInstant::now().after(self.request.terms.in_store()),
                 // It was never granted.
                 kept_until: BootInstant::PAST,
-                cause: Cause::Unanswered(Some(self.runtime)),
+                valid_until: BootInstant::PAST,
+                cause: Cause::Unanswered(Some(origin)),
                 pass: self.pass.take(),
             });
         }
@@ -571,7 +604,8 @@ impl WakeUps {
 fn spent(budget: &Budget, engine: &Engine, key: &str, news: News) -> LockError {
     let (key, waited) = (key.to_owned(), budget.waited());
     let holder = match news {
-        News::Here => Holder::ThisProcess,
+        News::Here(holder) if holder == Caller::here() => Holder::ThisTask,
+        News::Here(_) => Holder::ThisProcess,
         News::Elsewhere(Left::Time(left), at) => {
             Holder::Elsewhere(Some(left.saturating_sub(BootInstant::now().since(at))))
         }

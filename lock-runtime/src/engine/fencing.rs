@@ -18,6 +18,7 @@ use super::budget::Budget;
 use super::contender::PAUSES;
 use super::lease::{Hold, Lease};
 use crate::error::{LockError, LostReason};
+use crate::runtime;
 use crate::store::{Fenced, StoreError};
 use crate::sync::time;
 use crate::wait::Wait;
@@ -25,6 +26,7 @@ use crate::wait::Wait;
 impl Engine {
     /// The fencing token of a hold. Dropping the future loses nothing.
     pub(crate) async fn fencing_token(&self, hold: &Hold) -> Result<u64, LockError> {
+        runtime::checked()?;
         // Who will not wait for a lock still gives the store the time for one answer.
         let budget = Budget::new(match self.config.wait {
             Wait::For(wait) => Wait::For(wait.max(self.config.response_timeout)),
@@ -32,7 +34,7 @@ impl Engine {
         });
         let (lease, fence) = (hold.lease(), hold.fence());
         // Several may ask, and then one does for all of them; each for no longer than it will wait.
-        let asking = fence.get_or_try_init(|| self.ask_for_fence(lease, &budget));
+        let asking = fence.get_or_try_init(|| self.ask_for_fence(hold, &budget));
         let Some(token) = budget.limit(asking).await else {
             let cause = "the store has given no fencing token yet".into();
             return Err(unavailable(lease, &budget, cause));
@@ -41,10 +43,11 @@ impl Engine {
         lease.loss().map_or(Ok(*token), Err)
     }
 
-    async fn ask_for_fence(&self, lease: &Arc<Lease>, budget: &Budget) -> Result<u64, LockError> {
+    async fn ask_for_fence(&self, hold: &Hold, budget: &Budget) -> Result<u64, LockError> {
+        let lease = hold.lease();
         tokio::select! {
             fence = self.ask_while_held(lease, budget) => fence,
-            reason = lease.lost() => Err(lease.lost_to(reason)),
+            reason = hold.lost() => Err(lease.lost_to(reason)),
         }
     }
 

@@ -1,9 +1,9 @@
 //! Passing a lock on from its holder to the next task of this process, without the store.
 //!
 //! The lease stays what it is in the store, and the watchdog goes on renewing it; what begins anew
-//! is the hold. It is on its way in the hand of the next in the queue as an [`Inherited`], which
-//! wherever it is dropped goes on to the one behind, or is released when nobody is left. So whoever
-//! gives up between the grant and its receipt passes the lock on.
+//! is the hold. On its way it is an [`Inherited`], which is offered to those in the queue, and which
+//! wherever it is dropped is offered again, or released when nobody is left. So whoever gives up
+//! between the offer and the next hold passes the lock on.
 //!
 //! One who asks for the same as the holder before takes the lease as it is. One who asks for
 //! another term renews it to that term first, if that only makes the key last longer; a key that
@@ -16,12 +16,13 @@
 use std::sync::Arc;
 
 use super::Engine;
-use super::gate::{News, Pass, Turn};
+use super::gate::{News, Pass};
 use super::lease::{Hold, Lease, Terms};
 use crate::clock::BootInstant;
 use crate::format::WireFormat;
 use crate::protection::Protection;
-use crate::store::{Renewal, Renewed};
+use crate::runtime::Caller;
+use crate::store::{Lane, Renewal, Renewed};
 
 /// A lease between two holders.
 pub(crate) struct Inherited {
@@ -54,15 +55,18 @@ impl Inherited {
         Self { engine, lease, pass: Some(pass), asked: false }
     }
 
-    /// Gives it to the next in the queue; gives the pass back if nobody is there.
-    pub(crate) fn pass_on(mut self) -> Option<Pass> {
-        loop {
-            let Some(next) = self.pass.as_ref()?.next_in_queue() else { return self.pass.take() };
-            match next.send(Turn::Held(self)) {
-                // It gave up just now. Not dropped there, where it would be passed on again.
-                Err(Turn::Held(back)) => self = back,
-                Ok(()) | Err(Turn::Free(_)) => return None,
-            }
+    /// Offers it to those in the queue; gives the pass back if nobody is there, or nobody is awake.
+    pub(crate) fn pass_on(self) -> Option<Pass> {
+        let gates = Arc::clone(self.pass.as_ref()?.gates());
+        let key = Arc::clone(self.lease.shared_key());
+        gates.offer(&key, self).err().and_then(|mut inherited| inherited.pass.take())
+    }
+
+    /// Nobody comes for it: frees its key in the background, and offers the pass alone.
+    pub(crate) fn give_up(mut self) {
+        let pass = self.pass.take();
+        if self.lease.close() {
+            self.engine.free_in_background(&self.lease, pass, BootInstant::PAST);
         }
     }
 
@@ -72,7 +76,7 @@ impl Inherited {
             return Err(self);
         }
         if let Some(pass) = self.pass.as_ref().filter(|_| self.asked) {
-            pass.tell(&News::Here);
+            pass.tell(&News::Here(Caller::here()));
         }
         let Some((hold, replan)) = self.lease.take_over(terms, &mut self.pass) else {
             return Err(self);
@@ -112,11 +116,11 @@ impl Inherited {
             pass.tell(&News::Asking(sent));
         }
         let renewal = [Renewal { key: self.lease.key(), token: self.lease.token(), lease: asked }];
-        let answer = self.engine.store().renew(&renewal).await.into_iter().next();
+        let answer = self.engine.store().renew(&renewal, Lane::Caller).await.into_iter().next();
         match answer {
             Some(Ok(Renewed::Extended)) => {
                 if let Some(pass) = &self.pass {
-                    pass.tell(&News::Here);
+                    pass.tell(&News::Here(Caller::here()));
                 }
                 self.lease.renewed_for(terms, sent, &mut self.pass)
             }
@@ -135,7 +139,7 @@ impl Drop for Inherited {
         passed_on.asked = self.asked;
         let Some(pass) = passed_on.pass_on() else { return };
         if self.lease.close() {
-            self.engine.free_in_background(&self.lease, Some(pass));
+            self.engine.free_in_background(&self.lease, Some(pass), BootInstant::PAST);
         }
     }
 }

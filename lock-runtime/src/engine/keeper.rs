@@ -1,23 +1,32 @@
-//! The keeper thread: renewals, background releases and wake-ups, out of the callers' way.
+//! The keeper thread: renewals, deadlines and background releases, out of the callers' way.
 //!
 //! One operating-system thread per client with a runtime of its own, so that a body which blocks
 //! its executor, or a runtime that is overloaded or gone, loses no lock. The thread sleeps until
-//! something is due. Nothing it starts is awaited in its loop: each batch of renewals and each
-//! release is a task of its own, so that one slow answer holds up no other.
+//! something is due. Nothing it starts is awaited in its loop: each batch of renewals or releases is
+//! a task of its own, so that one slow answer holds up no other.
+//!
+//! Nothing on this thread calls foreign code. The wakers of callers are called by the
+//! [`Notifier`], which has a thread of its own, and the log is written by [`events`].
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tokio::runtime;
 use tokio::sync::Semaphore;
+use tracing::Level;
 
+use super::gate::Gates;
 use super::lease::{Lease, Loss};
+use super::notifier::{Notice, Notifier};
 use super::releaser::{Release, Releaser};
 use super::watchdog::{Watchdog, retry_pause};
 use crate::clock::BootInstant;
 use crate::error::LostReason;
+use crate::events;
 use crate::protection::Protection;
-use crate::store::{Background, LockStore, Renewal, Renewed, StoreError};
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::store::{Background, Lane, LockStore, Renewal, Renewed, StoreError};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Notify, spawn_task, time};
 
 /// How many leases one renewal request carries: enough to make the requests few, few enough that
@@ -41,10 +50,15 @@ struct Shared {
     store: Arc<dyn LockStore>,
     watchdog: Watchdog,
     releaser: Releaser,
+    notifier: Arc<Notifier>,
     /// Of the batches of renewals that may be under way.
     renewing: Semaphore,
+    /// Where a store that wakes callers by itself is asked to release.
+    wake_ups: OnceLock<runtime::Handle>,
     /// Told when there is something to do sooner than planned.
     wake: Notify,
+    /// Locks that were lost while they were held, since the start.
+    lost: AtomicU64,
     /// Why there is no thread, or none any more.
     failure: OnceLock<String>,
     /// The client is gone: release what is left, then end.
@@ -62,13 +76,17 @@ impl std::fmt::Debug for Shared {
 
 impl Keeper {
     /// Starts the thread. If the system gives none, [`failure`](Self::failure) says so.
-    pub(crate) fn start(store: Arc<dyn LockStore>) -> Self {
+    pub(crate) fn start(store: Arc<dyn LockStore>, gates: Arc<Gates>) -> Self {
+        let notifier = Notifier::new(gates);
         let shared = Arc::new(Shared {
             store,
             watchdog: Watchdog::default(),
-            releaser: Releaser::default(),
+            releaser: Releaser::new(Arc::clone(&notifier)),
+            notifier,
             renewing: Semaphore::new(BATCHES_AT_ONCE),
+            wake_ups: OnceLock::new(),
             wake: Notify::new(),
+            lost: AtomicU64::new(0),
             failure: OnceLock::new(),
             closing: AtomicBool::new(false),
         });
@@ -118,9 +136,19 @@ impl Keeper {
         self.shared.releaser.push(release);
         // Looked at behind the push, so that a thread which fails meanwhile leaves nothing queued.
         if self.failure().is_some() {
-            self.shared.leave_to_expire();
+            self.shared.releaser.clear();
         }
         self.shared.wake.notify_one();
+    }
+
+    /// A holder has found out by its release that the lock had been lost before.
+    pub(crate) fn found_lost(&self) {
+        self.shared.lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many locks were lost while they were held.
+    pub(crate) fn lost(&self) -> u64 {
+        self.shared.lost.load(Ordering::Relaxed) + self.shared.releaser.found_lost()
     }
 
     /// All leases that are held.
@@ -143,30 +171,59 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::Release);
         self.shared.wake.notify_one();
+        if self.failure().is_some() {
+            self.shared.notifier.close();
+        }
     }
 }
 
 #[cfg(not(all(test, lock_shuttle)))]
 fn spawn(shared: &Arc<Shared>) -> std::io::Result<()> {
-    let (started, outcome) = std::sync::mpsc::sync_channel(1);
-    let shared = Arc::clone(shared);
-    if !Protection::KeeperThread.is_on() {
-        let here = tokio::runtime::Handle::current();
-        shared.store.adopt(&Background { renewals: here.clone(), wake_ups: here });
-        tokio::spawn(run(shared));
+    let own_thread = Protection::KeeperThread.is_on();
+    let notifier = Arc::clone(&shared.notifier);
+    let wake_ups = start_thread("lock-notifier", move |runtime| {
+        // What calls foreign code contains it; this is for what nobody has thought of.
+        while catch_unwind(AssertUnwindSafe(|| runtime.block_on(notifier.run()))).is_err() {}
+    })?;
+    let _ = shared.wake_ups.set(wake_ups.clone());
+    if !own_thread {
+        let renewals = runtime::Handle::current();
+        shared.store.adopt(&Background { renewals, wake_ups });
+        tokio::spawn(run(Arc::clone(shared)));
         return Ok(());
     }
-    std::thread::Builder::new().name("lock-keeper".into()).spawn(move || {
+    let keeper = Arc::clone(shared);
+    let (begin, begun) = std::sync::mpsc::sync_channel::<()>(1);
+    let renewals = start_thread("lock-keeper", move |runtime| {
+        // Not before the store knows this runtime. It fails only if the starter was unwound.
+        if begun.recv().is_ok() {
+            let watch = Watch(&keeper);
+            runtime.block_on(run(Arc::clone(&keeper)));
+            std::mem::forget(watch);
+        }
+        keeper.notifier.close();
+    });
+    let renewals = renewals.inspect_err(|_| shared.notifier.close())?;
+    shared.store.adopt(&Background { renewals, wake_ups });
+    // Its thread waits for it.
+    let _ = begin.send(());
+    Ok(())
+}
+
+/// Starts a thread with a runtime, and returns a handle to that.
+#[cfg(not(all(test, lock_shuttle)))]
+fn start_thread(
+    name: &str,
+    work: impl FnOnce(&runtime::Runtime) + Send + 'static,
+) -> std::io::Result<runtime::Handle> {
+    let (started, outcome) = std::sync::mpsc::sync_channel(1);
+    std::thread::Builder::new().name(name.into()).spawn(move || {
         // Built here, because a runtime must not be dropped on a caller's.
-        match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        match runtime::Builder::new_current_thread().enable_all().build() {
             // Nobody listens any more only if the starter was unwound.
             Ok(runtime) => {
-                let here = runtime.handle().clone();
-                shared.store.adopt(&Background { renewals: here.clone(), wake_ups: here });
-                let _ = started.send(Ok(()));
-                let watch = Watch(&shared);
-                runtime.block_on(run(Arc::clone(&shared)));
-                std::mem::forget(watch);
+                let _ = started.send(Ok(runtime.handle().clone()));
+                work(&runtime);
             }
             Err(error) => {
                 let _ = started.send(Err(error));
@@ -176,13 +233,19 @@ fn spawn(shared: &Arc<Shared>) -> std::io::Result<()> {
     outcome.recv().unwrap_or_else(|gone| Err(std::io::Error::other(gone)))
 }
 
-/// In a model the thread is a task.
+/// In a model the threads are tasks.
 #[cfg(all(test, lock_shuttle))]
 #[expect(clippy::unnecessary_wraps, reason = "as for the thread")]
 fn spawn(shared: &Arc<Shared>) -> std::io::Result<()> {
-    let here = tokio::runtime::Handle::current();
+    let here = runtime::Handle::current();
     shared.store.adopt(&Background { renewals: here.clone(), wake_ups: here });
-    spawn_task(run(Arc::clone(shared)));
+    let notifier = Arc::clone(&shared.notifier);
+    spawn_task(async move { notifier.run().await });
+    let keeper = Arc::clone(shared);
+    spawn_task(async move {
+        run(Arc::clone(&keeper)).await;
+        keeper.notifier.close();
+    });
     Ok(())
 }
 
@@ -197,13 +260,12 @@ impl Drop for Watch<'_> {
     }
 }
 
-/// A release under way; counted until it ends in whatever way.
+/// A batch of releases under way.
 struct Open(Arc<Shared>);
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.releaser.done();
-        // The loop may be waiting for this to end.
+        // The loop may be waiting for this to end, or for its place.
         self.0.wake.notify_one();
     }
 }
@@ -221,13 +283,25 @@ async fn run(shared: Arc<Shared>) {
                 spawn_task(renew(Arc::clone(&shared), batch.to_vec()));
             }
         }
-        for release in shared.releaser.take() {
+        for lease in &due.over {
+            shared.give_back_pass(lease);
+        }
+        while let Some(batch) = shared.releaser.next(BootInstant::now()) {
             let open = Open(Arc::clone(&shared));
-            spawn_task(async move { release.carry_out(&*open.0.store, &open.0.releaser).await });
+            let release = async move { batch.carry_out(&*open.0.store, &open.0.releaser).await };
+            match shared.wake_ups.get().filter(|_| shared.store.is_immediate()) {
+                // It wakes those who wait as it is asked.
+                Some(wake_ups) => {
+                    wake_ups.spawn(release);
+                }
+                None => {
+                    spawn_task(release);
+                }
+            }
         }
 
         let now = BootInstant::now();
-        let mut next = due.next;
+        let mut next = due.next.into_iter().chain(shared.releaser.next_later()).min();
         if shared.closing.load(Ordering::Acquire) {
             let end = *last_releases_end.get_or_insert_with(|| now.after(LAST_RELEASES));
             if shared.releaser.open() == 0 || now >= end {
@@ -249,54 +323,80 @@ async fn run(shared: Arc<Shared>) {
 }
 
 /// Renews some leases, each on its own, and plans what each of them needs next.
-async fn renew(shared: Arc<Shared>, mut leases: Vec<Arc<Lease>>) {
+async fn renew(shared: Arc<Shared>, leases: Vec<Arc<Lease>>) {
+    // However this ends, each of them is tried again unless it was planned before.
+    let mut unplanned = Unplanned { shared: &shared, leases };
     // Never closed, so there is nothing to be refused.
     let _slot = shared.renewing.acquire().await;
     let sent = BootInstant::now();
-    let mut terms = Vec::with_capacity(leases.len());
+    let mut terms = Vec::with_capacity(unplanned.leases.len());
     // Ended ones are left out: nothing may extend what is being released.
-    leases.retain(|lease| {
+    unplanned.leases.retain(|lease| {
         let term = lease.about_to_renew(sent);
         terms.extend(term);
         term.is_some()
     });
-    let renewals = leases.iter().zip(terms);
+    let renewals = unplanned.leases.iter().zip(terms);
     let batch: Vec<Renewal<'_>> = renewals
         .map(|(lease, term)| Renewal { key: lease.key(), token: lease.token(), lease: term })
         .collect();
-    let answers = shared.store.renew(&batch).await;
-    for (lease, answer) in leases.iter().zip(answers) {
+    let answers = shared.store.renew(&batch, Lane::Keeper).await;
+    // The first answer is that of the last one here.
+    unplanned.leases.reverse();
+    for answer in answers {
+        let Some(lease) = unplanned.leases.pop() else { break };
+        let planned = catch_unwind(AssertUnwindSafe(|| shared.renewed(&lease, sent, answer)));
+        if planned.is_err() {
+            unplanned.leases.insert(0, lease);
+        }
+    }
+}
+
+/// Leases that are being renewed.
+struct Unplanned<'a> {
+    shared: &'a Shared,
+    leases: Vec<Arc<Lease>>,
+}
+
+impl Drop for Unplanned<'_> {
+    fn drop(&mut self) {
+        for lease in &self.leases {
+            let failures = lease.failed();
+            self.shared.watchdog.retry(lease, retry_pause(lease.term(), failures));
+        }
+        // The loop sleeps by the plan of before.
+        self.shared.wake.notify_one();
+    }
+}
+
+impl Shared {
+    /// A renewal that was sent at `sent` has an answer.
+    fn renewed(&self, lease: &Arc<Lease>, sent: BootInstant, answer: Result<Renewed, StoreError>) {
         match answer {
             Ok(Renewed::Extended) => {
                 let failures = lease.extended(sent, None);
                 if failures > 0 {
-                    tracing::info!(key = lease.key(), failures, "renewal works again");
+                    let key = Arc::clone(lease.shared_key());
+                    events::emit(Level::INFO, move || {
+                        tracing::info!(key = &*key, failures, "renewal works again");
+                    });
                 }
-                shared.watchdog.replan(lease);
+                self.watchdog.replan(lease);
             }
-            Ok(Renewed::Gone) => shared.lose(lease, LostReason::Gone),
+            Ok(Renewed::Gone) => self.lose(lease, LostReason::Gone),
             Ok(Renewed::Taken) | Err(StoreError::WrongFormat { .. }) => {
-                shared.lose(lease, LostReason::Taken);
+                self.lose(lease, LostReason::Taken);
             }
             Err(error) => {
                 let failures = lease.failed();
-                let left = lease.deadline().since(BootInstant::now());
-                if failures == 1 {
-                    tracing::warn!(key = lease.key(), %error, ?left, "renewal failed, trying again");
-                } else {
-                    tracing::debug!(key = lease.key(), %error, failures, ?left, "renewal failed");
-                }
+                log_failure(lease, error, failures);
                 if Protection::RenewalRetry.is_on() {
-                    shared.watchdog.retry(lease, retry_pause(lease.term(), failures));
+                    self.watchdog.retry(lease, retry_pause(lease.term(), failures));
                 }
             }
         }
     }
-    // The loop sleeps by the plan of before.
-    shared.wake.notify_one();
-}
 
-impl Shared {
     fn lose(&self, lease: &Arc<Lease>, reason: LostReason) {
         if let Some(loss) = lease.lose(reason, || self.releaser.begin()) {
             self.clean_up(lease, loss);
@@ -314,15 +414,21 @@ impl Shared {
         }
     }
 
-    fn clean_up(&self, lease: &Arc<Lease>, Loss { reason, held }: Loss) {
+    fn clean_up(&self, lease: &Arc<Lease>, loss: Loss) {
+        self.notifier.leave(Notice::Lost(Arc::clone(lease)));
+        let Loss { reason, held } = loss;
         if held {
-            tracing::warn!(key = lease.key(), %reason, "lock lost");
-        } else {
-            tracing::debug!(key = lease.key(), %reason, "lock lost on its way to the next holder");
+            self.lost.fetch_add(1, Ordering::Relaxed);
         }
-        // Its holders are being told; the last of them has it released. Until then nobody else gets
-        // it, for its lease is still good.
-        if held && reason == LostReason::ShutDown {
+        log_loss(lease, loss);
+        if loss.leaves_the_key() {
+            // Its holders are being told; the last of them has it released. One that the client is
+            // shut down under is waited for, however long it takes.
+            if reason == LostReason::ShutDown {
+                self.watchdog.forget(lease);
+            } else if self.watchdog.leave(lease) {
+                self.wake.notify_one();
+            }
             return;
         }
         self.watchdog.forget(lease);
@@ -334,25 +440,53 @@ impl Shared {
             self.releaser.push(Release::of(lease, None));
             self.wake.notify_one();
         }
-        lease.give_back_pass();
+        self.give_back_pass(lease);
+    }
+
+    fn give_back_pass(&self, lease: &Lease) {
+        if let Some(pass) = lease.take_pass() {
+            self.notifier.leave(Notice::Free(pass));
+        }
     }
 
     /// Nothing is renewed from here on, so nothing may be relied on.
     fn fail(&self, cause: String) {
-        tracing::error!(%cause, "locks are not to be had any more");
+        let text = cause.clone();
+        events::emit(Level::ERROR, move || {
+            tracing::error!(cause = text, "locks are not to be had any more");
+        });
         // Only the first cause counts.
         let _ = self.failure.set(cause);
         for lease in self.watchdog.held() {
             self.lose(&lease, LostReason::RenewalFailed);
+            // Nobody comes back to it.
+            self.give_back_pass(&lease);
         }
-        self.leave_to_expire();
+        // What is queued ends with its lease; whoever waits behind it hears of the failure.
+        self.releaser.clear();
     }
+}
 
-    /// What is queued ends with its lease; whoever waits behind it hears of the failure.
-    fn leave_to_expire(&self) {
-        for release in self.releaser.take() {
-            drop(release);
-            self.releaser.done();
-        }
+fn log_failure(lease: &Arc<Lease>, error: StoreError, failures: u32) {
+    let (key, left) = (Arc::clone(lease.shared_key()), lease.deadline().since(BootInstant::now()));
+    if failures == 1 {
+        events::emit(Level::WARN, move || {
+            tracing::warn!(key = &*key, %error, ?left, "renewal failed, trying again");
+        });
+    } else {
+        events::emit(Level::DEBUG, move || {
+            tracing::debug!(key = &*key, %error, failures, ?left, "renewal failed");
+        });
+    }
+}
+
+fn log_loss(lease: &Arc<Lease>, Loss { reason, held }: Loss) {
+    let key = Arc::clone(lease.shared_key());
+    if held {
+        events::emit(Level::WARN, move || tracing::warn!(key = &*key, %reason, "lock lost"));
+    } else {
+        events::emit(Level::DEBUG, move || {
+            tracing::debug!(key = &*key, %reason, "lock lost on its way to the next holder");
+        });
     }
 }

@@ -17,10 +17,10 @@ use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::runtime;
 use tokio::sync::OnceCell;
 
 use super::gate::Pass;
+use super::releaser::Origin;
 use super::turn::{Limits, Next, Turn};
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
@@ -28,7 +28,7 @@ use crate::format::WireFormat;
 use crate::protection::Protection;
 use crate::store::Token;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard, Notify};
+use crate::sync::{Mutex, MutexGuard, Notify, time};
 
 #[derive(Debug)]
 pub(crate) struct Lease {
@@ -37,10 +37,10 @@ pub(crate) struct Lease {
     /// The deadline; `PAST` once the lease has ended. Only changed with `state` locked.
     valid_until: AtomicU64,
     state: Mutex<State>,
-    /// Told when the lease is lost.
+    /// Told when the lease is lost, by the thread that calls foreign code.
     lost: Notify,
-    /// A request of its acquisition may still take effect; it was sent from this runtime.
-    doubt: Option<runtime::Id>,
+    /// A request of its acquisition may still take effect; it was sent from there.
+    doubt: Option<Origin>,
     /// Where the watchdog has it in its schedule; only the watchdog reads or writes it.
     pub(super) scheduled: AtomicU64,
 }
@@ -137,6 +137,16 @@ enum Phase {
     },
 }
 
+/// A holder has left.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    /// The loss that had ended the hold before.
+    pub(crate) lost: Option<LockError>,
+    /// The same, if nobody had noticed it.
+    pub(crate) noticed: Option<LostReason>,
+    pub(crate) next: Leave,
+}
+
 /// What is left to do when a holder leaves.
 #[derive(Debug)]
 pub(crate) enum Leave {
@@ -157,6 +167,19 @@ pub(crate) struct Loss {
     pub(crate) held: bool,
 }
 
+impl Loss {
+    /// Whether the key stays taken until its holders are done, or its lease is over: it is still
+    /// theirs, and they may be in the middle of a poll, with destructors to come.
+    pub(crate) fn leaves_the_key(self) -> bool {
+        self.held && !is_over_in_store(self.reason) && Protection::KeyOutlivesBody.is_on()
+    }
+}
+
+/// Whether the key is known to be nobody's, or another's.
+fn is_over_in_store(reason: LostReason) -> bool {
+    matches!(reason, LostReason::Gone | LostReason::Taken)
+}
+
 impl Hold {
     /// A new lease that was granted by a request sent at `sent`, in its first hold.
     pub(crate) fn new(
@@ -165,7 +188,7 @@ impl Hold {
         terms: &Terms,
         sent: BootInstant,
         pass: Option<Pass>,
-        doubt: Option<runtime::Id>,
+        doubt: Option<Origin>,
         contended: bool,
     ) -> Self {
         let state = State {
@@ -226,32 +249,36 @@ impl Hold {
     }
 
     /// One holder is done. With `limits`, others of this process wait, and the lock may go to one of
-    /// them. Also tells of the loss that has ended the hold before.
-    pub(crate) fn leave(&self, limits: Option<&Limits>) -> (Option<LockError>, Leave) {
+    /// them.
+    pub(crate) fn leave(&self, limits: Option<&Limits>) -> Leaving {
         let now = BootInstant::now();
         let mut state = self.state();
         if state.hold != self.number {
-            return (None, Leave::Nothing);
+            return Leaving { lost: None, noticed: None, next: Leave::Nothing };
         }
-        let lost = match state.phase {
-            Phase::Lost { reason, held_for } => Some(self.lost_after(reason, held_for)),
+        let (mut lost, mut noticed) = (None, None);
+        match state.phase {
+            Phase::Lost { reason, held_for } => lost = Some(self.lost_after(reason, held_for)),
             Phase::Held if !self.is_valid(now) => {
-                Some(self.lost_after(state.overdue(now), now.since(state.granted)))
+                let reason = state.overdue(now);
+                lost = Some(self.lost_after(reason, now.since(state.granted)));
+                noticed = Some(reason);
             }
-            _ => None,
-        };
+            _ => {}
+        }
         state.holders = state.holders.saturating_sub(1);
         if state.holders > 0 {
-            return (lost, Leave::Nothing);
+            // Others are told when they leave, or by the watchdog.
+            return Leaving { lost, noticed: None, next: Leave::Nothing };
         }
         match state.phase {
             Phase::Held => {}
-            // We took it from them while it was good, so it stays taken until they are done.
-            Phase::Lost { reason: LostReason::ShutDown, .. } => {
-                return (lost, Leave::Release(state.pass.take()));
+            // The key was left to them until they were done.
+            Phase::Lost { reason, .. } if !is_over_in_store(reason) && now < state.gone_by => {
+                return Leaving { lost, noticed, next: Leave::Release(state.pass.take()) };
             }
             Phase::Lost { .. } | Phase::Released | Phase::HandedOver => {
-                return (lost, Leave::Nothing);
+                return Leaving { lost, noticed, next: Leave::Nothing };
             }
         }
         if let Some(limits) = limits.filter(|_| lost.is_none() && state.can_be_handed_over(now)) {
@@ -266,12 +293,54 @@ impl Hold {
                 state.handed_over = now;
                 state.hold += 1;
                 let ask = next == Next::HandOverAndAsk;
-                return (None, Leave::HandOver { pass, ask, replan: bounded });
+                let next = Leave::HandOver { pass, ask, replan: bounded };
+                return Leaving { lost, noticed, next };
             }
         }
         state.phase = Phase::Released;
         self.valid_until.store(BootInstant::PAST.as_nanos(), Ordering::Release);
-        (lost, Leave::Release(state.pass.take()))
+        Leaving { lost, noticed, next: Leave::Release(state.pass.take()) }
+    }
+
+    /// Resolves when this hold is lost: when the loss is noticed anywhere, or by a timer of the
+    /// task itself when the deadline has passed. Holds nothing, so dropping it loses nothing.
+    pub(crate) async fn lost(&self) -> LostReason {
+        let mut has_clock = Protection::OwnTimer.is_on();
+        loop {
+            let mut told = pin!(self.lost.notified());
+            // Registered first, so that a loss between the look and the wait is heard.
+            told.as_mut().enable();
+            let deadline = match self.standing() {
+                Standing::Lost(reason) => return reason,
+                Standing::Until(deadline) if has_clock => deadline,
+                Standing::Until(_) | Standing::Over => {
+                    told.await;
+                    continue;
+                }
+            };
+            tokio::select! {
+                // Whichever comes first in this order: no arm takes anything from another.
+                biased;
+                () = told => {}
+                () = time::sleep(deadline.since(BootInstant::now())) => {
+                    // Paused time runs ahead of the clock of the deadlines, and would do so again.
+                    has_clock = deadline.since(BootInstant::now()) < EARLY;
+                }
+            }
+        }
+    }
+
+    /// How this hold stands at this moment.
+    fn standing(&self) -> Standing {
+        let now = BootInstant::now();
+        let state = self.state();
+        match state.phase {
+            _ if state.hold != self.number => Standing::Over,
+            Phase::Lost { reason, .. } => Standing::Lost(reason),
+            Phase::Held if self.is_valid(now) => Standing::Until(self.deadline()),
+            Phase::Held => Standing::Lost(state.overdue(now)),
+            Phase::HandedOver | Phase::Released => Standing::Over,
+        }
     }
 
     /// Where the hold's fencing token is, or will be.
@@ -283,6 +352,18 @@ impl Hold {
         Arc::clone(state.fence.get_or_insert_default())
     }
 }
+
+/// What a hold is worth at one moment.
+enum Standing {
+    /// Valid, and if nothing extends it until then.
+    Until(BootInstant),
+    Lost(LostReason),
+    /// Released, or handed over.
+    Over,
+}
+
+/// How much too early a timer may be that runs on another clock.
+const EARLY: Duration = Duration::from_millis(5);
 
 impl State {
     /// Whether it has not ended.
@@ -416,17 +497,9 @@ impl Lease {
         BootInstant::now().since(self.state().granted)
     }
 
-    /// Resolves when the hold is lost. Holds nothing, so dropping it loses nothing.
-    pub(crate) async fn lost(&self) -> LostReason {
-        loop {
-            let mut told = pin!(self.lost.notified());
-            // Registered first, so that a loss between the look and the wait is heard.
-            told.as_mut().enable();
-            if let Phase::Lost { reason, .. } = self.state().phase {
-                return reason;
-            }
-            told.await;
-        }
+    /// Tells those who wait for the loss. Calls foreign code: their wakers.
+    pub(crate) fn tell_of_loss(&self) {
+        self.lost.notify_waiters();
     }
 
     /// One who asks for `terms` takes a lease that was handed over, as it is. None if it is another
@@ -598,7 +671,7 @@ impl Lease {
 
     /// The hold is over against its holders' will. `None` if it had ended before.
     ///
-    /// The pass stays here until [`give_back_pass`](Self::give_back_pass).
+    /// The pass stays here until somebody [takes](Self::take_pass) it, and nobody was told.
     /// Does `first` before, because from then on the pass of one that is on its way may be given back.
     pub(crate) fn lose(&self, reason: LostReason, first: impl FnOnce()) -> Option<Loss> {
         self.lose_for(|_| Some(reason), first)
@@ -626,20 +699,17 @@ impl Lease {
         let held_for = BootInstant::now().since(state.granted);
         state.phase = Phase::Lost { reason, held_for };
         self.valid_until.store(BootInstant::PAST.as_nanos(), Ordering::Release);
-        drop(state);
-        self.lost.notify_waiters();
         Some(Loss { reason, held })
     }
 
-    /// Lets those who wait in this process try: what is left of the key in the store, if anything,
-    /// makes them wait there.
-    pub(crate) fn give_back_pass(&self) {
-        let pass = self.state().pass.take();
-        drop(pass);
+    /// The pass, for those who wait in this process: what is left of the key in the store, if
+    /// anything, makes them wait there.
+    pub(crate) fn take_pass(&self) -> Option<Pass> {
+        self.state().pass.take()
     }
 
     /// Where a request was sent from that may still take effect, if there is one.
-    pub(crate) fn doubt(&self) -> Option<runtime::Id> {
+    pub(crate) fn doubt(&self) -> Option<Origin> {
         self.doubt
     }
 
@@ -676,13 +746,13 @@ mod tests {
 
     /// With nobody behind.
     fn leave(hold: &Hold) -> Leave {
-        hold.leave(None).1
+        hold.leave(None).next
     }
 
     /// With somebody behind, who is handed the lease.
     fn hand_over(hold: &Hold) -> Option<Pass> {
         match hold.leave(Some(&Limits::default())) {
-            (None, Leave::HandOver { pass, .. }) => Some(pass),
+            Leaving { lost: None, next: Leave::HandOver { pass, .. }, .. } => Some(pass),
             _ => None,
         }
     }
@@ -742,7 +812,7 @@ mod tests {
         let (_gates, lost) = lease(BootInstant::now(), true);
         assert_eq!((lost.ended_by(), lost.loss()), (None, None));
         lost.lose(LostReason::Gone, || {});
-        for told in [lost.ended_by(), lost.loss(), lost.was_lost(), lost.leave(None).0] {
+        for told in [lost.ended_by(), lost.loss(), lost.was_lost(), lost.leave(None).lost] {
             match told {
                 Some(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Gone),
                 other => panic!("{other:?}"),
@@ -794,7 +864,7 @@ mod tests {
         assert!(lease.lose(LostReason::Taken, || {}).is_some());
         assert!(lease.lose(LostReason::Gone, || {}).is_none());
         assert!(matches!(lease.loss(), Some(LockError::Lost { reason: LostReason::Taken, .. })));
-        lease.give_back_pass();
+        drop(lease.take_pass());
         assert_eq!(gates.keys(), 0, "others of this process may try");
         assert!(matches!(leave(&lease), Leave::Nothing));
     }
@@ -814,14 +884,50 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_that_a_shutdown_took_stays_taken_until_its_holders_are_done() {
-        let (gates, lease) = lease(BootInstant::now(), true);
-        assert!(lease.join());
-        assert!(lease.lose(LostReason::ShutDown, || {}).is_some());
-        assert!(!lease.is_valid(BootInstant::now()));
+    fn a_key_that_may_still_be_its_own_stays_taken_until_its_holders_are_done() {
+        for reason in [
+            LostReason::ShutDown,
+            LostReason::MaxHold,
+            LostReason::RenewalFailed,
+            LostReason::LeaseOver,
+        ] {
+            let (gates, lease) = lease(BootInstant::now(), true);
+            assert!(lease.join());
+            let loss = lease.lose(reason, || {}).expect("held");
+            assert!(loss.leaves_the_key(), "{reason:?}");
+            assert!(!lease.is_valid(BootInstant::now()));
+            assert!(matches!(leave(&lease), Leave::Nothing));
+            assert_eq!(gates.keys(), 1);
+            assert!(matches!(leave(&lease), Leave::Release(Some(_))));
+        }
+        for reason in [LostReason::Gone, LostReason::Taken] {
+            let (_gates, lease) = lease(BootInstant::now(), true);
+            let loss = lease.lose(reason, || {}).expect("held");
+            assert!(!loss.leaves_the_key(), "{reason:?}");
+        }
+        let (_gates, lease) = lease(BootInstant::now(), true);
+        let _pass = hand_over(&lease);
+        let loss = lease.lose(LostReason::RenewalFailed, || {}).expect("on its way");
+        assert!(!loss.leaves_the_key(), "nobody had it");
+    }
+
+    #[test]
+    fn nothing_is_released_whose_lease_is_over() {
+        let long_ago = BootInstant::from_nanos(1);
+        let (_gates, lease) = lease(long_ago, true);
+        assert!(lease.expire(|| {}).is_some());
         assert!(matches!(leave(&lease), Leave::Nothing));
-        assert_eq!(gates.keys(), 1);
-        assert!(matches!(leave(&lease), Leave::Release(Some(_))));
+    }
+
+    #[test]
+    fn a_loss_that_nobody_has_noticed_is_noticed_by_the_last_who_leaves() {
+        let (_gates, lease) = lease(BootInstant::from_nanos(1), true);
+        let left = lease.leave(None);
+        assert_eq!(left.noticed, Some(LostReason::RenewalFailed));
+        assert!(left.lost.is_some());
+        let (_gates, lease) = self::lease(BootInstant::from_nanos(1), true);
+        lease.expire(|| {});
+        assert_eq!(lease.leave(None).noticed, None, "the watchdog has");
     }
 
     #[test]
@@ -869,8 +975,10 @@ mod tests {
         assert!(pass.is_none(), "it goes with the hold");
         assert_eq!(second.deadline(), deadline, "the store knows nothing of it");
         assert!(!stale.join());
-        assert!(matches!(stale.leave(None), (None, Leave::Nothing)));
-        assert!(matches!(stale.leave(Some(&Limits::default())), (None, Leave::Nothing)));
+        for limits in [None, Some(&Limits::default())] {
+            let left = stale.leave(limits);
+            assert!(matches!(left, Leaving { lost: None, noticed: None, next: Leave::Nothing }));
+        }
         assert!(second.is_valid(BootInstant::now()) && second.join());
         second.lose(LostReason::Gone, || {});
         assert_eq!(stale.was_lost(), None, "what is lost is another one");
@@ -1006,8 +1114,37 @@ mod tests {
         let (reason, ()) = tokio::join!(lease.lost(), async {
             tokio::task::yield_now().await;
             lease.lose(LostReason::Gone, || {});
+            lease.tell_of_loss();
         });
         assert_eq!(reason, LostReason::Gone);
         assert_eq!(lease.lost().await, LostReason::Gone, "and whoever asks later");
+    }
+
+    /// Nobody watches it, so nobody tells them.
+    #[tokio::test]
+    async fn those_who_wait_for_the_loss_notice_the_deadline_by_themselves() {
+        let brief = Terms { term: Duration::from_millis(50), renewed: false, ..terms() };
+        let (_gates, lease) = granted(BootInstant::now(), &brief);
+        let extended = async {
+            lease.extended(BootInstant::now(), Some(brief.term * 3));
+            lease.lost().await
+        };
+        let (first, second) = tokio::join!(lease.lost(), extended);
+        assert_eq!((first, second), (LostReason::LeaseOver, LostReason::LeaseOver));
+        assert!(lease.age() >= brief.term * 2, "not before it was over: {:?}", lease.age());
+        assert!(lease.expire(|| {}).is_some(), "nobody had told them");
+    }
+
+    /// A paused clock jumps from timer to timer while nothing else happens.
+    #[tokio::test(start_paused = true)]
+    async fn a_timer_that_runs_ahead_of_the_deadline_does_not_spin() {
+        let (_gates, lease) = lease(BootInstant::now(), true);
+        let mut lost = pin!(lease.lost());
+        let start = time::Instant::now();
+        assert!(time::timeout(TERM * 1000, lost.as_mut()).await.is_err(), "in no time");
+        assert!(start.elapsed() >= TERM * 1000);
+        lease.lose(LostReason::Gone, || {});
+        lease.tell_of_loss();
+        assert_eq!(lost.await, LostReason::Gone);
     }
 }

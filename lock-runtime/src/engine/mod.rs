@@ -2,8 +2,9 @@
 //!
 //! A call goes to the [`gate`] of its key, then as its [`contender`] to the store; what it gets is
 //! a [`lease`]. At its end the lease may go on to the next of this process ([`handover`]), for a
-//! [`turn`]; then others have theirs ([`courtesy`]). The [`keeper`] thread watches over all leases ([`watchdog`]) and does the releases
-//! that nobody awaits ([`releaser`]).
+//! [`turn`]; then others have theirs ([`courtesy`]). The [`keeper`] thread watches over all leases
+//! ([`watchdog`]) and does the releases that nobody awaits ([`releaser`]); the [`notifier`] thread
+//! tells those who wait.
 
 mod backoff;
 mod budget;
@@ -16,6 +17,7 @@ mod keeper;
 pub(crate) mod lease;
 #[cfg(all(test, lock_shuttle))]
 mod models;
+mod notifier;
 mod releaser;
 #[cfg(test)]
 mod tests;
@@ -25,14 +27,17 @@ mod watchdog;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Level;
+
 use self::gate::{Gates, News, Pass};
 use self::handover::Inherited;
 use self::keeper::Keeper;
-use self::lease::{Hold, Lease, Leave};
-use self::releaser::Release;
+use self::lease::{Hold, Lease, Leave, Leaving};
+use self::releaser::{Release, log_loss};
 use self::turn::Limits;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
+use crate::events;
 use crate::eventually::Eventually;
 use crate::format::WireFormat;
 use crate::protection::Protection;
@@ -44,6 +49,9 @@ use crate::wait::Wait;
 
 /// How long [`Engine::shut_down`] waits for the last releases.
 const LAST_RELEASES: Duration = Duration::from_secs(5);
+
+/// How long it waits for the log.
+const LAST_EVENTS: Duration = Duration::from_millis(500);
 
 /// What a client was configured with, checked.
 #[derive(Debug, Clone)]
@@ -85,8 +93,8 @@ impl std::fmt::Debug for Engine {
 
 impl Engine {
     pub(crate) fn start(config: Config, store: Arc<dyn LockStore>) -> Arc<Self> {
-        let keeper = Keeper::start(Arc::clone(&store));
-        let gates = Arc::default();
+        let gates: Arc<Gates> = Arc::default();
+        let keeper = Keeper::start(Arc::clone(&store), Arc::clone(&gates));
         let (closed, met_another_format) = (AtomicBool::new(false), AtomicBool::new(false));
         let closing = Notify::new();
         Arc::new(Self { config, store, gates, keeper, closed, closing, met_another_format })
@@ -110,6 +118,8 @@ impl Engine {
             keys: self.gates.keys(),
             queued: self.gates.queued(),
             releasing: self.keeper.releasing(),
+            lost: self.keeper.lost(),
+            dropped_events: events::dropped(),
         }
     }
 
@@ -158,19 +168,31 @@ impl Engine {
     fn wrong_format(&self, key: String, expected: &'static str, found: String) -> LockError {
         let error = LockError::WrongFormat { key, expected, found };
         if !self.met_another_format.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%error, "locked in different formats");
+            let error = error.clone();
+            events::emit(Level::WARN, move || {
+                tracing::warn!(%error, "locked in different formats");
+            });
         }
         error
     }
 
     /// One holder is done; the last one frees the key, or passes the lock on to another of this
-    /// process. One round trip, or none if it is passed on.
+    /// process if `may_pass_on`. One round trip, or none if it is passed on or was lost.
     ///
     /// Dropped half-way, or without an answer, it goes on in the background. What the store does
     /// without delay is done when this returns.
-    pub(crate) fn release<'a>(self: &'a Arc<Self>, hold: &'a Hold) -> Releasing<'a> {
-        let (lost, end) = self.end(hold);
+    pub(crate) fn release<'a>(
+        self: &'a Arc<Self>,
+        hold: &'a Hold,
+        may_pass_on: bool,
+    ) -> Releasing<'a> {
+        let (lost, end) = self.end(hold, may_pass_on);
         let pass = match end {
+            End::Free(pass) if lost.is_some() => {
+                // The holder is not to wait for what it has lost.
+                self.free_in_background(hold.lease(), pass, BootInstant::PAST);
+                return Eventually::ready(lost.map_or(Ok(()), Err));
+            }
             End::Shared => return Eventually::ready(lost.map_or(Ok(()), Err)),
             End::PassedOn(None) => return Eventually::ready(Ok(())),
             End::PassedOn(Some(asking)) => {
@@ -193,12 +215,12 @@ impl Engine {
         match answer {
             Eventually::Ready(Some(answer)) => {
                 unfinished.answered(&answer);
-                Eventually::ready(outcome(hold, lost, started, answer))
+                Eventually::ready(self.outcome(hold, started, answer))
             }
             answer => Eventually::pending(async move {
                 let answer = answer.await;
                 unfinished.answered(&answer);
-                outcome(hold, lost, started, answer)
+                self.outcome(hold, started, answer)
             }),
         }
     }
@@ -211,7 +233,7 @@ impl Engine {
         match inherited.pass_on() {
             Some(pass) if hold.close() => {
                 let (answer, _) = self.free(hold.lease(), Some(pass)).await;
-                outcome(hold, None, started, answer)
+                self.outcome(hold, started, answer)
             }
             _ => Ok(()),
         }
@@ -222,8 +244,13 @@ impl Engine {
     ///
     /// A store that needs no time for it is asked at once.
     pub(crate) fn release_in_background(self: &Arc<Self>, hold: &Hold) {
-        match self.end(hold).1 {
-            End::Free(pass) => self.free_in_background(hold.lease(), pass),
+        let deadline = hold.deadline();
+        let (lost, end) = self.end(hold, true);
+        match end {
+            End::Free(pass) => {
+                let valid_until = if lost.is_some() { BootInstant::PAST } else { deadline };
+                self.free_in_background(hold.lease(), pass, valid_until);
+            }
             End::PassedOn(Some(asking)) => {
                 if let Eventually::Ready(others) = self.store.others(hold.key(), hold.format()) {
                     asking.answered(others);
@@ -248,12 +275,23 @@ impl Engine {
         (answer, pass)
     }
 
-    /// The same, awaited by nobody.
-    fn free_in_background(&self, lease: &Arc<Lease>, pass: Option<Pass>) {
+    /// The same, awaited by nobody. A hold that was `valid_until` then has lost its key if that is
+    /// gone before.
+    fn free_in_background(&self, lease: &Arc<Lease>, pass: Option<Pass>, valid_until: BootInstant) {
         let (mut unfinished, answer) = self.begin_to_free(lease, pass, Lane::Keeper);
         unfinished.open = true;
+        unfinished.valid_until = valid_until;
         if let Eventually::Ready(Some(answer)) = answer {
             unfinished.answered(&answer);
+            let lost = match answer {
+                Ok(Released::Gone) => Some(LostReason::Gone),
+                Ok(Released::Taken) => Some(LostReason::Taken),
+                _ => None,
+            };
+            if let Some(reason) = lost.filter(|_| BootInstant::now() < valid_until) {
+                self.keeper.found_lost();
+                log_loss(Arc::clone(lease.shared_key()), reason);
+            }
         }
     }
 
@@ -266,7 +304,8 @@ impl Engine {
         self.keeper.forget(lease);
         let now = BootInstant::now();
         let open = Protection::ReleaseGoesOn.is_on();
-        let unfinished = Unfinished { keeper: &self.keeper, lease, pass, open };
+        let past = BootInstant::PAST;
+        let unfinished = Unfinished { keeper: &self.keeper, lease, pass, open, valid_until: past };
         let keep = lease.kept_until().since(now);
         let answer = self.store.release(lease.key(), lease.token(), keep, lane);
         if let (Eventually::Pending(_), Some(pass)) = (&answer, &unfinished.pass) {
@@ -276,15 +315,18 @@ impl Engine {
         (unfinished, answer)
     }
 
-    /// Ends a hold, or one holder's share in it, and passes the lock on if somebody waits for it here.
-    /// Also tells of the loss that has ended it before; boxed, because that lies in the future of every
-    /// annotated function.
-    fn end(self: &Arc<Self>, hold: &Hold) -> (Option<Box<LockError>>, End) {
+    /// Ends a hold, or one holder's share in it, and passes the lock on if somebody waits for it here
+    /// and `may_pass_on`. Also tells of the loss that has ended it before; boxed, because that lies in
+    /// the future of every annotated function.
+    fn end(self: &Arc<Self>, hold: &Hold, may_pass_on: bool) -> (Option<Box<LockError>>, End) {
         // From here on no renewal is sent, and the key will be freed or handed over whatever happens.
-        let waited_for = self.gates.queued() > 0 || hold.was_passed_on();
+        let waited_for = may_pass_on && (self.gates.queued() > 0 || hold.was_passed_on());
         let limits = Some(&self.config.turn).filter(|_| waited_for);
-        let (lost, what) = hold.leave(limits);
-        let end = match what {
+        let Leaving { lost, noticed, next } = hold.leave(limits);
+        if let Some(reason) = noticed {
+            self.found_lost(hold, reason);
+        }
+        let end = match next {
             Leave::Nothing => End::Shared,
             Leave::Release(pass) => End::Free(pass),
             Leave::HandOver { pass, ask, replan } => {
@@ -307,6 +349,36 @@ impl Engine {
         (lost.map(Box::new), end)
     }
 
+    /// What the holder is told of a release that was begun at `started`.
+    fn outcome(
+        &self,
+        hold: &Hold,
+        started: BootInstant,
+        answer: Result<Released, StoreError>,
+    ) -> Result<(), Box<LockError>> {
+        let reason = match answer {
+            Ok(Released::Freed { .. }) => return Ok(()),
+            Ok(Released::Gone) => LostReason::Gone,
+            Ok(Released::Taken) => LostReason::Taken,
+            Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }.into()),
+            Err(error) => {
+                return Err(Box::new(LockError::Unavailable {
+                    key: Some(hold.key().to_owned()),
+                    waited: BootInstant::now().since(started),
+                    cause: format!("{error}; the release goes on in the background"),
+                }));
+            }
+        };
+        self.found_lost(hold, reason);
+        Err(hold.lost_to(reason).into())
+    }
+
+    /// A holder that is done was the first to notice that its lock had been lost.
+    fn found_lost(&self, hold: &Hold, reason: LostReason) {
+        self.keeper.found_lost();
+        log_loss(Arc::clone(hold.shared_key()), reason);
+    }
+
     /// Makes a fixed lease last for `term` from now, or without one has the store keep the key for
     /// `min_hold`, which gives the holder no more time. One round trip.
     pub(crate) async fn extend(
@@ -318,7 +390,7 @@ impl Engine {
         let (sent, lease) = (BootInstant::now(), hold.lease());
         if let Some(asked) = lease.about_to_extend(sent, term, min_hold) {
             let renewal = [Renewal { key: lease.key(), token: lease.token(), lease: asked }];
-            let answer = self.store.renew(&renewal).await.into_iter().next();
+            let answer = self.store.renew(&renewal, Lane::Caller).await.into_iter().next();
             match answer {
                 Some(Ok(Renewed::Extended)) => {
                     lease.keep_for(sent, min_hold);
@@ -362,7 +434,10 @@ impl Engine {
             }
             settled(LAST_RELEASES, is_idle).await;
         }
-        self.open()
+        let open = self.open();
+        // What was logged is not to be lost with the process, unless the subscriber is stuck.
+        settled(LAST_EVENTS, events::is_idle).await;
+        open
     }
 
     /// How many locks are held or being released.
@@ -399,26 +474,6 @@ enum End {
     Free(Option<Pass>),
 }
 
-/// What the holder is told of a release that was begun at `started`; `lost` is what had ended the hold.
-fn outcome(
-    hold: &Hold,
-    lost: Option<Box<LockError>>,
-    started: BootInstant,
-    answer: Result<Released, StoreError>,
-) -> Result<(), Box<LockError>> {
-    match answer {
-        Ok(Released::Freed { .. }) => lost.map_or(Ok(()), Err),
-        Ok(Released::Gone) => Err(lost.unwrap_or_else(|| hold.lost_to(LostReason::Gone).into())),
-        Ok(Released::Taken) => Err(lost.unwrap_or_else(|| hold.lost_to(LostReason::Taken).into())),
-        Err(StoreError::Denied(cause)) => Err(LockError::Denied { cause }.into()),
-        Err(error) => Err(Box::new(LockError::Unavailable {
-            key: Some(hold.key().to_owned()),
-            waited: BootInstant::now().since(started),
-            cause: format!("{error}; the release goes on in the background"),
-        })),
-    }
-}
-
 /// Somebody is to find out whether other processes wait for a key; another will have to if this is
 /// dropped.
 struct Asking {
@@ -446,6 +501,8 @@ struct Unfinished<'a> {
     pass: Option<Pass>,
     /// The store has not answered.
     open: bool,
+    /// Until when the hold was valid, if it was and nothing has been sent.
+    valid_until: BootInstant,
 }
 
 impl Unfinished<'_> {
@@ -460,7 +517,8 @@ impl Unfinished<'_> {
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if self.open || self.lease.doubt().is_some() {
-            self.keeper.release(Release::of(self.lease, self.pass.take()));
+            let release = Release::of(self.lease, self.pass.take());
+            self.keeper.release(Release { valid_until: self.valid_until, ..release });
         }
     }
 }

@@ -230,7 +230,7 @@ mod release_against_renewal {
         clock.abort();
         if thread_rng().r#gen() {
             process.engine.release_in_background(&lease);
-        } else if let Err(error) = process.engine.release(&lease).await {
+        } else if let Err(error) = process.engine.release(&lease, true).await {
             assert!(matches!(*error, LockError::Lost { .. }), "{error:?}");
         }
         process.assert_nothing_left().await;
@@ -270,7 +270,7 @@ mod release_against_renewal {
         time::advance(TERM / 3);
         renewal(Arc::clone(&process.engine), lease.clone());
         a_while().await;
-        process.engine.release(&lease).await.expect("the store is up");
+        process.engine.release(&lease, true).await.expect("the store is up");
         process.settled(0).await;
         time::advance(lease.kept_until().since(BootInstant::now()));
         process.assert_nothing_left().await;
@@ -293,7 +293,7 @@ mod release_against_renewal {
                         return;
                     };
                     let renewal = [Renewal { key: lease.key(), token: lease.token(), lease: term }];
-                    engine.store.renew(&renewal).await;
+                    engine.store.renew(&renewal, Lane::Keeper).await;
                     lease.extended(BootInstant::now(), None);
                 });
             })
@@ -331,7 +331,7 @@ mod release_against_renewal {
                     }
                     let renewal =
                         [Renewal { key: lease.key(), token: lease.token(), lease: BRIEF }];
-                    engine.store.renew(&renewal).await;
+                    engine.store.renew(&renewal, Lane::Keeper).await;
                     lease.about_to_extend(sent, None, Duration::ZERO);
                     lease.extended(sent, None);
                 });
@@ -397,7 +397,7 @@ mod renewal_against_expiry {
             let (store, token) = (Arc::clone(&store), token.clone());
             spawn(async move {
                 let renewal = [Renewal { key: "k", token: &token, lease: TERM }];
-                at_once(store.renew(&renewal));
+                at_once(store.renew(&renewal, Lane::Keeper));
             })
         };
         up_to(3).await;
@@ -551,7 +551,9 @@ mod loss_against_release {
     #[test]
     fn exactly_one_of_them_ends_the_hold_and_everybody_is_told_which() {
         explore(|| {
-            race(|engine, lease| Eventually::pending(async move { engine.release(&lease).await }))
+            race(|engine, lease| {
+                Eventually::pending(async move { engine.release(&lease, true).await })
+            })
         });
     }
 
@@ -562,7 +564,7 @@ mod loss_against_release {
             race(|engine, lease| {
                 Eventually::pending(async move {
                     let lost = lease.loss();
-                    let (_, End::Free(pass)) = engine.end(&lease) else {
+                    let (_, End::Free(pass)) = engine.end(&lease, true) else {
                         return lost.map_or(Ok(()), |lost| Err(lost.into()));
                     };
                     engine.free(lease.lease(), pass).await.0.expect("the store is up");

@@ -77,7 +77,7 @@ async fn an_acquire_whose_reply_was_lost_tries_again_with_its_token() {
     let lease = timeout(LEASE / 2, acquire(&engine, request(Some(LEASE * 10)))).await;
     let lease = lease.expect("at once").expect("granted");
     assert!(!is_free(&store).await);
-    engine.release(&lease).await.expect("held");
+    engine.release(&lease, true).await.expect("held");
     assert!(is_free(&store).await);
     assert_nothing_left(&engine).await;
 }
@@ -112,7 +112,7 @@ async fn a_store_that_refuses_for_a_while_is_waited_out() {
     let (store, engine) = engine();
     store.next_acquires([Fault::Refuse, Fault::Hang, Fault::Refuse]);
     let lease = acquire(&engine, request(None)).await.expect("within the wait");
-    engine.release(&lease).await.expect("held");
+    engine.release(&lease, true).await.expect("held");
     assert_nothing_left(&engine).await;
 }
 
@@ -152,7 +152,7 @@ async fn renewals_that_fail_and_then_work_lose_nothing() {
     sleep(LEASE * 2).await;
     assert!(lease.is_valid(BootInstant::now()));
     assert!(!is_free(&store).await);
-    engine.release(&lease).await.expect("held");
+    engine.release(&lease, true).await.expect("held");
     assert_nothing_left(&engine).await;
 }
 
@@ -179,7 +179,7 @@ async fn one_renewal_that_hangs_delays_no_other() {
     stuck.lost().await;
     sleep(LEASE).await;
     assert!(other.is_valid(BootInstant::now()));
-    engine.release(&other).await.expect("held");
+    engine.release(&other, true).await.expect("held");
 }
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn a_release_that_is_dropped_half_way_goes_on() {
     let (store, engine) = engine();
     let lease = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
     store.next_releases([Fault::Hang]);
-    let cut = timeout(LEASE / 10, engine.release(&lease)).await;
+    let cut = timeout(LEASE / 10, engine.release(&lease, true)).await;
     assert!(cut.is_err());
     assert_nothing_left(&engine).await;
     assert!(is_free(&store).await);
@@ -198,7 +198,7 @@ async fn a_release_that_fails_says_so_and_goes_on() {
     let (store, engine) = engine();
     let lease = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
     store.next_releases([Fault::Refuse]);
-    match engine.release(&lease).await.map_err(|error| *error) {
+    match engine.release(&lease, true).await.map_err(|error| *error) {
         Err(LockError::Unavailable { cause, .. }) => assert!(cause.contains("goes on"), "{cause}"),
         other => panic!("{other:?}"),
     }
@@ -228,7 +228,7 @@ async fn a_shutdown_does_not_forget_those_who_never_finish() {
     let (store, engine) = engine();
     let lease = acquire(&engine, request(None)).await.expect("free");
     assert_eq!(engine.shut_down(LEASE / 10).await, 1, "longer than until its next renewal");
-    let outcome = engine.release(&lease).await.map_err(|error| *error);
+    let outcome = engine.release(&lease, true).await.map_err(|error| *error);
     assert!(matches!(outcome, Err(LockError::Lost { .. })));
     assert!(is_free(&store).await);
 }
@@ -261,7 +261,7 @@ async fn a_shutdown_waits_for_a_release_that_somebody_else_awaits() {
     let (store, engine) = engine();
     let lease = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
     store.next_releases([Fault::Hang]);
-    let releasing = timeout(LEASE / 2, engine.release(&lease));
+    let releasing = timeout(LEASE / 2, engine.release(&lease, true));
     let shutdown = async {
         tokio::task::yield_now().await;
         engine.shut_down(LEASE * 10).await
@@ -312,7 +312,7 @@ async fn a_request_that_comes_late_after_a_successful_hold_is_undone() {
     store.next_acquires([Fault::Hang]);
     let lease = acquire(&engine, request(Some(LEASE * 100))).await.expect("the second try");
     let token = lease.token().clone();
-    engine.release(&lease).await.expect("held");
+    engine.release(&lease, true).await.expect("held");
     // The first try arrives now.
     let claim = Claim { key: "k", token: &token, lease: LEASE * 100, fresh: true };
     assert_eq!(
@@ -342,7 +342,7 @@ async fn a_fencing_token_is_asked_for_until_there_is_one() {
     store.next_fences([Fault::Hang]);
     let again = timeout(LEASE, engine.fencing_token(&lease)).await.expect("without the store");
     assert_eq!(again, Ok(fence), "a hold has one");
-    engine.release(&lease).await.expect("held");
+    engine.release(&lease, true).await.expect("held");
 }
 
 #[tokio::test]
@@ -354,7 +354,7 @@ async fn a_request_for_a_fencing_token_that_is_dropped_spoils_nothing() {
         assert!(timeout(LEASE / 10, engine.fencing_token(&lease)).await.is_err());
     }
     engine.fencing_token(&lease).await.expect("held");
-    engine.release(&lease).await.expect("held");
+    engine.release(&lease, true).await.expect("held");
     assert_nothing_left(&engine).await;
 }
 
@@ -384,7 +384,7 @@ async fn a_store_that_gives_no_fencing_token_is_unavailable_and_the_lock_still_h
         other => panic!("{other:?}"),
     }
     assert!(lease.is_valid(BootInstant::now()));
-    engine.release(&lease).await.expect("held");
+    engine.release(&lease, true).await.expect("held");
 }
 
 /// Nothing has run under it, so there is nothing to keep the key for.
@@ -410,7 +410,7 @@ async fn a_hold_whose_release_gets_no_answer_is_not_reported_as_busy() {
     let (store, engine) = engine();
     let lease = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
     store.next_releases([Fault::Hang; 10]);
-    let releasing = engine.release(&lease);
+    let releasing = engine.release(&lease, true);
     let asking = async {
         sleep(LEASE / 4).await;
         let wait = Wait::For(LEASE / 10);
@@ -440,7 +440,7 @@ async fn those_who_ask_for_a_fencing_token_together_wait_together() {
         assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
     }
     assert!(start.elapsed() < LEASE * 15, "{:?}", start.elapsed());
-    engine.release(&lease).await.expect("held");
+    engine.release(&lease, true).await.expect("held");
 }
 
 #[tokio::test]
@@ -449,7 +449,7 @@ async fn an_extension_that_fails_leaves_no_minimum_behind() {
     let lease = acquire(&engine, request(Some(LEASE * 10))).await.expect("free");
     store.next_renewals([Fault::LoseReply]);
     engine.extend(&lease, None, LEASE * 1000).await.expect_err("no answer");
-    engine.release(&lease).await.expect("held");
+    engine.release(&lease, true).await.expect("held");
     assert!(is_free(&store).await);
 }
 
@@ -512,14 +512,14 @@ mod handover {
             (queue(&engine, request(None)), queue(&engine, request(None)));
         // The first release that the store hears of fails.
         store.next_releases([Fault::Refuse]);
-        engine.release(&first).await.expect("passed on");
+        engine.release(&first, true).await.expect("passed on");
         let second = at_once(&mut second);
         assert!(poll(&mut third).is_none(), "one at a time");
         engine.release_in_background(&second);
         let third = at_once(&mut third);
         assert_eq!(third.token(), first.token(), "it is one lease");
         assert_eq!(engine.stats().held, 1);
-        engine.release(&third).await.expect_err("that one it hears of");
+        engine.release(&third, true).await.expect_err("that one it hears of");
         assert_nothing_left(&engine).await;
         assert!(is_free(&store).await);
     }
@@ -533,11 +533,11 @@ mod handover {
             sleep(LEASE / 10).await;
             let mut next = queue(&engine, request(None));
             assert!(hold.is_valid(BootInstant::now()));
-            engine.release(&hold).await.expect("held");
+            engine.release(&hold, true).await.expect("held");
             hold = next.as_mut().await.expect("passed on, or acquired anew");
             assert!(!is_free(&store).await);
         }
-        engine.release(&hold).await.expect("held");
+        engine.release(&hold, true).await.expect("held");
         assert_nothing_left(&engine).await;
     }
 
@@ -546,7 +546,7 @@ mod handover {
         let (store, engine) = engine();
         let first = acquire(&engine, request(None)).await.expect("free");
         let (second, mut third) = (queue(&engine, request(None)), queue(&engine, request(None)));
-        engine.release(&first).await.expect("passed on");
+        engine.release(&first, true).await.expect("passed on");
         drop(second);
         let third = at_once(&mut third);
         let fourth = queue(&engine, request(None));
@@ -562,13 +562,13 @@ mod handover {
         let first = acquire(&engine, request(None)).await.expect("free");
         let fence = engine.fencing_token(&first).await.expect("held");
         let mut second = queue(&engine, request(None));
-        engine.release(&first).await.expect("passed on");
+        engine.release(&first, true).await.expect("passed on");
         let second = at_once(&mut second);
-        engine.release(&first).await.expect("it has ended, and that is all");
+        engine.release(&first, true).await.expect("it has ended, and that is all");
         engine.release_in_background(&first);
         assert!(second.is_valid(BootInstant::now()));
         assert!(engine.fencing_token(&second).await.expect("held") > fence);
-        engine.release(&second).await.expect("held");
+        engine.release(&second, true).await.expect("held");
         assert_nothing_left(&engine).await;
     }
 
@@ -580,7 +580,7 @@ mod handover {
         sleep(LEASE / 2).await;
         store.next_releases([Fault::Refuse]);
         let before = BootInstant::now();
-        engine.release(&first).await.expect("passed on");
+        engine.release(&first, true).await.expect("passed on");
         let second = second.as_mut().await.expect("by a renewal");
         assert_eq!(second.token(), first.token());
         assert!(!second.is_renewed());
@@ -588,7 +588,7 @@ mod handover {
         store.next_releases([Fault::None]);
         sleep(LEASE).await;
         assert!(!is_free(&store).await);
-        let _ = engine.release(&second).await;
+        let _ = engine.release(&second, true).await;
         assert_nothing_left(&engine).await;
     }
 
@@ -597,7 +597,7 @@ mod handover {
         let (store, engine) = engine();
         let first = acquire(&engine, fixed(LEASE * 10)).await.expect("free");
         let mut second = queue(&engine, fixed(LEASE));
-        engine.release(&first).await.expect("passed on");
+        engine.release(&first, true).await.expect("passed on");
         let second = second.as_mut().await.expect("by way of the store");
         assert_ne!(second.token(), first.token());
         sleep(LEASE * 2).await;
@@ -613,10 +613,10 @@ mod handover {
             let first = acquire(&engine, fixed(LEASE)).await.expect("free");
             let mut second = queue(&engine, fixed(LEASE));
             store.next_renewals([fault]);
-            engine.release(&first).await.expect("passed on");
+            engine.release(&first, true).await.expect("passed on");
             let second = second.as_mut().await.expect("by way of the store");
             assert_ne!(second.token(), first.token(), "{fault:?}");
-            engine.release(&second).await.expect("held");
+            engine.release(&second, true).await.expect("held");
             assert_nothing_left(&engine).await;
             assert!(is_free(&store).await);
         }
@@ -629,12 +629,12 @@ mod handover {
         let mut second = queue(&engine, fixed(LEASE * 3));
         let mut third = queue(&engine, fixed(LEASE * 3));
         store.next_renewals([Fault::Hang]);
-        engine.release(&first).await.expect("passed on");
+        engine.release(&first, true).await.expect("passed on");
         assert!(poll(&mut second).is_none(), "its renewal is on the way");
         drop(second);
         let third = third.as_mut().await.expect("by a renewal");
         assert_eq!(third.token(), first.token());
-        engine.release(&third).await.expect("held");
+        engine.release(&third, true).await.expect("held");
         assert_nothing_left(&engine).await;
         assert!(is_free(&store).await);
     }
@@ -649,16 +649,16 @@ mod handover {
         let first = acquire(&engine, kept(LEASE)).await.expect("free");
         let start = BootInstant::now();
         let second = queue(&engine, request(None));
-        engine.release(&first).await.expect("held");
+        engine.release(&first, true).await.expect("held");
         let second = second.await.expect("later");
         assert!(BootInstant::now().since(start) > LEASE * 3 / 4, "its time was not over");
-        engine.release(&second).await.expect("held");
+        engine.release(&second, true).await.expect("held");
         // One who asks for that himself has it renewed.
         let first = acquire(&engine, fixed(LEASE)).await.expect("free");
         let second = queue(&engine, kept(LEASE * 2));
-        engine.release(&first).await.expect("passed on");
+        engine.release(&first, true).await.expect("passed on");
         let second = second.await.expect("by a renewal");
-        engine.release(&second).await.expect("held");
+        engine.release(&second, true).await.expect("held");
         assert!(!is_free(&store).await);
         sleep(LEASE * 2).await;
         assert!(is_free(&store).await);
@@ -675,12 +675,12 @@ mod handover {
         let first = acquire(&engine, bounded()).await.expect("free");
         let mut second = queue(&engine, bounded());
         sleep(LEASE * 3 / 5).await;
-        engine.release(&first).await.expect("held");
+        engine.release(&first, true).await.expect("held");
         let second = second.as_mut().await.expect("passed on");
         sleep(LEASE * 3 / 5).await;
         assert!(second.is_valid(BootInstant::now()), "it began later");
         assert_eq!(timeout(LEASE, second.lost()).await, Ok(LostReason::MaxHold));
-        let _ = engine.release(&second).await;
+        let _ = engine.release(&second, true).await;
         assert_nothing_left(&engine).await;
     }
 
@@ -689,7 +689,7 @@ mod handover {
         let (store, engine) = engine();
         let first = acquire(&engine, request(None)).await.expect("free");
         let mut second = queue(&engine, request(None));
-        engine.release(&first).await.expect("passed on");
+        engine.release(&first, true).await.expect("passed on");
         let left = tokio::spawn({
             let engine = Arc::clone(&engine);
             async move { engine.shut_down(LEASE * 10).await }
@@ -709,7 +709,7 @@ mod handover {
         let mut hold = acquire(&near, request(None)).await.expect("free");
         let waiting = tokio::spawn(async move {
             let hold = acquire(&far, request(None)).await.expect("in the end");
-            far.release(&hold).await.expect("held");
+            far.release(&hold, true).await.expect("held");
         });
         while near.store.others("k", WireFormat::Token).await != Ok(1) {
             tokio::task::yield_now().await;
@@ -717,11 +717,11 @@ mod handover {
         let mut holds = 1;
         while !waiting.is_finished() {
             let next = queue(&near, request(None));
-            near.release(&hold).await.expect("held");
+            near.release(&hold, true).await.expect("held");
             hold = next.await.expect("in the end");
             holds += 1;
         }
-        near.release(&hold).await.expect("held");
+        near.release(&hold, true).await.expect("held");
         waiting.await.expect("no panic");
         assert_nothing_left(&near).await;
         holds - 1
@@ -745,11 +745,11 @@ mod handover {
             let mut hold = first.clone();
             for _ in 0..3 {
                 let next = queue(&engine, request(None));
-                engine.release(&hold).await.expect("held");
+                engine.release(&hold, true).await.expect("held");
                 hold = next.await.expect("one way or the other");
             }
             assert_ne!(hold.token(), first.token(), "the key was freed in between");
-            engine.release(&hold).await.expect("held");
+            engine.release(&hold, true).await.expect("held");
             assert_nothing_left(&engine).await;
         }
     }
@@ -763,11 +763,11 @@ mod handover {
         for _ in 0..20 {
             let next = queue(&engine, request(None));
             // Cut off while it asks, if it does.
-            let _ = timeout(LEASE / 20, engine.release(&hold)).await;
+            let _ = timeout(LEASE / 20, engine.release(&hold, true)).await;
             hold = next.await.expect("passed on");
         }
         assert_eq!(hold.token(), first.token(), "nobody else waits, so nobody else had it");
-        engine.release(&hold).await.expect("held");
+        engine.release(&hold, true).await.expect("held");
         assert_nothing_left(&engine).await;
     }
 
@@ -781,12 +781,12 @@ mod handover {
         let first = acquire(&near, fixed(LEASE * 10)).await.expect("free");
         let mut second = queue(&near, fixed(LEASE));
         let mut other = queue(&far, request(None));
-        near.release(&first).await.expect("passed on");
+        near.release(&first, true).await.expect("passed on");
         assert!(poll(&mut second).is_none(), "it has woken another one");
         let hold = other.as_mut().await.expect("its turn");
-        far.release(&hold).await.expect("held");
+        far.release(&hold, true).await.expect("held");
         let second = second.await.expect("afterwards");
-        near.release(&second).await.expect("held");
+        near.release(&second, true).await.expect("held");
         assert_nothing_left(&near).await;
         assert_nothing_left(&far).await;
     }
@@ -797,13 +797,13 @@ mod handover {
         let first = acquire(&engine, request(None)).await.expect("free");
         // Its task is not polled again, for a while.
         let second = queue(&engine, request(None));
-        engine.release(&first).await.expect("passed on");
+        engine.release(&first, true).await.expect("passed on");
         assert!(!is_free(&store).await);
         sleep(LEASE * 2).await;
         assert!(is_free(&store).await, "it is renewed for nobody");
         let second = second.await.expect("acquired anew");
         assert_ne!(second.token(), first.token());
-        engine.release(&second).await.expect("held");
+        engine.release(&second, true).await.expect("held");
         assert_nothing_left(&engine).await;
     }
 
@@ -812,7 +812,7 @@ mod handover {
         let (store, engine) = engine();
         let first = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
         let second = queue(&engine, request(Some(LEASE * 100)));
-        engine.release(&first).await.expect("passed on");
+        engine.release(&first, true).await.expect("passed on");
         let shutdown = tokio::spawn({
             let engine = Arc::clone(&engine);
             async move { engine.shut_down(Duration::ZERO).await }
@@ -850,14 +850,14 @@ mod handover {
         let waiting = queue(&far, request(None));
         let served = tokio::spawn(async move {
             let hold = waiting.await.expect("its turn");
-            far.release(&hold).await.expect("held");
+            far.release(&hold, true).await.expect("held");
         });
-        near.release(&hold).await.expect("held");
+        near.release(&hold, true).await.expect("held");
         let request = Request { wait: Wait::For(Duration::from_millis(7)), ..request(None) };
         let mut holds = 0;
         while !served.is_finished() && holds < 100 {
             if let Ok(hold) = acquire(&near, request.clone()).await {
-                near.release(&hold).await.expect("held");
+                near.release(&hold, true).await.expect("held");
                 holds += 1;
             }
         }
@@ -872,11 +872,11 @@ mod handover {
         let (store, engine) = engine();
         let first = acquire(&engine, request(None)).await.expect("free");
         let mut second = queue(&engine, request(None));
-        engine.release(&first).await.expect("passed on");
+        engine.release(&first, true).await.expect("passed on");
         let second = at_once(&mut second);
         // The first release that the store hears of fails.
         store.next_releases([Fault::Refuse]);
-        let mut releasing = engine.release(&second);
+        let mut releasing = engine.release(&second, true);
         let mut cx = Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut releasing).poll(&mut cx).is_pending());
         let mut third = queue(&engine, request(None));
@@ -884,7 +884,7 @@ mod handover {
         let third = at_once(&mut third);
         assert_eq!(third.token(), first.token());
         // Dropped while it is kept, it is freed all the same.
-        let mut releasing = engine.release(&third);
+        let mut releasing = engine.release(&third, true);
         assert!(Pin::new(&mut releasing).poll(&mut cx).is_pending());
         drop(releasing);
         assert_nothing_left(&engine).await;
@@ -899,7 +899,7 @@ mod handover {
         let start = BootInstant::now();
         for _ in 0..100 {
             let hold = acquire(&engine, request(None)).await.expect("free");
-            engine.release(&hold).await.expect("held");
+            engine.release(&hold, true).await.expect("held");
         }
         assert!(BootInstant::now().since(start) < LEASE, "after a few times it is not done again");
         assert_eq!(
@@ -917,11 +917,11 @@ mod handover {
         let (store, engine) = engine();
         let _deaf = store.subscribe("k", WireFormat::Token);
         let hold = acquire(&engine, request(None)).await.expect("free");
-        engine.release(&hold).await.expect("held");
+        engine.release(&hold, true).await.expect("held");
         for wait in [Duration::ZERO, Duration::from_millis(1)] {
             let request = Request { wait: Wait::For(wait), ..request(None) };
             let hold = acquire(&engine, request).await.expect("free");
-            engine.release(&hold).await.expect("held");
+            engine.release(&hold, true).await.expect("held");
         }
         assert_nothing_left(&engine).await;
     }

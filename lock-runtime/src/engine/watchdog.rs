@@ -40,6 +40,9 @@ pub(crate) struct Watchdog {
 struct Schedule {
     /// By instant; the lease's address tells apart those of one instant.
     entries: BTreeMap<(BootInstant, usize), Entry>,
+    /// Lost leases whose keys are left to their holders until they are done, by when the key is
+    /// gone anyway.
+    left: BTreeMap<(BootInstant, usize), Arc<Lease>>,
     /// What the keeper sleeps until; `None`: until it is woken.
     armed: Option<BootInstant>,
 }
@@ -63,6 +66,8 @@ pub(crate) struct Due {
     pub(crate) renew: Vec<Arc<Lease>>,
     /// Whose deadline has passed; not watched any more.
     pub(crate) expired: Vec<Arc<Lease>>,
+    /// Lost before, and by now gone from the store although their holders are not done.
+    pub(crate) over: Vec<Arc<Lease>>,
     /// Until when there is nothing else to do.
     pub(crate) next: Option<BootInstant>,
 }
@@ -92,6 +97,16 @@ impl Watchdog {
     /// A lease was released or lost.
     pub(crate) fn forget(&self, lease: &Arc<Lease>) {
         self.schedule().remove(lease);
+    }
+
+    /// A lease was lost, and its key is left to its holders: nothing is to be done until it is gone.
+    /// Returns whether the keeper has to be woken.
+    pub(crate) fn leave(&self, lease: &Arc<Lease>) -> bool {
+        let (mut schedule, at) = (self.schedule(), lease.gone_by());
+        schedule.remove(lease);
+        lease.scheduled.store(at.as_nanos(), Ordering::Relaxed);
+        schedule.left.insert((at, address(lease)), Arc::clone(lease));
+        schedule.armed.is_none_or(|armed| at < armed)
     }
 
     /// A renewal was answered, or the term changed. Returns whether the keeper has to be woken.
@@ -126,7 +141,15 @@ impl Watchdog {
                 _ => due.expired.push(lease),
             }
         }
-        due.next = schedule.entries.first_key_value().map(|((at, _), _)| *at);
+        while let Some(first) = schedule.left.first_entry() {
+            if first.key().0 > now || due.over.len() == AT_ONCE {
+                break;
+            }
+            due.over.push(first.remove());
+        }
+        let next = schedule.entries.first_key_value().map(|((at, _), _)| *at);
+        let next_left = schedule.left.first_key_value().map(|((at, _), _)| *at);
+        due.next = next.into_iter().chain(next_left).min();
         schedule.armed = due.next;
         due
     }
@@ -144,7 +167,7 @@ impl Watchdog {
     fn reschedule(&self, lease: &Arc<Lease>, retry: Option<BootInstant>) -> bool {
         let mut schedule = self.schedule();
         // Not there: it has ended since, and is not taken up again.
-        if !schedule.remove(lease) {
+        if !schedule.remove_watched(lease) {
             return false;
         }
         let at = match retry {
@@ -187,9 +210,17 @@ impl Schedule {
         self.entries.insert((at, address(lease)), entry);
     }
 
-    fn remove(&mut self, lease: &Arc<Lease>) -> bool {
+    /// Whether it was there to be renewed or to expire.
+    fn remove_watched(&mut self, lease: &Arc<Lease>) -> bool {
         let at = BootInstant::from_nanos(lease.scheduled.load(Ordering::Relaxed));
         self.entries.remove(&(at, address(lease))).is_some()
+    }
+
+    /// Whether it was there at all.
+    fn remove(&mut self, lease: &Arc<Lease>) -> bool {
+        let at = BootInstant::from_nanos(lease.scheduled.load(Ordering::Relaxed));
+        let place = (at, address(lease));
+        self.entries.remove(&place).is_some() || self.left.remove(&place).is_some()
     }
 }
 
@@ -312,6 +343,25 @@ mod tests {
         watchdog.forget(&lease);
         assert!(!watchdog.replan(&lease), "its renewal was answered after its release");
         assert_eq!(watchdog.len(), 0);
+    }
+
+    #[test]
+    fn a_lost_lease_whose_key_is_left_to_its_holder_is_due_when_that_is_gone() {
+        let (watchdog, lease) = (Watchdog::default(), lease("k", true));
+        watchdog.watch(&lease);
+        lease.lose(LostReason::MaxHold, || {});
+        watchdog.leave(&lease);
+        assert_eq!((watchdog.len(), watchdog.held().len()), (0, 0), "it is not held");
+        assert!(!watchdog.replan(&lease), "a renewal that is answered now changes nothing");
+        let due = watchdog.due(lease.gone_by().before_grid(TERM));
+        assert!(due.over.is_empty());
+        assert_eq!(due.next, Some(lease.gone_by()));
+        let due = watchdog.due(lease.gone_by());
+        assert_eq!((due.over.len(), due.expired.len(), due.next), (1, 0, None));
+
+        watchdog.leave(&lease);
+        watchdog.forget(&lease);
+        assert!(watchdog.due(lease.gone_by()).over.is_empty(), "its holder was done before");
     }
 
     #[test]

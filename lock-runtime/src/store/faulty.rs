@@ -1,8 +1,11 @@
 //! A store that misbehaves as told, around one that does not; for unit tests.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::num::NonZeroU64;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use super::{
@@ -127,8 +130,8 @@ impl LockStore for FaultyStore {
         Eventually::pending(async move {
             let answer = meet(fault, || self.inner.try_acquire(claim, patience, trace));
             let within = patience.answer.min(patience.total);
-            // Whatever becomes of it, it is on its way.
-            trace.sent(1);
+            // What hangs is stuck on a connection that nothing else goes over any more.
+            trace.sent(if fault == Some(Fault::Hang) { 2 } else { 1 });
             tokio::time::timeout(within, answer).await.unwrap_or_else(|_| Err(unanswered()))
         })
     }
@@ -136,20 +139,21 @@ impl LockStore for FaultyStore {
     fn renew<'a>(
         &'a self,
         batch: &'a [Renewal<'a>],
+        lane: Lane,
     ) -> Eventually<'a, Vec<Result<Renewed, StoreError>>> {
         let fault = self.renewals.lock().expect("test").pop_front();
         Eventually::pending(async move {
             match fault {
-                None | Some(Fault::None) => self.inner.renew(batch).await,
+                None | Some(Fault::None) => self.inner.renew(batch, lane).await,
                 Some(Fault::Refuse) => batch.iter().map(|_| Err(refused())).collect(),
                 Some(Fault::LoseReply) => {
-                    self.inner.renew(batch).await;
+                    self.inner.renew(batch, lane).await;
                     batch.iter().map(|_| Err(unanswered())).collect()
                 }
                 Some(Fault::HangAfter | Fault::Hang) => std::future::pending().await,
                 Some(Fault::Slow(pause)) => {
                     tokio::time::sleep(pause).await;
-                    self.inner.renew(batch).await
+                    self.inner.renew(batch, lane).await
                 }
             }
         })
@@ -182,10 +186,22 @@ impl LockStore for FaultyStore {
         lane: Lane,
     ) -> Eventually<'a, ReleasedBatch> {
         Eventually::pending(async move {
-            let mut answers = Vec::with_capacity(batch.len());
-            for release in batch {
-                answers.push(self.release(release.key, release.token, release.keep, lane).await);
-            }
+            let mut releases: Vec<_> = batch
+                .iter()
+                .map(|release| (self.release(release.key, release.token, release.keep, lane), None))
+                .collect();
+            poll_fn(|cx| {
+                for (release, answer) in releases.iter_mut().filter(|(_, answer)| answer.is_none())
+                {
+                    if let Poll::Ready(given) = Pin::new(release).poll(cx) {
+                        *answer = Some(given);
+                    }
+                }
+                let all = releases.iter().all(|(_, answer)| answer.is_some());
+                if all { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            let answers = releases.into_iter().filter_map(|(_, answer)| answer).collect();
             ReleasedBatch { connection: NonZeroU64::new(1), answers }
         })
     }

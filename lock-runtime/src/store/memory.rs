@@ -168,6 +168,7 @@ impl LockStore for MemoryStore {
     fn renew<'a>(
         &'a self,
         batch: &'a [Renewal<'a>],
+        _lane: Lane,
     ) -> Eventually<'a, Vec<Result<Renewed, StoreError>>> {
         let mut keys = self.keys();
         // Read in here: by an earlier reading, a key might live on that was told to be gone since.

@@ -46,10 +46,11 @@ pub(crate) trait LockStore: Send + Sync + 'static {
     ) -> Eventually<'a, Result<Attempt, StoreError>>;
 
     /// Extends each hold that its token still has, each on its own, and shortens none: one result per
-    /// renewal, in their order. All are of one format. Sent on the keeper's lane.
+    /// renewal, in their order. All are of one format.
     fn renew<'a>(
         &'a self,
         batch: &'a [Renewal<'a>],
+        lane: Lane,
     ) -> Eventually<'a, Vec<Result<Renewed, StoreError>>>;
 
     /// Frees the key if `token` has it, and wakes one waiter of every waiting process. Unless it is

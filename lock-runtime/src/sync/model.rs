@@ -187,6 +187,10 @@ pub(crate) mod time {
         Sleep::until(Instant::now() + pause)
     }
 
+    pub(crate) fn sleep_until(end: Instant) -> Sleep {
+        Sleep::until(end)
+    }
+
     /// The future's output, unless `end` comes first.
     pub(crate) async fn timeout_at<F: Future>(
         end: Instant,

@@ -15,6 +15,12 @@
 //!                                       holds the lock, renewed, and writes to the register at the
 //!                                       second URL all the time; prints "held", and at the end what
 //!                                       became of it
+//! lock-helper logging URL LOCKS LEASE_MS HOW
+//!                                       runs bodies under so many locks, renewed, with a log that
+//!                                       goes wrong at its first event: HOW is "blocks" (for ever) or
+//!                                       "panics" (each time). Prints "held"; at each line of input
+//!                                       "holding N lost N"; and when all bodies have ended "late N",
+//!                                       the most milliseconds that one ended after its deadline
 //! lock-helper work URL REGISTER LEASE_MS KEYS TASKS WORK_MS WAIT_MS DIARY
 //!                                       a worker, see there; at the end prints its outcomes
 //! lock-helper count URL KEY TASKS HOW   TASKS tasks add one to the counter "n" each, with a GET
@@ -31,8 +37,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use lock_runtime::{Lock, LockClient, LockError, LockGuard, WireFormat, distributed_lock};
-use lock_tests::Diary;
 use lock_tests::worker::{self, Holder, Plan, Register};
+use lock_tests::{Diary, boot_nanos};
 use redis::aio::MultiplexedConnection;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
@@ -60,6 +66,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         ["keep", url, register, key, lease, diary] => {
             let diary = Diary::in_file(diary.as_ref())?;
             keep(&client(url, lease).await?, register, key, &diary).await
+        }
+        ["logging", url, locks, lease, how] => {
+            tracing::subscriber::set_global_default(Rude { panics: how == "panics" })?;
+            logging(&client(url, lease).await?, locks.parse()?).await
         }
         ["work", url, register, lease, keys, tasks, work, wait, diary] => {
             let milliseconds = |text: &str| text.parse().map(Duration::from_millis);
@@ -186,6 +196,82 @@ async fn keep(
         other => println!("{other:?}"),
     }
     told().await;
+    Ok(())
+}
+
+/// A subscriber that stops whoever logs.
+struct Rude {
+    panics: bool,
+}
+
+impl tracing::Subscriber for Rude {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target().starts_with("lock_runtime") && *metadata.level() <= tracing::Level::INFO
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        assert!(!self.panics, "{}", worker::PLANNED_PANIC);
+        loop {
+            std::thread::park();
+        }
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+async fn logging(client: &LockClient, locks: usize) -> Result<(), Box<dyn Error>> {
+    quiet_planned_panics();
+    let mut bodies = JoinSet::new();
+    let held = Arc::new(tokio::sync::Barrier::new(locks + 1));
+    for n in 0..locks {
+        let (lock, held) = (client.lock(format!("k{n}")), Arc::clone(&held));
+        bodies.spawn(async move {
+            let deadline = AtomicU64::new(0);
+            let body = async {
+                // A guard of its own on the same hold knows the deadline.
+                let guard = lock.acquire().await.expect("shared");
+                held.wait().await;
+                loop {
+                    let left = u64::try_from(guard.remaining().as_nanos()).expect("not for ages");
+                    deadline.store(boot_nanos() + left, Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            let outcome: Result<(), LockError> = lock.run(body).await;
+            assert!(matches!(outcome, Err(LockError::Lost { .. })), "{outcome:?}");
+            boot_nanos().saturating_sub(deadline.into_inner())
+        });
+    }
+    held.wait().await;
+    println!("held");
+    let mut input = BufReader::new(tokio::io::stdin()).lines();
+    let mut late = 0;
+    loop {
+        tokio::select! {
+            line = input.next_line() => {
+                if line?.is_none() {
+                    return Ok(());
+                }
+                let stats = client.stats();
+                println!("holding {} lost {}", stats.held, stats.lost);
+            }
+            ended = bodies.join_next() => match ended {
+                Some(ended) => late = late.max(ended?),
+                None => break,
+            }
+        }
+    }
+    println!("late {}", late / 1_000_000);
     Ok(())
 }
 

@@ -251,7 +251,7 @@ mod renewal_against_handover {
         });
         renewal(Arc::clone(house.engine()), first.clone());
         up_to(12).await;
-        house.engine().release(&first).await.expect("the store is up");
+        house.engine().release(&first, true).await.expect("the store is up");
         let second = house.guard(waiter.await.expect("not aborted").expect("in the end"));
         house.visit(&second).await;
         clock.await.expect("not aborted");
@@ -286,7 +286,9 @@ mod renewal_against_handover {
                         let sent = BootInstant::now();
                         let renewal =
                             [Renewal { key: hold.key(), token: hold.token(), lease: TERM }];
-                        if engine.store.renew(&renewal).await == [Ok(Renewed::Extended)] {
+                        if engine.store.renew(&renewal, Lane::Keeper).await
+                            == [Ok(Renewed::Extended)]
+                        {
                             let term = hold.term();
                             hold.extended(sent, Some(term));
                         }
@@ -315,7 +317,7 @@ mod renewal_against_handover {
         clock.await.expect("not aborted");
         let second = waiter.await.expect("not aborted").expect("in the end");
         up_to(12).await;
-        house.engine().release(&second).await.expect("nothing has taken it away");
+        house.engine().release(&second, true).await.expect("nothing has taken it away");
         house.process.assert_nothing_left().await;
     }
 
@@ -507,7 +509,7 @@ mod stale_guards {
                 for _ in 0..2 {
                     up_to(6).await;
                     match thread_rng().gen_range(0..3) {
-                        0 => drop(house.engine().release(&first).await),
+                        0 => drop(house.engine().release(&first, true).await),
                         1 => house.engine().release_in_background(&first),
                         _ if first.join() => house.engine().release_in_background(&first),
                         _ => {}
@@ -586,7 +588,7 @@ mod fixed_lease_against_handover {
         let sent = BootInstant::now();
         let asked = request.terms.in_store();
         let renewal = [Renewal { key: lease.key(), token: lease.token(), lease: asked }];
-        engine.store.renew(&renewal).await;
+        engine.store.renew(&renewal, Lane::Keeper).await;
         lease.about_to_renew_for(&request.terms, sent)?;
         match accept(inherited, &request).await {
             Accepted::Held(hold) => Some(hold),
@@ -685,8 +687,10 @@ mod question_against_handover {
             race(|near, guard| {
                 let hold = guard.hold().clone();
                 std::mem::forget(guard);
-                match near.engine().end(&hold).1 {
-                    End::Free(pass) => near.engine().free_in_background(hold.lease(), pass),
+                match near.engine().end(&hold, true).1 {
+                    End::Free(pass) => {
+                        near.engine().free_in_background(hold.lease(), pass, BootInstant::PAST)
+                    }
                     End::PassedOn(asking) => std::mem::forget(asking),
                     End::Linger(_) | End::Shared => {}
                 }

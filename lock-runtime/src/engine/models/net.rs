@@ -231,13 +231,15 @@ impl LockStore for Wire {
     fn renew<'a>(
         &'a self,
         batch: &'a [Renewal<'a>],
+        lane: Lane,
     ) -> Eventually<'a, Vec<Result<Renewed, StoreError>>> {
         let one = batch.first().copied();
         let Some(Renewal { key, token, lease }) = one else { return Eventually::ready(vec![]) };
         assert_eq!(batch.len(), 1, "the models have one key");
         let (key, token) = (key.to_owned(), token.clone());
-        let sent = self.0.send(Lane::Keeper, RENEWAL_TIMEOUT, move |net| {
-            at_once(net.store.renew(&[Renewal { key: &key, token: &token, lease }])).swap_remove(0)
+        let sent = self.0.send(lane, RENEWAL_TIMEOUT, move |net| {
+            at_once(net.store.renew(&[Renewal { key: &key, token: &token, lease }], lane))
+                .swap_remove(0)
         });
         let lost = self
             .0

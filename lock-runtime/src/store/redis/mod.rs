@@ -173,6 +173,7 @@ impl RedisStore {
     async fn renew(
         &self,
         batch: &[Renewal<'_>],
+        lane: Lane,
     ) -> Result<Vec<Result<Renewed, StoreError>>, StoreError> {
         let Some(first) = batch.first() else { return Ok(Vec::new()) };
         let format = Format::of(first.token.format());
@@ -186,7 +187,7 @@ impl RedisStore {
                 call.arg(owner).arg(milliseconds(renewal.lease));
             }
         };
-        let link = self.link(Lane::Keeper)?;
+        let link = self.link(lane)?;
         let replies: Vec<i64> = link.run(&format.renew, args, self.response_timeout).await?;
         let renewed = |reply| match reply {
             1 => Renewed::Extended,
@@ -302,9 +303,10 @@ impl LockStore for RedisStore {
     fn renew<'a>(
         &'a self,
         batch: &'a [Renewal<'a>],
+        lane: Lane,
     ) -> Eventually<'a, Vec<Result<Renewed, StoreError>>> {
         Eventually::pending(async move {
-            match RedisStore::renew(self, batch).await {
+            match RedisStore::renew(self, batch, lane).await {
                 Ok(replies) if replies.len() == batch.len() => replies,
                 Ok(_) => {
                     let short = StoreError::Unknown("fewer answers than renewals".into());

@@ -1,0 +1,282 @@
+//! Foreign code that does not do its part: a log that blocks or panics, waiters that nobody polls, a
+//! runtime that is blocked when a body ought to end.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use lock_runtime::{LockClient, LockError, LockGuard, LostReason};
+use lock_tests::{Helper, Proxy, RedisServer, boot_nanos};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::{LEASE, client, milliseconds, until, until_at_rest};
+
+/// Locks of the process whose log goes wrong.
+const LOCKS: usize = 20;
+
+/// Has a process hold locks with a log that goes wrong at its first event, which is that of a renewal
+/// without an answer. Returns what it says three leases later, and by how many milliseconds a body
+/// outlived its deadline when the server is out of reach.
+async fn with_a_log_that(how: &'static str) -> (String, u64) {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    let (url, locks, lease) = (proxy.url(), LOCKS.to_string(), milliseconds(LEASE));
+    let args = ["logging", &url, &locks, &lease, how];
+    let mut process = Helper::start(env!("CARGO_BIN_EXE_lock-helper"), &args);
+    assert_eq!(process.line(), "held");
+    proxy.lose_reply_to("EVALSHA");
+    assert!(until(LEASE, || proxy.struck() == 1).await.is_some(), "a renewal fails");
+    sleep(LEASE * 3).await;
+    process.tell("how is it");
+    let said = process.line();
+    server.freeze();
+    let late = tokio::task::spawn_blocking(move || process.line());
+    let late = timeout(LEASE * 4, late).await.expect("at the deadline").expect("no panic");
+    server.thaw();
+    let late = late.strip_prefix("late ").and_then(|late| late.parse().ok());
+    (said, late.expect("a number"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_blocks_loses_no_lock_and_keeps_no_body_alive() {
+    let (said, late) = with_a_log_that("blocks").await;
+    assert_eq!(said, format!("holding {LOCKS} lost 0"));
+    assert!(u128::from(late) < (LEASE / 4).as_millis(), "{late} ms after the deadline");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_panics_loses_no_lock_and_keeps_no_body_alive() {
+    let (said, late) = with_a_log_that("panics").await;
+    assert_eq!(said, format!("holding {LOCKS} lost 0"));
+    assert!(u128::from(late) < (LEASE / 4).as_millis(), "{late} ms after the deadline");
+}
+
+/// Its destructor is the end of a body: a transaction that is rolled back there was open until then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_not_free_before_the_destructor_of_a_body_that_was_held_too_long() {
+    struct Transaction(Arc<AtomicU64>);
+    impl Drop for Transaction {
+        fn drop(&mut self) {
+            self.0.store(boot_nanos(), Ordering::SeqCst);
+        }
+    }
+    let server = RedisServer::start();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    for _ in 0..10 {
+        let ended = Arc::new(AtomicU64::new(0));
+        let (held, is_held) = tokio::sync::oneshot::channel();
+        let holder = {
+            let (lock, ended) = (one.lock("k").max_hold(LEASE / 4), Arc::clone(&ended));
+            // On a thread of its own, which the body blocks most of the time.
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                runtime.expect("a runtime").block_on(lock.run(async {
+                    let _transaction = Transaction(ended);
+                    let _ = held.send(());
+                    loop {
+                        std::thread::sleep(LEASE / 10);
+                        tokio::task::yield_now().await;
+                    }
+                }))
+            })
+        };
+        is_held.await.expect("it has the lock");
+        let guard = two.lock("k").acquire().await.expect("in the end");
+        let granted = boot_nanos();
+        let ended = ended.load(Ordering::SeqCst);
+        assert!(ended > 0, "granted at {granted}, before the destructor");
+        assert!(ended <= granted, "the destructor ran {} ns later", ended - granted);
+        guard.release().await.expect("held");
+        let outcome: Result<(), LockError> = holder.join().expect("no panic");
+        match outcome {
+            Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::MaxHold),
+            other => panic!("{other:?}"),
+        }
+    }
+    until_at_rest(&one, LEASE).await;
+}
+
+/// A stuck thread has to be waited for, but no longer than its lease lasts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_stuck_past_its_maximum_keeps_the_key_for_its_lease_at_the_most() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let (held, is_held) = tokio::sync::oneshot::channel();
+    let stuck = {
+        let lock = client.lock("k").max_hold(LEASE / 4);
+        tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(lock.run(async {
+                let _ = held.send(());
+                std::thread::sleep(LEASE * 4);
+                std::future::pending::<()>().await;
+            }))
+        })
+    };
+    is_held.await.expect("it has the lock");
+    let begun = Instant::now();
+    let guard = client.lock("k").acquire().await.expect("when the lease is over");
+    assert!(begun.elapsed() < LEASE * 2, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() > LEASE / 2, "not at the maximum: {:?}", begun.elapsed());
+    let outcome = stuck.await.expect("no panic");
+    assert!(matches!(outcome, Err(LockError::Lost { .. })), "{outcome:?}");
+    assert!(guard.is_held(), "its release is not of this hold");
+    guard.release().await.expect("held");
+    until_at_rest(&client, LEASE).await;
+}
+
+type Waiting = Pin<Box<dyn Future<Output = Result<LockGuard, LockError>> + Send>>;
+
+/// One who has asked for `k`, and is not polled again.
+fn forgotten(client: &LockClient) -> Waiting {
+    let mut waiting: Waiting = Box::pin(client.lock("k").acquire());
+    let polled = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending(), "somebody has it");
+    waiting
+}
+
+async fn waiters_that_nobody_polls(client: &LockClient) {
+    let first = client.lock("k").acquire().await.expect("free");
+    let start = Instant::now();
+    // When a hold begins, and when it ends.
+    let last = Arc::new(AtomicU64::new(0));
+    let longest = Arc::new(AtomicU64::new(0));
+    let (mut waiters, mut unpolled) = (JoinSet::new(), Vec::new());
+    for n in 0..1000 {
+        if n % 10 == 0 {
+            unpolled.push(forgotten(client));
+            continue;
+        }
+        let (lock, last, longest) = (client.lock("k"), Arc::clone(&last), Arc::clone(&longest));
+        let now = move || u64::try_from(start.elapsed().as_micros()).expect("not for ages");
+        let before = client.stats().queued;
+        waiters.spawn(async move {
+            let guard = lock.acquire().await.expect("in turn");
+            longest.fetch_max(now() - last.load(Ordering::SeqCst), Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            last.store(now(), Ordering::SeqCst);
+            guard.release().await.expect("held");
+        });
+        let queued = || client.stats().queued > before;
+        assert!(until(LEASE * 5, queued).await.is_some(), "it is in the queue");
+    }
+    last.store(u64::try_from(start.elapsed().as_micros()).expect("short"), Ordering::SeqCst);
+    first.release().await.expect("held");
+    let served = timeout(LEASE * 5, async {
+        while let Some(waiter) = waiters.join_next().await {
+            waiter.expect("no panic");
+        }
+    });
+    assert!(served.await.is_ok(), "everybody who is polled has it");
+    let longest = Duration::from_micros(longest.load(Ordering::SeqCst));
+    assert!(longest < LEASE / 4, "somebody waited for {longest:?} longer");
+    // Nothing is kept for them.
+    let free = async {
+        while client.lock("k").try_acquire().await.expect("up").is_none() {
+            sleep(LEASE / 100).await;
+        }
+    };
+    assert!(timeout(LEASE, free).await.is_ok(), "the key is free");
+    // And they have not lost their places.
+    for waiting in unpolled {
+        let guard = timeout(LEASE, waiting).await.expect("in turn").expect("free");
+        guard.release().await.expect("held");
+    }
+    until_at_rest(client, LEASE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_that_nobody_polls_hold_up_nobody_else() {
+    let server = RedisServer::start();
+    waiters_that_nobody_polls(&client(&server.url()).await).await;
+    waiters_that_nobody_polls(&client("memory:").await).await;
+}
+
+/// All that is left in the queue is one who is not polled, and other processes want the key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_not_kept_for_a_waiter_that_nobody_polls() {
+    let server = RedisServer::start();
+    let builder = LockClient::builder().url(server.url()).watchdog(LEASE * 60);
+    let (one, two) = (builder.connect().await.expect("up"), client(&server.url()).await);
+    let first = one.lock("k").acquire().await.expect("free");
+    let waiting = forgotten(&one);
+    first.release().await.expect("held");
+    let guard = timeout(LEASE, two.lock("k").acquire()).await.expect("it is free").expect("up");
+    guard.release().await.expect("held");
+    let guard = one.lock("k").try_acquire().await.expect("up");
+    assert!(guard.is_some(), "nor for those of its own process");
+    drop(guard);
+    let late = timeout(LEASE * 5, waiting).await.expect("in turn").expect("free");
+    late.release().await.expect("held");
+    until_at_rest(&one, LEASE).await;
+}
+
+/// Nobody can serve one who waits for itself; it is told so.
+#[tokio::test]
+async fn one_who_waits_for_itself_is_told_so() {
+    use lock_runtime::Holder;
+
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let brief = client.lock("k").wait(LEASE / 10);
+    // As an item of a stream that is buffered does it, whose next item waits for the same key.
+    let (item, next) = (client.lock("k").acquire(), brief.acquire());
+    let held = item.await.expect("free");
+    match next.await {
+        Err(LockError::Busy { holder, .. }) => assert_eq!(holder, Holder::ThisTask),
+        other => panic!("{other:?}"),
+    }
+    let lock = brief.clone();
+    match tokio::spawn(async move { lock.acquire().await }).await.expect("no panic") {
+        Err(LockError::Busy { holder, .. }) => assert_eq!(holder, Holder::ThisProcess),
+        other => panic!("{other:?}"),
+    }
+    held.release().await.expect("held");
+    let held = tokio::spawn(client.lock("k").acquire()).await.expect("no panic").expect("free");
+    match brief.acquire().await {
+        Err(LockError::Busy { holder, .. }) => assert_eq!(holder, Holder::ThisProcess),
+        other => panic!("{other:?}"),
+    }
+    held.release().await.expect("held");
+}
+
+/// Calls that are given up as soon as they have asked, on ever new keys.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_cancelled_calls_loses_no_lock_and_leaves_no_key() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let mut held = Vec::new();
+    for n in 0..50 {
+        held.push(client.lock(format!("held:{n}")).acquire().await.expect("free"));
+    }
+    let (start, sent) = (Instant::now(), server.calls("evalsha"));
+    let mut cancelled = 0_u64;
+    while start.elapsed() < LEASE * 3 {
+        for n in 0..100 {
+            let mut call: Waiting =
+                Box::pin(client.lock(format!("c:{cancelled}:{n}")).lease(LEASE * 60).acquire());
+            // Twice: the request is sent when the connection is there.
+            for _ in 0..2 {
+                let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            }
+        }
+        cancelled += 100;
+        tokio::task::yield_now().await;
+    }
+    assert!(held.iter().all(LockGuard::is_held), "none is lost");
+    assert_eq!(client.stats().lost, 0);
+    let limit = LEASE * 20;
+    let is_clean = || client.stats().releasing == 0 && server.command::<u64>(&["DBSIZE"]) == 50;
+    let clean = until(limit, is_clean).await;
+    assert!(clean.is_some(), "{:?}, {} keys", client.stats(), server.command::<u64>(&["DBSIZE"]));
+    assert!(cancelled > 1000, "{cancelled} are no flood");
+    let scripts = server.calls("evalsha") - sent;
+    assert!(scripts < cancelled, "{scripts} requests to undo {cancelled}");
+    for guard in held {
+        guard.release().await.expect("held");
+    }
+    until_at_rest(&client, LEASE).await;
+}
