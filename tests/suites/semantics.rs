@@ -86,6 +86,11 @@ on_every_store! {
         }
         assert!(start.elapsed() < wait * 3, "and not much later");
         match pair.one.lock("k").wait(wait).acquire().await {
+            Err(LockError::Busy { holder: Holder::ThisTask, .. }) => {}
+            other => panic!("{other:?}"),
+        }
+        let lock = pair.one.lock("k").wait(wait);
+        match tokio::spawn(lock.acquire()).await.expect("no panic") {
             Err(LockError::Busy { holder: Holder::ThisProcess, .. }) => {}
             other => panic!("{other:?}"),
         }

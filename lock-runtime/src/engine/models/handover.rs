@@ -256,7 +256,7 @@ mod renewal_against_handover {
         house.visit(&second).await;
         clock.await.expect("not aborted");
         let clock = spawn(time::pass());
-        while house.process.net.is_busy() || model::running() > 1 {
+        while house.process.net.is_busy() || model::running() > THREADS {
             yield_now().await;
         }
         clock.abort();
