@@ -97,6 +97,9 @@ pub enum OnLost {
     Abort,
     /// It runs on; it can ask its guard.
     Continue,
+    /// It is dropped where it stands. If it has ended before the loss became known, its release asks
+    /// the store, and what it returned is dropped if the lock had been lost by then.
+    Report,
 }
 
 /// A place in the frame around a body, where the body finds its guard.
@@ -126,7 +129,8 @@ impl GuardSlot {
 
 /// Runs the body in `slot` as soon as and while `hold` is held, then releases it.
 ///
-/// The body's output is returned whatever becomes of the release. Empties the slot.
+/// The body's output is returned whatever becomes of the release, unless `on_lost` has a loss
+/// reported that only the release finds. Empties the slot.
 pub(crate) async fn run<F: Future>(
     hold: Acquiring,
     on_lost: OnLost,
@@ -173,6 +177,9 @@ pub(crate) async fn run<F: Future>(
     if outcome.is_ok() {
         match guard.close().await {
             Ok(()) => {}
+            Err(error) if on_lost == OnLost::Report && matches!(*error, LockError::Lost { .. }) => {
+                return Err(*error);
+            }
             // There is nothing left to release, and of the loss itself the watchdog has told.
             Err(error) if matches!(*error, LockError::Lost { .. }) => {
                 tracing::debug!(key = guard.key(), %error, "the body is done, its lock was lost before");
