@@ -401,6 +401,18 @@ async fn a_store_that_gives_no_fencing_token_is_unavailable_and_the_lock_still_h
     engine.release(&lease).await.expect("held");
 }
 
+#[tokio::test]
+async fn a_wait_for_a_fencing_token_that_ends_in_a_request_says_what_the_store_said_before() {
+    let (store, engine) = engine();
+    let lease = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
+    store.next_fences([Fault::Refuse, Fault::Hang]);
+    match engine.fencing_token(&lease).await {
+        Err(LockError::Unavailable { cause, .. }) => assert_eq!(cause, "told to refuse"),
+        other => panic!("{other:?}"),
+    }
+    engine.release(&lease).await.expect("held");
+}
+
 /// Nothing has run under it, so there is nothing to keep the key for.
 #[tokio::test]
 async fn a_lock_that_a_shutdown_refuses_is_not_kept_for_its_minimum() {
