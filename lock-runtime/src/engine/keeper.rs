@@ -356,3 +356,77 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::super::gate::{Entry, Gates, Pass, Ticket, Turn};
+    use super::super::lease::{Hold, Terms};
+    use super::super::releaser::Cause;
+    use super::*;
+    use crate::error::LockError;
+    use crate::store::faulty::{Fault, FaultyStore};
+    use crate::store::{MemoryStore, Token};
+
+    const TERM: Duration = Duration::from_secs(10);
+
+    /// Does nothing by itself.
+    fn without_a_thread(store: FaultyStore) -> Keeper {
+        let shared = Arc::new(Shared {
+            store: Arc::new(store),
+            watchdog: Watchdog::default(),
+            releaser: Releaser::default(),
+            renewing: Semaphore::new(BATCHES_AT_ONCE),
+            wake: Notify::new(),
+            failure: OnceLock::new(),
+            closing: AtomicBool::new(false),
+        });
+        Keeper { shared }
+    }
+
+    /// The pass of a key, and one who waits for it.
+    fn pass_and_waiter(key: &Arc<str>) -> (Pass, Ticket) {
+        let gates = Arc::new(Gates::default());
+        let Entry::Open(pass) = gates.enter(key, false) else { panic!("free") };
+        let Entry::Queued(waiter) = gates.enter(key, false) else { panic!("taken") };
+        (pass, waiter)
+    }
+
+    #[test]
+    fn a_release_that_comes_after_the_thread_has_died_holds_up_nobody() {
+        let keeper = without_a_thread(FaultyStore::new(MemoryStore::new()));
+        keeper.shared.fail("it has died".into());
+        let key: Arc<str> = Arc::from("k");
+        let (pass, mut waiter) = pass_and_waiter(&key);
+        keeper.release(Release {
+            key,
+            token: Token::random().expect("randomness"),
+            gone_by: BootInstant::now().after(TERM),
+            kept_until: BootInstant::PAST,
+            cause: Cause::Ended,
+            pass: Some(pass),
+        });
+        assert_eq!(keeper.releasing(), 0);
+        let turn = Pin::new(&mut waiter).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(turn, Poll::Ready(Some(Turn::Free(_)))), "{turn:?}");
+    }
+
+    #[tokio::test]
+    async fn a_renewal_that_finds_something_else_than_the_lock_is_a_loss() {
+        let store = FaultyStore::new(MemoryStore::new());
+        store.next_renewals([Fault::WrongFormat]);
+        let keeper = without_a_thread(store);
+        let token = Token::random().expect("randomness");
+        let terms = Terms { term: TERM, renewed: true, max_hold: None, min_hold: Duration::ZERO };
+        let hold = Hold::new("k".into(), token, &terms, BootInstant::now(), None, None, false);
+        keeper.watch(hold.lease());
+        renew(Arc::clone(&keeper.shared), vec![Arc::clone(hold.lease())]).await;
+        match hold.loss() {
+            Some(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Taken),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!((keeper.holding(), keeper.releasing()), (0, 0), "the key is left alone");
+    }
+}

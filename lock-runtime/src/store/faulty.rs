@@ -27,6 +27,8 @@ pub(crate) enum Fault {
     Hang,
     /// It is done after a while.
     Slow(Duration),
+    /// The store finds something else than a lock.
+    WrongFormat,
 }
 
 pub(crate) struct FaultyStore {
@@ -88,6 +90,10 @@ fn refused() -> StoreError {
     StoreError::Refused("told to refuse".into())
 }
 
+fn wrong_format() -> StoreError {
+    StoreError::WrongFormat { key: "k".into(), expected: "string", found: "list".into() }
+}
+
 fn unanswered() -> StoreError {
     StoreError::Unknown("told to lose the reply".into())
 }
@@ -103,6 +109,7 @@ where
     match fault {
         None | Some(Fault::None) => request().await,
         Some(Fault::Refuse) => Err(refused()),
+        Some(Fault::WrongFormat) => Err(wrong_format()),
         Some(Fault::LoseReply) => request().await.and(Err(unanswered())),
         Some(Fault::HangAfter) => {
             let _ = request().await;
@@ -142,6 +149,7 @@ impl LockStore for FaultyStore {
             match fault {
                 None | Some(Fault::None) => self.inner.renew(batch).await,
                 Some(Fault::Refuse) => batch.iter().map(|_| Err(refused())).collect(),
+                Some(Fault::WrongFormat) => batch.iter().map(|_| Err(wrong_format())).collect(),
                 Some(Fault::LoseReply) => {
                     self.inner.renew(batch).await;
                     batch.iter().map(|_| Err(unanswered())).collect()
