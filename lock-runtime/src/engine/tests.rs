@@ -321,6 +321,19 @@ async fn a_try_that_the_end_of_the_wait_cuts_short_leaves_a_busy_lock_busy() {
 }
 
 #[tokio::test]
+async fn a_try_that_the_end_of_the_wait_cuts_short_leaves_the_store_its_last_words() {
+    let (store, engine) = engine();
+    store.next_acquires([Fault::Refuse, Fault::Hang]);
+    // Shorter than the store may take for one answer.
+    let request = Request { wait: Wait::For(LEASE / 6), ..request(None) };
+    match acquire(&engine, request).await.map(drop) {
+        Err(LockError::Unavailable { cause, .. }) => assert_eq!(cause, "told to refuse"),
+        other => panic!("{other:?}"),
+    }
+    assert_nothing_left(&engine).await;
+}
+
+#[tokio::test]
 async fn a_request_that_comes_late_after_a_successful_hold_is_undone() {
     let (store, engine) = engine();
     store.next_acquires([Fault::Hang]);
