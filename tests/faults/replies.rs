@@ -118,12 +118,15 @@ async fn a_server_that_refuses_is_unavailable_says_why_and_is_waited_for() {
         let once = cause(client.lock("k").try_acquire().await.map(drop));
         // A replica says first that it may not write, and then why it may not be read.
         assert!(once.contains(code) || code == "MASTERDOWN", "{code}: {once}");
-        let waited = client.lock("k").wait(LEASE).acquire().await.map(drop);
-        assert!(cause(waited).contains(code), "{code}");
+        let waited = cause(client.lock("k").wait(LEASE).acquire().await.map(drop));
+        assert!(waited.contains(code), "{code}: {waited}");
         // A server that only refuses to write still knows what is busy.
         match client.lock("long").wait(LEASE).acquire().await.map(drop) {
             Err(LockError::Busy { .. }) if !["MASTERDOWN", "BUSY"].contains(&code) => {}
-            outcome => assert!(cause(outcome).contains(code), "{code}"),
+            outcome => {
+                let waited = cause(outcome);
+                assert!(waited.contains(code), "{code}: {waited}");
+            }
         }
         // What cannot be read is not to be taken for somebody else's.
         let fenced = cause(long.fencing_token().await.map(drop));
