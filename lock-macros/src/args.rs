@@ -68,6 +68,7 @@ pub(crate) enum Format {
 pub(crate) enum OnLost {
     Abort,
     Continue,
+    Report,
 }
 
 /// What the function returns when its lock was not taken or not kept.
@@ -323,10 +324,12 @@ fn parse_on_lost(value: &Expr) -> syn::Result<OnLost> {
     match as_text(value).map(LitStr::value).as_deref() {
         Some("abort") => Ok(OnLost::Abort),
         Some("continue") => Ok(OnLost::Continue),
+        Some("report") => Ok(OnLost::Report),
         _ => Err(Error::new_spanned(
             value,
-            "`on_lost` is \"abort\" (the body is dropped) or \"continue\" (it runs on, and can ask \
-             its guard)",
+            "`on_lost` is \"abort\" (the body is dropped), \"continue\" (it runs on, and can ask its \
+             guard) or \"report\" (it is dropped, and a loss that only its release finds is an \
+             error as well)",
         )),
     }
 }

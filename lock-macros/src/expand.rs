@@ -273,6 +273,7 @@ fn site(args: &Args, function: &Function, runtime: &TokenStream, names: &Names) 
     let on_lost = match args.on_lost {
         OnLost::Abort => quote!(Abort),
         OnLost::Continue => quote!(Continue),
+        OnLost::Report => quote!(Report),
     };
     let site = &names.site;
     // In a block of its own: the names of items are not hygienic.

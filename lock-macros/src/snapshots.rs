@@ -275,6 +275,73 @@ fn what_async_trait_makes() {
     );
 }
 
+#[test]
+fn a_loss_that_is_reported() {
+    let item = quote! {
+        async fn export() -> Result<(), E> {
+            write().await
+        }
+    };
+    check(
+        quote!(key = "export", on_lost = "report"),
+        &item,
+        &expect![[r#"
+        async fn export() -> Result<(), E> {
+            let site = {
+                static SITE: ::lock_runtime::__private::LockSite = ::lock_runtime::__private::LockSite {
+                    path: ::core::concat!(::core::module_path!(), "::", "export"),
+                    template: "export",
+                    wait: ::core::option::Option::None,
+                    lease: ::core::option::Option::None,
+                    max_hold: ::core::option::Option::None,
+                    min_hold: ::core::option::Option::None,
+                    format: ::core::option::Option::None,
+                    on_lost: ::lock_runtime::__private::OnLost::Report,
+                };
+                &SITE
+            };
+            let call = ::lock_runtime::__private::Call {
+                key: {
+                    let mut key = ::lock_runtime::__private::KeyWriter::new("export");
+                    key.literal("export");
+                    key.finish()
+                },
+                client: ::core::option::Option::None,
+                wait: ::core::option::Option::None,
+                lease: ::core::option::Option::None,
+                max_hold: ::core::option::Option::None,
+                min_hold: ::core::option::Option::None,
+                format: ::core::option::Option::None,
+            };
+            let body = async move {
+                #[allow(
+                    unreachable_code,
+                    unused_variables,
+                    clippy::diverging_sub_expression,
+                    clippy::let_unit_value,
+                    clippy::needless_return,
+                    clippy::empty_loop
+                )]
+                if false {
+                    let value: Result<(), E> = loop {};
+                    return value;
+                }
+                write().await
+            };
+            let body = ::core::pin::pin!(::core::option::Option::Some(body));
+            match ::lock_runtime::__private::run(site, call, ::core::option::Option::None, body)
+                .await
+            {
+                ::core::result::Result::Ok(body) => body,
+                ::core::result::Result::Err(error) => {
+                    ::lock_runtime::__private::FromLockError::from_lock_error(error)
+                }
+            }
+        }
+    "#]],
+    );
+}
+
 /// With a mistake in the arguments the function is still there, as it was, so that the editor and the
 /// function's callers keep working.
 #[test]

@@ -40,7 +40,7 @@
 //! * **A guard touches its own hold only.** Every acquisition has an owner token of its own, from
 //!   the operating system's random source.
 //! * **Errors say which.** Busy, unavailable, lost and misconfigured are different errors, and none
-//!   hides the body's own result.
+//!   hides the body's own result, unless `on_lost = "report"` asks for that.
 //! * **Waiting is cheap.** A thousand tasks of one process that wait for one key cost the server
 //!   what one does.
 //! * **Secrets stay in.** No error, `Debug` or log line shows a password.

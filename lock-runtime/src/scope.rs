@@ -97,8 +97,8 @@ pub enum OnLost {
     Abort,
     /// It runs on; it can ask its guard.
     Continue,
-    /// It is dropped where it stands, and a loss that only its release finds out is reported in place
-    /// of its output.
+    /// It is dropped where it stands. If it has ended before the loss became known, its release asks
+    /// the store, and what it returned is dropped if the lock had been lost by then.
     Report,
 }
 
@@ -129,7 +129,8 @@ impl GuardSlot {
 
 /// Runs the body in `slot` as soon as and while `hold` is held, then releases it.
 ///
-/// The body's output is returned whatever becomes of the release. Empties the slot.
+/// The body's output is returned whatever becomes of the release, unless `on_lost` has a loss
+/// reported that only the release finds. Empties the slot.
 pub(crate) async fn run<F: Future>(
     hold: Acquiring,
     on_lost: OnLost,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{LockError, LostReason};
-use lock_tests::RedisServer;
+use lock_runtime::{LockClient, LockError, LostReason, distributed_lock};
+use lock_tests::{Log, RedisServer};
 use tokio::time::Instant;
 
 use crate::support::{LEASE, client, helper, milliseconds, until};
@@ -67,6 +67,62 @@ async fn a_release_by_one_who_does_not_know_of_the_loss_yet_leaves_the_successor
     client.shutdown().await.expect("nothing of ours is left");
     let values: Vec<String> = server.command(&["MGET", "k", "l"]);
     assert_eq!(values, ["somebody", "somebody"]);
+}
+
+/// A client whose lease outlasts every test, so that no renewal finds a loss before the release does.
+async fn patient(server: &RedisServer) -> LockClient {
+    let builder = LockClient::builder().url(server.url()).watchdog(LEASE * 60);
+    builder.connect().await.expect("the server is up")
+}
+
+/// A short body, and what befalls its lock meanwhile.
+#[distributed_lock(key = "k", client = client)]
+async fn aborting(client: &LockClient, mishap: impl FnOnce()) -> Result<&'static str, LockError> {
+    mishap();
+    Ok("done")
+}
+
+#[distributed_lock(key = "<key>", client = client, on_lost = "report")]
+async fn reporting(
+    client: &LockClient,
+    key: &str,
+    mishap: impl FnOnce(),
+) -> Result<&'static str, LockError> {
+    mishap();
+    Ok("done")
+}
+
+#[tokio::test]
+async fn a_loss_that_only_the_release_finds_is_told_to_who_wants_it_reported() {
+    let server = RedisServer::start();
+    let client = patient(&server).await;
+    assert_eq!(reporting(&client, "k", || {}).await, Ok("done"), "nothing was lost");
+
+    let delete = || server.tell(&["DEL", "k"]);
+    let replace = || server.tell(&["SET", "k", "somebody"]);
+    for (mishap, expected) in
+        [(&delete as &dyn Fn(), LostReason::Gone), (&replace, LostReason::Taken)]
+    {
+        assert_eq!(aborting(&client, mishap).await, Ok("done"), "{expected:?}");
+        delete();
+        match reporting(&client, "k", mishap).await {
+            Err(LockError::Lost { key, reason, .. }) => {
+                assert_eq!((key.as_str(), reason), ("k", expected));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(server.command::<String>(&["GET", "k"]), "somebody");
+}
+
+#[tokio::test]
+async fn a_release_that_gets_no_answer_reports_no_loss() {
+    let log = Log::here();
+    let mut server = RedisServer::start();
+    let client = patient(&server).await;
+    let outcome = reporting(&client, "unanswered", || server.kill()).await;
+    assert_eq!(outcome, Ok("done"));
+    assert_eq!(log.lines(&["was not released", "unanswered"]).len(), 1);
 }
 
 #[tokio::test]

@@ -301,18 +301,24 @@ impl Contender {
                     Duration::ZERO
                 }
                 Err(StoreError::Refused(cause)) => {
-                    known = Some(News::Trouble(cause));
+                    // Without the time for a connection, what the store said before stands.
+                    let cut_short = within < response_timeout && budget.is_over();
+                    if !cut_short || !matches!(known, Some(News::Trouble(_))) {
+                        known = Some(News::Trouble(cause));
+                    }
                     backoff.pause()
                 }
                 Err(StoreError::Unknown(_)) if !Protection::UnknownIsNotHeld.is_on() => {
                     return Ok(self.granted(sent));
                 }
                 Err(StoreError::Unknown(cause)) => {
-                    // A try that our own wait cut short takes nothing from a recent answer.
+                    // A try that our own wait cut short takes nothing from a recent answer, nor from
+                    // what the store said before.
                     let cut_short = within < response_timeout;
                     let recent =
                         answered >= budget.began() && now.since(answered) <= response_timeout;
-                    if !cut_short || !recent {
+                    let stands = recent || matches!(known, Some(News::Trouble(_)));
+                    if !cut_short || !stands {
                         known = Some(News::Trouble(cause));
                     }
                     backoff.pause()

@@ -33,25 +33,38 @@ impl Engine {
             Wait::Forever => Wait::Forever,
         });
         let (lease, fence) = (hold.lease(), hold.fence());
+        // What the store last said, for when the wait ends in the middle of a request.
+        let mut refusal = None;
         // Several may ask, and then one does for all of them; each for no longer than it will wait.
-        let asking = fence.get_or_try_init(|| self.ask_for_fence(hold, &budget));
+        let asking = fence.get_or_try_init(|| self.ask_for_fence(hold, &budget, &mut refusal));
         let Some(token) = budget.limit(asking).await else {
-            let cause = "the store has given no fencing token yet".into();
+            let cause =
+                refusal.unwrap_or_else(|| "the store has given no fencing token yet".into());
             return Err(unavailable(lease, &budget, cause));
         };
         let token = token?;
         lease.loss().map_or(Ok(*token), Err)
     }
 
-    async fn ask_for_fence(&self, hold: &Hold, budget: &Budget) -> Result<u64, LockError> {
+    async fn ask_for_fence(
+        &self,
+        hold: &Hold,
+        budget: &Budget,
+        refusal: &mut Option<String>,
+    ) -> Result<u64, LockError> {
         let lease = hold.lease();
         tokio::select! {
-            fence = self.ask_while_held(lease, budget) => fence,
+            fence = self.ask_while_held(lease, budget, refusal) => fence,
             reason = hold.lost() => Err(lease.lost_to(reason)),
         }
     }
 
-    async fn ask_while_held(&self, lease: &Arc<Lease>, budget: &Budget) -> Result<u64, LockError> {
+    async fn ask_while_held(
+        &self,
+        lease: &Arc<Lease>,
+        budget: &Budget,
+        refusal: &mut Option<String>,
+    ) -> Result<u64, LockError> {
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         loop {
             if let Some(lost) = lease.loss() {
@@ -70,6 +83,7 @@ impl Engine {
                     if budget.ends_within(pause) {
                         return Err(unavailable(lease, budget, cause));
                     }
+                    *refusal = Some(cause);
                     time::sleep(pause).await;
                     continue;
                 }

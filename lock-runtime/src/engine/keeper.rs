@@ -77,19 +77,7 @@ impl std::fmt::Debug for Shared {
 impl Keeper {
     /// Starts the thread. If the system gives none, [`failure`](Self::failure) says so.
     pub(crate) fn start(store: Arc<dyn LockStore>, gates: Arc<Gates>) -> Self {
-        let notifier = Notifier::new(gates);
-        let shared = Arc::new(Shared {
-            store,
-            watchdog: Watchdog::default(),
-            releaser: Releaser::new(Arc::clone(&notifier)),
-            notifier,
-            renewing: Semaphore::new(BATCHES_AT_ONCE),
-            wake_ups: OnceLock::new(),
-            wake: Notify::new(),
-            lost: AtomicU64::new(0),
-            failure: OnceLock::new(),
-            closing: AtomicBool::new(false),
-        });
+        let shared = Shared::new(store, Notifier::new(gates));
         if let Err(error) = spawn(&shared) {
             shared.fail(format!(
                 "the system gave no thread, or no runtime for it, to renew locks on: {error}"
@@ -370,6 +358,21 @@ impl Drop for Unplanned<'_> {
 }
 
 impl Shared {
+    fn new(store: Arc<dyn LockStore>, notifier: Arc<Notifier>) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            watchdog: Watchdog::default(),
+            releaser: Releaser::new(Arc::clone(&notifier)),
+            notifier,
+            renewing: Semaphore::new(BATCHES_AT_ONCE),
+            wake_ups: OnceLock::new(),
+            wake: Notify::new(),
+            lost: AtomicU64::new(0),
+            failure: OnceLock::new(),
+            closing: AtomicBool::new(false),
+        })
+    }
+
     /// A renewal that was sent at `sent` has an answer.
     fn renewed(&self, lease: &Arc<Lease>, sent: BootInstant, answer: Result<Renewed, StoreError>) {
         match answer {
@@ -488,5 +491,103 @@ fn log_loss(lease: &Arc<Lease>, Loss { reason, held }: Loss) {
         events::emit(Level::DEBUG, move || {
             tracing::debug!(key = &*key, %reason, "lock lost on its way to the next holder");
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::super::gate::{Entry, Gates, Pass, Ticket, Turn};
+    use super::super::lease::{Hold, Terms};
+    use super::super::releaser::Cause;
+    use super::*;
+    use crate::error::LockError;
+    use crate::store::faulty::{Fault, FaultyStore};
+    use crate::store::{MemoryStore, Token};
+
+    const TERM: Duration = Duration::from_secs(10);
+
+    /// Does nothing by itself.
+    fn without_threads(store: FaultyStore, gates: &Arc<Gates>) -> Keeper {
+        Keeper { shared: Shared::new(Arc::new(store), Notifier::new(Arc::clone(gates))) }
+    }
+
+    /// Does what the notifier's thread does, until it is closed.
+    async fn tell(keeper: &Keeper) {
+        keeper.shared.notifier.close();
+        keeper.shared.notifier.run().await;
+    }
+
+    /// The pass of a key, and one who waits for it.
+    fn pass_and_waiter(gates: &Arc<Gates>, key: &Arc<str>) -> (Pass, Ticket) {
+        let Entry::Open(pass) = gates.enter(key, false) else { panic!("free") };
+        let Entry::Queued(waiter) = gates.enter(key, false) else { panic!("taken") };
+        (pass, waiter)
+    }
+
+    #[tokio::test]
+    async fn a_release_that_comes_after_the_thread_has_died_holds_up_nobody() {
+        let gates = Arc::new(Gates::default());
+        let keeper = without_threads(FaultyStore::new(MemoryStore::new()), &gates);
+        keeper.shared.fail("it has died".into());
+        let key: Arc<str> = Arc::from("k");
+        let (pass, mut waiter) = pass_and_waiter(&gates, &key);
+        keeper.release(Release {
+            key,
+            token: Token::random().expect("randomness"),
+            gone_by: BootInstant::now().after(TERM),
+            kept_until: BootInstant::PAST,
+            valid_until: BootInstant::PAST,
+            cause: Cause::Ended,
+            pass: Some(pass),
+        });
+        assert_eq!(keeper.releasing(), 0);
+        tell(&keeper).await;
+        let turn = Pin::new(&mut waiter).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(turn, Poll::Ready(Some(Turn::Free(_)))), "{turn:?}");
+    }
+
+    #[tokio::test]
+    async fn a_renewal_that_finds_something_else_than_the_lock_is_a_loss() {
+        let store = FaultyStore::new(MemoryStore::new());
+        store.next_renewals([Fault::WrongFormat]);
+        let keeper = without_threads(store, &Arc::default());
+        let token = Token::random().expect("randomness");
+        let terms = Terms { term: TERM, renewed: true, max_hold: None, min_hold: Duration::ZERO };
+        let hold = Hold::new("k".into(), token, &terms, BootInstant::now(), None, None, false);
+        keeper.watch(hold.lease());
+        renew(Arc::clone(&keeper.shared), vec![Arc::clone(hold.lease())]).await;
+        match hold.loss() {
+            Some(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Taken),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!((keeper.holding(), keeper.releasing()), (0, 0), "the key is left alone");
+        assert_eq!(keeper.lost(), 1);
+    }
+
+    /// Whatever goes wrong in one of them, or in the request for all.
+    #[tokio::test]
+    async fn a_renewal_that_panics_is_tried_again() {
+        let store = FaultyStore::new(MemoryStore::new());
+        store.next_renewals([Fault::Panic]);
+        let keeper = without_threads(store, &Arc::default());
+        let terms = Terms { term: TERM, renewed: true, max_hold: None, min_hold: Duration::ZERO };
+        let sent = BootInstant::now();
+        let leases: Vec<Arc<Lease>> = (0..3)
+            .map(|n| {
+                let (key, token) = (format!("k{n}").into(), Token::random().expect("randomness"));
+                let hold = Hold::new(key, token, &terms, sent, None, None, false);
+                keeper.watch(hold.lease());
+                Arc::clone(hold.lease())
+            })
+            .collect();
+        // As the keeper does when they are due.
+        assert_eq!(keeper.shared.watchdog.due(sent.after(TERM / 2)).renew.len(), leases.len());
+        let renewing = tokio::spawn(renew(Arc::clone(&keeper.shared), leases.clone()));
+        assert!(renewing.await.is_err_and(|error| error.is_panic()));
+        let again = keeper.shared.watchdog.due(BootInstant::now().after(TERM / 2)).renew;
+        assert_eq!(again.len(), leases.len(), "and none waits for its deadline");
     }
 }

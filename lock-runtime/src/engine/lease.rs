@@ -730,6 +730,7 @@ pub(crate) fn deadline(sent: BootInstant, term: Duration) -> BootInstant {
 mod tests {
     use super::super::gate::{Entry, Gates};
     use super::*;
+    use crate::clock;
 
     const TERM: Duration = Duration::from_secs(10);
 
@@ -1148,5 +1149,18 @@ mod tests {
         lease.lose(LostReason::Gone, || {});
         lease.tell_of_loss();
         assert_eq!(lost.await, LostReason::Gone);
+    }
+
+    #[test]
+    fn a_renewal_for_the_next_that_is_answered_after_its_deadline_is_no_hold() {
+        let (_gates, hold) = lease(BootInstant::now(), true);
+        let mut pass = hand_over(&hold);
+        let (sent, fixed) =
+            (BootInstant::now(), Terms { term: TERM * 2, renewed: false, ..terms() });
+        assert!(hold.about_to_renew_for(&fixed, sent).is_some());
+        clock::sleep_through(TERM * 3);
+        assert!(hold.lease().renewed_for(&fixed, sent, &mut pass).is_none());
+        assert!(pass.is_some(), "it stays with the one who has asked");
+        assert!(hold.close(), "to be released");
     }
 }

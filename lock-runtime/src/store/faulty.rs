@@ -30,6 +30,10 @@ pub(crate) enum Fault {
     Hang,
     /// It is done after a while.
     Slow(Duration),
+    /// The store finds something else than a lock.
+    WrongFormat,
+    /// Whoever asks panics.
+    Panic,
 }
 
 pub(crate) struct FaultyStore {
@@ -91,6 +95,10 @@ fn refused() -> StoreError {
     StoreError::Refused("told to refuse".into())
 }
 
+fn wrong_format() -> StoreError {
+    StoreError::WrongFormat { key: "k".into(), expected: "string", found: "list".into() }
+}
+
 fn unanswered() -> StoreError {
     StoreError::Unknown("told to lose the reply".into())
 }
@@ -106,6 +114,8 @@ where
     match fault {
         None | Some(Fault::None) => request().await,
         Some(Fault::Refuse) => Err(refused()),
+        Some(Fault::Panic) => panic!("as planned"),
+        Some(Fault::WrongFormat) => Err(wrong_format()),
         Some(Fault::LoseReply) => request().await.and(Err(unanswered())),
         Some(Fault::HangAfter) => {
             let _ = request().await;
@@ -146,6 +156,8 @@ impl LockStore for FaultyStore {
             match fault {
                 None | Some(Fault::None) => self.inner.renew(batch, lane).await,
                 Some(Fault::Refuse) => batch.iter().map(|_| Err(refused())).collect(),
+                Some(Fault::Panic) => panic!("as planned"),
+                Some(Fault::WrongFormat) => batch.iter().map(|_| Err(wrong_format())).collect(),
                 Some(Fault::LoseReply) => {
                     self.inner.renew(batch, lane).await;
                     batch.iter().map(|_| Err(unanswered())).collect()
