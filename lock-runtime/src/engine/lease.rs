@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 
 use super::gate::Pass;
-use super::releaser::{LATE, Origin};
+use super::releaser::Origin;
 use super::turn::{Limits, Next, Turn};
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
@@ -274,9 +274,7 @@ impl Hold {
         match state.phase {
             Phase::Held => {}
             // The key was left to them until they were done.
-            Phase::Lost { reason, .. }
-                if !is_over_in_store(reason) && now < state.gone_by.after(LATE) =>
-            {
+            Phase::Lost { reason, .. } if !is_over_in_store(reason) => {
                 return Leaving { lost, noticed, next: Leave::Release(state.pass.take()) };
             }
             Phase::Lost { .. } | Phase::Released | Phase::HandedOver => {
@@ -912,14 +910,6 @@ mod tests {
         let _pass = hand_over(&lease);
         let loss = lease.lose(LostReason::RenewalFailed, || {}).expect("on its way");
         assert!(!loss.leaves_the_key(), "nobody had it");
-    }
-
-    #[test]
-    fn nothing_is_released_whose_lease_is_over() {
-        let long_ago = BootInstant::from_nanos(1);
-        let (_gates, lease) = lease(long_ago, true);
-        assert!(lease.expire(|| {}).is_some());
-        assert!(matches!(leave(&lease), Leave::Nothing));
     }
 
     #[test]

@@ -37,7 +37,7 @@ use shuttle::{Config as RunnerConfig, MaxSteps, Runner};
 
 use self::net::{Net, PATIENT, at_once, lock};
 use super::contender::{self, Request};
-use super::gate::{Entry, Ticket};
+use super::gate::{Entry, Ticket, Turn};
 use super::lease::Terms;
 use super::*;
 use crate::store::{Attempt, Claim, Fenced, MemoryStore, Token, Trace};
@@ -483,6 +483,79 @@ mod pass_on {
         clock.abort();
         assert!(lock(&served).is_sorted(), "out of turn: {:?}", lock(&served));
         assert_eq!((gates.keys(), gates.queued()), (0, 0), "nobody has the pass");
+    }
+
+    /// Some of those who wait are not polled for a while, or never again, and the notifier looks at
+    /// the offers all the time.
+    async fn race_with_the_looks(look: fn(&Gates)) {
+        let gates = Arc::new(Gates::default());
+        let key: Arc<str> = Arc::from("k");
+        let Entry::Open(first) = gates.enter(&key, false) else { panic!("free") };
+        let in_hand = Arc::new(StdMutex::new(true));
+        let (mut polled, mut forgotten) = (Vec::new(), Vec::new());
+        for place in 0..WAITERS {
+            let Entry::Queued(mut ticket) = gates.enter(&key, false) else { panic!("taken") };
+            if thread_rng().r#gen() && place + 1 < WAITERS {
+                assert!(poll_once(&mut ticket).is_none());
+                forgotten.push(ticket);
+                continue;
+            }
+            let in_hand = Arc::clone(&in_hand);
+            polled.push(spawn(async move {
+                let turn = loop {
+                    // A branch of a loop that is not polled for a while.
+                    up_to(3).await;
+                    if let Some(turn) = poll_once(&mut ticket) {
+                        break turn;
+                    }
+                };
+                let pass = turn.expect("not closed");
+                assert!(!std::mem::replace(&mut *lock(&in_hand), true), "in two hands");
+                shuttle::thread::yield_now();
+                *lock(&in_hand) = false;
+                drop(pass);
+            }));
+        }
+        let looks = {
+            let gates = Arc::clone(&gates);
+            spawn(async move {
+                loop {
+                    up_to(3).await;
+                    look(&gates);
+                }
+            })
+        };
+        a_while().await;
+        *lock(&in_hand) = false;
+        drop(first);
+        for waiter in polled {
+            waiter.await.expect("whoever is polled is served");
+        }
+        looks.abort();
+        // Those come last, in their order.
+        for mut ticket in forgotten {
+            drop(poll_once(&mut ticket).expect("nobody else has it"));
+        }
+        assert_eq!((gates.keys(), gates.queued()), (0, 0), "nobody has the pass");
+    }
+
+    fn poll_once(ticket: &mut Ticket) -> Option<Option<Turn>> {
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        match std::pin::Pin::new(ticket).poll(&mut cx) {
+            std::task::Poll::Ready(turn) => Some(turn),
+            std::task::Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn whoever_is_polled_is_served_whoever_else_is_not() {
+        explore(|| race_with_the_looks(|gates| drop(gates.look())));
+    }
+
+    #[test]
+    #[should_panic(expected = "exceeded max_steps")]
+    fn nobody_is_served_behind_one_who_is_not_polled_if_nobody_looks() {
+        explore(|| race_with_the_looks(|_| {}));
     }
 
     #[test]

@@ -40,7 +40,7 @@ use crate::sync::{Mutex, MutexGuard};
 const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
 
 /// How long after its lease a key may still be there, because its request took so long to arrive.
-pub(super) const LATE: Duration = Duration::from_secs(5);
+const LATE: Duration = Duration::from_secs(5);
 
 /// How many releases go into one request.
 const BATCH: usize = 100;
@@ -202,7 +202,7 @@ impl Releaser {
                 let mut taken: Vec<Job> = Vec::new();
                 while taken.len() < BATCH && queue.under_way < BATCHES_PER_LANE {
                     let Some(job) = queue.jobs.pop_front() else { break };
-                    if job.release.gone_by.after(LATE) <= now {
+                    if job.is_over(now) {
                         over.push(job);
                         continue;
                     }
@@ -368,6 +368,13 @@ impl Release {
 }
 
 impl Job {
+    /// Whether the key is gone by itself. A hold is released once whatever the time is: there are no
+    /// more of these than there were holds.
+    fn is_over(&self, now: BootInstant) -> bool {
+        let was_sent = self.failures > 0 || self.release.cause != Cause::Ended;
+        was_sent && self.release.gone_by.after(LATE) <= now
+    }
+
     fn give_back_pass(&mut self, answer: &Result<Released, StoreError>, notifier: &Notifier) {
         let Some(mut pass) = self.release.pass.take() else { return };
         if let Ok(Released::Freed { others }) = answer {
@@ -570,7 +577,7 @@ mod tests {
         let notifier = Notifier::new(Arc::clone(&gates));
         let releaser = Releaser::new(Arc::clone(&notifier));
         let Entry::Open(pass) = gates.enter(&Arc::from("k"), false) else { panic!("free") };
-        let release = release(&token, Cause::Ended);
+        let release = release(&token, Cause::Unanswered(None));
         let gone_by = BootInstant::from_nanos(1);
         releaser.push(Release { gone_by, pass: Some(pass), ..release });
         carry_out(&store, &releaser).await;
