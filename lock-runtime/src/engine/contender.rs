@@ -308,7 +308,7 @@ impl Contender {
                 }
                 Err(StoreError::Unknown(cause)) => {
                     // A try that our own wait cut short takes nothing from a recent answer.
-                    let cut_short = within < response_timeout;
+                    let cut_short = within < response_timeout || budget.is_over();
                     let recent =
                         answered >= budget.began() && now.since(answered) <= response_timeout;
                     if !cut_short || !recent {
@@ -370,10 +370,9 @@ impl Contender {
     /// One request to a store that needs no time for it.
     fn try_at_once(&mut self, budget: &Budget) -> Option<Tried> {
         let (claim, patience) = self.claim(true, budget);
-        let within = patience.total;
-        let (sent, trace) = (BootInstant::now(), Trace::default());
+        let (within, trace) = (patience.total, Trace::default());
         match self.engine.store().try_acquire(claim, patience, &trace) {
-            Eventually::Ready(Some(answer)) => Some(self.tried(sent, within, answer)),
+            Eventually::Ready(Some(answer)) => Some(self.tried(&trace, within, answer)),
             _ => None,
         }
     }
@@ -386,31 +385,26 @@ impl Contender {
         }
         self.in_flight = true;
         let (claim, patience) = self.claim(fresh, budget);
-        let within = patience.total;
-        let (sent, trace) = (BootInstant::now(), Trace::default());
+        let (within, trace) = (patience.total, Trace::default());
         let answer = self.engine.store().try_acquire(claim, patience, &trace).await;
         self.in_flight = false;
         if let Err(error) = &answer {
             self.unanswered |= error.may_have_run();
         }
-        self.tried(sent, within, answer)
+        self.tried(&trace, within, answer)
     }
 
     fn claim(&self, fresh: bool, budget: &Budget) -> (Claim<'_>, Patience) {
-        let within = budget.for_one_try(self.engine.config().response_timeout);
+        let patience = budget.for_one_try(self.engine.config().response_timeout);
         let lease = self.request.terms.in_store();
-        let patience = Patience { answer: within, total: within };
         (Claim { key: &self.request.key, token: &self.token, lease, fresh }, patience)
     }
 
-    fn tried(
-        &self,
-        sent: BootInstant,
-        within: Duration,
-        answer: Result<Attempt, StoreError>,
-    ) -> Tried {
+    fn tried(&self, trace: &Trace, within: Duration, answer: Result<Attempt, StoreError>) -> Tried {
         let now = BootInstant::now();
-        let sent = if Protection::DeadlineFromSending.is_on() { sent } else { now };
+        let on = Protection::DeadlineFromSending.is_on();
+        let sent = trace.sent_at().unwrap_or(BootInstant::PAST);
+        let sent = if on { sent } else { now };
         let granted = answer == Ok(Attempt::Granted) && now < self.request.terms.deadline(sent);
         Tried { sent, within, granted, answer }
     }
