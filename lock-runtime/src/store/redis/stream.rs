@@ -363,6 +363,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_connection_that_is_given_up_is_reset() {
+        let (mut stream, mut peer) = pair(FEW - 1).await;
+        stream.write_all(b"a").await.expect("open");
+        peer.read_u8().await.expect("there it comes");
+        drop(stream);
+        let read = peer.read_u8().await.map_err(|error| error.kind());
+        assert_eq!(read, Err(io::ErrorKind::ConnectionReset));
+    }
+
+    #[tokio::test]
+    async fn what_arrives_ends_the_silence() {
+        let (mut stream, mut peer) = pair(FEW - 1).await;
+        let traffic = Arc::clone(&stream.traffic);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let before = traffic.silence();
+        assert!(before >= Duration::from_millis(20), "{before:?}");
+        exchange(&mut stream, &mut peer, Duration::ZERO).await;
+        assert!(traffic.silence() < before, "{:?}", traffic.silence());
+    }
+
+    #[tokio::test]
     async fn nobody_at_the_address_is_an_error() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
