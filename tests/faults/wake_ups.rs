@@ -86,12 +86,12 @@ async fn a_release_just_before_the_subscription_is_live_is_noticed_at_once() {
         let subscribed = || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).len();
         assert!(until(LEASE, || subscribed() == 0).await.is_some());
         proxy.hold("\nSUBSCRIBE");
-        let (lock, tries) = (two.lock("k").wait(LEASE * 20), server.calls("evalsha"));
+        let (lock, before) = (two.lock("k").wait(LEASE * 20), server.calls("evalsha"));
         let waiting = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
         let held_up = until(LEASE, || proxy.struck() == n).await;
         assert!(held_up.is_some(), "it subscribes");
         // One that is not woken tries every second, and it has just done so.
-        let tried = until(LEASE, || server.calls("evalsha") > tries).await;
+        let tried = until(LEASE, || server.calls("evalsha") > before).await;
         assert!(tried.is_some(), "it tries without");
         guard.release().await.expect("held");
         proxy.deliver();

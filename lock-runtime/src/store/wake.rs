@@ -179,7 +179,9 @@ impl WakeUps {
         channel.heard += u64::from(by_another) - own;
         let listeners = channel.all();
         drop(channels);
-        listeners.iter().for_each(|listener| listener.woken.notify_one());
+        for listener in &listeners {
+            listener.woken.notify_one();
+        }
         listeners.len()
     }
 
@@ -376,7 +378,9 @@ impl WakeUps {
         }
         drop(guard);
         if Protection::ReconnectWakes.is_on() {
-            woken.iter().for_each(|listener| listener.woken.notify_one());
+            for listener in &woken {
+                listener.woken.notify_one();
+            }
         }
         self.added.notify_one();
     }
@@ -455,7 +459,9 @@ impl WakeUps {
             }
         }
         drop(channels);
-        woken.iter().for_each(|listener| listener.woken.notify_one());
+        for listener in &woken {
+            listener.woken.notify_one();
+        }
         if planned {
             self.planned.notify_one();
         }

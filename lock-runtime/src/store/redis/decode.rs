@@ -157,17 +157,15 @@ pub(super) fn looked(reply: Value, locks: usize) -> Result<Vec<Option<Left>>, Un
 
 /// Of `PUBSUB NUMSUB` for one channel.
 pub(super) fn subscribers(reply: Value) -> Result<i64, Unexpected> {
-    match &reply {
-        Value::Array(parts) => match parts[..] {
-            [_, Value::Int(count @ 0..)] => Ok(count),
-            _ => Err(Unexpected::new(&reply)),
-        },
-        // As a server says it in the third version of the protocol.
-        Value::Map(parts) => match parts[..] {
-            [(_, Value::Int(count @ 0..))] => Ok(count),
-            _ => Err(Unexpected::new(&reply)),
-        },
-        _ => Err(Unexpected::new(&reply)),
+    let count = match reply {
+        Value::Array(mut parts) if parts.len() == 2 => parts.pop(),
+        // As the third version of the protocol has it.
+        Value::Map(mut parts) if parts.len() == 1 => parts.pop().map(|(_, count)| count),
+        other => return Err(Unexpected::new(&other)),
+    };
+    match count {
+        Some(Value::Int(count @ 0..)) => Ok(count),
+        other => Err(Unexpected::new(&other.unwrap_or(Value::Nil))),
     }
 }
 

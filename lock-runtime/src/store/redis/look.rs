@@ -76,7 +76,9 @@ impl Looker {
         let format = Format::of(first.format());
         let args = |call: &mut Cmd| {
             call.arg(batch.len() * format.keys());
-            batch.iter().for_each(|listener| format.add_keys(call, listener.key()));
+            for listener in &batch {
+                format.add_keys(call, listener.key());
+            }
         };
         let patience = Patience { answer: self.response_timeout, total: self.response_timeout };
         let call = Call { limit: Limit::None, patience, trace: None };
