@@ -33,8 +33,9 @@ pub enum LockError {
     /// The wait ran out while somebody else held the lock. Trying again later is the remedy.
     ///
     /// Told from the last answer of the store, to this call or to one of the same client that waits
-    /// for the key as well, which is at most a second and one response time old (a response time is a
-    /// third of the client's watchdog lease, from 50 ms to 2 s). While the first request of a client
+    /// for the key as well, or from its last look at the keys that are waited for: at most a second
+    /// and two response times old (a response time is a third of the client's watchdog lease, from
+    /// 50 ms to 2 s), or a second for each ten thousand keys that the client waits for. While the first request of a client
     /// for a key is under way, others of it are told so for up to a quarter of a response time.
     #[error("lock {key:?} is busy: waited {}, {holder}", Seconds(*waited))]
     #[non_exhaustive]

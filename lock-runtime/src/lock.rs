@@ -146,8 +146,8 @@ impl Lock {
 
     /// Waits for the lock.
     ///
-    /// Uncontended: one round trip. Waiting: one request a second for the whole process, and one
-    /// at each wake-up.
+    /// Uncontended: one round trip. Waiting: one request at each wake-up for the whole process, and
+    /// one a second for each hundred keys that it waits for.
     ///
     /// Cancel safe: dropped at any point, the lock is free within one round trip, or at the end of
     /// its lease if the store cannot be reached.

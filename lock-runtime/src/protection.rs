@@ -95,6 +95,14 @@ protections! {
     FenceAboveLast = "fence-above-last",
     /// A fencing token is no lower than the server's clock.
     FenceAboveClock = "fence-above-clock",
+    /// Only the replies that say so are a grant.
+    ExpectedReplies = "expected-replies",
+    /// Only so many requests are under way on a connection at a time.
+    LimitedRequests = "limited-requests",
+    /// Channels are subscribed a few at a time.
+    LimitedSubscriptions = "limited-subscriptions",
+    /// A connection that has gone silent is given up.
+    SilenceIsNoticed = "silence-is-noticed",
 }
 
 impl Protection {

@@ -100,4 +100,15 @@ lock_tests::controls! {
         without "gone-stays-gone" seeing "by its next renewal";
     turns_without_passed_on_as_it_is: "turns::a_lock_that_is_passed_on_lasts_no_longer_for_that"
         without "passed-on-as-it-is" seeing "it lasts longer";
+    replies_without_expected_replies: "replies::a_reply_that_is_none_grants_nothing" without "expected-replies" seeing "granted by";
+    replies_without_expected_replies_2: "replies::a_reply_that_is_none_leaves_unknown_what_was_done"
+        without "expected-replies" seeing "Ok(())";
+    requests_without_limited_requests: "requests::a_burst_of_requests_waits_for_itself_and_costs_no_error"
+        without "limited-requests" seeing "errors, such as";
+    requests_without_limited_requests_2: "requests::a_request_that_had_to_wait_for_others_for_too_long_was_not_sent"
+        without "limited-requests" seeing "were sent";
+    wake_ups_without_silence_is_noticed: "wake_ups::a_subscription_that_has_gone_silent_is_made_again"
+        without "silence-is-noticed" seeing "it is noticed";
+    wake_ups_without_limited_subscriptions: "wake_ups::very_many_subscriptions_are_made_again_and_cost_no_lock"
+        without "limited-subscriptions" seeing "channels are back";
 }

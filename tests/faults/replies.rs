@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LostReason};
 use lock_tests::worker::{self, Plan};
-use lock_tests::{Expected, RedisServer};
+use lock_tests::{Expected, Proxy, RedisServer};
 use tokio::time::{Instant, sleep};
 
 use crate::support::{LEASE, Scene, client, until, until_at_rest};
@@ -92,6 +92,7 @@ const REFUSALS: [Refusal; 6] = [
     },
 ];
 
+#[track_caller]
 fn cause(outcome: Result<(), LockError>) -> String {
     match outcome {
         Err(LockError::Unavailable { cause, .. }) => cause,
@@ -292,4 +293,74 @@ async fn connections_that_are_killed_all_the_time_cost_no_error() {
         }
     })
     .await;
+}
+
+/// What is no reply to any of our requests: a queued command, an empty map, an empty array, a
+/// boolean, a string.
+const STRANGE: [&str; 5] = ["+QUEUED\r\n", "%0\r\n", "*0\r\n", "#t\r\n", "$2\r\nhi\r\n"];
+
+/// What a `SET` that takes a lock contains, and nothing that is sent on a new connection.
+const SET: &str = "\r\nPX\r\n";
+
+/// Something between us and the server says things that no Redis says.
+#[tokio::test]
+async fn a_reply_that_is_none_grants_nothing() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    let client = client(&proxy.url()).await;
+    server.tell(&["SET", "k", "stranger"]);
+    let (set, script) = ([":1\r\n"].iter(), ["_\r\n", "+OK\r\n", ":-7\r\n"].iter());
+    let of_set = set.chain(&STRANGE).map(|reply| (SET, reply));
+    let replies: Vec<_> =
+        of_set.chain(script.chain(&STRANGE).map(|reply| ("EVALSHA", reply))).collect();
+    for (n, (word, reply)) in (1..).zip(replies) {
+        proxy.replace_reply_to(word, reply.as_bytes());
+        // Time enough for a second try, which is a script.
+        let outcome = client.lock("k").wait(LEASE / 3).acquire().await;
+        assert_eq!(proxy.struck(), n, "{word:?}");
+        assert!(outcome.is_err(), "granted by {reply:?} to {word:?}");
+        until_at_rest(&client, LEASE * 5).await;
+    }
+    assert_eq!(server.command::<String>(&["GET", "k"]), "stranger");
+}
+
+#[tokio::test]
+async fn a_reply_that_is_none_leaves_unknown_what_was_done() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    let client = client(&proxy.url()).await;
+    let once = LockClient::builder().url(proxy.url()).watchdog(LEASE * 60).connect().await;
+    let once = once.expect("up");
+    for reply in &STRANGE[..2] {
+        proxy.replace_reply_to(SET, reply.as_bytes());
+        let tried = cause(once.lock("k").try_acquire().await.map(drop));
+        assert!(tried.contains("unexpected reply"), "{reply:?}: {tried}");
+        assert!(until(LEASE * 4, || !server.exists("k")).await.is_some(), "{reply:?}: not undone");
+        // It is undone twice.
+        until_at_rest(&once, LEASE * 5).await;
+
+        let guard = client.lock("k").acquire().await.expect("free");
+        proxy.replace_reply_to("EVALSHA", reply.as_bytes());
+        let struck = proxy.struck();
+        let token = guard.fencing_token().await.expect("it is asked for once more");
+        assert!(proxy.struck() > struck && token > 1 << 40, "{reply:?}: {token}");
+        let struck = proxy.struck();
+        proxy.replace_reply_to("EVALSHA", reply.as_bytes());
+        let renewed = until(LEASE * 4, || proxy.struck() > struck).await;
+        assert!(renewed.is_some(), "there is a renewal");
+        sleep(LEASE).await;
+        assert!(guard.is_held(), "{reply:?}: it is renewed once more");
+
+        // The next request is the release, because a renewal was just made.
+        let extended = server.calls("pexpire");
+        assert!(until(LEASE, || server.calls("pexpire") > extended).await.is_some());
+        proxy.replace_reply_to("EVALSHA", reply.as_bytes());
+        let released = cause(guard.release().await);
+        assert!(released.contains("unexpected reply"), "{reply:?}: {released}");
+        assert!(
+            until(LEASE * 4, || !server.exists("k")).await.is_some(),
+            "{reply:?}: not released"
+        );
+        until_at_rest(&client, LEASE * 5).await;
+    }
 }

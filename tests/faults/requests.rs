@@ -1,7 +1,8 @@
 //! Requests whose answers get lost, and requests that arrive when nobody wants them any more.
 
 use lock_runtime::{LockClient, LockError};
-use lock_tests::{Proxy, RedisServer};
+use lock_tests::{Proxy, RedisServer, Toward};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{LEASE, client, until, until_at_rest};
@@ -134,6 +135,63 @@ async fn a_try_that_arrives_late_shortens_nothing() {
     assert!(now > 50_000, "shortened: {now} after {extended}");
 }
 
+/// More requests at once than the server answers within a response timeout.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_of_requests_waits_for_itself_and_costs_no_error() {
+    const TASKS: usize = 30_000;
+    let server = RedisServer::start();
+    // So that an answer may take half a lease.
+    let client = LockClient::builder().url(server.url()).watchdog(LEASE * 3 / 2).wait(LEASE * 60);
+    let client = client.connect().await.expect("up");
+    let mut burst = JoinSet::new();
+    for n in 0..TASKS {
+        // Of a lease of its own, because the keeper's renewals are not what is tested here.
+        let lock = client.lock(format!("k{n}")).lease(LEASE * 60);
+        burst.spawn(async move { lock.acquire().await?.release().await });
+    }
+    let mut errors = Vec::new();
+    while let Some(outcome) = burst.join_next().await {
+        errors.extend(outcome.expect("no panic").err());
+    }
+    assert!(errors.is_empty(), "{} errors, such as {:?}", errors.len(), errors.first());
+    assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
+}
+
+/// Those before it get no answer in time, and it has to wait for them.
+#[tokio::test]
+async fn a_request_that_had_to_wait_for_others_for_too_long_was_not_sent() {
+    const UNDER_WAY: u64 = 1024;
+    const MORE: u64 = 200;
+    let (server, proxy, client) = behind_proxy().await;
+    let sent = server.calls("set");
+    proxy.delay(Toward::Client, LEASE);
+    let mut burst = JoinSet::new();
+    let mut ask = |from, many, wait| {
+        for n in from..from + many {
+            let lock = client.lock(format!("k{n}")).wait(wait);
+            burst.spawn(async move { lock.acquire().await.map(drop) });
+        }
+    };
+    ask(0, UNDER_WAY, LEASE * 3 / 4);
+    let sent = || server.calls("set") - sent;
+    assert!(until(LEASE / 2, || sent() == UNDER_WAY).await.is_some(), "they are under way");
+    ask(UNDER_WAY, MORE, LEASE / 10);
+    let mut waited = 0;
+    while let Some(outcome) = burst.join_next().await {
+        match outcome.expect("no panic") {
+            Err(LockError::Unavailable { cause, .. }) => {
+                waited += u64::from(cause.contains("was not sent"));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(sent(), UNDER_WAY, "were sent");
+    assert_eq!(waited, MORE);
+    proxy.heal();
+    until_at_rest(&client, LEASE * 5).await;
+    assert_eq!(server.command::<u32>(&["DBSIZE"]), 0, "and the others were undone");
+}
+
 /// Locks and their guards do not mind that everything takes long.
 #[tokio::test]
 async fn a_slow_network_costs_time_and_nothing_else() {
@@ -142,7 +200,7 @@ async fn a_slow_network_costs_time_and_nothing_else() {
     let lease = LEASE * 3;
     let client = LockClient::builder().url(proxy.url()).watchdog(lease).connect().await;
     let client = client.expect("up");
-    for toward in [lock_tests::Toward::Server, lock_tests::Toward::Client] {
+    for toward in [Toward::Server, Toward::Client] {
         proxy.delay(toward, LEASE / 20);
     }
     let guard = timeout(lease, client.lock("k").acquire()).await.expect("in time").expect("free");

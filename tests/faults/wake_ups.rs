@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use lock_runtime::LockClient;
+use lock_runtime::{LockClient, LockGuard};
 use lock_tests::{Proxy, RedisServer};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::support::{LEASE, client, milliseconds};
+use crate::support::{LEASE, client, milliseconds, until};
 
 /// The longest that a contender sleeps.
 const SAFETY_POLL: Duration = Duration::from_secs(1);
@@ -72,4 +73,83 @@ async fn a_release_that_falls_into_a_reconnection_is_noticed() {
         .await;
         assert!(took < SAFETY_POLL + LEASE / 4, "{took:?}");
     }
+}
+
+/// It falls behind the last try that was made without the subscription.
+#[tokio::test]
+async fn a_release_just_before_the_subscription_is_live_is_noticed_at_once() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    let (one, two) = (client(&server.url()).await, client(&proxy.url()).await);
+    for n in 1..=3 {
+        let guard = one.lock("k").lease(LEASE * 60).acquire().await.expect("free");
+        let subscribed = || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).len();
+        assert!(until(LEASE, || subscribed() == 0).await.is_some());
+        proxy.hold("\nSUBSCRIBE");
+        let (lock, before) = (two.lock("k").wait(LEASE * 20), server.calls("evalsha"));
+        let waiting = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
+        let held_up = until(LEASE, || proxy.struck() == n).await;
+        assert!(held_up.is_some(), "it subscribes");
+        // One that is not woken tries every second, and it has just done so.
+        let tried = until(LEASE, || server.calls("evalsha") > before).await;
+        assert!(tried.is_some(), "it tries without");
+        guard.release().await.expect("held");
+        proxy.deliver();
+        let live = Instant::now();
+        let got = waiting.await.expect("no panic").expect("free");
+        assert!(got.saturating_duration_since(live) < LEASE / 3, "{:?}", got - live);
+    }
+}
+
+/// Nothing else goes over it, and nothing says that it is lost.
+#[tokio::test]
+async fn a_subscription_that_has_gone_silent_is_made_again() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    let (one, two) = (client(&server.url()).await, client(&proxy.url()).await);
+    let guard = one.lock("silent").acquire().await.expect("free");
+    let subscribed = || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS", "*silent*"]).len();
+    let lock = two.lock("silent").wait(LEASE * 20);
+    let waiting = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
+    assert!(until(LEASE, || subscribed() == 1).await.is_some());
+    // It sleeps from its second try on.
+    sleep(LEASE / 4).await;
+    let connections = proxy.connections();
+    proxy.hold("silent");
+    let noticed = until(SAFETY_POLL + LEASE, || proxy.connections() > connections).await;
+    assert!(noticed.is_some(), "it is noticed");
+    assert!(until(LEASE, || subscribed() == 1).await.is_some());
+    guard.release().await.expect("held");
+    let released = Instant::now();
+    let got = waiting.await.expect("no panic").expect("free");
+    assert!(got.saturating_duration_since(released) < LEASE / 3, "{:?}", got - released);
+}
+
+/// The server's confirmations of all of them at once are more than it holds back for a client that
+/// subscribes, and it closes the connection. That is 32 MB if nothing else is configured.
+#[tokio::test(flavor = "multi_thread")]
+async fn very_many_subscriptions_are_made_again_and_cost_no_lock() {
+    const WAITING: usize = 600;
+    let server = RedisServer::with(&["--client-output-buffer-limit", "pubsub", "256kb", "0", "0"]);
+    let client = client(&server.url()).await;
+    let mut held: Vec<LockGuard> = Vec::new();
+    for n in 0..20 {
+        held.push(client.lock(format!("held{n}")).acquire().await.expect("free"));
+    }
+    let mut waiting = JoinSet::new();
+    for n in 0..WAITING {
+        let key = format!("{n:0>1000}");
+        server.tell(&["SET", &key, "stranger"]);
+        let lock = client.lock(key).wait(LEASE * 60);
+        waiting.spawn(async move { lock.acquire().await.map(drop) });
+    }
+    let subscribed = || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS", "lock_wake:*"]).len();
+    assert!(until(LEASE * 5, || subscribed() == WAITING).await.is_some(), "{}", subscribed());
+    server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    let lost = until(LEASE, || subscribed() < WAITING).await;
+    assert!(lost.is_some(), "all of them are lost");
+    let back = until(LEASE * 5, || subscribed() == WAITING).await;
+    assert!(back.is_some(), "only {} channels are back", subscribed());
+    sleep(LEASE).await;
+    assert!(held.iter().all(LockGuard::is_held), "they are renewed");
 }

@@ -48,10 +48,12 @@ struct Ambush {
     fate: Fate,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Fate {
     /// It is done; its reply and the connection are lost.
     LoseReply,
+    /// It is done; these bytes come instead of its reply.
+    ReplaceReply(Vec<u8>),
     /// It waits, and what is behind it on its connection.
     Hold,
     /// The connection is lost after this many of its bytes.
@@ -154,6 +156,12 @@ impl Proxy {
         self.ambush(word, Fate::LoseReply);
     }
 
+    /// The next request that contains `word` is done, and answered by these bytes instead of its
+    /// reply. No other request may be under way on its connection.
+    pub fn replace_reply_to(&self, word: &str, bytes: &[u8]) {
+        self.ambush(word, Fate::ReplaceReply(bytes.to_vec()));
+    }
+
     /// The next request that contains `word` waits until [`deliver`](Self::deliver), with all that
     /// comes behind it on its connection. Other connections go on.
     pub fn hold(&self, word: &str) {
@@ -229,9 +237,11 @@ async fn accept(listener: TcpListener, server: u16, shared: Arc<Shared>) {
 }
 
 /// How a connection is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
     Open,
+    /// What the server says next is replaced by this.
+    Replace(Vec<u8>),
     /// What the server says next is lost, and the connection with it.
     Mute,
     Lost,
@@ -308,25 +318,42 @@ async fn give(
         let _ = faults.wait_for(|faults| !faults.still[toward as usize]).await;
         let fate = match toward {
             Toward::Server => shared.fate(&bytes),
-            Toward::Client if *phase.borrow() == Phase::Mute => {
-                phase.send_replace(Phase::Lost);
-                return;
+            Toward::Client => {
+                let now = phase.borrow().clone();
+                match now {
+                    Phase::Mute => {
+                        phase.send_replace(Phase::Lost);
+                        return;
+                    }
+                    Phase::Replace(instead) => {
+                        phase.send_replace(Phase::Open);
+                        bytes = instead;
+                    }
+                    Phase::Open | Phase::Lost => {}
+                }
+                None
             }
-            Toward::Client => None,
         };
+        let mut is_cut = false;
         match fate {
             None => {}
             Some(Fate::LoseReply) => {
                 phase.send_replace(Phase::Mute);
             }
+            Some(Fate::ReplaceReply(instead)) => {
+                phase.send_replace(Phase::Replace(instead));
+            }
             Some(Fate::Hold) => {
                 let before = faults.borrow().deliveries;
                 let _ = faults.wait_for(|faults| faults.deliveries > before).await;
             }
-            Some(Fate::Cut(length)) => bytes.truncate(length),
+            Some(Fate::Cut(length)) => {
+                bytes.truncate(length);
+                is_cut = true;
+            }
         }
         let written = to.write_all(&bytes).await;
-        if matches!(fate, Some(Fate::Cut(_))) {
+        if is_cut {
             phase.send_replace(Phase::Lost);
         }
         if written.is_err() {

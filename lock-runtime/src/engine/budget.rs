@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::BootInstant;
+use crate::store::Patience;
 use crate::sync::time::{self, Instant};
 use crate::wait::Wait;
 
@@ -51,13 +52,13 @@ impl Budget {
 
     /// How long one request may take. Who will not wait at all still gives the store the time
     /// for one answer.
-    pub(super) fn for_one_try(&self, response_timeout: Duration) -> Duration {
-        match self.end {
-            Some(end) if !self.once => {
-                response_timeout.min(end.saturating_duration_since(Instant::now()))
-            }
-            _ => response_timeout,
-        }
+    pub(super) fn for_one_try(&self, response_timeout: Duration) -> Patience {
+        let total = match self.end {
+            Some(end) if !self.once => end.saturating_duration_since(Instant::now()),
+            Some(_) => response_timeout,
+            None => Duration::MAX,
+        };
+        Patience { answer: response_timeout.min(total), total }
     }
 
     /// The future's output, or `None` if the wait is over first.

@@ -3,9 +3,11 @@
 //! With the pass of the key in hand, it tries once; mostly that is all. Who comes right behind a
 //! release of this process that has woken others lets them go first. If the key is busy, it
 //! subscribes to the key's releases, tries again in case that was missed, and then sleeps until it
-//! is woken, until the holder's lease must have ended, or for the safety poll, whichever comes
-//! first. While the store gives no answer it tries again after a pause with jitter. All of it
-//! together takes no longer than the caller will wait.
+//! is woken or until the holder's lease must have ended, whichever comes first. A store that has to
+//! be told of releases looks at the keys of its subscribers, and what it has seen counts like an
+//! answer. While the subscription is not live, the contender asks once a second itself. While the
+//! store gives no answer it tries again after a pause with jitter. All of it together takes no
+//! longer than the caller will wait.
 //!
 //! The undo is armed before a request is sent and disarmed by a definite answer. So wherever the
 //! caller drops this future, a key that may have been taken is freed again. All tries of one
@@ -31,14 +33,16 @@ use crate::eventually::Eventually;
 use crate::format::WireFormat;
 use crate::protection::Protection;
 use crate::runtime::{self, Caller};
-use crate::store::{
-    Attempt, Claim, Left, LockStore, Patience, StoreError, Subscription, Token, Trace,
-};
+use crate::store::{Attempt, Claim, Left, LockStore, StoreError, Subscription, Token, Trace};
 use crate::sync::time;
 use crate::wait::{LONGEST_WAIT, Wait};
 
-/// The longest sleep of a contender: what a lost wake-up costs at the most.
+/// The longest sleep of a contender that nobody would wake.
 const SAFETY_POLL: Duration = Duration::from_secs(1);
+
+/// The longest time between two answers to one that is woken, its own or what the store has seen.
+/// Only if the store stops looking is it ever over.
+const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// The first and the longest pause after a try that the store did not answer.
 pub(super) const PAUSES: (Duration, Duration) =
@@ -87,7 +91,7 @@ pub(crate) fn acquire<T: Send + Unpin + 'static>(
         Entry::Offered(Turn::Held(inherited)) => {
             accept(engine, runtime, request, budget, inherited, make)
         }
-        Entry::Taken(news) => failed(spent(&budget, &engine, &request.key, news)),
+        Entry::Taken(news) => failed(spent(&budget, &engine, &request, news)),
         // Thousands may be here, so what comes after the queue is boxed apart from it.
         Entry::Queued(mut ticket) => Eventually::pending(async move {
             let turn = budget.limit(&mut ticket).await;
@@ -104,7 +108,7 @@ pub(crate) fn acquire<T: Send + Unpin + 'static>(
                 // With a pass, but without time to use it.
                 Some(Some(Turn::Free(_))) | None => {
                     let news = engine.gates().news(&request.key);
-                    let spent = spent(&budget, &engine, &request.key, news);
+                    let spent = spent(&budget, &engine, &request, news);
                     Eventually::ready(Err(spent.into()))
                 }
             }
@@ -137,7 +141,7 @@ fn accept<T: Send + Unpin + 'static>(
                 try_for(engine, runtime, request, budget, pass, None, make).await
             }
             // Not what is known since: the lock has gone on to others, or is being freed.
-            None => Err(spent(&budget, &engine, &request.key, asking).into()),
+            None => Err(spent(&budget, &engine, &request, asking).into()),
         }
     })
 }
@@ -249,14 +253,9 @@ impl Contender {
             answered = at;
             wake_ups.subscribe(self.engine.store(), &self.request);
             wake_ups.was_live = wake_ups.is_live();
-            let pause = sleep_beside_holder(left).saturating_sub(BootInstant::now().since(at));
-            if !self.sleep(&budget, &mut wake_ups, pause).await {
-                return Err(spent(
-                    &budget,
-                    &self.engine,
-                    &self.request.key,
-                    News::Elsewhere(left, at),
-                ));
+            if !self.sleep(&budget, &mut wake_ups, Rest::Holder(left, at)).await {
+                let news = News::Elsewhere(left, at);
+                return Err(spent(&budget, &self.engine, &self.request, news));
             }
             self.engine.admit(&self.request.key)?;
         }
@@ -274,13 +273,13 @@ impl Contender {
                 return Ok(self.granted(sent));
             }
             let now = BootInstant::now();
-            let pause = match answer {
+            let rest = match answer {
                 Ok(Attempt::Granted) => {
                     // The store has it for us, and no time is left in it.
                     let term = self.request.terms.term;
                     let cause = format!("the answer took longer than the lease of {term:?}");
                     known = Some(News::Trouble(cause));
-                    backoff.pause()
+                    Rest::Pause(backoff.pause())
                 }
                 Ok(Attempt::Busy(left)) => {
                     backoff.reset();
@@ -292,21 +291,20 @@ impl Contender {
                         continue;
                     }
                     wake_ups.subscribe(self.engine.store(), &self.request);
-                    sleep_beside_holder(left)
+                    Rest::Holder(left, now)
                 }
                 // Who tries once has its answer by now, only without its details.
                 Err(StoreError::Refused(_) | StoreError::Unknown(_))
                     if budget.is_once() && matches!(known, Some(News::Elsewhere(..))) =>
                 {
-                    Duration::ZERO
+                    Rest::Pause(Duration::ZERO)
                 }
                 Err(StoreError::Refused(cause)) => {
                     // Without the time for a connection, what the store said before stands.
-                    let cut_short = within < response_timeout && budget.is_over();
-                    if !cut_short || !matches!(known, Some(News::Trouble(_))) {
+                    if !budget.is_over() || !matches!(known, Some(News::Trouble(_))) {
                         known = Some(News::Trouble(cause));
                     }
-                    backoff.pause()
+                    Rest::Pause(backoff.pause())
                 }
                 Err(StoreError::Unknown(_)) if !Protection::UnknownIsNotHeld.is_on() => {
                     return Ok(self.granted(sent));
@@ -314,14 +312,14 @@ impl Contender {
                 Err(StoreError::Unknown(cause)) => {
                     // A try that our own wait cut short takes nothing from a recent answer, nor from
                     // what the store said before.
-                    let cut_short = within < response_timeout;
+                    let cut_short = within < response_timeout || budget.is_over();
                     let recent =
                         answered >= budget.began() && now.since(answered) <= response_timeout;
                     let stands = recent || matches!(known, Some(News::Trouble(_)));
                     if !cut_short || !stands {
                         known = Some(News::Trouble(cause));
                     }
-                    backoff.pause()
+                    Rest::Pause(backoff.pause())
                 }
                 Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }),
                 Err(StoreError::WrongFormat { key, expected, found }) => {
@@ -331,9 +329,9 @@ impl Contender {
             if let (Some(news), Some(pass)) = (&known, &self.pass) {
                 pass.tell(news);
             }
-            if budget.is_once() || !self.sleep(&budget, &mut wake_ups, pause).await {
+            if budget.is_once() || !self.sleep(&budget, &mut wake_ups, rest).await {
                 let news = known.unwrap_or(News::Asking(BootInstant::PAST));
-                return Err(spent(&budget, &self.engine, &self.request.key, news));
+                return Err(spent(&budget, &self.engine, &self.request, news));
             }
             self.engine.admit(&self.request.key)?;
         }
@@ -376,15 +374,14 @@ impl Contender {
 
     /// One request to a store that needs no time for it.
     fn try_at_once(&mut self, budget: &Budget) -> Option<Tried> {
-        let within = budget.for_one_try(self.engine.config().response_timeout);
-        let patience = Patience { answer: within, total: within };
+        let patience = budget.for_one_try(self.engine.config().response_timeout);
         let claim = claim(&self.request, &self.token, true);
-        let (sent, trace) = (BootInstant::now(), Trace::default());
+        let trace = Trace::default();
         let answer = match self.engine.store().try_acquire(claim, patience, &trace) {
             Eventually::Ready(answer) => answer?,
             Eventually::Pending(_) => return None,
         };
-        Some(self.tried(sent, within, answer))
+        Some(self.tried(&trace, patience.total, answer))
     }
 
     /// One request. If it is dropped, or not answered, its effect is undone later on.
@@ -393,7 +390,7 @@ impl Contender {
             let other = Token::random().unwrap_or_else(|_| self.token.clone());
             self.token = other.in_format(self.request.format);
         }
-        let (sent, trace) = (BootInstant::now(), Trace::default());
+        let trace = Trace::default();
         // Until there is an answer; also if this is dropped before.
         let mut unanswered = InFlight {
             trace: &trace,
@@ -401,23 +398,24 @@ impl Contender {
             unanswered: &mut self.unanswered,
             is_over: false,
         };
-        let within = budget.for_one_try(self.engine.config().response_timeout);
-        let patience = Patience { answer: within, total: within };
+        let patience = budget.for_one_try(self.engine.config().response_timeout);
         let claim = claim(&self.request, &self.token, fresh);
         let answer = self.engine.store().try_acquire(claim, patience, &trace).await;
         unanswered.is_over = !answer.as_ref().is_err_and(StoreError::may_have_run);
         drop(unanswered);
-        self.tried(sent, within, answer)
+        self.tried(&trace, patience.total, answer)
     }
 
     fn tried(
         &mut self,
-        sent: BootInstant,
+        trace: &Trace,
         within: Duration,
         answer: Result<Attempt, StoreError>,
     ) -> Tried {
         let now = BootInstant::now();
-        let sent = if Protection::DeadlineFromSending.is_on() { sent } else { now };
+        let on = Protection::DeadlineFromSending.is_on();
+        let sent = trace.sent_at().unwrap_or(BootInstant::PAST);
+        let sent = if on { sent } else { now };
         let is_ours = answer == Ok(Attempt::Granted);
         let granted = is_ours && now < self.request.terms.deadline(sent);
         if is_ours && !granted {
@@ -429,14 +427,22 @@ impl Contender {
     }
 
     /// Sleeps until there is reason to try again; false when the wait is over instead.
-    async fn sleep(&self, budget: &Budget, wake_ups: &mut WakeUps, pause: Duration) -> bool {
+    async fn sleep(&self, budget: &Budget, wake_ups: &mut WakeUps, mut rest: Rest) -> bool {
         let reason = async {
-            tokio::select! {
-                // Whichever comes first in this order: no arm takes anything from another.
-                biased;
-                () = wake_ups.next() => {}
-                () = self.engine.closing() => {}
-                () = time::sleep(pause) => {}
+            loop {
+                let pause = rest.pause(wake_ups.is_live());
+                tokio::select! {
+                    // Whichever comes first in this order: no arm takes anything from another.
+                    biased;
+                    () = wake_ups.next() => return,
+                    () = self.engine.closing() => return,
+                    () = time::sleep(pause) => {}
+                }
+                match wake_ups.seen_since(rest) {
+                    // The lease was renewed, and what would be asked now is known already.
+                    Some(later) => rest = later,
+                    None => return,
+                }
             }
         };
         budget.limit(reason).await.is_some() && !budget.is_over()
@@ -519,21 +525,42 @@ impl Drop for Contender {
     }
 }
 
-fn sleep_beside_holder(left: Left) -> Duration {
-    let poll = SAFETY_POLL.mul_f64(0.75 + fastrand::f64() / 4.0);
-    if !Protection::SafetyPoll.is_on() {
-        return LONGEST_WAIT;
-    }
-    match left {
-        // The store's expiry has a grain of a millisecond.
-        Left::Time(left) => {
-            let spread = SPREAD.mul_f64(fastrand::f64()).min(left / 4);
-            poll.min(left + Duration::from_millis(1) + spread)
+/// What a contender sleeps for.
+#[derive(Debug, Clone, Copy)]
+enum Rest {
+    /// After a try without an answer.
+    Pause(Duration),
+    /// Until the holder's lease must have ended, by what was known then.
+    Holder(Left, BootInstant),
+}
+
+impl Rest {
+    /// How long from now, for one that is woken when the key is released, or not.
+    fn pause(self, is_woken: bool) -> Duration {
+        let (left, at) = match self {
+            Self::Pause(pause) => return pause,
+            Self::Holder(left, at) => (left, at),
+        };
+        if !Protection::SafetyPoll.is_on() {
+            return LONGEST_WAIT;
         }
-        Left::Forever => poll,
-        // Until the subscription is live, but not for long: if that takes a while, or is not to
-        // be had, the next question is asked without it.
-        Left::Unknown => poll / 10,
+        let longest = if is_woken {
+            LONGEST_SLEEP.mul_f64(1.0 + fastrand::f64() / 4.0)
+        } else {
+            SAFETY_POLL.mul_f64(0.75 + fastrand::f64() / 4.0)
+        };
+        let pause = match left {
+            // The store's expiry has a grain of a millisecond.
+            Left::Time(left) => {
+                let spread = SPREAD.mul_f64(fastrand::f64()).min(left / 4);
+                longest.min(left + Duration::from_millis(1) + spread)
+            }
+            Left::Forever => longest,
+            // Until the subscription is live, but not for long: if that takes a while, or is not to
+            // be had, the next question is asked without it.
+            Left::Unknown => longest.min(SAFETY_POLL) / 10,
+        };
+        pause.saturating_sub(BootInstant::now().since(at))
     }
 }
 
@@ -594,6 +621,14 @@ impl WakeUps {
         self.subscription.as_ref().is_some_and(Subscription::is_live)
     }
 
+    /// What the store has seen of the key since an answer, if by that there is no reason to try yet.
+    fn seen_since(&self, rest: Rest) -> Option<Rest> {
+        let Rest::Holder(_, answered) = rest else { return None };
+        let (left, at) = self.subscription.as_ref()?.seen()?;
+        let later = Rest::Holder(left, at);
+        (at > answered && self.is_live() && !later.pause(true).is_zero()).then_some(later)
+    }
+
     /// Resolves when there is reason to try again; never before anything was subscribed to.
     async fn next(&mut self) {
         let Some(subscription) = &self.subscription else { return std::future::pending().await };
@@ -607,8 +642,13 @@ impl WakeUps {
 }
 
 /// The error of one who has waited long enough.
-fn spent(budget: &Budget, engine: &Engine, key: &str, news: News) -> LockError {
-    let (key, waited) = (key.to_owned(), budget.waited());
+fn spent(budget: &Budget, engine: &Engine, request: &Request, news: News) -> LockError {
+    let (key, waited) = (request.key.as_ref().to_owned(), budget.waited());
+    let news = match (news, engine.store().seen(&request.key, request.format)) {
+        // The store has looked since it was last asked.
+        (News::Elsewhere(_, asked), Some((left, at))) if at > asked => News::Elsewhere(left, at),
+        (news, _) => news,
+    };
     let holder = match news {
         News::Here(holder) if holder == Caller::here() => Holder::ThisTask,
         News::Here(_) => Holder::ThisProcess,

@@ -225,8 +225,8 @@ impl LockStore for MemoryStore {
         Eventually::ready(Ok(self.wake_ups.listeners(key)))
     }
 
-    fn subscribe(&self, key: &str, _format: WireFormat) -> Subscription {
-        self.wake_ups.listen(key)
+    fn subscribe(&self, key: &str, format: WireFormat) -> Subscription {
+        self.wake_ups.listen(key, key, format)
     }
 
     fn is_immediate(&self) -> bool {

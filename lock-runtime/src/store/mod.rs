@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use tokio::runtime;
 
+use crate::clock::BootInstant;
 use crate::eventually::Eventually;
 use crate::format::WireFormat;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -89,6 +90,13 @@ pub(crate) trait LockStore: Send + Sync + 'static {
     /// Asks to be told when the key is released, here or elsewhere. Wake-ups may get lost.
     fn subscribe(&self, key: &str, format: WireFormat) -> Subscription;
 
+    /// What the store has found when it last looked at a key for those who
+    /// [subscribe](Self::subscribe) to it, and when that was.
+    fn seen(&self, key: &str, format: WireFormat) -> Option<(Left, BootInstant)> {
+        let (_, _) = (key, format);
+        None
+    }
+
     /// Whether the answers to [`try_acquire`](Self::try_acquire) are there when it returns.
     fn is_immediate(&self) -> bool {
         false
@@ -126,21 +134,34 @@ impl Patience {
     }
 }
 
-/// Whether a request was sent, and over which connection: written by the store, so that the sender
-/// of a request that is dropped half-way knows what has to be undone.
+/// Whether a request was sent, when, and over which connection: written by the store, so that the
+/// sender of a request that is dropped half-way knows what has to be undone.
 #[derive(Debug, Default)]
-pub(crate) struct Trace(AtomicU64);
+pub(crate) struct Trace {
+    /// Zero while it was not sent.
+    connection: AtomicU64,
+    /// On the clock of the deadlines.
+    at: AtomicU64,
+}
 
 impl Trace {
     /// The request is about to be sent over this connection of its lane. Connections are numbered
     /// from 1; a store without connections says 1.
     pub(crate) fn sent(&self, connection: u64) {
-        self.0.store(connection, Ordering::Relaxed);
+        self.at.store(BootInstant::now().as_nanos(), Ordering::Relaxed);
+        self.connection.store(connection, Ordering::Relaxed);
     }
 
     /// The connection over which it was sent; `None` if it was not.
     pub(crate) fn connection(&self) -> Option<NonZeroU64> {
-        NonZeroU64::new(self.0.load(Ordering::Relaxed))
+        NonZeroU64::new(self.connection.load(Ordering::Relaxed))
+    }
+
+    /// The instant just before it was sent: a lease counts from here, because the request may have
+    /// waited for others before.
+    pub(crate) fn sent_at(&self) -> Option<BootInstant> {
+        self.connection()?;
+        Some(BootInstant::from_nanos(self.at.load(Ordering::Relaxed)))
     }
 }
 

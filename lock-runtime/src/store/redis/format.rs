@@ -21,7 +21,9 @@ pub(super) struct Format {
     pub(super) acquire: Script,
     pub(super) renew: Script,
     pub(super) release: Script,
+    pub(super) release_all: Script,
     pub(super) fence: Script,
+    pub(super) look: Script,
     /// The command that takes a lock which is free, where one does.
     pub(super) take: Option<fn(&Claim<'_>) -> Cmd>,
     /// How the name of a lock's second key begins, if it has one.
@@ -40,8 +42,16 @@ const LONGEST_NAME: usize = 36 + 1 + 19;
 static TOKEN: Format = Format {
     acquire: script!("token/acquire.lua"),
     renew: script!("token/held.lua", "extend.lua", "renew.lua"),
-    release: script!("token/free.lua", "token/held.lua", "token/keep.lua", "release.lua"),
+    release: script!(
+        "token/free.lua",
+        "token/held.lua",
+        "token/keep.lua",
+        "release.lua",
+        "release_one.lua"
+    ),
+    release_all: script!("token/held.lua", "token/keep.lua", "release.lua", "release_all.lua"),
     fence: script!("token/held.lua", "fence.lua"),
+    look: script!("token/look.lua"),
     take: Some(|claim| {
         let mut set = Cmd::with_capacity(6, claim.key.len() + 64);
         set.arg("SET").arg(claim.key).arg(claim.token.as_bytes());
@@ -65,8 +75,15 @@ static TOKEN: Format = Format {
 static REDISSON: Format = Format {
     acquire: script!("redisson/acquire.lua"),
     renew: script!("redisson/held.lua", "extend.lua", "renew.lua"),
-    release: script!("redisson/held.lua", "redisson/keep.lua", "release.lua"),
+    release: script!("redisson/held.lua", "redisson/keep.lua", "release.lua", "release_one.lua"),
+    release_all: script!(
+        "redisson/held.lua",
+        "redisson/keep.lua",
+        "release.lua",
+        "release_all.lua"
+    ),
     fence: script!("redisson/held.lua", "fence.lua"),
+    look: script!("redisson/look.lua"),
     take: None,
     beside: None,
     name: |token, client, name| write!(name, "{client}:{}", token.number()),
@@ -83,8 +100,15 @@ static TIMESTAMP: Format = Format {
         "timestamp/extend.lua",
         "renew.lua"
     ),
-    release: script!("timestamp/held.lua", "timestamp/keep.lua", "release.lua"),
+    release: script!("timestamp/held.lua", "timestamp/keep.lua", "release.lua", "release_one.lua"),
+    release_all: script!(
+        "timestamp/held.lua",
+        "timestamp/keep.lua",
+        "release.lua",
+        "release_all.lua"
+    ),
     fence: script!("timestamp/held.lua", "fence.lua"),
+    look: script!("timestamp/held.lua", "timestamp/look.lua"),
     take: None,
     beside: Some(key::OWNERS),
     name: |token, _, name| name.write_all(token.as_bytes()),
@@ -112,8 +136,8 @@ impl Format {
         }
     }
 
-    fn scripts(&self) -> [&Script; 4] {
-        [&self.acquire, &self.renew, &self.release, &self.fence]
+    fn scripts(&self) -> [&Script; 6] {
+        [&self.acquire, &self.renew, &self.release, &self.release_all, &self.fence, &self.look]
     }
 
     /// How many keys a lock has.

@@ -4,29 +4,35 @@
 //! and its connection manager makes callers wait for its own retries, so this is done here. A
 //! connection is made when a request needs one, by a task of its own, so that callers with little
 //! patience do not keep cutting short each other's attempts. It is thrown away as soon as the
-//! socket closes, a request times out, or the server says that it is the wrong one to talk to.
-//! While a server is down, requests fail at once with the latest reason; pacing the retries is the
-//! callers' business.
+//! socket closes, a request times out on a socket that has gone silent, or the server says that it
+//! is the wrong one to talk to. While a server is down, requests fail at once with the latest
+//! reason; pacing the retries is the callers' business.
+//!
+//! Only so many requests are under way on a connection at a time, because a server answers them one
+//! after the other: the last of a hundred thousand would get its answer too late, although nothing
+//! is wrong. The others wait for a permit, and their response timeout begins when they have it. An
+//! acquire does not use the permits of those who hold locks, so that releases do not wait behind
+//! the acquires which wait for them.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, PushInfo, PushKind, RedisError};
+use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
 use tokio::runtime;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::decode::Unexpected;
 use super::endpoint::Endpoint;
 use super::format;
 use super::reply;
 use super::script::Script;
-use super::stream::Stream;
+use super::stream::{Stream, Traffic};
 use crate::clock::BootInstant;
 use crate::protection::Protection;
-use crate::store::StoreError;
+use crate::store::{Patience, StoreError, Trace};
 
 /// How long one attempt to connect may take.
 pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -34,8 +40,12 @@ pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// For how long after a failed attempt the next one is spared.
 const FAILURE_STANDS: Duration = Duration::from_millis(20);
 
-/// Requests that may queue up before the socket's task has taken them.
-const QUEUE: usize = 1024;
+/// How many requests of each [`Limit`] may be under way on a connection.
+const PERMITS: u32 = 1024;
+
+/// Requests that may queue up before the socket's task has taken them: as many as there can be, so
+/// that none waits here after its response timeout has begun.
+const QUEUE: usize = 4 * PERMITS as usize;
 
 /// What is done with a message that the server sends by itself.
 pub(super) type OnMessage = Arc<dyn Fn(&PushInfo) + Send + Sync>;
@@ -53,8 +63,6 @@ struct Inner {
     /// How long a request may take before the socket is given up.
     response_timeout: Duration,
     on_message: Option<OnMessage>,
-    /// How many requests are.
-    under_way: Arc<AtomicUsize>,
     state: Mutex<State>,
     /// Told when an attempt has ended or a connection was lost.
     changed: Notify,
@@ -80,32 +88,105 @@ struct State {
 pub(super) struct Connection {
     pub(super) generation: u64,
     pub(super) socket: MultiplexedConnection,
-    /// What serves the socket; it goes on for as long as anybody has a copy of this.
-    pub(super) driver: Arc<Driver>,
+    /// The socket is served for as long as anybody has a copy of this.
+    shared: Arc<Shared>,
 }
 
-/// The task that serves a socket. Ended when dropped, so that nothing more is sent.
-pub(super) struct Driver(AbortHandle);
+/// What the users of one connection have in common.
+struct Shared {
+    /// The task that serves the socket. Ended with this, so that nothing more is sent.
+    driver: AbortHandle,
+    /// The permits of [`Limit::Acquires`]. Closed, like the others, when the connection is given up.
+    acquires: Semaphore,
+    /// Those of [`Limit::Holders`].
+    holders: Semaphore,
+    traffic: Arc<Traffic>,
+}
 
-impl Drop for Driver {
+impl Drop for Shared {
     fn drop(&mut self) {
-        self.0.abort();
+        self.driver.abort();
     }
 }
 
-/// A request under way.
-struct UnderWay<'a>(&'a AtomicUsize);
+/// What a request counts against while it is under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Limit {
+    /// The requests of those who want a lock.
+    Acquires,
+    /// The requests of those who have or had one, such as releases. This one counts for so many.
+    Holders(u32),
+    /// Nothing: their number is limited by whoever sends them.
+    None,
+}
 
-impl<'a> UnderWay<'a> {
-    fn new(all: &'a AtomicUsize) -> Self {
-        all.fetch_add(1, Ordering::Relaxed);
-        Self(all)
+/// How a request is sent.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub(super) limit: Limit,
+    pub(super) patience: Patience,
+    /// Told just before the request is sent.
+    pub(super) trace: Option<&'a Trace>,
+}
+
+/// A request that may be sent. It is under way until this is dropped.
+struct Permit {
+    generation: u64,
+    socket: MultiplexedConnection,
+    shared: Arc<Shared>,
+    limit: Limit,
+}
+
+impl Connection {
+    /// Without a wait; gives the connection back if there is no permit now.
+    fn try_admit(self, limit: Limit) -> Result<Permit, Self> {
+        if let Some((permits, count)) = self.shared.permits(limit) {
+            let admitted = permits.try_acquire_many(count).map(SemaphorePermit::forget);
+            if admitted.is_err() {
+                return Err(self);
+            }
+        }
+        Ok(self.permit(limit))
+    }
+
+    /// `None` if the connection is given up first.
+    async fn admit(self, limit: Limit) -> Option<Permit> {
+        if let Some((permits, count)) = self.shared.permits(limit) {
+            permits.acquire_many(count).await.ok()?.forget();
+        }
+        Some(self.permit(limit))
+    }
+
+    fn permit(self, limit: Limit) -> Permit {
+        let Self { generation, socket, shared } = self;
+        shared.traffic.begin();
+        Permit { generation, socket, shared, limit }
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Shared {
+    fn permits(&self, limit: Limit) -> Option<(&Semaphore, u32)> {
+        match limit {
+            _ if !Protection::LimitedRequests.is_on() => None,
+            Limit::Acquires => Some((&self.acquires, 1)),
+            Limit::Holders(count) => Some((&self.holders, count.min(PERMITS))),
+            Limit::None => None,
+        }
+    }
+
+    /// Sends those who wait for a permit away.
+    fn close(&self) {
+        self.acquires.close();
+        self.holders.close();
+    }
+}
+
+impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.shared.traffic.end();
+        if let Some((permits, count)) = self.shared.permits(self.limit) {
+            permits.add_permits(count as usize);
+        }
     }
 }
 
@@ -130,7 +211,6 @@ impl Link {
             home,
             response_timeout,
             on_message,
-            under_way: Arc::default(),
             state: Mutex::default(),
             changed: Notify::new(),
             alive,
@@ -148,29 +228,35 @@ impl Link {
         self.inner.home.id()
     }
 
-    /// Sends one command and waits up to `within` for its reply.
-    pub(super) async fn send<T: FromRedisValue>(
+    /// Sends one command, and says by `decode` what its reply means.
+    pub(super) async fn send<T>(
         &self,
         command: &Cmd,
-        within: Duration,
+        call: Call<'_>,
+        decode: impl FnOnce(Value) -> Result<T, Unexpected>,
     ) -> Result<T, StoreError> {
-        let started = Instant::now();
-        let (connection, patience) = match self.current() {
-            Some(connection) => (connection, within),
-            None => {
-                let connection = Box::pin(self.connect(within)).await?;
-                (connection, within.saturating_sub(started.elapsed()))
-            }
+        // Mostly there is a connection, and a permit. Boxed, what it takes if not.
+        let ready = self.current().map(|connection| connection.try_admit(call.limit));
+        let (mut permit, patience) = match ready {
+            Some(Ok(permit)) => (permit, call.patience),
+            Some(Err(_)) | None => Box::pin(self.admitted(call)).await?,
         };
-        let Connection { generation, mut socket, driver: _served } = connection;
-        let _under_way = UnderWay::new(&self.inner.under_way);
-        let end = started + within;
-        match timeout_at(end, command.query_async(&mut socket)).await {
-            Ok(reply) => reply.map_err(|error| self.judge(generation, &error)),
+        let within = patience.answer.min(patience.total);
+        if let Some(trace) = call.trace {
+            trace.sent(permit.generation);
+        }
+        match timeout(within, command.query_async(&mut permit.socket)).await {
+            Ok(Ok(reply)) => decode(reply).map_err(|Unexpected(kind)| {
+                // Whatever it was the reply to: the next one may be another's as well.
+                self.discard(permit.generation);
+                let address = self.inner.endpoint.address();
+                StoreError::Unknown(format!("{address} gave an unexpected reply: {kind}"))
+            }),
+            Ok(Err(error)) => Err(self.judge(permit.generation, &error)),
             Err(_) => {
                 // A wait that was cut short says nothing about the socket.
-                if patience + Duration::from_millis(1) >= self.inner.response_timeout {
-                    self.inner.discard(generation);
+                if within >= self.inner.response_timeout {
+                    self.unanswered(permit.generation, &permit.shared);
                 }
                 let address = self.inner.endpoint.address();
                 let within = within.as_millis();
@@ -181,24 +267,59 @@ impl Link {
 
     /// Runs a script by its hash, or by its text if the server does not know it any more. `args`
     /// adds the number of keys, the keys and the arguments.
-    pub(super) async fn run<T: FromRedisValue>(
+    pub(super) async fn run<T>(
         &self,
         script: &Script,
         args: impl Fn(&mut Cmd),
-        within: Duration,
+        call: Call<'_>,
+        decode: impl Fn(Value) -> Result<T, Unexpected>,
     ) -> Result<T, StoreError> {
         let started = Instant::now();
         let mut command = script.by_hash();
         args(&mut command);
-        match self.send(&command, within).await {
+        match self.send(&command, call, &decode).await {
             Err(StoreError::Refused(cause))
                 if cause.starts_with(reply::NO_SCRIPT) && Protection::ScriptByText.is_on() => {}
             reply => return reply,
         }
         command = script.by_text();
         args(&mut command);
+        let total = call.patience.total.saturating_sub(started.elapsed());
+        let call = Call { patience: Patience { total, ..call.patience }, ..call };
         // Boxed, because it is rarely needed.
-        Box::pin(self.send(&command, within.saturating_sub(started.elapsed()))).await
+        Box::pin(self.send(&command, call, decode)).await
+    }
+
+    /// Waits for a connection and for a permit, and returns it with the patience that is left.
+    async fn admitted(&self, call: Call<'_>) -> Result<(Permit, Patience), StoreError> {
+        let (started, Patience { answer, total }) = (Instant::now(), call.patience);
+        let left = || total.saturating_sub(started.elapsed());
+        loop {
+            let connection = self.connection(answer.min(left())).await?;
+            match timeout(left(), connection.admit(call.limit)).await {
+                Ok(Some(permit)) => return Ok((permit, Patience { answer, total: left() })),
+                // The connection was given up meanwhile.
+                Ok(None) => {}
+                Err(_) => {
+                    let (address, total) = (self.inner.endpoint.address(), total.as_millis());
+                    return Err(StoreError::Refused(format!(
+                        "{PERMITS} requests to {address} were under way for {total} ms, this one \
+                         was not sent"
+                    )));
+                }
+            }
+        }
+    }
+
+    /// A request got no answer for a response timeout: gives its connection up, unless others did.
+    ///
+    /// Half a response timeout of silence is enough. A whole one would be too much: what arrived
+    /// right behind the request may be the last that arrives on this connection at all.
+    fn unanswered(&self, generation: u64, shared: &Shared) {
+        let silent = shared.traffic.silence() >= self.inner.response_timeout / 2;
+        if silent && Protection::SilenceIsNoticed.is_on() {
+            self.discard(generation);
+        }
     }
 
     /// What an error means, for the connection too.
@@ -208,6 +329,11 @@ impl Link {
             self.inner.discard(generation);
         }
         verdict.error
+    }
+
+    /// A request over this connection got no answer for a response timeout.
+    pub(super) fn unanswered_on(&self, connection: &Connection) {
+        self.unanswered(connection.generation, &connection.shared);
     }
 
     /// Gives up a connection, if it is still the current one.
@@ -282,7 +408,7 @@ impl Attempt {
         let (inner, generation) = (&self.inner, self.generation);
         let address = inner.endpoint.address();
         let outcome = match timeout(CONNECT_PATIENCE, inner.connect(generation)).await {
-            Ok(Ok((socket, driver))) => Ok(Connection { generation, socket, driver }),
+            Ok(Ok(connection)) => Ok(connection),
             // Nothing was asked yet, so nothing can have been done.
             Ok(Err(error)) => Err(match reply::judge(&error).error {
                 StoreError::Unknown(cause) | StoreError::Refused(cause) => {
@@ -301,16 +427,15 @@ impl Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         let inner = &self.inner;
-        let mut state = inner.state();
-        state.connecting = false;
         let outcome = self.outcome.take().unwrap_or_else(|| {
             let cause = "the runtime that served the connection is gone";
             Err(StoreError::Refused(cause.into()))
         });
         let address = inner.endpoint.address();
+        let mut state = inner.state();
+        state.connecting = false;
         let failure = match outcome {
             Ok(connection) if state.lost < connection.generation => {
-                tracing::debug!(%address, generation = connection.generation, "connected");
                 state.connection = Some(connection);
                 None
             }
@@ -320,9 +445,14 @@ impl Drop for Attempt {
             }
             Err(error) => Some(error),
         };
+        let connected = failure.is_none();
         state.failure = failure.map(|error| (BootInstant::now(), error));
         drop(state);
         inner.changed.notify_waiters();
+        // Not before: a subscriber may block, or use a lock itself.
+        if connected {
+            tracing::debug!(%address, generation = self.generation, "connected");
+        }
     }
 }
 
@@ -333,10 +463,7 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    async fn connect(
-        self: &Arc<Self>,
-        generation: u64,
-    ) -> Result<(MultiplexedConnection, Arc<Driver>), RedisError> {
+    async fn connect(self: &Arc<Self>, generation: u64) -> Result<Connection, RedisError> {
         let weak = Arc::downgrade(self);
         let on_message = self.on_message.clone();
         let config = AsyncConnectionConfig::new()
@@ -354,10 +481,14 @@ impl Inner {
                 Ok::<(), ()>(())
             });
         let info = self.endpoint.info();
-        let stream = Stream::connect(info.addr(), Arc::clone(&self.under_way)).await?;
+        let traffic = Arc::<Traffic>::default();
+        let stream = Stream::connect(info.addr(), Arc::clone(&traffic)).await?;
         let (mut socket, driver) =
             MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
-        let driver = Arc::new(Driver(tokio::spawn(driver).abort_handle()));
+        let permits = || Semaphore::new(PERMITS as usize);
+        let (driver, acquires, holders) =
+            (tokio::spawn(driver).abort_handle(), permits(), permits());
+        let shared = Arc::new(Shared { driver, acquires, holders, traffic });
         // Once a connection, so that no request has to. A user who may not is served by text.
         let loaded = format::load_all().query_async::<redis::Value>(&mut socket).await;
         if let Err(error) = loaded
@@ -365,18 +496,18 @@ impl Inner {
         {
             return Err(error);
         }
-        Ok((socket, driver))
+        Ok(Connection { generation, socket, shared })
     }
 
     fn discard(&self, generation: u64) {
         let mut state = self.state();
         state.lost = state.lost.max(generation);
-        let current = state.connection.as_ref().map(|connection| connection.generation);
-        if current == Some(generation) {
-            state.connection = None;
-            drop(state);
-            tracing::debug!(address = %self.endpoint.address(), generation, "disconnected");
+        let lost = state.connection.take_if(|connection| connection.generation == generation);
+        drop(state);
+        if let Some(lost) = lost {
+            lost.shared.close();
             self.changed.notify_waiters();
+            tracing::debug!(address = %self.endpoint.address(), generation, "disconnected");
         }
     }
 

@@ -8,11 +8,15 @@
 //! those of other clients.
 //!
 //! Requests that a caller awaits go over a connection of the caller's runtime, one per runtime;
-//! those of the keeper over the keeper's, which the wake-ups come in on as well.
+//! renewals and background releases over another; wake-ups come in on a third, over which the keys
+//! that are waited for are looked at as well. So whatever those who wait cost, no renewal is late
+//! for it.
 
+mod decode;
 mod endpoint;
 mod format;
 mod link;
+mod look;
 mod reply;
 mod script;
 mod server;
@@ -24,13 +28,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use redis::{Cmd, Value, cmd};
+use redis::{Cmd, cmd};
 use tokio::runtime;
 
+use self::decode::Acquired;
 use self::endpoint::Endpoint;
 use self::format::Format;
-use self::link::{CONNECT_PATIENCE, Link};
+use self::link::{CONNECT_PATIENCE, Call, Limit, Link};
+use self::look::Looker;
 use self::server::Server;
+use super::wake::OwnRelease;
 use super::{
     Attempt, Background, Claim, Fenced, Lane, Left, LockStore, Patience, Release, Released,
     ReleasedBatch, Renewal, Renewed, StoreError, Subscription, Token, Trace, WakeUps,
@@ -41,18 +48,30 @@ use crate::eventually::Eventually;
 use crate::format::WireFormat;
 use crate::key;
 
+/// How long the request of one who holds a lock may wait for those of others, of which a program
+/// that releases very many locks at once has sent too many. Nothing is wrong then.
+const HOLDERS_PATIENCE: Duration = Duration::from_secs(5);
+
 pub(crate) struct RedisStore {
     endpoint: Arc<Endpoint>,
     response_timeout: Duration,
     /// The connections of the callers' runtimes. Few: most programs have one runtime.
     callers: Mutex<Vec<Link>>,
-    /// Set once the keeper's thread runs.
-    keeper: OnceLock<Link>,
+    /// Set once the client's own threads run.
+    own: OnceLock<OwnLinks>,
     wake_ups: Arc<WakeUps>,
     /// What tells this client, its wake-ups and its owners, from others: a UUID.
     id: Arc<str>,
     /// It has been logged that releases cannot be told of.
     is_mute: AtomicBool,
+}
+
+/// The connections of the client's own threads.
+struct OwnLinks {
+    /// Of renewals and background releases.
+    keeper: Link,
+    /// Of the subscriptions.
+    wake_ups: Link,
 }
 
 impl RedisStore {
@@ -68,29 +87,32 @@ impl RedisStore {
             endpoint: Arc::new(endpoint),
             response_timeout,
             callers: Mutex::default(),
-            keeper: OnceLock::new(),
+            own: OnceLock::new(),
             wake_ups: WakeUps::remote(),
             id: id.into(),
             is_mute: AtomicBool::new(false),
         })
     }
 
-    /// Makes both connections and looks at the server, so that what is wrong with any of them is
-    /// known at the start.
+    /// Makes all three connections and looks at the server, so that what is wrong with any of them
+    /// is known at the start.
     pub(crate) async fn connect(&self) -> Result<(), LockError> {
         let started = BootInstant::now();
-        let (caller, keeper) = (self.link(Lane::Caller), self.link(Lane::Keeper));
         let looked_at = async {
-            keeper?.connection(CONNECT_PATIENCE).await?;
-            let caller = caller?;
+            let own = self.own()?;
+            own.keeper.connection(CONNECT_PATIENCE).await?;
+            own.wake_ups.connection(CONNECT_PATIENCE).await?;
+            let caller = self.link(Lane::Caller)?;
             caller.connection(CONNECT_PATIENCE).await?;
-            match caller.send(&cmd("INFO"), CONNECT_PATIENCE).await {
+            let patience = Patience { answer: CONNECT_PATIENCE, total: CONNECT_PATIENCE };
+            let call = Call { limit: Limit::None, patience, trace: None };
+            match caller.send(&cmd("INFO"), call, decode::info).await {
                 // A user may be kept from looking, and locks all the same.
                 Err(StoreError::Denied(cause) | StoreError::Refused(cause)) => {
                     tracing::debug!(%cause, "the server does not tell what it is");
                     Ok(Server::default())
                 }
-                info => info.map(|info: String| Server::parse(&info)),
+                info => info.map(|info| Server::parse(&info)),
             }
         };
         match looked_at.await {
@@ -117,10 +139,14 @@ impl RedisStore {
         }
     }
 
+    fn own(&self) -> Result<&OwnLinks, StoreError> {
+        self.own.get().ok_or_else(|| StoreError::Refused("there is no keeper thread".into()))
+    }
+
     fn link(&self, lane: Lane) -> Result<Link, StoreError> {
         let missing = |what: &str| StoreError::Refused(format!("there is no {what}"));
         match lane {
-            Lane::Keeper => self.keeper.get().cloned().ok_or_else(|| missing("keeper thread")),
+            Lane::Keeper => Ok(self.own()?.keeper.clone()),
             Lane::Caller => {
                 let here = runtime::Handle::try_current().map_err(|_| missing("tokio runtime"))?;
                 let mut links = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,31 +167,41 @@ impl RedisStore {
         }
     }
 
-    async fn acquire(&self, claim: Claim<'_>, within: Duration) -> Result<Attempt, StoreError> {
+    /// The request of one who has, or had, a lock; or of so many.
+    fn holders(&self, requests: usize) -> Call<'static> {
+        let answer = self.response_timeout;
+        let patience = Patience { answer, total: answer + HOLDERS_PATIENCE };
+        let limit = Limit::Holders(u32::try_from(requests).unwrap_or(u32::MAX));
+        Call { limit, patience, trace: None }
+    }
+
+    async fn acquire(
+        &self,
+        claim: Claim<'_>,
+        patience: Patience,
+        trace: &Trace,
+    ) -> Result<Attempt, StoreError> {
         let link = self.link(Lane::Caller)?;
         let format = Format::of(claim.token.format());
-        if let (true, Some(take)) = (claim.fresh, format.take) {
+        let call = Call { limit: Limit::Acquires, patience, trace: Some(trace) };
+        let acquired = if let (true, Some(take)) = (claim.fresh, format.take) {
             // Cheaper for the server than a script, and all that most locks ever need.
-            return Ok(match link.send::<Value>(&take(&claim), within).await? {
-                Value::Nil => Attempt::Busy(Left::Unknown),
-                _ => Attempt::Granted,
-            });
-        }
-        let args = |call: &mut Cmd| {
-            call.arg(format.keys());
-            format.add_keys(call, claim.key);
-            call.arg(format.owner(claim.token, &self.id)).arg(milliseconds(claim.lease));
+            link.send(&take(&claim), call, decode::taken).await?
+        } else {
+            let args = |call: &mut Cmd| {
+                call.arg(format.keys());
+                format.add_keys(call, claim.key);
+                call.arg(format.owner(claim.token, &self.id)).arg(milliseconds(claim.lease));
+            };
+            link.run(&format.acquire, args, call, decode::acquired).await?
         };
-        match link.run::<Value>(&format.acquire, args, within).await? {
-            Value::Nil => Ok(Attempt::Granted),
-            Value::Int(left) => Ok(Attempt::Busy(match u64::try_from(left) {
-                Ok(left) => Left::Time(Duration::from_millis(left)),
-                Err(_) => Left::Forever,
-            })),
-            kind => Err(StoreError::WrongFormat {
+        match acquired {
+            Acquired::Granted => Ok(Attempt::Granted),
+            Acquired::Busy(left) => Ok(Attempt::Busy(left)),
+            Acquired::WrongFormat(found) => Err(StoreError::WrongFormat {
                 key: claim.key.to_owned(),
                 expected: claim.token.format().value(),
-                found: redis::from_redis_value(kind).unwrap_or_else(|_| "unknown".into()),
+                found,
             }),
         }
     }
@@ -187,58 +223,98 @@ impl RedisStore {
                 call.arg(owner).arg(milliseconds(renewal.lease));
             }
         };
-        let link = self.link(lane)?;
-        let replies: Vec<i64> = link.run(&format.renew, args, self.response_timeout).await?;
-        let renewed = |reply| match reply {
-            1 => Renewed::Extended,
-            0 => Renewed::Gone,
-            _ => Renewed::Taken,
-        };
-        Ok(replies.into_iter().map(|reply| Ok(renewed(reply))).collect())
+        // They wait for nobody.
+        let patience = Patience { answer: self.response_timeout, total: self.response_timeout };
+        let call = Call { limit: Limit::None, patience, trace: None };
+        let decode = |reply| decode::renewed(reply, batch.len());
+        self.link(lane)?.run(&format.renew, args, call, decode).await
     }
 
-    async fn free(
-        &self,
-        key: &str,
-        token: &Token,
-        keep: Duration,
-        lane: Lane,
-    ) -> Result<Released, StoreError> {
-        let format = Format::of(token.format());
-        let channel = format.channel(key);
+    async fn free(&self, release: Release<'_>, lane: Lane) -> Result<Released, StoreError> {
+        let format = Format::of(release.token.format());
+        let channel = format.channel(release.key);
         let args = |call: &mut Cmd| {
             call.arg(format.keys());
-            format.add_keys(call, key);
-            call.arg(format.owner(token, &self.id)).arg(&channel).arg(milliseconds(keep));
+            format.add_keys(call, release.key);
+            self.add_release(call, &release, &channel);
             call.arg(format.message(&self.id));
         };
         let own = format.is_anonymous().then(|| self.wake_ups.own_release(&channel));
+        let (link, call) = (self.link(lane)?, self.holders(1));
+        let reply = link.run(&format.release, args, call, decode::released).await?;
+        Ok(self.freed(&reply, &channel, own))
+    }
+
+    /// Frees several with one script.
+    async fn free_all(
+        &self,
+        batch: &[Release<'_>],
+        lane: Lane,
+        trace: &Trace,
+    ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
+        let Some(first) = batch.first() else { return Ok(Vec::new()) };
+        let format = Format::of(first.token.format());
+        let channels: Vec<String> =
+            batch.iter().map(|release| format.channel(release.key)).collect();
+        let args = |call: &mut Cmd| {
+            call.arg(batch.len() * format.keys());
+            for release in batch {
+                format.add_keys(call, release.key);
+            }
+            for (release, channel) in batch.iter().zip(&channels) {
+                self.add_release(call, release, channel);
+            }
+            call.arg(format.message(&self.id));
+        };
+        let own = |channel| format.is_anonymous().then(|| self.wake_ups.own_release(channel));
+        let own: Vec<_> = channels.iter().map(|channel| own(channel)).collect();
         let link = self.link(lane)?;
-        let reply = link.run::<Value>(&format.release, args, self.response_timeout).await?;
+        let call = Call { trace: Some(trace), ..self.holders(batch.len()) };
+        let decode = |reply| decode::released_all(reply, batch.len());
+        let replies = link.run(&format.release_all, args, call, decode).await?;
+        let answers = replies.into_iter().zip(&channels).zip(own);
+        let freed = |((reply, channel), own): ((Result<_, _>, &String), _)| {
+            reply.map(|reply| self.freed(&reply, channel, own))
+        };
+        Ok(answers.map(freed).collect())
+    }
+
+    /// Adds the arguments of one release.
+    fn add_release(&self, call: &mut Cmd, release: &Release<'_>, channel: &str) {
+        let format = Format::of(release.token.format());
+        call.arg(format.owner(release.token, &self.id)).arg(channel);
+        call.arg(milliseconds(release.keep));
+    }
+
+    fn freed(
+        &self,
+        reply: &decode::Released,
+        channel: &str,
+        own: Option<OwnRelease<'_>>,
+    ) -> Released {
         let (told, others) = match reply {
-            Value::Int(0) => return Ok(Released::Gone),
-            Value::Int(-1) => return Ok(Released::Taken),
-            Value::Int(freed @ 1..) => (freed - 1, self.others_of(&channel, freed - 1)),
+            decode::Released::Gone => return Released::Gone,
+            decode::Released::Taken => return Released::Taken,
+            decode::Released::Freed { told } => (*told, self.others_of(channel, *told)),
             // Those who were told cannot have it yet.
-            Value::Int(kept) => (-2 - kept, 0),
-            cause => {
-                self.could_not_tell(key, cause);
+            decode::Released::Stays { told } => (*told, 0),
+            decode::Released::Untold(cause) => {
+                self.could_not_tell(channel, cause);
                 (0, 0)
             }
         };
         if let Some(own) = own.filter(|_| told > 0) {
             own.told();
         }
-        Ok(Released::Freed { others })
+        Released::Freed { others }
     }
 
     /// Says so once.
-    fn could_not_tell(&self, key: &str, cause: Value) {
+    fn could_not_tell(&self, channel: &str, cause: &str) {
         if !self.is_mute.swap(true, Ordering::Relaxed) {
-            let cause: String = redis::from_redis_value(cause).unwrap_or_default();
             tracing::warn!(
-                key,
-                %cause,
+                channel,
+                cause,
                 "may not tell others of releases: clients of this kind look for themselves once a second, others \
                  may sleep until the lease that they know of is over"
             );
@@ -250,7 +326,7 @@ impl RedisStore {
         let mut count = cmd("PUBSUB");
         count.arg("NUMSUB").arg(&channel);
         let link = self.link(Lane::Caller)?;
-        let (_, all): (Value, i64) = link.send(&count, self.response_timeout).await?;
+        let all = link.send(&count, self.holders(1), decode::subscribers).await?;
         Ok(self.others_of(&channel, all))
     }
 
@@ -269,20 +345,15 @@ impl RedisStore {
             call.arg(&last).arg(format.owner(token, &self.id));
         };
         let link = self.link(Lane::Caller)?;
-        let reply = link.run::<Value>(&format.fence, args, self.response_timeout).await?;
-        let not_a_token = |key| StoreError::WrongFormat {
-            key,
-            expected: "fencing token",
-            found: "other value".into(),
-        };
-        match reply {
-            Value::Int(0) => Ok(Fenced::Gone),
-            Value::Int(-1) => Ok(Fenced::Taken),
-            Value::Int(_) => Err(not_a_token(last)),
-            text => match redis::from_redis_value(text) {
-                Ok(fence) => Ok(Fenced::With(fence)),
-                Err(_) => Err(not_a_token(last)),
-            },
+        match link.run(&format.fence, args, self.holders(1), decode::fenced).await? {
+            decode::Fenced::With(fence) => Ok(Fenced::With(fence)),
+            decode::Fenced::Gone => Ok(Fenced::Gone),
+            decode::Fenced::Taken => Ok(Fenced::Taken),
+            decode::Fenced::NoLastToken => Err(StoreError::WrongFormat {
+                key: last,
+                expected: "fencing token",
+                found: "other value".into(),
+            }),
         }
     }
 }
@@ -294,10 +365,7 @@ impl LockStore for RedisStore {
         patience: Patience,
         trace: &'a Trace,
     ) -> Eventually<'a, Result<Attempt, StoreError>> {
-        Eventually::pending(async move {
-            trace.sent(1);
-            self.acquire(claim, patience.answer.min(patience.total)).await
-        })
+        Eventually::pending(self.acquire(claim, patience, trace))
     }
 
     fn renew<'a>(
@@ -306,14 +374,8 @@ impl LockStore for RedisStore {
         lane: Lane,
     ) -> Eventually<'a, Vec<Result<Renewed, StoreError>>> {
         Eventually::pending(async move {
-            match RedisStore::renew(self, batch, lane).await {
-                Ok(replies) if replies.len() == batch.len() => replies,
-                Ok(_) => {
-                    let short = StoreError::Unknown("fewer answers than renewals".into());
-                    vec![Err(short); batch.len()]
-                }
-                Err(error) => vec![Err(error); batch.len()],
-            }
+            let renewed = RedisStore::renew(self, batch, lane).await;
+            renewed.unwrap_or_else(|error| vec![Err(error); batch.len()])
         })
     }
 
@@ -324,7 +386,7 @@ impl LockStore for RedisStore {
         keep: Duration,
         lane: Lane,
     ) -> Eventually<'a, Result<Released, StoreError>> {
-        Eventually::pending(self.free(key, token, keep, lane))
+        Eventually::pending(self.free(Release { key, token, keep }, lane))
     }
 
     fn release_all<'a>(
@@ -333,11 +395,10 @@ impl LockStore for RedisStore {
         lane: Lane,
     ) -> Eventually<'a, ReleasedBatch> {
         Eventually::pending(async move {
-            let mut answers = Vec::with_capacity(batch.len());
-            for release in batch {
-                answers.push(self.free(release.key, release.token, release.keep, lane).await);
-            }
-            ReleasedBatch { connection: None, answers }
+            let trace = Trace::default();
+            let answers = self.free_all(batch, lane, &trace).await;
+            let answers = answers.unwrap_or_else(|error| vec![Err(error); batch.len()]);
+            ReleasedBatch { connection: trace.connection(), answers }
         })
     }
 
@@ -358,17 +419,28 @@ impl LockStore for RedisStore {
     }
 
     fn subscribe(&self, key: &str, format: WireFormat) -> Subscription {
-        self.wake_ups.listen(&Format::of(format).channel(key))
+        self.wake_ups.listen(&Format::of(format).channel(key), key, format)
+    }
+
+    fn seen(&self, key: &str, format: WireFormat) -> Option<(Left, BootInstant)> {
+        self.wake_ups.seen(&Format::of(format).channel(key), key)
     }
 
     fn adopt(&self, background: &Background) {
-        let keeper = &background.renewals;
+        let link = |home: &runtime::Handle, on_message| {
+            let endpoint = Arc::clone(&self.endpoint);
+            Link::new(endpoint, home.clone(), self.response_timeout, on_message)
+        };
         let on_message = subscriber::on_message(&self.wake_ups, &self.id);
-        let endpoint = Arc::clone(&self.endpoint);
-        let link = Link::new(endpoint, keeper.clone(), self.response_timeout, Some(on_message));
-        if self.keeper.set(link.clone()).is_ok() {
-            let wake_ups = Arc::clone(&self.wake_ups);
-            keeper.spawn(subscriber::run(link, wake_ups, self.response_timeout));
+        let keeper = link(&background.renewals, None);
+        let wake_ups = link(&background.wake_ups, Some(on_message));
+        if self.own.set(OwnLinks { keeper, wake_ups: wake_ups.clone() }).is_ok() {
+            let home = &background.wake_ups;
+            let looker =
+                Looker::new(wake_ups.clone(), Arc::clone(&self.wake_ups), self.response_timeout);
+            home.spawn(looker.run());
+            let subscribed = Arc::clone(&self.wake_ups);
+            home.spawn(subscriber::run(wake_ups, subscribed, self.response_timeout));
         }
     }
 }

@@ -72,6 +72,15 @@ pub(super) fn judge(error: &RedisError) -> Verdict {
     }
 }
 
+/// Sorts an error that a script has met half-way and replied as a text.
+pub(super) fn judge_text(text: &str) -> StoreError {
+    let (code, detail) = text.split_once(' ').unwrap_or((text, ""));
+    let is_code = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    // Servers before 7.0 begin with where it was met.
+    let (code, detail) = if is_code { (code, detail) } else { ("ERR", text) };
+    judge(&redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))).error
+}
+
 /// The server's own words where there are any. They name keys and commands, never passwords.
 fn text(error: &RedisError) -> String {
     let text = match (error.code(), error.detail()) {

@@ -78,8 +78,8 @@ pub(super) const SWITCHES: [(Protection, &str, &str); 14] = {
     [
         (
             OwnerReleases,
-            "if state ~= 1 then\n  return state\nend\nlocal stays",
-            "if state == 0 then\n  return state\nend\nlocal stays",
+            "if state ~= 1 then\n    return state\n  end\n  local stays",
+            "if state == 0 then\n    return state\n  end\n  local stays",
         ),
         (OnlyIfFree, "redis.call('hexists', KEYS[1], ARGV[1]) == 0", "false"),
         (OnlyIfFree, "held(1, ARGV[1]) ~= 1", "false"),

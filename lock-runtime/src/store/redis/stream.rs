@@ -15,7 +15,7 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -42,11 +42,49 @@ const ANSWERS: u32 = 8;
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: Socket,
-    /// How many requests are under way.
-    under_way: Arc<AtomicUsize>,
+    traffic: Arc<Traffic>,
     /// The next write has been put off.
     put_off: bool,
     distance: Distance,
+}
+
+/// What goes over a connection: written by it and by those who use it.
+#[derive(Debug)]
+pub(super) struct Traffic {
+    /// How many requests are under way.
+    requests: AtomicUsize,
+    /// When something arrived last, in milliseconds since `began`.
+    arrived: AtomicU64,
+    began: Instant,
+}
+
+impl Default for Traffic {
+    fn default() -> Self {
+        Self { requests: AtomicUsize::new(0), arrived: AtomicU64::new(0), began: Instant::now() }
+    }
+}
+
+impl Traffic {
+    /// A request is under way from here on.
+    pub(super) fn begin(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It is not any more.
+    pub(super) fn end(&self) {
+        self.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// For how long nothing has arrived.
+    pub(super) fn silence(&self) -> Duration {
+        let arrived = Duration::from_millis(self.arrived.load(Ordering::Relaxed));
+        self.began.elapsed().saturating_sub(arrived)
+    }
+
+    fn arrival(&self) {
+        let since = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.arrived.store(since, Ordering::Relaxed);
+    }
 }
 
 /// How far the server is.
@@ -71,7 +109,7 @@ enum Socket {
 impl Stream {
     pub(super) async fn connect(
         address: &ConnectionAddr,
-        under_way: Arc<AtomicUsize>,
+        traffic: Arc<Traffic>,
     ) -> io::Result<Self> {
         let socket = match address {
             ConnectionAddr::Tcp(host, port) => Socket::Tcp(connect(host, *port).await?),
@@ -82,7 +120,7 @@ impl Stream {
             _ => return Err(io::Error::from(io::ErrorKind::Unsupported)),
         };
         let distance = Distance::Unknown { asked: None, late: 0 };
-        Ok(Self { socket, under_way, put_off: false, distance })
+        Ok(Self { socket, traffic, put_off: false, distance })
     }
 
     /// Something is being written.
@@ -94,6 +132,7 @@ impl Stream {
 
     /// Something was read.
     fn answered(&mut self) {
+        self.traffic.arrival();
         let Distance::Unknown { asked, late } = &mut self.distance else { return };
         let Some(asked) = asked.take() else { return };
         if asked.elapsed() < NEAR {
@@ -109,7 +148,7 @@ impl Stream {
     /// Whether to come back for this write a moment later.
     fn put_off(&mut self, cx: &Context<'_>) -> bool {
         let many = if self.distance == Distance::Near { MANY } else { FEW };
-        self.put_off = !self.put_off && self.under_way.load(Ordering::Relaxed) >= many;
+        self.put_off = !self.put_off && self.traffic.requests.load(Ordering::Relaxed) >= many;
         if self.put_off {
             cx.waker().wake_by_ref();
         }
@@ -242,7 +281,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
         let address = ConnectionAddr::Tcp("localhost".into(), port);
-        let stream = Stream::connect(&address, Arc::new(AtomicUsize::new(under_way)));
+        let traffic = Traffic { requests: AtomicUsize::new(under_way), ..Traffic::default() };
+        let stream = Stream::connect(&address, Arc::new(traffic));
         let (stream, (peer, _)) = tokio::try_join!(stream, listener.accept()).expect("loopback");
         (stream, peer)
     }
@@ -320,6 +360,27 @@ mod tests {
             let written = poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_write(cx, b"a")));
             assert_eq!(written.await.is_pending(), waits);
         }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_given_up_is_reset() {
+        let (mut stream, mut peer) = pair(FEW - 1).await;
+        stream.write_all(b"a").await.expect("open");
+        peer.read_u8().await.expect("there it comes");
+        drop(stream);
+        let read = peer.read_u8().await.map_err(|error| error.kind());
+        assert_eq!(read, Err(io::ErrorKind::ConnectionReset));
+    }
+
+    #[tokio::test]
+    async fn what_arrives_ends_the_silence() {
+        let (mut stream, mut peer) = pair(FEW - 1).await;
+        let traffic = Arc::clone(&stream.traffic);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let before = traffic.silence();
+        assert!(before >= Duration::from_millis(20), "{before:?}");
+        exchange(&mut stream, &mut peer, Duration::ZERO).await;
+        assert!(traffic.silence() < before, "{:?}", traffic.silence());
     }
 
     #[tokio::test]

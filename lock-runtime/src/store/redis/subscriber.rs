@@ -1,17 +1,22 @@
 //! Hearing of releases: keeps the server's subscriptions in step with what is listened to.
 //!
-//! Runs on the keeper's runtime and uses the keeper's connection, which the server sends its
-//! messages on. A new connection has no subscriptions, so all are made again; while any are
-//! wanted, a connection that has gone silent is noticed by a ping. While none are, nothing is sent.
+//! Has a connection of its own, because a server closes one that does not take its messages fast
+//! enough, and nothing else may be lost with it. For the same reason channels are subscribed a few
+//! at a time, each of these steps answered before the next: the server's confirmations of very many
+//! at once would be too much for it. A new connection has no subscriptions, so all are made again.
+//! While none are wanted, nothing is sent; while some are, the looks at their keys notice a connection
+//! that has gone silent (`look.rs`).
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{PushInfo, PushKind, Value, cmd};
+use redis::{PushInfo, PushKind, Value};
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::link::{Connection, Link, OnMessage};
+use crate::protection::Protection;
 use crate::store::{StoreError, WakeUps};
 
 /// How long a key stays subscribed that nobody listens to any more: long enough for a loop that takes
@@ -21,8 +26,9 @@ const LINGER: Duration = Duration::from_millis(10);
 /// How often such keys are looked for, while there are any subscriptions.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How often the connection is asked whether it is still there.
-const PING: Duration = Duration::from_secs(3);
+/// How many channels one request subscribes, and how many bytes their names may have: far below
+/// the least that a server would be configured to hold back for a client of this kind.
+const CHUNK: (usize, usize) = (1000, 64 * 1024);
 
 /// How long to wait before the next attempt after one failed.
 const RETRY: Duration = Duration::from_millis(100);
@@ -46,8 +52,8 @@ pub(super) fn on_message(wake_ups: &Arc<WakeUps>, own: &Arc<str>) -> OnMessage {
 
 /// Does it, until the runtime ends.
 pub(super) async fn run(link: Link, wake_ups: Arc<WakeUps>, response_timeout: Duration) {
-    let (generation, asked, denied) = (0, Instant::now(), HashMap::new());
-    let mut subscriber = Subscriber { link, wake_ups, response_timeout, generation, asked, denied };
+    let (generation, denied) = (0, BTreeMap::new());
+    let mut subscriber = Subscriber { link, wake_ups, response_timeout, generation, denied };
     loop {
         let mut denied = false;
         let next = if subscriber.wake_ups.is_empty() {
@@ -79,10 +85,14 @@ struct Subscriber {
     response_timeout: Duration,
     /// The connection that the subscriptions were made on.
     generation: u64,
-    /// When the connection last answered.
-    asked: Instant,
-    /// The kinds of channels that the user may not subscribe, until when they are let be.
-    denied: HashMap<String, Instant>,
+    /// The kinds of channels that the user may not subscribe.
+    denied: BTreeMap<String, Denied>,
+}
+
+/// Channels that are let be for a while.
+struct Denied {
+    until: Instant,
+    channels: Vec<Arc<str>>,
 }
 
 impl Subscriber {
@@ -92,65 +102,110 @@ impl Subscriber {
         let generation = connection.as_ref().map_or(0, |connection| connection.generation);
         if self.generation != generation {
             self.generation = generation;
+            // After this all are wanted again.
+            self.denied.values_mut().for_each(|denied| denied.channels.clear());
             self.wake_ups.disconnected();
         }
-        let Connection { mut socket, .. } = connection?;
+        let mut connection = connection?;
 
-        let (mut wanted, now) = (self.wake_ups.wanted(), Instant::now());
-        wanted.retain(|channel| self.denied.get(kind(channel)).is_none_or(|until| *until <= now));
-        wanted.sort_unstable();
-        for of_one_kind in wanted.chunk_by(|one, next| kind(one) == kind(next)) {
-            let answer = self.answered(generation, socket.subscribe(names(of_one_kind))).await;
-            if let Err(StoreError::Denied(cause)) = answer {
-                self.may_not(kind(&of_one_kind[0]), &cause);
+        let now = Instant::now();
+        for denied in self.denied.values_mut().filter(|denied| denied.until <= now) {
+            self.wake_ups.want_again(std::mem::take(&mut denied.channels));
+        }
+        loop {
+            let wanted = self.wake_ups.take_wanted(chunk());
+            let Some(first) = wanted.first() else { break };
+            let kind = kind(first).to_owned();
+            if let Some(denied) = self.denied.get_mut(&kind).filter(|denied| denied.until > now) {
+                denied.channels.extend(wanted);
                 continue;
             }
-            answer?;
-            let mut orphans = of_one_kind.to_vec();
-            orphans.retain(|channel| !self.wake_ups.subscribed(channel));
-            if !orphans.is_empty() {
-                self.answered(generation, socket.unsubscribe(names(&orphans))).await?;
+            match self.subscribe(&mut connection, &wanted).await {
+                Ok(()) => {}
+                Err(StoreError::Denied(cause)) => {
+                    self.may_not(kind, wanted, &cause);
+                    continue;
+                }
+                Err(error) => {
+                    self.wake_ups.want_again(wanted);
+                    return Err(error);
+                }
             }
+            let orphans = self.wake_ups.subscribed(&wanted);
+            self.unsubscribe(&mut connection, &orphans).await?;
         }
         let idle = self.wake_ups.take_idle(LINGER);
-        if !idle.is_empty() {
-            self.answered(generation, socket.unsubscribe(names(&idle))).await?;
-        }
-        if self.asked.elapsed() >= PING {
-            let ping = cmd("PING");
-            self.answered(generation, ping.query_async::<()>(&mut socket)).await?;
+        self.unsubscribe(&mut connection, &idle).await
+    }
+
+    async fn subscribe(
+        &self,
+        connection: &mut Connection,
+        channels: &[Arc<str>],
+    ) -> Result<(), StoreError> {
+        let answer = timeout(self.response_timeout, connection.socket.subscribe(names(channels)));
+        let answer = answer.await;
+        self.judge(connection, answer)
+    }
+
+    async fn unsubscribe(
+        &self,
+        connection: &mut Connection,
+        mut channels: &[Arc<str>],
+    ) -> Result<(), StoreError> {
+        while !channels.is_empty() {
+            let mut fits = chunk();
+            let count = channels.iter().take_while(|name| fits(name)).count();
+            let (some, rest) = channels.split_at(count);
+            let answer = timeout(self.response_timeout, connection.socket.unsubscribe(names(some)));
+            let answer = answer.await;
+            self.judge(connection, answer)?;
+            channels = rest;
         }
         Ok(())
     }
 
-    fn may_not(&mut self, kind: &str, cause: &str) {
-        if self.denied.insert(kind.to_owned(), Instant::now() + jittered(RETRY_DENIED)).is_none() {
-            let channels = format!("{kind}:*");
+    fn may_not(&mut self, kind: String, channels: Vec<Arc<str>>, cause: &str) {
+        let until = Instant::now() + jittered(RETRY_DENIED);
+        let pattern = format!("{kind}:*");
+        if self.denied.insert(kind, Denied { until, channels }).is_none() {
             tracing::warn!(
-                channels,
+                channels = pattern,
                 cause,
                 "may not hear of releases, so waiting is by polling only"
             );
         }
     }
 
-    /// The answer to a request; without one, the connection is given up.
-    async fn answered(
-        &mut self,
-        generation: u64,
-        request: impl Future<Output = redis::RedisResult<()>>,
+    /// What an answer means, or that there was none.
+    fn judge(
+        &self,
+        connection: &Connection,
+        answer: Result<redis::RedisResult<()>, Elapsed>,
     ) -> Result<(), StoreError> {
-        match timeout(self.response_timeout, request).await {
-            Ok(answer) => {
-                answer.map_err(|error| self.link.judge(generation, &error))?;
-                self.asked = Instant::now();
-                Ok(())
-            }
+        match answer {
+            Ok(answer) => answer.map_err(|error| self.link.judge(connection.generation, &error)),
             Err(_) => {
-                self.link.discard(generation);
+                // Messages may have come instead. Then this is tried again.
+                self.link.unanswered_on(connection);
                 Err(StoreError::Unknown("no answer".into()))
             }
         }
+    }
+}
+
+/// Whether the next channel fits into one request with those before. Of one kind, because a user may
+/// be denied one kind only.
+fn chunk() -> impl FnMut(&str) -> bool {
+    let (mut count, mut bytes, mut of_kind) = (0, 0, None);
+    move |name| {
+        count += 1;
+        bytes += name.len();
+        let is_first = count == 1;
+        let of_kind = of_kind.get_or_insert_with(|| kind(name).to_owned());
+        let fits = count <= CHUNK.0 && bytes <= CHUNK.1;
+        let fits = fits || !Protection::LimitedSubscriptions.is_on();
+        is_first || fits && *of_kind == kind(name)
     }
 }
 

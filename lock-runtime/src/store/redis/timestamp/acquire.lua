@@ -2,18 +2,18 @@
 -- Takes a lock, or says what is in the way. One that has expired is taken over, as others do by GETSET: whichever of us
 -- is second finds a time that is to come.
 -- KEYS the lock's   ARGV[1] owner   ARGV[2] lease in ms
--- Replies: nil, it is ours; a number, it is somebody else's for so many ms; a string, it is no lock but a value of this
--- type.
+-- Replies: GRANTED, it is ours; a number, it is somebody else's for so many ms; WRONGFORMAT and a text, it is no lock
+-- but a value of this type.
 local kind = redis.call('type', KEYS[1]).ok
 if kind ~= 'none' and kind ~= 'string' then
-  return kind
+  return {'WRONGFORMAT', kind}
 end
 if kind == 'string' then
   -- It may be anything, of any length. Seconds would be milliseconds of a time that is long over.
   local value = redis.call('getrange', KEYS[1], 0, 32)
   local digits = #value <= 32 and value:match('^(%d+)%.?%d*$')
   if not digits or #digits ~= 13 then
-    return 'string'
+    return {'WRONGFORMAT', 'string'}
   end
   local left = math.ceil(tonumber(value) - now)
   local expires = redis.call('pttl', KEYS[1])
@@ -27,9 +27,9 @@ if kind == 'string' then
     end
     -- A try that comes late must not shorten what the hold has been extended to since.
     if left >= tonumber(ARGV[2]) then
-      return nil
+      return {ok = 'GRANTED'}
     end
   end
 end
 write(1, ARGV[1], ARGV[2])
-return nil
+return {ok = 'GRANTED'}

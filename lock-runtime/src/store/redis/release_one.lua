@@ -1,0 +1,3 @@
+
+local reply, unknown = release(1, ARGV[1], ARGV[2], ARGV[3])
+return unknown or reply
