@@ -393,10 +393,11 @@ impl Gates {
             let State { gates, offers, attended, .. } = &mut *state;
             offers.retain(|key| {
                 let Some(gate) = gates.get_mut(key) else { return false };
-                if gate.offer.is_some() && Protection::OffersGoOn.is_on() {
-                    if let Some(Turn::Held(inherited)) = gate.look(&mut wakers) {
-                        unwanted.push(inherited);
-                    }
+                if gate.offer.is_some()
+                    && Protection::OffersGoOn.is_on()
+                    && let Some(Turn::Held(inherited)) = gate.look(&mut wakers)
+                {
+                    unwanted.push(inherited);
                 }
                 // While nobody is awake to take it, there is nothing to look after.
                 gate.listed = gate.offer.is_some() && gate.queue.waiting > 0;
@@ -732,7 +733,7 @@ mod tests {
         let stalled: Vec<Ticket> = (0..100).map(|_| queue(&gates)).collect();
         let mut last = queue(&gates);
         drop(pass);
-        let looks = (1..).find(|_| {
+        let looks = (1..100).find(|_| {
             gates.look();
             has_turn(&mut last).is_some()
         });

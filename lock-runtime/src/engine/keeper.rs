@@ -181,10 +181,10 @@ fn spawn(shared: &Arc<Shared>) -> std::io::Result<()> {
         return Ok(());
     }
     let keeper = Arc::clone(shared);
-    let (begin, begun) = std::sync::mpsc::sync_channel::<()>(1);
+    let (begin, started) = std::sync::mpsc::sync_channel::<()>(1);
     let renewals = start_thread("lock-keeper", move |runtime| {
         // Not before the store knows this runtime. It fails only if the starter was unwound.
-        if begun.recv().is_ok() {
+        if started.recv().is_ok() {
             let watch = Watch(&keeper);
             runtime.block_on(run(Arc::clone(&keeper)));
             std::mem::forget(watch);

@@ -304,8 +304,8 @@ impl Engine {
         self.keeper.forget(lease);
         let now = BootInstant::now();
         let open = Protection::ReleaseGoesOn.is_on();
-        let past = BootInstant::PAST;
-        let unfinished = Unfinished { keeper: &self.keeper, lease, pass, open, valid_until: past };
+        let valid_until = BootInstant::PAST;
+        let unfinished = Unfinished { keeper: &self.keeper, lease, pass, open, valid_until };
         let keep = lease.kept_until().since(now);
         let answer = self.store.release(lease.key(), lease.token(), keep, lane);
         if let (Eventually::Pending(_), Some(pass)) = (&answer, &unfinished.pass) {

@@ -65,7 +65,9 @@ impl Notifier {
             self.tell();
             if next_look.is_some_and(|at| at <= time::Instant::now()) {
                 let (unwanted, again) = self.gates.look();
-                unwanted.into_iter().for_each(|inherited| contained(|| inherited.give_up()));
+                for inherited in unwanted {
+                    contained(|| inherited.give_up());
+                }
                 next_look = again.then(|| time::Instant::now() + LOOK);
             }
             if closing {

@@ -224,7 +224,9 @@ impl Releaser {
             }
         }
         // The keys are gone by themselves.
-        over.into_iter().for_each(|job| self.end(job));
+        for job in over {
+            self.end(job);
+        }
         batch
     }
 
@@ -237,7 +239,9 @@ impl Releaser {
     pub(crate) fn clear(&self) {
         let jobs = std::mem::take(&mut *self.jobs());
         let ready = jobs.ready.into_iter().flat_map(|queue| queue.jobs);
-        ready.chain(jobs.later.into_values()).for_each(|job| self.end(job));
+        for job in ready.chain(jobs.later.into_values()) {
+            self.end(job);
+        }
     }
 
     pub(crate) fn done(&self) {
@@ -298,9 +302,9 @@ impl Batch {
         let mut unplanned = Unplanned { releaser, batch: self };
         let sent = BootInstant::now();
         let answered = {
-            let releases: Vec<store::Release<'_>> =
+            let requests: Vec<store::Release<'_>> =
                 unplanned.batch.jobs.iter().map(|job| job.release.request(sent)).collect();
-            store.release_all(&releases, unplanned.batch.lane).await
+            store.release_all(&requests, unplanned.batch.lane).await
         };
         let jobs = std::mem::take(&mut unplanned.batch.jobs);
         let mut answers = answered.answers.into_iter();
@@ -532,9 +536,9 @@ mod tests {
         undo_against_a_late_try(&store, &token, None).await;
     }
 
-    fn origin(connection: u64) -> Option<Origin> {
+    fn over(connection: u64) -> Origin {
         let runtime = runtime::Handle::current().id();
-        Some(Origin { runtime, connection: NonZeroU64::new(connection) })
+        Origin { runtime, connection: NonZeroU64::new(connection) }
     }
 
     #[tokio::test]
@@ -542,7 +546,7 @@ mod tests {
         // The one that the store has now is the first.
         for connection in [0, 2] {
             let (store, token) = store();
-            undo_against_a_late_try(&store, &token, origin(connection)).await;
+            undo_against_a_late_try(&store, &token, Some(over(connection))).await;
         }
     }
 
@@ -550,7 +554,7 @@ mod tests {
     async fn an_undo_behind_its_request_is_the_last() {
         let ((store, token), releaser) = (store(), releaser());
         acquire(&store, &token).await.expect("free");
-        releaser.push(release(&token, Cause::Unanswered(origin(1))));
+        releaser.push(release(&token, Cause::Unanswered(Some(over(1)))));
         assert_eq!(releaser.open(), 2, "on both lanes");
         let start = BootInstant::now();
         carry_out(&store, &releaser).await;
@@ -607,7 +611,7 @@ mod tests {
     async fn a_lane_that_stands_still_holds_up_no_other() {
         let ((store, token), releaser) = (store(), releaser());
         let stuck: Vec<Batch> = (0..10 * BATCH)
-            .map(|_| releaser.push(release(&token, Cause::Unanswered(origin(1)))))
+            .map(|_| releaser.push(release(&token, Cause::Unanswered(Some(over(1))))))
             .map_while(|()| releaser.next(BootInstant::now()))
             .filter(|batch| batch.lane != Lane::Keeper)
             .collect();

@@ -23,6 +23,7 @@ use tokio::runtime;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
+use tracing::Level;
 
 use super::decode::Unexpected;
 use super::endpoint::Endpoint;
@@ -31,6 +32,7 @@ use super::reply;
 use super::script::Script;
 use super::stream::{Stream, Traffic};
 use crate::clock::BootInstant;
+use crate::events;
 use crate::protection::Protection;
 use crate::store::{Patience, StoreError, Trace};
 
@@ -451,7 +453,10 @@ impl Drop for Attempt {
         inner.changed.notify_waiters();
         // Not before: a subscriber may block, or use a lock itself.
         if connected {
-            tracing::debug!(%address, generation = self.generation, "connected");
+            let (address, generation) = (address.to_owned(), self.generation);
+            events::emit(Level::DEBUG, move || {
+                tracing::debug!(address, generation, "connected");
+            });
         }
     }
 }
@@ -507,7 +512,10 @@ impl Inner {
         if let Some(lost) = lost {
             lost.shared.close();
             self.changed.notify_waiters();
-            tracing::debug!(address = %self.endpoint.address(), generation, "disconnected");
+            let address = self.endpoint.address().to_owned();
+            events::emit(Level::DEBUG, move || {
+                tracing::debug!(address, generation, "disconnected");
+            });
         }
     }
 

@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use redis::{Cmd, cmd};
 use tokio::runtime;
+use tracing::Level;
 
 use self::decode::Acquired;
 use self::endpoint::Endpoint;
@@ -44,6 +45,7 @@ use super::{
 };
 use crate::clock::BootInstant;
 use crate::error::LockError;
+use crate::events;
 use crate::eventually::Eventually;
 use crate::format::WireFormat;
 use crate::key;
@@ -269,7 +271,9 @@ impl RedisStore {
         let own = |channel| format.is_anonymous().then(|| self.wake_ups.own_release(channel));
         let own: Vec<_> = channels.iter().map(|channel| own(channel)).collect();
         let link = self.link(lane)?;
-        let call = Call { trace: Some(trace), ..self.holders(batch.len()) };
+        // Few of these are under way at a time, and whoever sends them sees to that. A permit that
+        // is given back wakes callers, which is nothing for the thread that these come from.
+        let call = Call { trace: Some(trace), limit: Limit::None, ..self.holders(1) };
         let decode = |reply| decode::released_all(reply, batch.len());
         let replies = link.run(&format.release_all, args, call, decode).await?;
         let answers = replies.into_iter().zip(&channels).zip(own);
@@ -312,12 +316,15 @@ impl RedisStore {
     /// Says so once.
     fn could_not_tell(&self, channel: &str, cause: &str) {
         if !self.is_mute.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                channel,
-                cause,
-                "may not tell others of releases: clients of this kind look for themselves once a second, others \
-                 may sleep until the lease that they know of is over"
-            );
+            let (channel, cause) = (channel.to_owned(), cause.to_owned());
+            events::emit(Level::WARN, move || {
+                tracing::warn!(
+                    channel,
+                    cause,
+                    "may not tell others of releases: clients of this kind look for themselves \
+                     once a second, others may sleep until the lease that they know of is over"
+                );
+            });
         }
     }
 

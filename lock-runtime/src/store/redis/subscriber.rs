@@ -14,8 +14,10 @@ use std::time::Duration;
 use redis::{PushInfo, PushKind, Value};
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
+use tracing::Level;
 
 use super::link::{Connection, Link, OnMessage};
+use crate::events;
 use crate::protection::Protection;
 use crate::store::{StoreError, WakeUps};
 
@@ -59,8 +61,10 @@ pub(super) async fn run(link: Link, wake_ups: Arc<WakeUps>, response_timeout: Du
         let next = if subscriber.wake_ups.is_empty() {
             None
         } else if let Err(error) = subscriber.keep_up().await {
-            tracing::debug!(%error, "cannot hear of releases for now, contenders poll");
             denied = matches!(error, StoreError::Denied(_));
+            events::emit(Level::DEBUG, move || {
+                tracing::debug!(%error, "cannot hear of releases for now, contenders poll");
+            });
             Some(jittered(if denied { RETRY_DENIED } else { RETRY }))
         } else {
             Some(LOOK)
@@ -169,11 +173,14 @@ impl Subscriber {
         let until = Instant::now() + jittered(RETRY_DENIED);
         let pattern = format!("{kind}:*");
         if self.denied.insert(kind, Denied { until, channels }).is_none() {
-            tracing::warn!(
-                channels = pattern,
-                cause,
-                "may not hear of releases, so waiting is by polling only"
-            );
+            let cause = cause.to_owned();
+            events::emit(Level::WARN, move || {
+                tracing::warn!(
+                    channels = pattern,
+                    cause,
+                    "may not hear of releases, so waiting is by polling only"
+                );
+            });
         }
     }
 
