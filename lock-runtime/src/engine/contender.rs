@@ -313,6 +313,7 @@ impl Contender {
                     // A try that our own wait cut short takes nothing from a recent answer, nor from
                     // what the store said before.
                     let cut_short = within < response_timeout || budget.is_over();
+                    let answered = wake_ups.seen().map_or(answered, |(_, at)| answered.max(at));
                     let recent =
                         answered >= budget.began() && now.since(answered) <= response_timeout;
                     let stands = recent || matches!(known, Some(News::Trouble(_)));
@@ -621,10 +622,15 @@ impl WakeUps {
         self.subscription.as_ref().is_some_and(Subscription::is_live)
     }
 
+    /// What the store has found when it last looked at the key, and when that was.
+    fn seen(&self) -> Option<(Left, BootInstant)> {
+        self.subscription.as_ref().and_then(Subscription::seen)
+    }
+
     /// What the store has seen of the key since an answer, if by that there is no reason to try yet.
     fn seen_since(&self, rest: Rest) -> Option<Rest> {
         let Rest::Holder(_, answered) = rest else { return None };
-        let (left, at) = self.subscription.as_ref()?.seen()?;
+        let (left, at) = self.seen()?;
         let later = Rest::Holder(left, at);
         (at > answered && self.is_live() && !later.pause(true).is_zero()).then_some(later)
     }

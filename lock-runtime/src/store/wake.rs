@@ -21,6 +21,7 @@ use std::time::Duration;
 use super::Left;
 use crate::clock::BootInstant;
 use crate::format::WireFormat;
+#[cfg(feature = "redis")]
 use crate::protection::Protection;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard, Notify};
