@@ -31,7 +31,7 @@ const LONGEST_NAMESPACE: usize = 128;
 /// A connection to a lock store, with everything that keeps its locks alive.
 ///
 /// Made once per process and [installed](Self::install), or passed around: clones are cheap and
-/// share everything. Each client has one background thread and, with Redis, three connections: one
+/// share everything. Each client has two background threads and, with Redis, three connections: one
 /// for the requests that callers await, one for renewals and background releases, one for wake-ups.
 ///
 /// Dropping the last clone releases what it can; [`shutdown`](Self::shutdown) waits for that.

@@ -69,7 +69,7 @@
 //!
 //! # Requirements
 //!
-//! A tokio runtime with its timers and I/O enabled. Callers may use any number of runtimes; each
+//! A tokio runtime with its timers and I/O enabled; one without timers is an error at the call. Callers may use any number of runtimes; each
 //! gets a connection of its own. Redis 6.0 or newer.
 //!
 //! Tests with paused time (`start_paused`) work on the memory store: a dropped guard frees its key at
@@ -77,7 +77,9 @@
 //!
 //! # Logging
 //!
-//! With `tracing`, under the target `lock_runtime`. Errors: permissions that are missing. Warnings: a
+//! With `tracing`, under the target `lock_runtime`, from a thread of the library's own wherever a
+//! subscriber that blocks or panics would be in the way; events that it is too slow for are dropped
+//! and [counted](ClientStats::dropped_events). Errors: permissions that are missing. Warnings: a
 //! lost lock, a renewal or a background release that fails for the first time, a body whose release
 //! was not confirmed, a server that may evict locks or is a replica. Info: renewals and releases that
 //! work again. Debug: connections that come and go, further tries, skipped functions.

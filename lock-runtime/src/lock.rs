@@ -150,7 +150,31 @@ impl Lock {
     /// one a second for each hundred keys that it waits for.
     ///
     /// Cancel safe: dropped at any point, the lock is free within one round trip, or at the end of
-    /// its lease if the store cannot be reached.
+    /// its lease if the store cannot be reached. A call that is alive but not polled, such as a branch
+    /// of a `select!` loop, keeps its place in the queue and keeps the lock from nobody else.
+    ///
+    /// A task that holds a guard and waits for the same lock waits for itself. That is easily written
+    /// with a buffered stream whose items hold the lock while the stream is asked for the next one.
+    /// The call then ends in [`LockError::Busy`] with [`Holder::ThisTask`](crate::Holder::ThisTask):
+    ///
+    /// ```
+    /// use lock_runtime::{Holder, LockClient, LockError};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let lock = LockClient::memory().lock("stock:7").wait(Duration::from_millis(50));
+    /// let item = lock.acquire().await?;
+    /// match lock.acquire().await {
+    ///     Err(LockError::Busy { holder, .. }) => assert_eq!(holder, Holder::ThisTask),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// // Release first, then ask for the next, or do the work of an item in `run`.
+    /// item.release().await?;
+    /// lock.acquire().await?.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
