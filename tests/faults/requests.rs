@@ -138,10 +138,10 @@ async fn a_try_that_arrives_late_shortens_nothing() {
 /// More requests at once than the server answers within a response timeout.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_burst_of_requests_waits_for_itself_and_costs_no_error() {
-    const TASKS: usize = 30_000;
+    const TASKS: usize = 50_000;
     let server = RedisServer::start();
-    // So that an answer may take half a lease.
-    let client = LockClient::builder().url(server.url()).watchdog(LEASE * 3 / 2).wait(LEASE * 60);
+    // So that an answer may take a lease.
+    let client = LockClient::builder().url(server.url()).watchdog(LEASE * 3).wait(LEASE * 60);
     let client = client.connect().await.expect("up");
     let mut burst = JoinSet::new();
     for n in 0..TASKS {
