@@ -89,6 +89,8 @@ protections! {
     OwnTimer = "own-timer",
     /// An offer that is not taken goes to the waiters behind.
     OffersGoOn = "offers-go-on",
+    /// Requests that are not polled keep no others from being sent.
+    PermitsComeBack = "permits-come-back",
     /// The log has a thread of its own.
     LogThread = "log-thread",
     /// A fencing token is higher than the last one.

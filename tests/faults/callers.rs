@@ -200,6 +200,33 @@ async fn waiters_that_nobody_polls_hold_up_nobody_else() {
     waiters_that_nobody_polls(&client("memory:").await).await;
 }
 
+/// They have been answered, and count as under way until somebody looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_nobody_polls_keep_no_others_from_being_sent() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    client.lock("warm").run(async {}).await.expect("free");
+    let mut unpolled: Vec<Waiting> = Vec::new();
+    // More than there may be under way, so that the last ones are not even sent.
+    for n in 0..1100 {
+        let mut call: Waiting = Box::pin(client.lock(format!("u:{n}")).acquire());
+        let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending(), "its answer takes a while");
+        unpolled.push(call);
+    }
+    for n in 0..10 {
+        let lock = client.lock(format!("k:{n}"));
+        let guard = timeout(LEASE * 2, lock.acquire()).await.expect("it is sent").expect("free");
+        guard.release().await.expect("held");
+    }
+    for call in unpolled {
+        // Some of them find that their answer has come too late, and ask again.
+        call.await.expect("free").release().await.expect("held");
+    }
+    until_at_rest(&client, LEASE * 5).await;
+    assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
+}
+
 /// All that is left in the queue is one who is not polled, and other processes want the key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_is_not_kept_for_a_waiter_that_nobody_polls() {

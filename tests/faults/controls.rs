@@ -55,6 +55,8 @@ lock_tests::controls! {
         without "offers-go-on" seeing "everybody who is polled has it";
     callers_without_offers_go_on_2: "callers::a_lock_is_not_kept_for_a_waiter_that_nobody_polls"
         without "offers-go-on" seeing "it is free";
+    callers_without_permits_come_back: "callers::requests_that_nobody_polls_keep_no_others_from_being_sent"
+        without "permits-come-back" seeing "it is sent";
     callers_without_undo: "callers::a_flood_of_cancelled_calls_loses_no_lock_and_leaves_no_key"
         without "undo" seeing " keys";
     bodies_without_release_on_drop: "bodies::however_a_body_ends_its_key_is_free_at_once" without "release-on-drop" seeing "Panic: still there";

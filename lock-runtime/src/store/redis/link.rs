@@ -14,6 +14,7 @@
 //! acquire does not use the permits of those who hold locks, so that releases do not wait behind
 //! the acquires which wait for them.
 
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -99,10 +100,65 @@ struct Shared {
     /// The task that serves the socket. Ended with this, so that nothing more is sent.
     driver: AbortHandle,
     /// The permits of [`Limit::Acquires`]. Closed, like the others, when the connection is given up.
-    acquires: Semaphore,
+    acquires: Permits,
     /// Those of [`Limit::Holders`].
-    holders: Semaphore,
+    holders: Permits,
     traffic: Arc<Traffic>,
+}
+
+/// How many more requests may be under way.
+///
+/// A permit is given back when its request's future is dropped. One that is alive and not polled
+/// keeps its permit although it was answered long ago, and a task that waits for a permit may be the
+/// very one that ought to poll it. So when none comes back within a response timeout, all that are
+/// out are taken for such, and are issued once more.
+struct Permits {
+    semaphore: Semaphore,
+    /// How many were given back, and how often all were issued once more.
+    events: AtomicU64,
+    /// How many are to be kept when they are given back, because they were issued once more.
+    surplus: AtomicU32,
+}
+
+impl Permits {
+    fn new() -> Self {
+        let (events, surplus) = (AtomicU64::new(0), AtomicU32::new(0));
+        Self { semaphore: Semaphore::new(PERMITS as usize), events, surplus }
+    }
+
+    fn try_acquire(&self, count: u32) -> bool {
+        self.semaphore.try_acquire_many(count).map(SemaphorePermit::forget).is_ok()
+    }
+
+    /// False if they were closed first.
+    async fn acquire(&self, count: u32, response_timeout: Duration) -> bool {
+        let mut acquiring = std::pin::pin!(self.semaphore.acquire_many(count));
+        loop {
+            let before = self.events.load(Ordering::Relaxed);
+            match timeout(response_timeout, acquiring.as_mut()).await {
+                Ok(acquired) => return acquired.map(SemaphorePermit::forget).is_ok(),
+                Err(_) => self.issue_again(before),
+            }
+        }
+    }
+
+    /// Nothing has happened for too long, unless there was something since.
+    fn issue_again(&self, before: u64) {
+        let (on, relaxed) = (Protection::PermitsComeBack.is_on(), Ordering::Relaxed);
+        if on && self.events.compare_exchange(before, before + 1, relaxed, relaxed).is_ok() {
+            self.surplus.fetch_add(PERMITS, relaxed);
+            self.semaphore.add_permits(PERMITS as usize);
+        }
+    }
+
+    fn give_back(&self, count: u32) {
+        let relaxed = Ordering::Relaxed;
+        self.events.fetch_add(1, relaxed);
+        let keep = |surplus: u32| surplus.checked_sub(surplus.min(count)).filter(|_| surplus > 0);
+        let kept = self.surplus.fetch_update(relaxed, relaxed, keep);
+        let kept = kept.map_or(0, |surplus| surplus.min(count));
+        self.semaphore.add_permits((count - kept) as usize);
+    }
 }
 
 impl Drop for Shared {
@@ -143,8 +199,7 @@ impl Connection {
     /// Without a wait; gives the connection back if there is no permit now.
     fn try_admit(self, limit: Limit) -> Result<Permit, Self> {
         if let Some((permits, count)) = self.shared.permits(limit) {
-            let admitted = permits.try_acquire_many(count).map(SemaphorePermit::forget);
-            if admitted.is_err() {
+            if !permits.try_acquire(count) {
                 return Err(self);
             }
         }
@@ -152,9 +207,11 @@ impl Connection {
     }
 
     /// `None` if the connection is given up first.
-    async fn admit(self, limit: Limit) -> Option<Permit> {
-        if let Some((permits, count)) = self.shared.permits(limit) {
-            permits.acquire_many(count).await.ok()?.forget();
+    async fn admit(self, limit: Limit, response_timeout: Duration) -> Option<Permit> {
+        if let Some((permits, count)) = self.shared.permits(limit)
+            && !permits.acquire(count, response_timeout).await
+        {
+            return None;
         }
         Some(self.permit(limit))
     }
@@ -167,7 +224,7 @@ impl Connection {
 }
 
 impl Shared {
-    fn permits(&self, limit: Limit) -> Option<(&Semaphore, u32)> {
+    fn permits(&self, limit: Limit) -> Option<(&Permits, u32)> {
         match limit {
             _ if !Protection::LimitedRequests.is_on() => None,
             Limit::Acquires => Some((&self.acquires, 1)),
@@ -178,8 +235,8 @@ impl Shared {
 
     /// Sends those who wait for a permit away.
     fn close(&self) {
-        self.acquires.close();
-        self.holders.close();
+        self.acquires.semaphore.close();
+        self.holders.semaphore.close();
     }
 }
 
@@ -187,7 +244,7 @@ impl Drop for Permit {
     fn drop(&mut self) {
         self.shared.traffic.end();
         if let Some((permits, count)) = self.shared.permits(self.limit) {
-            permits.add_permits(count as usize);
+            permits.give_back(count);
         }
     }
 }
@@ -298,7 +355,8 @@ impl Link {
         let left = || total.saturating_sub(started.elapsed());
         loop {
             let connection = self.connection(answer.min(left())).await?;
-            match timeout(left(), connection.admit(call.limit)).await {
+            let admit = connection.admit(call.limit, self.inner.response_timeout);
+            match timeout(left(), admit).await {
                 Ok(Some(permit)) => return Ok((permit, Patience { answer, total: left() })),
                 // The connection was given up meanwhile.
                 Ok(None) => {}
@@ -490,9 +548,8 @@ impl Inner {
         let stream = Stream::connect(info.addr(), Arc::clone(&traffic)).await?;
         let (mut socket, driver) =
             MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
-        let permits = || Semaphore::new(PERMITS as usize);
         let (driver, acquires, holders) =
-            (tokio::spawn(driver).abort_handle(), permits(), permits());
+            (tokio::spawn(driver).abort_handle(), Permits::new(), Permits::new());
         let shared = Arc::new(Shared { driver, acquires, holders, traffic });
         // Once a connection, so that no request has to. A user who may not is served by text.
         let loaded = format::load_all().query_async::<redis::Value>(&mut socket).await;
@@ -522,5 +579,61 @@ impl Inner {
     /// Plain data; every change to it is complete before anything that could panic.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RESPONSE_TIMEOUT: Duration = Duration::from_millis(20);
+
+    #[tokio::test]
+    async fn permits_that_do_not_come_back_are_issued_once_more() {
+        let permits = Permits::new();
+        for _ in 0..PERMITS {
+            assert!(permits.try_acquire(1));
+        }
+        assert!(!permits.try_acquire(1));
+        // Several notice it, and they are issued once more, not once more for each.
+        let (one, two) = tokio::join!(
+            permits.acquire(1, RESPONSE_TIMEOUT),
+            permits.acquire(PERMITS - 1, RESPONSE_TIMEOUT)
+        );
+        assert!(one && two);
+        assert!(!permits.try_acquire(1));
+        // The first ones come back after all.
+        for _ in 0..PERMITS {
+            permits.give_back(1);
+        }
+        assert!(!permits.try_acquire(1), "there are no more than before");
+        permits.give_back(PERMITS);
+        assert!(permits.try_acquire(PERMITS));
+        assert!(!permits.try_acquire(1));
+    }
+
+    #[tokio::test]
+    async fn permits_that_come_back_slowly_are_waited_for() {
+        let permits = Permits::new();
+        assert!(permits.try_acquire(PERMITS));
+        let slowly = async {
+            for _ in 0..10 {
+                tokio::time::sleep(RESPONSE_TIMEOUT / 4).await;
+                permits.give_back(1);
+            }
+        };
+        let (enough, ()) = tokio::join!(permits.acquire(10, RESPONSE_TIMEOUT), slowly);
+        assert!(enough);
+        assert_eq!(permits.surplus.load(Ordering::Relaxed), 0);
+        assert!(!permits.try_acquire(1));
+    }
+
+    #[tokio::test]
+    async fn those_who_wait_for_permits_are_sent_away_when_they_are_closed() {
+        let permits = Permits::new();
+        assert!(permits.try_acquire(PERMITS));
+        let closing = async { permits.semaphore.close() };
+        let (acquired, ()) = tokio::join!(permits.acquire(1, RESPONSE_TIMEOUT), closing);
+        assert!(!acquired);
     }
 }
