@@ -115,6 +115,86 @@ async fn a_loss_that_only_the_release_finds_is_told_to_who_wants_it_reported() {
     assert_eq!(server.command::<String>(&["GET", "k"]), "somebody");
 }
 
+/// Whether or not anybody wants it reported, and however the hold ends.
+#[tokio::test]
+async fn a_loss_that_only_the_release_finds_is_counted_and_logged() {
+    let log = Log::here();
+    let server = RedisServer::start();
+    let client = patient(&server).await;
+    let key = |n: u64| format!("found:{}:{n}", server.port());
+    let delete = |n| server.tell(&["DEL", &key(n)]);
+    let found = |n| log.lines(&["WARN", &key(n), "lock lost"]).len() == 1;
+
+    let body = async { delete(1) };
+    client.lock(key(1)).run(body).await.expect("its own result");
+    let guard = client.lock(key(2)).acquire().await.expect("free");
+    delete(2);
+    assert!(matches!(guard.release().await, Err(LockError::Lost { .. })));
+    drop({
+        let guard = client.lock(key(3)).acquire().await.expect("free");
+        delete(3);
+        guard
+    });
+    for n in 1..=3 {
+        assert!(until(LEASE, || found(n)).await.is_some(), "{:?}", log.lines(&[&key(n)]));
+    }
+    assert!(until(LEASE, || client.stats().lost == 3).await.is_some(), "{:?}", client.stats());
+
+    // Nothing of the like without a loss.
+    client.lock(key(4)).run(async {}).await.expect("free");
+    drop(client.lock(key(5)).acquire().await.expect("free"));
+    assert!(until(LEASE, || client.stats().is_idle()).await.is_some());
+    assert_eq!(client.stats().lost, 3);
+    assert!(log.lines(&["WARN", &key(4)]).is_empty() && log.lines(&["WARN", &key(5)]).is_empty());
+}
+
+/// A lock that is passed on asks the store nothing; one whose loss is to be reported has to.
+#[tokio::test]
+async fn a_loss_is_reported_although_another_task_waits_for_the_lock() {
+    let server = RedisServer::start();
+    let client = patient(&server).await;
+    let delete = || server.tell(&["DEL", "k"]);
+    for (report, expected) in [(false, Ok("done")), (true, Err(LostReason::Gone))] {
+        let waiting = std::cell::Cell::new(None);
+        let mishap = || {
+            let lock = client.lock("k");
+            waiting.set(Some(tokio::spawn(async move { lock.run(async {}).await })));
+        };
+        let with_a_waiter = async |mishap: &dyn Fn()| {
+            let body = async {
+                mishap();
+                let queued = until(LEASE, || client.stats().queued == 1).await;
+                assert!(queued.is_some(), "somebody waits");
+                delete();
+                "done"
+            };
+            body.await
+        };
+        let outcome = if report {
+            reporting_slowly(&client, with_a_waiter(&mishap)).await
+        } else {
+            client.lock("k").run(with_a_waiter(&mishap)).await
+        };
+        let outcome = outcome.map_err(|error| match error {
+            LockError::Lost { reason, .. } => reason,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(outcome, expected);
+        let waiting = waiting.take().expect("it was started");
+        // By the next renewal at the latest it hears of the loss as well.
+        drop(waiting.await.expect("no panic"));
+        delete();
+    }
+}
+
+#[distributed_lock(key = "k", client = client, on_lost = "report")]
+async fn reporting_slowly(
+    client: &LockClient,
+    body: impl Future<Output = &'static str>,
+) -> Result<&'static str, LockError> {
+    Ok(body.await)
+}
+
 #[tokio::test]
 async fn a_release_that_gets_no_answer_reports_no_loss() {
     let log = Log::here();

@@ -1,6 +1,6 @@
 //! One client, many runtimes.
 
-use lock_runtime::LockClient;
+use lock_runtime::{LockClient, LockError};
 use lock_tests::RedisServer;
 use tokio::runtime::Runtime;
 
@@ -17,6 +17,48 @@ fn a_client_outlives_the_runtime_that_connected_it() {
     for _ in 0..3 {
         runtime().block_on(async {
             client.lock("k").run(async {}).await.expect("a connection of its own");
+        });
+    }
+}
+
+/// Everything that waits needs timers, and says so before it has sent anything.
+#[test]
+fn a_runtime_without_timers_is_an_error_and_leaves_nothing() {
+    let server = RedisServer::start();
+    let poor = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let poor = poor.expect("a runtime");
+    let assert_named = |error: &LockError| match error {
+        LockError::Config { option, problem, .. } => {
+            assert_eq!(*option, "runtime");
+            assert!(problem.contains("enable_time"), "{problem}");
+        }
+        other => panic!("{other:?}"),
+    };
+    for url in [server.url(), "memory:".into()] {
+        assert_named(&poor.block_on(LockClient::connect(&url)).expect_err("no timers"));
+        let rich = runtime();
+        let client = rich.block_on(client(&url));
+        poor.block_on(async {
+            assert_named(&client.lock("k").acquire().await.expect_err("no timers"));
+            assert_named(&client.lock("k").try_acquire().await.expect_err("no timers"));
+            assert_named(&client.lock("k").run(async {}).await.expect_err("no timers"));
+        });
+        let guard = rich.block_on(client.lock("k").acquire()).expect("free");
+        poor.block_on(async {
+            assert_named(&guard.fencing_token().await.expect_err("no timers"));
+            match guard.release().await {
+                // The memory store needs none for it.
+                Ok(()) => assert_eq!(url, "memory:"),
+                Err(LockError::Unavailable { cause, .. }) => {
+                    assert!(cause.contains("enable_time"), "{cause}");
+                }
+                other => panic!("{other:?}"),
+            }
+            assert_named(&client.shutdown().await.expect_err("no timers"));
+        });
+        rich.block_on(async {
+            let again = tokio::time::timeout(LEASE / 2, client.lock("k").acquire()).await;
+            again.expect("it was released").expect("up").release().await.expect("held");
         });
     }
 }

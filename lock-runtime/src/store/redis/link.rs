@@ -10,9 +10,10 @@
 //!
 //! Only so many requests are under way on a connection at a time, because a server answers them one
 //! after the other: the last of a hundred thousand would get its answer too late, although nothing
-//! is wrong. The others wait for a permit, and their response timeout begins when they have it. An
-//! acquire does not use the permits of those who hold locks, so that releases do not wait behind
-//! the acquires which wait for them.
+//! is wrong. The others wait for a permit, and their response timeout begins when they have it. It
+//! begins again while other answers arrive, for as long as the caller will wait. An acquire does not
+//! use the permits of those who hold locks, so that releases do not wait behind the acquires which
+//! wait for them.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -300,11 +301,23 @@ impl Link {
             Some(Ok(permit)) => (permit, call.patience),
             Some(Err(_)) | None => Box::pin(self.admitted(call)).await?,
         };
-        let within = patience.answer.min(patience.total);
         if let Some(trace) = call.trace {
             trace.sent(permit.generation);
         }
-        match timeout(within, command.query_async(&mut permit.socket)).await {
+        let (mut within, mut left) = (patience.answer.min(patience.total), patience.total);
+        let answer = {
+            let mut asked = std::pin::pin!(command.query_async(&mut permit.socket));
+            loop {
+                let answer = timeout(within, asked.as_mut()).await;
+                left = left.saturating_sub(within);
+                // A server answers in order, so while any answers arrive this one is to come.
+                if answer.is_ok() || left.is_zero() || self.is_silent(&permit.shared) {
+                    break answer;
+                }
+                within = patience.answer.min(left);
+            }
+        };
+        match answer {
             Ok(Ok(reply)) => decode(reply).map_err(|Unexpected(kind)| {
                 // Whatever it was the reply to: the next one may be another's as well.
                 self.discard(permit.generation);
@@ -318,8 +331,8 @@ impl Link {
                     self.unanswered(permit.generation, &permit.shared);
                 }
                 let address = self.inner.endpoint.address();
-                let within = within.as_millis();
-                Err(StoreError::Unknown(format!("no answer from {address} within {within} ms")))
+                let waited = patience.total.saturating_sub(left).as_millis();
+                Err(StoreError::Unknown(format!("no answer from {address} within {waited} ms")))
             }
         }
     }
@@ -376,10 +389,13 @@ impl Link {
     /// Half a response timeout of silence is enough. A whole one would be too much: what arrived
     /// right behind the request may be the last that arrives on this connection at all.
     fn unanswered(&self, generation: u64, shared: &Shared) {
-        let silent = shared.traffic.silence() >= self.inner.response_timeout / 2;
-        if silent && Protection::SilenceIsNoticed.is_on() {
+        if self.is_silent(shared) && Protection::SilenceIsNoticed.is_on() {
             self.discard(generation);
         }
+    }
+
+    fn is_silent(&self, shared: &Shared) -> bool {
+        shared.traffic.silence() >= self.inner.response_timeout / 2
     }
 
     /// What an error means, for the connection too.

@@ -150,7 +150,11 @@ impl RedisStore {
         match lane {
             Lane::Keeper => Ok(self.own()?.keeper.clone()),
             Lane::Caller => {
-                let here = runtime::Handle::try_current().map_err(|_| missing("tokio runtime"))?;
+                crate::runtime::here().map_err(|problem| {
+                    let cause = "requests are awaited inside a tokio runtime, and";
+                    StoreError::Refused(format!("{cause} {problem}"))
+                })?;
+                let here = runtime::Handle::current();
                 let mut links = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
                 let own = |link: &&Link| link.home() == here.id() && link.is_alive();
                 if let Some(link) = links.iter().find(own) {
