@@ -101,6 +101,7 @@ mod guard;
 mod key;
 mod lock;
 mod protection;
+mod room;
 mod runtime;
 mod scope;
 mod site;

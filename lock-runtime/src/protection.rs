@@ -85,12 +85,12 @@ protections! {
     PassedOnAsItIs = "passed-on-as-it-is",
     /// A key whose lock was lost is freed no earlier than the body is gone.
     KeyOutlivesBody = "key-outlives-body",
-    /// Who awaits a body or a loss has a timer for the deadline.
-    OwnTimer = "own-timer",
     /// An offer that is not taken goes to the waiters behind.
     OffersGoOn = "offers-go-on",
     /// Requests that are not polled keep no others from being sent.
     PermitsComeBack = "permits-come-back",
+    /// A request is not given up while answers to others arrive.
+    PatienceWithAnswers = "patience-with-answers",
     /// The log has a thread of its own.
     LogThread = "log-thread",
     /// A fencing token is higher than the last one.

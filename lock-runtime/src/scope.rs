@@ -317,6 +317,15 @@ mod tests {
         }
     }
 
+    /// The control of the test above.
+    #[tokio::test]
+    async fn without_the_look_at_the_lease_nothing_stops_a_body_that_waits() {
+        let (guard, _lease) = unwatched();
+        let mut body = pin!(Some(std::future::pending::<()>()));
+        let outcome = run(Eventually::ready(Ok(guard)), OnLost::Continue, None, body.as_mut());
+        assert!(tokio::time::timeout(LEASE * 10, outcome).await.is_err());
+    }
+
     #[tokio::test]
     async fn the_deadline_stops_a_body_without_anybody_elses_help() {
         let (outcome, late) = run_for_ever(OnLost::Abort).await;

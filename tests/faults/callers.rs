@@ -30,6 +30,7 @@ async fn with_a_log_that(how: &'static str) -> (String, u64) {
     proxy.lose_reply_to("EVALSHA");
     assert!(until(LEASE, || proxy.struck() == 1).await.is_some(), "a renewal fails");
     sleep(LEASE * 3).await;
+    assert_eq!(server.command::<usize>(&["DBSIZE"]), LOCKS, "their keys are still there");
     process.tell("how is it");
     let said = process.line();
     server.freeze();

@@ -32,6 +32,7 @@ use super::courtesy::{Courtesies, StepBack};
 use super::handover::Inherited;
 use crate::clock::BootInstant;
 use crate::protection::Protection;
+use crate::room;
 use crate::runtime::Caller;
 use crate::store::Left;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -43,9 +44,6 @@ pub(crate) const LOOK: Duration = Duration::from_millis(10);
 
 /// How many waiters are told of one offer at a time, at the most.
 const MOST_TOLD: usize = 64;
-
-/// How many keys the map has room for before it is made smaller again.
-const KEPT_ROOM: usize = 1024;
 
 /// The queues of all keys of one client.
 #[derive(Debug, Default)]
@@ -450,10 +448,7 @@ impl Gates {
         let Some(gate) = state.gates.get_mut(key) else { return };
         if gate.queue.is_empty() {
             state.gates.remove(key);
-            if state.gates.capacity() > KEPT_ROOM.max(state.gates.len() * 8) {
-                let room = KEPT_ROOM.max(state.gates.len() * 2);
-                state.gates.shrink_to(room);
-            }
+            room::give_back(&mut state.gates);
             return;
         }
         gate.offer(Turn::Free(Pass::new(self, key)), &mut wakers);
@@ -792,9 +787,9 @@ mod tests {
     }
 
     #[test]
-    fn the_map_is_made_smaller_again() {
+    fn keys_that_nobody_has_any_more_keep_no_memory() {
         let gates = Arc::new(Gates::default());
-        let passes: Vec<Pass> = (0..100 * KEPT_ROOM)
+        let passes: Vec<Pass> = (0..100 * room::KEPT)
             .map(|n| match gates.enter(&Arc::from(n.to_string()), false) {
                 Entry::Open(pass) => pass,
                 other => panic!("{other:?}"),
@@ -802,7 +797,7 @@ mod tests {
             .collect();
         drop(passes);
         let room = gates.state().gates.capacity();
-        assert!(room < 4 * KEPT_ROOM, "{room}");
+        assert!(room <= 4 * room::KEPT, "{room}");
     }
 
     #[test]

@@ -244,7 +244,9 @@ struct Watch<'a>(&'a Arc<Shared>);
 #[cfg(not(all(test, lock_shuttle)))]
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        self.0.fail("the thread that renews locks has panicked".into());
+        // This runs while the thread unwinds: another panic would end the process.
+        let fail = || self.0.fail("the thread that renews locks has panicked".into());
+        let _ = catch_unwind(AssertUnwindSafe(fail));
     }
 }
 

@@ -305,11 +305,10 @@ impl Hold {
     /// Resolves when this hold is lost: when the loss is noticed anywhere, or by a timer of the
     /// task itself when the deadline has passed. Holds nothing, so dropping it loses nothing.
     pub(crate) async fn lost(&self) -> LostReason {
-        let mut has_clock = Protection::OwnTimer.is_on();
+        let mut has_clock = true;
         loop {
-            let mut told = pin!(self.lost.notified());
-            // Registered first, so that a loss between the look and the wait is heard.
-            told.as_mut().enable();
+            // Made before the look, so that a loss between the look and the wait is heard.
+            let told = pin!(self.lost.notified());
             let deadline = match self.standing() {
                 Standing::Lost(reason) => return reason,
                 Standing::Until(deadline) if has_clock => deadline,

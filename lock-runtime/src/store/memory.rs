@@ -14,6 +14,7 @@ use super::{
 use crate::clock::BootInstant;
 use crate::eventually::Eventually;
 use crate::format::WireFormat;
+use crate::room;
 use crate::sync::{Mutex, MutexGuard};
 
 /// How many keys there may be before expired ones are looked for.
@@ -120,6 +121,7 @@ impl Keys {
             Some(entry) if entry.is_owned_by(token) => {
                 if keep.is_zero() {
                     self.entries.remove(key);
+                    room::give_back(&mut self.entries);
                 } else {
                     entry.token = None;
                     entry.expires = now.after(keep);
@@ -149,6 +151,7 @@ impl Keys {
     fn purge(&mut self, now: BootInstant) {
         if self.entries.len() >= self.purge_at {
             self.entries.retain(|_, entry| entry.expires > now);
+            room::give_back(&mut self.entries);
             self.purge_at = FIRST_PURGE.max(self.entries.len() * 2);
         }
     }

@@ -23,6 +23,7 @@ use crate::clock::BootInstant;
 use crate::format::WireFormat;
 #[cfg(feature = "redis")]
 use crate::protection::Protection;
+use crate::room;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard, Notify};
 
@@ -214,6 +215,7 @@ impl WakeUps {
         }
         if self.local || !channel.live {
             channels.by_name.remove(name);
+            room::give_back(&mut channels.by_name);
             channels.wanted.remove(name);
             return;
         }
@@ -418,6 +420,7 @@ impl WakeUps {
                 }
                 Some(_) => {
                     channels.by_name.remove(name);
+                    room::give_back(&mut channels.by_name);
                     over.extend(channels.idle.pop_front());
                 }
                 None => {

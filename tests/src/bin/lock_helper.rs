@@ -69,7 +69,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
         ["logging", url, locks, lease, how] => {
             tracing::subscriber::set_global_default(Rude { panics: how == "panics" })?;
-            logging(&client(url, lease).await?, locks.parse()?).await
+            let client = client(url, lease).await?;
+            logging(&client, locks.parse()?, Duration::from_millis(lease.parse()?)).await
         }
         ["work", url, register, lease, keys, tasks, work, wait, diary] => {
             let milliseconds = |text: &str| text.parse().map(Duration::from_millis);
@@ -229,8 +230,13 @@ impl tracing::Subscriber for Rude {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-async fn logging(client: &LockClient, locks: usize) -> Result<(), Box<dyn Error>> {
+async fn logging(client: &LockClient, locks: usize, lease: Duration) -> Result<(), Box<dyn Error>> {
     quiet_planned_panics();
+    // Without its protections all of it may be stuck, and whoever waits for a line with it.
+    std::thread::spawn(move || {
+        std::thread::sleep(lease * 20);
+        std::process::exit(1);
+    });
     let mut bodies = JoinSet::new();
     let held = Arc::new(tokio::sync::Barrier::new(locks + 1));
     for n in 0..locks {

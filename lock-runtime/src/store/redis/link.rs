@@ -199,10 +199,10 @@ struct Permit {
 impl Connection {
     /// Without a wait; gives the connection back if there is no permit now.
     fn try_admit(self, limit: Limit) -> Result<Permit, Self> {
-        if let Some((permits, count)) = self.shared.permits(limit) {
-            if !permits.try_acquire(count) {
-                return Err(self);
-            }
+        if let Some((permits, count)) = self.shared.permits(limit)
+            && !permits.try_acquire(count)
+        {
+            return Err(self);
         }
         Ok(self.permit(limit))
     }
@@ -311,7 +311,8 @@ impl Link {
                 let answer = timeout(within, asked.as_mut()).await;
                 left = left.saturating_sub(within);
                 // A server answers in order, so while any answers arrive this one is to come.
-                if answer.is_ok() || left.is_zero() || self.is_silent(&permit.shared) {
+                let is_to_come = !left.is_zero() && !self.is_silent(&permit.shared);
+                if answer.is_ok() || !is_to_come || !Protection::PatienceWithAnswers.is_on() {
                     break answer;
                 }
                 within = patience.answer.min(left);
