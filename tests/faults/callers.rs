@@ -209,12 +209,14 @@ async fn requests_that_nobody_polls_keep_no_others_from_being_sent() {
     client.lock("warm").run(async {}).await.expect("free");
     let mut unpolled: Vec<Waiting> = Vec::new();
     // More than there may be under way, so that the last ones are not even sent.
-    for n in 0..1100 {
+    for n in 0..1200 {
         let mut call: Waiting = Box::pin(client.lock(format!("u:{n}")).acquire());
-        let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        assert!(polled.is_pending(), "its answer takes a while");
-        unpolled.push(call);
+        // A few have their answer at once, when this thread is held up.
+        if call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            unpolled.push(call);
+        }
     }
+    assert!(unpolled.len() > 1000, "{}", unpolled.len());
     for n in 0..10 {
         let lock = client.lock(format!("k:{n}"));
         let guard = timeout(LEASE * 2, lock.acquire()).await.expect("it is sent").expect("free");

@@ -32,7 +32,7 @@ use super::courtesy::{Courtesies, StepBack};
 use super::handover::Inherited;
 use crate::clock::BootInstant;
 use crate::protection::Protection;
-use crate::room;
+use crate::room::Peak;
 use crate::runtime::Caller;
 use crate::store::Left;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -62,6 +62,7 @@ pub(crate) struct Gates {
 struct State {
     /// A key is here exactly while its pass is with somebody, or on offer.
     gates: HashMap<Arc<str>, Gate>,
+    peak: Peak,
     /// What is owed to other processes, also at keys that nobody has any more.
     courtesies: Courtesies,
     /// The keys at which something was on offer since the last look, each once.
@@ -447,8 +448,10 @@ impl Gates {
         }
         let Some(gate) = state.gates.get_mut(key) else { return };
         if gate.queue.is_empty() {
-            state.gates.remove(key);
-            room::give_back(&mut state.gates);
+            let State { gates, peak, .. } = &mut *state;
+            let before = gates.len();
+            gates.remove(key);
+            peak.give_back(gates, before);
             return;
         }
         gate.offer(Turn::Free(Pass::new(self, key)), &mut wakers);
@@ -789,7 +792,7 @@ mod tests {
     #[test]
     fn keys_that_nobody_has_any_more_keep_no_memory() {
         let gates = Arc::new(Gates::default());
-        let passes: Vec<Pass> = (0..100 * room::KEPT)
+        let passes: Vec<Pass> = (0..100 * crate::room::KEPT)
             .map(|n| match gates.enter(&Arc::from(n.to_string()), false) {
                 Entry::Open(pass) => pass,
                 other => panic!("{other:?}"),
@@ -797,7 +800,7 @@ mod tests {
             .collect();
         drop(passes);
         let room = gates.state().gates.capacity();
-        assert!(room <= 4 * room::KEPT, "{room}");
+        assert!(room <= 4 * crate::room::KEPT, "{room}");
     }
 
     #[test]

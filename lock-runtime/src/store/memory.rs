@@ -14,7 +14,7 @@ use super::{
 use crate::clock::BootInstant;
 use crate::eventually::Eventually;
 use crate::format::WireFormat;
-use crate::room;
+use crate::room::Peak;
 use crate::sync::{Mutex, MutexGuard};
 
 /// How many keys there may be before expired ones are looked for.
@@ -35,6 +35,7 @@ pub(crate) struct MemoryStore {
 #[derive(Debug)]
 struct Keys {
     entries: HashMap<Box<str>, Entry>,
+    peak: Peak,
     /// The number of entries at which the expired ones are dropped.
     purge_at: usize,
     /// The highest fencing token that was given.
@@ -80,7 +81,7 @@ impl MemoryStore {
 
 impl Keys {
     fn new() -> Self {
-        Self { entries: HashMap::new(), purge_at: FIRST_PURGE, fence: 0 }
+        Self { entries: HashMap::new(), peak: Peak::default(), purge_at: FIRST_PURGE, fence: 0 }
     }
 
     fn live(&mut self, key: &str, now: BootInstant) -> Option<&mut Entry> {
@@ -120,8 +121,9 @@ impl Keys {
         match self.live(key, now) {
             Some(entry) if entry.is_owned_by(token) => {
                 if keep.is_zero() {
+                    let before = self.entries.len();
                     self.entries.remove(key);
-                    room::give_back(&mut self.entries);
+                    self.peak.give_back(&mut self.entries, before);
                 } else {
                     entry.token = None;
                     entry.expires = now.after(keep);
@@ -150,8 +152,9 @@ impl Keys {
     /// and are never asked for again do not pile up.
     fn purge(&mut self, now: BootInstant) {
         if self.entries.len() >= self.purge_at {
+            let before = self.entries.len();
             self.entries.retain(|_, entry| entry.expires > now);
-            room::give_back(&mut self.entries);
+            self.peak.give_back(&mut self.entries, before);
             self.purge_at = FIRST_PURGE.max(self.entries.len() * 2);
         }
     }

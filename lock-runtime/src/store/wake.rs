@@ -23,7 +23,7 @@ use crate::clock::BootInstant;
 use crate::format::WireFormat;
 #[cfg(feature = "redis")]
 use crate::protection::Protection;
-use crate::room;
+use crate::room::Peak;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard, Notify};
 
@@ -48,6 +48,7 @@ pub(crate) struct WakeUps {
 #[derive(Debug, Default)]
 struct Channels {
     by_name: HashMap<Arc<str>, Channel>,
+    peak: Peak,
     /// Those which are to be subscribed, and are not about to be. Each has listeners.
     wanted: BTreeSet<Arc<str>>,
     /// Those which nobody listens to, by when their last listener left. Each is live, and here once.
@@ -214,8 +215,7 @@ impl WakeUps {
             return;
         }
         if self.local || !channel.live {
-            channels.by_name.remove(name);
-            room::give_back(&mut channels.by_name);
+            channels.remove(name);
             channels.wanted.remove(name);
             return;
         }
@@ -238,6 +238,12 @@ impl Channel {
 }
 
 impl Channels {
+    fn remove(&mut self, name: &str) {
+        let before = self.by_name.len();
+        self.by_name.remove(name);
+        self.peak.give_back(&mut self.by_name, before);
+    }
+
     /// Plans a look for a listener, unless it has left or its channel is not live: then it asks by
     /// itself. Returns whether this is the only look that is planned.
     fn plan(&mut self, listener: &Arc<Listener>, at: BootInstant) -> bool {
@@ -419,9 +425,9 @@ impl WakeUps {
                     channels.idle.rotate_left(1);
                 }
                 Some(_) => {
-                    channels.by_name.remove(name);
-                    room::give_back(&mut channels.by_name);
-                    over.extend(channels.idle.pop_front());
+                    let Some(name) = channels.idle.pop_front() else { break };
+                    channels.remove(&name);
+                    over.push(name);
                 }
                 None => {
                     channel.is_queued = false;
