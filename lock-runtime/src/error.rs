@@ -191,7 +191,8 @@ impl fmt::Display for Holder {
                 "another task of this process has it, or is before this one in the queue",
             ),
             Self::ThisTask => f.write_str(
-                "the task that waits has acquired it itself and not released it, so it waits for itself",
+                "the task that waits has acquired it itself, so unless it has given the guard to \
+                 another task it waits for itself",
             ),
             Self::Elsewhere(None) => f.write_str("it is held elsewhere"),
             Self::Elsewhere(Some(left)) => {

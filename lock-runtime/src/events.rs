@@ -9,7 +9,6 @@
 //!
 //! Keeps the promise that a body never outlives its lock, whatever the log does.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -17,6 +16,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 
+use crate::foreign::contained;
 use crate::protection::Protection;
 
 /// How many events may wait for the subscriber.
@@ -79,12 +79,12 @@ fn write(events: &Receiver<Event>) {
     let mut reported = 0;
     while let Ok(event) = events.recv() {
         // A subscriber that panics has said so by its panic; the next event gets its chance.
-        let _ = catch_unwind(AssertUnwindSafe(event));
+        contained(event);
         let dropped = dropped();
         if dropped > reported {
             let lost = dropped - reported;
             reported = dropped;
-            let _ = catch_unwind(|| {
+            contained(|| {
                 tracing::warn!(
                     events = lost,
                     "log events were dropped, the subscriber was too slow"

@@ -95,6 +95,7 @@ mod engine;
 mod error;
 mod events;
 mod eventually;
+mod foreign;
 mod format;
 mod global;
 mod guard;

@@ -4,7 +4,7 @@
 //! is some hundred megabytes, for as long as the process lives.
 
 use std::collections::HashMap;
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash};
 
 /// The room that a map keeps however few there are.
 pub(crate) const KEPT: usize = 1024;
@@ -17,7 +17,11 @@ pub(crate) struct Peak(usize);
 impl Peak {
     /// Something was removed from `map`, in which there were `before`: makes it smaller if it is
     /// nearly empty. A constant cost on average, because as much is removed before it is done again.
-    pub(crate) fn give_back<K: Eq + Hash, V>(&mut self, map: &mut HashMap<K, V>, before: usize) {
+    pub(crate) fn give_back<K: Eq + Hash, V, S: BuildHasher>(
+        &mut self,
+        map: &mut HashMap<K, V, S>,
+        before: usize,
+    ) {
         self.0 = self.0.max(before);
         if self.0 > KEPT.max(map.len() * 8) {
             map.shrink_to(KEPT.max(map.len() * 2));

@@ -165,13 +165,14 @@ pub(crate) async fn run<F: Future>(
                 return Poll::Ready(Ok(output));
             }
             // Looked at only when the body waits, so that one which never does pays nothing.
-            let lost = lost.get_or_insert_with(|| Box::pin(hold.lost()));
-            if lost.as_mut().poll(cx).is_ready()
-                && let Some(loss) = hold.loss()
-            {
-                return Poll::Ready(Err(loss));
+            let told = lost.get_or_insert_with(|| Box::pin(hold.lost()));
+            match told.as_mut().poll(cx) {
+                Poll::Ready(reason) => {
+                    // What was found passed may have been extended since, but not for this body.
+                    Poll::Ready(Err(hold.loss().unwrap_or_else(|| hold.lost_to(reason))))
+                }
+                Poll::Pending => Poll::Pending,
             }
-            Poll::Pending
         })
         .await
     };

@@ -22,7 +22,7 @@
 //! Keeps the promise that waiting is cheap, and that nobody is passed over.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -31,6 +31,7 @@ use std::time::Duration;
 use super::courtesy::{Courtesies, StepBack};
 use super::handover::Inherited;
 use crate::clock::BootInstant;
+use crate::foreign::contained;
 use crate::protection::Protection;
 use crate::room::Peak;
 use crate::runtime::Caller;
@@ -45,9 +46,52 @@ pub(crate) const LOOK: Duration = Duration::from_millis(10);
 /// How many waiters are told of one offer at a time, at the most.
 const MOST_TOLD: usize = 64;
 
+/// A key and its hash, which is made once for all look-ups of an acquisition.
+#[derive(Debug, Clone)]
+struct Key {
+    hash: u64,
+    name: Arc<str>,
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.name, &other.name) || self.name == other.name
+    }
+}
+
+impl Eq for Key {}
+
+/// Takes the hash of a [`Key`] as it is.
+#[derive(Debug, Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// The queues of all keys of one client.
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
+    /// Makes the hashes of keys: a random one, because others may choose the keys.
+    hasher: RandomState,
     state: Mutex<State>,
     /// How many are queued, over all keys. Changed with `state` locked; read without, by those who
     /// only want to know whether there is anybody.
@@ -61,14 +105,17 @@ pub(crate) struct Gates {
 #[derive(Debug, Default)]
 struct State {
     /// A key is here exactly while its pass is with somebody, or on offer.
-    gates: HashMap<Arc<str>, Gate>,
+    gates: HashMap<Key, Gate, BuildHasherDefault<AsItIs>>,
     peak: Peak,
     /// What is owed to other processes, also at keys that nobody has any more.
     courtesies: Courtesies,
-    /// The keys at which something was on offer since the last look, each once.
-    offers: Vec<Arc<str>>,
+    /// The keys at which something was on offer since the last look. One may be here twice that has
+    /// been forgotten meanwhile.
+    offers: Vec<Key>,
     /// Whether somebody comes to look at them.
     attended: bool,
+    /// How many looks there have been.
+    looks: u64,
     /// No more queueing; set once, at shutdown.
     closed: bool,
 }
@@ -85,6 +132,8 @@ struct Gate {
     made: u64,
     /// Their number at the last look.
     looked_at: u64,
+    /// The number of that look.
+    look: u64,
     /// How many waiters were told of this offer at a time.
     told: usize,
     /// Whether the key is among [`State::offers`].
@@ -95,7 +144,7 @@ impl Gate {
     fn new() -> Self {
         let news = News::Asking(BootInstant::now());
         let (offer, queue) = (None, Queue::default());
-        Self { queue, news, offer, made: 0, looked_at: 0, told: 1, listed: false }
+        Self { queue, news, offer, made: 0, looked_at: 0, look: 0, told: 1, listed: false }
     }
 
     /// Offers something to the first waiters.
@@ -118,16 +167,28 @@ impl Gate {
         turn
     }
 
+    /// Whether nobody looks after the offers here yet; from now on somebody does.
+    fn has_to_be_listed(&mut self) -> bool {
+        self.queue.waiting > 0 && !std::mem::replace(&mut self.listed, true)
+    }
+
     /// Looks at the offer again. Returns a lock that none of the waiters comes for.
     fn look(&mut self, wakers: &mut Wakers) -> Option<Turn> {
-        if self.looked_at != self.made {
-            self.looked_at = self.made;
-            return None;
+        if self.looked_at == self.made {
+            self.queue.stall();
+            self.told = (self.told * 2).min(MOST_TOLD);
+            self.queue.tell(self.told, wakers);
         }
-        self.queue.stall();
-        self.told = (self.told * 2).min(MOST_TOLD);
-        self.queue.tell(self.told, wakers);
-        self.offer.take_if(|turn| self.queue.waiting == 0 && matches!(turn, Turn::Held(_)))
+        self.looked_at = self.made;
+        self.take_unwanted()
+    }
+
+    /// Takes back an offer that nobody is there for. A pass stays on offer to those who are stalled;
+    /// a lock does not.
+    fn take_unwanted(&mut self) -> Option<Turn> {
+        let is_held = matches!(self.offer, Some(Turn::Held(_)));
+        let unwanted = self.queue.is_empty() || is_held && self.queue.waiting == 0;
+        self.offer.take_if(|_| unwanted)
     }
 }
 
@@ -172,12 +233,12 @@ impl Queue {
         self.waiting + self.stalled.len()
     }
 
-    /// Whether a waiter may take what is on offer.
-    fn was_told(&self, number: u64) -> bool {
-        match self.position(number) {
-            Ok(at) => self.places[at].1.as_ref().is_some_and(|place| place.told),
-            Err(_) => self.stalled.contains(&number),
-        }
+    /// Takes a waiter out if it may take what is on offer.
+    fn remove_told(&mut self, number: u64) -> bool {
+        let Ok(at) = self.position(number) else { return self.stalled.remove(&number) };
+        let told = self.places[at].1.take_if(|place| place.told).is_some();
+        self.waiting -= usize::from(told);
+        told
     }
 
     /// Tells the first so many waiters of an offer, unless they know.
@@ -218,17 +279,17 @@ impl Queue {
         }
     }
 
-    /// Takes a waiter out. False if it is not here.
-    fn remove(&mut self, number: u64) -> bool {
-        let gone = match self.position(number) {
-            Ok(at) => self.places[at].1.take().is_some(),
-            Err(_) => return self.stalled.remove(&number),
+    /// Takes a waiter out; `None` if it is not here.
+    fn remove(&mut self, number: u64) -> Option<Place> {
+        let Ok(at) = self.position(number) else {
+            return self.stalled.remove(&number).then(Place::default);
         };
-        self.waiting -= usize::from(gone);
+        let place = self.places[at].1.take()?;
+        self.waiting -= 1;
         if self.places.len() > 2 * self.waiting + EMPTY_PLACES {
             self.places.retain(|(_, place)| place.is_some());
         }
-        gone
+        Some(place)
     }
 
     /// Sends everybody home; returns how many there were.
@@ -243,6 +304,10 @@ impl Queue {
     }
 
     fn position(&self, number: u64) -> Result<usize, usize> {
+        // Mostly it is the first who asks.
+        if self.places.front().is_some_and(|(first, _)| *first == number) {
+            return Ok(0);
+        }
         self.places.binary_search_by_key(&number, |(number, _)| *number)
     }
 }
@@ -302,7 +367,7 @@ impl Wakers {
     /// One that panics keeps nobody else asleep.
     fn wake(self) {
         for waker in self.first.into_iter().chain(self.more) {
-            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            contained(|| waker.wake());
         }
     }
 }
@@ -310,12 +375,13 @@ impl Wakers {
 impl Gates {
     /// Takes the pass of `key`, or unless it is only for `once` a place in its queue.
     pub(crate) fn enter(self: &Arc<Self>, key: &Arc<str>, once: bool) -> Entry {
+        let key = self.key(key);
         let mut state = self.state();
         if state.closed {
             return Entry::Closed;
         }
-        let Some(gate) = state.gates.get_mut(key) else {
-            state.gates.insert(Arc::clone(key), Gate::new());
+        let Some(gate) = state.gates.get_mut(&key) else {
+            state.gates.insert(key.clone(), Gate::new());
             return Entry::Open(Pass::new(self, key));
         };
         if gate.queue.waiting == 0
@@ -328,13 +394,18 @@ impl Gates {
         }
         let number = gate.queue.push();
         self.queued.fetch_add(1, Ordering::Relaxed);
-        let (gates, key) = (Arc::clone(self), Arc::clone(key));
+        let gates = Arc::clone(self);
         Entry::Queued(Ticket { gates, key, number, is_over: false })
     }
 
+    fn key(&self, name: &Arc<str>) -> Key {
+        Key { hash: self.hasher.hash_one(name), name: Arc::clone(name) }
+    }
+
     /// What the owner of the pass last learnt.
-    pub(crate) fn news(&self, key: &str) -> News {
-        let known = self.state().gates.get(key).map(|gate| gate.news.clone());
+    pub(crate) fn news(&self, key: &Arc<str>) -> News {
+        let key = self.key(key);
+        let known = self.state().gates.get(&key).map(|gate| gate.news.clone());
         known.unwrap_or_else(|| News::Asking(BootInstant::now()))
     }
 
@@ -389,9 +460,12 @@ impl Gates {
         let (mut wakers, mut unwanted) = (Wakers::default(), Vec::new());
         let is_to_go_on = {
             let mut state = self.state();
-            let State { gates, offers, attended, .. } = &mut *state;
+            let State { gates, offers, attended, looks, .. } = &mut *state;
+            *looks += 1;
             offers.retain(|key| {
-                let Some(gate) = gates.get_mut(key) else { return false };
+                let gate = gates.get_mut(key).filter(|gate| gate.look != *looks);
+                let Some(gate) = gate else { return false };
+                gate.look = *looks;
                 if gate.offer.is_some()
                     && Protection::OffersGoOn.is_on()
                     && let Some(Turn::Held(inherited)) = gate.look(&mut wakers)
@@ -410,27 +484,28 @@ impl Gates {
     }
 
     /// Offers a lock to those who wait for `key`; gives it back if there is nobody who is awake.
-    pub(crate) fn offer(&self, key: &Arc<str>, inherited: Inherited) -> Result<(), Inherited> {
+    fn offer(&self, key: &Key, inherited: Inherited) -> Result<(), Inherited> {
         let (mut wakers, mut state) = (Wakers::default(), self.state());
-        match state.gates.get_mut(key) {
-            Some(gate) if gate.queue.waiting > 0 => gate.offer(Turn::Held(inherited), &mut wakers),
+        let attend = match state.gates.get_mut(key) {
+            Some(gate) if gate.queue.waiting > 0 => {
+                gate.offer(Turn::Held(inherited), &mut wakers);
+                gate.has_to_be_listed()
+            }
             _ => return Err(inherited),
+        };
+        if attend {
+            self.attend(&mut state, key);
         }
-        self.attend(&mut state, key);
         drop(state);
         wakers.wake();
         Ok(())
     }
 
-    /// Sees to it that somebody looks after the offers, of which one was made at `key`.
-    fn attend(&self, state: &mut State, key: &Arc<str>) {
-        let State { gates, offers, attended, .. } = state;
-        if let Some(gate) = gates.get_mut(key).filter(|gate| !gate.listed) {
-            gate.listed = true;
-            offers.push(Arc::clone(key));
-            if !std::mem::replace(attended, true) {
-                self.unattended.notify_one();
-            }
+    /// Sees to it that somebody looks after the offer at `key`.
+    fn attend(&self, state: &mut State, key: &Key) {
+        state.offers.push(key.clone());
+        if !std::mem::replace(&mut state.attended, true) {
+            self.unattended.notify_one();
         }
     }
 
@@ -441,10 +516,10 @@ impl Gates {
     }
 
     /// Offers the pass of `key` to those who wait for it; without any the key is forgotten.
-    fn pass_on(self: &Arc<Self>, key: &Arc<str>, freed: Option<usize>) {
+    fn pass_on(self: &Arc<Self>, key: &Key, freed: Option<usize>) {
         let (mut wakers, mut state) = (Wakers::default(), self.state());
         if let Some(others) = freed {
-            self.released(&mut state, key, others);
+            self.released(&mut state, &key.name, others);
         }
         let Some(gate) = state.gates.get_mut(key) else { return };
         if gate.queue.is_empty() {
@@ -454,8 +529,8 @@ impl Gates {
             peak.give_back(gates, before);
             return;
         }
-        gate.offer(Turn::Free(Pass::new(self, key)), &mut wakers);
-        if gate.queue.waiting > 0 {
+        gate.offer(Turn::Free(Pass::new(self, key.clone())), &mut wakers);
+        if gate.has_to_be_listed() {
             self.attend(&mut state, key);
         }
         drop(state);
@@ -472,14 +547,21 @@ impl Gates {
 #[derive(Debug)]
 pub(crate) struct Pass {
     gates: Arc<Gates>,
-    key: Arc<str>,
+    key: Key,
     /// How many others the release of the key has woken, once it was released.
     freed: Option<usize>,
 }
 
 impl Pass {
-    fn new(gates: &Arc<Gates>, key: &Arc<str>) -> Self {
-        Self { gates: Arc::clone(gates), key: Arc::clone(key), freed: None }
+    fn new(gates: &Arc<Gates>, key: Key) -> Self {
+        Self { gates: Arc::clone(gates), key, freed: None }
+    }
+
+    /// Offers the lock that this is the pass of to those who wait for it; gives it back if there is
+    /// nobody who is awake. `with` makes what is offered of this.
+    pub(crate) fn offer(self, with: impl FnOnce(Self) -> Inherited) -> Result<(), Inherited> {
+        let (gates, key) = (Arc::clone(&self.gates), self.key.clone());
+        gates.offer(&key, with(self))
     }
 
     /// Leaves word for those who give up behind us.
@@ -497,12 +579,8 @@ impl Pass {
     /// The pass stays where it is, so what the release has woken is owed by its owner.
     pub(crate) fn owe(&mut self) {
         if let Some(others) = self.freed.take() {
-            self.gates.released(&mut self.gates.state(), &self.key, others);
+            self.gates.released(&mut self.gates.state(), &self.key.name, others);
         }
-    }
-
-    pub(crate) fn gates(&self) -> &Arc<Gates> {
-        &self.gates
     }
 }
 
@@ -516,7 +594,7 @@ impl Drop for Pass {
 #[derive(Debug)]
 pub(crate) struct Ticket {
     gates: Arc<Gates>,
-    key: Arc<str>,
+    key: Key,
     number: u64,
     /// It had its turn, or was sent home.
     is_over: bool,
@@ -540,8 +618,8 @@ impl Future for Ticket {
             }
             // A key stays while there are waiters.
             let Some(gate) = state.gates.get_mut(&ticket.key) else { return Poll::Pending };
-            if gate.offer.is_some() && gate.queue.was_told(ticket.number) {
-                ticket.is_over = gate.queue.remove(ticket.number);
+            if gate.offer.is_some() && gate.queue.remove_told(ticket.number) {
+                ticket.is_over = true;
                 ticket.gates.queued.fetch_sub(1, Ordering::Relaxed);
                 (gate.take(), None)
             } else {
@@ -562,21 +640,20 @@ impl Drop for Ticket {
             return;
         }
         let mut wakers = Wakers::default();
-        let unwanted = {
+        // What is dropped here is foreign code, or comes back to the gates: so with nothing locked.
+        let (place, unwanted) = {
             let mut state = self.gates.state();
             let Some(gate) = state.gates.get_mut(&self.key) else { return };
-            if !gate.queue.remove(self.number) {
-                return;
-            }
+            let Some(place) = gate.queue.remove(self.number) else { return };
             self.gates.queued.fetch_sub(1, Ordering::Relaxed);
             if gate.offer.is_some() {
                 // It may have been the one that was told.
                 gate.queue.tell(gate.told, &mut wakers);
             }
-            gate.offer.take_if(|_| gate.queue.is_empty())
+            (place, gate.take_unwanted())
         };
         wakers.wake();
-        drop(unwanted);
+        drop((place, unwanted));
     }
 }
 
@@ -683,7 +760,7 @@ mod tests {
             others.pop_front();
         }
         assert_eq!(gates.queued(), 11);
-        let places = gates.state().gates[&key()].queue.places.len();
+        let places = gates.state().gates[&gates.key(&key())].queue.places.len();
         assert!(places <= 2 * 11 + EMPTY_PLACES + 1, "{places}");
         drop(pass);
         assert!(has_turn(&mut patient).is_some(), "who has waited longest is first");
@@ -770,6 +847,51 @@ mod tests {
     }
 
     #[test]
+    fn each_offer_is_looked_at_once_in_a_look() {
+        let gates = Arc::new(Gates::default());
+        for _ in 0..5 {
+            // Forgotten each time, and in the list all the same.
+            let pass = open(&gates);
+            let mut waiter = queue(&gates);
+            drop(pass);
+            drop(has_turn(&mut waiter).expect("its turn"));
+        }
+        let pass = open(&gates);
+        let (mut first, mut second) = (queue(&gates), queue(&gates));
+        drop(pass);
+        gates.look();
+        assert!(has_turn(&mut second).is_none(), "the first has some time");
+        assert!(has_turn(&mut first).is_some());
+    }
+
+    #[test]
+    fn a_waker_is_dropped_with_nothing_locked() {
+        struct Curious(Arc<Gates>);
+        impl Drop for Curious {
+            fn drop(&mut self) {
+                // Would block for ever if the state were locked.
+                assert_eq!(self.0.keys(), 1);
+            }
+        }
+        impl std::task::Wake for Curious {
+            fn wake(self: Arc<Self>) {}
+        }
+        let gates = Arc::new(Gates::default());
+        let _pass = open(&gates);
+        for give_up in [true, false] {
+            let mut ticket = queue(&gates);
+            let curious = Waker::from(Arc::new(Curious(Arc::clone(&gates))));
+            assert!(Pin::new(&mut ticket).poll(&mut Context::from_waker(&curious)).is_pending());
+            drop(curious);
+            if give_up {
+                drop(ticket);
+            } else {
+                assert!(poll(&mut ticket).is_pending(), "with another waker");
+            }
+        }
+    }
+
+    #[test]
     fn a_waker_is_called_with_nothing_locked_and_may_panic() {
         struct Rude(Arc<Gates>);
         impl std::task::Wake for Rude {
@@ -835,9 +957,9 @@ mod tests {
         pass.tell(&News::Trouble("down".into()));
         drop(pass);
         let pass = has_turn(&mut ticket).expect("its turn");
-        assert_eq!(gates.news("k"), News::Trouble("down".into()));
+        assert_eq!(gates.news(&key()), News::Trouble("down".into()));
         pass.tell(&News::Others);
-        assert_eq!(gates.news("k"), News::Others);
+        assert_eq!(gates.news(&key()), News::Others);
     }
 
     #[test]

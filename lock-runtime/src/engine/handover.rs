@@ -56,10 +56,13 @@ impl Inherited {
     }
 
     /// Offers it to those in the queue; gives the pass back if nobody is there, or nobody is awake.
-    pub(crate) fn pass_on(self) -> Option<Pass> {
-        let gates = Arc::clone(self.pass.as_ref()?.gates());
-        let key = Arc::clone(self.lease.shared_key());
-        gates.offer(&key, self).err().and_then(|mut inherited| inherited.pass.take())
+    pub(crate) fn pass_on(mut self) -> Option<Pass> {
+        let pass = self.pass.take()?;
+        let refused = pass.offer(|pass| {
+            self.pass = Some(pass);
+            self
+        });
+        refused.err().and_then(|mut inherited| inherited.pass.take())
     }
 
     /// Nobody comes for it: frees its key in the background, and offers the pass alone.

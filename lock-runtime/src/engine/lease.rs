@@ -26,6 +26,7 @@ use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::format::WireFormat;
 use crate::protection::Protection;
+use crate::runtime;
 use crate::store::Token;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, Notify, time};
@@ -305,7 +306,8 @@ impl Hold {
     /// Resolves when this hold is lost: when the loss is noticed anywhere, or by a timer of the
     /// task itself when the deadline has passed. Holds nothing, so dropping it loses nothing.
     pub(crate) async fn lost(&self) -> LostReason {
-        let mut has_clock = true;
+        // Elsewhere they are told when others have noticed, as far as that goes.
+        let mut has_clock = runtime::here().is_ok();
         loop {
             // Made before the look, so that a loss between the look and the wait is heard.
             let told = pin!(self.lost.notified());
@@ -1125,6 +1127,17 @@ mod tests {
         assert_eq!((first, second), (LostReason::LeaseOver, LostReason::LeaseOver));
         assert!(lease.age() >= brief.term * 2, "not before it was over: {:?}", lease.age());
         assert!(lease.expire(|| {}).is_some(), "nobody had told them");
+    }
+
+    #[test]
+    fn one_who_waits_for_the_loss_needs_no_runtime() {
+        let (_gates, lease) = lease(BootInstant::now(), true);
+        let mut lost = pin!(lease.lost());
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(lost.as_mut().poll(&mut cx).is_pending());
+        lease.lose(LostReason::Gone, || {});
+        lease.tell_of_loss();
+        assert_eq!(lost.poll(&mut cx), std::task::Poll::Ready(LostReason::Gone));
     }
 
     /// A paused clock jumps from timer to timer while nothing else happens.

@@ -3,18 +3,19 @@
 //! A waker belongs to the runtime of the task that it wakes, so it may block or panic. The thread
 //! that renews leases calls none: it leaves here what callers have to be told, a loss or a pass for
 //! the next in a queue. The store's wake-ups arrive on this thread as well. Each waker is called on
-//! its own, so one that panics keeps nobody else asleep. One that blocks delays the wake-ups behind
-//! it, as it would on any thread, and nothing else: a task that awaits a body or a loss has a timer
-//! for the deadline, and a waiter looks for itself after a while.
+//! its own, so one that panics keeps nobody else asleep. One that blocks, against the contract of
+//! [`Waker`](std::task::Waker), delays the wake-ups behind it until it returns, as it would on any
+//! thread; it delays no renewal and no deadline, because those who await a body or a loss have a
+//! timer of their own.
 //!
 //! While something is on offer in the local queues, this thread comes back every [`LOOK`] and has
 //! it passed on from waiters that are not polled, see [`gate`](super::gate).
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
 use super::gate::{Gates, LOOK, Pass};
 use super::lease::Lease;
+use crate::foreign::contained;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Notify, time};
 
@@ -58,7 +59,8 @@ impl Notifier {
 
     /// Tells what is left here, until it is closed.
     pub(crate) async fn run(&self) {
-        let mut next_look = None;
+        // There may be offers already, if this is not the first run.
+        let mut next_look = Some(time::Instant::now());
         loop {
             // Read before the notices, so that none which was left before the end is forgotten.
             let closing = self.closing.load(Ordering::Acquire);
@@ -100,9 +102,4 @@ impl Notifier {
             });
         }
     }
-}
-
-/// Runs what may call foreign code. A panic there has been reported by the panic hook.
-fn contained(tell: impl FnOnce()) {
-    let _ = catch_unwind(AssertUnwindSafe(tell));
 }

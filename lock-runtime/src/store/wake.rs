@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use super::Left;
 use crate::clock::BootInstant;
+use crate::foreign::contained;
 use crate::format::WireFormat;
 #[cfg(feature = "redis")]
 use crate::protection::Protection;
@@ -108,7 +109,7 @@ impl Listener {
 
     fn set_live(&self) {
         self.live.store(true, Ordering::Release);
-        self.became_live.notify_waiters();
+        contained(|| self.became_live.notify_waiters());
     }
 
     fn seen(&self) -> MutexGuard<'_, Option<(Left, BootInstant)>> {
@@ -183,7 +184,7 @@ impl WakeUps {
         let listeners = channel.all();
         drop(channels);
         for listener in &listeners {
-            listener.woken.notify_one();
+            contained(|| listener.woken.notify_one());
         }
         listeners.len()
     }
@@ -355,7 +356,7 @@ impl WakeUps {
         for (listener, interrupted) in woken {
             listener.set_live();
             if interrupted && Protection::ReconnectWakes.is_on() {
-                listener.woken.notify_one();
+                contained(|| listener.woken.notify_one());
             }
         }
         if planned {
@@ -388,7 +389,7 @@ impl WakeUps {
         drop(guard);
         if Protection::ReconnectWakes.is_on() {
             for listener in &woken {
-                listener.woken.notify_one();
+                contained(|| listener.woken.notify_one());
             }
         }
         self.added.notify_one();
@@ -470,7 +471,7 @@ impl WakeUps {
         }
         drop(channels);
         for listener in &woken {
-            listener.woken.notify_one();
+            contained(|| listener.woken.notify_one());
         }
         if planned {
             self.planned.notify_one();

@@ -15,7 +15,7 @@
 //! use the permits of those who hold locks, so that releases do not wait behind the acquires which
 //! wait for them.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -35,6 +35,7 @@ use super::script::Script;
 use super::stream::{Stream, Traffic};
 use crate::clock::BootInstant;
 use crate::events;
+use crate::foreign::contained;
 use crate::protection::Protection;
 use crate::store::{Patience, StoreError, Trace};
 
@@ -111,54 +112,78 @@ struct Shared {
 ///
 /// A permit is given back when its request's future is dropped. One that is alive and not polled
 /// keeps its permit although it was answered long ago, and a task that waits for a permit may be the
-/// very one that ought to poll it. So when none comes back within a response timeout, all that are
-/// out are taken for such, and are issued once more.
+/// very one that ought to poll it. So while somebody waits, permits lapse: those that were issued
+/// before the last response timeout began are issued once more, and are not counted when they come
+/// back.
 struct Permits {
     semaphore: Semaphore,
-    /// How many were given back, and how often all were issued once more.
-    events: AtomicU64,
-    /// How many are to be kept when they are given back, because they were issued once more.
-    surplus: AtomicU32,
+    /// Goes on whenever somebody has waited for a response timeout.
+    epoch: AtomicUsize,
+    /// The last epoch whose permits have lapsed.
+    lapsed: AtomicUsize,
+    /// How many permits of the latest epochs are out.
+    out: [AtomicU32; EPOCHS],
 }
+
+/// How many epochs are told apart. Those before the last but one have lapsed.
+const EPOCHS: usize = 4;
 
 impl Permits {
     fn new() -> Self {
-        let (events, surplus) = (AtomicU64::new(0), AtomicU32::new(0));
-        Self { semaphore: Semaphore::new(PERMITS as usize), events, surplus }
+        let (epoch, lapsed) = (AtomicUsize::new(1), AtomicUsize::new(0));
+        let semaphore = Semaphore::new(PERMITS as usize);
+        Self { semaphore, epoch, lapsed, out: Default::default() }
     }
 
-    fn try_acquire(&self, count: u32) -> bool {
-        self.semaphore.try_acquire_many(count).map(SemaphorePermit::forget).is_ok()
+    /// The epoch in which the permit was issued, if there is one.
+    fn try_acquire(&self) -> Option<usize> {
+        self.semaphore.try_acquire().ok().map(|permit| self.issue(permit))
     }
 
-    /// False if they were closed first.
-    async fn acquire(&self, count: u32, response_timeout: Duration) -> bool {
-        let mut acquiring = std::pin::pin!(self.semaphore.acquire_many(count));
+    /// `None` if they were closed first.
+    async fn acquire(&self, response_timeout: Duration) -> Option<usize> {
+        let mut acquiring = std::pin::pin!(self.semaphore.acquire());
         loop {
-            let before = self.events.load(Ordering::Relaxed);
+            let before = self.epoch.load(Ordering::Relaxed);
             match timeout(response_timeout, acquiring.as_mut()).await {
-                Ok(acquired) => return acquired.map(SemaphorePermit::forget).is_ok(),
-                Err(_) => self.issue_again(before),
+                Ok(permit) => return permit.ok().map(|permit| self.issue(permit)),
+                Err(_) => self.go_on(before),
             }
         }
     }
 
-    /// Nothing has happened for too long, unless there was something since.
-    fn issue_again(&self, before: u64) {
+    fn issue(&self, permit: SemaphorePermit<'_>) -> usize {
+        permit.forget();
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        self.out(epoch).fetch_add(1, Ordering::Relaxed);
+        epoch
+    }
+
+    fn out(&self, epoch: usize) -> &AtomicU32 {
+        &self.out[epoch % EPOCHS]
+    }
+
+    /// Somebody has waited through `epoch` for a response timeout. What was issued before it has
+    /// been answered since, or never will be.
+    fn go_on(&self, epoch: usize) {
         let (on, relaxed) = (Protection::PermitsComeBack.is_on(), Ordering::Relaxed);
-        if on && self.events.compare_exchange(before, before + 1, relaxed, relaxed).is_ok() {
-            self.surplus.fetch_add(PERMITS, relaxed);
-            self.semaphore.add_permits(PERMITS as usize);
+        if on && self.epoch.compare_exchange(epoch, epoch + 1, relaxed, relaxed).is_ok() {
+            self.lapsed.store(epoch - 1, relaxed);
+            let lapsed = self.out(epoch - 1).swap(0, relaxed);
+            contained(|| self.semaphore.add_permits(lapsed as usize));
         }
     }
 
-    fn give_back(&self, count: u32) {
+    /// A request of this epoch is not under way any more.
+    fn give_back(&self, epoch: usize) {
         let relaxed = Ordering::Relaxed;
-        self.events.fetch_add(1, relaxed);
-        let keep = |surplus: u32| surplus.checked_sub(surplus.min(count)).filter(|_| surplus > 0);
-        let kept = self.surplus.fetch_update(relaxed, relaxed, keep);
-        let kept = kept.map_or(0, |surplus| surplus.min(count));
-        self.semaphore.add_permits((count - kept) as usize);
+        if epoch <= self.lapsed.load(relaxed) {
+            return;
+        }
+        let still_out = |out: u32| out.checked_sub(1);
+        if self.out(epoch).fetch_update(relaxed, relaxed, still_out).is_ok() {
+            contained(|| self.semaphore.add_permits(1));
+        }
     }
 }
 
@@ -173,8 +198,8 @@ impl Drop for Shared {
 pub(super) enum Limit {
     /// The requests of those who want a lock.
     Acquires,
-    /// The requests of those who have or had one, such as releases. This one counts for so many.
-    Holders(u32),
+    /// The requests of those who have or had one, such as releases.
+    Holders,
     /// Nothing: their number is limited by whoever sends them.
     None,
 }
@@ -194,42 +219,45 @@ struct Permit {
     socket: MultiplexedConnection,
     shared: Arc<Shared>,
     limit: Limit,
+    /// When it was issued.
+    epoch: usize,
 }
 
 impl Connection {
     /// Without a wait; gives the connection back if there is no permit now.
     fn try_admit(self, limit: Limit) -> Result<Permit, Self> {
-        if let Some((permits, count)) = self.shared.permits(limit)
-            && !permits.try_acquire(count)
-        {
-            return Err(self);
+        let mut epoch = 0;
+        if let Some(permits) = self.shared.permits(limit) {
+            match permits.try_acquire() {
+                Some(issued) => epoch = issued,
+                None => return Err(self),
+            }
         }
-        Ok(self.permit(limit))
+        Ok(self.permit(limit, epoch))
     }
 
     /// `None` if the connection is given up first.
     async fn admit(self, limit: Limit, response_timeout: Duration) -> Option<Permit> {
-        if let Some((permits, count)) = self.shared.permits(limit)
-            && !permits.acquire(count, response_timeout).await
-        {
-            return None;
+        let mut epoch = 0;
+        if let Some(permits) = self.shared.permits(limit) {
+            epoch = permits.acquire(response_timeout).await?;
         }
-        Some(self.permit(limit))
+        Some(self.permit(limit, epoch))
     }
 
-    fn permit(self, limit: Limit) -> Permit {
+    fn permit(self, limit: Limit, epoch: usize) -> Permit {
         let Self { generation, socket, shared } = self;
         shared.traffic.begin();
-        Permit { generation, socket, shared, limit }
+        Permit { generation, socket, shared, limit, epoch }
     }
 }
 
 impl Shared {
-    fn permits(&self, limit: Limit) -> Option<(&Permits, u32)> {
+    fn permits(&self, limit: Limit) -> Option<&Permits> {
         match limit {
             _ if !Protection::LimitedRequests.is_on() => None,
-            Limit::Acquires => Some((&self.acquires, 1)),
-            Limit::Holders(count) => Some((&self.holders, count.min(PERMITS))),
+            Limit::Acquires => Some(&self.acquires),
+            Limit::Holders => Some(&self.holders),
             Limit::None => None,
         }
     }
@@ -244,8 +272,8 @@ impl Shared {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.shared.traffic.end();
-        if let Some((permits, count)) = self.shared.permits(self.limit) {
-            permits.give_back(count);
+        if let Some(permits) = self.shared.permits(self.limit) {
+            permits.give_back(self.epoch);
         }
     }
 }
@@ -578,15 +606,18 @@ impl Inner {
         Ok(Connection { generation, socket, shared })
     }
 
-    fn discard(&self, generation: u64) {
+    fn discard(self: &Arc<Self>, generation: u64) {
         let mut state = self.state();
         state.lost = state.lost.max(generation);
         let lost = state.connection.take_if(|connection| connection.generation == generation);
         drop(state);
         if let Some(lost) = lost {
-            lost.shared.close();
-            self.changed.notify_waiters();
-            let address = self.endpoint.address().to_owned();
+            let (inner, address) = (Arc::clone(self), self.endpoint.address().to_owned());
+            // This may be the keeper's thread, and both wake callers: so where those are.
+            self.home.spawn(async move {
+                contained(|| lost.shared.close());
+                contained(|| inner.changed.notify_waiters());
+            });
             events::emit(Level::DEBUG, move || {
                 tracing::debug!(address, generation, "disconnected");
             });
@@ -605,52 +636,79 @@ mod tests {
 
     const RESPONSE_TIMEOUT: Duration = Duration::from_millis(20);
 
+    fn all_of(permits: &Permits) -> Vec<usize> {
+        std::iter::from_fn(|| permits.try_acquire()).collect()
+    }
+
     #[tokio::test]
     async fn permits_that_do_not_come_back_are_issued_once_more() {
         let permits = Permits::new();
-        for _ in 0..PERMITS {
-            assert!(permits.try_acquire(1));
-        }
-        assert!(!permits.try_acquire(1));
+        let first = all_of(&permits);
+        assert_eq!(first.len(), PERMITS as usize);
         // Several notice it, and they are issued once more, not once more for each.
-        let (one, two) = tokio::join!(
-            permits.acquire(1, RESPONSE_TIMEOUT),
-            permits.acquire(PERMITS - 1, RESPONSE_TIMEOUT)
-        );
-        assert!(one && two);
-        assert!(!permits.try_acquire(1));
+        let wait = || permits.acquire(RESPONSE_TIMEOUT);
+        let (one, two, three) = tokio::join!(wait(), wait(), wait());
+        let mut second = all_of(&permits);
+        second.extend([one, two, three].into_iter().flatten());
+        assert_eq!(second.len(), PERMITS as usize);
         // The first ones come back after all.
-        for _ in 0..PERMITS {
-            permits.give_back(1);
+        for epoch in first {
+            permits.give_back(epoch);
         }
-        assert!(!permits.try_acquire(1), "there are no more than before");
-        permits.give_back(PERMITS);
-        assert!(permits.try_acquire(PERMITS));
-        assert!(!permits.try_acquire(1));
+        assert_eq!(permits.try_acquire(), None, "there are no more than before");
+        for epoch in second {
+            permits.give_back(epoch);
+        }
+        assert_eq!(all_of(&permits).len(), PERMITS as usize);
+    }
+
+    #[tokio::test]
+    async fn those_that_do_not_come_back_are_issued_once_more_although_others_do() {
+        let permits = Permits::new();
+        let mut stuck = all_of(&permits);
+        let mut moving = vec![stuck.pop().expect("the last one")];
+        let start = Instant::now();
+        let mut most = 0;
+        while most < 100 {
+            // All that are in motion come back, and as many as there are go out again.
+            moving.drain(..).for_each(|epoch| permits.give_back(epoch));
+            moving.extend(permits.acquire(RESPONSE_TIMEOUT).await);
+            moving.extend(all_of(&permits));
+            // Somebody has to wait for the next one.
+            let waiting = permits.acquire(RESPONSE_TIMEOUT);
+            let soon = tokio::time::timeout(RESPONSE_TIMEOUT * 3, waiting).await;
+            moving.extend(soon.ok().flatten());
+            most = most.max(moving.len());
+            assert!(start.elapsed() < RESPONSE_TIMEOUT * 100, "{most} at a time at the most");
+        }
     }
 
     #[tokio::test]
     async fn permits_that_come_back_slowly_are_waited_for() {
         let permits = Permits::new();
-        assert!(permits.try_acquire(PERMITS));
+        let mut out = all_of(&permits);
         let slowly = async {
             for _ in 0..10 {
                 tokio::time::sleep(RESPONSE_TIMEOUT / 4).await;
-                permits.give_back(1);
+                permits.give_back(out.pop().expect("many"));
             }
         };
-        let (enough, ()) = tokio::join!(permits.acquire(10, RESPONSE_TIMEOUT), slowly);
-        assert!(enough);
-        assert_eq!(permits.surplus.load(Ordering::Relaxed), 0);
-        assert!(!permits.try_acquire(1));
+        let enough = async {
+            for _ in 0..10 {
+                assert!(permits.acquire(RESPONSE_TIMEOUT).await.is_some());
+            }
+        };
+        tokio::join!(enough, slowly);
+        assert_eq!(permits.lapsed.load(Ordering::Relaxed), 0);
+        assert_eq!(permits.try_acquire(), None);
     }
 
     #[tokio::test]
     async fn those_who_wait_for_permits_are_sent_away_when_they_are_closed() {
         let permits = Permits::new();
-        assert!(permits.try_acquire(PERMITS));
+        assert_eq!(all_of(&permits).len(), PERMITS as usize);
         let closing = async { permits.semaphore.close() };
-        let (acquired, ()) = tokio::join!(permits.acquire(1, RESPONSE_TIMEOUT), closing);
-        assert!(!acquired);
+        let (acquired, ()) = tokio::join!(permits.acquire(RESPONSE_TIMEOUT), closing);
+        assert_eq!(acquired, None);
     }
 }

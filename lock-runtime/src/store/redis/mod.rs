@@ -150,18 +150,18 @@ impl RedisStore {
         match lane {
             Lane::Keeper => Ok(self.own()?.keeper.clone()),
             Lane::Caller => {
-                crate::runtime::here().map_err(|problem| {
+                let here = crate::runtime::here().map_err(|problem| {
                     let cause = "requests are awaited inside a tokio runtime, and";
                     StoreError::Refused(format!("{cause} {problem}"))
                 })?;
-                let here = runtime::Handle::current();
                 let mut links = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-                let own = |link: &&Link| link.home() == here.id() && link.is_alive();
+                let own = |link: &&Link| link.home() == here && link.is_alive();
                 if let Some(link) = links.iter().find(own) {
                     return Ok(link.clone());
                 }
                 links.retain(Link::is_alive);
-                let link = Link::new(Arc::clone(&self.endpoint), here, self.response_timeout, None);
+                let home = runtime::Handle::current();
+                let link = Link::new(Arc::clone(&self.endpoint), home, self.response_timeout, None);
                 links.push(link.clone());
                 Ok(link)
             }
@@ -174,11 +174,10 @@ impl RedisStore {
     }
 
     /// The request of one who has, or had, a lock; or of so many.
-    fn holders(&self, requests: usize) -> Call<'static> {
+    fn holders(&self) -> Call<'static> {
         let answer = self.response_timeout;
         let patience = Patience { answer, total: answer + HOLDERS_PATIENCE };
-        let limit = Limit::Holders(u32::try_from(requests).unwrap_or(u32::MAX));
-        Call { limit, patience, trace: None }
+        Call { limit: Limit::Holders, patience, trace: None }
     }
 
     async fn acquire(
@@ -246,7 +245,7 @@ impl RedisStore {
             call.arg(format.message(&self.id));
         };
         let own = format.is_anonymous().then(|| self.wake_ups.own_release(&channel));
-        let (link, call) = (self.link(lane)?, self.holders(1));
+        let (link, call) = (self.link(lane)?, self.holders());
         let reply = link.run(&format.release, args, call, decode::released).await?;
         Ok(self.freed(&reply, &channel, own))
     }
@@ -277,7 +276,7 @@ impl RedisStore {
         let link = self.link(lane)?;
         // Few of these are under way at a time, and whoever sends them sees to that. A permit that
         // is given back wakes callers, which is nothing for the thread that these come from.
-        let call = Call { trace: Some(trace), limit: Limit::None, ..self.holders(1) };
+        let call = Call { trace: Some(trace), limit: Limit::None, ..self.holders() };
         let decode = |reply| decode::released_all(reply, batch.len());
         let replies = link.run(&format.release_all, args, call, decode).await?;
         let answers = replies.into_iter().zip(&channels).zip(own);
@@ -337,7 +336,7 @@ impl RedisStore {
         let mut count = cmd("PUBSUB");
         count.arg("NUMSUB").arg(&channel);
         let link = self.link(Lane::Caller)?;
-        let all = link.send(&count, self.holders(1), decode::subscribers).await?;
+        let all = link.send(&count, self.holders(), decode::subscribers).await?;
         Ok(self.others_of(&channel, all))
     }
 
@@ -356,7 +355,7 @@ impl RedisStore {
             call.arg(&last).arg(format.owner(token, &self.id));
         };
         let link = self.link(Lane::Caller)?;
-        match link.run(&format.fence, args, self.holders(1), decode::fenced).await? {
+        match link.run(&format.fence, args, self.holders(), decode::fenced).await? {
             decode::Fenced::With(fence) => Ok(Fenced::With(fence)),
             decode::Fenced::Gone => Ok(Fenced::Gone),
             decode::Fenced::Taken => Ok(Fenced::Taken),
