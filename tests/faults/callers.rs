@@ -1,10 +1,11 @@
 //! Foreign code that does not do its part: a log that blocks or panics, waiters that nobody polls, a
 //! runtime that is blocked when a body ought to end.
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Waker};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LockGuard, LostReason};
@@ -228,6 +229,79 @@ async fn requests_that_nobody_polls_keep_no_others_from_being_sent() {
     }
     until_at_rest(&client, LEASE * 5).await;
     assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
+}
+
+/// A waker that notes which threads call it, and does something else besides.
+struct Noting {
+    threads: Mutex<BTreeSet<String>>,
+    besides: fn(),
+}
+
+impl Noting {
+    fn new(besides: fn()) -> (Arc<Self>, Waker) {
+        let noting = Arc::new(Self { threads: Mutex::default(), besides });
+        (Arc::clone(&noting), Waker::from(noting))
+    }
+}
+
+impl Wake for Noting {
+    fn wake(self: Arc<Self>) {
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        self.threads.lock().expect("not poisoned").insert(thread);
+        (self.besides)();
+    }
+}
+
+/// Calls that have sent their requests, calls that wait until they may, and one that is undone, which
+/// is what the keeper does for them. Then the connection is given up.
+#[tokio::test(flavor = "multi_thread")]
+async fn wakers_are_not_called_on_the_thread_that_renews() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    client.lock("warm").run(async {}).await.expect("free");
+    server.freeze();
+    let (noting, waker) = Noting::new(|| {});
+    let mut calls: Vec<Waiting> = Vec::new();
+    for n in 0..1200 {
+        let mut call: Waiting = Box::pin(client.lock(format!("u:{n}")).acquire());
+        let _ = call.as_mut().poll(&mut Context::from_waker(&waker));
+        calls.push(call);
+    }
+    drop(calls.swap_remove(0));
+    let is_woken = || noting.threads.lock().expect("not poisoned").len() > 0;
+    assert!(until(LEASE * 4, is_woken).await.is_some(), "the connection is given up");
+    sleep(LEASE).await;
+    server.thaw();
+    let threads = noting.threads.lock().expect("not poisoned").clone();
+    assert!(!threads.contains("lock-keeper"), "{threads:?}");
+}
+
+/// It is called when the subscription of its call becomes live.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waker_that_panics_ends_no_subscription() {
+    let server = RedisServer::start();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    let held = two.lock("k").acquire().await.expect("free");
+    let other = two.lock("other").acquire().await.expect("free");
+    let (noting, waker) = Noting::new(|| panic!("as planned"));
+    let mut rude: Waiting = Box::pin(one.lock("k").acquire());
+    let is_woken = || {
+        let _ = rude.as_mut().poll(&mut Context::from_waker(&waker));
+        noting.threads.lock().expect("not poisoned").contains("lock-notifier")
+    };
+    assert!(until(LEASE * 4, is_woken).await.is_some(), "it is told");
+    // Others of the same client still hear of releases.
+    let polite = tokio::spawn(one.lock("other").acquire());
+    let subscribed = || {
+        let count: (String, u64) = server.command(&["PUBSUB", "NUMSUB", "lock_wake:{other}"]);
+        count.1 == 1
+    };
+    assert!(until(LEASE * 4, subscribed).await.is_some(), "it is subscribed");
+    other.release().await.expect("held");
+    let guard = timeout(LEASE, polite).await.expect("it is told").expect("no panic");
+    guard.expect("free").release().await.expect("held");
+    drop(rude);
+    held.release().await.expect("held");
 }
 
 /// All that is left in the queue is one who is not polled, and other processes want the key.

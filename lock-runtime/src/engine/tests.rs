@@ -853,6 +853,31 @@ mod handover {
         assert_nothing_left(&engine).await;
     }
 
+    /// The last one who is awake gives up before anybody has looked after the offer.
+    #[tokio::test]
+    async fn a_lock_on_offer_is_not_kept_for_those_who_are_stalled() {
+        let (store, engine) = engine();
+        let long = || fixed(LEASE * 100);
+        let first = acquire(&engine, long()).await.expect("free");
+        let stalled = queue(&engine, long());
+        engine.release(&first, true).await.expect("passed on");
+        while !is_free(&store).await {
+            sleep(LEASE / 100).await;
+        }
+        let second = acquire(&engine, long()).await.expect("nobody comes for the pass");
+        let awake = queue(&engine, long());
+        engine.release(&second, true).await.expect("passed on");
+        drop(awake);
+        let freed = timeout(LEASE, async {
+            while !is_free(&store).await {
+                sleep(LEASE / 100).await;
+            }
+        });
+        assert!(freed.await.is_ok(), "it is kept for one that nobody polls");
+        drop(stalled);
+        assert_nothing_left(&engine).await;
+    }
+
     #[tokio::test]
     async fn a_shutdown_frees_what_nobody_takes() {
         let (store, engine) = engine();
