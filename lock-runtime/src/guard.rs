@@ -80,6 +80,9 @@ impl LockGuard {
 
     /// Resolves when the lock is lost, with the reason; never if it is not.
     ///
+    /// Inside a tokio runtime with timers the deadline is noticed by a timer of this future, and
+    /// everything else when the background threads of the client hear of it.
+    ///
     /// Cancel safe: dropping the future loses nothing.
     ///
     /// # Examples
@@ -157,7 +160,8 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`LockError::Lost`] if the lock had been lost before, [`LockError::Unavailable`] if the store
+    /// [`LockError::Lost`] if the lock had been lost before (at once; what may be left of it in the
+    /// store is freed in the background), [`LockError::Unavailable`] if the store
     /// did not confirm; the release then goes on in the background until the lease is over.
     pub async fn release(self) -> Result<(), LockError> {
         self.close(true).await.map_err(|error| *error)
