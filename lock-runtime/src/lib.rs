@@ -62,7 +62,7 @@
 //! |---|---|
 //! | an uncontended call | 2: one to take the lock, one to release it |
 //! | a nested call on a key that is held around it | 0 |
-//! | waiting | one request a second and one per wake-up, per key and process |
+//! | waiting | one request per wake-up, per key and process, and one a second per hundred keys |
 //! | holding | one request per 100 locks, each third of a lease |
 //! | a try that finds the lock busy | 2 |
 //! | a fencing token | 1, once per hold, for those who ask |
