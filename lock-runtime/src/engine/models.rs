@@ -502,14 +502,13 @@ mod pass_on {
             }
             let in_hand = Arc::clone(&in_hand);
             polled.push(spawn(async move {
-                let turn = loop {
+                let pass = loop {
                     // A branch of a loop that is not polled for a while.
                     up_to(3).await;
-                    if let Some(turn) = poll_once(&mut ticket) {
-                        break turn;
+                    if let Some(pass) = poll_once(&mut ticket) {
+                        break pass;
                     }
                 };
-                let pass = turn.expect("not closed");
                 assert!(!std::mem::replace(&mut *lock(&in_hand), true), "in two hands");
                 shuttle::thread::yield_now();
                 *lock(&in_hand) = false;
@@ -539,10 +538,10 @@ mod pass_on {
         assert_eq!((gates.keys(), gates.queued()), (0, 0), "nobody has the pass");
     }
 
-    fn poll_once(ticket: &mut Ticket) -> Option<Option<Turn>> {
+    fn poll_once(ticket: &mut Ticket) -> Option<Turn> {
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         match std::pin::Pin::new(ticket).poll(&mut cx) {
-            std::task::Poll::Ready(turn) => Some(turn),
+            std::task::Poll::Ready(turn) => Some(turn.expect("not closed")),
             std::task::Poll::Pending => None,
         }
     }

@@ -689,7 +689,7 @@ mod question_against_handover {
                 std::mem::forget(guard);
                 match near.engine().end(&hold, true).1 {
                     End::Free(pass) => {
-                        near.engine().free_in_background(hold.lease(), pass, BootInstant::PAST)
+                        near.engine().free_in_background(hold.lease(), pass, BootInstant::PAST);
                     }
                     End::PassedOn(asking) => std::mem::forget(asking),
                     End::Linger(_) | End::Shared => {}
