@@ -279,32 +279,43 @@ async fn wakers_are_not_called_on_the_thread_that_renews() {
     assert!(!threads.contains("lock-keeper"), "{threads:?}");
 }
 
-/// It is called when the subscription of its call becomes live.
+/// It belongs to a call that sleeps beside a holder, and is called because the store finds the key
+/// deleted.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waker_that_panics_ends_no_subscription() {
+async fn a_waker_that_panics_keeps_nobody_else_asleep() {
     let server = RedisServer::start();
     let (one, two) = (client(&server.url()).await, client(&server.url()).await);
-    let held = two.lock("k").acquire().await.expect("free");
-    let other = two.lock("other").acquire().await.expect("free");
-    let (noting, waker) = Noting::new(|| panic!("as planned"));
+    let keys = ["k", "other"];
+    let mut held = Vec::new();
+    for key in keys {
+        // Not renewed, so that a deleted key is nobody's loss before the end of the test.
+        held.push(two.lock(key).lease(LEASE * 60).acquire().await.expect("free"));
+    }
     let mut rude: Waiting = Box::pin(one.lock("k").acquire());
-    let is_woken = || {
-        let _ = rude.as_mut().poll(&mut Context::from_waker(&waker));
-        noting.threads.lock().expect("not poisoned").contains("lock-notifier")
+    let is_subscribed = |key: &str| {
+        let channel = format!("lock_wake:{{{key}}}");
+        server.command::<(String, u64)>(&["PUBSUB", "NUMSUB", &channel]).1 == 1
     };
-    assert!(until(LEASE * 4, is_woken).await.is_some(), "it is told");
-    // Others of the same client still hear of releases.
+    let asleep = async {
+        while !is_subscribed("k") {
+            let _ = timeout(LEASE / 20, &mut rude).await;
+        }
+        // It tries once more.
+        let _ = timeout(LEASE / 2, &mut rude).await;
+    };
+    assert!(timeout(LEASE * 10, asleep).await.is_ok(), "it is subscribed");
+    let (noting, waker) = Noting::new(|| panic!("as planned"));
+    assert!(rude.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     let polite = tokio::spawn(one.lock("other").acquire());
-    let subscribed = || {
-        let count: (String, u64) = server.command(&["PUBSUB", "NUMSUB", "lock_wake:{other}"]);
-        count.1 == 1
-    };
-    assert!(until(LEASE * 4, subscribed).await.is_some(), "it is subscribed");
-    other.release().await.expect("held");
-    let guard = timeout(LEASE, polite).await.expect("it is told").expect("no panic");
+    assert!(until(LEASE * 10, || is_subscribed("other")).await.is_some(), "it is subscribed");
+
+    server.tell(&["DEL", "k"]);
+    let is_woken = || noting.threads.lock().expect("not poisoned").contains("lock-notifier");
+    assert!(until(LEASE * 5, is_woken).await.is_some(), "it is told");
+    server.tell(&["DEL", "other"]);
+    let guard = timeout(LEASE * 5, polite).await.expect("it is told").expect("no panic");
     guard.expect("free").release().await.expect("held");
-    drop(rude);
-    held.release().await.expect("held");
+    drop((rude, held));
 }
 
 /// All that is left in the queue is one who is not polled, and other processes want the key.
