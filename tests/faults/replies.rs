@@ -263,8 +263,12 @@ async fn without_an_error(pester: impl Fn(&RedisServer) + Send + 'static) {
         sleep(LEASE / 100).await;
     }
     stop.store(true, Ordering::Relaxed);
+    let mut ended = Vec::new();
     for working in working {
-        let outcomes = working.await.expect("no panic");
+        ended.push(working.await.expect("no panic"));
+    }
+    scene.assert_history(Expected::EVERYTHING);
+    for outcomes in ended {
         let errors = [&outcomes.busy, &outcomes.unavailable, &outcomes.lost, &outcomes.strange];
         let errors = errors.map(|count| count.load(Ordering::Relaxed));
         assert_eq!(errors, [0; 4], "{outcomes}");
@@ -273,7 +277,6 @@ async fn without_an_error(pester: impl Fn(&RedisServer) + Send + 'static) {
     for client in &clients {
         until_at_rest(client, LEASE * 3).await;
     }
-    scene.assert_history(Expected::EVERYTHING);
     assert_eq!(scene.server.command::<Vec<String>>(&["KEYS", "work:*"]), [""; 0]);
 }
 
