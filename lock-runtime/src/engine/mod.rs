@@ -283,11 +283,7 @@ impl Engine {
         unfinished.valid_until = valid_until;
         if let Eventually::Ready(Some(answer)) = answer {
             unfinished.answered(&answer);
-            let lost = match answer {
-                Ok(Released::Gone) => Some(LostReason::Gone),
-                Ok(Released::Taken) => Some(LostReason::Taken),
-                _ => None,
-            };
+            let lost = answer.ok().and_then(Released::loss);
             if let Some(reason) = lost.filter(|_| BootInstant::now() < valid_until) {
                 self.keeper.found_lost();
                 log_loss(Arc::clone(lease.shared_key()), reason);
@@ -356,10 +352,8 @@ impl Engine {
         started: BootInstant,
         answer: Result<Released, StoreError>,
     ) -> Result<(), Box<LockError>> {
-        let reason = match answer {
-            Ok(Released::Freed { .. }) => return Ok(()),
-            Ok(Released::Gone) => LostReason::Gone,
-            Ok(Released::Taken) => LostReason::Taken,
+        let lost = match answer {
+            Ok(released) => released.loss(),
             Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }.into()),
             Err(error) => {
                 return Err(Box::new(LockError::Unavailable {
@@ -369,6 +363,7 @@ impl Engine {
                 }));
             }
         };
+        let Some(reason) = lost else { return Ok(()) };
         self.found_lost(hold, reason);
         Err(hold.lost_to(reason).into())
     }

@@ -23,6 +23,7 @@ use std::time::Duration;
 use tokio::runtime;
 
 use crate::clock::BootInstant;
+use crate::error::LostReason;
 use crate::eventually::Eventually;
 use crate::format::WireFormat;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -251,6 +252,17 @@ pub(crate) enum Released {
     Gone,
     /// The key has another owner, and was left alone.
     Taken,
+}
+
+impl Released {
+    /// How the lock had been lost, if its owner did not have it any more.
+    pub(crate) fn loss(self) -> Option<LostReason> {
+        match self {
+            Self::Freed { .. } => None,
+            Self::Gone => Some(LostReason::Gone),
+            Self::Taken => Some(LostReason::Taken),
+        }
+    }
 }
 
 /// Whose connection carries a request.
