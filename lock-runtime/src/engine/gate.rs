@@ -195,7 +195,7 @@ impl Gate {
 /// Those who wait for a pass, the one who has waited longest first.
 #[derive(Debug, Default)]
 struct Queue {
-    /// By ticket number; those who gave up are left as empty places until there are many.
+    /// By ticket number; those who gave up or are stalled leave empty places until there are many.
     places: VecDeque<(u64, Option<Place>)>,
     next_ticket: u64,
     /// How many places are not empty.
@@ -235,7 +235,10 @@ impl Queue {
 
     /// Takes a waiter out if it may take what is on offer.
     fn remove_told(&mut self, number: u64) -> bool {
-        let Ok(at) = self.position(number) else { return self.stalled.remove(&number) };
+        if self.stalled.remove(&number) {
+            return true;
+        }
+        let Ok(at) = self.position(number) else { return false };
         let told = self.places[at].1.take_if(|place| place.told).is_some();
         self.waiting -= usize::from(told);
         told
@@ -267,23 +270,24 @@ impl Queue {
     /// it had before.
     fn wait(&mut self, number: u64, waker: Waker) -> Option<Waker> {
         let place = Place { waker: Some(waker), told: false };
-        match self.position(number) {
-            Ok(at) => self.places[at].1.replace(place)?.waker,
-            Err(at) => {
-                if self.stalled.remove(&number) {
-                    self.places.insert(at, (number, Some(place)));
-                    self.waiting += 1;
-                }
-                None
+        let at = self.position(number);
+        if self.stalled.remove(&number) {
+            self.waiting += 1;
+            match at {
+                Ok(empty) => self.places[empty].1 = Some(place),
+                Err(at) => self.places.insert(at, (number, Some(place))),
             }
+            return None;
         }
+        self.places[at.ok()?].1.replace(place)?.waker
     }
 
     /// Takes a waiter out; `None` if it is not here.
     fn remove(&mut self, number: u64) -> Option<Place> {
-        let Ok(at) = self.position(number) else {
-            return self.stalled.remove(&number).then(Place::default);
-        };
+        if self.stalled.remove(&number) {
+            return Some(Place::default());
+        }
+        let at = self.position(number).ok()?;
         let place = self.places[at].1.take()?;
         self.waiting -= 1;
         if self.places.len() > 2 * self.waiting + EMPTY_PLACES {
@@ -799,6 +803,38 @@ mod tests {
         drop((pass, third));
         drop(has_turn(&mut second).expect("its turn"));
         assert_eq!((gates.keys(), gates.queued()), (0, 0));
+    }
+
+    #[test]
+    fn one_who_is_stalled_behind_one_who_is_not_comes_back_once() {
+        for give_up in [false, true] {
+            let gates = Arc::new(Gates::default());
+            let pass = open(&gates);
+            let (mut first, mut second) = (queue(&gates), queue(&gates));
+            let (mut third, mut last) = (queue(&gates), queue(&gates));
+            drop(pass);
+            look_twice(&gates);
+            gates.look();
+            // The first three are stalled, the last was told.
+            let pass = has_turn(&mut third).expect("an offer");
+            assert!(has_turn(&mut second).is_none());
+            assert!(has_turn(&mut first).is_none());
+            drop(pass);
+            look_twice(&gates);
+            // Now first and last are.
+            let pass = has_turn(&mut second).expect("an offer");
+            if give_up {
+                drop(last);
+            } else {
+                assert!(has_turn(&mut last).is_none());
+                drop(pass);
+                drop(has_turn(&mut first).expect("its turn"));
+                drop(has_turn(&mut last).expect("its turn"));
+            }
+            drop(first);
+            let (keys, queued) = (gates.keys(), gates.queued());
+            assert_eq!((keys, queued), (usize::from(give_up), 0));
+        }
     }
 
     #[test]
