@@ -47,6 +47,8 @@ use crate::sync::{Mutex, model};
 const RANDOM: usize = 10_000;
 /// How many PCT does.
 const PCT: usize = 10_000;
+/// How many times as many orders a control may need until one fails.
+const PATIENCE: usize = 50;
 /// How many are run twice, to see that their schedule is all that decides.
 const REPLAYED: usize = 100;
 /// How many preemptions and one PCT looks for.
@@ -74,6 +76,13 @@ fn explore_deeper<F: Future<Output = ()> + 'static>(times: usize, model: fn() ->
 /// With a part of the orders: where each takes many steps.
 fn explore_less<F: Future<Output = ()> + 'static>(part: usize, model: fn() -> F) {
     explore_orders(RANDOM / part, PCT / part, model);
+}
+
+/// For a control: goes on until an order fails, far longer than any has needed.
+fn find<F: Future<Output = ()> + 'static>(model: fn() -> F) {
+    for _ in 0..PATIENCE {
+        explore(model);
+    }
 }
 
 fn explore_orders<F: Future<Output = ()> + 'static>(random: usize, pct: usize, model: fn() -> F) {
@@ -248,7 +257,7 @@ mod release_against_renewal {
     #[test]
     #[should_panic(expected = "the key is still taken")]
     fn one_that_takes_the_key_anew_does() {
-        explore(|| {
+        find(|| {
             race(
                 fixed(),
                 Some(|engine, lease| {
@@ -326,7 +335,7 @@ mod release_against_renewal {
     #[test]
     #[should_panic(expected = "the key is still taken")]
     fn not_so_if_renewals_were_announced_only_when_answered() {
-        explore(|| {
+        find(|| {
             race_without_releases(fixed(), |engine, lease| {
                 model::spawn_task(async move {
                     let sent = BootInstant::now();
@@ -381,7 +390,7 @@ mod drop_against_grant {
     #[test]
     #[should_panic(expected = "the key is still taken")]
     fn one_without_an_undo_leaves_its_key() {
-        explore(|| race(|engine| Eventually::pending(careless_acquire(engine))));
+        find(|| race(|engine| Eventually::pending(careless_acquire(engine))));
     }
 }
 
@@ -554,7 +563,7 @@ mod pass_on {
     #[test]
     #[should_panic(expected = "exceeded max_steps")]
     fn nobody_is_served_behind_one_who_is_not_polled_if_nobody_looks() {
-        explore(|| race_with_the_looks(|_| {}));
+        find(|| race_with_the_looks(|_| {}));
     }
 
     #[test]
@@ -565,7 +574,7 @@ mod pass_on {
     #[test]
     #[should_panic(expected = "deadlock")]
     fn it_is_lost_with_one_who_gives_up_and_keeps_what_was_on_its_way() {
-        explore(|| {
+        find(|| {
             race(|mut ticket| {
                 let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
                 let turn = std::pin::pin!(&mut ticket).poll(&mut cx);
@@ -638,7 +647,7 @@ mod loss_against_release {
     #[test]
     #[should_panic(expected = "told of a loss")]
     fn not_so_if_the_last_holder_looks_for_a_loss_only_before_it_leaves() {
-        explore(|| {
+        find(|| {
             race(|engine, lease| {
                 Eventually::pending(async move {
                     let lost = lease.loss();
@@ -673,7 +682,7 @@ mod loss_against_release {
     #[test]
     #[should_panic(expected = "deadlock")]
     fn a_loss_is_missed_by_one_who_looks_first_and_then_registers() {
-        explore(|| async {
+        find(|| async {
             let bell = Arc::new(Bell::default());
             let heard = {
                 let bell = Arc::clone(&bell);
@@ -733,7 +742,7 @@ mod shutdown_against_grant {
     #[test]
     #[should_panic(expected = "exceeded max_steps")]
     fn not_so_if_a_grant_asks_before_its_lease_is_known() {
-        explore_deeper(DEEPER, || race(|engine| Eventually::pending(careless_acquire(engine)), 1));
+        find(|| race(|engine| Eventually::pending(careless_acquire(engine)), 1));
     }
 
     #[test]

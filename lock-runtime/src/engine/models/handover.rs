@@ -224,7 +224,7 @@ mod drop_against_receipt {
     #[test]
     #[should_panic(expected = "deadlock")]
     fn it_is_lost_with_one_who_gives_up_and_keeps_it() {
-        explore(|| {
+        find(|| {
             race(|engine, request| Eventually::pending(keep_what_comes(engine, request)), fixed)
         });
     }
@@ -276,7 +276,7 @@ mod renewal_against_handover {
     #[test]
     #[should_panic(expected = "its key is its own")]
     fn not_so_if_a_renewal_from_before_counted_for_what_it_has_become() {
-        explore(|| {
+        find(|| {
             race(
                 fixed(),
                 || longer(fixed()),
@@ -340,7 +340,7 @@ mod renewal_against_handover {
     #[test]
     #[should_panic(expected = "nothing has taken it away")]
     fn not_so_if_a_deadline_was_looked_at_only_before_its_hold_is_ended() {
-        explore(|| {
+        find(|| {
             race_with_the_end(bounded(), request(), |engine, hold| {
                 model::spawn_task(async move {
                     let end = time::Instant::now() + BRIEF;
@@ -446,7 +446,7 @@ mod loss_against_handover {
     #[test]
     #[should_panic(expected = "its key is its own")]
     fn not_so_if_the_next_looks_for_a_loss_only_before_it_takes_it() {
-        explore(|| race(|engine, request| Eventually::pending(look_and_take(engine, request))));
+        find(|| race(|engine, request| Eventually::pending(look_and_take(engine, request))));
     }
 }
 
@@ -543,7 +543,7 @@ mod stale_guards {
     #[test]
     #[should_panic(expected = "nobody else may end it")]
     fn not_so_if_the_hold_itself_is_what_is_passed_on() {
-        explore(|| race(|_, first| spawn(async { first })));
+        find(|| race(|_, first| spawn(async { first })));
     }
 }
 
@@ -599,7 +599,7 @@ mod fixed_lease_against_handover {
     #[test]
     #[should_panic(expected = "the key is still taken")]
     fn not_so_if_that_renewal_were_announced_only_when_answered() {
-        explore(|| race(|engine, request| Eventually::pending(renew_and_tell(engine, request))));
+        find(|| race(|engine, request| Eventually::pending(renew_and_tell(engine, request))));
     }
 }
 
@@ -683,7 +683,7 @@ mod question_against_handover {
     #[test]
     #[should_panic(expected = "a turn without an end")]
     fn not_so_if_one_who_drops_the_question_is_taken_to_be_asking_still() {
-        explore(|| {
+        find(|| {
             race(|near, guard| {
                 let hold = guard.hold().clone();
                 std::mem::forget(guard);
