@@ -10,7 +10,7 @@ use std::time::Duration;
 /// A point on the boot-time clock, in nanoseconds since boot.
 ///
 /// A plain number, so that a deadline fits into an atomic that is read before every poll.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BootInstant(u64);
 
 impl BootInstant {

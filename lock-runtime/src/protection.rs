@@ -87,6 +87,8 @@ protections! {
     KeyOutlivesBody = "key-outlives-body",
     /// An offer that is not taken goes to the waiters behind.
     OffersGoOn = "offers-go-on",
+    /// Who waits for the store, and is not polled, keeps nobody else waiting.
+    OwnersAreHelped = "owners-are-helped",
     /// Requests that are not polled keep no others from being sent.
     PermitsComeBack = "permits-come-back",
     /// A request is not given up while answers to others arrive.

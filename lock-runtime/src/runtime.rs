@@ -16,20 +16,19 @@ thread_local! {
 }
 
 /// The runtime of the caller, or what is missing. Two thread-local readings, once it was checked.
-pub(crate) fn here() -> Result<Id, &'static str> {
+pub(crate) fn here() -> Result<Handle, &'static str> {
     let Ok(runtime) = Handle::try_current() else { return Err("there is none here") };
-    let runtime = runtime.id();
-    if WITH_TIMERS.get() != Some(runtime) {
+    if WITH_TIMERS.get() != Some(runtime.id()) {
         if !has_timers() {
             return Err("it has no timers: build it with `enable_time()` or `enable_all()`");
         }
-        WITH_TIMERS.set(Some(runtime));
+        WITH_TIMERS.set(Some(runtime.id()));
     }
     Ok(runtime)
 }
 
 /// The same as an error for the caller.
-pub(crate) fn checked() -> Result<Id, LockError> {
+pub(crate) fn checked() -> Result<Handle, LockError> {
     here().map_err(|problem| LockError::Config {
         option: "runtime",
         problem: format!("locks are awaited inside a tokio runtime, and {problem}"),

@@ -335,6 +335,140 @@ async fn a_lock_is_not_kept_for_a_waiter_that_nobody_polls() {
     until_at_rest(&one, LEASE).await;
 }
 
+type Release = Pin<Box<dyn Future<Output = Result<(), LockError>> + Send>>;
+
+/// Polls something that waits for the server once; `None` if its answer was there at once, because
+/// this thread was held up in between.
+fn poll_once<T>(
+    mut call: Pin<Box<dyn Future<Output = T> + Send>>,
+) -> Option<Pin<Box<dyn Future<Output = T> + Send>>> {
+    let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    polled.is_pending().then_some(call)
+}
+
+/// One who has asked the server for a key, and is not polled again.
+fn asking(client: &LockClient, key: &str) -> Waiting {
+    let calls = std::iter::repeat_with(|| poll_once(Box::pin(client.lock(key).acquire())));
+    calls.flatten().next().expect("there is no end of them")
+}
+
+/// One who has released a key, and is not polled again.
+async fn releasing(client: &LockClient, key: &str) -> Release {
+    loop {
+        let guard = client.lock(key).acquire().await.expect("free");
+        if let Some(release) = poll_once(Box::pin(guard.release())) {
+            return release;
+        }
+    }
+}
+
+/// Its request for the free key is granted, and nobody takes the answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_asks_the_store_and_is_not_polled_holds_up_nobody_else() {
+    let server = RedisServer::start();
+    let client = LockClient::builder().url(server.url()).watchdog(LEASE * 60).wait(LEASE * 60);
+    let client = client.connect().await.expect("up");
+    client.lock("warm").run(async {}).await.expect("free");
+    for _ in 0..10 {
+        let first = asking(&client, "k");
+        let second = timeout(LEASE, client.lock("k").acquire()).await;
+        let second = second.expect("somebody goes on for it").expect("free");
+        // It has lost nothing but its turn, and gets the lock when it is polled again.
+        let third = forgotten(&client);
+        second.release().await.expect("held");
+        let first = timeout(LEASE, first).await.expect("in turn").expect("free");
+        first.release().await.expect("held");
+        drop(third);
+    }
+    until_at_rest(&client, LEASE).await;
+    assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
+}
+
+/// The lock of another process is waited for by one who is not polled any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_for_another_process_and_is_not_polled_holds_up_nobody_else() {
+    let server = RedisServer::start();
+    let builder = LockClient::builder().url(server.url()).watchdog(LEASE * 60).wait(LEASE * 60);
+    let (one, two) = (builder.connect().await.expect("up"), client(&server.url()).await);
+    for _ in 0..3 {
+        let held = two.lock("k").acquire().await.expect("free");
+        let mut first: Waiting = Box::pin(one.lock("k").acquire());
+        // Until it has met the lock, and sleeps.
+        let asleep = timeout(LEASE / 3, &mut first).await;
+        assert!(asleep.is_err(), "the other process has it");
+        let lock = one.lock("k");
+        let second = tokio::spawn(async move { lock.acquire().await });
+        sleep(LEASE / 3).await;
+        held.release().await.expect("held");
+        let second = timeout(LEASE, second).await.expect("somebody goes on for it");
+        second.expect("no panic").expect("free").release().await.expect("held");
+        let first = timeout(LEASE, first).await.expect("in turn").expect("free");
+        first.release().await.expect("held");
+    }
+    until_at_rest(&one, LEASE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_is_not_polled_holds_up_nobody_else() {
+    let server = RedisServer::start();
+    let client = LockClient::builder().url(server.url()).watchdog(LEASE * 60).wait(LEASE * 60);
+    let client = client.connect().await.expect("up");
+    for _ in 0..10 {
+        let release = releasing(&client, "k").await;
+        let next = timeout(LEASE, client.lock("k").acquire()).await;
+        next.expect("somebody goes on for it").expect("free").release().await.expect("held");
+        assert_eq!(release.await, Ok(()), "what the server said is kept for it");
+    }
+    until_at_rest(&client, LEASE).await;
+}
+
+/// Nothing runs there that could be helped: no timer, and no connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_on_a_runtime_that_stands_still_gives_up_its_turn() {
+    let server = RedisServer::start();
+    // A third of the lease is the time for an answer.
+    let builder = LockClient::builder().url(server.url()).watchdog(LEASE * 3).wait(LEASE * 60);
+    let client = builder.connect().await.expect("up");
+    let still = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let still = still.expect("a runtime");
+    let first = {
+        let _entered = still.enter();
+        asking(&client, "k")
+    };
+    let begun = Instant::now();
+    let second = timeout(LEASE * 6, client.lock("k").acquire()).await;
+    let second = second.expect("it is given up").expect("free");
+    assert!(begun.elapsed() > LEASE, "it may only be slow: {:?}", begun.elapsed());
+    second.release().await.expect("held");
+    let first = tokio::task::spawn_blocking(move || {
+        let guard = still.block_on(first).expect("free");
+        still.block_on(guard.release()).expect("held");
+    });
+    timeout(LEASE * 2, first).await.expect("in turn").expect("no panic");
+    until_at_rest(&client, LEASE).await;
+    assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_does_not_wait_for_calls_that_are_not_polled() {
+    let server = RedisServer::start();
+    let (client, two) = (client(&server.url()).await, client(&server.url()).await);
+    client.lock("warm").run(async {}).await.expect("free");
+    let busy = two.lock("busy").acquire().await.expect("free");
+    let asking = asking(&client, "free");
+    let mut waiting: Waiting = Box::pin(client.lock("busy").acquire());
+    assert!(timeout(LEASE / 3, &mut waiting).await.is_err(), "the other process has it");
+    let release = releasing(&client, "held").await;
+    let end = timeout(LEASE * 2, client.shutdown()).await;
+    assert_eq!(end.expect("they are gone on with"), Ok(()));
+    assert_eq!(release.await, Ok(()));
+    for call in [asking, waiting] {
+        assert_eq!(call.await.map(drop), Err(LockError::ShutDown));
+    }
+    busy.release().await.expect("held");
+    assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
+}
+
 /// Nobody can serve one who waits for itself; it is told so.
 #[tokio::test]
 async fn one_who_waits_for_itself_is_told_so() {

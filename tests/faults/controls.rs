@@ -53,6 +53,16 @@ lock_tests::controls! {
         without "offers-go-on" seeing "everybody who is polled has it";
     callers_without_offers_go_on_2: "callers::a_lock_is_not_kept_for_a_waiter_that_nobody_polls"
         without "offers-go-on" seeing "it is free";
+    callers_without_owners_are_helped: "callers::a_call_that_asks_the_store_and_is_not_polled_holds_up_nobody_else"
+        without "owners-are-helped" seeing "somebody goes on for it";
+    callers_without_owners_are_helped_2: "callers::a_call_that_waits_for_another_process_and_is_not_polled_holds_up_nobody_else"
+        without "owners-are-helped" seeing "somebody goes on for it";
+    callers_without_owners_are_helped_3: "callers::a_release_that_is_not_polled_holds_up_nobody_else"
+        without "owners-are-helped" seeing "somebody goes on for it";
+    callers_without_owners_are_helped_4: "callers::a_call_on_a_runtime_that_stands_still_gives_up_its_turn"
+        without "owners-are-helped" seeing "it is given up";
+    callers_without_owners_are_helped_5: "callers::a_shutdown_does_not_wait_for_calls_that_are_not_polled"
+        without "owners-are-helped" seeing "they are gone on with";
     callers_without_permits_come_back: "callers::requests_that_nobody_polls_keep_no_others_from_being_sent"
         without "permits-come-back" seeing "it is sent";
     callers_without_undo: "callers::a_flood_of_cancelled_calls_loses_no_lock_and_leaves_no_key"

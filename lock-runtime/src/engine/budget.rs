@@ -8,7 +8,7 @@ use crate::sync::time::{self, Instant};
 use crate::wait::Wait;
 
 /// How long a caller will wait, all in all.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
     /// On the clock of the deadlines.
     began: BootInstant,

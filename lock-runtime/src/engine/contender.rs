@@ -10,20 +10,22 @@
 //! longer than the caller will wait.
 //!
 //! The undo is armed before a request is sent and disarmed by a definite answer. So wherever the
-//! caller drops this future, a key that may have been taken is freed again. All tries of one
+//! caller drops this future, a key that may have been taken is freed again. Where the caller only stops
+//! polling it, others go on with it, see [`driven`](super::driven). All tries of one
 //! acquisition use one token, and a repeated try of an owner is granted, so an answer that got
 //! lost costs one more try.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Id;
+use tokio::runtime::{Handle, Id};
 
 use super::Engine;
 use super::backoff::Backoff;
 use super::budget::Budget;
 use super::courtesy::StepBack;
-use super::gate::{Entry, News, Pass, Turn};
+use super::driven::{Boxed, Driven, Settled, Work};
+use super::gate::{Entry, News, Pass, Spot, Ticket, Turn};
 use super::handover::{Accepted, Inherited};
 use super::lease::{Hold, Terms};
 use super::releaser::{Cause, Origin, Release};
@@ -74,134 +76,207 @@ pub(crate) fn acquire<T: Send + Unpin + 'static>(
     make: fn(Arc<Engine>, Hold) -> T,
 ) -> Eventually<'static, Result<T, Box<LockError>>> {
     let failed = |error: LockError| Eventually::ready(Err(Box::new(error)));
-    let runtime = match runtime::checked() {
-        Ok(runtime) => runtime,
+    let here = match runtime::checked() {
+        Ok(here) => here,
         Err(error) => return failed(error),
     };
     if let Err(error) = engine.admit(&request.key) {
         return failed(error);
     }
     let budget = Budget::new(request.wait);
-    match engine.gates().enter(&request.key, budget.is_once()) {
-        Entry::Open(pass) => try_for(engine, runtime, request, budget, Some(pass), None, make),
+    let entry = engine.gates().enter(&request.key, budget.is_once());
+    let call = Call { engine, runtime: here.id(), request, budget };
+    match entry {
+        Entry::Open(pass) => {
+            let spot = pass.spot();
+            call.try_for(pass, None, spot, here, make)
+        }
         Entry::Closed => failed(LockError::ShutDown),
-        Entry::Offered(Turn::Free(pass)) => {
-            try_for(engine, runtime, request, budget, Some(pass), None, make)
-        }
-        Entry::Offered(Turn::Held(inherited)) => {
-            accept(engine, runtime, request, budget, inherited, make)
-        }
-        Entry::Taken(news) => failed(spent(&budget, &engine, &request, news)),
+        Entry::Offered(turn, spot) => call.begin(turn, None, spot, here, make),
+        Entry::Taken(news) => failed(call.spent(news)),
         // Thousands may be here, so what comes after the queue is boxed apart from it.
         Entry::Queued(mut ticket) => Eventually::pending(async move {
-            let turn = budget.limit(&mut ticket).await;
+            let (turn, known) = call.turn(&mut ticket).await?;
+            let spot = ticket.spot();
             drop(ticket);
-            match turn {
-                Some(Some(Turn::Free(pass))) if !budget.is_over() => {
-                    let known = Some(engine.gates().news(&request.key));
-                    try_for(engine, runtime, request, budget, Some(pass), known, make)
-                }
-                Some(Some(Turn::Held(inherited))) => {
-                    accept(engine, runtime, request, budget, inherited, make)
-                }
-                Some(None) => Eventually::ready(Err(LockError::ShutDown.into())),
-                // With a pass, but without time to use it.
-                Some(Some(Turn::Free(_))) | None => {
-                    let news = engine.gates().news(&request.key);
-                    let spent = spent(&budget, &engine, &request, news);
-                    Eventually::ready(Err(spent.into()))
-                }
-            }
-            .await
+            call.begin(turn, known, spot, here, make).await
         }),
     }
 }
 
-/// Takes a lock that was handed over, or tries for the key if it is not what was asked for.
-fn accept<T: Send + Unpin + 'static>(
+/// What a caller wants, and for how long.
+#[derive(Clone)]
+struct Call {
     engine: Arc<Engine>,
+    /// Where its requests are sent from.
     runtime: Id,
     request: Request,
     budget: Budget,
-    inherited: Inherited,
-    make: fn(Arc<Engine>, Hold) -> T,
-) -> Eventually<'static, Result<T, Box<LockError>>> {
-    if let Err(refused) = engine.admit(&request.key) {
-        return Eventually::ready(Err(refused.into()));
-    }
-    let inherited = match inherited.take(request.format, &request.terms) {
-        Ok(hold) => return Eventually::ready(admitted(engine, hold, make)),
-        Err(inherited) => inherited,
-    };
-    Eventually::pending(async move {
-        let asking = News::Asking(BootInstant::now());
-        match budget.limit(inherited.renew(request.format, &request.terms)).await {
-            Some(Accepted::Held(hold)) => admitted(engine, hold, make),
-            Some(Accepted::Freed(pass)) => {
-                try_for(engine, runtime, request, budget, pass, None, make).await
-            }
-            // Not what is known since: the lock has gone on to others, or is being freed.
-            None => Err(spent(&budget, &engine, &request, asking).into()),
-        }
-    })
 }
 
-/// Tries for the key, with its pass in hand.
-fn try_for<T: Send + Unpin + 'static>(
-    engine: Arc<Engine>,
-    runtime: Id,
-    request: Request,
-    budget: Budget,
-    pass: Option<Pass>,
-    known: Option<News>,
-    make: fn(Arc<Engine>, Hold) -> T,
-) -> Eventually<'static, Result<T, Box<LockError>>> {
-    let token = match Token::random() {
-        Ok(token) => token.in_format(request.format),
-        Err(error) => {
-            return Eventually::ready(Err(Box::new(LockError::Unavailable {
-                key: Some(request.key.as_ref().to_owned()),
-                waited: budget.waited(),
-                cause: format!("the system gave no random numbers: {error}"),
-            })));
-        }
-    };
-    let mut contender = Contender {
-        engine: Arc::clone(&engine),
-        runtime,
-        request,
-        token,
-        pass,
-        unanswered: None,
-        contended: false,
-    };
-    let owed = contender.owed(&budget);
-    let at_once = known.is_none() && owed.is_none();
-    if at_once && engine.store().is_immediate() {
-        return match contender.try_at_once(&budget) {
-            Some(Tried { sent, granted: true, .. }) => {
-                let hold = contender.granted(sent);
-                Eventually::ready(admitted(engine, hold, make))
+impl Call {
+    /// Waits for its turn, and for what is known by then.
+    async fn turn(&self, ticket: &mut Ticket) -> Result<(Turn, Option<News>), Box<LockError>> {
+        let news = || self.engine.gates().news(&self.request.key);
+        match self.budget.limit(ticket).await {
+            Some(Some(Turn::Free(pass))) if !self.budget.is_over() => {
+                Ok((Turn::Free(pass), Some(news())))
             }
-            tried => Eventually::pending(async move {
-                let hold = contender.contend(budget, known, None, tried).await?;
-                admitted(engine, hold, make)
-            }),
-        };
+            Some(Some(Turn::Held(inherited))) => Ok((Turn::Held(inherited), None)),
+            Some(None) => Err(LockError::ShutDown.into()),
+            // With a pass, but without time to use it.
+            Some(Some(Turn::Free(_))) | None => Err(self.spent(news()).into()),
+        }
     }
-    Eventually::pending(async move {
-        let mut tried = None;
-        if at_once {
-            let first = contender.try_once(true, &budget).await;
-            if first.granted {
-                return admitted(engine, contender.granted(first.sent), make);
+
+    /// Goes on with what has come to it.
+    fn begin<T: Send + Unpin + 'static>(
+        self,
+        turn: Turn,
+        known: Option<News>,
+        spot: Spot,
+        here: Handle,
+        make: fn(Arc<Engine>, Hold) -> T,
+    ) -> Eventually<'static, Result<T, Box<LockError>>> {
+        let inherited = match turn {
+            Turn::Free(pass) => return self.try_for(pass, known, spot, here, make),
+            Turn::Held(inherited) => inherited,
+        };
+        match self.accept(inherited) {
+            Ok(Ok(hold)) => Eventually::ready(admitted(self.engine, hold, make)),
+            Ok(Err(error)) => Eventually::ready(Err(error)),
+            Err(inherited) => {
+                let running = Box::pin(self.clone().renew(inherited));
+                Eventually::Driven(Driven::new(Acquiring { call: self, make }, spot, here, running))
             }
-            tried = Some(first);
         }
-        // Boxed apart, because it is large, and mostly not needed.
-        let hold = Box::pin(contender.contend(budget, known, owed, tried)).await?;
-        admitted(engine, hold, make)
-    })
+    }
+
+    /// Tries for the key, with its pass in hand.
+    fn try_for<T: Send + Unpin + 'static>(
+        self,
+        pass: Pass,
+        known: Option<News>,
+        spot: Spot,
+        here: Handle,
+        make: fn(Arc<Engine>, Hold) -> T,
+    ) -> Eventually<'static, Result<T, Box<LockError>>> {
+        let mut contender = match Contender::new(&self, Some(pass)) {
+            Ok(contender) => contender,
+            Err(error) => return Eventually::ready(Err(error)),
+        };
+        let (owed, mut tried) = (contender.owed(&self.budget), None);
+        if known.is_none() && owed.is_none() && self.engine.store().is_immediate() {
+            tried = contender.try_at_once(&self.budget);
+            if let Some(Tried { sent, granted: true, .. }) = tried {
+                let hold = contender.granted(sent);
+                return Eventually::ready(admitted(self.engine, hold, make));
+            }
+        }
+        let running = Box::pin(contender.run(self.budget, known, owed, tried));
+        Eventually::Driven(Driven::new(Acquiring { call: self, make }, spot, here, running))
+    }
+
+    /// Takes a lock that was handed over as it is; back if it is not what was asked for.
+    fn accept(&self, inherited: Inherited) -> Result<Result<Hold, Box<LockError>>, Inherited> {
+        if let Err(refused) = self.engine.admit(&self.request.key) {
+            return Ok(Err(refused.into()));
+        }
+        inherited.take(self.request.format, &self.request.terms).map(Ok)
+    }
+
+    /// Makes a lock that was handed over what was asked for, or tries for the key.
+    async fn renew(self, inherited: Inherited) -> Result<Hold, Box<LockError>> {
+        let asking = News::Asking(BootInstant::now());
+        let Request { format, terms, .. } = &self.request;
+        match self.budget.limit(inherited.renew(*format, terms)).await {
+            Some(Accepted::Held(hold)) => Ok(hold),
+            Some(Accepted::Freed(pass)) => {
+                let contender = Contender::new(&self, pass)?;
+                let owed = contender.owed(&self.budget);
+                contender.run(self.budget, None, owed, None).await
+            }
+            // Not what is known since: the lock has gone on to others, or is being freed.
+            None => Err(self.spent(asking).into()),
+        }
+    }
+
+    /// The error of one who has waited long enough.
+    fn spent(&self, news: News) -> LockError {
+        spent(&self.budget, &self.engine, &self.request, news)
+    }
+}
+
+/// A call with the pass in hand, which others can go on with.
+struct Acquiring<T> {
+    call: Call,
+    make: fn(Arc<Engine>, Hold) -> T,
+}
+
+impl<T: Send + Unpin + 'static> Acquiring<T> {
+    /// It is back in the queue.
+    fn queued(&self, mut ticket: Ticket) -> Settled<Self> {
+        let call = self.call.clone();
+        Settled::Queued(Box::pin(async move { call.turn(&mut ticket).await.map_err(Err) }))
+    }
+}
+
+impl<T: Send + Unpin + 'static> Work for Acquiring<T> {
+    type Outcome = Result<Hold, Box<LockError>>;
+    type Resumed = (Turn, Option<News>);
+    type Value = Result<T, Box<LockError>>;
+
+    fn finish(&self, outcome: Self::Outcome) -> Self::Value {
+        admitted(Arc::clone(&self.call.engine), outcome?, self.make)
+    }
+
+    fn settle(&self, outcome: Self::Outcome, spot: &Spot) -> Settled<Self> {
+        let Ok(hold) = outcome else { return Settled::Done(outcome) };
+        if spot.is_closed() {
+            self.abandon(Ok(hold));
+            return Settled::Done(Err(LockError::ShutDown.into()));
+        }
+        match spot.step_aside() {
+            Some(ticket) => {
+                self.abandon(Ok(hold));
+                self.queued(ticket)
+            }
+            // There is nobody to give it to.
+            None => Settled::Done(Ok(hold)),
+        }
+    }
+
+    fn revoke(&self, spot: &Spot) -> Option<Settled<Self>> {
+        if spot.is_closed() {
+            return Some(Settled::Done(Err(LockError::ShutDown.into())));
+        }
+        spot.step_aside().map(|ticket| self.queued(ticket))
+    }
+
+    fn resume(&self, (turn, known): Self::Resumed) -> Boxed<Self::Outcome> {
+        let call = self.call.clone();
+        Box::pin(async move {
+            match turn {
+                Turn::Free(pass) => {
+                    let contender = Contender::new(&call, Some(pass))?;
+                    let owed = contender.owed(&call.budget);
+                    contender.run(call.budget, known, owed, None).await
+                }
+                Turn::Held(inherited) => match call.accept(inherited) {
+                    Ok(accepted) => accepted,
+                    Err(inherited) => call.renew(inherited).await,
+                },
+            }
+        })
+    }
+
+    fn abandon(&self, outcome: Self::Outcome) {
+        if let Ok(hold) = outcome {
+            // Nothing has run under it, so there is nothing to keep the key for.
+            hold.keep_no_longer();
+            self.call.engine.release_in_background(&hold);
+        }
+    }
 }
 
 /// One try, and what came of it.
@@ -229,6 +304,42 @@ struct Contender {
 }
 
 impl Contender {
+    fn new(call: &Call, pass: Option<Pass>) -> Result<Self, Box<LockError>> {
+        let token = Token::random().map_err(|error| LockError::Unavailable {
+            key: Some(call.request.key.as_ref().to_owned()),
+            waited: call.budget.waited(),
+            cause: format!("the system gave no random numbers: {error}"),
+        })?;
+        Ok(Self {
+            engine: Arc::clone(&call.engine),
+            runtime: call.runtime,
+            token: token.in_format(call.request.format),
+            request: call.request.clone(),
+            pass,
+            unanswered: None,
+            contended: false,
+        })
+    }
+
+    /// Tries once, which mostly is all, unless it has, or it is known to be of no use.
+    async fn run(
+        mut self,
+        budget: Budget,
+        known: Option<News>,
+        owed: Option<StepBack>,
+        mut tried: Option<Tried>,
+    ) -> Result<Hold, Box<LockError>> {
+        if known.is_none() && owed.is_none() && tried.is_none() {
+            let first = self.try_once(true, &budget).await;
+            if first.granted {
+                return Ok(self.granted(first.sent));
+            }
+            tried = Some(first);
+        }
+        // Boxed apart, because it is large, and mostly not needed.
+        Box::pin(self.contend(budget, known, owed, tried)).await.map_err(Box::new)
+    }
+
     /// Tries until it has the lock or the wait is over. `known` is what those before it in the queue
     /// have learnt; `owed` what others are let go first for; `first` a try of its own.
     async fn contend(
@@ -378,10 +489,7 @@ impl Contender {
         let patience = budget.for_one_try(self.engine.config().response_timeout);
         let claim = claim(&self.request, &self.token, true);
         let trace = Trace::default();
-        let answer = match self.engine.store().try_acquire(claim, patience, &trace) {
-            Eventually::Ready(answer) => answer?,
-            Eventually::Pending(_) => return None,
-        };
+        let answer = self.engine.store().try_acquire(claim, patience, &trace).known()?;
         Some(self.tried(&trace, patience.total, answer))
     }
 
@@ -453,7 +561,7 @@ impl Contender {
     fn granted(mut self, sent: BootInstant) -> Hold {
         let doubt = self.unanswered.take();
         if let Some(pass) = &self.pass {
-            pass.tell(&News::Here(Caller::here()));
+            pass.tell_of_grant();
         }
         let hold = Hold::new(
             Arc::clone(&self.request.key),

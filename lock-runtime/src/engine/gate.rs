@@ -19,6 +19,10 @@
 //! * While all waiters are stalled, an offer goes to the next call that asks for the key. A lock is
 //!   not kept for them: it is released, and only the pass is offered ([`Gates::look`]).
 //!
+//! The owner of a pass may not be polled either, while others wait behind it. So an owner that waits
+//! for something is [known](Owner) here; one that could go on and is not polled is helped, see
+//! [`driven`](super::driven).
+//!
 //! Keeps the promise that waiting is cheap, and that nobody is passed over.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -42,6 +46,9 @@ use crate::sync::{Mutex, MutexGuard, Notify};
 /// The time between two looks at the offers: more than a runtime needs to poll a task that it was
 /// told to, on a busy machine too.
 pub(crate) const LOOK: Duration = Duration::from_millis(10);
+
+/// The time between two looks at owners that are not known to be able to go on.
+const PATROL: Duration = Duration::from_millis(250);
 
 /// How many waiters are told of one offer at a time, at the most.
 const MOST_TOLD: usize = 64;
@@ -88,8 +95,10 @@ impl Hasher for AsItIs {
 }
 
 /// The queues of all keys of one client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Gates {
+    /// For so many patrols in a row nothing may be heard from an owner's runtime.
+    patience: u32,
     /// Makes the hashes of keys: a random one, because others may choose the keys.
     hasher: RandomState,
     state: Mutex<State>,
@@ -98,8 +107,16 @@ pub(crate) struct Gates {
     queued: AtomicUsize,
     /// Whether anything is owed to other processes; likewise.
     owing: AtomicBool,
-    /// Told when there is an offer and nobody looks after the offers.
+    /// As in `state`; likewise.
+    closed: AtomicBool,
+    /// Told when somebody is to look after something, or sooner than it was to be.
     unattended: Notify,
+}
+
+impl Default for Gates {
+    fn default() -> Self {
+        Self::new(Duration::from_secs(3))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -111,11 +128,18 @@ struct State {
     courtesies: Courtesies,
     /// The keys at which something was on offer since the last look. One may be here twice that has
     /// been forgotten meanwhile.
+    ///
+    /// Also those whose owner was told to go on while others waited.
     offers: Vec<Key>,
-    /// Whether somebody comes to look at them.
-    attended: bool,
+    /// The keys at which somebody waits behind an owner that waits for something itself.
+    behind: Vec<Key>,
+    /// How soon somebody comes to look at them.
+    attended: Option<Duration>,
     /// How many looks there have been.
     looks: u64,
+    /// When the last patrol was, and how many there have been.
+    patrol: BootInstant,
+    patrols: u64,
     /// No more queueing; set once, at shutdown.
     closed: bool,
 }
@@ -126,6 +150,8 @@ struct Gate {
     /// What the owner of the pass last learnt, or the one before: the others in the queue report it
     /// when they give up.
     news: News,
+    /// Who has the pass, while it waits for something.
+    owner: Option<Arc<dyn Owner>>,
     /// What the first waiter that comes may take. Only while there are waiters.
     offer: Option<Turn>,
     /// How many offers there have been.
@@ -138,13 +164,46 @@ struct Gate {
     told: usize,
     /// Whether the key is among [`State::offers`].
     listed: bool,
+    /// Whether it is among [`State::behind`].
+    patrolled: bool,
+    /// The number of the last patrol there.
+    patrol: u64,
 }
 
 impl Gate {
     fn new() -> Self {
-        let news = News::Asking(BootInstant::now());
-        let (offer, queue) = (None, Queue::default());
-        Self { queue, news, offer, made: 0, looked_at: 0, look: 0, told: 1, listed: false }
+        Self {
+            queue: Queue::default(),
+            news: News::Asking(BootInstant::now()),
+            owner: None,
+            offer: None,
+            made: 0,
+            looked_at: 0,
+            look: 0,
+            told: 1,
+            listed: false,
+            patrolled: false,
+            patrol: 0,
+        }
+    }
+
+    /// What one hears who gives up.
+    fn known(&self) -> News {
+        match (&self.news, &self.owner) {
+            // It is not the store that one waits for.
+            (News::Asking(_), Some(owner)) if owner.is_late() => News::Here(owner.caller()),
+            (news, _) => news.clone(),
+        }
+    }
+
+    /// Whether its owner is to be looked after.
+    fn has_owner(&self, closed: bool) -> bool {
+        self.owner.is_some() && (self.queue.waiting > 0 || closed)
+    }
+
+    /// Whether its owner could go on, and somebody waits for that.
+    fn has_told_owner(&self, closed: bool) -> bool {
+        self.has_owner(closed) && self.owner.as_ref().is_some_and(|owner| owner.is_told())
     }
 
     /// Offers something to the first waiters.
@@ -165,11 +224,6 @@ impl Gate {
             self.news = News::Here(Caller::here());
         }
         turn
-    }
-
-    /// Whether nobody looks after the offers here yet; from now on somebody does.
-    fn has_to_be_listed(&mut self) -> bool {
-        self.queue.waiting > 0 && !std::mem::replace(&mut self.listed, true)
     }
 
     /// Looks at the offer again. Returns a lock that none of the waiters comes for.
@@ -197,7 +251,7 @@ impl Gate {
 struct Queue {
     /// By ticket number; those who gave up or are stalled leave empty places until there are many.
     places: VecDeque<(u64, Option<Place>)>,
-    next_ticket: u64,
+    last_number: u64,
     /// How many places are not empty.
     waiting: usize,
     /// The tickets of those who were told of an offer and did not come.
@@ -217,12 +271,22 @@ struct Place {
 const EMPTY_PLACES: usize = 64;
 
 impl Queue {
+    /// The number of one who comes now.
+    fn number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
     fn push(&mut self) -> u64 {
-        let number = self.next_ticket;
-        self.next_ticket += 1;
+        let number = self.number();
         self.places.push_back((number, Some(Place::default())));
         self.waiting += 1;
         number
+    }
+
+    /// One comes back that nobody waits for until it is polled.
+    fn push_stalled(&mut self, number: u64) {
+        self.stalled.insert(number);
     }
 
     fn is_empty(&self) -> bool {
@@ -340,12 +404,73 @@ pub(crate) enum News {
     Trouble(String),
 }
 
+/// One who has the pass of a key, and waits for something before it goes on.
+///
+/// All of these but the last three are called with the gates locked.
+pub(crate) trait Owner: std::fmt::Debug + Send + Sync {
+    /// Whether it could go on, once its caller polls it.
+    fn is_told(&self) -> bool;
+
+    /// Whether it could already at the last look.
+    fn is_late(&self) -> bool;
+
+    /// Called at each look while it could go on. Whether it could at the last one already.
+    fn is_stalled(&self) -> bool;
+
+    /// Called at each patrol; how many there have been since its caller has polled it or its runtime
+    /// was heard of.
+    fn patrolled(&self) -> u32;
+
+    fn caller(&self) -> Caller;
+
+    /// Asks its runtime for a sign.
+    fn ping(self: Arc<Self>);
+
+    /// Goes on in its caller's place.
+    fn help(self: Arc<Self>);
+
+    /// Gives up for its caller.
+    fn revoke(self: Arc<Self>);
+}
+
+/// What there is to do after a [look](Gates::look).
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    /// Locks that none of their waiters comes for.
+    unwanted: Vec<Inherited>,
+    /// Owners that could go on.
+    stalled: Vec<Arc<dyn Owner>>,
+    /// Owners of whose runtime nothing has been heard for a while, or for long.
+    silent: Vec<Arc<dyn Owner>>,
+    stuck: Vec<Arc<dyn Owner>>,
+    /// When to look again.
+    pub(crate) again: Option<Duration>,
+}
+
+impl Findings {
+    /// Nothing may be locked meanwhile.
+    pub(crate) fn carry_out(self) {
+        for inherited in self.unwanted {
+            contained(|| inherited.give_up());
+        }
+        for owner in self.stalled {
+            contained(|| owner.help());
+        }
+        for owner in self.silent {
+            contained(|| owner.ping());
+        }
+        for owner in self.stuck {
+            contained(|| owner.revoke());
+        }
+    }
+}
+
 /// The answer to [`Gates::enter`].
 #[derive(Debug)]
 pub(crate) enum Entry {
     Open(Pass),
     /// On offer, and none of those who wait comes for it.
-    Offered(Turn),
+    Offered(Turn, Spot),
     Queued(Ticket),
     /// For one who will not queue.
     Taken(News),
@@ -377,6 +502,21 @@ impl Wakers {
 }
 
 impl Gates {
+    /// An owner's runtime is given up that is not heard of for twice as long as the store may take
+    /// for an answer: what it has sent is given up by then as well.
+    pub(crate) fn new(response_timeout: Duration) -> Self {
+        let patience = (2 * response_timeout).as_nanos().div_ceil(PATROL.as_nanos());
+        Self {
+            patience: u32::try_from(patience).unwrap_or(u32::MAX).max(4),
+            hasher: RandomState::new(),
+            state: Mutex::default(),
+            queued: AtomicUsize::new(0),
+            owing: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            unattended: Notify::new(),
+        }
+    }
+
     /// Takes the pass of `key`, or unless it is only for `once` a place in its queue.
     pub(crate) fn enter(self: &Arc<Self>, key: &Arc<str>, once: bool) -> Entry {
         let key = self.key(key);
@@ -391,15 +531,19 @@ impl Gates {
         if gate.queue.waiting == 0
             && let Some(turn) = gate.take()
         {
-            return Entry::Offered(turn);
+            let number = gate.queue.number();
+            return Entry::Offered(turn, Spot { gates: Arc::clone(self), key, number });
         }
         if once {
-            return Entry::Taken(gate.news.clone());
+            return Entry::Taken(gate.known());
         }
         let number = gate.queue.push();
         self.queued.fetch_add(1, Ordering::Relaxed);
+        if gate.owner.is_some() {
+            self.attend_owner(&mut state, &key);
+        }
         let gates = Arc::clone(self);
-        Entry::Queued(Ticket { gates, key, number, is_over: false })
+        Entry::Queued(Ticket { spot: Spot { gates, key, number }, is_over: false })
     }
 
     fn key(&self, name: &Arc<str>) -> Key {
@@ -409,7 +553,7 @@ impl Gates {
     /// What the owner of the pass last learnt.
     pub(crate) fn news(&self, key: &Arc<str>) -> News {
         let key = self.key(key);
-        let known = self.state().gates.get(&key).map(|gate| gate.news.clone());
+        let known = self.state().gates.get(&key).map(Gate::known);
         known.unwrap_or_else(|| News::Asking(BootInstant::now()))
     }
 
@@ -419,9 +563,15 @@ impl Gates {
         {
             let mut state = self.state();
             state.closed = true;
-            for gate in state.gates.values_mut() {
+            self.closed.store(true, Ordering::Relaxed);
+            let mut owners = Vec::new();
+            for (key, gate) in &mut state.gates {
                 self.queued.fetch_sub(gate.queue.clear(&mut wakers), Ordering::Relaxed);
                 offers.extend(gate.offer.take());
+                owners.extend(gate.owner.is_some().then(|| key.clone()));
+            }
+            for key in &owners {
+                self.attend_owner(&mut state, key);
             }
         }
         wakers.wake();
@@ -456,59 +606,129 @@ impl Gates {
         self.unattended.notified().await;
     }
 
-    /// Looks at all offers: one that was there at the last look too, goes to waiters behind.
-    ///
-    /// Returns the locks that none of their waiters comes for, which are to be released, and
-    /// whether to look again after [`LOOK`].
-    pub(crate) fn look(&self) -> (Vec<Inherited>, bool) {
-        let (mut wakers, mut unwanted) = (Wakers::default(), Vec::new());
-        let is_to_go_on = {
+    /// Looks at all offers and at the owners behind whom others wait: what was there at the last look
+    /// too, goes to waiters behind, and who could go on then is to be helped.
+    pub(crate) fn look(&self) -> Findings {
+        let (mut wakers, mut findings) = (Wakers::default(), Findings::default());
+        {
             let mut state = self.state();
-            let State { gates, offers, attended, looks, .. } = &mut *state;
-            *looks += 1;
-            offers.retain(|key| {
-                let gate = gates.get_mut(key).filter(|gate| gate.look != *looks);
-                let Some(gate) = gate else { return false };
-                gate.look = *looks;
-                if gate.offer.is_some()
-                    && Protection::OffersGoOn.is_on()
-                    && let Some(Turn::Held(inherited)) = gate.look(&mut wakers)
-                {
-                    unwanted.push(inherited);
-                }
-                // While nobody is awake to take it, there is nothing to look after.
-                gate.listed = gate.offer.is_some() && gate.queue.waiting > 0;
-                gate.listed
-            });
-            *attended = !offers.is_empty();
-            *attended
-        };
+            Self::look_at_offers(&mut state, &mut wakers, &mut findings);
+            let now = BootInstant::now();
+            if now.since(state.patrol) >= PATROL {
+                state.patrol = now;
+                self.patrol(&mut state, &mut findings);
+            }
+            state.attended = if !state.offers.is_empty() {
+                Some(LOOK)
+            } else if !state.behind.is_empty() {
+                Some(PATROL)
+            } else {
+                None
+            };
+            findings.again = state.attended;
+        }
         wakers.wake();
-        (unwanted, is_to_go_on)
+        findings
+    }
+
+    fn look_at_offers(state: &mut State, wakers: &mut Wakers, findings: &mut Findings) {
+        let State { gates, offers, looks, closed, .. } = state;
+        *looks += 1;
+        offers.retain(|key| {
+            let gate = gates.get_mut(key).filter(|gate| gate.look != *looks);
+            let Some(gate) = gate else { return false };
+            gate.look = *looks;
+            if gate.offer.is_some() {
+                if Protection::OffersGoOn.is_on()
+                    && let Some(Turn::Held(inherited)) = gate.look(wakers)
+                {
+                    findings.unwanted.push(inherited);
+                }
+            } else if gate.has_told_owner(*closed)
+                && Protection::OwnersAreHelped.is_on()
+                && let Some(owner) = gate.owner.as_ref().filter(|owner| owner.is_stalled())
+            {
+                findings.stalled.push(Arc::clone(owner));
+            }
+            // While nobody is awake to take it, there is nothing to look after.
+            let is_offered = gate.offer.is_some() && gate.queue.waiting > 0;
+            gate.listed = is_offered || gate.has_told_owner(*closed);
+            gate.listed
+        });
+    }
+
+    fn patrol(&self, state: &mut State, findings: &mut Findings) {
+        let State { gates, offers, behind, closed, patrols, .. } = state;
+        *patrols += 1;
+        behind.retain(|key| {
+            // A key may be here twice that has been forgotten meanwhile.
+            let gate = gates.get_mut(key).filter(|gate| gate.patrolled && gate.patrol != *patrols);
+            let Some(gate) = gate else { return false };
+            gate.patrol = *patrols;
+            gate.patrolled = gate.has_owner(*closed);
+            if let Some(owner) = gate.owner.as_ref().filter(|_| gate.patrolled) {
+                let patrols = owner.patrolled();
+                // It may have been told just when the first came who waits for it.
+                if owner.is_told() && !std::mem::replace(&mut gate.listed, true) {
+                    offers.push(key.clone());
+                }
+                if !Protection::OwnersAreHelped.is_on() {
+                    return gate.patrolled;
+                }
+                if patrols >= self.patience {
+                    findings.stuck.push(Arc::clone(owner));
+                } else if patrols == self.patience / 2 {
+                    findings.silent.push(Arc::clone(owner));
+                }
+            }
+            gate.patrolled
+        });
     }
 
     /// Offers a lock to those who wait for `key`; gives it back if there is nobody who is awake.
     fn offer(&self, key: &Key, inherited: Inherited) -> Result<(), Inherited> {
         let (mut wakers, mut state) = (Wakers::default(), self.state());
-        let attend = match state.gates.get_mut(key) {
+        let _before = match state.gates.get_mut(key) {
             Some(gate) if gate.queue.waiting > 0 => {
                 gate.offer(Turn::Held(inherited), &mut wakers);
-                gate.has_to_be_listed()
+                gate.owner.take()
             }
             _ => return Err(inherited),
         };
-        if attend {
-            self.attend(&mut state, key);
-        }
+        self.attend_offer(&mut state, key);
         drop(state);
         wakers.wake();
         Ok(())
     }
 
     /// Sees to it that somebody looks after the offer at `key`.
-    fn attend(&self, state: &mut State, key: &Key) {
-        state.offers.push(key.clone());
-        if !std::mem::replace(&mut state.attended, true) {
+    fn attend_offer(&self, state: &mut State, key: &Key) {
+        let Some(gate) = state.gates.get_mut(key) else { return };
+        if gate.queue.waiting > 0 && !std::mem::replace(&mut gate.listed, true) {
+            state.offers.push(key.clone());
+            self.attend(state, LOOK);
+        }
+    }
+
+    /// Sees to it that somebody looks after the owner of the pass of `key`, if others wait for it.
+    fn attend_owner(&self, state: &mut State, key: &Key) {
+        let closed = state.closed;
+        let Some(gate) = state.gates.get_mut(key).filter(|gate| gate.has_owner(closed)) else {
+            return;
+        };
+        if !std::mem::replace(&mut gate.patrolled, true) {
+            state.behind.push(key.clone());
+        }
+        let is_new = gate.has_told_owner(closed) && !std::mem::replace(&mut gate.listed, true);
+        if is_new {
+            state.offers.push(key.clone());
+        }
+        self.attend(state, if is_new { LOOK } else { PATROL });
+    }
+
+    fn attend(&self, state: &mut State, within: Duration) {
+        if state.attended.is_none_or(|pace| within < pace) {
+            state.attended = Some(within);
             self.unattended.notify_one();
         }
     }
@@ -526,17 +746,19 @@ impl Gates {
             self.released(&mut state, &key.name, others);
         }
         let Some(gate) = state.gates.get_mut(key) else { return };
+        // What is dropped here may come back to the gates: so with nothing locked.
+        let (_before, _gate);
         if gate.queue.is_empty() {
             let State { gates, peak, .. } = &mut *state;
             let before = gates.len();
-            gates.remove(key);
+            _gate = gates.remove(key);
             peak.give_back(gates, before);
+            drop(state);
             return;
         }
         gate.offer(Turn::Free(Pass::new(self, key.clone())), &mut wakers);
-        if gate.has_to_be_listed() {
-            self.attend(&mut state, key);
-        }
+        _before = gate.owner.take();
+        self.attend_offer(&mut state, key);
         drop(state);
         wakers.wake();
     }
@@ -575,6 +797,20 @@ impl Pass {
         }
     }
 
+    /// Leaves word that we have the lock, and so are not waiting for anything any more.
+    pub(crate) fn tell_of_grant(&self) {
+        let news = News::Here(Caller::here());
+        let _before = self.gates.state().gates.get_mut(&self.key).and_then(|gate| {
+            gate.news = news;
+            gate.owner.take()
+        });
+    }
+
+    /// The place of one who did not have to queue.
+    pub(crate) fn spot(&self) -> Spot {
+        Spot { gates: Arc::clone(&self.gates), key: self.key.clone(), number: 0 }
+    }
+
     /// The key was freed, which has woken so many other processes.
     pub(crate) fn freed(&mut self, others: usize) {
         self.freed = Some(others);
@@ -594,14 +830,63 @@ impl Drop for Pass {
     }
 }
 
-/// A place in the queue; given up when dropped.
-#[derive(Debug)]
-pub(crate) struct Ticket {
+/// A place in a queue, which one who has had its turn may go back to.
+#[derive(Debug, Clone)]
+pub(crate) struct Spot {
     gates: Arc<Gates>,
     key: Key,
     number: u64,
+}
+
+impl Spot {
+    /// From now on `owner` waits for something, with the pass of the key in hand.
+    pub(crate) fn watch(&self, owner: Arc<dyn Owner>) {
+        let mut state = self.gates.state();
+        let _before = state.gates.get_mut(&self.key).and_then(|gate| {
+            if let News::Here(_) = gate.news {
+                // Nobody has it any more, and whether it is free nobody knows yet.
+                gate.news = News::Asking(BootInstant::now());
+            }
+            gate.owner.replace(owner)
+        });
+        self.gates.attend_owner(&mut state, &self.key);
+        drop(state);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.gates.closed.load(Ordering::Relaxed)
+    }
+
+    /// The owner could go on.
+    pub(crate) fn told(&self) {
+        if self.gates.queued() > 0 || self.is_closed() {
+            let mut state = self.gates.state();
+            self.gates.attend_owner(&mut state, &self.key);
+        }
+    }
+
+    /// Goes back to its place, if anybody is awake who waits for the key.
+    pub(crate) fn step_aside(&self) -> Option<Ticket> {
+        let mut state = self.gates.state();
+        let gate = state.gates.get_mut(&self.key).filter(|gate| gate.queue.waiting > 0)?;
+        gate.queue.push_stalled(self.number);
+        self.gates.queued.fetch_add(1, Ordering::Relaxed);
+        Some(Ticket { spot: self.clone(), is_over: false })
+    }
+}
+
+/// A place in the queue; given up when dropped.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    spot: Spot,
     /// It had its turn, or was sent home.
     is_over: bool,
+}
+
+impl Ticket {
+    pub(crate) fn spot(&self) -> Spot {
+        self.spot.clone()
+    }
 }
 
 /// Resolves when it is our turn; to `None` when the gates were closed instead.
@@ -614,21 +899,25 @@ impl Future for Ticket {
         // Foreign code, so not with the state locked, and neither is the drop of another.
         let mut waker = Some(cx.waker().clone());
         let (turn, _before) = {
-            let ticket = &mut *self;
-            let mut state = ticket.gates.state();
+            let Self { spot: Spot { gates, key, number }, is_over } = &mut *self;
+            let mut state = gates.state();
             if state.closed {
-                ticket.is_over = true;
+                *is_over = true;
                 return Poll::Ready(None);
             }
             // A key stays while there are waiters.
-            let Some(gate) = state.gates.get_mut(&ticket.key) else { return Poll::Pending };
-            if gate.offer.is_some() && gate.queue.remove_told(ticket.number) {
-                ticket.is_over = true;
-                ticket.gates.queued.fetch_sub(1, Ordering::Relaxed);
+            let Some(gate) = state.gates.get_mut(key) else { return Poll::Pending };
+            if gate.offer.is_some() && gate.queue.remove_told(*number) {
+                *is_over = true;
+                gates.queued.fetch_sub(1, Ordering::Relaxed);
                 (gate.take(), None)
             } else {
-                let waker = waker.take();
-                (None, waker.and_then(|waker| gate.queue.wait(ticket.number, waker)))
+                let (waiting, waker) = (gate.queue.waiting, waker.take());
+                let before = waker.and_then(|waker| gate.queue.wait(*number, waker));
+                if gate.queue.waiting > waiting {
+                    gates.attend_owner(&mut state, key);
+                }
+                (None, before)
             }
         };
         match turn {
@@ -644,12 +933,13 @@ impl Drop for Ticket {
             return;
         }
         let mut wakers = Wakers::default();
+        let Spot { gates, key, number } = &self.spot;
         // What is dropped here is foreign code, or comes back to the gates: so with nothing locked.
         let (place, unwanted) = {
-            let mut state = self.gates.state();
-            let Some(gate) = state.gates.get_mut(&self.key) else { return };
-            let Some(place) = gate.queue.remove(self.number) else { return };
-            self.gates.queued.fetch_sub(1, Ordering::Relaxed);
+            let mut state = gates.state();
+            let Some(gate) = state.gates.get_mut(key) else { return };
+            let Some(place) = gate.queue.remove(*number) else { return };
+            gates.queued.fetch_sub(1, Ordering::Relaxed);
             if gate.offer.is_some() {
                 // It may have been the one that was told.
                 gate.queue.tell(gate.told, &mut wakers);
@@ -700,9 +990,9 @@ mod tests {
     }
 
     /// What happens when nobody comes for an offer in time.
-    fn look_twice(gates: &Arc<Gates>) -> bool {
+    fn look_twice(gates: &Arc<Gates>) {
         gates.look();
-        gates.look().1
+        gates.look();
     }
 
     #[test]
@@ -874,12 +1164,140 @@ mod tests {
             drop(pass);
             gates.look();
             assert!(matches!(gates.enter(&key(), true), Entry::Taken(_)));
-            assert!(!gates.look().1, "there is nobody to look after");
-            let Entry::Offered(turn) = gates.enter(&key(), once) else { panic!("on offer") };
+            assert_eq!(gates.look().again, None, "there is nobody to look after");
+            let Entry::Offered(turn, _) = gates.enter(&key(), once) else { panic!("on offer") };
             assert!(has_turn(&mut first).is_none(), "it is in other hands");
             drop(turn);
             assert!(has_turn(&mut first).is_some());
         }
+    }
+
+    /// An owner that is not polled.
+    #[derive(Debug, Default)]
+    struct Idle {
+        told: AtomicBool,
+        seen: AtomicBool,
+        patrols: AtomicUsize,
+        calls: std::sync::Mutex<Vec<&'static str>>,
+    }
+
+    impl Idle {
+        fn called(&self, what: &'static str) {
+            self.calls.lock().expect("no panic").push(what);
+        }
+    }
+
+    impl Owner for Idle {
+        fn is_told(&self) -> bool {
+            self.told.load(Ordering::Relaxed)
+        }
+
+        fn is_late(&self) -> bool {
+            self.seen.load(Ordering::Relaxed)
+        }
+
+        fn is_stalled(&self) -> bool {
+            self.seen.swap(true, Ordering::Relaxed)
+        }
+
+        fn patrolled(&self) -> u32 {
+            u32::try_from(self.patrols.fetch_add(1, Ordering::Relaxed) + 1).expect("few")
+        }
+
+        fn caller(&self) -> Caller {
+            Caller::here()
+        }
+
+        fn ping(self: Arc<Self>) {
+            self.called("ping");
+        }
+
+        fn help(self: Arc<Self>) {
+            self.called("help");
+        }
+
+        fn revoke(self: Arc<Self>) {
+            self.called("revoke");
+        }
+    }
+
+    fn carry_out_patrol(gates: &Gates) {
+        let mut findings = Findings::default();
+        gates.patrol(&mut gates.state(), &mut findings);
+        findings.carry_out();
+    }
+
+    #[test]
+    fn an_owner_that_was_told_is_helped_at_the_second_look_while_others_wait() {
+        for told_first in [true, false] {
+            let gates = Arc::new(Gates::default());
+            let pass = open(&gates);
+            let owner = Arc::new(Idle::default());
+            owner.told.store(told_first, Ordering::Relaxed);
+            pass.spot().watch(Arc::clone(&owner) as _);
+            assert_eq!(gates.look().again, None, "nobody waits");
+            let waiting = queue(&gates);
+            owner.told.store(true, Ordering::Relaxed);
+            pass.spot().told();
+            assert!(matches!(gates.enter(&key(), true), Entry::Taken(News::Asking(_))));
+            gates.look().carry_out();
+            assert!(owner.calls.lock().expect("no panic").is_empty(), "it has some time");
+            assert!(matches!(gates.enter(&key(), true), Entry::Taken(News::Here(_))));
+            gates.look().carry_out();
+            assert_eq!(*owner.calls.lock().expect("no panic"), ["help"]);
+            pass.tell_of_grant();
+            assert_ne!(gates.look().again, Some(LOOK), "it has the lock");
+            drop((waiting, pass));
+            assert_eq!((gates.keys(), gates.queued()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn an_owner_whose_runtime_is_silent_is_asked_for_a_sign_and_then_given_up() {
+        let gates = Arc::new(Gates::new(PATROL * 2));
+        let pass = open(&gates);
+        let owner = Arc::new(Idle::default());
+        let _first = queue(&gates);
+        pass.spot().watch(Arc::clone(&owner) as _);
+        assert!(gates.look().again.is_some(), "somebody waits behind it");
+        owner.patrols.store(0, Ordering::Relaxed);
+        for expected in [&[][..], &["ping"], &["ping"], &["ping", "revoke"]] {
+            carry_out_patrol(&gates);
+            assert_eq!(*owner.calls.lock().expect("no panic"), expected);
+        }
+    }
+
+    /// Each side looks at what the other has written, and neither sees it.
+    #[test]
+    fn an_owner_that_is_told_just_when_the_first_waiter_comes_is_found_by_the_patrol() {
+        let gates = Arc::new(Gates::default());
+        let pass = open(&gates);
+        let owner = Arc::new(Idle::default());
+        pass.spot().watch(Arc::clone(&owner) as _);
+        let _waiting = queue(&gates);
+        owner.told.store(true, Ordering::Relaxed);
+        assert!(gates.state().offers.is_empty());
+        carry_out_patrol(&gates);
+        for _ in 0..2 {
+            gates.look().carry_out();
+        }
+        assert_eq!(*owner.calls.lock().expect("no panic"), ["help"]);
+    }
+
+    #[test]
+    fn each_key_is_patrolled_once_however_often_it_was_forgotten() {
+        let gates = Arc::new(Gates::default());
+        let mut kept = Vec::new();
+        for _ in 0..5 {
+            kept.clear();
+            let pass = open(&gates);
+            pass.spot().watch(Arc::new(Idle::default()));
+            let waiting = queue(&gates);
+            kept.push((waiting, pass));
+        }
+        assert_eq!(gates.state().behind.len(), 5);
+        carry_out_patrol(&gates);
+        assert_eq!(gates.state().behind.len(), 1);
     }
 
     #[test]

@@ -16,12 +16,11 @@
 use std::sync::Arc;
 
 use super::Engine;
-use super::gate::{News, Pass};
+use super::gate::{News, Pass, Spot};
 use super::lease::{Hold, Lease, Terms};
 use crate::clock::BootInstant;
 use crate::format::WireFormat;
 use crate::protection::Protection;
-use crate::runtime::Caller;
 use crate::store::{Lane, Renewal, Renewed};
 
 /// A lease between two holders.
@@ -55,6 +54,15 @@ impl Inherited {
         Self { engine, lease, pass: Some(pass), asked: false }
     }
 
+    pub(crate) fn engine(&self) -> Arc<Engine> {
+        Arc::clone(&self.engine)
+    }
+
+    /// The place of one who waits with it; `None` once somebody else answers for the lease.
+    pub(crate) fn spot(&self) -> Option<Spot> {
+        self.pass.as_ref().map(Pass::spot)
+    }
+
     /// Offers it to those in the queue; gives the pass back if nobody is there, or nobody is awake.
     pub(crate) fn pass_on(mut self) -> Option<Pass> {
         let pass = self.pass.take()?;
@@ -79,7 +87,7 @@ impl Inherited {
             return Err(self);
         }
         if let Some(pass) = self.pass.as_ref().filter(|_| self.asked) {
-            pass.tell(&News::Here(Caller::here()));
+            pass.tell_of_grant();
         }
         let Some((hold, replan)) = self.lease.take_over(terms, &mut self.pass) else {
             return Err(self);
@@ -123,7 +131,7 @@ impl Inherited {
         match answer {
             Some(Ok(Renewed::Extended)) => {
                 if let Some(pass) = &self.pass {
-                    pass.tell(&News::Here(Caller::here()));
+                    pass.tell_of_grant();
                 }
                 self.lease.renewed_for(terms, sent, &mut self.pass)
             }

@@ -10,6 +10,7 @@ mod backoff;
 mod budget;
 pub(crate) mod contender;
 mod courtesy;
+mod driven;
 mod fencing;
 mod gate;
 mod handover;
@@ -24,12 +25,15 @@ mod tests;
 pub(crate) mod turn;
 mod watchdog;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::Level;
 
-use self::gate::{Gates, News, Pass};
+pub(crate) use self::driven::Driven;
+use self::driven::{Boxed, Settled, Work};
+use self::gate::{Gates, News, Pass, Spot};
 use self::handover::Inherited;
 use self::keeper::Keeper;
 use self::lease::{Hold, Lease, Leave, Leaving};
@@ -41,6 +45,7 @@ use crate::events;
 use crate::eventually::Eventually;
 use crate::format::WireFormat;
 use crate::protection::Protection;
+use crate::runtime;
 use crate::stats::ClientStats;
 use crate::store::{Lane, LockStore, Released, Renewal, Renewed, StoreError};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -93,7 +98,7 @@ impl std::fmt::Debug for Engine {
 
 impl Engine {
     pub(crate) fn start(config: Config, store: Arc<dyn LockStore>) -> Arc<Self> {
-        let gates: Arc<Gates> = Arc::default();
+        let gates = Arc::new(Gates::new(config.response_timeout));
         let keeper = Keeper::start(Arc::clone(&store), Arc::clone(&gates));
         let (closed, met_another_format) = (AtomicBool::new(false), AtomicBool::new(false));
         let closing = Notify::new();
@@ -201,41 +206,45 @@ impl Engine {
                         asking.answered(others);
                         Eventually::ready(Ok(()))
                     }
-                    others @ Eventually::Pending(_) => Eventually::pending(async move {
+                    others => Eventually::pending(async move {
                         asking.answered(Some(others.await));
                         Ok(())
                     }),
                 };
             }
-            End::Linger(inherited) => return Eventually::pending(self.linger(inherited, hold)),
+            End::Linger(inherited) => {
+                return Self::drive(hold, inherited.spot(), linger(inherited, hold.clone()));
+            }
             End::Free(pass) => pass,
         };
-        let started = BootInstant::now();
-        let (mut unfinished, answer) = self.begin_to_free(hold.lease(), pass, Lane::Caller);
-        match answer {
-            Eventually::Ready(Some(answer)) => {
-                unfinished.answered(&answer);
-                Eventually::ready(self.outcome(hold, started, answer))
-            }
-            answer => Eventually::pending(async move {
-                let answer = answer.await;
-                unfinished.answered(&answer);
-                self.outcome(hold, started, answer)
-            }),
+        let (started, mut unfinished) = (BootInstant::now(), self.unfinished(hold.lease(), pass));
+        if self.store.is_immediate()
+            && let Some(answer) = unfinished.send(Lane::Caller).known()
+        {
+            unfinished.answered(&answer);
+            return Eventually::ready(self.outcome(hold, started, answer));
         }
+        let spot = unfinished.pass.as_ref().map(Pass::spot);
+        Self::drive(hold, spot, async move {
+            let answer = unfinished.send(Lane::Caller).await;
+            unfinished.answered(&answer);
+            unfinished.engine.outcome(&unfinished.lease, started, answer)
+        })
     }
 
-    /// Nobody waits for a lock that was passed on before: those who have had it may be about to ask for
-    /// it again, on another thread.
-    async fn linger(&self, inherited: Inherited, hold: &Hold) -> Result<(), Box<LockError>> {
-        yield_now().await;
-        let started = BootInstant::now();
-        match inherited.pass_on() {
-            Some(pass) if hold.close() => {
-                let (answer, _) = self.free(hold.lease(), Some(pass)).await;
-                self.outcome(hold, started, answer)
+    /// Lets others go on with a release whose caller does not, if they wait for it.
+    fn drive(
+        hold: &Hold,
+        spot: Option<Spot>,
+        release: impl Future<Output = Result<(), Box<LockError>>> + Send + 'static,
+    ) -> Releasing<'static> {
+        match (spot, runtime::here()) {
+            (Some(spot), Ok(here)) => {
+                let ending =
+                    Ending { key: Arc::clone(hold.shared_key()), began: BootInstant::now() };
+                Eventually::Driven(Driven::new(ending, spot, here, Box::pin(release)))
             }
-            _ => Ok(()),
+            _ => Eventually::pending(release),
         }
     }
 
@@ -264,11 +273,16 @@ impl Engine {
     /// Frees the key of a lease that has ended. Gives the pass back if the store has answered; else it
     /// goes along with the release, which goes on in the background.
     async fn free(
-        &self,
+        self: &Arc<Self>,
         lease: &Arc<Lease>,
         pass: Option<Pass>,
     ) -> (Result<Released, StoreError>, Option<Pass>) {
-        let (mut unfinished, answer) = self.begin_to_free(lease, pass, Lane::Caller);
+        let mut unfinished = self.unfinished(lease, pass);
+        let answer = unfinished.send(Lane::Caller);
+        if let (Eventually::Pending(_), Some(pass)) = (&answer, &unfinished.pass) {
+            // Nobody has it any more, and whether it is free nobody knows yet.
+            pass.tell(&News::Asking(BootInstant::now()));
+        }
         let answer = answer.await;
         unfinished.answered(&answer);
         let pass = if unfinished.open { None } else { unfinished.pass.take() };
@@ -277,11 +291,20 @@ impl Engine {
 
     /// The same, awaited by nobody. A hold that was `valid_until` then has lost its key if that is
     /// gone before.
-    fn free_in_background(&self, lease: &Arc<Lease>, pass: Option<Pass>, valid_until: BootInstant) {
-        let (mut unfinished, answer) = self.begin_to_free(lease, pass, Lane::Keeper);
+    fn free_in_background(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        pass: Option<Pass>,
+        valid_until: BootInstant,
+    ) {
+        let mut unfinished = self.unfinished(lease, pass);
+        let answer = unfinished.send(Lane::Keeper).known();
+        if let (None, Some(pass)) = (&answer, &unfinished.pass) {
+            pass.tell(&News::Asking(BootInstant::now()));
+        }
         unfinished.open = true;
         unfinished.valid_until = valid_until;
-        if let Eventually::Ready(Some(answer)) = answer {
+        if let Some(answer) = answer {
             unfinished.answered(&answer);
             let lost = answer.ok().and_then(Released::loss);
             if let Some(reason) = lost.filter(|_| BootInstant::now() < valid_until) {
@@ -291,24 +314,12 @@ impl Engine {
         }
     }
 
-    fn begin_to_free<'a>(
-        &'a self,
-        lease: &'a Arc<Lease>,
-        pass: Option<Pass>,
-        lane: Lane,
-    ) -> (Unfinished<'a>, Eventually<'a, Result<Released, StoreError>>) {
+    /// Begins the release of a lease that has ended.
+    fn unfinished(self: &Arc<Self>, lease: &Arc<Lease>, pass: Option<Pass>) -> Unfinished {
         self.keeper.forget(lease);
-        let now = BootInstant::now();
         let open = Protection::ReleaseGoesOn.is_on();
-        let valid_until = BootInstant::PAST;
-        let unfinished = Unfinished { keeper: &self.keeper, lease, pass, open, valid_until };
-        let keep = lease.kept_until().since(now);
-        let answer = self.store.release(lease.key(), lease.token(), keep, lane);
-        if let (Eventually::Pending(_), Some(pass)) = (&answer, &unfinished.pass) {
-            // Nobody has it any more, and whether it is free nobody knows yet.
-            pass.tell(&News::Asking(now));
-        }
-        (unfinished, answer)
+        let (engine, lease) = (Arc::clone(self), Arc::clone(lease));
+        Unfinished { engine, lease, pass, open, valid_until: BootInstant::PAST }
     }
 
     /// Ends a hold, or one holder's share in it, and passes the lock on if somebody waits for it here
@@ -348,7 +359,7 @@ impl Engine {
     /// What the holder is told of a release that was begun at `started`.
     fn outcome(
         &self,
-        hold: &Hold,
+        lease: &Lease,
         started: BootInstant,
         answer: Result<Released, StoreError>,
     ) -> Result<(), Box<LockError>> {
@@ -357,21 +368,21 @@ impl Engine {
             Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }.into()),
             Err(error) => {
                 return Err(Box::new(LockError::Unavailable {
-                    key: Some(hold.key().to_owned()),
+                    key: Some(lease.key().to_owned()),
                     waited: BootInstant::now().since(started),
                     cause: format!("{error}; the release goes on in the background"),
                 }));
             }
         };
         let Some(reason) = lost else { return Ok(()) };
-        self.found_lost(hold, reason);
-        Err(hold.lost_to(reason).into())
+        self.found_lost(lease, reason);
+        Err(lease.lost_to(reason).into())
     }
 
     /// A holder that is done was the first to notice that its lock had been lost.
-    fn found_lost(&self, hold: &Hold, reason: LostReason) {
+    fn found_lost(&self, lease: &Lease, reason: LostReason) {
         self.keeper.found_lost();
-        log_loss(Arc::clone(hold.shared_key()), reason);
+        log_loss(Arc::clone(lease.shared_key()), reason);
     }
 
     /// Makes a fixed lease last for `term` from now, or without one has the store keep the key for
@@ -487,11 +498,59 @@ impl Drop for Asking {
     }
 }
 
+/// Nobody waits for a lock that was passed on before: those who have had it may be about to ask for
+/// it again, on another thread.
+async fn linger(inherited: Inherited, hold: Hold) -> Result<(), Box<LockError>> {
+    yield_now().await;
+    let (started, engine) = (BootInstant::now(), inherited.engine());
+    match inherited.pass_on() {
+        Some(pass) if hold.close() => {
+            let (answer, _) = engine.free(hold.lease(), Some(pass)).await;
+            engine.outcome(&hold, started, answer)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A release that is awaited, and that others can go on with.
+struct Ending {
+    key: Arc<str>,
+    began: BootInstant,
+}
+
+impl Work for Ending {
+    type Outcome = Result<(), Box<LockError>>;
+    type Resumed = Infallible;
+    type Value = Self::Outcome;
+
+    fn finish(&self, outcome: Self::Outcome) -> Self::Value {
+        outcome
+    }
+
+    fn settle(&self, outcome: Self::Outcome, _: &Spot) -> Settled<Self> {
+        Settled::Done(outcome)
+    }
+
+    fn revoke(&self, _: &Spot) -> Option<Settled<Self>> {
+        Some(Settled::Done(Err(Box::new(LockError::Unavailable {
+            key: Some(self.key.as_ref().to_owned()),
+            waited: BootInstant::now().since(self.began),
+            cause: "the runtime stands still; the release goes on in the background".to_owned(),
+        }))))
+    }
+
+    fn resume(&self, resumed: Infallible) -> Boxed<Self::Outcome> {
+        match resumed {}
+    }
+
+    fn abandon(&self, _: Self::Outcome) {}
+}
+
 /// A release that has begun; goes on in the background unless it was answered.
 #[derive(Debug)]
-struct Unfinished<'a> {
-    keeper: &'a Keeper,
-    lease: &'a Arc<Lease>,
+struct Unfinished {
+    engine: Arc<Engine>,
+    lease: Arc<Lease>,
     /// Of the key; goes on with the release.
     pass: Option<Pass>,
     /// The store has not answered.
@@ -500,7 +559,13 @@ struct Unfinished<'a> {
     valid_until: BootInstant,
 }
 
-impl Unfinished<'_> {
+impl Unfinished {
+    fn send(&self, lane: Lane) -> Eventually<'_, Result<Released, StoreError>> {
+        let lease = &self.lease;
+        let keep = lease.kept_until().since(BootInstant::now());
+        self.engine.store.release(lease.key(), lease.token(), keep, lane)
+    }
+
     fn answered(&mut self, answer: &Result<Released, StoreError>) {
         self.open &= answer.is_err();
         if let (Ok(Released::Freed { others }), Some(pass)) = (answer, &mut self.pass) {
@@ -509,11 +574,11 @@ impl Unfinished<'_> {
     }
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for Unfinished {
     fn drop(&mut self) {
         if self.open || self.lease.doubt().is_some() {
-            let release = Release::of(self.lease, self.pass.take());
-            self.keeper.release(Release { valid_until: self.valid_until, ..release });
+            let release = Release::of(&self.lease, self.pass.take());
+            self.engine.keeper.release(Release { valid_until: self.valid_until, ..release });
         }
     }
 }

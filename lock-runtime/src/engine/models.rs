@@ -22,9 +22,11 @@
 //! instance in a debugger, set `LOCK_SCHEDULE` to them and name the one test. (A failure that names a
 //! seed comes from the random scheduler: `SHUTTLE_RANDOM_SEED` has it begin there.)
 
+mod driven;
 mod handover;
 mod net;
 
+use std::pin::Pin;
 use std::sync::Mutex as StdMutex;
 
 use shuttle::future::{spawn, yield_now};
@@ -549,7 +551,7 @@ mod pass_on {
 
     fn poll_once(ticket: &mut Ticket) -> Option<Turn> {
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-        match std::pin::Pin::new(ticket).poll(&mut cx) {
+        match Pin::new(ticket).poll(&mut cx) {
             std::task::Poll::Ready(turn) => Some(turn.expect("not closed")),
             std::task::Poll::Pending => None,
         }
@@ -557,7 +559,7 @@ mod pass_on {
 
     #[test]
     fn whoever_is_polled_is_served_whoever_else_is_not() {
-        explore(|| race_with_the_looks(|gates| drop(gates.look())));
+        explore(|| race_with_the_looks(|gates| gates.look().carry_out()));
     }
 
     #[test]

@@ -9,7 +9,9 @@
 //! timer of their own.
 //!
 //! While something is on offer in the local queues, this thread comes back every [`LOOK`] and has
-//! it passed on from waiters that are not polled, see [`gate`](super::gate).
+//! it passed on from waiters that are not polled, see [`gate`](super::gate). In the same way it goes
+//! on in the place of callers that have a pass and are not polled, see [`driven`](super::driven):
+//! what it polls there is the library's own code.
 
 use std::sync::{Arc, PoisonError};
 
@@ -66,11 +68,9 @@ impl Notifier {
             let closing = self.closing.load(Ordering::Acquire);
             self.tell();
             if next_look.is_some_and(|at| at <= time::Instant::now()) {
-                let (unwanted, again) = self.gates.look();
-                for inherited in unwanted {
-                    contained(|| inherited.give_up());
-                }
-                next_look = again.then(|| time::Instant::now() + LOOK);
+                let findings = self.gates.look();
+                next_look = findings.again.map(|pause| time::Instant::now() + pause);
+                findings.carry_out();
             }
             if closing {
                 return;
@@ -78,14 +78,18 @@ impl Notifier {
             let look = async {
                 match next_look {
                     Some(at) => time::sleep_until(at).await,
-                    None => self.gates.unattended().await,
+                    None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 // Whichever comes first in this order: no arm takes anything from another.
                 biased;
                 () = self.wake.notified() => {}
-                () = look => next_look = next_look.or_else(|| Some(time::Instant::now() + LOOK)),
+                () = self.gates.unattended() => {
+                    let soon = time::Instant::now() + LOOK;
+                    next_look = Some(next_look.map_or(soon, |at| at.min(soon)));
+                }
+                () = look => {}
             }
         }
     }

@@ -155,13 +155,12 @@ impl RedisStore {
                     StoreError::Refused(format!("{cause} {problem}"))
                 })?;
                 let mut links = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-                let own = |link: &&Link| link.home() == here && link.is_alive();
+                let own = |link: &&Link| link.home() == here.id() && link.is_alive();
                 if let Some(link) = links.iter().find(own) {
                     return Ok(link.clone());
                 }
                 links.retain(Link::is_alive);
-                let home = runtime::Handle::current();
-                let link = Link::new(Arc::clone(&self.endpoint), home, self.response_timeout, None);
+                let link = Link::new(Arc::clone(&self.endpoint), here, self.response_timeout, None);
                 links.push(link.clone());
                 Ok(link)
             }

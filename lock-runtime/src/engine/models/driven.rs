@@ -1,0 +1,87 @@
+//! The races of callers that have the pass of a key, and are polled now and then, or never again.
+
+use super::*;
+
+/// How many want the lock.
+const CALLERS: usize = 3;
+
+type Step = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Where there is one at a time.
+type Hands = Arc<StdMutex<bool>>;
+
+/// Takes the lock, and gives it back.
+async fn hold(engine: Arc<Engine>, taken: Hands) {
+    let hold = acquire(&engine, request()).await.expect("its turn");
+    assert!(!std::mem::replace(&mut *lock(&taken), true), "in two hands");
+    yield_now().await;
+    *lock(&taken) = false;
+    engine.release(&hold, true).await.expect("held");
+}
+
+/// Polls a future a few times, with pauses; false if it goes on.
+async fn poll_a_few_times(step: &mut Step) -> bool {
+    for _ in 0..thread_rng().gen_range(1..6) {
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        if step.as_mut().poll(&mut cx).is_ready() {
+            return true;
+        }
+        up_to(12).await;
+    }
+    false
+}
+
+/// Some are not polled any more after a while, wherever they have got by then; the others have their
+/// turn all the same, and nothing is left of any of them.
+async fn race(look: fn(&Gates)) {
+    let process = Process::start();
+    let taken = Hands::default();
+    let looks = {
+        let engine = Arc::clone(&process.engine);
+        spawn(async move {
+            loop {
+                up_to(6).await;
+                look(&engine.gates);
+            }
+        })
+    };
+    let (mut polled, mut forgotten) = (Vec::new(), Vec::new());
+    for caller in 0..CALLERS {
+        let step = hold(Arc::clone(&process.engine), Arc::clone(&taken));
+        let mut step: Step = Box::pin(step);
+        if caller + 1 < CALLERS && thread_rng().r#gen() {
+            // It may stop in its body, where nobody can go on for it.
+            if !poll_a_few_times(&mut step).await && !*lock(&taken) {
+                forgotten.push(step);
+            } else if *lock(&taken) {
+                step.await;
+            }
+        } else {
+            polled.push(spawn(step));
+        }
+    }
+    for caller in polled {
+        caller.await.expect("whoever is polled is served");
+    }
+    // Whoever comes back is served as well; whoever gives up leaves nothing.
+    for step in forgotten {
+        if thread_rng().r#gen() {
+            step.await;
+        } else {
+            drop(step);
+        }
+    }
+    looks.abort();
+    process.assert_nothing_left().await;
+}
+
+#[test]
+fn whoever_has_the_pass_and_is_not_polled_keeps_nobody_waiting() {
+    explore_less(2, || race(|gates| gates.look().carry_out()));
+}
+
+#[test]
+#[should_panic(expected = "exceeded max_steps")]
+fn it_keeps_everybody_waiting_if_nobody_goes_on_for_it() {
+    find(|| race(|_| {}));
+}
