@@ -15,8 +15,10 @@
 //! use the permits of those who hold locks, so that releases do not wait behind the acquires which
 //! wait for them.
 
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -591,17 +593,19 @@ impl Inner {
         let info = self.endpoint.info();
         let traffic = Arc::<Traffic>::default();
         let stream = Stream::connect(info.addr(), Arc::clone(&traffic)).await?;
-        let (mut socket, driver) =
+        let (socket, driver) =
             MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
         let (driver, acquires, holders) =
             (tokio::spawn(driver).abort_handle(), Permits::new(), Permits::new());
         let shared = Arc::new(Shared { driver, acquires, holders, traffic });
-        // Once a connection, so that no request has to. A user who may not is served by text.
-        let loaded = format::load_all().query_async::<redis::Value>(&mut socket).await;
-        if let Err(error) = loaded
-            && error.is_io_error()
-        {
-            return Err(error);
+        // Once a connection, so that no request has to. They are ahead of all requests once this was
+        // polled, so nobody waits for them. A user who may not is served by text.
+        let mut to_load = socket.clone();
+        let mut load = Box::pin(async move {
+            drop(format::load_all().query_async::<redis::Value>(&mut to_load).await);
+        });
+        if poll_fn(|cx| Poll::Ready(load.as_mut().poll(cx).is_pending())).await {
+            drop(tokio::spawn(load));
         }
         Ok(Connection { generation, socket, shared })
     }
