@@ -380,6 +380,17 @@ async fn a_call_that_asks_the_store_and_is_not_polled_holds_up_nobody_else() {
         first.release().await.expect("held");
         drop(third);
     }
+    // Nor those who would not wait.
+    let first = asking(&client, "k");
+    let tries = async {
+        // What they hear before is that nothing is known yet.
+        while !matches!(client.lock("k").try_acquire().await, Ok(Some(_))) {
+            sleep(LEASE / 100).await;
+        }
+    };
+    assert!(timeout(LEASE, tries).await.is_ok(), "somebody goes on for it");
+    let first = timeout(LEASE, first).await.expect("in turn").expect("free");
+    first.release().await.expect("held");
     until_at_rest(&client, LEASE).await;
     assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
 }

@@ -7,8 +7,9 @@
 //! others wait and its caller does not poll it by the second look ([`LOOK`](super::gate::LOOK)
 //! apart), the notifier thread polls it once, on the runtime of its caller. What comes of that:
 //!
-//! * A lock is offered to those in the queue. The caller finds itself at its old place there when
-//!   it polls again; if nobody is awake to take the lock, it finds the lock.
+//! * A lock is offered to those in the queue, or freed for the next who asks. The caller finds itself
+//!   at its old place in the queue when it polls again; if nobody wants the lock any more, it finds
+//!   the lock.
 //! * Any other result is kept for the caller, and the pass goes on.
 //! * If there is more to wait for, the same begins anew.
 //!
@@ -27,7 +28,6 @@ use std::task::{Context, Poll, Wake, Waker};
 use tokio::runtime::Handle;
 
 use super::gate::{Owner, Spot};
-use crate::runtime::Caller;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -76,7 +76,6 @@ trait Drive<V>: Send + Sync {
 struct Shared<W: Work> {
     work: W,
     spot: Spot,
-    caller: Caller,
     runtime: Handle,
     inner: Mutex<Inner<W>>,
     /// See [`TOLD`].
@@ -210,7 +209,6 @@ impl<W: Work> Shared<W> {
         Arc::new(Self {
             work,
             spot,
-            caller: Caller::here(),
             runtime,
             inner: Mutex::new(Inner { stage, waker: None, watched: false }),
             told: AtomicU32::new(0),
@@ -307,20 +305,12 @@ impl<W: Work> Owner for Shared<W> {
         self.told.load(Ordering::Relaxed) >= TOLD
     }
 
-    fn is_late(&self) -> bool {
-        self.told.load(Ordering::Relaxed) >= SEEN
-    }
-
     fn is_stalled(&self) -> bool {
         self.told.swap(SEEN, Ordering::Relaxed) == SEEN
     }
 
     fn patrolled(&self) -> u32 {
         self.patrols.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    fn caller(&self) -> Caller {
-        self.caller
     }
 
     fn ping(self: Arc<Self>) {

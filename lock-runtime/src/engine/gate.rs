@@ -152,6 +152,8 @@ struct Gate {
     news: News,
     /// Who has the pass, while it waits for something.
     owner: Option<Arc<dyn Owner>>,
+    /// Somebody has come meanwhile who would not queue.
+    asked: bool,
     /// What the first waiter that comes may take. Only while there are waiters.
     offer: Option<Turn>,
     /// How many offers there have been.
@@ -176,6 +178,7 @@ impl Gate {
             queue: Queue::default(),
             news: News::Asking(BootInstant::now()),
             owner: None,
+            asked: false,
             offer: None,
             made: 0,
             looked_at: 0,
@@ -187,18 +190,20 @@ impl Gate {
         }
     }
 
-    /// What one hears who gives up.
-    fn known(&self) -> News {
-        match (&self.news, &self.owner) {
-            // It is not the store that one waits for.
-            (News::Asking(_), Some(owner)) if owner.is_late() => News::Here(owner.caller()),
-            (news, _) => news.clone(),
-        }
+    /// Whether anybody is awake who wants what its owner has.
+    fn is_wanted(&self) -> bool {
+        self.queue.waiting > 0 || self.asked
     }
 
     /// Whether its owner is to be looked after.
     fn has_owner(&self, closed: bool) -> bool {
-        self.owner.is_some() && (self.queue.waiting > 0 || closed)
+        self.owner.is_some() && (self.is_wanted() || closed)
+    }
+
+    /// It waits for nothing any more, or somebody else has the pass.
+    fn take_owner(&mut self) -> Option<Arc<dyn Owner>> {
+        self.asked = false;
+        self.owner.take()
     }
 
     /// Whether its owner could go on, and somebody waits for that.
@@ -411,17 +416,12 @@ pub(crate) trait Owner: std::fmt::Debug + Send + Sync {
     /// Whether it could go on, once its caller polls it.
     fn is_told(&self) -> bool;
 
-    /// Whether it could already at the last look.
-    fn is_late(&self) -> bool;
-
     /// Called at each look while it could go on. Whether it could at the last one already.
     fn is_stalled(&self) -> bool;
 
     /// Called at each patrol; how many there have been since its caller has polled it or its runtime
     /// was heard of.
     fn patrolled(&self) -> u32;
-
-    fn caller(&self) -> Caller;
 
     /// Asks its runtime for a sign.
     fn ping(self: Arc<Self>);
@@ -535,7 +535,11 @@ impl Gates {
             return Entry::Offered(turn, Spot { gates: Arc::clone(self), key, number });
         }
         if once {
-            return Entry::Taken(gate.known());
+            let news = gate.news.clone();
+            if gate.owner.is_some() && !std::mem::replace(&mut gate.asked, true) {
+                self.attend_owner(&mut state, &key);
+            }
+            return Entry::Taken(news);
         }
         let number = gate.queue.push();
         self.queued.fetch_add(1, Ordering::Relaxed);
@@ -553,7 +557,7 @@ impl Gates {
     /// What the owner of the pass last learnt.
     pub(crate) fn news(&self, key: &Arc<str>) -> News {
         let key = self.key(key);
-        let known = self.state().gates.get(&key).map(Gate::known);
+        let known = self.state().gates.get(&key).map(|gate| gate.news.clone());
         known.unwrap_or_else(|| News::Asking(BootInstant::now()))
     }
 
@@ -691,7 +695,7 @@ impl Gates {
         let _before = match state.gates.get_mut(key) {
             Some(gate) if gate.queue.waiting > 0 => {
                 gate.offer(Turn::Held(inherited), &mut wakers);
-                gate.owner.take()
+                gate.take_owner()
             }
             _ => return Err(inherited),
         };
@@ -757,7 +761,7 @@ impl Gates {
             return;
         }
         gate.offer(Turn::Free(Pass::new(self, key.clone())), &mut wakers);
-        _before = gate.owner.take();
+        _before = gate.take_owner();
         self.attend_offer(&mut state, key);
         drop(state);
         wakers.wake();
@@ -802,7 +806,7 @@ impl Pass {
         let news = News::Here(Caller::here());
         let _before = self.gates.state().gates.get_mut(&self.key).and_then(|gate| {
             gate.news = news;
-            gate.owner.take()
+            gate.take_owner()
         });
     }
 
@@ -865,10 +869,10 @@ impl Spot {
         }
     }
 
-    /// Goes back to its place, if anybody is awake who waits for the key.
+    /// Goes back to its place, if anybody is awake who wants the key.
     pub(crate) fn step_aside(&self) -> Option<Ticket> {
         let mut state = self.gates.state();
-        let gate = state.gates.get_mut(&self.key).filter(|gate| gate.queue.waiting > 0)?;
+        let gate = state.gates.get_mut(&self.key).filter(|gate| gate.is_wanted())?;
         gate.queue.push_stalled(self.number);
         self.gates.queued.fetch_add(1, Ordering::Relaxed);
         Some(Ticket { spot: self.clone(), is_over: false })
@@ -1192,20 +1196,12 @@ mod tests {
             self.told.load(Ordering::Relaxed)
         }
 
-        fn is_late(&self) -> bool {
-            self.seen.load(Ordering::Relaxed)
-        }
-
         fn is_stalled(&self) -> bool {
             self.seen.swap(true, Ordering::Relaxed)
         }
 
         fn patrolled(&self) -> u32 {
             u32::try_from(self.patrols.fetch_add(1, Ordering::Relaxed) + 1).expect("few")
-        }
-
-        fn caller(&self) -> Caller {
-            Caller::here()
         }
 
         fn ping(self: Arc<Self>) {
@@ -1239,10 +1235,8 @@ mod tests {
             let waiting = queue(&gates);
             owner.told.store(true, Ordering::Relaxed);
             pass.spot().told();
-            assert!(matches!(gates.enter(&key(), true), Entry::Taken(News::Asking(_))));
             gates.look().carry_out();
             assert!(owner.calls.lock().expect("no panic").is_empty(), "it has some time");
-            assert!(matches!(gates.enter(&key(), true), Entry::Taken(News::Here(_))));
             gates.look().carry_out();
             assert_eq!(*owner.calls.lock().expect("no panic"), ["help"]);
             pass.tell_of_grant();
@@ -1250,6 +1244,29 @@ mod tests {
             drop((waiting, pass));
             assert_eq!((gates.keys(), gates.queued()), (0, 0));
         }
+    }
+
+    #[test]
+    fn an_owner_is_helped_for_those_who_would_not_queue_as_well() {
+        let gates = Arc::new(Gates::default());
+        let pass = open(&gates);
+        let owner = Arc::new(Idle::default());
+        owner.told.store(true, Ordering::Relaxed);
+        pass.spot().watch(Arc::clone(&owner) as _);
+        assert!(pass.spot().step_aside().is_none(), "nobody wants it");
+        assert!(matches!(gates.enter(&key(), true), Entry::Taken(News::Asking(_))));
+        for _ in 0..2 {
+            gates.look().carry_out();
+        }
+        assert_eq!(*owner.calls.lock().expect("no panic"), ["help"]);
+        let mut ticket = pass.spot().step_aside().expect("somebody wanted it");
+        drop(pass);
+        // The next who asks has it.
+        let Entry::Offered(turn, _) = gates.enter(&key(), true) else { panic!("on offer") };
+        assert!(has_turn(&mut ticket).is_none());
+        drop(turn);
+        assert!(has_turn(&mut ticket).is_some());
+        assert_eq!((gates.keys(), gates.queued()), (0, 0));
     }
 
     #[test]
