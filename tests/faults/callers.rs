@@ -380,19 +380,62 @@ async fn a_call_that_asks_the_store_and_is_not_polled_holds_up_nobody_else() {
         first.release().await.expect("held");
         drop(third);
     }
-    // Nor those who would not wait.
-    let first = asking(&client, "k");
-    let tries = async {
-        // What they hear before is that nothing is known yet.
-        while !matches!(client.lock("k").try_acquire().await, Ok(Some(_))) {
-            sleep(LEASE / 100).await;
-        }
-    };
-    assert!(timeout(LEASE, tries).await.is_ok(), "somebody goes on for it");
-    let first = timeout(LEASE, first).await.expect("in turn").expect("free");
-    first.release().await.expect("held");
     until_at_rest(&client, LEASE).await;
     assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
+}
+
+/// Nor those who will not wait, nor other processes, once anybody has asked for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_not_kept_for_a_call_that_is_not_polled() {
+    let server = RedisServer::start();
+    let builder = LockClient::builder().url(server.url()).watchdog(LEASE * 60).wait(LEASE * 60);
+    let (one, two) = (builder.connect().await.expect("up"), client(&server.url()).await);
+    one.lock("warm").run(async {}).await.expect("free");
+    let first = asking(&one, "k");
+    let tried = one.lock("k").try_acquire().await;
+    assert!(!matches!(tried, Ok(Some(_))), "it is another's, or nothing is known yet: {tried:?}");
+    let guard = timeout(LEASE, two.lock("k").acquire()).await;
+    let guard = guard.expect("somebody goes on for it").expect("up");
+    assert!(one.lock("k").try_acquire().await.expect("up").is_none(), "it says who has it");
+    guard.release().await.expect("held");
+    assert!(is_free(&one).await, "the key is free for others of its process");
+    let first = timeout(LEASE, first).await.expect("in turn").expect("free");
+    first.release().await.expect("held");
+    until_at_rest(&one, LEASE).await;
+    assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
+}
+
+/// They are all late for what they are granted, each time, and it is not kept from them for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_whose_runtime_is_blocked_again_and_again_have_their_turns() {
+    let server = RedisServer::start();
+    let builder = LockClient::builder().url(server.url()).watchdog(LEASE * 60).wait(LEASE * 10);
+    let client = builder.connect().await.expect("up");
+    let callers = {
+        let client = client.clone();
+        tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(async {
+                let blocks = tokio::spawn(async {
+                    loop {
+                        std::thread::sleep(LEASE / 12);
+                        tokio::task::yield_now().await;
+                    }
+                });
+                let mut callers = JoinSet::new();
+                for _ in 0..3 {
+                    let lock = client.lock("k");
+                    callers.spawn(async move { lock.acquire().await?.release().await });
+                }
+                let outcomes = callers.join_all().await;
+                blocks.abort();
+                outcomes
+            })
+        })
+    };
+    let outcomes = callers.await.expect("no panic");
+    assert!(outcomes.iter().all(Result::is_ok), "each has its turn: {outcomes:?}");
+    until_at_rest(&client, LEASE).await;
 }
 
 /// The lock of another process is waited for by one who is not polled any more.
@@ -433,19 +476,38 @@ async fn a_release_that_is_not_polled_holds_up_nobody_else() {
     until_at_rest(&client, LEASE).await;
 }
 
-/// Nothing runs there that could be helped: no timer, and no connection.
+/// Nothing runs there that could be helped: no timer, and no connection. Its request is granted, and
+/// nobody reads the answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_on_a_runtime_that_stands_still_gives_up_its_turn() {
     let server = RedisServer::start();
     // A third of the lease is the time for an answer.
     let builder = LockClient::builder().url(server.url()).watchdog(LEASE * 3).wait(LEASE * 60);
     let client = builder.connect().await.expect("up");
+    client.lock("warm").run(async {}).await.expect("free");
     let still = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let still = still.expect("a runtime");
-    let first = {
-        let _entered = still.enter();
-        asking(&client, "k")
-    };
+    let mut first: Waiting = Box::pin(client.lock("k").acquire());
+    let warm = client.lock("warm");
+    let still = tokio::task::spawn_blocking(move || {
+        still.block_on(warm.run(async {})).expect("free");
+        still
+    });
+    let still = still.await.expect("no panic");
+    server.freeze();
+    let asked = tokio::task::spawn_blocking(move || {
+        still.block_on(async {
+            let asked = first.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            // Its connection sends it.
+            tokio::task::yield_now().await;
+            assert!(asked.is_pending(), "nobody answers");
+        });
+        (first, still)
+    });
+    let (first, still) = asked.await.expect("no panic");
+    server.thaw();
+    let is_taken = || server.command::<u32>(&["EXISTS", "k"]) == 1;
+    assert!(until(LEASE, is_taken).await.is_some(), "its request was sent");
     let begun = Instant::now();
     let second = timeout(LEASE * 6, client.lock("k").acquire()).await;
     let second = second.expect("it is given up").expect("free");
@@ -455,8 +517,9 @@ async fn a_call_on_a_runtime_that_stands_still_gives_up_its_turn() {
         let guard = still.block_on(first).expect("free");
         still.block_on(guard.release()).expect("held");
     });
-    timeout(LEASE * 2, first).await.expect("in turn").expect("no panic");
-    until_at_rest(&client, LEASE).await;
+    timeout(LEASE * 3, first).await.expect("in turn").expect("no panic");
+    // What is to be undone behind its request, over its connection, has to be given up first.
+    until_at_rest(&client, LEASE * 10).await;
     assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
 }
 

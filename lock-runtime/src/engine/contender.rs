@@ -15,6 +15,10 @@
 //! acquisition use one token, and a repeated try of an owner is granted, so an answer that got
 //! lost costs one more try.
 
+#[cfg(test)]
+#[cfg(not(lock_shuttle))]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,19 +91,16 @@ pub(crate) fn acquire<T: Send + Unpin + 'static>(
     let entry = engine.gates().enter(&request.key, budget.is_once());
     let call = Call { engine, runtime: here.id(), request, budget };
     match entry {
-        Entry::Open(pass) => {
-            let spot = pass.spot();
-            call.try_for(pass, None, spot, here, make)
-        }
+        Entry::Open(pass) => call.try_for(pass, None, 0, here, make),
         Entry::Closed => failed(LockError::ShutDown),
-        Entry::Offered(turn, spot) => call.begin(turn, None, spot, here, make),
+        Entry::Offered(turn, number) => call.begin(turn, None, number, here, make),
         Entry::Taken(news) => failed(call.spent(news)),
         // Thousands may be here, so what comes after the queue is boxed apart from it.
         Entry::Queued(mut ticket) => Eventually::pending(async move {
             let (turn, known) = call.turn(&mut ticket).await?;
-            let spot = ticket.spot();
+            let number = ticket.number();
             drop(ticket);
-            call.begin(turn, known, spot, here, make).await
+            call.begin(turn, known, number, here, make).await
         }),
     }
 }
@@ -134,20 +135,20 @@ impl Call {
         self,
         turn: Turn,
         known: Option<News>,
-        spot: Spot,
+        number: u64,
         here: Handle,
         make: fn(Arc<Engine>, Hold) -> T,
     ) -> Eventually<'static, Result<T, Box<LockError>>> {
         let inherited = match turn {
-            Turn::Free(pass) => return self.try_for(pass, known, spot, here, make),
+            Turn::Free(pass) => return self.try_for(pass, known, number, here, make),
             Turn::Held(inherited) => inherited,
         };
         match self.accept(inherited) {
             Ok(Ok(hold)) => Eventually::ready(admitted(self.engine, hold, make)),
             Ok(Err(error)) => Eventually::ready(Err(error)),
             Err(inherited) => {
-                let running = Box::pin(self.clone().renew(inherited));
-                Eventually::Driven(Driven::new(Acquiring { call: self, make }, spot, here, running))
+                let (spot, call) = (inherited.spot(number), self.clone());
+                self.drive(spot, here, Box::pin(call.renew(inherited)), make)
             }
         }
     }
@@ -157,7 +158,7 @@ impl Call {
         self,
         pass: Pass,
         known: Option<News>,
-        spot: Spot,
+        number: u64,
         here: Handle,
         make: fn(Arc<Engine>, Hold) -> T,
     ) -> Eventually<'static, Result<T, Box<LockError>>> {
@@ -173,8 +174,26 @@ impl Call {
                 return Eventually::ready(admitted(self.engine, hold, make));
             }
         }
+        let spot = contender.pass.as_ref().map(|pass| pass.spot(number));
         let running = Box::pin(contender.run(self.budget, known, owed, tried));
-        Eventually::Driven(Driven::new(Acquiring { call: self, make }, spot, here, running))
+        self.drive(spot, here, running, make)
+    }
+
+    /// Lets others go on with `running`, which has the pass of `spot`, if the caller does not.
+    fn drive<T: Send + Unpin + 'static>(
+        self,
+        spot: Option<Spot>,
+        here: Handle,
+        running: Boxed<Result<Hold, Box<LockError>>>,
+        make: fn(Arc<Engine>, Hold) -> T,
+    ) -> Eventually<'static, Result<T, Box<LockError>>> {
+        match spot {
+            Some(spot) => {
+                Eventually::Driven(Driven::new(Acquiring { call: self, make }, spot, here, running))
+            }
+            // Somebody else answers for the pass.
+            None => Eventually::pending(async move { admitted(self.engine, running.await?, make) }),
+        }
     }
 
     /// Takes a lock that was handed over as it is; back if it is not what was asked for.
@@ -231,31 +250,34 @@ impl<T: Send + Unpin + 'static> Work for Acquiring<T> {
     }
 
     fn settle(&self, outcome: Self::Outcome, spot: &Spot) -> Settled<Self> {
-        let Ok(hold) = outcome else { return Settled::Done(outcome) };
-        if spot.is_closed() {
-            self.abandon(Ok(hold));
-            return Settled::Done(Err(LockError::ShutDown.into()));
+        if outcome.is_err() {
+            return Settled::Done(outcome);
         }
-        match spot.step_aside() {
-            Some(ticket) => {
-                self.abandon(Ok(hold));
-                self.queued(ticket)
-            }
-            // There is nobody to give it to.
-            None => Settled::Done(Ok(hold)),
+        // A lock is not kept for one who is not there. Its place first, then what goes on from it.
+        let ticket = spot.step_aside();
+        self.abandon(outcome);
+        match ticket {
+            Some(ticket) => self.queued(ticket),
+            None => Settled::Done(Err(LockError::ShutDown.into())),
         }
     }
 
     fn revoke(&self, spot: &Spot) -> Option<Settled<Self>> {
-        if spot.is_closed() {
-            return Some(Settled::Done(Err(LockError::ShutDown.into())));
-        }
         spot.step_aside().map(|ticket| self.queued(ticket))
     }
 
-    fn resume(&self, (turn, known): Self::Resumed) -> Boxed<Self::Outcome> {
+    fn failed(&self, cause: &str) -> Self::Outcome {
+        Err(Box::new(LockError::Unavailable {
+            key: Some(self.call.request.key.as_ref().to_owned()),
+            waited: self.call.budget.waited(),
+            cause: cause.to_owned(),
+        }))
+    }
+
+    fn resume(&self, (turn, known): Self::Resumed) -> (u64, Boxed<Self::Outcome>) {
         let call = self.call.clone();
-        Box::pin(async move {
+        let number = turn.number();
+        let running = Box::pin(async move {
             match turn {
                 Turn::Free(pass) => {
                     let contender = Contender::new(&call, Some(pass))?;
@@ -267,7 +289,8 @@ impl<T: Send + Unpin + 'static> Work for Acquiring<T> {
                     Err(inherited) => call.renew(inherited).await,
                 },
             }
-        })
+        });
+        (number, running)
     }
 
     fn abandon(&self, outcome: Self::Outcome) {
@@ -561,7 +584,7 @@ impl Contender {
     fn granted(mut self, sent: BootInstant) -> Hold {
         let doubt = self.unanswered.take();
         if let Some(pass) = &self.pass {
-            pass.tell_of_grant();
+            pass.granted();
         }
         let hold = Hold::new(
             Arc::clone(&self.request.key),

@@ -8,26 +8,30 @@
 //! apart), the notifier thread polls it once, on the runtime of its caller. What comes of that:
 //!
 //! * A lock is offered to those in the queue, or freed for the next who asks. The caller finds itself
-//!   at its old place in the queue when it polls again; if nobody wants the lock any more, it finds
-//!   the lock.
+//!   at its old place in the queue when it polls again.
 //! * Any other result is kept for the caller, and the pass goes on.
 //! * If there is more to wait for, the same begins anew.
 //!
-//! So the work of a caller that is not polled goes on, only a little later each time; it never has
-//! to be undone, and callers that are polled late, by a runtime that is blocked again and again,
-//! cost each other nothing. A runtime that stands still altogether can be helped by nobody: its
+//! A caller that has lost a lock in this way is given twice the time before it loses another, and so
+//! on. So callers whose runtime is blocked again and again, but not for ever, do not keep the lock
+//! from each other. A runtime that stands still altogether can be helped by nobody: its
 //! timers and connections do not run. It is asked for a sign after a response timeout, and after
 //! two what it has begun is dropped, which undoes it.
 //!
 //! Keeps the promise that a caller which is not polled keeps nothing from the others.
 
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use tokio::runtime::Handle;
+use tokio::task::unconstrained;
 
 use super::gate::{Owner, Spot};
+use crate::foreign::contained;
+use crate::protection::Protection;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -43,14 +47,17 @@ pub(super) trait Work: Send + Sync + 'static {
 
     fn finish(&self, outcome: Self::Outcome) -> Self::Value;
 
-    /// Nobody polls for the outcome: what others wait for goes to them.
+    /// Its caller does not come for the outcome: what others may want goes to them. The pass is part
+    /// of the outcome, or has gone on.
     fn settle(&self, outcome: Self::Outcome, spot: &Spot) -> Settled<Self>;
 
-    /// What is left of it once its future is to be dropped; `None` if that helps nobody.
+    /// What is left of it once its future is dropped; `None` if that is to go on.
     fn revoke(&self, spot: &Spot) -> Option<Settled<Self>>;
 
-    /// What is begun when the turn has come anew.
-    fn resume(&self, resumed: Self::Resumed) -> Boxed<Self::Outcome>;
+    fn failed(&self, cause: &str) -> Self::Outcome;
+
+    /// What is begun when its turn has come anew, and the number of that turn.
+    fn resume(&self, resumed: Self::Resumed) -> (u64, Boxed<Self::Outcome>);
 
     /// The caller has gone, and does not get it.
     fn abandon(&self, outcome: Self::Outcome);
@@ -75,26 +82,33 @@ trait Drive<V>: Send + Sync {
 
 struct Shared<W: Work> {
     work: W,
-    spot: Spot,
     runtime: Handle,
     inner: Mutex<Inner<W>>,
-    /// See [`TOLD`].
+    /// Zero unless it was woken and not polled since; then how many looks have seen that, and one.
     told: AtomicU32,
+    /// How often it has lost a lock because its caller did not come.
+    losses: AtomicU32,
     /// How many patrols there were since the last sign of its runtime.
     patrols: AtomicU32,
 }
 
-/// It was woken and not polled since.
+/// It was woken, and no look has seen it yet.
 const TOLD: u32 = 1;
-/// A look has seen that.
-const SEEN: u32 = 2;
+
+/// How often the time is doubled that a caller has which does not come. Longer than runtimes are
+/// blocked by what is not stuck.
+const MOST_DOUBLED: u32 = 7;
 
 struct Inner<W: Work> {
     stage: Stage<W>,
+    /// Its turn.
+    spot: Spot,
     /// Of its caller.
     waker: Option<Waker>,
     /// The gates know that it has the pass and waits.
     watched: bool,
+    /// Its caller has come while somebody else was polling.
+    came: bool,
 }
 
 enum Stage<W: Work> {
@@ -105,15 +119,6 @@ enum Stage<W: Work> {
     Busy,
     /// Handed out, or cancelled.
     Gone,
-}
-
-impl<W: Work> From<Settled<W>> for Stage<W> {
-    fn from(settled: Settled<W>) -> Self {
-        match settled {
-            Settled::Done(outcome) => Self::Done(outcome),
-            Settled::Queued(queued) => Self::Queued(queued),
-        }
-    }
 }
 
 impl<V> Driven<V> {
@@ -146,51 +151,43 @@ impl<W: Work> Drive<W::Value> for Shared<W> {
     fn poll(self: Arc<Self>, cx: &Context<'_>) -> Poll<W::Value> {
         // Foreign code, so not with this locked, and neither is the drop of another.
         let waker = Some(cx.waker().clone());
-        self.told.store(0, Ordering::Relaxed);
         self.patrols.store(0, Ordering::Relaxed);
-        let (mut stage, _before) = {
+        let (stage, _before) = {
             let mut inner = self.inner();
             let before = std::mem::replace(&mut inner.waker, waker);
-            let stage = match &inner.stage {
-                Stage::Running(_) | Stage::Queued(_) | Stage::Done(_) => {
-                    std::mem::replace(&mut inner.stage, Stage::Busy)
-                }
-                // Whoever has it wakes us.
-                Stage::Busy | Stage::Gone => return Poll::Pending,
-            };
-            (stage, before)
+            inner.came = matches!(inner.stage, Stage::Busy);
+            (self.take(&mut inner), before)
         };
+        // Whoever else has it will wake us.
+        let Some(mut stage) = stage else { return Poll::Pending };
         let own = Waker::from(Arc::clone(&self));
         let mut own = Context::from_waker(&own);
         loop {
-            let (outcome, watch) = match &mut stage {
-                Stage::Running(running) => (running.as_mut().poll(&mut own), true),
+            let polled = match &mut stage {
+                Stage::Running(running) => running.as_mut().poll(&mut own),
                 Stage::Queued(queued) => match queued.as_mut().poll(&mut own) {
                     Poll::Ready(Ok(resumed)) => {
-                        stage = Stage::Running(self.work.resume(resumed));
-                        self.inner().watched = false;
+                        let (turn, running) = self.work.resume(resumed);
+                        let mut inner = self.inner();
+                        (inner.spot, inner.watched) = (inner.spot.in_turn(turn), false);
+                        drop(inner);
+                        stage = Stage::Running(running);
                         continue;
                     }
-                    Poll::Ready(Err(outcome)) => (Poll::Ready(outcome), false),
-                    Poll::Pending => (Poll::Pending, false),
+                    Poll::Ready(Err(outcome)) => Poll::Ready(outcome),
+                    Poll::Pending => Poll::Pending,
                 },
-                Stage::Done(_) => match std::mem::replace(&mut stage, Stage::Gone) {
-                    Stage::Done(outcome) => (Poll::Ready(outcome), false),
-                    _ => return Poll::Pending,
-                },
-                Stage::Busy | Stage::Gone => return Poll::Pending,
+                _ => Poll::Pending,
             };
-            return match outcome {
-                Poll::Ready(outcome) => {
-                    drop(self.put_back(Stage::Gone, false));
-                    drop(stage);
-                    Poll::Ready(self.work.finish(outcome))
-                }
-                Poll::Pending => {
-                    drop(self.put_back(stage, watch));
-                    Poll::Pending
+            let outcome = match (polled, stage) {
+                (Poll::Ready(outcome), _) | (Poll::Pending, Stage::Done(outcome)) => outcome,
+                (Poll::Pending, stage) => {
+                    drop(self.put_back(stage));
+                    return Poll::Pending;
                 }
             };
+            drop(self.put_back(Stage::Gone));
+            return Poll::Ready(self.work.finish(outcome));
         }
     }
 
@@ -203,83 +200,89 @@ impl<W: Work> Drive<W::Value> for Shared<W> {
     }
 }
 
+/// What is left of a poll, to be dropped with nothing locked.
+type Rest<W> = (Option<Stage<W>>, Option<Waker>);
+
 impl<W: Work> Shared<W> {
     fn new(work: W, spot: Spot, runtime: Handle, running: Boxed<W::Outcome>) -> Arc<Self> {
-        let stage = Stage::Running(running);
+        let (stage, waker) = (Stage::Running(running), None);
         Arc::new(Self {
             work,
-            spot,
             runtime,
-            inner: Mutex::new(Inner { stage, waker: None, watched: false }),
+            inner: Mutex::new(Inner { stage, spot, waker, watched: false, came: false }),
             told: AtomicU32::new(0),
+            losses: AtomicU32::new(0),
             patrols: AtomicU32::new(0),
         })
     }
 
-    /// Ends somebody's poll. Gives back what is to be dropped with nothing locked.
-    #[must_use]
-    fn put_back(
-        self: &Arc<Self>,
-        stage: Stage<W>,
-        watch: bool,
-    ) -> Option<(Stage<W>, Option<Waker>)> {
-        let mut inner = self.inner();
-        if matches!(inner.stage, Stage::Gone) {
-            // Cancelled meanwhile, by a caller that is gone.
-            return Some((stage, None));
+    /// Begins a poll, unless somebody else is at it, or it is over.
+    fn take(&self, inner: &mut Inner<W>) -> Option<Stage<W>> {
+        if let Stage::Busy | Stage::Gone = inner.stage {
+            return None;
         }
+        self.told.store(0, Ordering::Relaxed);
+        Some(std::mem::replace(&mut inner.stage, Stage::Busy))
+    }
+
+    /// Ends a poll.
+    #[must_use]
+    fn put_back(self: &Arc<Self>, stage: Stage<W>) -> Rest<W> {
+        let mut inner = self.inner();
+        if let Stage::Gone = inner.stage {
+            // Cancelled meanwhile, by a caller that is gone.
+            return (Some(stage), None);
+        }
+        let is_waiting = matches!(stage, Stage::Running(_));
         let is_over = matches!(stage, Stage::Gone);
         inner.stage = stage;
-        if watch && !std::mem::replace(&mut inner.watched, true) {
+        if is_waiting && !std::mem::replace(&mut inner.watched, true) {
             // This stays locked, so that nobody else goes on with it and loses the pass before.
-            self.spot.watch(Arc::clone(self) as Arc<dyn Owner>);
+            inner.spot.watch(Arc::clone(self) as Arc<dyn Owner>);
         }
-        is_over.then(|| (Stage::Gone, inner.waker.take()))
+        (None, if is_over { inner.waker.take() } else { None })
     }
 
-    /// Somebody who is not the caller takes its place for one step.
-    fn take(&self) -> Option<Stage<W>> {
-        let mut inner = self.inner();
-        match &inner.stage {
-            Stage::Running(_) | Stage::Done(_) => {
-                Some(std::mem::replace(&mut inner.stage, Stage::Busy))
-            }
-            Stage::Queued(_) | Stage::Busy | Stage::Gone => None,
+    /// Ends a poll that was not its caller's, who may have come meanwhile.
+    fn leave(self: &Arc<Self>, stage: Stage<W>) {
+        let (stage, waker) = self.put_back(stage);
+        if let Some(stage) = stage {
+            self.abandon(stage);
         }
-    }
-
-    /// Leaves what came of that to the caller.
-    fn settled(self: &Arc<Self>, settled: Settled<W>) {
-        let stage = Stage::from(settled);
-        // The next who queues is to find that there is something to be had.
-        let is_done = matches!(stage, Stage::Done(_));
-        if is_done {
-            self.told.store(TOLD, Ordering::Relaxed);
-        }
+        drop(waker);
         let waker = {
             let mut inner = self.inner();
-            if matches!(inner.stage, Stage::Gone) {
-                drop(inner);
-                self.abandon(stage);
-                return;
-            }
-            inner.stage = stage;
-            inner.watched = is_done;
-            if is_done {
-                self.spot.watch(Arc::clone(self) as Arc<dyn Owner>);
-            }
-            inner.waker.take()
+            if std::mem::take(&mut inner.came) { inner.waker.take() } else { None }
         };
-        // It may have come meanwhile, and has a place to see to.
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    fn settled(self: &Arc<Self>, settled: Settled<W>) {
+        self.leave(match settled {
+            Settled::Done(outcome) => Stage::Done(outcome),
+            Settled::Queued(queued) => Stage::Queued(queued),
+        });
     }
 
     fn abandon(&self, stage: Stage<W>) {
         match stage {
             Stage::Done(outcome) => self.work.abandon(outcome),
             stage => drop(stage),
+        }
+    }
+
+    /// Takes the caller's place, if it waits.
+    fn stand_in(&self) -> Option<(Boxed<W::Outcome>, Spot)> {
+        let mut inner = self.inner();
+        if !matches!(inner.stage, Stage::Running(_)) {
+            return None;
+        }
+        let spot = inner.spot.clone();
+        match self.take(&mut inner) {
+            Some(Stage::Running(running)) => Some((running, spot)),
+            _ => None,
         }
     }
 
@@ -292,11 +295,16 @@ impl<W: Work> Shared<W> {
 impl<W: Work> Wake for Shared<W> {
     fn wake(self: Arc<Self>) {
         self.told.fetch_max(TOLD, Ordering::Relaxed);
-        let waker = self.inner().waker.take();
+        let waker = {
+            let mut inner = self.inner();
+            if inner.watched {
+                inner.spot.told();
+            }
+            inner.waker.take()
+        };
         if let Some(waker) = waker {
             waker.wake();
         }
-        self.spot.told();
     }
 }
 
@@ -306,7 +314,12 @@ impl<W: Work> Owner for Shared<W> {
     }
 
     fn is_stalled(&self) -> bool {
-        self.told.swap(SEEN, Ordering::Relaxed) == SEEN
+        let seen = |told: u32| (told > 0).then(|| told.saturating_add(1));
+        let told = self.told.fetch_update(Ordering::Relaxed, Ordering::Relaxed, seen);
+        // The second look, and later each time: its runtime may only be slow.
+        let most = if Protection::TimeForLateOnes.is_on() { MOST_DOUBLED } else { 0 };
+        let losses = self.losses.load(Ordering::Relaxed).min(most);
+        told.is_ok_and(|told| told >= 2 << losses)
     }
 
     fn patrolled(&self) -> u32 {
@@ -319,58 +332,57 @@ impl<W: Work> Owner for Shared<W> {
     }
 
     fn help(self: Arc<Self>) {
-        let Some(mut stage) = self.take() else { return };
-        self.told.store(0, Ordering::Relaxed);
-        let outcome = match &mut stage {
-            Stage::Running(running) => {
-                // Its timers, and the connection over which it asks, are those of its caller.
-                let _entered = self.runtime.enter();
-                let own = Waker::from(Arc::clone(&self));
-                match running.as_mut().poll(&mut Context::from_waker(&own)) {
-                    Poll::Ready(outcome) => outcome,
-                    Poll::Pending => {
-                        drop(self.put_back(stage, false));
-                        return;
-                    }
-                }
-            }
-            _ => match std::mem::replace(&mut stage, Stage::Gone) {
-                Stage::Done(outcome) => outcome,
-                _ => return,
-            },
+        let Some((mut running, spot)) = self.stand_in() else { return };
+        let polled = {
+            // Its timers, and the connection over which it asks, are those of its caller.
+            let _entered = self.runtime.enter();
+            let own = Waker::from(Arc::clone(&self));
+            // However many others are helped in one go.
+            let step = poll_fn(|cx| Poll::Ready(running.as_mut().poll(cx)));
+            let step = std::pin::pin!(unconstrained(step));
+            let poll = || step.poll(&mut Context::from_waker(&own));
+            catch_unwind(AssertUnwindSafe(poll))
         };
-        drop(stage);
-        self.settled(self.work.settle(outcome, &self.spot));
+        match polled {
+            Ok(Poll::Ready(Poll::Ready(outcome))) => {
+                drop(running);
+                self.losses.fetch_add(1, Ordering::Relaxed);
+                self.settled(self.work.settle(outcome, &spot));
+            }
+            Ok(_) => self.leave(Stage::Running(running)),
+            Err(panic) => {
+                // What was thrown may itself panic when it is dropped.
+                std::mem::forget(panic);
+                contained(|| drop(running));
+                let failed = self.work.failed("the runtime on which it was asked for has ended");
+                self.settled(Settled::Done(failed));
+            }
+        }
     }
 
     fn revoke(self: Arc<Self>) {
-        let Some(stage) = self.take() else { return };
-        let settled = match stage {
-            Stage::Done(outcome) => self.work.settle(outcome, &self.spot),
-            stage => {
-                // Its place first: what is dropped offers the pass.
-                let Some(settled) = self.work.revoke(&self.spot) else {
-                    drop(self.put_back(stage, false));
-                    return;
-                };
-                drop(stage);
-                settled
+        let Some((running, spot)) = self.stand_in() else { return };
+        // Its place first: what is dropped offers the pass.
+        match self.work.revoke(&spot) {
+            Some(settled) => {
+                contained(|| drop(running));
+                self.settled(settled);
             }
-        };
-        self.settled(settled);
+            None => self.leave(Stage::Running(running)),
+        }
     }
 }
 
 impl<W: Work> std::fmt::Debug for Shared<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Driven").field("spot", &self.spot).finish_non_exhaustive()
+        f.debug_struct("Driven").field("told", &self.told).finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 #[cfg(not(lock_shuttle))]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
 
     use tokio::sync::oneshot;
 
@@ -384,71 +396,91 @@ mod tests {
     }
 
     impl Work for Waiting {
-        type Outcome = Pass;
-        type Resumed = Pass;
-        type Value = Pass;
+        type Outcome = Option<Pass>;
+        type Resumed = Turn;
+        type Value = Option<Pass>;
 
-        fn finish(&self, outcome: Pass) -> Pass {
+        fn finish(&self, outcome: Option<Pass>) -> Option<Pass> {
             outcome
         }
 
-        fn settle(&self, outcome: Pass, spot: &Spot) -> Settled<Self> {
-            match spot.step_aside() {
-                Some(ticket) => Settled::Queued(Box::pin(turn(ticket))),
-                None => Settled::Done(outcome),
-            }
+        fn settle(&self, outcome: Option<Pass>, spot: &Spot) -> Settled<Self> {
+            let settled = self.revoke(spot);
+            drop(outcome);
+            settled.unwrap_or(Settled::Done(None))
         }
 
         fn revoke(&self, spot: &Spot) -> Option<Settled<Self>> {
-            spot.step_aside().map(|ticket| Settled::Queued(Box::pin(turn(ticket))))
+            let ticket = spot.step_aside()?;
+            Some(Settled::Queued(Box::pin(async { ticket.await.ok_or(None) })))
         }
 
-        fn resume(&self, resumed: Pass) -> Boxed<Pass> {
-            Box::pin(std::future::ready(resumed))
+        fn failed(&self, _: &str) -> Option<Pass> {
+            None
         }
 
-        fn abandon(&self, outcome: Pass) {
+        fn resume(&self, turn: Turn) -> (u64, Boxed<Option<Pass>>) {
+            let number = turn.number();
+            (number, Box::pin(async { Some(pass_of(turn)) }))
+        }
+
+        fn abandon(&self, outcome: Option<Pass>) {
             self.abandoned.fetch_add(1, Ordering::Relaxed);
             drop(outcome);
         }
     }
 
-    async fn turn(ticket: Ticket) -> Result<Pass, Pass> {
-        match ticket.await {
-            Some(Turn::Free(pass)) => Ok(pass),
-            other => panic!("{other:?}"),
+    fn pass_of(turn: Turn) -> Pass {
+        match turn {
+            Turn::Free(pass) => pass,
+            Turn::Held(_) => panic!("there is no lock"),
         }
     }
+
+    type Driven = super::Driven<Option<Pass>>;
 
     /// One who has the pass, and waits for something to be sent.
     struct Caller {
         gates: Arc<Gates>,
         abandoned: Arc<AtomicUsize>,
         shared: Arc<Shared<Waiting>>,
-        driven: Driven<Pass>,
+        driven: Driven,
         wake: oneshot::Sender<()>,
     }
 
     fn caller() -> Caller {
+        let (wake, woken) = oneshot::channel();
+        let mut caller = with(wake, |pass| {
+            Box::pin(async move {
+                woken.await.expect("sent");
+                Some(pass)
+            })
+        });
+        assert!(poll(&mut caller.driven).is_pending());
+        caller
+    }
+
+    fn with(
+        wake: oneshot::Sender<()>,
+        running: impl FnOnce(Pass) -> Boxed<Option<Pass>>,
+    ) -> Caller {
         let gates = Arc::new(Gates::default());
         let Entry::Open(pass) = gates.enter(&Arc::from("k"), false) else { panic!("free") };
-        let (wake, woken) = oneshot::channel();
-        let (work, spot) = (Waiting::default(), pass.spot());
+        let (work, spot) = (Waiting::default(), pass.spot(0));
         let abandoned = Arc::clone(&work.abandoned);
-        let running = Box::pin(async move {
-            woken.await.expect("sent");
-            pass
-        });
-        let shared = Shared::new(work, spot, Handle::current(), running);
-        let mut driven = Driven(Arc::clone(&shared) as _);
-        assert!(poll(&mut driven).is_none());
+        let shared = Shared::new(work, spot, Handle::current(), running(pass));
+        let driven = super::Driven(Arc::clone(&shared) as _);
         Caller { gates, abandoned, shared, driven, wake }
     }
 
-    fn poll(driven: &mut Driven<Pass>) -> Option<Pass> {
-        match Pin::new(driven).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(pass) => Some(pass),
-            Poll::Pending => None,
+    fn poll(driven: &mut Driven) -> Poll<Option<Pass>> {
+        Pin::new(driven).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn comes(driven: &mut Driven) -> Pass {
+        match poll(driven) {
+            Poll::Ready(Some(pass)) => pass,
+            other => panic!("{other:?}"),
         }
     }
 
@@ -462,15 +494,15 @@ mod tests {
 
     fn has_turn(ticket: &mut Ticket) -> Option<Pass> {
         match Pin::new(ticket).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Some(Turn::Free(pass))) => Some(pass),
-            Poll::Ready(other) => panic!("{other:?}"),
+            Poll::Ready(turn) => turn.map(pass_of),
             Poll::Pending => None,
         }
     }
 
-    fn look_twice(gates: &Gates) {
-        gates.look().carry_out();
-        gates.look().carry_out();
+    fn look(gates: &Gates, times: usize) {
+        for _ in 0..times {
+            gates.look().carry_out();
+        }
     }
 
     #[tokio::test]
@@ -478,13 +510,13 @@ mod tests {
         let Caller { gates, mut driven, wake, .. } = caller();
         let (mut second, mut third) = (queue(&gates), queue(&gates));
         wake.send(()).expect("it waits");
-        look_twice(&gates);
+        look(&gates, 2);
         let pass = has_turn(&mut second).expect("somebody went on for it");
-        assert!(poll(&mut driven).is_none(), "it is late");
+        assert!(poll(&mut driven).is_pending(), "it is late");
         assert!(has_turn(&mut third).is_none());
         drop(pass);
         assert!(has_turn(&mut third).is_none(), "it is before this one");
-        drop(poll(&mut driven).expect("its turn"));
+        drop(comes(&mut driven));
         drop(has_turn(&mut third).expect("its turn"));
         drop((driven, second, third));
         assert_eq!((gates.keys(), gates.queued()), (0, 0));
@@ -495,21 +527,39 @@ mod tests {
         let Caller { gates, mut driven, wake, .. } = caller();
         let mut second = queue(&gates);
         wake.send(()).expect("it waits");
-        gates.look().carry_out();
-        let pass = poll(&mut driven).expect("what it waited for");
-        look_twice(&gates);
+        look(&gates, 1);
+        let pass = comes(&mut driven);
+        look(&gates, 2);
         assert!(has_turn(&mut second).is_none());
         drop(pass);
         assert!(has_turn(&mut second).is_some());
     }
 
-    /// What nobody else is there to take.
-    fn kept() -> Caller {
+    #[tokio::test]
+    async fn one_that_was_not_woken_is_left_alone() {
+        let (wake, _woken) = oneshot::channel();
+        let polls = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&polls);
+        let Caller { gates, mut driven, .. } = with(wake, |pass| {
+            Box::pin(poll_fn(move |_| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                let _ = &pass;
+                Poll::Pending
+            }))
+        });
+        assert!(poll(&mut driven).is_pending());
+        let _second = queue(&gates);
+        look(&gates, 4);
+        assert_eq!(polls.load(Ordering::Relaxed), 1);
+    }
+
+    /// The one who waited has left while somebody went on for the caller.
+    fn unwanted() -> Caller {
         let mut caller = caller();
         let second = queue(&caller.gates);
         let wake = std::mem::replace(&mut caller.wake, oneshot::channel().0);
         wake.send(()).expect("it waits");
-        caller.gates.look().carry_out();
+        look(&caller.gates, 1);
         let findings = caller.gates.look();
         drop(second);
         findings.carry_out();
@@ -517,30 +567,66 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_else_takes_is_kept_for_it() {
-        let Caller { gates, mut driven, .. } = kept();
-        assert_eq!(gates.keys(), 1);
-        drop(poll(&mut driven).expect("what it waited for"));
-        assert_eq!(gates.keys(), 0);
-    }
-
-    #[tokio::test]
-    async fn what_is_kept_goes_to_who_comes_before_it_does() {
-        let Caller { gates, mut driven, .. } = kept();
-        let mut second = queue(&gates);
-        look_twice(&gates);
-        let pass = has_turn(&mut second).expect("it has not come");
-        assert!(poll(&mut driven).is_none());
-        drop(pass);
-        drop(poll(&mut driven).expect("its turn"));
+    async fn what_nobody_else_wants_comes_to_it_after_all() {
+        let Caller { gates, mut driven, .. } = unwanted();
+        drop(comes(&mut driven));
         assert_eq!((gates.keys(), gates.queued()), (0, 0));
     }
 
     #[tokio::test]
-    async fn what_is_kept_is_abandoned_with_it() {
-        let Caller { gates, driven, abandoned, .. } = kept();
+    async fn what_it_does_not_come_for_goes_to_who_asks_before_it_does() {
+        let Caller { gates, mut driven, .. } = unwanted();
+        let Entry::Offered(turn, _) = gates.enter(&Arc::from("k"), true) else { panic!("offered") };
+        assert!(poll(&mut driven).is_pending());
+        drop(turn);
+        drop(comes(&mut driven));
+        assert_eq!((gates.keys(), gates.queued()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_left_of_one_that_is_cancelled_after_that() {
+        let Caller { gates, driven, abandoned, .. } = unwanted();
         drop(driven);
-        assert_eq!((gates.keys(), abandoned.load(Ordering::Relaxed)), (0, 1));
+        assert_eq!((gates.keys(), gates.queued()), (0, 0));
+        assert_eq!(abandoned.load(Ordering::Relaxed), 0, "there was no outcome");
+    }
+
+    #[tokio::test]
+    async fn at_a_shutdown_it_does_not_queue_again() {
+        let Caller { gates, mut driven, wake, .. } = caller();
+        gates.close();
+        wake.send(()).expect("it waits");
+        look(&gates, 2);
+        assert!(matches!(poll(&mut driven), Poll::Ready(None)));
+        assert_eq!((gates.keys(), gates.queued()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn an_outcome_that_its_caller_does_not_come_for_is_abandoned_with_it() {
+        let Caller { gates, driven, wake, abandoned, .. } = caller();
+        gates.close();
+        wake.send(()).expect("it waits");
+        look(&gates, 2);
+        drop(driven);
+        assert_eq!(abandoned.load(Ordering::Relaxed), 1);
+    }
+
+    /// Otherwise callers of a runtime that is blocked for longer would keep it from each other.
+    #[tokio::test]
+    async fn each_time_it_loses_something_it_has_twice_the_time() {
+        let Caller { gates, shared, driven: _driven, .. } = caller();
+        let mut looks = Vec::new();
+        for losses in [0, 1, 2, MOST_DOUBLED, MOST_DOUBLED + 1] {
+            shared.losses.store(losses, Ordering::Relaxed);
+            shared.told.store(TOLD, Ordering::Relaxed);
+            looks.push((1..1000).find(|_| shared.is_stalled()).expect("at some look"));
+        }
+        assert_eq!(looks, [2, 4, 8, 256, 256]);
+        shared.told.store(0, Ordering::Relaxed);
+        assert!(!shared.is_stalled() && !shared.is_told(), "it was polled in between");
+        assert_eq!(gates.keys(), 1);
+        let helped = unwanted();
+        assert_eq!(helped.shared.losses.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test]
@@ -550,27 +636,83 @@ mod tests {
         shared.revoke();
         assert!(wake.is_closed(), "its future is dropped");
         let pass = has_turn(&mut second).expect("its pass");
-        assert!(poll(&mut driven).is_none());
+        assert!(poll(&mut driven).is_pending());
         drop(pass);
-        drop(poll(&mut driven).expect("its turn"));
+        drop(comes(&mut driven));
         assert_eq!((gates.keys(), gates.queued()), (0, 0));
     }
 
     #[tokio::test]
-    async fn one_behind_whom_nobody_waits_is_not_given_up() {
+    async fn one_that_is_at_its_last_step_is_not_given_up() {
         let Caller { gates, shared, mut driven, wake, .. } = caller();
-        shared.revoke();
+        gates.close();
+        Arc::clone(&shared).revoke();
         wake.send(()).expect("it waits still");
-        drop(poll(&mut driven).expect("what it waited for"));
-        assert_eq!(gates.keys(), 0);
+        drop(comes(&mut driven));
     }
 
     #[tokio::test]
     async fn its_runtime_gives_a_sign() {
-        let Caller { shared, driven: _driven, .. } = caller();
+        let Caller { shared, mut driven, wake: _wake, .. } = caller();
         assert_eq!((shared.patrolled(), shared.patrolled()), (1, 2));
         Arc::clone(&shared).ping();
         tokio::task::yield_now().await;
         assert_eq!(shared.patrolled(), 1);
+        assert!(poll(&mut driven).is_pending());
+        assert_eq!(shared.patrolled(), 1, "it was polled");
+    }
+
+    /// Notes that it was woken.
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// It comes in the middle of somebody else's poll, right after what wakes it.
+    #[tokio::test]
+    async fn a_caller_that_comes_while_somebody_goes_on_for_it_is_woken_afterwards() {
+        let slot: Arc<std::sync::Mutex<Option<Driven>>> = Arc::default();
+        let woken = Arc::new(Woken::default());
+        let (its_slot, its_waker) = (Arc::clone(&slot), Waker::from(Arc::clone(&woken)));
+        let (wake, _woken) = oneshot::channel();
+        let Caller { gates, driven, shared, .. } = with(wake, |pass| {
+            Box::pin(poll_fn(move |cx| {
+                let _ = &pass;
+                cx.waker().wake_by_ref();
+                if let Some(driven) = &mut *its_slot.lock().expect("no panic") {
+                    let polled = Pin::new(driven).poll(&mut Context::from_waker(&its_waker));
+                    assert!(polled.is_pending());
+                }
+                Poll::Pending
+            }))
+        });
+        *slot.lock().expect("no panic") = Some(driven);
+        let _second = queue(&gates);
+        shared.help();
+        assert!(woken.0.load(Ordering::Relaxed), "it would wait for ever");
+        drop(slot.lock().expect("no panic").take());
+    }
+
+    /// As a timer does when it is polled after the end of its runtime.
+    #[tokio::test]
+    async fn a_panic_is_told_to_the_caller() {
+        let (wake, _woken) = oneshot::channel();
+        let Caller { gates, mut driven, shared, .. } = with(wake, |pass| {
+            let mut polls = 0;
+            Box::pin(poll_fn(move |_| {
+                let _ = &pass;
+                polls += 1;
+                assert!(polls < 2, "as planned");
+                Poll::Pending
+            }))
+        });
+        assert!(poll(&mut driven).is_pending());
+        shared.help();
+        assert!(matches!(poll(&mut driven), Poll::Ready(None)));
+        assert_eq!(gates.keys(), 0);
     }
 }

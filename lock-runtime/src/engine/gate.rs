@@ -50,6 +50,9 @@ pub(crate) const LOOK: Duration = Duration::from_millis(10);
 /// The time between two looks at owners that are not known to be able to go on.
 const PATROL: Duration = Duration::from_millis(250);
 
+/// How many owners are visited in one patrol, at the most.
+const MOST_PATROLLED: usize = 1_000;
+
 /// How many waiters are told of one offer at a time, at the most.
 const MOST_TOLD: usize = 64;
 
@@ -131,15 +134,17 @@ struct State {
     ///
     /// Also those whose owner was told to go on while others waited.
     offers: Vec<Key>,
-    /// The keys at which somebody waits behind an owner that waits for something itself.
-    behind: Vec<Key>,
+    /// The keys at which somebody waits behind an owner that waits for something itself, and the first
+    /// [`Gate::turn`] there: one that was forgotten and is back is another.
+    behind: VecDeque<(Key, u64)>,
+    /// How often a pass has come to an owner.
+    turns: u64,
     /// How soon somebody comes to look at them.
     attended: Option<Duration>,
     /// How many looks there have been.
     looks: u64,
-    /// When the last patrol was, and how many there have been.
+    /// When the last patrol was.
     patrol: BootInstant,
-    patrols: u64,
     /// No more queueing; set once, at shutdown.
     closed: bool,
 }
@@ -150,6 +155,9 @@ struct Gate {
     /// What the owner of the pass last learnt, or the one before: the others in the queue report it
     /// when they give up.
     news: News,
+    /// The number of its owner's turn; and of its first owner's.
+    turn: u64,
+    first_turn: u64,
     /// Who has the pass, while it waits for something.
     owner: Option<Arc<dyn Owner>>,
     /// Somebody has come meanwhile who would not queue.
@@ -168,15 +176,15 @@ struct Gate {
     listed: bool,
     /// Whether it is among [`State::behind`].
     patrolled: bool,
-    /// The number of the last patrol there.
-    patrol: u64,
 }
 
 impl Gate {
-    fn new() -> Self {
+    fn new(turn: u64) -> Self {
         Self {
             queue: Queue::default(),
             news: News::Asking(BootInstant::now()),
+            turn,
+            first_turn: turn,
             owner: None,
             asked: false,
             offer: None,
@@ -186,7 +194,6 @@ impl Gate {
             told: 1,
             listed: false,
             patrolled: false,
-            patrol: 0,
         }
     }
 
@@ -223,12 +230,18 @@ impl Gate {
     }
 
     /// Hands over what is on offer.
-    fn take(&mut self) -> Option<Turn> {
-        let turn = self.offer.take();
-        if let Some(Turn::Held(_)) = turn {
-            self.news = News::Here(Caller::here());
+    fn take(&mut self, turns: &mut u64) -> Option<Turn> {
+        let mut offered = self.offer.take()?;
+        *turns += 1;
+        self.turn = *turns;
+        match &mut offered {
+            Turn::Free(pass) => pass.turn = self.turn,
+            Turn::Held(inherited) => {
+                inherited.comes_in(self.turn);
+                self.news = News::Here(Caller::here());
+            }
         }
-        turn
+        Some(offered)
     }
 
     /// Looks at the offer again. Returns a lock that none of the waiters comes for.
@@ -394,6 +407,16 @@ pub(crate) enum Turn {
     Held(Inherited),
 }
 
+impl Turn {
+    /// Its number among all turns.
+    pub(crate) fn number(&self) -> u64 {
+        match self {
+            Self::Free(pass) => pass.turn,
+            Self::Held(inherited) => inherited.turn(),
+        }
+    }
+}
+
 /// What is known about why a key is not to be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum News {
@@ -470,7 +493,7 @@ impl Findings {
 pub(crate) enum Entry {
     Open(Pass),
     /// On offer, and none of those who wait comes for it.
-    Offered(Turn, Spot),
+    Offered(Turn, u64),
     Queued(Ticket),
     /// For one who will not queue.
     Taken(News),
@@ -524,15 +547,17 @@ impl Gates {
         if state.closed {
             return Entry::Closed;
         }
-        let Some(gate) = state.gates.get_mut(&key) else {
-            state.gates.insert(key.clone(), Gate::new());
-            return Entry::Open(Pass::new(self, key));
+        let State { gates, turns, .. } = &mut *state;
+        let Some(gate) = gates.get_mut(&key) else {
+            *turns += 1;
+            let turn = *turns;
+            gates.insert(key.clone(), Gate::new(turn));
+            return Entry::Open(Pass::new(self, key, turn));
         };
         if gate.queue.waiting == 0
-            && let Some(turn) = gate.take()
+            && let Some(turn) = gate.take(turns)
         {
-            let number = gate.queue.number();
-            return Entry::Offered(turn, Spot { gates: Arc::clone(self), key, number });
+            return Entry::Offered(turn, gate.queue.number());
         }
         if once {
             let news = gate.news.clone();
@@ -547,7 +572,7 @@ impl Gates {
             self.attend_owner(&mut state, &key);
         }
         let gates = Arc::clone(self);
-        Entry::Queued(Ticket { spot: Spot { gates, key, number }, is_over: false })
+        Entry::Queued(Ticket { gates, key, number, is_over: false })
     }
 
     fn key(&self, name: &Arc<str>) -> Key {
@@ -661,14 +686,13 @@ impl Gates {
         });
     }
 
+    /// Visits some of the owners behind whom others wait, each in its turn.
     fn patrol(&self, state: &mut State, findings: &mut Findings) {
-        let State { gates, offers, behind, closed, patrols, .. } = state;
-        *patrols += 1;
-        behind.retain(|key| {
-            // A key may be here twice that has been forgotten meanwhile.
-            let gate = gates.get_mut(key).filter(|gate| gate.patrolled && gate.patrol != *patrols);
+        let State { gates, offers, behind, closed, .. } = state;
+        let most = behind.len().min(MOST_PATROLLED);
+        let mut visit = |key: &Key, first_turn| {
+            let gate = gates.get_mut(key).filter(|gate| gate.first_turn == first_turn);
             let Some(gate) = gate else { return false };
-            gate.patrol = *patrols;
             gate.patrolled = gate.has_owner(*closed);
             if let Some(owner) = gate.owner.as_ref().filter(|_| gate.patrolled) {
                 let patrols = owner.patrolled();
@@ -686,7 +710,13 @@ impl Gates {
                 }
             }
             gate.patrolled
-        });
+        };
+        for _ in 0..most {
+            let Some((key, first_turn)) = behind.pop_front() else { return };
+            if visit(&key, first_turn) {
+                behind.push_back((key, first_turn));
+            }
+        }
     }
 
     /// Offers a lock to those who wait for `key`; gives it back if there is nobody who is awake.
@@ -721,7 +751,7 @@ impl Gates {
             return;
         };
         if !std::mem::replace(&mut gate.patrolled, true) {
-            state.behind.push(key.clone());
+            state.behind.push_back((key.clone(), gate.first_turn));
         }
         let is_new = gate.has_told_owner(closed) && !std::mem::replace(&mut gate.listed, true);
         if is_new {
@@ -760,11 +790,22 @@ impl Gates {
             drop(state);
             return;
         }
-        gate.offer(Turn::Free(Pass::new(self, key.clone())), &mut wakers);
+        gate.offer(Turn::Free(Pass::new(self, key.clone(), 0)), &mut wakers);
         _before = gate.take_owner();
         self.attend_offer(&mut state, key);
         drop(state);
         wakers.wake();
+    }
+
+    fn granted(&self, key: &Key, turn: u64) {
+        let news = News::Here(Caller::here());
+        let mut state = self.state();
+        let gate = state.gates.get_mut(key).filter(|gate| gate.turn == turn);
+        let _before = gate.and_then(|gate| {
+            gate.news = news;
+            gate.take_owner()
+        });
+        drop(state);
     }
 
     /// Plain data; every change to it is complete before anything that could panic.
@@ -778,13 +819,24 @@ impl Gates {
 pub(crate) struct Pass {
     gates: Arc<Gates>,
     key: Key,
+    /// The number of its owner's turn; zero while it has none.
+    turn: u64,
     /// How many others the release of the key has woken, once it was released.
     freed: Option<usize>,
 }
 
 impl Pass {
-    fn new(gates: &Arc<Gates>, key: Key) -> Self {
-        Self { gates: Arc::clone(gates), key, freed: None }
+    fn new(gates: &Arc<Gates>, key: Key, turn: u64) -> Self {
+        Self { gates: Arc::clone(gates), key, turn, freed: None }
+    }
+
+    /// It has come to another owner.
+    pub(super) fn comes_in(&mut self, turn: u64) {
+        self.turn = turn;
+    }
+
+    pub(super) fn turn(&self) -> u64 {
+        self.turn
     }
 
     /// Offers the lock that this is the pass of to those who wait for it; gives it back if there is
@@ -801,18 +853,15 @@ impl Pass {
         }
     }
 
-    /// Leaves word that we have the lock, and so are not waiting for anything any more.
-    pub(crate) fn tell_of_grant(&self) {
-        let news = News::Here(Caller::here());
-        let _before = self.gates.state().gates.get_mut(&self.key).and_then(|gate| {
-            gate.news = news;
-            gate.take_owner()
-        });
+    /// Its owner has the lock, and so is not waiting for anything any more.
+    pub(crate) fn granted(&self) {
+        self.gates.granted(&self.key, self.turn);
     }
 
-    /// The place of one who did not have to queue.
-    pub(crate) fn spot(&self) -> Spot {
-        Spot { gates: Arc::clone(&self.gates), key: self.key.clone(), number: 0 }
+    /// Its owner's turn, at this place in the queue; zero for one who did not have to queue.
+    pub(crate) fn spot(&self, number: u64) -> Spot {
+        let (gates, key) = (Arc::clone(&self.gates), self.key.clone());
+        Spot { gates, key, number, turn: self.turn }
     }
 
     /// The key was freed, which has woken so many other processes.
@@ -834,19 +883,30 @@ impl Drop for Pass {
     }
 }
 
-/// A place in a queue, which one who has had its turn may go back to.
+/// The turn of one who has a pass, and the place in the queue to which it may go back. It is of no use
+/// once the pass has gone on.
 #[derive(Debug, Clone)]
 pub(crate) struct Spot {
     gates: Arc<Gates>,
     key: Key,
     number: u64,
+    turn: u64,
 }
 
 impl Spot {
-    /// From now on `owner` waits for something, with the pass of the key in hand.
+    /// The same place in another turn.
+    pub(crate) fn in_turn(&self, turn: u64) -> Self {
+        Self { turn, ..self.clone() }
+    }
+
+    fn gate<'a>(&self, state: &'a mut State) -> Option<&'a mut Gate> {
+        state.gates.get_mut(&self.key).filter(|gate| gate.turn == self.turn)
+    }
+
+    /// From now on `owner` waits for something, with the pass in hand.
     pub(crate) fn watch(&self, owner: Arc<dyn Owner>) {
         let mut state = self.gates.state();
-        let _before = state.gates.get_mut(&self.key).and_then(|gate| {
+        let _before = self.gate(&mut state).and_then(|gate| {
             if let News::Here(_) = gate.news {
                 // Nobody has it any more, and whether it is free nobody knows yet.
                 gate.news = News::Asking(BootInstant::now());
@@ -857,39 +917,45 @@ impl Spot {
         drop(state);
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        self.gates.closed.load(Ordering::Relaxed)
+    /// See [`Pass::granted`].
+    pub(crate) fn granted(&self) {
+        self.gates.granted(&self.key, self.turn);
     }
 
     /// The owner could go on.
     pub(crate) fn told(&self) {
-        if self.gates.queued() > 0 || self.is_closed() {
+        if self.gates.queued() > 0 || self.gates.closed.load(Ordering::Relaxed) {
             let mut state = self.gates.state();
             self.gates.attend_owner(&mut state, &self.key);
         }
     }
 
-    /// Goes back to its place, if anybody is awake who wants the key.
+    /// Goes back to its place, where nobody waits for it. `None` after a shutdown.
     pub(crate) fn step_aside(&self) -> Option<Ticket> {
         let mut state = self.gates.state();
-        let gate = state.gates.get_mut(&self.key).filter(|gate| gate.is_wanted())?;
-        gate.queue.push_stalled(self.number);
+        if state.closed {
+            return None;
+        }
+        self.gate(&mut state)?.queue.push_stalled(self.number);
         self.gates.queued.fetch_add(1, Ordering::Relaxed);
-        Some(Ticket { spot: self.clone(), is_over: false })
+        let (gates, key) = (Arc::clone(&self.gates), self.key.clone());
+        Some(Ticket { gates, key, number: self.number, is_over: false })
     }
 }
 
 /// A place in the queue; given up when dropped.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    spot: Spot,
+    gates: Arc<Gates>,
+    key: Key,
+    number: u64,
     /// It had its turn, or was sent home.
     is_over: bool,
 }
 
 impl Ticket {
-    pub(crate) fn spot(&self) -> Spot {
-        self.spot.clone()
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 }
 
@@ -903,18 +969,19 @@ impl Future for Ticket {
         // Foreign code, so not with the state locked, and neither is the drop of another.
         let mut waker = Some(cx.waker().clone());
         let (turn, _before) = {
-            let Self { spot: Spot { gates, key, number }, is_over } = &mut *self;
+            let Self { gates, key, number, is_over } = &mut *self;
             let mut state = gates.state();
             if state.closed {
                 *is_over = true;
                 return Poll::Ready(None);
             }
             // A key stays while there are waiters.
-            let Some(gate) = state.gates.get_mut(key) else { return Poll::Pending };
+            let State { gates: all, turns, .. } = &mut *state;
+            let Some(gate) = all.get_mut(key) else { return Poll::Pending };
             if gate.offer.is_some() && gate.queue.remove_told(*number) {
                 *is_over = true;
                 gates.queued.fetch_sub(1, Ordering::Relaxed);
-                (gate.take(), None)
+                (gate.take(turns), None)
             } else {
                 let (waiting, waker) = (gate.queue.waiting, waker.take());
                 let before = waker.and_then(|waker| gate.queue.wait(*number, waker));
@@ -937,7 +1004,7 @@ impl Drop for Ticket {
             return;
         }
         let mut wakers = Wakers::default();
-        let Spot { gates, key, number } = &self.spot;
+        let Self { gates, key, number, .. } = self;
         // What is dropped here is foreign code, or comes back to the gates: so with nothing locked.
         let (place, unwanted) = {
             let mut state = gates.state();
@@ -1230,16 +1297,16 @@ mod tests {
             let pass = open(&gates);
             let owner = Arc::new(Idle::default());
             owner.told.store(told_first, Ordering::Relaxed);
-            pass.spot().watch(Arc::clone(&owner) as _);
+            pass.spot(0).watch(Arc::clone(&owner) as _);
             assert_eq!(gates.look().again, None, "nobody waits");
             let waiting = queue(&gates);
             owner.told.store(true, Ordering::Relaxed);
-            pass.spot().told();
+            pass.spot(0).told();
             gates.look().carry_out();
             assert!(owner.calls.lock().expect("no panic").is_empty(), "it has some time");
             gates.look().carry_out();
             assert_eq!(*owner.calls.lock().expect("no panic"), ["help"]);
-            pass.tell_of_grant();
+            pass.granted();
             assert_ne!(gates.look().again, Some(LOOK), "it has the lock");
             drop((waiting, pass));
             assert_eq!((gates.keys(), gates.queued()), (0, 0));
@@ -1252,14 +1319,13 @@ mod tests {
         let pass = open(&gates);
         let owner = Arc::new(Idle::default());
         owner.told.store(true, Ordering::Relaxed);
-        pass.spot().watch(Arc::clone(&owner) as _);
-        assert!(pass.spot().step_aside().is_none(), "nobody wants it");
+        pass.spot(0).watch(Arc::clone(&owner) as _);
         assert!(matches!(gates.enter(&key(), true), Entry::Taken(News::Asking(_))));
         for _ in 0..2 {
             gates.look().carry_out();
         }
         assert_eq!(*owner.calls.lock().expect("no panic"), ["help"]);
-        let mut ticket = pass.spot().step_aside().expect("somebody wanted it");
+        let mut ticket = pass.spot(0).step_aside().expect("open");
         drop(pass);
         // The next who asks has it.
         let Entry::Offered(turn, _) = gates.enter(&key(), true) else { panic!("on offer") };
@@ -1275,7 +1341,7 @@ mod tests {
         let pass = open(&gates);
         let owner = Arc::new(Idle::default());
         let _first = queue(&gates);
-        pass.spot().watch(Arc::clone(&owner) as _);
+        pass.spot(0).watch(Arc::clone(&owner) as _);
         assert!(gates.look().again.is_some(), "somebody waits behind it");
         owner.patrols.store(0, Ordering::Relaxed);
         for expected in [&[][..], &["ping"], &["ping"], &["ping", "revoke"]] {
@@ -1290,7 +1356,7 @@ mod tests {
         let gates = Arc::new(Gates::default());
         let pass = open(&gates);
         let owner = Arc::new(Idle::default());
-        pass.spot().watch(Arc::clone(&owner) as _);
+        pass.spot(0).watch(Arc::clone(&owner) as _);
         let _waiting = queue(&gates);
         owner.told.store(true, Ordering::Relaxed);
         assert!(gates.state().offers.is_empty());
@@ -1308,13 +1374,69 @@ mod tests {
         for _ in 0..5 {
             kept.clear();
             let pass = open(&gates);
-            pass.spot().watch(Arc::new(Idle::default()));
+            pass.spot(0).watch(Arc::new(Idle::default()));
             let waiting = queue(&gates);
             kept.push((waiting, pass));
         }
         assert_eq!(gates.state().behind.len(), 5);
         carry_out_patrol(&gates);
         assert_eq!(gates.state().behind.len(), 1);
+    }
+
+    #[test]
+    fn very_many_owners_are_visited_bit_by_bit() {
+        let gates = Arc::new(Gates::default());
+        let kept: Vec<_> = (0..MOST_PATROLLED * 2)
+            .map(|n| {
+                let key = Arc::from(n.to_string());
+                let Entry::Open(pass) = gates.enter(&key, false) else { panic!("free") };
+                let owner = Arc::new(Idle::default());
+                pass.spot(0).watch(Arc::clone(&owner) as _);
+                let Entry::Queued(ticket) = gates.enter(&key, false) else { panic!("taken") };
+                (owner, ticket, pass)
+            })
+            .collect();
+        let visited = || {
+            let visits = kept.iter().map(|(owner, ..)| owner.patrols.load(Ordering::Relaxed));
+            visits.sum::<usize>()
+        };
+        for patrols in 1..=4 {
+            carry_out_patrol(&gates);
+            assert_eq!(visited(), MOST_PATROLLED * patrols);
+        }
+        assert!(kept.iter().all(|(owner, ..)| owner.patrols.load(Ordering::Relaxed) == 2));
+    }
+
+    #[test]
+    fn an_owner_whose_pass_has_gone_on_has_nothing_to_say_any_more() {
+        let gates = Arc::new(Gates::default());
+        let pass = open(&gates);
+        let late = pass.spot(0);
+        let (mut second, _third) = (queue(&gates), queue(&gates));
+        drop(pass);
+        let pass = has_turn(&mut second).expect("its turn");
+        late.watch(Arc::new(Idle::default()));
+        late.granted();
+        assert!(gates.state().gates[&gates.key(&key())].owner.is_none());
+        assert!(matches!(gates.news(&key()), News::Asking(_)));
+        assert!(late.step_aside().is_none());
+        assert_eq!(gates.queued(), 1);
+        let owner = Arc::new(Idle::default());
+        pass.spot(second.number()).watch(Arc::clone(&owner) as _);
+        late.watch(Arc::new(Idle::default()));
+        late.granted();
+        assert!(gates.state().gates[&gates.key(&key())].owner.is_some());
+    }
+
+    #[test]
+    fn nobody_goes_back_to_a_queue_that_is_closed() {
+        let gates = Arc::new(Gates::default());
+        let pass = open(&gates);
+        assert!(matches!(gates.enter(&key(), true), Entry::Taken(_)));
+        gates.close();
+        assert!(pass.spot(0).step_aside().is_none());
+        drop(pass);
+        assert_eq!((gates.keys(), gates.queued()), (0, 0));
     }
 
     #[test]

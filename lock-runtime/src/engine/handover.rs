@@ -58,9 +58,21 @@ impl Inherited {
         Arc::clone(&self.engine)
     }
 
-    /// The place of one who waits with it; `None` once somebody else answers for the lease.
-    pub(crate) fn spot(&self) -> Option<Spot> {
-        self.pass.as_ref().map(Pass::spot)
+    /// See [`Pass::spot`]; `None` once somebody else answers for the lease.
+    pub(crate) fn spot(&self, number: u64) -> Option<Spot> {
+        self.pass.as_ref().map(|pass| pass.spot(number))
+    }
+
+    /// The number of its owner's turn.
+    pub(crate) fn turn(&self) -> u64 {
+        self.pass.as_ref().map_or(0, Pass::turn)
+    }
+
+    /// See [`Pass::comes_in`].
+    pub(crate) fn comes_in(&mut self, turn: u64) {
+        if let Some(pass) = &mut self.pass {
+            pass.comes_in(turn);
+        }
     }
 
     /// Offers it to those in the queue; gives the pass back if nobody is there, or nobody is awake.
@@ -86,12 +98,13 @@ impl Inherited {
         if self.lease.format() != format {
             return Err(self);
         }
-        if let Some(pass) = self.pass.as_ref().filter(|_| self.asked) {
-            pass.tell_of_grant();
-        }
+        let spot = self.pass.as_ref().filter(|_| self.asked).map(|pass| pass.spot(0));
         let Some((hold, replan)) = self.lease.take_over(terms, &mut self.pass) else {
             return Err(self);
         };
+        if let Some(spot) = spot {
+            spot.granted();
+        }
         if replan {
             self.engine.keeper().replan(&self.lease);
         }
@@ -130,10 +143,12 @@ impl Inherited {
         let answer = self.engine.store().renew(&renewal, Lane::Caller).await.into_iter().next();
         match answer {
             Some(Ok(Renewed::Extended)) => {
-                if let Some(pass) = &self.pass {
-                    pass.tell_of_grant();
+                let spot = self.spot(0);
+                let hold = self.lease.renewed_for(terms, sent, &mut self.pass)?;
+                if let Some(spot) = spot {
+                    spot.granted();
                 }
-                self.lease.renewed_for(terms, sent, &mut self.pass)
+                Some(hold)
             }
             _ => None,
         }

@@ -213,7 +213,7 @@ impl Engine {
                 };
             }
             End::Linger(inherited) => {
-                return Self::drive(hold, inherited.spot(), linger(inherited, hold.clone()));
+                return Self::drive(hold, inherited.spot(0), linger(inherited, hold.clone()));
             }
             End::Free(pass) => pass,
         };
@@ -224,7 +224,7 @@ impl Engine {
             unfinished.answered(&answer);
             return Eventually::ready(self.outcome(hold, started, answer));
         }
-        let spot = unfinished.pass.as_ref().map(Pass::spot);
+        let spot = unfinished.pass.as_ref().map(|pass| pass.spot(0));
         Self::drive(hold, spot, async move {
             let answer = unfinished.send(Lane::Caller).await;
             unfinished.answered(&answer);
@@ -532,14 +532,18 @@ impl Work for Ending {
     }
 
     fn revoke(&self, _: &Spot) -> Option<Settled<Self>> {
-        Some(Settled::Done(Err(Box::new(LockError::Unavailable {
-            key: Some(self.key.as_ref().to_owned()),
-            waited: BootInstant::now().since(self.began),
-            cause: "the runtime stands still; the release goes on in the background".to_owned(),
-        }))))
+        Some(Settled::Done(self.failed("the runtime stands still")))
     }
 
-    fn resume(&self, resumed: Infallible) -> Boxed<Self::Outcome> {
+    fn failed(&self, cause: &str) -> Self::Outcome {
+        Err(Box::new(LockError::Unavailable {
+            key: Some(self.key.as_ref().to_owned()),
+            waited: BootInstant::now().since(self.began),
+            cause: format!("{cause}; the release goes on in the background"),
+        }))
+    }
+
+    fn resume(&self, resumed: Infallible) -> (u64, Boxed<Self::Outcome>) {
         match resumed {}
     }
 

@@ -11,7 +11,7 @@ use super::*;
 use crate::store::faulty::{Fault, FaultyStore};
 use crate::store::{Attempt, Claim, MemoryStore, Patience, Token, Trace};
 
-const LEASE: Duration = Duration::from_millis(300);
+pub(super) const LEASE: Duration = Duration::from_millis(300);
 
 fn engine() -> (Arc<FaultyStore>, Arc<Engine>) {
     engine_with(Limits::default())
@@ -22,6 +22,15 @@ fn engine_with(turn: Limits) -> (Arc<FaultyStore>, Arc<Engine>) {
 }
 
 fn engine_on(store: Arc<FaultyStore>, turn: Limits) -> (Arc<FaultyStore>, Arc<Engine>) {
+    let engine = engine_of(Arc::clone(&store) as _, turn);
+    (store, engine)
+}
+
+pub(super) fn engine_on_store(store: Arc<dyn LockStore>) -> Arc<Engine> {
+    engine_of(store, Limits::default())
+}
+
+fn engine_of(store: Arc<dyn LockStore>, turn: Limits) -> Arc<Engine> {
     let config = Config {
         namespace: String::new(),
         format: WireFormat::default(),
@@ -31,8 +40,7 @@ fn engine_on(store: Arc<FaultyStore>, turn: Limits) -> (Arc<FaultyStore>, Arc<En
         response_timeout: LEASE / 3,
         turn,
     };
-    let engine = Engine::start(config, Arc::clone(&store) as Arc<dyn LockStore>);
-    (store, engine)
+    Engine::start(config, store)
 }
 
 fn request(lease: Option<Duration>) -> Request {

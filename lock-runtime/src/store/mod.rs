@@ -31,8 +31,10 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use memory::MemoryStore;
 pub(crate) use token::Token;
 pub(crate) use wake::Subscription;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", test))]
 pub(crate) use wake::WakeUps;
+#[cfg(all(feature = "redis", test))]
+pub(crate) use wake::{Due, Found};
 
 /// The one thing that a backend implements.
 pub(crate) trait LockStore: Send + Sync + 'static {

@@ -19,6 +19,20 @@ async fn hold(engine: Arc<Engine>, taken: Hands) {
     engine.release(&hold, true).await.expect("held");
 }
 
+/// Has the lock in the end, without ever waiting for it.
+async fn try_now_and_then(engine: Arc<Engine>, taken: Hands) {
+    let once = || Request { wait: Wait::For(Duration::ZERO), ..request() };
+    loop {
+        up_to(12).await;
+        if let Ok(hold) = acquire(&engine, once()).await {
+            assert!(!std::mem::replace(&mut *lock(&taken), true), "in two hands");
+            yield_now().await;
+            *lock(&taken) = false;
+            return engine.release(&hold, true).await.expect("held");
+        }
+    }
+}
+
 /// Polls a future a few times, with pauses; false if it goes on.
 async fn poll_a_few_times(step: &mut Step) -> bool {
     for _ in 0..thread_rng().gen_range(1..6) {
@@ -50,19 +64,23 @@ async fn race(look: fn(&Gates)) {
         let step = hold(Arc::clone(&process.engine), Arc::clone(&taken));
         let mut step: Step = Box::pin(step);
         if caller + 1 < CALLERS && thread_rng().r#gen() {
-            // It may stop in its body, where nobody can go on for it.
-            if !poll_a_few_times(&mut step).await && !*lock(&taken) {
-                forgotten.push(step);
-            } else if *lock(&taken) {
-                step.await;
+            let is_done = poll_a_few_times(&mut step).await;
+            let is_taken = *lock(&taken);
+            match (is_done, is_taken) {
+                (true, _) => {}
+                // It may have stopped in its body, where nobody can go on for it.
+                (false, true) => step.await,
+                (false, false) => forgotten.push(step),
             }
         } else {
             polled.push(spawn(step));
         }
     }
+    let tries = spawn(try_now_and_then(Arc::clone(&process.engine), Arc::clone(&taken)));
     for caller in polled {
         caller.await.expect("whoever is polled is served");
     }
+    tries.await.expect("the key is free for one who tries, too");
     // Whoever comes back is served as well; whoever gives up leaves nothing.
     for step in forgotten {
         if thread_rng().r#gen() {
