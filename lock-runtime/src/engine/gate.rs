@@ -1492,16 +1492,72 @@ mod tests {
                 assert_eq!(self.0.queued(), 2);
                 // Would block for ever if the state were locked.
                 assert_eq!(self.0.keys(), 1);
+                WOKEN.store(true, Ordering::Relaxed);
                 panic!("as planned");
             }
         }
+        static WOKEN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
         let gates = Arc::new(Gates::default());
         let pass = open(&gates);
         let (mut first, _second) = (queue(&gates), queue(&gates));
         let rude = Waker::from(Arc::new(Rude(Arc::clone(&gates))));
         assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&rude)).is_pending());
         drop(pass);
+        assert!(WOKEN.load(Ordering::Relaxed));
         assert!(has_turn(&mut first).is_some());
+    }
+
+    /// All who are told of one offer, and one of them panics.
+    #[test]
+    fn every_waiter_that_is_told_is_woken_once() {
+        struct Counting(AtomicUsize);
+        impl std::task::Wake for Counting {
+            fn wake(self: Arc<Self>) {
+                assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "the first one panics");
+            }
+        }
+        let gates = Arc::new(Gates::default());
+        let pass = open(&gates);
+        let woken = Arc::new(Counting(AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut waiters: Vec<Ticket> = (0..4).map(|_| queue(&gates)).collect();
+        for waiter in &mut waiters {
+            assert!(Pin::new(waiter).poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        drop(pass);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        look_twice(&gates);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 3, "two more");
+        gates.look();
+        assert_eq!(woken.0.load(Ordering::Relaxed), 4, "and the last");
+        gates.look();
+        assert_eq!(woken.0.load(Ordering::Relaxed), 4, "none of them again");
+    }
+
+    #[test]
+    fn who_looks_after_the_keys_is_called_when_there_is_something_and_when_it_is_sooner() {
+        let gates = Arc::new(Gates::default());
+        let called = || {
+            let mut call = std::pin::pin!(gates.unattended());
+            call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        };
+        assert!(!called(), "there is nothing");
+        let pass = open(&gates);
+        let owner = Arc::new(Idle::default());
+        pass.spot(0).watch(Arc::clone(&owner) as _);
+        let mut waiter = queue(&gates);
+        assert!(called(), "one waits behind an owner");
+        gates.look();
+        owner.told.store(true, Ordering::Relaxed);
+        pass.spot(0).told();
+        assert!(called(), "it could go on");
+        pass.spot(0).told();
+        assert!(!called(), "that is known");
+        gates.look();
+        drop(pass);
+        assert!(!called(), "somebody comes soon anyway");
+        drop(has_turn(&mut waiter).expect("its turn"));
+        assert_ne!(gates.look().again, Some(LOOK));
     }
 
     #[test]
@@ -1535,7 +1591,10 @@ mod tests {
         let pass = open(&gates);
         let (mut ticket, mut told) = (queue(&gates), queue(&gates));
         drop(pass);
+        // One of them is stalled.
+        look_twice(&gates);
         gates.close();
+        assert_eq!(gates.queued(), 0);
         assert!(matches!(poll(&mut ticket), Poll::Ready(None)));
         assert!(matches!(poll(&mut told), Poll::Ready(None)));
         assert!(matches!(gates.enter(&key(), false), Entry::Closed));

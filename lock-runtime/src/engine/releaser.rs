@@ -530,6 +530,47 @@ mod tests {
         undo_against_a_late_try(&store, &token, None).await;
     }
 
+    #[test]
+    fn releases_of_one_instant_are_all_kept() {
+        let (releaser, token) = (releaser(), Token::random().expect("random"));
+        let at = BootInstant::now();
+        for _ in 0..2 {
+            releaser.push(release(&token, Cause::Ended));
+            let job = releaser.jobs().queue(Lane::Keeper).jobs.pop_front().expect("pushed");
+            releaser.jobs().later(at, job);
+        }
+        let batch = releaser.next(at).expect("both are due");
+        assert_eq!(batch.jobs.len(), 2);
+        assert!(releaser.next_later().is_none());
+    }
+
+    #[test]
+    fn lanes_are_forgotten_once_nothing_is_left_of_theirs() {
+        let (releaser, token) = (releaser(), Token::random().expect("random"));
+        let lanes = [(); 4].map(|()| {
+            let runtime = runtime::Builder::new_current_thread().build().expect("a runtime");
+            runtime.handle().id()
+        });
+        for runtime in [lanes[0], lanes[1]] {
+            let origin = Origin { runtime, connection: None };
+            releaser.push(release(&token, Cause::Unanswered(Some(origin))));
+        }
+        let batches: Vec<_> = std::iter::from_fn(|| releaser.next(BootInstant::now())).collect();
+        assert_eq!((batches.len(), lanes_of(&releaser).len()), (3, 3), "the keeper's and theirs");
+        // Nothing is queued, and something is under way on each.
+        releaser.jobs().queue(Lane::Runtime(lanes[2]));
+        assert_eq!(lanes_of(&releaser).len(), 4);
+        for runtime in [lanes[0], lanes[1]] {
+            releaser.jobs().queue(Lane::Runtime(runtime)).under_way = 0;
+        }
+        releaser.jobs().queue(Lane::Runtime(lanes[3]));
+        assert_eq!(lanes_of(&releaser), [Lane::Keeper, Lane::Runtime(lanes[3])]);
+    }
+
+    fn lanes_of(releaser: &Releaser) -> Vec<Lane> {
+        releaser.jobs().ready.iter().map(|queue| queue.lane).collect()
+    }
+
     fn over(connection: u64) -> Origin {
         let runtime = runtime::Handle::current().id();
         Origin { runtime, connection: NonZeroU64::new(connection) }

@@ -100,6 +100,32 @@ async fn an_acquire_that_is_dropped_after_its_request_ran_is_undone() {
     assert!(is_free(&store).await);
 }
 
+/// Nobody is to rely on renewals that nobody sends.
+#[tokio::test]
+async fn a_keeper_thread_that_has_panicked_is_told_of_and_ends_its_locks() {
+    let (store, engine) = engine();
+    let hold = acquire(&engine, request(Some(LEASE * 10))).await.expect("free");
+    let other = Request { key: Arc::from("other"), ..request(None) };
+    let other = acquire(&engine, other).await.expect("free");
+    store.panic_once();
+    engine.release_in_background(&hold);
+    assert!(settled(LEASE, || engine.is_kept(None).is_err()).await);
+    match acquire(&engine, request(None)).await {
+        Err(LockError::Unavailable { cause, .. }) => assert!(cause.contains("has panicked")),
+        other => panic!("{other:?}"),
+    }
+    assert!(timeout(LEASE, other.lost()).await.is_ok(), "it is not renewed any more");
+}
+
+#[tokio::test]
+async fn the_threads_of_a_client_end_with_it() {
+    let (store, engine) = engine();
+    let hold = acquire(&engine, request(None)).await.expect("free");
+    engine.release(&hold, true).await.expect("held");
+    drop((hold, engine));
+    assert!(settled(LEASE, || Arc::strong_count(&store) == 1).await, "they have the store");
+}
+
 /// The control of the test above: without the engine, the same request stays.
 #[tokio::test]
 async fn a_bare_request_that_is_dropped_after_it_ran_is_not() {

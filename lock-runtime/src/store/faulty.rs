@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::num::NonZeroU64;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
@@ -43,6 +44,8 @@ pub(crate) struct FaultyStore {
     releases: Mutex<VecDeque<Fault>>,
     fences: Mutex<VecDeque<Fault>>,
     questions: Mutex<VecDeque<Fault>>,
+    /// The next question that no request is made for is answered by a panic.
+    panics: AtomicBool,
     /// Releases that are under way, and the most that ever were.
     releasing: Mutex<(usize, usize)>,
 }
@@ -56,6 +59,7 @@ impl FaultyStore {
             releases: Mutex::default(),
             fences: Mutex::default(),
             questions: Mutex::default(),
+            panics: AtomicBool::new(false),
             releasing: Mutex::default(),
         }
     }
@@ -83,6 +87,11 @@ impl FaultyStore {
     /// The faults of the next questions who else waits, one each.
     pub(crate) fn next_questions(&self, faults: impl IntoIterator<Item = Fault>) {
         self.questions.lock().expect("test").extend(faults);
+    }
+
+    /// The next who asks whether this needs time panics.
+    pub(crate) fn panic_once(&self) {
+        self.panics.store(true, Ordering::Relaxed);
     }
 
     /// The faults of the next releases, one each.
@@ -238,6 +247,13 @@ impl LockStore for FaultyStore {
 
     fn subscribe(&self, key: &str, format: WireFormat) -> Subscription {
         self.inner.subscribe(key, format)
+    }
+
+    fn is_immediate(&self) -> bool {
+        let is_planned = std::thread::current().name() == Some("lock-keeper")
+            && self.panics.swap(false, Ordering::Relaxed);
+        assert!(!is_planned, "as planned");
+        false
     }
 
     fn adopt(&self, background: &Background) {
