@@ -151,7 +151,9 @@ impl Lock {
     ///
     /// Cancel safe: dropped at any point, the lock is free within one round trip, or at the end of
     /// its lease if the store cannot be reached. A call that is alive but not polled, such as a branch
-    /// of a `select!` loop, keeps its place in the queue and keeps the lock from nobody else.
+    /// of a `select!` loop, keeps its place in the queue and keeps the lock from no other call of its
+    /// process. If it has asked the store by then, and no other call of the process asks, what it was
+    /// granted is free for other processes at the end of its lease.
     ///
     /// A task that holds a guard and waits for the same lock waits for itself. That is easily written
     /// with a buffered stream whose items hold the lock while the stream is asked for the next one.
