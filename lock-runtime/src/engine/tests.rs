@@ -26,6 +26,7 @@ fn engine_on(store: Arc<FaultyStore>, turn: Limits) -> (Arc<FaultyStore>, Arc<En
     (store, engine)
 }
 
+#[cfg(not(lock_shuttle))]
 pub(super) fn engine_on_store(store: Arc<dyn LockStore>) -> Arc<Engine> {
     engine_of(store, Limits::default())
 }

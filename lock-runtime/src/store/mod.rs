@@ -33,7 +33,7 @@ pub(crate) use token::Token;
 pub(crate) use wake::Subscription;
 #[cfg(any(feature = "redis", test))]
 pub(crate) use wake::WakeUps;
-#[cfg(all(feature = "redis", test))]
+#[cfg(all(feature = "redis", test, not(lock_shuttle)))]
 pub(crate) use wake::{Due, Found};
 
 /// The one thing that a backend implements.
