@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LockGuard, LostReason};
@@ -347,9 +347,14 @@ fn poll_once<T>(
 }
 
 /// One who has asked the server for a key, and is not polled again.
-fn asking(client: &LockClient, key: &str) -> Waiting {
-    let calls = std::iter::repeat_with(|| poll_once(Box::pin(client.lock(key).acquire())));
-    calls.flatten().next().expect("there is no end of them")
+async fn asking(client: &LockClient, key: &str) -> Waiting {
+    loop {
+        let mut call: Waiting = Box::pin(client.lock(key).acquire());
+        match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => return call,
+            Poll::Ready(guard) => guard.expect("free").release().await.expect("held"),
+        }
+    }
 }
 
 /// One who has released a key, and is not polled again.
@@ -370,7 +375,7 @@ async fn a_call_that_asks_the_store_and_is_not_polled_holds_up_nobody_else() {
     let client = client.connect().await.expect("up");
     client.lock("warm").run(async {}).await.expect("free");
     for _ in 0..10 {
-        let first = asking(&client, "k");
+        let first = asking(&client, "k").await;
         let second = timeout(LEASE, client.lock("k").acquire()).await;
         let second = second.expect("somebody goes on for it").expect("free");
         // It has lost nothing but its turn, and gets the lock when it is polled again.
@@ -391,7 +396,9 @@ async fn a_lock_is_not_kept_for_a_call_that_is_not_polled() {
     let builder = LockClient::builder().url(server.url()).watchdog(LEASE * 60).wait(LEASE * 60);
     let (one, two) = (builder.connect().await.expect("up"), client(&server.url()).await);
     one.lock("warm").run(async {}).await.expect("free");
-    let first = asking(&one, "k");
+    let first = asking(&one, "k").await;
+    let is_taken = || server.command::<u32>(&["EXISTS", "k"]) == 1;
+    assert!(until(LEASE, is_taken).await.is_some(), "its request was sent");
     let tried = one.lock("k").try_acquire().await;
     assert!(!matches!(tried, Ok(Some(_))), "it is another's, or nothing is known yet: {tried:?}");
     let guard = timeout(LEASE, two.lock("k").acquire()).await;
@@ -409,7 +416,7 @@ async fn a_lock_is_not_kept_for_a_call_that_is_not_polled() {
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_whose_runtime_is_blocked_again_and_again_have_their_turns() {
     let server = RedisServer::start();
-    let builder = LockClient::builder().url(server.url()).watchdog(LEASE * 60).wait(LEASE * 10);
+    let builder = LockClient::builder().url(server.url()).watchdog(LEASE * 60).wait(LEASE * 20);
     let client = builder.connect().await.expect("up");
     let callers = {
         let client = client.clone();
@@ -523,13 +530,51 @@ async fn a_call_on_a_runtime_that_stands_still_gives_up_its_turn() {
     assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
 }
 
+/// It is blocked in the middle of a request, for so long that its call is given up, and goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_given_up_is_served_when_its_runtime_goes_on() {
+    let server = RedisServer::start();
+    // A third of the lease is the time for an answer.
+    let builder = LockClient::builder().url(server.url()).watchdog(LEASE * 3).wait(LEASE * 60);
+    let client = builder.connect().await.expect("up");
+    client.lock("warm").run(async {}).await.expect("free");
+    let (lock, warm) = (client.lock("k"), client.lock("warm"));
+    let (ready, is_ready) = tokio::sync::oneshot::channel();
+    let (frozen, is_frozen) = tokio::sync::oneshot::channel();
+    let blocked = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            warm.run(async {}).await.expect("free");
+            let _ = ready.send(());
+            is_frozen.await.expect("it is");
+            let first = tokio::spawn(async move { lock.acquire().await?.release().await });
+            // It is sent meanwhile.
+            sleep(LEASE / 10).await;
+            std::thread::sleep(LEASE * 4);
+            first.await.expect("no panic")
+        })
+    });
+    is_ready.await.expect("it is");
+    server.freeze();
+    frozen.send(()).expect("it waits for that");
+    // By then the runtime is blocked.
+    sleep(LEASE / 2).await;
+    server.thaw();
+    let second = timeout(LEASE * 3, client.lock("k").acquire()).await;
+    second.expect("it is given up").expect("free").release().await.expect("held");
+    let first = timeout(LEASE * 10, blocked).await.expect("it is woken").expect("no panic");
+    assert_eq!(first, Ok(()));
+    until_at_rest(&client, LEASE * 10).await;
+    assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_does_not_wait_for_calls_that_are_not_polled() {
     let server = RedisServer::start();
     let (client, two) = (client(&server.url()).await, client(&server.url()).await);
     client.lock("warm").run(async {}).await.expect("free");
     let busy = two.lock("busy").acquire().await.expect("free");
-    let asking = asking(&client, "free");
+    let asking = asking(&client, "free").await;
     let mut waiting: Waiting = Box::pin(client.lock("busy").acquire());
     assert!(timeout(LEASE / 3, &mut waiting).await.is_err(), "the other process has it");
     let release = releasing(&client, "held").await;

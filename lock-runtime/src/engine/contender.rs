@@ -29,7 +29,7 @@ use super::backoff::Backoff;
 use super::budget::Budget;
 use super::courtesy::StepBack;
 use super::driven::{Boxed, Driven, Settled, Work};
-use super::gate::{Entry, News, Pass, Spot, Ticket, Turn};
+use super::gate::{Aside, Entry, News, Pass, Spot, Ticket, Turn};
 use super::handover::{Accepted, Inherited};
 use super::lease::{Hold, Terms};
 use super::releaser::{Cause, Origin, Release};
@@ -120,7 +120,8 @@ impl Call {
     async fn turn(&self, ticket: &mut Ticket) -> Result<(Turn, Option<News>), Box<LockError>> {
         let news = || self.engine.gates().news(&self.request.key);
         match self.budget.limit(ticket).await {
-            Some(Some(Turn::Free(pass))) if !self.budget.is_over() => {
+            // One who tries once has what it asks for in time, whenever that is.
+            Some(Some(Turn::Free(pass))) if self.budget.is_once() || !self.budget.is_over() => {
                 Ok((Turn::Free(pass), Some(news())))
             }
             Some(Some(Turn::Held(inherited))) => Ok((Turn::Held(inherited), None)),
@@ -254,16 +255,25 @@ impl<T: Send + Unpin + 'static> Work for Acquiring<T> {
             return Settled::Done(outcome);
         }
         // A lock is not kept for one who is not there. Its place first, then what goes on from it.
-        let ticket = spot.step_aside();
+        let aside = spot.step_aside();
         self.abandon(outcome);
-        match ticket {
-            Some(ticket) => self.queued(ticket),
-            None => Settled::Done(Err(LockError::ShutDown.into())),
+        match aside {
+            Aside::Queued(ticket) => self.queued(ticket),
+            Aside::Closed => Settled::Done(Err(LockError::ShutDown.into())),
+            Aside::Gone => Settled::Done(self.failed("the lock was lost before it was used")),
         }
     }
 
     fn revoke(&self, spot: &Spot) -> Option<Settled<Self>> {
-        spot.step_aside().map(|ticket| self.queued(ticket))
+        match spot.step_aside() {
+            Aside::Queued(ticket) => Some(self.queued(ticket)),
+            Aside::Closed => Some(Settled::Done(Err(LockError::ShutDown.into()))),
+            Aside::Gone => None,
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        self.call.request.terms.term / 4
     }
 
     fn failed(&self, cause: &str) -> Self::Outcome {

@@ -13,8 +13,9 @@
 //! * If there is more to wait for, the same begins anew.
 //!
 //! A caller that has lost a lock in this way is given twice the time before it loses another, and so
-//! on. So callers whose runtime is blocked again and again, but not for ever, do not keep the lock
-//! from each other. A runtime that stands still altogether can be helped by nobody: its
+//! on, up to a quarter of the lease. So callers whose runtime is blocked again and again, but not for
+//! ever, do not keep the lock from each other. It is given that time once, not for each step, and after
+//! [`MOST_STEPS`] of them what it waits for is left to somebody who is there. A runtime that stands still altogether can be helped by nobody: its
 //! timers and connections do not run. It is asked for a sign after a response timeout, and after
 //! two what it has begun is dropped, which undoes it.
 //!
@@ -25,14 +26,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::unconstrained;
 
-use super::gate::{Owner, Spot};
+use super::gate::{LOOK, Owner, Spot};
 use crate::foreign::contained;
 use crate::protection::Protection;
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 pub(super) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -53,6 +55,9 @@ pub(super) trait Work: Send + Sync + 'static {
 
     /// What is left of it once its future is dropped; `None` if that is to go on.
     fn revoke(&self, spot: &Spot) -> Option<Settled<Self>>;
+
+    /// For how long what it waits for can be kept for it, when its caller is late.
+    fn patience(&self) -> Duration;
 
     fn failed(&self, cause: &str) -> Self::Outcome;
 
@@ -84,20 +89,24 @@ struct Shared<W: Work> {
     work: W,
     runtime: Handle,
     inner: Mutex<Inner<W>>,
-    /// Zero unless it was woken and not polled since; then how many looks have seen that, and one.
-    told: AtomicU32,
+    /// It was woken and not polled since.
+    told: AtomicBool,
+    /// How many looks have seen that since its caller has polled it.
+    looks: AtomicU32,
+    /// How many steps others have taken since then.
+    steps: AtomicU32,
     /// How often it has lost a lock because its caller did not come.
     losses: AtomicU32,
     /// How many patrols there were since the last sign of its runtime.
     patrols: AtomicU32,
 }
 
-/// It was woken, and no look has seen it yet.
-const TOLD: u32 = 1;
-
 /// How often the time is doubled that a caller has which does not come. Longer than runtimes are
 /// blocked by what is not stuck.
 const MOST_DOUBLED: u32 = 7;
+
+/// After so many steps in the place of a caller who does not come, somebody who is there goes on.
+const MOST_STEPS: u32 = 8;
 
 struct Inner<W: Work> {
     stage: Stage<W>,
@@ -151,7 +160,9 @@ impl<W: Work> Drive<W::Value> for Shared<W> {
     fn poll(self: Arc<Self>, cx: &Context<'_>) -> Poll<W::Value> {
         // Foreign code, so not with this locked, and neither is the drop of another.
         let waker = Some(cx.waker().clone());
-        self.patrols.store(0, Ordering::Relaxed);
+        for counter in [&self.patrols, &self.looks, &self.steps] {
+            counter.store(0, Ordering::Relaxed);
+        }
         let (stage, _before) = {
             let mut inner = self.inner();
             let before = std::mem::replace(&mut inner.waker, waker);
@@ -210,7 +221,9 @@ impl<W: Work> Shared<W> {
             work,
             runtime,
             inner: Mutex::new(Inner { stage, spot, waker, watched: false, came: false }),
-            told: AtomicU32::new(0),
+            told: AtomicBool::new(false),
+            looks: AtomicU32::new(0),
+            steps: AtomicU32::new(0),
             losses: AtomicU32::new(0),
             patrols: AtomicU32::new(0),
         })
@@ -221,7 +234,7 @@ impl<W: Work> Shared<W> {
         if let Stage::Busy | Stage::Gone = inner.stage {
             return None;
         }
-        self.told.store(0, Ordering::Relaxed);
+        self.told.store(false, Ordering::Relaxed);
         Some(std::mem::replace(&mut inner.stage, Stage::Busy))
     }
 
@@ -243,8 +256,10 @@ impl<W: Work> Shared<W> {
         (None, if is_over { inner.waker.take() } else { None })
     }
 
-    /// Ends a poll that was not its caller's, who may have come meanwhile.
+    /// Ends a poll that was not its caller's, who may have come meanwhile, or does not know yet that
+    /// there is something else to wait for.
     fn leave(self: &Arc<Self>, stage: Stage<W>) {
+        let is_settled = !matches!(stage, Stage::Running(_));
         let (stage, waker) = self.put_back(stage);
         if let Some(stage) = stage {
             self.abandon(stage);
@@ -252,7 +267,8 @@ impl<W: Work> Shared<W> {
         drop(waker);
         let waker = {
             let mut inner = self.inner();
-            if std::mem::take(&mut inner.came) { inner.waker.take() } else { None }
+            let came = std::mem::take(&mut inner.came);
+            if came || is_settled { inner.waker.take() } else { None }
         };
         if let Some(waker) = waker {
             waker.wake();
@@ -294,7 +310,7 @@ impl<W: Work> Shared<W> {
 
 impl<W: Work> Wake for Shared<W> {
     fn wake(self: Arc<Self>) {
-        self.told.fetch_max(TOLD, Ordering::Relaxed);
+        self.told.store(true, Ordering::Relaxed);
         let waker = {
             let mut inner = self.inner();
             if inner.watched {
@@ -310,16 +326,16 @@ impl<W: Work> Wake for Shared<W> {
 
 impl<W: Work> Owner for Shared<W> {
     fn is_told(&self) -> bool {
-        self.told.load(Ordering::Relaxed) >= TOLD
+        self.told.load(Ordering::Relaxed)
     }
 
-    fn is_stalled(&self) -> bool {
-        let seen = |told: u32| (told > 0).then(|| told.saturating_add(1));
-        let told = self.told.fetch_update(Ordering::Relaxed, Ordering::Relaxed, seen);
+    fn is_stalled(&self, hurry: bool) -> bool {
+        let looks = self.looks.fetch_add(1, Ordering::Relaxed) + 1;
         // The second look, and later each time: its runtime may only be slow.
-        let most = if Protection::TimeForLateOnes.is_on() { MOST_DOUBLED } else { 0 };
+        let most = if Protection::TimeForLateOnes.is_on() && !hurry { MOST_DOUBLED } else { 0 };
         let losses = self.losses.load(Ordering::Relaxed).min(most);
-        told.is_ok_and(|told| told >= 2 << losses)
+        let longest = self.work.patience().as_millis() / LOOK.as_millis();
+        looks >= 2 && (looks >= 2 << losses || u128::from(looks) >= longest)
     }
 
     fn patrolled(&self) -> u32 {
@@ -346,15 +362,23 @@ impl<W: Work> Owner for Shared<W> {
         match polled {
             Ok(Poll::Ready(Poll::Ready(outcome))) => {
                 drop(running);
-                self.losses.fetch_add(1, Ordering::Relaxed);
-                self.settled(self.work.settle(outcome, &spot));
+                let settled = self.work.settle(outcome, &spot);
+                if let Settled::Queued(_) = settled {
+                    self.losses.fetch_add(1, Ordering::Relaxed);
+                }
+                self.settled(settled);
             }
-            Ok(_) => self.leave(Stage::Running(running)),
+            Ok(_) => {
+                self.leave(Stage::Running(running));
+                if self.steps.fetch_add(1, Ordering::Relaxed) + 1 >= MOST_STEPS {
+                    self.revoke();
+                }
+            }
             Err(panic) => {
                 // What was thrown may itself panic when it is dropped.
                 std::mem::forget(panic);
                 contained(|| drop(running));
-                let failed = self.work.failed("the runtime on which it was asked for has ended");
+                let failed = self.work.failed("it was begun on a runtime that has ended");
                 self.settled(Settled::Done(failed));
             }
         }
@@ -382,11 +406,11 @@ impl<W: Work> std::fmt::Debug for Shared<W> {
 #[cfg(test)]
 #[cfg(not(lock_shuttle))]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicUsize};
+    use std::sync::atomic::AtomicUsize;
 
     use tokio::sync::oneshot;
 
-    use super::super::gate::{Entry, Gates, Pass, Ticket, Turn};
+    use super::super::gate::{Aside, Entry, Gates, Pass, Ticket, Turn};
     use super::*;
 
     /// Work whose outcome is the pass itself.
@@ -411,8 +435,17 @@ mod tests {
         }
 
         fn revoke(&self, spot: &Spot) -> Option<Settled<Self>> {
-            let ticket = spot.step_aside()?;
-            Some(Settled::Queued(Box::pin(async { ticket.await.ok_or(None) })))
+            match spot.step_aside() {
+                Aside::Queued(ticket) => {
+                    Some(Settled::Queued(Box::pin(async { ticket.await.ok_or(None) })))
+                }
+                Aside::Closed => Some(Settled::Done(None)),
+                Aside::Gone => None,
+            }
+        }
+
+        fn patience(&self) -> Duration {
+            Duration::from_secs(1)
         }
 
         fn failed(&self, _: &str) -> Option<Pass> {
@@ -614,16 +647,18 @@ mod tests {
     /// Otherwise callers of a runtime that is blocked for longer would keep it from each other.
     #[tokio::test]
     async fn each_time_it_loses_something_it_has_twice_the_time() {
-        let Caller { gates, shared, driven: _driven, .. } = caller();
+        let Caller { gates, shared, mut driven, wake: _wake, .. } = caller();
         let mut looks = Vec::new();
-        for losses in [0, 1, 2, MOST_DOUBLED, MOST_DOUBLED + 1] {
+        for losses in [0, 1, 2, MOST_DOUBLED] {
             shared.losses.store(losses, Ordering::Relaxed);
-            shared.told.store(TOLD, Ordering::Relaxed);
-            looks.push((1..1000).find(|_| shared.is_stalled()).expect("at some look"));
+            assert!(poll(&mut driven).is_pending());
+            looks.push((1..1000).find(|_| shared.is_stalled(false)).expect("at some look"));
+            assert!(shared.is_stalled(false), "it has had its time");
+            assert!(poll(&mut driven).is_pending());
+            assert!(!shared.is_stalled(true) && shared.is_stalled(true), "at a shutdown");
         }
-        assert_eq!(looks, [2, 4, 8, 256, 256]);
-        shared.told.store(0, Ordering::Relaxed);
-        assert!(!shared.is_stalled() && !shared.is_told(), "it was polled in between");
+        // What it waits for can be kept for a second.
+        assert_eq!(looks, [2, 4, 8, 100]);
         assert_eq!(gates.keys(), 1);
         let helped = unwanted();
         assert_eq!(helped.shared.losses.load(Ordering::Relaxed), 1);
@@ -633,8 +668,12 @@ mod tests {
     async fn one_that_is_given_up_keeps_its_place() {
         let Caller { gates, shared, mut driven, wake, .. } = caller();
         let mut second = queue(&gates);
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        assert!(Pin::new(&mut driven).poll(&mut Context::from_waker(&waker)).is_pending());
         shared.revoke();
         assert!(wake.is_closed(), "its future is dropped");
+        assert!(woken.0.load(Ordering::Relaxed), "it has to wait for something else");
         let pass = has_turn(&mut second).expect("its pass");
         assert!(poll(&mut driven).is_pending());
         drop(pass);
@@ -643,12 +682,47 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_is_at_its_last_step_is_not_given_up() {
+    async fn one_whose_pass_has_gone_is_not_given_up() {
+        let (wake, woken) = oneshot::channel();
+        let Caller { gates, shared, mut driven, wake, .. } = with(wake, |pass| {
+            drop(pass);
+            Box::pin(async move {
+                woken.await.expect("sent");
+                None
+            })
+        });
+        assert!(poll(&mut driven).is_pending());
+        assert_eq!(gates.keys(), 0);
+        shared.revoke();
+        wake.send(()).expect("it waits still");
+        assert!(matches!(poll(&mut driven), Poll::Ready(None)));
+    }
+
+    #[tokio::test]
+    async fn at_a_shutdown_one_is_given_up_as_ever() {
         let Caller { gates, shared, mut driven, wake, .. } = caller();
         gates.close();
-        Arc::clone(&shared).revoke();
-        wake.send(()).expect("it waits still");
-        drop(comes(&mut driven));
+        shared.revoke();
+        assert!(wake.is_closed(), "its future is dropped");
+        assert_eq!(gates.keys(), 0);
+        assert!(matches!(poll(&mut driven), Poll::Ready(None)));
+    }
+
+    /// It would go on for ever, and those who are there would wait behind it.
+    #[tokio::test]
+    async fn after_a_few_steps_it_is_left_to_somebody_who_is_there() {
+        let (wake, _woken) = oneshot::channel();
+        let Caller { gates, mut driven, .. } = with(wake, |pass| {
+            Box::pin(poll_fn(move |cx| {
+                let _ = &pass;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }))
+        });
+        assert!(poll(&mut driven).is_pending());
+        let mut second = queue(&gates);
+        look(&gates, 2 + MOST_STEPS as usize);
+        assert!(has_turn(&mut second).is_some());
     }
 
     #[tokio::test]

@@ -220,9 +220,10 @@ impl Gate {
 
     /// Offers something to the first waiters.
     fn offer(&mut self, turn: Turn, wakers: &mut Wakers) {
-        if matches!((&turn, &self.news), (Turn::Free(_), News::Here(_))) {
+        if matches!((&turn, &self.news), (Turn::Free(_), News::Here(_) | News::Asking(_))) {
             self.news = News::Asking(BootInstant::now());
         }
+        self.turn = 0;
         self.offer = Some(turn);
         self.made += 1;
         self.told = if self.queue.stalled.is_empty() { 1 } else { 2 };
@@ -439,8 +440,8 @@ pub(crate) trait Owner: std::fmt::Debug + Send + Sync {
     /// Whether it could go on, once its caller polls it.
     fn is_told(&self) -> bool;
 
-    /// Called at each look while it could go on. Whether it could at the last one already.
-    fn is_stalled(&self) -> bool;
+    /// Called at each look while it could go on. Whether it has had the time to, if there is any.
+    fn is_stalled(&self, hurry: bool) -> bool;
 
     /// Called at each patrol; how many there have been since its caller has polled it or its runtime
     /// was heard of.
@@ -675,7 +676,7 @@ impl Gates {
                 }
             } else if gate.has_told_owner(*closed)
                 && Protection::OwnersAreHelped.is_on()
-                && let Some(owner) = gate.owner.as_ref().filter(|owner| owner.is_stalled())
+                && let Some(owner) = gate.owner.as_ref().filter(|owner| owner.is_stalled(*closed))
             {
                 findings.stalled.push(Arc::clone(owner));
             }
@@ -689,7 +690,8 @@ impl Gates {
     /// Visits some of the owners behind whom others wait, each in its turn.
     fn patrol(&self, state: &mut State, findings: &mut Findings) {
         let State { gates, offers, behind, closed, .. } = state;
-        let most = behind.len().min(MOST_PATROLLED);
+        // As many as can come to it meanwhile are left out of a long list.
+        let most = behind.len().min(MOST_PATROLLED.max(behind.len() / 4));
         let mut visit = |key: &Key, first_turn| {
             let gate = gates.get_mut(key).filter(|gate| gate.first_turn == first_turn);
             let Some(gate) = gate else { return false };
@@ -930,17 +932,28 @@ impl Spot {
         }
     }
 
-    /// Goes back to its place, where nobody waits for it. `None` after a shutdown.
-    pub(crate) fn step_aside(&self) -> Option<Ticket> {
+    /// Goes back to its place, where nobody waits for it.
+    pub(crate) fn step_aside(&self) -> Aside {
         let mut state = self.gates.state();
         if state.closed {
-            return None;
+            return Aside::Closed;
         }
-        self.gate(&mut state)?.queue.push_stalled(self.number);
+        let Some(gate) = self.gate(&mut state) else { return Aside::Gone };
+        gate.queue.push_stalled(self.number);
         self.gates.queued.fetch_add(1, Ordering::Relaxed);
         let (gates, key) = (Arc::clone(&self.gates), self.key.clone());
-        Some(Ticket { gates, key, number: self.number, is_over: false })
+        Aside::Queued(Ticket { gates, key, number: self.number, is_over: false })
     }
+}
+
+/// The answer to [`Spot::step_aside`].
+#[derive(Debug)]
+pub(crate) enum Aside {
+    Queued(Ticket),
+    /// Nobody queues any more.
+    Closed,
+    /// The turn was over, and the pass has gone on.
+    Gone,
 }
 
 /// A place in the queue; given up when dropped.
@@ -1263,7 +1276,7 @@ mod tests {
             self.told.load(Ordering::Relaxed)
         }
 
-        fn is_stalled(&self) -> bool {
+        fn is_stalled(&self, _: bool) -> bool {
             self.seen.swap(true, Ordering::Relaxed)
         }
 
@@ -1325,7 +1338,7 @@ mod tests {
             gates.look().carry_out();
         }
         assert_eq!(*owner.calls.lock().expect("no panic"), ["help"]);
-        let mut ticket = pass.spot(0).step_aside().expect("open");
+        let Aside::Queued(mut ticket) = pass.spot(0).step_aside() else { panic!("open") };
         drop(pass);
         // The next who asks has it.
         let Entry::Offered(turn, _) = gates.enter(&key(), true) else { panic!("on offer") };
@@ -1419,7 +1432,7 @@ mod tests {
         late.granted();
         assert!(gates.state().gates[&gates.key(&key())].owner.is_none());
         assert!(matches!(gates.news(&key()), News::Asking(_)));
-        assert!(late.step_aside().is_none());
+        assert!(matches!(late.step_aside(), Aside::Gone));
         assert_eq!(gates.queued(), 1);
         let owner = Arc::new(Idle::default());
         pass.spot(second.number()).watch(Arc::clone(&owner) as _);
@@ -1434,7 +1447,7 @@ mod tests {
         let pass = open(&gates);
         assert!(matches!(gates.enter(&key(), true), Entry::Taken(_)));
         gates.close();
-        assert!(pass.spot(0).step_aside().is_none());
+        assert!(matches!(pass.spot(0).step_aside(), Aside::Closed));
         drop(pass);
         assert_eq!((gates.keys(), gates.queued()), (0, 0));
     }

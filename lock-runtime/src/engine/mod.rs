@@ -535,6 +535,10 @@ impl Work for Ending {
         Some(Settled::Done(self.failed("the runtime stands still")))
     }
 
+    fn patience(&self) -> Duration {
+        Duration::ZERO
+    }
+
     fn failed(&self, cause: &str) -> Self::Outcome {
         Err(Box::new(LockError::Unavailable {
             key: Some(self.key.as_ref().to_owned()),
