@@ -48,7 +48,7 @@ async fn a_server_that_died_and_forgot_ends_the_hold() {
 async fn a_server_that_died_and_kept_its_data_keeps_the_hold() {
     let server = RedisServer::with(&["--appendonly", "yes", "--appendfsync", "always"]);
     let mut scene = Scene::on(server).await;
-    let lease = LEASE * 3;
+    let lease = LEASE * 6;
     let client = LockClient::builder().url(scene.server.url()).watchdog(lease);
     let client = client.connect().await.expect("up");
     let (keeper, first) = start_keeper(&client, &scene).await;
