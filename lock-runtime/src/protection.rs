@@ -89,8 +89,6 @@ protections! {
     OffersGoOn = "offers-go-on",
     /// Who waits for the store, and is not polled, keeps nobody else waiting.
     OwnersAreHelped = "owners-are-helped",
-    /// A caller that is late for its lock has more time to come for the next one.
-    TimeForLateOnes = "time-for-late-ones",
     /// Requests that are not polled keep no others from being sent.
     PermitsComeBack = "permits-come-back",
     /// A request is not given up while answers to others arrive.

@@ -67,8 +67,6 @@ lock_tests::controls! {
         without "owners-are-helped" seeing "somebody goes on for it";
     callers_without_owners_are_helped_7: "callers::a_call_that_was_given_up_is_served_when_its_runtime_goes_on"
         without "owners-are-helped" seeing "it is given up";
-    callers_without_time_for_late_ones: "callers::callers_whose_runtime_is_blocked_again_and_again_have_their_turns"
-        without "time-for-late-ones" seeing "each has its turn";
     callers_without_permits_come_back: "callers::requests_that_nobody_polls_keep_no_others_from_being_sent"
         without "permits-come-back" seeing "it is sent";
     callers_without_undo: "callers::a_flood_of_cancelled_calls_loses_no_lock_and_leaves_no_key"

@@ -207,7 +207,7 @@ impl Call {
 
     /// Makes a lock that was handed over what was asked for, or tries for the key.
     async fn renew(self, inherited: Inherited) -> Result<Hold, Box<LockError>> {
-        let asking = News::Asking(BootInstant::now());
+        let asking = News::Asking(inherited.asked());
         let Request { format, terms, .. } = &self.request;
         match self.budget.limit(inherited.renew(*format, terms)).await {
             Some(Accepted::Held(hold)) => Ok(hold),

@@ -33,7 +33,6 @@ use tokio::task::unconstrained;
 
 use super::gate::{LOOK, Owner, Spot};
 use crate::foreign::contained;
-use crate::protection::Protection;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -332,7 +331,7 @@ impl<W: Work> Owner for Shared<W> {
     fn is_stalled(&self, hurry: bool) -> bool {
         let looks = self.looks.fetch_add(1, Ordering::Relaxed) + 1;
         // The second look, and later each time: its runtime may only be slow.
-        let most = if Protection::TimeForLateOnes.is_on() && !hurry { MOST_DOUBLED } else { 0 };
+        let most = if hurry { 0 } else { MOST_DOUBLED };
         let losses = self.losses.load(Ordering::Relaxed).min(most);
         let longest = self.work.patience().as_millis() / LOOK.as_millis();
         looks >= 2 && (looks >= 2 << losses || u128::from(looks) >= longest)

@@ -220,7 +220,7 @@ impl Gate {
 
     /// Offers something to the first waiters.
     fn offer(&mut self, turn: Turn, wakers: &mut Wakers) {
-        if matches!((&turn, &self.news), (Turn::Free(_), News::Here(_) | News::Asking(_))) {
+        if matches!((&turn, &self.news), (Turn::Free(_), News::Here(_))) {
             self.news = News::Asking(BootInstant::now());
         }
         self.turn = 0;

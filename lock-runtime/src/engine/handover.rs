@@ -29,8 +29,8 @@ pub(crate) struct Inherited {
     lease: Arc<Lease>,
     /// `None` once somebody else answers for the lease.
     pass: Option<Pass>,
-    /// The store has been asked to renew it for one who has not got it.
-    asked: bool,
+    /// Since when the store has been asked to renew it, for one or several who have not got it.
+    asked: Option<BootInstant>,
 }
 
 impl std::fmt::Debug for Inherited {
@@ -51,7 +51,7 @@ pub(crate) enum Accepted {
 impl Inherited {
     pub(crate) fn new(engine: &Arc<Engine>, lease: &Arc<Lease>, pass: Pass) -> Self {
         let (engine, lease) = (Arc::clone(engine), Arc::clone(lease));
-        Self { engine, lease, pass: Some(pass), asked: false }
+        Self { engine, lease, pass: Some(pass), asked: None }
     }
 
     pub(crate) fn engine(&self) -> Arc<Engine> {
@@ -61,6 +61,11 @@ impl Inherited {
     /// See [`Pass::spot`]; `None` once somebody else answers for the lease.
     pub(crate) fn spot(&self, number: u64) -> Option<Spot> {
         self.pass.as_ref().map(|pass| pass.spot(number))
+    }
+
+    /// Since when the store has been asked for it, or will have been.
+    pub(crate) fn asked(&self) -> BootInstant {
+        self.asked.unwrap_or_else(BootInstant::now)
     }
 
     /// The number of its owner's turn.
@@ -98,7 +103,7 @@ impl Inherited {
         if self.lease.format() != format {
             return Err(self);
         }
-        let spot = self.pass.as_ref().filter(|_| self.asked).map(|pass| pass.spot(0));
+        let spot = self.pass.as_ref().filter(|_| self.asked.is_some()).map(|pass| pass.spot(0));
         let Some((hold, replan)) = self.lease.take_over(terms, &mut self.pass) else {
             return Err(self);
         };
@@ -135,7 +140,7 @@ impl Inherited {
     async fn renew_for(&mut self, terms: &Terms) -> Option<Hold> {
         let sent = BootInstant::now();
         let asked = self.lease.about_to_renew_for(terms, sent)?;
-        self.asked = true;
+        self.asked.get_or_insert(sent);
         if let Some(pass) = &self.pass {
             pass.tell(&News::Asking(sent));
         }
