@@ -211,14 +211,17 @@ impl Call {
         let Request { format, terms, .. } = &self.request;
         match self.budget.limit(inherited.renew(*format, terms)).await {
             Some(Accepted::Held(hold)) => Ok(hold),
-            Some(Accepted::Freed(pass)) => {
-                let contender = Contender::new(&self, pass)?;
-                let owed = contender.owed(&self.budget);
-                contender.run(self.budget, None, owed, None).await
-            }
+            Some(Accepted::Freed(pass)) => self.ask(pass, None).await,
             // Not what is known since: the lock has gone on to others, or is being freed.
             None => Err(self.spent(asking).into()),
         }
+    }
+
+    /// Tries for the key, with its pass if nobody else answers for that.
+    async fn ask(&self, pass: Option<Pass>, known: Option<News>) -> Result<Hold, Box<LockError>> {
+        let contender = Contender::new(self, pass)?;
+        let owed = contender.owed(&self.budget);
+        contender.run(self.budget, known, owed, None).await
     }
 
     /// The error of one who has waited long enough.
@@ -289,11 +292,7 @@ impl<T: Send + Unpin + 'static> Work for Acquiring<T> {
         let number = turn.number();
         let running = Box::pin(async move {
             match turn {
-                Turn::Free(pass) => {
-                    let contender = Contender::new(&call, Some(pass))?;
-                    let owed = contender.owed(&call.budget);
-                    contender.run(call.budget, known, owed, None).await
-                }
+                Turn::Free(pass) => call.ask(Some(pass), known).await,
                 Turn::Held(inherited) => match call.accept(inherited) {
                     Ok(accepted) => accepted,
                     Err(inherited) => call.renew(inherited).await,

@@ -14,10 +14,12 @@
 //!
 //! A caller that has lost a lock in this way is given twice the time before it loses another, and so
 //! on, up to a quarter of the lease. So callers whose runtime is blocked again and again, but not for
-//! ever, do not keep the lock from each other. It is given that time once, not for each step, and after
-//! [`MOST_STEPS`] of them what it waits for is left to somebody who is there. A runtime that stands still altogether can be helped by nobody: its
-//! timers and connections do not run. It is asked for a sign after a response timeout, and after
-//! two what it has begun is dropped, which undoes it.
+//! ever, do not keep the lock from each other. It is given that time once, not for each step, and
+//! after [`MOST_STEPS`] steps another caller takes over.
+//!
+//! A runtime that is blocked altogether cannot be helped: its timers and connections do not run. It
+//! is asked for a sign of life after one response timeout. After two, what its callers have begun is
+//! dropped, which undoes it.
 //!
 //! Keeps the promise that a caller which is not polled keeps nothing from the others.
 
@@ -210,9 +212,6 @@ impl<W: Work> Drive<W::Value> for Shared<W> {
     }
 }
 
-/// What is left of a poll, to be dropped with nothing locked.
-type Rest<W> = (Option<Stage<W>>, Option<Waker>);
-
 impl<W: Work> Shared<W> {
     fn new(work: W, spot: Spot, runtime: Handle, running: Boxed<W::Outcome>) -> Arc<Self> {
         let (stage, waker) = (Stage::Running(running), None);
@@ -237,33 +236,29 @@ impl<W: Work> Shared<W> {
         Some(std::mem::replace(&mut inner.stage, Stage::Busy))
     }
 
-    /// Ends a poll.
+    /// Ends a poll. Gives `stage` back if the caller is gone, to be dropped with nothing locked.
     #[must_use]
-    fn put_back(self: &Arc<Self>, stage: Stage<W>) -> Rest<W> {
+    fn put_back(self: &Arc<Self>, stage: Stage<W>) -> Option<Stage<W>> {
         let mut inner = self.inner();
         if let Stage::Gone = inner.stage {
-            // Cancelled meanwhile, by a caller that is gone.
-            return (Some(stage), None);
+            return Some(stage);
         }
         let is_waiting = matches!(stage, Stage::Running(_));
-        let is_over = matches!(stage, Stage::Gone);
         inner.stage = stage;
         if is_waiting && !std::mem::replace(&mut inner.watched, true) {
             // This stays locked, so that nobody else goes on with it and loses the pass before.
             inner.spot.watch(Arc::clone(self) as Arc<dyn Owner>);
         }
-        (None, if is_over { inner.waker.take() } else { None })
+        None
     }
 
     /// Ends a poll that was not its caller's, who may have come meanwhile, or does not know yet that
     /// there is something else to wait for.
     fn leave(self: &Arc<Self>, stage: Stage<W>) {
         let is_settled = !matches!(stage, Stage::Running(_));
-        let (stage, waker) = self.put_back(stage);
-        if let Some(stage) = stage {
+        if let Some(stage) = self.put_back(stage) {
             self.abandon(stage);
         }
-        drop(waker);
         let waker = {
             let mut inner = self.inner();
             let came = std::mem::take(&mut inner.came);

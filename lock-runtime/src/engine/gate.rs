@@ -116,6 +116,7 @@ pub(crate) struct Gates {
     unattended: Notify,
 }
 
+#[cfg(test)]
 impl Default for Gates {
     fn default() -> Self {
         Self::new(Duration::from_secs(3))
