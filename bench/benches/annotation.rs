@@ -1,4 +1,4 @@
-//! What the annotation itself costs, on the memory store: no network is in these figures.
+//! The cost of the annotation itself, measured on the memory store without a network.
 //!
 //! `cargo bench -p lock-bench --bench annotation`
 
@@ -13,7 +13,8 @@ use tokio::sync::Mutex;
 #[global_allocator]
 static ALLOCATIONS: AllocProfiler = AllocProfiler::system();
 
-/// Calls per sample, so that entering the runtime does not count.
+/// The number of calls per sample, large enough to make the cost of entering the runtime
+/// negligible.
 const CALLS: u64 = 1000;
 
 static CLIENT: LazyLock<LockClient> = LazyLock::new(LockClient::memory);

@@ -1,24 +1,48 @@
-//! Who takes part.
+//! The contestants.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 
-/// What a contestant is there for.
+/// The role of a contestant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// What no lock can beat.
+    /// A limit that no lock can exceed.
     Limit,
+    /// This library.
     Ours,
+    /// This library in another version.
+    Baseline,
+    /// Another lock library.
     Peer,
 }
 
-/// What its locks reach.
+/// The program that a contestant is part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// This program.
+    Own,
+    /// A build of this program from another commit. It takes part as `ours`.
+    Baseline,
+    /// The program in this directory of `peers/`.
+    Peer(&'static str),
+}
+
+/// The paths of the programs that are not part of this one.
+#[derive(Debug, Clone)]
+pub(crate) struct Programs {
+    pub(crate) peers: PathBuf,
+    pub(crate) baseline: Option<PathBuf>,
+}
+
+/// The scope of the locks of a contestant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
+    /// The tasks of one process.
     Process,
+    /// All processes that use one server.
     Server,
 }
 
@@ -27,11 +51,10 @@ pub(crate) struct Contestant {
     pub(crate) name: &'static str,
     pub(crate) role: Role,
     pub(crate) reach: Reach,
-    /// Whether it can wait for a lock that is taken.
+    /// Whether it can wait for a busy lock.
     pub(crate) waits: bool,
-    /// The folder of `peers/`; `None` if it is in this program.
-    pub(crate) language: Option<&'static str>,
-    /// Whether it takes part when nobody names it.
+    pub(crate) program: Program,
+    /// Whether it takes part without being named on the command line.
     pub(crate) by_default: bool,
 }
 
@@ -40,19 +63,26 @@ const RUST: Contestant = Contestant {
     role: Role::Peer,
     reach: Reach::Server,
     waits: true,
-    language: None,
+    program: Program::Own,
     by_default: true,
 };
 
 const fn peer(language: &'static str, name: &'static str) -> Contestant {
-    Contestant { name, language: Some(language), ..RUST }
+    Contestant { name, program: Program::Peer(language), ..RUST }
 }
 
-pub(crate) const ALL: [Contestant; 14] = [
+pub(crate) const ALL: [Contestant; 15] = [
     Contestant { name: "raw", role: Role::Limit, waits: false, ..RUST },
     Contestant { name: "tokio-mutex", role: Role::Limit, reach: Reach::Process, ..RUST },
     Contestant { name: "ours-memory", role: Role::Ours, reach: Reach::Process, ..RUST },
     Contestant { name: "ours", role: Role::Ours, ..RUST },
+    Contestant {
+        name: "baseline",
+        role: Role::Baseline,
+        program: Program::Baseline,
+        by_default: false,
+        ..RUST
+    },
     Contestant { name: "rslock", ..RUST },
     Contestant { name: "async-redis-lock", ..RUST },
     Contestant { name: "distkit", ..RUST },
@@ -61,20 +91,34 @@ pub(crate) const ALL: [Contestant; 14] = [
     peer("go", "rueidislock"),
     peer("node", "redlock"),
     peer("python", "redis-py"),
-    // They wait as others here do.
+    // They wait in the same way as others of this list.
     Contestant { by_default: false, ..peer("go", "bsm") },
     Contestant { by_default: false, ..peer("node", "semaphore") },
 ];
 
 impl Contestant {
-    /// How to start it.
-    pub(crate) fn command(&self, peers: &Path, url: &str) -> Result<Command> {
-        let (program, words): (OsString, Vec<&str>) = match self.language {
-            None => (std::env::current_exe()?.into(), vec!["contestant", self.name, url]),
-            Some(language) => (peers.join("run").into(), vec![language, self.name, url]),
+    /// The command that starts the contestant.
+    pub(crate) fn command(&self, programs: &Programs, url: &str) -> Result<Command> {
+        let (program, words): (OsString, Vec<&str>) = match self.program {
+            Program::Own => (std::env::current_exe()?.into(), vec!["contestant", self.name, url]),
+            Program::Baseline => {
+                let baseline = programs.baseline.as_ref();
+                let baseline = baseline.context("--baseline names no program")?;
+                (baseline.into(), vec!["contestant", "ours", url])
+            }
+            Program::Peer(language) => {
+                let run = programs.peers.join("run");
+                ensure!(run.exists(), "there is no `peers/run`");
+                (run.into(), vec![language, self.name, url])
+            }
         };
         let mut command = Command::new(program);
         command.args(words);
         Ok(command)
+    }
+
+    /// Whether a run goes on without this contestant if it does not start.
+    pub(crate) fn may_be_absent(&self) -> bool {
+        matches!(self.program, Program::Peer(_))
     }
 }

@@ -1,44 +1,46 @@
-//! What is computed from records.
+//! Figures that are computed from records.
+
+use hdrhistogram::Histogram;
 
 use crate::record::Record;
 
-/// A grant and the process that it was granted in.
+/// A grant and its process.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Grant {
+pub(crate) struct ProcessGrant {
     pub(crate) process: usize,
     pub(crate) record: Record,
 }
 
-/// One passing on of a key: from a release to the next grant, to a task that waited for it.
+/// A hand-off: from a release to the next grant, if that task was already waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HandOver {
+pub(crate) struct MeasuredHandoff {
     pub(crate) nanos: u64,
-    /// From one process to another.
+    /// Whether the grant is in another process.
     pub(crate) crosses: bool,
 }
 
-/// What happened on all keys together.
+/// The overlaps and hand-offs on all keys.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct History {
-    /// Grants before the holder at that time had begun its release.
+pub(crate) struct GrantHistory {
+    /// The number of grants before the current holder had begun its release.
     pub(crate) overlaps: u64,
-    pub(crate) hand_overs: Vec<HandOver>,
+    pub(crate) handoffs: Vec<MeasuredHandoff>,
 }
 
-impl History {
-    /// Sorts the grants by key and time, and goes through them.
-    pub(crate) fn of(grants: &mut [Grant]) -> Self {
+impl GrantHistory {
+    /// Computes the history of these grants. Sorts them by key and time.
+    pub(crate) fn of(grants: &mut [ProcessGrant]) -> Self {
         grants.sort_unstable_by_key(|grant| (grant.record.key, grant.record.granted));
         let mut history = Self::default();
-        // The grant that was released last so far, of this key.
-        let mut last: Option<Grant> = None;
+        // The grant of this key with the latest release so far.
+        let mut last: Option<ProcessGrant> = None;
         for grant in grants.iter().copied() {
             let before = last.filter(|last| last.record.key == grant.record.key);
             if let Some(before) = before {
                 if grant.record.granted < before.record.released {
                     history.overlaps += 1;
-                } else if grant.record.asked < before.record.released {
-                    history.hand_overs.push(HandOver {
+                } else if grant.record.requested < before.record.released {
+                    history.handoffs.push(MeasuredHandoff {
                         nanos: grant.record.granted - before.record.released,
                         crosses: grant.process != before.process,
                     });
@@ -52,24 +54,44 @@ impl History {
     }
 }
 
-/// Jain's index of fairness: 1 if all got the same, 1/n if one got everything.
+/// Jain's fairness index: 1 if all counts are equal, 1/n if all but one are zero.
 pub(crate) fn jain(counts: &[u64]) -> f64 {
     let sum: f64 = counts.iter().map(|count| *count as f64).sum();
     let squares: f64 = counts.iter().map(|count| (*count as f64).powi(2)).sum();
     if squares == 0.0 { 0.0 } else { sum.powi(2) / (counts.len() as f64 * squares) }
 }
 
-/// The value that this share of all values does not exceed (nearest rank). `None` of nothing.
-pub(crate) fn percentile(values: &mut [u64], share: f64) -> Option<u64> {
-    if values.is_empty() {
-        return None;
+/// The distribution of durations in nanoseconds, with three significant digits.
+#[derive(Debug)]
+pub(crate) struct Durations(Histogram<u64>);
+
+impl FromIterator<u64> for Durations {
+    fn from_iter<I: IntoIterator<Item = u64>>(nanos: I) -> Self {
+        let mut histogram = Histogram::new(3).expect("a valid number of digits");
+        for nanos in nanos {
+            // A histogram that grows takes all values.
+            histogram.record(nanos).expect("the histogram grows");
+        }
+        Self(histogram)
     }
-    let rank = (share * values.len() as f64).ceil() as usize;
-    let at = rank.clamp(1, values.len()) - 1;
-    Some(*values.select_nth_unstable(at).1)
 }
 
-/// The middle value, or the mean of the two in the middle. `None` of nothing.
+impl Durations {
+    /// The value that is not exceeded by this share of all values. `None` if there are no values.
+    pub(crate) fn quantile(&self, share: f64) -> Option<u64> {
+        (!self.0.is_empty()).then(|| self.0.value_at_quantile(share))
+    }
+
+    pub(crate) fn median(&self) -> Option<u64> {
+        self.quantile(0.5)
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.0.len()
+    }
+}
+
+/// The middle value, or the mean of the two middle values. `None` if there are no values.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -85,44 +107,50 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn grant(process: usize, key: u32, asked: u64, granted: u64, released: u64) -> Grant {
-        Grant { process, record: Record { asked, granted, released, task: 0, key } }
+    fn grant(
+        process: usize,
+        key: u32,
+        requested: u64,
+        granted: u64,
+        released: u64,
+    ) -> ProcessGrant {
+        ProcessGrant { process, record: Record { requested, granted, released, task: 0, key } }
     }
 
     #[test]
     fn grants_one_after_the_other_do_not_overlap() {
         let mut grants = [grant(0, 0, 0, 20, 30), grant(1, 0, 0, 10, 20)];
-        let history = History::of(&mut grants);
+        let history = GrantHistory::of(&mut grants);
         assert_eq!(history.overlaps, 0);
-        assert_eq!(history.hand_overs, [HandOver { nanos: 0, crosses: true }]);
+        assert_eq!(history.handoffs, [MeasuredHandoff { nanos: 0, crosses: true }]);
     }
 
     #[test]
     fn a_grant_before_the_release_is_an_overlap() {
         let mut grants = [grant(0, 0, 0, 10, 20), grant(0, 0, 0, 19, 30)];
-        assert_eq!(History::of(&mut grants).overlaps, 1);
+        assert_eq!(GrantHistory::of(&mut grants).overlaps, 1);
     }
 
     #[test]
     fn grants_inside_a_long_one_all_overlap() {
         let mut grants = [grant(0, 0, 0, 0, 100), grant(0, 0, 0, 10, 20), grant(0, 0, 0, 30, 40)];
-        assert_eq!(History::of(&mut grants).overlaps, 2);
+        assert_eq!(GrantHistory::of(&mut grants).overlaps, 2);
     }
 
     #[test]
-    fn other_keys_are_no_overlap_and_no_hand_over() {
+    fn grants_of_other_keys_are_neither_overlaps_nor_hand_offs() {
         let mut grants = [grant(0, 0, 0, 10, 20), grant(0, 1, 0, 15, 30)];
-        assert_eq!(History::of(&mut grants), History::default());
+        assert_eq!(GrantHistory::of(&mut grants), GrantHistory::default());
     }
 
     #[test]
-    fn a_grant_that_was_asked_for_later_is_no_hand_over() {
+    fn a_grant_that_was_requested_after_the_release_is_no_hand_off() {
         let mut grants = [grant(0, 0, 0, 10, 20), grant(0, 0, 25, 30, 40)];
-        assert_eq!(History::of(&mut grants).hand_overs, []);
+        assert_eq!(GrantHistory::of(&mut grants).handoffs, []);
     }
 
     #[test]
-    fn fairness_is_one_if_all_got_the_same_and_falls_with_every_task_that_starved() {
+    fn fairness_is_one_if_all_tasks_got_the_same_and_falls_with_each_starved_task() {
         let near = |left: f64, right: f64| (left - right).abs() < 1e-9;
         assert!(near(jain(&[5, 5, 5, 5]), 1.0));
         assert!(near(jain(&[20, 0, 0, 0]), 0.25));
@@ -131,17 +159,22 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_values_that_occurred() {
-        let mut values: Vec<u64> = (1..=100).rev().collect();
-        assert_eq!(percentile(&mut values, 0.5), Some(50));
-        assert_eq!(percentile(&mut values, 0.99), Some(99));
-        assert_eq!(percentile(&mut values, 1.0), Some(100));
-        assert_eq!(percentile(&mut [7], 0.0), Some(7));
-        assert_eq!(percentile(&mut [], 0.5), None);
+    fn quantiles_have_three_significant_digits() {
+        let durations: Durations = (1..=100).rev().collect();
+        assert_eq!(durations.count(), 100);
+        assert_eq!(durations.median(), Some(50));
+        assert_eq!(durations.quantile(0.99), Some(99));
+        assert_eq!(durations.quantile(1.0), Some(100));
+        let long: Durations = [5_000_000_000].into_iter().collect();
+        let median = long.median().unwrap();
+        assert!(median.abs_diff(5_000_000_000) < 5_000_000, "{median}");
+        let (shortest, none): (Durations, Durations) =
+            ([0].into_iter().collect(), [].into_iter().collect());
+        assert_eq!((shortest.median(), none.median()), (Some(0), None));
     }
 
     #[test]
-    fn the_median_of_an_even_number_is_between_the_two_in_the_middle() {
+    fn the_median_of_an_even_number_of_values_is_the_mean_of_the_middle_two() {
         assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 9.0]), Some(3.0));
         assert_eq!(median(&[]), None);

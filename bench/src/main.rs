@@ -1,11 +1,11 @@
-//! Benchmarks; see the README beside this folder.
+//! Benchmarks of lock libraries; see `bench/README.md`.
 
-// Figures are floating-point numbers made of counts, and no count here comes near 2^52.
+// Figures are floating-point numbers that are computed from counts, and no count comes near 2^52.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 
-mod column;
 mod contestant;
 mod figures;
+mod metric;
 mod options;
 mod plot;
 mod process;
@@ -21,25 +21,21 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::Parser;
 
-use column::{CROSSING_P50, HAND_OVER_P50, WAIT_P99};
 use contestant::Contestant;
-use options::{HELP, Options};
-use report::Run;
+use metric::{CROSSING_P50, HANDOFF_P50, WAIT_P99};
+use options::Options;
+use report::RunInfo;
 use results::{Measurement, Results};
 use server::Server;
 use workloads::{Bench, Workload};
 
 fn main() -> ExitCode {
-    let mut words = std::env::args().skip(1).peekable();
-    let done = if words.peek().is_some_and(|word| word == "contestant") {
-        words.next();
-        match (words.next(), words.next()) {
-            (Some(name), Some(url)) => program::be(&name, &url),
-            _ => Err(anyhow::anyhow!("contestant NAME URL")),
-        }
-    } else {
-        drive(words)
+    let options = Options::parse();
+    let done = match &options.command {
+        Some(options::Command::Contestant { name, url }) => program::start(name, url),
+        None => drive(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -50,58 +46,45 @@ fn main() -> ExitCode {
     }
 }
 
-fn drive(words: impl Iterator<Item = String>) -> Result<()> {
-    let Some(options) = Options::parse(words)? else {
-        println!("{HELP}");
-        return Ok(());
-    };
+fn drive(options: &Options) -> Result<()> {
     let start = Instant::now();
-    let time = options.time.unwrap_or(Duration::from_millis(if options.quick { 300 } else { 800 }));
+    let time = options.millis.unwrap_or(if options.quick { 300 } else { 800 });
+    let time = Duration::from_millis(time);
     let mut bench = Bench {
         server: Server::start(),
-        peers: options.peers.clone(),
+        programs: options.programs(),
         files: tempfile::tempdir()?,
         quick: options.quick,
         long: options.long,
         time,
         round_trip: 0.0,
     };
-    let mut run = muster(&bench, &options)?;
-    let present: Vec<Contestant> = options
-        .contestants
-        .iter()
-        .filter(|contestant| run.settings.iter().any(|(name, _)| *name == contestant.name))
-        .copied()
-        .collect();
+    let mut run = probe(&bench, options)?;
+    let mut present = options.contestants();
+    present.retain(|contestant| run.settings.iter().any(|(name, _)| *name == contestant.name));
 
     let mut all = Vec::new();
     for workload in workloads::ALL.iter().filter(|workload| options.wants(workload.name)) {
-        let results = measure(&mut bench, &options, workload, &present);
+        let results = measure(&mut bench, options, workload, &present);
         println!("\n{}", report::tables(workload, &results)?);
         all.push((workload, results));
     }
     let redis = bench.server.version()?;
-    run.about = about(&redis, &options, time, start.elapsed());
-    finish(&options, &run, all)
+    run.about = about(&redis, options, time, start.elapsed());
+    finish(options, &run, all)
 }
 
-/// Starts each contestant once, to see who can take part.
-fn muster(bench: &Bench, options: &Options) -> Result<Run> {
-    let mut run = Run { about: String::new(), settings: Vec::new(), absent: Vec::new() };
+/// Starts each contestant once, to find out which ones can take part.
+fn probe(bench: &Bench, options: &Options) -> Result<RunInfo> {
+    let mut run = RunInfo { about: String::new(), settings: Vec::new(), absent: Vec::new() };
     println!("Contestants:");
-    for contestant in &options.contestants {
-        let can_run = contestant.language.is_none() || bench.peers.join("run").exists();
-        let started = if can_run {
-            bench.start(contestant)
-        } else {
-            Err(anyhow::anyhow!("there is no `peers/run`"))
-        };
-        match started {
+    for contestant in &options.contestants() {
+        match bench.start(contestant) {
             Ok(process) => {
                 println!("  {}", process.about);
                 run.settings.push((contestant.name, process.about.clone()));
             }
-            Err(error) if contestant.language.is_none() => return Err(error),
+            Err(error) if !contestant.may_be_absent() => return Err(error),
             Err(error) => {
                 println!("  {}: LEFT OUT: {error:#}", contestant.name);
                 run.absent.push((contestant.name, format!("{error:#}")));
@@ -109,15 +92,15 @@ fn muster(bench: &Bench, options: &Options) -> Result<Run> {
         }
     }
     if !run.absent.is_empty() {
-        println!("Peers are left out because they do not start. `peers/build` builds them.");
+        println!("The peers above do not start and are left out. Build them with `peers/build`.");
         if options.require_peers {
-            bail!("--require-peers, and {} peers do not start", run.absent.len());
+            bail!("{} peers do not start, and --require-peers is set", run.absent.len());
         }
     }
     Ok(run)
 }
 
-/// All rounds of a workload; in each, one contestant after the other.
+/// Runs all rounds of a workload. In each round, the contestants run one after the other.
 fn measure(
     bench: &mut Bench,
     options: &Options,
@@ -126,9 +109,9 @@ fn measure(
 ) -> Results {
     let (quick, full) = workload.rounds;
     let rounds = options.rounds.unwrap_or(if options.quick { quick } else { full });
-    let mut results = Results::new(workload.name, workload.columns);
-    // Who is not able to, and would only take time in further rounds.
-    let mut gave_up: Vec<&str> = Vec::new();
+    let mut results = Results::new(workload.name, workload.metrics);
+    // Contestants that failed are left out of later rounds, because they would only take time.
+    let mut failed: Vec<&str> = Vec::new();
     for round in 0..rounds {
         match bench.server.round_trip() {
             Ok(nanos) => bench.round_trip = nanos,
@@ -136,16 +119,16 @@ fn measure(
         }
         results.round_trips.push(bench.round_trip);
         for contestant in present.iter().filter(|contestant| (workload.takes)(contestant)) {
-            if gave_up.contains(&contestant.name) {
+            if failed.contains(&contestant.name) {
                 continue;
             }
             let start = Instant::now();
             let measured = (workload.measure)(bench, contestant, round).unwrap_or_else(|error| {
-                // It did not get as far as the first shape.
+                // The contestant failed before the first shape.
                 vec![Measurement::failed("", contestant, round, &error)]
             });
-            let main_column = results.main_column();
-            let figures: Vec<String> = measured.iter().map(|m| m.brief(main_column)).collect();
+            let main_metric = results.main_metric();
+            let figures: Vec<String> = measured.iter().map(|m| m.brief(main_metric)).collect();
             if figures.is_empty() {
                 continue;
             }
@@ -158,7 +141,7 @@ fn measure(
                 start.elapsed().as_secs_f64(),
             );
             if measured.iter().any(|measurement| measurement.note.is_some()) {
-                gave_up.push(contestant.name);
+                failed.push(contestant.name);
             }
             for measurement in measured {
                 results.add(measurement);
@@ -171,18 +154,18 @@ fn measure(
     results
 }
 
-/// Writes the results, and says whether the targets are met.
-fn finish(options: &Options, run: &Run, all: Vec<(&Workload, Results)>) -> Result<()> {
+/// Writes the results, and prints whether the targets are met.
+fn finish(options: &Options, run: &RunInfo, all: Vec<(&Workload, Results)>) -> Result<()> {
     let plots = options.out.join("plots");
-    std::fs::create_dir_all(&plots).context("cannot make the folder for the plots")?;
+    std::fs::create_dir_all(&plots).context("cannot create the directory for the plots")?;
     let mut drawn = Vec::new();
     for (workload, results) in &all {
-        let columns = [results.main_column(), WAIT_P99, CROSSING_P50, HAND_OVER_P50];
-        let has = |column: &&column::Column| results.columns.contains(column);
-        for (at, column) in columns.iter().filter(has).enumerate() {
+        let metrics = [results.main_metric(), WAIT_P99, CROSSING_P50, HANDOFF_P50];
+        let has = |metric: &&metric::Metric| results.metrics.contains(metric);
+        for (at, metric) in metrics.iter().filter(has).enumerate() {
             let suffix = if at == 0 { String::new() } else { format!("-{at}") };
             let file = format!("{}{suffix}.svg", workload.name);
-            if plot::plot(&plots.join(&file), workload.title, results, *column)? {
+            if plot::plot(&plots.join(&file), workload.title, results, *metric)? {
                 drawn.push((workload.name.to_owned(), file));
             }
         }
@@ -194,7 +177,7 @@ fn finish(options: &Options, run: &Run, all: Vec<(&Workload, Results)>) -> Resul
     let document = report::document(run, &pairs, &targets, &drawn)?;
     let file = options.out.join("RESULTS.md");
     report::write(&file, &document)?;
-    println!("Written: {} and {} plots beside it.", file.display(), drawn.len());
+    println!("Wrote {} and {} plots.", file.display(), drawn.len());
     Ok(())
 }
 
@@ -202,9 +185,9 @@ fn about(redis: &str, options: &Options, time: Duration, took: Duration) -> Stri
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let kind = if options.quick { "A quick run" } else { "A run" };
     format!(
-        "{kind} of {:.0} minutes on {cores} cores, redis-server {redis} on the same machine; rates over \
-         {time:?}, medians over the rounds, contestants in turn in each round. Compare figures of one \
-         run only.",
+        "{kind} of {:.0} minutes on {cores} cores, redis-server {redis} on the same machine; rates \
+         over {time:?}, medians over the rounds; in each round, the contestants run one after the \
+         other. Compare only figures of one run.",
         (took.as_secs_f64() / 60.0).ceil(),
     )
 }

@@ -1,83 +1,71 @@
 //! The command line.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::{Parser, Subcommand};
 
-use crate::contestant::{self, Contestant};
+use crate::contestant::{self, Contestant, Program, Programs};
 use crate::workloads;
 
-pub(crate) const HELP: &str = "\
-Measures lock-runtime against other lock libraries.
-
-  --quick               less of everything, in three minutes
-  --long                100,000 held locks for the peers too
-  --only WORKLOAD,…     uncontended, hot, processes, waiters, zipf, held, idle, re-entrant
-  --contestants NAME,…  raw, tokio-mutex, ours-memory, ours, rslock, async-redis-lock, distkit,
-                        redisson, redsync, rueidislock, redlock, redis-py, bsm, semaphore
-  --rounds N            how often each is measured
-  --millis N            how long one measurement of a rate takes
-  --require-peers       a peer that is not built is an error
-  --peers DIR           where the peers of other languages are, if not in `peers/`
-  --out DIR             where the results go, if not to `bench/`";
-
-#[derive(Debug)]
+/// Measures lock-runtime against other lock libraries.
+#[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    /// Take fewer and shorter measurements: about three minutes
+    #[arg(long)]
     pub(crate) quick: bool,
+    /// Also measure 100,000 held locks of the peers
+    #[arg(long)]
     pub(crate) long: bool,
-    /// Names of workloads; all of them if empty.
-    pub(crate) only: Vec<String>,
-    pub(crate) contestants: Vec<Contestant>,
+    /// The workloads to run [default: all]
+    #[arg(long, value_name = "WORKLOAD", value_delimiter = ',', value_parser = workloads())]
+    only: Vec<String>,
+    /// The contestants [default: all but `baseline`, `bsm` and `semaphore`]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = contestants())]
+    contestants: Vec<String>,
+    /// The number of rounds per workload
+    #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<usize>,
-    pub(crate) time: Option<Duration>,
+    /// The duration of one rate measurement in milliseconds
+    #[arg(long, value_name = "N")]
+    pub(crate) millis: Option<u64>,
+    /// Add the contestant `baseline`: `ours` in another build of this program
+    #[arg(long, value_name = "PROGRAM")]
+    baseline: Option<PathBuf>,
+    /// Fail if a peer is not built
+    #[arg(long)]
     pub(crate) require_peers: bool,
-    pub(crate) peers: PathBuf,
+    /// The directory of the peers in other languages
+    #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../peers"))]
+    peers: PathBuf,
+    /// The directory for the results
+    #[arg(long, value_name = "DIR", default_value = env!("CARGO_MANIFEST_DIR"))]
     pub(crate) out: PathBuf,
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Runs a contestant. Used by the driver.
+    #[command(hide = true)]
+    Contestant { name: String, url: String },
+}
+
 impl Options {
-    /// `None` if only help is wanted.
-    pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Self>> {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let mut options = Self {
-            quick: false,
-            long: false,
-            only: Vec::new(),
-            contestants: contestant::ALL.into_iter().filter(|c| c.by_default).collect(),
-            rounds: None,
-            time: None,
-            require_peers: false,
-            peers: here.join("../peers"),
-            out: here.to_owned(),
+    /// The contestants that take part, in the order of [`contestant::ALL`].
+    pub(crate) fn contestants(&self) -> Vec<Contestant> {
+        let takes_part = |contestant: &Contestant| match contestant.program {
+            Program::Baseline => self.baseline.is_some(),
+            _ if self.contestants.is_empty() => contestant.by_default,
+            _ => self.contestants.iter().any(|name| name == contestant.name),
         };
-        while let Some(word) = words.next() {
-            let mut value = || words.next().with_context(|| format!("{word} needs a value"));
-            match word.as_str() {
-                "--help" | "-h" => return Ok(None),
-                "--quick" => options.quick = true,
-                "--long" => options.long = true,
-                "--require-peers" => options.require_peers = true,
-                "--only" => options.only = value()?.split(',').map(str::to_owned).collect(),
-                "--contestants" => {
-                    options.contestants = value()?.split(',').map(named).collect::<Result<_>>()?;
-                }
-                "--rounds" => options.rounds = Some(value()?.parse().context("--rounds")?),
-                "--millis" => {
-                    let millis = value()?.parse().context("--millis")?;
-                    options.time = Some(Duration::from_millis(millis));
-                }
-                "--peers" => options.peers = value()?.into(),
-                "--out" => options.out = value()?.into(),
-                _ => bail!("there is no option {word:?}; see --help"),
-            }
-        }
-        for only in &options.only {
-            if !workloads::ALL.iter().any(|workload| workload.name == only) {
-                bail!("there is no workload {only:?}; see --help");
-            }
-        }
-        Ok(Some(options))
+        contestant::ALL.into_iter().filter(takes_part).collect()
+    }
+
+    pub(crate) fn programs(&self) -> Programs {
+        Programs { peers: self.peers.clone(), baseline: self.baseline.clone() }
     }
 
     pub(crate) fn wants(&self, workload: &str) -> bool {
@@ -85,31 +73,59 @@ impl Options {
     }
 }
 
-fn named(name: &str) -> Result<Contestant> {
-    let found = contestant::ALL.into_iter().find(|contestant| contestant.name == name);
-    found.with_context(|| format!("there is no contestant {name:?}; see --help"))
+fn workloads() -> PossibleValuesParser {
+    workloads::ALL.iter().map(|workload| PossibleValue::new(workload.name)).into()
+}
+
+fn contestants() -> PossibleValuesParser {
+    let named = contestant::ALL.iter().filter(|contestant| contestant.name != "baseline");
+    named.map(|contestant| PossibleValue::new(contestant.name)).collect::<Vec<_>>().into()
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
-    fn parse(words: &[&str]) -> Result<Option<Options>> {
-        Options::parse(words.iter().map(ToString::to_string))
+    fn parse(words: &[&str]) -> Result<Options, clap::Error> {
+        Options::try_parse_from([&["lock-bench"], words].concat())
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
     }
 
     #[test]
     fn misspelt_names_are_errors() {
-        assert!(parse(&["--only", "hott"]).is_err());
-        assert!(parse(&["--contestants", "ours,theirs"]).is_err());
-        assert!(parse(&["--fast"]).is_err());
-        assert!(parse(&["--only"]).is_err());
+        for words in [
+            &["--only", "hott"],
+            &["--contestants", "ours,theirs"],
+            &["--contestants", "baseline"],
+            &["--fast"][..],
+            &["--only"],
+        ] {
+            assert!(parse(words).is_err(), "{words:?}");
+        }
     }
 
     #[test]
     fn all_workloads_are_wanted_unless_some_are_named() {
-        let options = parse(&["--only", "hot,idle"]).unwrap().unwrap();
+        let options = parse(&["--only", "hot,idle"]).unwrap();
         assert!(options.wants("hot") && !options.wants("zipf"));
-        assert!(parse(&[]).unwrap().unwrap().wants("zipf"));
+        assert!(parse(&[]).unwrap().wants("zipf"));
+    }
+
+    #[test]
+    fn a_baseline_takes_part_if_its_program_is_given() {
+        let names = |words: &[&str]| -> Vec<&str> {
+            parse(words).unwrap().contestants().iter().map(|contestant| contestant.name).collect()
+        };
+        assert!(!names(&[]).contains(&"baseline"));
+        assert_eq!(
+            names(&["--contestants", "ours,raw", "--baseline", "old/lock-bench"]),
+            ["raw", "ours", "baseline"]
+        );
     }
 }

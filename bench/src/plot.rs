@@ -1,4 +1,4 @@
-//! The results as bars.
+//! Bar charts of the results.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::column::Column;
 use crate::contestant::Role;
+use crate::metric::Metric;
 use crate::results::Results;
 
 const WIDTH: u32 = 760;
@@ -21,18 +21,17 @@ const OURS: RGBColor = RGBColor(0x1f, 0x6f, 0xb4);
 const PEERS: RGBColor = RGBColor(0xb0, 0xb7, 0xbf);
 const LIMITS: RGBColor = RGBColor(0xe0, 0xa0, 0x3c);
 
-/// One bar.
 struct Bar {
     name: &'static str,
     role: Role,
     value: f64,
 }
 
-/// Draws a panel of bars for each shape, on a logarithmic scale that all panels share. Whether
+/// Draws a panel of bars for each shape. All panels share a logarithmic scale. Returns whether
 /// there was anything to draw.
-pub(crate) fn plot(file: &Path, title: &str, results: &Results, column: Column) -> Result<bool> {
+pub(crate) fn plot(file: &Path, title: &str, results: &Results, metric: Metric) -> Result<bool> {
     let panels: Vec<(&str, Vec<Bar>)> =
-        results.shapes().into_iter().map(|shape| (shape, bars(results, shape, column))).collect();
+        results.shapes().into_iter().map(|shape| (shape, bars(results, shape, metric))).collect();
     let values = panels.iter().flat_map(|(_, bars)| bars.iter().map(|bar| bar.value));
     let Some(scale) = Scale::over(values) else { return Ok(false) };
     let height =
@@ -42,8 +41,8 @@ pub(crate) fn plot(file: &Path, title: &str, results: &Results, column: Column) 
     let area = SVGBackend::new(file, (WIDTH, height.unsigned_abs())).into_drawing_area();
     let drawn = |error: DrawingAreaErrorKind<_>| anyhow!("cannot draw: {error}");
     area.fill(&WHITE).map_err(drawn)?;
-    let better = if column.rises() { "more is better" } else { "less is better" };
-    let caption = format!("{title}: {}, {better}, logarithmic", column.name);
+    let better = if metric.rises() { "more is better" } else { "less is better" };
+    let caption = format!("{title}: {}, {better}, logarithmic", metric.name);
     area.draw(&Text::new(caption, (10, 10), ("sans-serif", 18).into_font())).map_err(drawn)?;
     let mut y = TITLE;
     for (shape, bars) in &panels {
@@ -60,7 +59,7 @@ pub(crate) fn plot(file: &Path, title: &str, results: &Results, column: Column) 
             let figure = text.pos(Pos::new(HPos::Left, VPos::Center));
             let middle = y + ROW / 2;
             area.draw(&Text::new(bar.name, (NAMES - 6, middle), name)).map_err(drawn)?;
-            area.draw(&Text::new(column.write(bar.value), (end + 6, middle), figure))
+            area.draw(&Text::new(metric.write(bar.value), (end + 6, middle), figure))
                 .map_err(drawn)?;
             y += ROW;
         }
@@ -69,11 +68,11 @@ pub(crate) fn plot(file: &Path, title: &str, results: &Results, column: Column) 
     Ok(true)
 }
 
-/// Only figures that count.
-fn bars(results: &Results, shape: &str, column: Column) -> Vec<Bar> {
+/// The bars of a shape. Figures that do not count are left out.
+fn bars(results: &Results, shape: &str, metric: Metric) -> Vec<Bar> {
     let contestants = results.contestants(shape).into_iter();
     let bar = |contestant: &'static crate::contestant::Contestant| {
-        let value = results.counted(shape, contestant.name, column)?;
+        let value = results.counted(shape, contestant.name, metric)?;
         Some(Bar { name: contestant.name, role: contestant.role, value })
     };
     contestants.filter_map(bar).filter(|bar| bar.value > 0.0).collect()
@@ -83,13 +82,13 @@ impl Bar {
     fn color(&self) -> RGBColor {
         match self.role {
             Role::Ours => OURS,
-            Role::Peer => PEERS,
+            Role::Peer | Role::Baseline => PEERS,
             Role::Limit => LIMITS,
         }
     }
 }
 
-/// From values to pixels.
+/// Converts values to pixels.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
     lowest: f64,
@@ -97,7 +96,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// From half of the lowest value to the highest.
+    /// A scale from half of the lowest value to the highest value.
     fn over(values: impl Iterator<Item = f64>) -> Option<Self> {
         let (lowest, highest) = values
             .fold((f64::MAX, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
@@ -116,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_bar_fills_the_width_and_the_shortest_is_seen() {
+    fn the_longest_bar_fills_the_width_and_the_shortest_is_visible() {
         let scale = Scale::over([100.0, 1.0].into_iter()).unwrap();
         assert_eq!(scale.length(100.0), WIDTH.cast_signed() - NAMES - FIGURES);
         assert!(scale.length(1.0) > 20);

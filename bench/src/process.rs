@@ -1,63 +1,62 @@
-//! A contestant's process, as the driver sees it.
+//! The process of a contestant, controlled by the driver.
 
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::contestant::Contestant;
+use crate::contestant::{Contestant, Programs};
 
 /// How long a program may take to start.
-const START: Duration = Duration::from_secs(30);
-/// How long it may take to end by itself.
-const END: Duration = Duration::from_secs(3);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a program may take to exit after the end of its input.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A running contestant. Ended when dropped.
-pub(crate) struct Process {
+/// A running contestant. Ends when dropped.
+pub(crate) struct ContestantProcess {
     child: Child,
     input: Option<ChildStdin>,
     output: Arc<Output>,
-    asked: u64,
-    /// What it said of itself: name, version, settings.
+    sent: u64,
+    /// The name, version and settings that the contestant has printed.
     pub(crate) about: String,
 }
 
-/// What it has said so far.
+/// The output of the contestant so far.
 #[derive(Default)]
 struct Output {
-    said: Mutex<Said>,
+    state: Mutex<OutputState>,
     more: Condvar,
 }
 
 #[derive(Default)]
-struct Said {
+struct OutputState {
     ready: Option<String>,
     answers: HashMap<u64, String>,
     ended: bool,
 }
 
-/// The number of a command that is being answered.
+/// The number of a command that has been sent.
 #[derive(Clone, Copy)]
 pub(crate) struct Ticket(u64);
 
-/// What came of a command that needs no more than that.
+/// The outcome of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Ok,
     Unsupported,
-    /// There was none in time.
+    /// There was no answer in time.
     Late,
 }
 
-impl Process {
-    /// Starts it and waits until it is ready.
-    pub(crate) fn start(contestant: &Contestant, peers: &Path, url: &str) -> Result<Self> {
-        let mut command = contestant.command(peers, url)?;
+impl ContestantProcess {
+    /// Starts a contestant and waits until it is ready.
+    pub(crate) fn start(contestant: &Contestant, programs: &Programs, url: &str) -> Result<Self> {
+        let mut command = contestant.command(programs, url)?;
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -66,27 +65,33 @@ impl Process {
             .with_context(|| format!("{} does not start", contestant.name))?;
         let output = Arc::new(Output::default());
         let input = child.stdin.take();
-        listen(&mut child, Arc::clone(&output), contestant.name)?;
-        let mut process = Self { child, input, output, asked: 0, about: String::new() };
-        let ready = process.output.wait(START, |said| said.ready.clone());
-        process.about = ready.with_context(|| format!("{} does not get ready", contestant.name))?;
+        read_output(&mut child, Arc::clone(&output), contestant.name)?;
+        let mut process = Self { child, input, output, sent: 0, about: String::new() };
+        let ready = process.output.wait(START_TIMEOUT, |state| state.ready.clone());
+        process.about =
+            ready.with_context(|| format!("{} does not become ready", contestant.name))?;
         Ok(process)
     }
 
     /// Sends a command.
     pub(crate) fn tell(&mut self, command: &str) -> Result<Ticket> {
-        self.asked += 1;
-        let input = self.input.as_mut().context("it has ended")?;
-        writeln!(input, "{} {command}", self.asked).context("it does not listen any more")?;
-        Ok(Ticket(self.asked))
+        self.sent += 1;
+        let input = self.input.as_mut().context("the process has ended")?;
+        writeln!(input, "{} {command}", self.sent)
+            .context("the process does not read its input")?;
+        Ok(Ticket(self.sent))
     }
 
     /// Waits for the answer to a command.
-    pub(crate) fn answer(&self, ticket: Ticket, patience: Duration) -> Result<Answer> {
-        let answer = self.output.wait(patience, |said| said.answers.remove(&ticket.0));
+    pub(crate) fn answer(&self, ticket: Ticket, limit: Duration) -> Result<Answer> {
+        let answer = self.output.wait(limit, |state| state.answers.remove(&ticket.0));
         match answer.as_deref().map(|answer| answer.split_once(' ').unwrap_or((answer, ""))) {
-            None if self.output.wait(Duration::ZERO, |said| said.ended.then_some(())).is_some() => {
-                Err(anyhow!("it has ended"))
+            None if self
+                .output
+                .wait(Duration::ZERO, |state| state.ended.then_some(()))
+                .is_some() =>
+            {
+                Err(anyhow!("the process has ended"))
             }
             None => Ok(Answer::Late),
             Some(("ok", _)) => Ok(Answer::Ok),
@@ -95,25 +100,25 @@ impl Process {
         }
     }
 
-    /// A command that must be done in time.
-    pub(crate) fn ask(&mut self, command: &str, patience: Duration) -> Result<()> {
+    /// Sends a command and waits until it has succeeded.
+    pub(crate) fn ask(&mut self, command: &str, limit: Duration) -> Result<()> {
         let ticket = self.tell(command)?;
-        self.done(ticket, patience).with_context(|| {
+        self.done(ticket, limit).with_context(|| {
             let short: String = command.chars().take(40).collect();
             format!("`{short}`")
         })
     }
 
-    /// Waits for a command that must be done in time.
-    pub(crate) fn done(&self, ticket: Ticket, patience: Duration) -> Result<()> {
-        match self.answer(ticket, patience)? {
+    /// Waits until a command has succeeded.
+    pub(crate) fn done(&self, ticket: Ticket, limit: Duration) -> Result<()> {
+        match self.answer(ticket, limit)? {
             Answer::Ok => Ok(()),
             Answer::Unsupported => bail!("unsupported"),
-            Answer::Late => bail!("no answer within {patience:?}"),
+            Answer::Late => bail!("no answer within {limit:?}"),
         }
     }
 
-    /// The memory that it has in RAM, in bytes.
+    /// The resident memory of the process, in bytes.
     pub(crate) fn memory(&self) -> Result<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -122,26 +127,26 @@ impl Process {
         Ok(kilobytes * 1024.0)
     }
 
-    /// The processor time that it has used, user and system, in seconds.
+    /// The user and system time that the process has used, in seconds.
     pub(crate) fn processor(&self) -> Result<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let ticks = ticks(&stat).context("/proc/PID/stat is not as expected")?;
+        let ticks = ticks(&stat).context("unexpected content of /proc/PID/stat")?;
         Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
     }
 }
 
-impl Drop for Process {
+impl Drop for ContestantProcess {
     fn drop(&mut self) {
-        // It ends when its input does.
+        // The process exits at the end of its input.
         drop(self.input.take());
-        let end = Instant::now() + END;
+        let end = Instant::now() + EXIT_TIMEOUT;
         while Instant::now() < end {
             if matches!(self.child.try_wait(), Ok(Some(_))) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        // Our own child; if it has ended meanwhile there is nothing to kill.
+        // Both calls fail if the process has ended in the meantime.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -150,54 +155,55 @@ impl Drop for Process {
 impl Output {
     fn wait<T>(
         &self,
-        patience: Duration,
-        mut look: impl FnMut(&mut Said) -> Option<T>,
+        limit: Duration,
+        mut find: impl FnMut(&mut OutputState) -> Option<T>,
     ) -> Option<T> {
-        let end = Instant::now() + patience;
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = Instant::now() + limit;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(found) = look(&mut said) {
+            if let Some(found) = find(&mut state) {
                 return Some(found);
             }
             let left = end.saturating_duration_since(Instant::now());
-            if said.ended || left.is_zero() {
+            if state.ended || left.is_zero() {
                 return None;
             }
-            (said, _) = self.more.wait_timeout(said, left).unwrap_or_else(PoisonError::into_inner);
+            (state, _) =
+                self.more.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn hear(&self, line: Option<&str>) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+    fn add(&self, line: Option<&str>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match line {
-            None => said.ended = true,
+            None => state.ended = true,
             Some(line) => match line.split_once(' ') {
-                Some(("ready", about)) => said.ready = Some(about.to_owned()),
+                Some(("ready", about)) => state.ready = Some(about.to_owned()),
                 Some((number, answer)) if number.parse::<u64>().is_ok() => {
-                    let number = number.parse().expect("it was one just now");
-                    said.answers.insert(number, answer.to_owned());
+                    let number = number.parse().expect("checked above");
+                    state.answers.insert(number, answer.to_owned());
                 }
-                _ => eprintln!("a contestant says: {line}"),
+                _ => eprintln!("unexpected output of a contestant: {line}"),
             },
         }
         self.more.notify_all();
     }
 }
 
-/// Two threads that read what it says, until it ends.
-fn listen(child: &mut Child, output: Arc<Output>, name: &'static str) -> Result<()> {
-    let said = child.stdout.take().context("its output is piped")?;
-    let complaints = child.stderr.take().context("its errors are piped")?;
+/// Starts two threads that read the output and the errors of the contestant.
+fn read_output(child: &mut Child, output: Arc<Output>, name: &'static str) -> Result<()> {
+    let stdout = child.stdout.take().context("stdout is not piped")?;
+    let stderr = child.stderr.take().context("stderr is not piped")?;
     std::thread::spawn(move || {
-        BufReader::new(said)
+        BufReader::new(stdout)
             .lines()
             .map_while(Result::ok)
-            .for_each(|line| output.hear(Some(&line)));
-        output.hear(None);
+            .for_each(|line| output.add(Some(&line)));
+        output.add(None);
     });
     std::thread::spawn(move || {
-        // A library that complains of every cancelled request would fill the screen.
-        for line in BufReader::new(complaints).lines().map_while(Result::ok).take(3) {
+        // A library may log every cancelled request, so only the first lines are printed.
+        for line in BufReader::new(stderr).lines().map_while(Result::ok).take(3) {
             eprintln!("  {name}: {line}");
         }
     });
@@ -206,7 +212,7 @@ fn listen(child: &mut Child, output: Arc<Output>, name: &'static str) -> Result<
 
 /// User and system time, in clock ticks: fields 14 and 15.
 fn ticks(stat: &str) -> Option<u64> {
-    // The second field is the program's name, in brackets, with any characters in it.
+    // The second field is the name of the program in parentheses, which may contain any characters.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
     let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     Some(user + system)
@@ -217,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_with_a_bracket_in_its_name_has_its_processor_time_in_the_same_place() {
+    fn a_parenthesis_in_the_name_of_a_program_does_not_shift_the_fields() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 1 0 9 0 0";
         assert_eq!(ticks(stat), Some(300));
     }

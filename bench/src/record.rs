@@ -1,4 +1,4 @@
-//! One grant, as a contestant saw it.
+//! Records of grants, as measured by a contestant.
 
 use std::fs;
 use std::path::Path;
@@ -6,18 +6,18 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Its length in a file: four 64-bit integers.
+/// The length of a record in a file: four 64-bit integers.
 const BYTES: usize = 32;
 
-/// One grant. The instants are nanoseconds of `CLOCK_MONOTONIC`, which is one clock for all
-/// processes of a machine.
+/// One grant. The times are in nanoseconds of `CLOCK_MONOTONIC`, which all processes of a machine
+/// share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// Just before the lock was asked for.
-    pub(crate) asked: u64,
-    /// Just after it was granted.
+    /// Just before the request for the lock.
+    pub(crate) requested: u64,
+    /// Just after the grant.
     pub(crate) granted: u64,
-    /// Just before its release was asked for.
+    /// Just before the request for the release.
     pub(crate) released: u64,
     pub(crate) task: u32,
     pub(crate) key: u32,
@@ -31,7 +31,7 @@ impl Record {
         };
         let (task, key) = (word(3) & u64::from(u32::MAX), word(3) >> 32);
         Self {
-            asked: word(0),
+            requested: word(0),
             granted: word(1),
             released: word(2),
             task: u32::try_from(task).expect("32 bits"),
@@ -40,28 +40,28 @@ impl Record {
     }
 
     fn append(&self, bytes: &mut Vec<u8>) {
-        let who = u64::from(self.key) << 32 | u64::from(self.task);
-        for word in [self.asked, self.granted, self.released, who] {
+        let holder = u64::from(self.key) << 32 | u64::from(self.task);
+        for word in [self.requested, self.granted, self.released, holder] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
     }
 }
 
-/// This instant by the records' clock.
+/// The current time, on the clock of the records.
 pub(crate) fn now() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let (seconds, nanos) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
     seconds * 1_000_000_000 + nanos
 }
 
-/// Reads what a contestant has written.
+/// Reads the records that a contestant has written.
 pub(crate) fn read(file: &Path) -> Result<Vec<Record>> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     ensure!(bytes.len() % BYTES == 0, "{} ends in the middle of a record", file.display());
     Ok(bytes.chunks_exact(BYTES).map(Record::parse).collect())
 }
 
-/// Writes them all.
+/// Writes records to a file.
 pub(crate) fn write(file: &Path, records: &[Record]) -> Result<()> {
     let mut bytes = Vec::with_capacity(records.len() * BYTES);
     for record in records {
@@ -78,7 +78,7 @@ mod tests {
     fn records_are_read_as_they_were_written() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("records");
-        let record = Record { asked: 1, granted: 2, released: u64::MAX, task: 4, key: 5 };
+        let record = Record { requested: 1, granted: 2, released: u64::MAX, task: 4, key: 5 };
         write(&file, &[record, record]).unwrap();
         assert_eq!(read(&file).unwrap(), [record, record]);
     }

@@ -1,33 +1,33 @@
-//! The results in words and tables.
+//! The report: text and tables.
 
 use std::fmt::{self, Write};
 use std::path::Path;
 
 use anyhow::Result;
 
-use crate::column::{Column, GRANTS, IDLE_P50, Unit};
 use crate::contestant::Contestant;
 use crate::figures::median;
+use crate::metric::{GRANTS, IDLE_P50, Metric, Unit};
 use crate::results::Results;
 use crate::targets::targets;
 use crate::workloads::Workload;
 
-/// What is to be known about the run as a whole.
-pub(crate) struct Run {
-    /// One line: machine, server, time.
+/// Information about the whole run.
+pub(crate) struct RunInfo {
+    /// One paragraph: machine, server, duration.
     pub(crate) about: String,
-    /// What each contestant says of itself.
+    /// The name and the settings of each contestant, as printed by it.
     pub(crate) settings: Vec<(&'static str, String)>,
-    /// Who could not take part, and why.
+    /// The contestants that could not take part, and the reasons.
     pub(crate) absent: Vec<(&'static str, String)>,
 }
 
-/// One workload as tables.
+/// Formats the results of a workload as tables.
 pub(crate) fn tables(workload: &Workload, results: &Results) -> Result<String, fmt::Error> {
     let mut text = String::new();
     writeln!(text, "## {}\n", workload.title)?;
     if let Some(round_trip) = median(&results.round_trips).filter(|nanos| *nanos > 0.0) {
-        writeln!(text, "The round trip to the idle server: {}.\n", IDLE_P50.write(round_trip))?;
+        writeln!(text, "Round trip to the idle server: {}.\n", IDLE_P50.write(round_trip))?;
     }
     for failure in results.failures() {
         writeln!(text, "{failure}\n")?;
@@ -37,17 +37,17 @@ pub(crate) fn tables(workload: &Workload, results: &Results) -> Result<String, f
             writeln!(text, "### {shape}\n")?;
         }
         let contestants = results.contestants(shape);
-        let has = |column: &&Column| {
-            contestants.iter().any(|c| results.median(shape, c.name, **column).is_some())
+        let has = |metric: &&Metric| {
+            contestants.iter().any(|c| results.median(shape, c.name, **metric).is_some())
         };
-        let columns: Vec<&Column> = results.columns.iter().filter(has).collect();
+        let metrics: Vec<&Metric> = results.metrics.iter().filter(has).collect();
         write!(text, "| contestant |")?;
-        columns.iter().try_for_each(|column| write!(text, " {} |", column.name))?;
+        metrics.iter().try_for_each(|metric| write!(text, " {} |", metric.name))?;
         write!(text, "\n|---|")?;
-        columns.iter().try_for_each(|_| write!(text, "---:|"))?;
+        metrics.iter().try_for_each(|_| write!(text, "---:|"))?;
         writeln!(text)?;
         for contestant in &contestants {
-            row(&mut text, results, shape, contestant, &columns)?;
+            row(&mut text, results, shape, contestant, &metrics)?;
         }
         writeln!(text)?;
         remarks(&mut text, results, shape, &contestants)?;
@@ -60,15 +60,15 @@ fn row(
     results: &Results,
     shape: &str,
     contestant: &Contestant,
-    columns: &[&Column],
+    metrics: &[&Metric],
 ) -> fmt::Result {
     let overlaps = results.overlaps(shape, contestant.name);
     write!(text, "| {} |", contestant.name)?;
-    for column in columns {
-        match results.median(shape, contestant.name, **column) {
+    for metric in metrics {
+        match results.median(shape, contestant.name, **metric) {
             None => write!(text, " |")?,
-            Some(value) if overlaps > 0 => write!(text, " ~~{}~~ |", column.write(value))?,
-            Some(value) => write!(text, " {} |", column.write(value))?,
+            Some(value) if overlaps > 0 => write!(text, " ~~{}~~ |", metric.write(value))?,
+            Some(value) => write!(text, " {} |", metric.write(value))?,
         }
     }
     writeln!(text)
@@ -86,15 +86,15 @@ fn remarks(
         let overlaps = results.overlaps(shape, name);
         if overlaps > 0 {
             lines.push(format!(
-                "**{name}: {overlaps} grants while another had the lock; its figures do not count.**"
+                "**{name}: {overlaps} grants while the lock was held; its figures do not count.**"
             ));
         }
         lines.extend(results.notes(shape, name).iter().map(|note| format!("{name}: {note}.")));
     }
-    let column = results.main_column();
-    let lead = results.lead(shape, "ours", column).filter(|_| column.unit != Unit::Share);
+    let metric = results.main_metric();
+    let lead = results.lead(shape, "ours", metric).filter(|_| metric.unit != Unit::Share);
     if let Some((peer, lead)) = lead {
-        let what = if column == GRANTS { "grants" } else { column.name };
+        let what = if metric == GRANTS { "grants" } else { metric.name };
         lines.push(format!("Ours against the best peer, {peer}, in {what}: {lead:.2} ×."));
     }
     if lines.is_empty() {
@@ -103,9 +103,9 @@ fn remarks(
     writeln!(text, "{}\n", lines.join("  \n"))
 }
 
-/// The targets as a table.
+/// Formats the targets as a table.
 pub(crate) fn target_table(results: &[Results]) -> Result<String, fmt::Error> {
-    let mut text = String::from("| figure | wanted | measured | |\n|---|---:|---:|---|\n");
+    let mut text = String::from("| figure | target | measured | |\n|---|---:|---:|---|\n");
     for target in targets(results) {
         let verdict = match target.measured {
             None => "",
@@ -118,18 +118,19 @@ pub(crate) fn target_table(results: &[Results]) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-/// Everything.
+/// Formats the whole report.
 pub(crate) fn document(
-    run: &Run,
+    run: &RunInfo,
     workloads: &[(&Workload, &Results)],
     targets: &str,
     plots: &[(String, String)],
 ) -> Result<String> {
     let mut text = String::from(
-        "# Results\n\nWritten by `scripts/bench`; how it measures is in the [README](README.md).\n\n",
+        "# Results\n\nWritten by `scripts/bench`. The [README](README.md) describes the \
+         measurements.\n\n",
     );
     writeln!(text, "{}\n", run.about)?;
-    writeln!(text, "## What is to be shown\n\n{targets}")?;
+    writeln!(text, "## Targets\n\n{targets}")?;
     for (workload, results) in workloads {
         text.push_str(&tables(workload, results)?);
         for (_, file) in plots.iter().filter(|(name, _)| name == workload.name) {
@@ -151,7 +152,7 @@ pub(crate) fn document(
     Ok(text)
 }
 
-/// Writes the document.
+/// Writes the report to a file.
 pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
     Ok(std::fs::write(path, text)?)
 }

@@ -1,4 +1,4 @@
-//! The benchmark's own Redis, and what it counts.
+//! The Redis server of the benchmark, and its counters.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,29 +10,29 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use lock_tests::RedisServer;
 
-use crate::figures::percentile;
+use crate::figures::Durations;
 
-/// How many round trips are taken for the median.
+/// The number of round trips of which the median is taken.
 const PINGS: usize = 300;
 
-/// A server with a connection to look at it.
+/// A server with a connection to inspect it.
 pub(crate) struct Server {
     redis: RedisServer,
     connection: redis::Connection,
 }
 
-/// Commands seen in a while.
+/// Counts of commands.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) by_clients: u64,
     pub(crate) by_scripts: u64,
 }
 
-/// Who is connected.
+/// Counts of connected clients.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clients {
     pub(crate) connections: usize,
-    /// Of these, how many listen to a channel.
+    /// The connections that subscribe to a channel.
     pub(crate) subscribers: usize,
 }
 
@@ -52,37 +52,36 @@ impl Server {
         Ok(field(&info, "redis_version").context("no version")?.to_owned())
     }
 
-    /// Forgets all keys. What is under way may still make some.
+    /// Deletes all keys. Requests in flight may still create keys.
     pub(crate) fn clear(&mut self) -> Result<()> {
         Ok(redis::cmd("FLUSHALL").exec(&mut self.connection)?)
     }
 
     /// The median round trip of a PING, in nanoseconds.
     pub(crate) fn round_trip(&mut self) -> Result<f64> {
-        let mut trips = Vec::with_capacity(PINGS);
-        for _ in 0..PINGS {
+        let mut ping = || {
             let start = Instant::now();
             redis::cmd("PING").exec(&mut self.connection)?;
-            trips.push(start.elapsed().as_nanos() as u64);
-        }
-        Ok(percentile(&mut trips, 0.5).unwrap_or_default() as f64)
+            Ok(start.elapsed().as_nanos() as u64)
+        };
+        let trips: Durations = (0..PINGS).map(|_| ping()).collect::<Result<_>>()?;
+        Ok(trips.median().unwrap_or_default() as f64)
     }
 
-    /// All commands since the start, those inside scripts included. Each look is
-    /// one more.
+    /// The number of commands since the start, including those of scripts. Each call adds one.
     pub(crate) fn commands(&mut self) -> Result<u64> {
         let info: String = redis::cmd("INFO").arg("stats").query(&mut self.connection)?;
         let count = field(&info, "total_commands_processed").context("no count of commands")?;
         Ok(count.parse()?)
     }
 
-    /// Who is connected besides us.
+    /// The connected clients, without this connection.
     pub(crate) fn clients(&mut self) -> Result<Clients> {
         let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut self.connection)?;
-        let listens = |line: &&str| !line.contains(" sub=0 psub=0 ssub=0 ");
+        let is_subscriber = |line: &&str| !line.contains(" sub=0 psub=0 ssub=0 ");
         Ok(Clients {
             connections: list.lines().count() - 1,
-            subscribers: list.lines().filter(listens).count(),
+            subscribers: list.lines().filter(is_subscriber).count(),
         })
     }
 
@@ -102,7 +101,7 @@ impl Server {
             .collect())
     }
 
-    /// How many milliseconds each of these keys has left; negative if it is gone.
+    /// The time to live of each of these keys in milliseconds; negative if the key does not exist.
     pub(crate) fn left(&mut self, names: &[String]) -> Result<Vec<i64>> {
         let mut left = Vec::with_capacity(names.len());
         for some in names.chunks(500) {
@@ -116,8 +115,8 @@ impl Server {
     }
 }
 
-/// Counts commands by who sent them, which no counter of the server does: `MONITOR` says `lua`
-/// where a client's address would be.
+/// Counts the commands of clients and of scripts separately. No counter of the server does so, but
+/// `MONITOR` shows `lua` instead of the address of a client.
 pub(crate) struct Monitor {
     stop: Arc<AtomicBool>,
     counting: JoinHandle<Result<Seen>>,
@@ -141,7 +140,7 @@ impl Monitor {
 }
 
 impl Seen {
-    /// How many of all commands clients sent themselves.
+    /// The share of the commands that clients have sent.
     pub(crate) fn share(&self) -> f64 {
         let all = self.by_clients + self.by_scripts;
         if all == 0 { 1.0 } else { self.by_clients as f64 / all as f64 }
@@ -153,14 +152,14 @@ impl Seen {
         let bracket = line.iter().position(|byte| *byte == b']').unwrap_or(line.len());
         if line[..bracket].ends_with(b" lua") {
             self.by_scripts += 1;
-        } else if !OURS.iter().any(|ours| line[bracket..].starts_with(ours)) {
+        } else if !DRIVER_COMMANDS.iter().any(|own| line[bracket..].starts_with(own)) {
             self.by_clients += 1;
         }
     }
 }
 
-/// What the driver itself sends while somebody counts.
-const OURS: [&[u8]; 5] =
+/// The commands that the driver sends while a monitor runs.
+const DRIVER_COMMANDS: [&[u8]; 5] =
     [b"] \"PTTL\"", b"] \"INFO\"", b"] \"PING\"", b"] \"CLIENT\" \"LIST\"", b"] \"DBSIZE\""];
 
 fn count(mut socket: TcpStream, stop: &AtomicBool) -> Result<Seen> {
@@ -183,7 +182,7 @@ fn count(mut socket: TcpStream, stop: &AtomicBool) -> Result<Seen> {
         buffer.copy_within(start..end, 0);
         kept = end - start;
         if kept == buffer.len() {
-            // A line of that length is one command all the same.
+            // Discards the beginning of a line that is longer than the buffer.
             kept = 0;
         }
     }
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_and_what_it_calls_are_told_apart() {
+    fn a_script_and_the_commands_that_it_calls_are_distinguished() {
         let lines = [
             r#"+1.5 [0 127.0.0.1:5] "evalsha" "a" "1" "lua]""#,
             r#"+1.5 [0 lua] "get" "k""#,
@@ -217,12 +216,12 @@ mod tests {
     }
 
     #[test]
-    fn the_drivers_own_looks_do_not_count() {
+    fn the_commands_of_the_driver_do_not_count() {
         assert_eq!(seen(&["+OK", r#"+1.5 [0 127.0.0.1:5] "INFO" "stats""#]), Seen::default());
     }
 
     #[test]
-    fn who_sent_nothing_sent_nothing_through_scripts() {
+    fn without_commands_the_share_of_clients_is_one() {
         assert!((seen(&[]).share() - 1.0).abs() < 1e-9);
     }
 

@@ -1,25 +1,25 @@
-//! What the figures must show.
+//! The targets of the benchmark.
 
-use crate::column::{self as c, Column};
+use crate::metric::{self as m, Metric};
 use crate::results::Results;
 
-/// A target and what was measured of it.
+/// A target and the measured value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Target {
     pub(crate) what: String,
     pub(crate) wanted: String,
-    /// `None` if it was not measured, or does not count.
+    /// `None` if the value was not measured or does not count.
     pub(crate) measured: Option<f64>,
     pub(crate) written: String,
     pub(crate) is_met: bool,
 }
 
-/// Where a figure of ours is, and what it is to be.
+/// A figure of this library, and its target.
 struct Figure {
     what: &'static str,
     workload: &'static str,
     shape: &'static str,
-    column: Column,
+    metric: Metric,
     wanted: Wanted,
 }
 
@@ -27,9 +27,9 @@ struct Figure {
 enum Wanted {
     AtLeast(f64),
     AtMost(f64),
-    /// No more than that beyond what the same tasks take at tokio's mutex.
+    /// At most this much more than the same tasks with tokio's mutex.
     AtMostBeyondTokio(f64),
-    /// This many times better than the best peer.
+    /// At least this many times better than the best peer.
     Leads(f64),
 }
 
@@ -39,10 +39,10 @@ const fn figure(
     what: &'static str,
     workload: &'static str,
     shape: &'static str,
-    column: Column,
+    metric: Metric,
     wanted: Wanted,
 ) -> Figure {
-    Figure { what, workload, shape, column, wanted }
+    Figure { what, workload, shape, metric, wanted }
 }
 
 const FIGURES: [Figure; 17] = [
@@ -50,118 +50,118 @@ const FIGURES: [Figure; 17] = [
         "uncontended, 64 tasks: of the raw limit",
         "uncontended",
         "64 tasks",
-        c::OF_LIMIT,
+        m::OF_LIMIT,
         AtLeast(0.9),
     ),
     figure(
         "uncontended, 1 task: against the best peer",
         "uncontended",
         "1 task",
-        c::GRANTS,
+        m::GRANTS,
         Leads(1.0),
     ),
     figure(
         "uncontended, 64 tasks: against the best peer",
         "uncontended",
         "64 tasks",
-        c::GRANTS,
+        m::GRANTS,
         Leads(1.0),
     ),
     figure(
         "uncontended, 1,024 tasks: against the best peer",
         "uncontended",
         "1,024 tasks",
-        c::GRANTS,
+        m::GRANTS,
         Leads(1.0),
     ),
     figure(
         "hot key, 2 tasks: grants/s",
         "hot",
         "2 tasks, empty body",
-        c::GRANTS,
+        m::GRANTS,
         AtLeast(300_000.0),
     ),
     figure(
         "hot key, 64 tasks: grants/s",
         "hot",
         "64 tasks, empty body",
-        c::GRANTS,
+        m::GRANTS,
         AtLeast(300_000.0),
     ),
     figure(
         "hot key, 1,024 tasks: grants/s",
         "hot",
         "1,024 tasks, empty body",
-        c::GRANTS,
+        m::GRANTS,
         AtLeast(300_000.0),
     ),
     figure(
         "hot key, 64 tasks: commands per grant",
         "hot",
         "64 tasks, empty body",
-        c::COMMANDS,
+        m::COMMANDS,
         AtMost(0.1),
     ),
     figure(
         "hot key, 2 tasks: against the best peer",
         "hot",
         "2 tasks, empty body",
-        c::GRANTS,
+        m::GRANTS,
         Leads(20.0),
     ),
     figure(
         "hot key, 64 tasks: against the best peer",
         "hot",
         "64 tasks, empty body",
-        c::GRANTS,
+        m::GRANTS,
         Leads(20.0),
     ),
     figure(
         "hot key, 1,024 tasks: against the best peer",
         "hot",
         "1,024 tasks, empty body",
-        c::GRANTS,
+        m::GRANTS,
         Leads(20.0),
     ),
     figure(
         "hot key, 4 processes: against the best peer",
         "processes",
         "4 processes",
-        c::GRANTS,
+        m::GRANTS,
         Leads(1.0),
     ),
     figure(
         "hot key, 4 processes: Jain across processes",
         "processes",
         "4 processes",
-        c::JAIN_PROCESSES,
+        m::JAIN_PROCESSES,
         AtLeast(0.9),
     ),
-    figure("10,000 waiters: subscribers", "waiters", "10,000 waiters", c::SUBSCRIBERS, AtMost(1.0)),
+    figure("10,000 waiters: subscribers", "waiters", "10,000 waiters", m::SUBSCRIBERS, AtMost(1.0)),
     figure(
-        "10,000 waiters: commands per hand-over",
+        "10,000 waiters: commands per hand-off",
         "waiters",
         "10,000 waiters",
-        c::COMMANDS,
+        m::COMMANDS,
         AtMost(5.0),
     ),
     figure(
         "10,000 waiters: memory per waiter, beyond that of the task",
         "waiters",
         "10,000 waiters",
-        c::PER_WAITER,
+        m::PER_WAITER,
         AtMostBeyondTokio(1024.0),
     ),
     figure(
         "100,000 held locks: latest renewal, of the lease",
         "held",
         "100,000 locks",
-        c::LATEST,
+        m::LATEST,
         AtMost(0.5),
     ),
 ];
 
-/// Compares what was measured with what is wanted.
+/// Compares the results with the targets.
 pub(crate) fn targets(results: &[Results]) -> Vec<Target> {
     FIGURES.iter().map(|figure| figure.target(results)).collect()
 }
@@ -171,7 +171,7 @@ impl Figure {
         let results = results.iter().find(|results| results.workload == self.workload);
         let (wanted, measured, written, is_met) = match self.wanted {
             Leads(times) => {
-                let lead = results.and_then(|r| r.lead(self.shape, "ours", self.column));
+                let lead = results.and_then(|r| r.lead(self.shape, "ours", self.metric));
                 let written = lead.map(|(peer, lead)| format!("{lead:.2} × {peer}"));
                 let wanted = format!("≥ {times} ×");
                 (wanted, lead.map(|(_, lead)| lead), written, lead.is_some_and(|(_, l)| l >= times))
@@ -179,18 +179,18 @@ impl Figure {
             AtLeast(bound) => {
                 let value = self.counted(results);
                 let is_met = value.is_some_and(|value| value >= bound);
-                (format!("≥ {}", self.column.write(bound)), value, self.write(value), is_met)
+                (format!("≥ {}", self.metric.write(bound)), value, self.write(value), is_met)
             }
             AtMostBeyondTokio(bound) => {
-                let task = results.and_then(|r| r.counted(self.shape, "tokio-mutex", self.column));
+                let task = results.and_then(|r| r.counted(self.shape, "tokio-mutex", self.metric));
                 let value = self.counted(results).zip(task).map(|(all, task)| all - task);
                 let is_met = value.is_some_and(|value| value <= bound);
-                (format!("≤ {}", self.column.write(bound)), value, self.write(value), is_met)
+                (format!("≤ {}", self.metric.write(bound)), value, self.write(value), is_met)
             }
             AtMost(bound) => {
                 let value = self.counted(results);
                 let is_met = value.is_some_and(|value| value <= bound);
-                (format!("≤ {}", self.column.write(bound)), value, self.write(value), is_met)
+                (format!("≤ {}", self.metric.write(bound)), value, self.write(value), is_met)
             }
         };
         let written = written.unwrap_or_else(|| "not measured".to_owned());
@@ -198,11 +198,11 @@ impl Figure {
     }
 
     fn counted(&self, results: Option<&Results>) -> Option<f64> {
-        results?.counted(self.shape, "ours", self.column)
+        results?.counted(self.shape, "ours", self.metric)
     }
 
     fn write(&self, value: Option<f64>) -> Option<String> {
-        value.map(|value| self.column.write(value))
+        value.map(|value| self.metric.write(value))
     }
 }
 
@@ -213,9 +213,9 @@ mod tests {
     use crate::results::Measurement;
 
     fn measured(jain: f64, overlaps: u64) -> Target {
-        let mut results = Results::new("processes", &[c::GRANTS]);
+        let mut results = Results::new("processes", &[m::GRANTS]);
         let mut measurement = Measurement::new("4 processes", &contestant::ALL[3], 0);
-        measurement.set(c::JAIN_PROCESSES, jain);
+        measurement.set(m::JAIN_PROCESSES, jain);
         measurement.overlaps = overlaps;
         results.add(measurement);
         let targets = targets(&[results]);

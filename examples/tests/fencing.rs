@@ -1,4 +1,4 @@
-//! A resource that looks at fencing tokens accepts no write of a holder who is late.
+//! A resource that checks fencing tokens accepts no late write.
 
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use self::ledger::{Ledger, LedgerError};
 
-/// The very file that users are told to look at.
+/// The source file of the example itself, not a copy.
 #[path = "../src/bin/fencing/ledger.rs"]
 mod ledger;
 
@@ -27,16 +27,16 @@ fn tells_the_story(url: &str) {
     let (said, complained) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}{complained}");
-    let (with, without) = said.split_once("Without one").expect("two parts");
+    let (with, without) = said.split_once("Without a fence").expect("two parts");
     for (part, expected) in [
-        (with, "Ada  is stopped: lock \"account:1\" was lost"),
+        (with, "Ada  was stopped: lock \"account:1\" was lost"),
         (with, "Bob  wrote 130"),
-        (with, "Ada  is late, and is refused: stale writer"),
+        (with, "Ada  wrote too late and was rejected: stale writer"),
         (with, "Ada  wrote 180"),
         (with, "100 + 50 + 30 became 180: nothing was lost."),
         (without, "Bob  wrote 130"),
-        (without, "Ada  is late, and overwrites what Bob wrote"),
-        (without, "100 + 50 + 30 became 150: 30 are lost"),
+        (without, "Ada  wrote too late and overwrote Bob's write"),
+        (without, "100 + 50 + 30 became 150: 30 were lost"),
     ] {
         assert!(part.contains(expected), "{expected:?} is missing:\n{said}");
     }
@@ -66,10 +66,10 @@ fn a_ledger_refuses_lower_tokens_and_unknown_accounts() {
     ledger.open_account(1, 100).expect("new");
     assert_eq!(ledger.read_fenced(1, 5).expect("the first"), 100);
     ledger.write_fenced(1, 5, 150).expect("the same holder");
-    ledger.write_fenced(1, 5, 160).expect("as often as it likes");
-    // A later holder has read, and has not written yet.
+    ledger.write_fenced(1, 5, 160).expect("the same holder again");
+    // A later holder has read but not yet written.
     assert_eq!(ledger.read_fenced(1, 6).expect("higher"), 160);
-    let stale = "stale writer: account 1 belongs to token 6 now, and token 5 is lower";
+    let stale = "stale writer: token 5 is lower than token 6, which account 1 has seen";
     for refused in [ledger.write_fenced(1, 5, 0), ledger.read_fenced(1, 5).map(drop)] {
         assert_eq!(refused.expect_err("a later holder").to_string(), stale);
     }
@@ -81,9 +81,9 @@ fn a_ledger_refuses_lower_tokens_and_unknown_accounts() {
     assert!(matches!(ledger.write_fenced(1, u64::MAX, 0), Err(LedgerError::Token(_))));
 }
 
-/// Random, and the same each time; what the scheduler makes of it is not.
+/// Makes the random pauses the same in every run. The scheduling still varies.
 const SEED: u64 = 0x0fe7_ce5e;
-/// Pauses are up to two of it, so about every second write comes after the end of its hold.
+/// Pauses last up to two leases, so about half of the writes arrive after the end of the lease.
 const LEASE: Duration = Duration::from_millis(100);
 
 /// Which statements carry the token.
@@ -94,18 +94,18 @@ enum Fence {
     Nowhere,
 }
 
-/// What became of the writes of some runs.
+/// The outcomes of the writes of one or more runs.
 #[derive(Debug, Default)]
 struct Tally {
     accepted: usize,
     refused: usize,
-    /// Accepted although a later holder's write had been accepted before.
+    /// Accepted after a later holder's write was accepted.
     stale: usize,
-    /// Accepted, and not to be found in the balance at the end.
+    /// Accepted but missing from the final balance.
     lost: usize,
 }
 
-/// An account, its two holders' locks, and the tokens of the accepted writes in their order.
+/// An account, the lock clients of its two holders, and the tokens of the accepted writes in order.
 struct Run {
     locks: [LockClient; 2],
     ledger: Arc<Ledger>,
@@ -121,26 +121,26 @@ impl Run {
         let (one, two) = (random.fork(), random.fork());
         let refused = tokio::join!(self.hold(0, one), self.hold(1, two));
         let accepted = self.accepted.into_inner().expect("no panic");
-        let balance = self.ledger.read(self.account).expect("it was opened");
+        let balance = self.ledger.read(self.account).expect("the account was opened");
         Tally {
             accepted: accepted.len(),
             refused: refused.0 + refused.1,
             stale: accepted.windows(2).filter(|pair| pair[1] < pair[0]).count(),
-            lost: accepted.len() - usize::try_from(balance).expect("they only add"),
+            lost: accepted.len() - usize::try_from(balance).expect("every write adds one"),
         }
     }
 
-    /// Adds one to what it has read, whatever has become of its hold meanwhile. Returns how many
-    /// statements were refused.
+    /// Reads the balance and adds one to it, even if the lease has ended in between. Returns the
+    /// number of rejected statements.
     async fn hold(&self, holder: usize, mut random: Rng) -> usize {
         let gives_back = random.bool();
         let mut pause = async || sleep(LEASE.mul_f64(2.0 * random.f64())).await;
         let lock = self.locks[holder].lock(format!("account:{}", self.account)).lease(LEASE);
         pause().await;
-        let guard = lock.acquire().await.expect("the other's lease ends");
+        let guard = lock.acquire().await.expect("the lease of the other holder ends");
         let token = match guard.fencing_token().await {
             Ok(token) => token,
-            // On a busy machine the lease can be over by now. It has nothing to write with.
+            // On a busy machine the lease may already have ended. There is no token to write with.
             Err(LockError::Lost { .. }) => return 0,
             Err(error) => panic!("{error}"),
         };
@@ -153,7 +153,8 @@ impl Run {
             Err(LedgerError::StaleWriter { .. }) => return 1,
             Err(error) => panic!("{error}"),
         };
-        // The write is on its way now. Half of the holders do not even wait for it.
+        // From here on, the write is pending. Half of the holders release the lock before the write
+        // arrives.
         let guard = (!gives_back).then_some(guard);
         pause().await;
         let refused = self.write(token, balance + 1);
@@ -162,7 +163,7 @@ impl Run {
     }
 
     fn write(&self, token: u64, balance: i64) -> usize {
-        // Held over the write, so that the order is the ledger's.
+        // The mutex is held during the write, so that the tokens are in the ledger's order.
         let mut accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
         let written = match self.fence {
             Fence::Nowhere => self.ledger.write_unfenced(self.account, balance),
@@ -177,13 +178,13 @@ impl Run {
     }
 }
 
-/// Lets two holders of each account get in each other's way, and prints what came of it.
+/// Runs two competing holders for each account and prints the outcomes.
 async fn interleave(url: &str, runs: i64, fence: Fence) -> Tally {
     let connect = async || LockClient::connect(url).await.expect("the store is up");
     let locks = [connect().await, connect().await];
     let ledger = Arc::new(Ledger::in_memory().expect("memory"));
     let (mut total, mut running) = (Tally::default(), JoinSet::new());
-    // Most of their time is pauses, so many run at once.
+    // The runs are mostly paused, so many of them run concurrently.
     let at_once = usize::try_from(runs / 5).expect("positive");
     for account in 0..runs {
         if running.len() == at_once {
@@ -200,7 +201,7 @@ async fn interleave(url: &str, runs: i64, fence: Fence) -> Tally {
 }
 
 fn add(total: &mut Tally, run: Option<Result<Tally, JoinError>>) {
-    let run = run.expect("one is running").expect("no panic");
+    let run = run.expect("a run is active").expect("no panic");
     total.accepted += run.accepted;
     total.refused += run.refused;
     total.stale += run.stale;
@@ -209,7 +210,7 @@ fn add(total: &mut Tally, run: Option<Result<Tally, JoinError>>) {
 
 fn accepts_no_stale_write(tally: &Tally) {
     assert_eq!((tally.stale, tally.lost), (0, 0), "{tally:?}");
-    assert!(tally.refused > 0, "nobody was late: {tally:?}");
+    assert!(tally.refused > 0, "no write was late: {tally:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -223,14 +224,14 @@ async fn no_stale_write_is_accepted_with_tokens_of_redis() {
     accepts_no_stale_write(&interleave(&server.url(), 1000, Fence::Everywhere).await);
 }
 
-/// The control of the tests above: the same writes, without their tokens.
+/// The negative control of the tests above: the same writes without tokens.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_fence_stale_writes_are_accepted() {
     let tally = interleave("memory:unfenced", 1000, Fence::Nowhere).await;
     assert!(tally.stale > 0 && tally.lost > 0, "{tally:?}");
 }
 
-/// Why the ledger's reads carry the token as well.
+/// Shows why the ledger's reads carry the token as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fence_at_writes_alone_keeps_their_order_and_loses_some() {
     let tally = interleave("memory:writes", 1000, Fence::AtWrites).await;

@@ -10,10 +10,10 @@ use lock_tests::RedisServer;
 use serde_json::{Value, json};
 use ureq::Agent;
 
-/// A running service; ends when dropped.
+/// A running service, killed on drop.
 struct Service {
     child: Child,
-    /// Kept open, because the service goes on talking.
+    /// Kept open, because the service continues to write to its standard output.
     _output: BufReader<ChildStdout>,
     address: String,
     agent: Agent,
@@ -29,7 +29,7 @@ impl Service {
             .expect("built with the tests");
         let mut line = String::new();
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
-        output.read_line(&mut line).expect("it says where it listens");
+        output.read_line(&mut line).expect("the service prints its address");
         let address = line.trim().strip_prefix("listening on ").expect("an address").to_owned();
         let config = Agent::config_builder().http_status_as_error(false).build();
         Self { child, _output: output, address, agent: config.into() }
@@ -38,26 +38,26 @@ impl Service {
     /// Sends a request and returns its status.
     fn post(&self, path: &str, body: &Value) -> u16 {
         let url = format!("{}{path}", self.address);
-        self.agent.post(url).send_json(body).expect("it answers").status().as_u16()
+        self.agent.post(url).send_json(body).expect("a response").status().as_u16()
     }
 
     fn set_stock(&self, item: &str, units: u32) {
         let url = format!("{}/stock/{item}", self.address);
-        let answer = self.agent.put(url).send_json(json!({ "units": units })).expect("it answers");
+        let answer = self.agent.put(url).send_json(json!({ "units": units })).expect("a response");
         assert_eq!(answer.status(), 200);
     }
 
     fn stock(&self, item: &str) -> u64 {
         let url = format!("{}/stock/{item}", self.address);
-        let mut answer = self.agent.get(url).call().expect("it answers");
-        let body: Value = answer.body_mut().read_json().expect("it is JSON");
+        let mut answer = self.agent.get(url).call().expect("a response");
+        let body: Value = answer.body_mut().read_json().expect("a JSON body");
         body["units"].as_u64().expect("a number")
     }
 }
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // Ended before, perhaps: then there is nothing to kill.
+        // Fails if the service has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -84,7 +84,7 @@ fn two_services_never_oversell() {
                     match service.post(&format!("/orders/{order}/pay"), &body) {
                         200 => drop(sold.fetch_add(1, Ordering::SeqCst)),
                         409 => {}
-                        other => panic!("status {other}"),
+                        other => panic!("unexpected status {other}"),
                     }
                 }
             });
@@ -94,7 +94,7 @@ fn two_services_never_oversell() {
     assert_eq!(services[1].stock("pen"), 0);
 }
 
-/// The control of the test above: what the services keep in Redis does not protect itself.
+/// The negative control of the test above: the data in Redis has no protection of its own.
 #[test]
 fn without_locks_the_same_data_is_oversold() {
     let server = RedisServer::start();
@@ -145,7 +145,7 @@ fn an_order_is_paid_once_and_cancelled_once() {
     let buy = json!({ "item": "pen", "units": 2 });
     assert_eq!(service.post("/orders/1/pay", &buy), 200);
     assert_eq!(service.post("/orders/1/pay", &buy), 409);
-    assert_eq!(service.post("/orders/2/pay", &buy), 409, "there is one left");
+    assert_eq!(service.post("/orders/2/pay", &buy), 409, "only one is left");
     assert_eq!(service.post("/orders/1/cancel", &Value::Null), 200);
     assert_eq!(service.post("/orders/1/cancel", &Value::Null), 409);
     assert_eq!(service.stock("pen"), 3);
@@ -160,7 +160,7 @@ fn it_finishes_what_it_has_begun_when_told_to_stop() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let client = LockClient::builder().url(server.url()).namespace("shop");
     let client = runtime.block_on(client.connect()).expect("the server is up");
-    // The order is in other hands, so the request has to wait.
+    // The test holds the order's lock, so the request has to wait.
     let guard = runtime.block_on(client.lock("order:1").acquire()).expect("free");
     let pay = json!({ "item": "pen", "units": 1 });
     thread::scope(|scope| {
@@ -169,12 +169,12 @@ fn it_finishes_what_it_has_begun_when_told_to_stop() {
             thread::yield_now();
         }
         let pid = service.child.id().to_string();
-        let told = Command::new("kill").args(["-TERM", &pid]).status().expect("a shell tool");
+        let told = Command::new("kill").args(["-TERM", &pid]).status().expect("`kill` runs");
         assert!(told.success());
         runtime.block_on(guard.release()).expect("held");
         assert_eq!(paying.join().expect("no panic"), 200);
     });
-    assert!(service.child.wait().expect("our own child").success());
+    assert!(service.child.wait().expect("a child of the test").success());
     let keys: Vec<String> = server.command(&["KEYS", "shop:*"]);
     assert!(keys.is_empty(), "{keys:?}");
 }

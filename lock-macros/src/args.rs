@@ -1,4 +1,4 @@
-//! The attribute's options: tokens in, checked values with their places out.
+//! Parses the attribute's options into validated values that keep their spans.
 
 use std::time::Duration;
 
@@ -10,33 +10,42 @@ use syn::spanned::Spanned;
 use syn::{Error, Expr, ExprLit, Lit, LitStr, Path, Token};
 
 use crate::duration;
-use crate::template::{self, Template};
+use crate::template::{self, Names, Template};
 
-/// The options that there are, in the order in which they are told.
+/// All options, in the order in which error messages list them.
 const OPTIONS: [&str; 13] = [
-    "key", "wait", "lease", "max_hold", "min_hold", "on_lost", "on_busy", "or_else", "guard",
-    "when", "format", "client", "crate",
+    "key",
+    "wait",
+    "lease",
+    "max_hold",
+    "min_hold",
+    "on_lost",
+    "on_busy",
+    "or_else",
+    "guard",
+    "when",
+    "wire_format",
+    "client",
+    "crate",
 ];
 
-/// The texts that `format` takes, and the variants of `WireFormat` that they stand for.
+/// The string values of `wire_format`, and the variants of `WireFormat` that they select.
 const FORMATS: [(&str, &str); 3] =
     [("token", "Token"), ("redisson", "Redisson"), ("timestamp", "Timestamp")];
 
-/// The bounds of `lease` and its like, and the upper one of `wait`; the run time has the same.
+/// The bounds of `lease`, `max_hold` and `min_hold`. `LONGEST` also bounds `wait`. `lock-runtime`
+/// has the same bounds.
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 pub(crate) struct Args {
     pub(crate) key: Key,
-    pub(crate) wait: Option<Wait>,
-    pub(crate) lease: Option<Span>,
-    pub(crate) max_hold: Option<Span>,
-    pub(crate) min_hold: Option<Span>,
-    pub(crate) on_lost: OnLost,
+    /// The options that set fields of `LockOptions`.
+    pub(crate) lock_options: Vec<LockOption>,
+    pub(crate) on_lost: OnLostOption,
     pub(crate) on_failure: OnFailure,
     pub(crate) guard: Option<Ident>,
     pub(crate) when: Option<Expr>,
-    pub(crate) format: Option<Format>,
     pub(crate) client: Option<Expr>,
     pub(crate) runtime: Option<Path>,
 }
@@ -46,42 +55,54 @@ pub(crate) enum Key {
     Expression(Expr),
 }
 
-pub(crate) enum Wait {
-    For(Duration),
-    Forever,
+/// A field of `LockOptions` and its value.
+pub(crate) struct LockOption {
+    pub(crate) field: Ident,
+    pub(crate) value: Value,
+}
+
+pub(crate) enum Value {
+    Duration(Duration),
+    Wait(Duration),
+    WaitForever,
+    /// A variant of `WireFormat`.
+    WireFormat(Ident),
+    /// An expression that implements `Into<Wait>`.
+    WaitExpression(Expr),
+    /// An expression of the field's type.
     Expression(Expr),
 }
 
-/// A duration that is measured like a lease.
-pub(crate) enum Span {
-    For(Duration),
-    Expression(Expr),
-}
+/// Parses an option's value. The identifier names the option in errors.
+type ParseValue = fn(&Ident, Expr) -> syn::Result<Value>;
 
-pub(crate) enum Format {
-    /// This variant.
-    Named(Ident),
-    Expression(Expr),
-}
+/// The options that set fields of `LockOptions`, with the parsers of their values.
+const LOCK_OPTIONS: [(&str, ParseValue); 5] = [
+    ("wait", parse_wait),
+    ("lease", parse_duration),
+    ("max_hold", parse_duration),
+    ("min_hold", parse_duration),
+    ("wire_format", parse_wire_format),
+];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OnLost {
+pub(crate) enum OnLostOption {
     Abort,
     Continue,
     Report,
 }
 
-/// What the function returns when its lock was not taken or not kept.
+/// What the function returns if the lock is not acquired or is lost.
 pub(crate) enum OnFailure {
     /// The error.
     Return,
-    /// This value if the lock is busy, else the error.
+    /// This value if the lock is busy, otherwise the error.
     OnBusy(Expr),
-    /// What this makes of the error.
+    /// The result of calling this handler with the error.
     OrElse(Expr),
 }
 
-/// Parses the options of a function with these arguments. All mistakes are told at once.
+/// Parses the options of a function with these arguments. Reports all mistakes at once.
 pub(crate) fn parse(tokens: TokenStream, arguments: &[Ident]) -> Result<Args, Error> {
     let options = Punctuated::<Assignment, Token![,]>::parse_terminated.parse2(tokens)?;
     let mut errors = Errors(None);
@@ -91,18 +112,19 @@ pub(crate) fn parse(tokens: TokenStream, arguments: &[Ident]) -> Result<Args, Er
         if !OPTIONS.contains(&option.as_str()) {
             errors.add(unknown(&name, &option));
         } else if values.0.iter().any(|(given, _)| *given == name) {
-            errors.add(Error::new(name.span(), format!("`{option}` is given twice")));
+            errors.add(Error::new(name.span(), format!("duplicate option `{option}`")));
         } else {
             values.0.push((name, value));
         }
     }
 
     for (one, other, why) in [
-        ("lease", "max_hold", "a fixed lease ends by itself; `max_hold` bounds a renewed lock"),
-        ("on_busy", "or_else", "`or_else` gets every lock error, a busy lock too"),
+        ("lease", "max_hold", "`max_hold` limits renewal, and `lease` turns renewal off"),
+        ("on_busy", "or_else", "`or_else` already handles a busy lock"),
     ] {
         if let (Some(_), Some(name)) = (values.name(one), values.name(other)) {
-            let problem = format!("`{one}` and `{other}` do not go together: {why}");
+            let problem =
+                format!("cannot combine `{one}` with `{other}`: {why}; remove one of the two");
             errors.add(Error::new(name.span(), problem));
         }
     }
@@ -110,52 +132,53 @@ pub(crate) fn parse(tokens: TokenStream, arguments: &[Ident]) -> Result<Args, Er
     if values.name("key").is_none() {
         errors.add(Error::new(
             proc_macro2::Span::call_site(),
-            "`#[distributed_lock]` needs a key: `#[distributed_lock(key = \"order:<id>\")]`",
+            "missing option `key`; write `#[distributed_lock(key = \"order:<id>\")]`",
         ));
     }
     let key = errors.take(values.take("key"), |_, value| parse_key(value, arguments));
-    let wait = errors.take(values.take("wait"), |_, value| parse_wait(value));
-    let lease = errors.take(values.take("lease"), parse_span);
-    let max_hold = errors.take(values.take("max_hold"), parse_span);
-    let min_hold_at = values.name("min_hold").cloned();
-    let min_hold = errors.take(values.take("min_hold"), parse_span);
+    let mut lock_options: Vec<LockOption> = Vec::new();
+    for (option, parse) in LOCK_OPTIONS {
+        let Some(field) = values.name(option).cloned() else { continue };
+        if let Some(value) = errors.take(values.take(option), parse) {
+            lock_options.push(LockOption { field, value });
+        }
+    }
     let on_lost = errors.take(values.take("on_lost"), |_, value| parse_on_lost(&value));
     let guard = errors.take(values.take("guard"), |_, value| parse_guard(value));
-    let format = errors.take(values.take("format"), |_, value| parse_format(value));
     let runtime = errors.take(values.take("crate"), |_, value| parse_path(value));
     let on_failure = match (values.take("or_else"), values.take("on_busy")) {
         (Some((_, handler)), _) => OnFailure::OrElse(handler),
         (None, Some((_, value))) => OnFailure::OnBusy(value),
         (None, None) => OnFailure::Return,
     };
-    if let (Some(Span::For(min)), Some(Span::For(max)), Some(name)) =
-        (&min_hold, &max_hold, min_hold_at)
+    let given = |option: &str| {
+        let found = lock_options.iter().find(|given| given.field == option);
+        found.map(|LockOption { field, value }| (field, value))
+    };
+    if let (Some((name, Value::Duration(min))), Some((_, Value::Duration(max)))) =
+        (given("min_hold"), given("max_hold"))
         && min > max
     {
-        errors.add(Error::new(name.span(), "`min_hold` is longer than `max_hold`"));
+        errors.add(Error::new(name.span(), "`min_hold` must not be longer than `max_hold`"));
     }
     match (errors.0, key) {
         (Some(errors), _) => Err(errors),
-        // A key that is missing or wrong has left an error.
-        (None, None) => Err(Error::new(proc_macro2::Span::call_site(), "the key is missing")),
+        // Unreachable, because a missing or invalid key has already added an error.
+        (None, None) => Err(Error::new(proc_macro2::Span::call_site(), "missing option `key`")),
         (None, Some(key)) => Ok(Args {
             key,
-            wait,
-            lease,
-            max_hold,
-            min_hold,
-            on_lost: on_lost.unwrap_or(OnLost::Abort),
+            lock_options,
+            on_lost: on_lost.unwrap_or(OnLostOption::Abort),
             on_failure,
             guard,
             when: values.take("when").map(|(_, when)| when),
-            format,
             client: values.take("client").map(|(_, client)| client),
             runtime,
         }),
     }
 }
 
-/// The values that were given, by their options' names.
+/// The given options and their values.
 #[derive(Default)]
 struct Values(Vec<(Ident, Expr)>);
 
@@ -180,7 +203,7 @@ impl Errors {
         }
     }
 
-    /// The parsed value of an option, if it was given and makes sense.
+    /// Parses the value of an option, if the option is given. Records any error.
     fn take<T>(
         &mut self,
         given: Option<(Ident, Expr)>,
@@ -201,7 +224,7 @@ impl Parse for Assignment {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         if !input.peek(Ident::peek_any) {
             return Err(input.error(format!(
-                "expected an option: `{}`, as in `key = \"order:<id>\"`",
+                "expected an option, such as `key = \"order:<id>\"`; the options are `{}`",
                 OPTIONS.join("`, `")
             )));
         }
@@ -211,15 +234,15 @@ impl Parse for Assignment {
         }
         input.parse::<Token![=]>()?;
         if input.is_empty() || input.peek(Token![,]) {
-            return Err(Error::new(name.span(), format!("expected a value behind `{name} =`")));
+            return Err(Error::new(name.span(), format!("expected a value after `{name} =`")));
         }
         let value = ungrouped(input.parse()?);
         Ok(Self { name, value })
     }
 }
 
-/// The expression itself where a `macro_rules!` macro has put invisible brackets around it, or the
-/// user parentheses around a text.
+/// Removes the invisible group that a `macro_rules!` macro puts around an expression, and
+/// parentheses around a literal.
 fn ungrouped(value: Expr) -> Expr {
     match value {
         Expr::Group(group) => ungrouped(*group.expr),
@@ -234,13 +257,13 @@ fn unknown(name: &Ident, option: &str) -> Error {
         .map(|known| (distance(option, known), known))
         .min()
         .filter(|(distance, known)| *distance <= known.len() / 2);
-    let hint = nearest.map_or(String::new(), |(_, known)| format!("did you mean `{known}`? "));
+    let hint = nearest.map_or(String::new(), |(_, known)| format!(" (did you mean `{known}`?)"));
     let list = OPTIONS.join("`, `");
-    Error::new(name.span(), format!("unknown option `{option}`; {hint}the options are `{list}`"))
+    Error::new(name.span(), format!("unknown option `{option}`{hint}, expected one of `{list}`"))
 }
 
-/// How many letters have to be changed, added, left out or swapped with their neighbour (the optimal
-/// string alignment distance).
+/// The optimal string alignment distance: the number of characters to replace, insert or delete,
+/// or to swap with the next one.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut rows = vec![(0..=other.len()).collect::<Vec<usize>>()];
@@ -272,79 +295,81 @@ fn is_literal(value: &Expr) -> bool {
 
 fn parse_key(value: Expr, arguments: &[Ident]) -> syn::Result<Key> {
     if let Some(text) = as_text(&value) {
-        return template::parse(text.clone(), arguments).map(Key::Template);
+        return template::parse(text.clone(), Names::Arguments(arguments)).map(Key::Template);
     }
     if is_literal(&value) {
-        let problem = "a key is text, such as \"order:<id>\", or an expression that is \
-                       `Into<String>`";
+        let problem = "expected a string literal, such as \"order:<id>\", or an expression whose \
+                       type implements `Into<LockKey>`";
         return Err(Error::new_spanned(value, problem));
     }
     Ok(Key::Expression(value))
 }
 
-fn parse_wait(value: Expr) -> syn::Result<Wait> {
+fn parse_wait(_: &Ident, value: Expr) -> syn::Result<Value> {
     let Some(text) = as_text(&value) else {
-        return expression("wait", value).map(Wait::Expression);
+        return expression("wait", value).map(Value::WaitExpression);
     };
     if text.value() == "forever" {
-        return Ok(Wait::Forever);
+        return Ok(Value::WaitForever);
     }
     let wait =
         duration::parse(&text.value()).map_err(|problem| Error::new(text.span(), problem))?;
     if wait > LONGEST {
-        let problem = "a wait is at most \"7d\"; use \"forever\" to wait without a bound";
+        let problem = "`wait` must be at most \"7d\"; use \"forever\" to wait without a limit";
         return Err(Error::new(text.span(), problem));
     }
-    Ok(Wait::For(wait))
+    Ok(Value::Wait(wait))
 }
 
-fn parse_span(option: &Ident, value: Expr) -> syn::Result<Span> {
+fn parse_duration(option: &Ident, value: Expr) -> syn::Result<Value> {
     let Some(text) = as_text(&value) else {
-        return expression(&option.to_string(), value).map(Span::Expression);
+        return expression(&option.to_string(), value).map(Value::Expression);
     };
     let fail = |problem: String| Err(Error::new(text.span(), problem));
     if text.value() == "forever" {
-        return fail(format!("`{option}` has an end; leave it out if there is to be none"));
+        return fail(format!(
+            "`{option}` cannot be \"forever\"; use at most \"7d\" or remove the option"
+        ));
     }
     match duration::parse(&text.value()) {
         Err(problem) => fail(problem),
-        Ok(span) if !(SHORTEST..=LONGEST).contains(&span) => fail(format!(
-            "`{option}` is from \"10ms\" to \"7d\"; without it {}",
+        Ok(duration) if !(SHORTEST..=LONGEST).contains(&duration) => fail(format!(
+            "`{option}` must be from \"10ms\" to \"7d\"; without this option, {}",
             match option.to_string().as_str() {
                 "lease" => "the lock is renewed until the body ends",
-                "max_hold" => "the lock is kept for as long as the body runs",
-                _ => "the key is free as soon as the body ends",
+                "max_hold" => "the lock is held for as long as the body runs",
+                _ => "the lock is released as soon as the body ends",
             }
         )),
-        Ok(span) => Ok(Span::For(span)),
+        Ok(duration) => Ok(Value::Duration(duration)),
     }
 }
 
-fn parse_on_lost(value: &Expr) -> syn::Result<OnLost> {
+fn parse_on_lost(value: &Expr) -> syn::Result<OnLostOption> {
     match as_text(value).map(LitStr::value).as_deref() {
-        Some("abort") => Ok(OnLost::Abort),
-        Some("continue") => Ok(OnLost::Continue),
-        Some("report") => Ok(OnLost::Report),
+        Some("abort") => Ok(OnLostOption::Abort),
+        Some("continue") => Ok(OnLostOption::Continue),
+        Some("report") => Ok(OnLostOption::Report),
         _ => Err(Error::new_spanned(
             value,
-            "`on_lost` is \"abort\" (the body is dropped), \"continue\" (it runs on, and can ask its \
-             guard) or \"report\" (it is dropped, and a loss that only its release finds is an \
-             error as well)",
+            "`on_lost` must be \"abort\" (drop the body), \"continue\" (continue the body without \
+             the lock) or \"report\" (drop the body, and also return an error if the release finds \
+             that the lock was lost)",
         )),
     }
 }
 
-fn parse_format(value: Expr) -> syn::Result<Format> {
+fn parse_wire_format(option: &Ident, value: Expr) -> syn::Result<Value> {
     if !is_literal(&value) {
-        return Ok(Format::Expression(value));
+        return Ok(Value::Expression(value));
     }
     let given = as_text(&value).map(LitStr::value).unwrap_or_default();
     match FORMATS.iter().find(|(name, _)| *name == given) {
-        Some((_, variant)) => Ok(Format::Named(Ident::new(variant, value.span()))),
+        Some((_, variant)) => Ok(Value::WireFormat(Ident::new(variant, value.span()))),
         None => {
             let names = FORMATS.map(|(name, _)| name).join("\", \"");
             let problem =
-                format!("`format` is one of \"{names}\", or an expression of type `WireFormat`");
+                format!("`{option}` must be \"{names}\" or an expression of type `WireFormat`");
             Err(Error::new_spanned(value, problem))
         }
     }
@@ -359,7 +384,7 @@ fn parse_guard(value: Expr) -> syn::Result<Ident> {
         }
         _ => Err(Error::new_spanned(
             value,
-            "`guard` is the name that the guard has in the body, such as `guard = guard`",
+            "`guard` must be an identifier that names the guard in the body, as in `guard = guard`",
         )),
     }
 }
@@ -367,7 +392,7 @@ fn parse_guard(value: Expr) -> syn::Result<Ident> {
 fn expression(option: &str, value: Expr) -> syn::Result<Expr> {
     if is_literal(&value) {
         let problem = format!(
-            "a duration is text with a unit, such as `{option} = \"10s\"`, or an expression of \
+            "expected a duration with a unit, such as `{option} = \"10s\"`, or an expression of \
              type `Duration`"
         );
         return Err(Error::new_spanned(value, problem));
@@ -380,7 +405,7 @@ fn parse_path(value: Expr) -> syn::Result<Path> {
         Expr::Path(path) if path.qself.is_none() => Ok(path.path),
         other => Err(Error::new_spanned(
             other,
-            "expected the path of the crate, such as `crate = ::my_app::lock_runtime`",
+            "expected the path of `lock_runtime`, such as `crate = ::my_app::lock_runtime`",
         )),
     }
 }
@@ -390,15 +415,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn misspelt_options_are_near() {
-        for (misspelt, distance_to, expected) in [
+    fn the_distance_is_the_number_of_edits() {
+        for (misspelt, known, expected) in [
             ("kye", "key", 1),
             ("waits", "wait", 1),
             ("leese", "lease", 1),
             ("", "key", 3),
             ("timeout", "key", 6),
         ] {
-            assert_eq!(distance(misspelt, distance_to), expected, "{misspelt}");
+            assert_eq!(distance(misspelt, known), expected, "{misspelt}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which functions can be annotated.
+//! Checks whether a function can be annotated.
 
 use proc_macro2::TokenStream;
 use syn::spanned::Spanned;
@@ -8,7 +8,7 @@ use crate::args::{Args, OnFailure};
 use crate::function::Function;
 use crate::tokens::is_ident;
 
-/// Items that are no functions at all deserve better than "expected `fn`".
+/// Replaces the parser's "expected `fn`" if the item is not a function.
 pub(crate) fn not_a_function(item: &TokenStream, error: Error) -> Error {
     let other = ["struct", "enum", "trait", "impl", "mod", "type", "static", "union"];
     let is_function = item.clone().into_iter().any(|token| is_ident(&token, &["fn"]));
@@ -16,33 +16,40 @@ pub(crate) fn not_a_function(item: &TokenStream, error: Error) -> Error {
     match kind {
         Some(kind) if !is_function => Error::new(
             kind.span(),
-            format!("`#[distributed_lock]` goes on an `async fn`, not on `{kind}`"),
+            format!("`#[distributed_lock]` requires an `async fn`, found `{kind}`"),
         ),
         _ => error,
     }
 }
 
-/// A function that can wait for a lock.
+/// Checks that the function can wait for a lock.
 pub(crate) fn check(function: &Function) -> Result<(), Error> {
     let signature = &function.signature;
     if let Some(constness) = &signature.constness {
-        return Err(Error::new(constness.span(), "a `const fn` cannot wait for a lock"));
+        return Err(Error::new(
+            constness.span(),
+            "a `const fn` cannot wait for a lock; use an `async fn`",
+        ));
     }
     if let Some(abi) = &signature.abi {
-        return Err(Error::new(abi.span(), "a foreign function cannot wait for a lock"));
+        return Err(Error::new(
+            abi.span(),
+            "an `extern` function cannot wait for a lock; use an `async fn`",
+        ));
     }
     if function.kind().is_none() {
         return Err(Error::new(
             signature.fn_token.span(),
-            "`#[distributed_lock]` needs an `async fn`, because it waits for the lock; make this \
-             `async fn`, or lock inside it with `LockClient::lock`. If another attribute below makes \
-             it a plain function, such as `#[tokio::main]` or `#[tokio::test]`, put this one above it",
+            "`#[distributed_lock]` requires an `async fn`; make the function `async`, or call \
+             `LockClient::lock` in its body. If another attribute makes the function synchronous, \
+             such as `#[tokio::main]` or `#[tokio::test]`, place `#[distributed_lock]` above that \
+             attribute",
         ));
     }
     Ok(())
 }
 
-/// A function that returns nothing has no room for a lock error.
+/// Checks that the function can return a lock error or handles it.
 pub(crate) fn check_output(args: &Args, function: &Function) -> Result<(), Error> {
     if !returns_nothing(function) || !matches!(args.on_failure, OnFailure::Return) {
         return Ok(());
@@ -50,9 +57,9 @@ pub(crate) fn check_output(args: &Args, function: &Function) -> Result<(), Error
     let span = function.output().map_or_else(|| function.signature.ident.span(), Spanned::span);
     Err(Error::new(
         span,
-        "this function returns nothing, so a lock that could not be taken has nowhere to go; return \
-         a `Result<(), E>` with `E: From<LockError>`, or say what to do: `on_busy = ()` skips, \
-         `or_else = |error| …` gets every lock error",
+        "this function has no return value, so it cannot return a lock error; return \
+         `Result<(), E>` with `E: From<LockError>`, or add `on_busy = ()` to skip the body if the \
+         lock is busy, or `or_else = |error| …` to handle every lock error",
     ))
 }
 

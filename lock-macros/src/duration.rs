@@ -1,19 +1,19 @@
-//! Durations as they are written in the attribute: `"250ms"`, `"1m 30s"`.
+//! Parses the attribute's durations, such as `"250ms"` and `"1m 30s"`.
 
 use std::time::Duration;
 
-/// The units, from short to long, in milliseconds.
+/// The units and their lengths in milliseconds.
 const UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 const EXPECTED: &str =
     "expected a whole number and a unit, such as \"250ms\", \"10s\" or \"1m 30s\"";
 
-/// Parses a duration, or says what was expected.
+/// Parses a duration. The error says what was expected.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let mut rest = text.trim();
     if rest.is_empty() {
-        return Err(format!("this duration is empty; {EXPECTED}"));
+        return Err(format!("the duration is empty; {EXPECTED}"));
     }
     if rest.starts_with('-') {
         return Err(format!("a duration cannot be negative; {EXPECTED}"));
@@ -21,11 +21,11 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let mut total = 0_u64;
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        let (number, behind) = rest.split_at(digits);
-        let behind = behind.trim_start();
-        let letters = behind.find(|c: char| !c.is_alphabetic()).unwrap_or(behind.len());
-        let (unit, behind) = behind.split_at(letters);
-        rest = behind.trim_start();
+        let (number, after) = rest.split_at(digits);
+        let after = after.trim_start();
+        let letters = after.find(|c: char| !c.is_alphabetic()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(letters);
+        rest = after.trim_start();
 
         if number.is_empty() {
             return Err(EXPECTED.to_owned());
@@ -38,13 +38,11 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
             });
         }
         let Some((_, scale)) = UNITS.iter().find(|(name, _)| *name == unit) else {
-            return Err(format!(
-                "unknown unit `{unit}`; the units are `ms`, `s`, `m`, `h` and `d`"
-            ));
+            return Err(format!("unknown unit `{unit}`, expected one of `ms`, `s`, `m`, `h`, `d`"));
         };
         let part = number.parse::<u64>().ok().and_then(|number| number.checked_mul(*scale));
         let sum = part.and_then(|part| total.checked_add(part));
-        total = sum.ok_or_else(|| format!("`{text}` is too long"))?;
+        total = sum.ok_or_else(|| format!("`{text}` is too long; use at most \"7d\""))?;
     }
     Ok(Duration::from_millis(total))
 }
@@ -68,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_says_what_was_expected() {
+    fn everything_else_is_an_error_that_says_what_was_expected() {
         for (text, problem) in [
             ("", "empty"),
             ("10", "`10` has no unit; write \"10s\""),

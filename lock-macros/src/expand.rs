@@ -1,4 +1,4 @@
-//! What an annotated function becomes.
+//! Expands an annotated function.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
@@ -6,14 +6,17 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Error, ReturnType, Type};
 
-use crate::args::{self, Args, Format, Key, OnFailure, OnLost, Wait};
+use crate::args::{self, Args, Key, OnFailure, OnLostOption, Value};
 use crate::check::{check, check_output, not_a_function, returns_nothing};
 use crate::function::{Function, Kind, conditions, names};
 use crate::template::{Segment, Template};
-use crate::tokens::{has_impl, into_async_block, mentions, quiet_rebindings, refilled, respanned};
+use crate::tokens::{
+    allow_unused_rebindings, has_impl, mentions, prepend_to_async_block, refilled, respanned,
+};
 
-/// The expansion, or the original item with what is wrong: the function stays callable, so that one
-/// mistake is not reported all over the crate.
+/// Returns the expansion, or the original item with the compile errors.
+///
+/// The original item defines the function, so that its callers do not cause further errors.
 pub(crate) fn distributed_lock(args: TokenStream, item: &TokenStream) -> TokenStream {
     let function: Function = match syn::parse2(item.clone()) {
         Ok(function) => function,
@@ -22,7 +25,7 @@ pub(crate) fn distributed_lock(args: TokenStream, item: &TokenStream) -> TokenSt
     let mut errors = check(&function).err();
     match args::parse(args, &function.arguments()) {
         Ok(args) => {
-            // What a function returns matters only if it is one that can be annotated at all.
+            // The return type matters only if the function can be annotated at all.
             errors = errors.or_else(|| check_output(&args, &function).err());
             match errors {
                 None => expand(&args, &function),
@@ -48,11 +51,11 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
     let Function { attributes, visibility, signature, inner_attributes, body } = function;
     let runtime =
         args.runtime.as_ref().map_or_else(|| quote!(::lock_runtime), |path| quote!(#path));
-    let names = Names::default();
-    let Names { call: call_name, body: body_name, slot, .. } = &names;
+    let names = Locals::default();
+    let Locals { call: call_name, body: body_name, slot, .. } = &names;
 
     let site = site(args, function, &runtime, &names);
-    let call = call(args, &runtime);
+    let call = call(args, &runtime, &names);
     let locked = locked(args, function, &runtime, &names);
     let kind = function.kind().unwrap_or(Kind::Async);
     let block = match kind {
@@ -66,7 +69,7 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
             });
             let returned = returned(&signature.output);
             let captured = captured(args, function);
-            // Without its braces, which would be reported as unnecessary in a body of one line.
+            // Nested braces would trigger `unused_braces` in a one-line body.
             let statements = body.stream();
             let block = refilled(body, quote!(#captured #guard #returned #statements));
             quote! {
@@ -76,15 +79,15 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
             }
         }
         Kind::Boxed | Kind::Opaque => {
-            // The function may return early; its future is made by what looks like it.
+            // The body may return early, so a closure with the same return type creates the future.
             let output = match (&signature.output, kind) {
                 (ReturnType::Type(_, output), Kind::Boxed) => Some(quote!(-> #output)),
                 _ => None,
             };
-            let body = quiet_rebindings(body.to_token_stream());
+            let body = allow_unused_rebindings(body.to_token_stream());
             let (slots, body) = match bind_guard(args, &names) {
                 None => (None, body),
-                Some(guard) => match into_async_block(body, &guard) {
+                Some(guard) => match prepend_to_async_block(body, &guard) {
                     Ok(body) => (Some(shared_slot(&runtime, &names)), body),
                     Err(error) => return rejected(function, error),
                 },
@@ -116,9 +119,10 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
     }
 }
 
-/// Moves the arguments that are kept for their destructors into the body, so that they are dropped
-/// while the lock is held, as an async function drops them at its end. Those are the ones whose name
-/// begins with an underscore. What the handlers use stays outside.
+/// Moves the arguments whose names begin with an underscore into the body.
+///
+/// The purpose of such arguments is their destructors, which must run while the lock is held.
+/// Arguments that `on_busy` or `or_else` uses stay outside.
 fn captured(args: &Args, function: &Function) -> TokenStream {
     let handlers = match &args.on_failure {
         OnFailure::Return => TokenStream::new(),
@@ -141,19 +145,19 @@ fn captured(args: &Args, function: &Function) -> TokenStream {
     captured
 }
 
-/// Names of our own never meet the user's.
-struct Names {
+/// Local variables of the expansion. Their hygiene prevents collisions with the user's names.
+struct Locals {
     site: Ident,
     call: Ident,
     body: Ident,
-    /// Where the body finds its guard: a reference.
+    /// The slot from which the body gets its guard.
     slot: Ident,
-    /// The same, owned from outside the body.
+    /// A clone of a shared slot, owned outside the body.
     outer: Ident,
     error: Ident,
 }
 
-impl Default for Names {
+impl Default for Locals {
     fn default() -> Self {
         let [site, call, body, slot, outer, error] =
             ["site", "call", "body", "slot", "outer", "error"].map(local);
@@ -165,9 +169,9 @@ fn local(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
-/// Takes the lock, runs the body, and makes the function's value of what came of it.
-fn locked(args: &Args, function: &Function, runtime: &TokenStream, names: &Names) -> TokenStream {
-    let Names { site, call, body, slot, error, .. } = names;
+/// Acquires the lock, runs the body and converts the outcome to the function's return value.
+fn locked(args: &Args, function: &Function, runtime: &TokenStream, names: &Locals) -> TokenStream {
+    let Locals { site, call, body, slot, error, .. } = names;
     let run = if args.when.is_some() { quote!(run_when) } else { quote!(run) };
     let slot = optional(args.guard.as_ref().map(|_| quote!(#slot)));
     let failed = failed(args, function, runtime, names);
@@ -180,10 +184,10 @@ fn locked(args: &Args, function: &Function, runtime: &TokenStream, names: &Names
     }
 }
 
-/// The function's value when its lock was not taken or not kept.
-fn failed(args: &Args, function: &Function, runtime: &TokenStream, names: &Names) -> TokenStream {
-    let Names { site, error, .. } = names;
-    // Where the return type has no room for a lock error, the compiler points at it.
+/// The function's return value if the lock is not acquired or is lost.
+fn failed(args: &Args, function: &Function, runtime: &TokenStream, names: &Locals) -> TokenStream {
+    let Locals { site, error, .. } = names;
+    // With this span, the compiler points at a return type that cannot contain a lock error.
     let output = function.output().map_or_else(Span::call_site, Spanned::span);
     let at_output = respanned(runtime, output);
     let convert = quote_spanned! {output=>
@@ -208,8 +212,8 @@ fn failed(args: &Args, function: &Function, runtime: &TokenStream, names: &Names
     }
 }
 
-/// Gives the guard its name in the body.
-fn bind_guard(args: &Args, names: &Names) -> Option<TokenStream> {
+/// Binds the guard to its name in the body.
+fn bind_guard(args: &Args, names: &Locals) -> Option<TokenStream> {
     let (guard, slot) = (args.guard.as_ref()?, &names.slot);
     Some(match args.when {
         None => quote!(let #guard = #slot.held().await;),
@@ -217,17 +221,17 @@ fn bind_guard(args: &Args, names: &Names) -> Option<TokenStream> {
     })
 }
 
-/// A slot that a body can hold on to which is made before the frame that it will run in.
-fn shared_slot(runtime: &TokenStream, names: &Names) -> TokenStream {
-    let Names { slot, outer, .. } = names;
+/// A reference-counted slot, for a body that is created before the future that runs it.
+fn shared_slot(runtime: &TokenStream, names: &Locals) -> TokenStream {
+    let Locals { slot, outer, .. } = names;
     quote! {
         let #slot = ::std::sync::Arc::new(#runtime::__private::GuardSlot::new());
         let #outer = ::std::sync::Arc::clone(&#slot);
     }
 }
 
-/// Tells the compiler the body's type before it reads the body, so that `?` and a wrong value are
-/// reported where they are. `impl Trait` cannot be written there, and is inferred.
+/// Declares the body's type ahead of the body, so that the compiler reports a type error at the `?`
+/// or value that causes it. `impl Trait` is not allowed in a `let` and remains inferred.
 fn returned(output: &ReturnType) -> TokenStream {
     let ReturnType::Type(_, output) = output else { return TokenStream::new() };
     if has_impl(output.to_token_stream()) || matches!(&**output, Type::Never(_)) {
@@ -244,53 +248,66 @@ fn returned(output: &ReturnType) -> TokenStream {
     }
 }
 
-fn site(args: &Args, function: &Function, runtime: &TokenStream, names: &Names) -> TokenStream {
+fn site(args: &Args, function: &Function, runtime: &TokenStream, names: &Locals) -> TokenStream {
     let name = function.signature.ident.to_string();
     let template = match &args.key {
         Key::Template(Template { literal, .. }) => literal.value(),
         Key::Expression(expression) => expression.to_token_stream().to_string(),
     };
-    let wait = optional(match &args.wait {
-        Some(Wait::For(wait)) => {
-            let wait = duration(*wait);
-            Some(quote!(#runtime::Wait::For(#wait)))
-        }
-        Some(Wait::Forever) => Some(quote!(#runtime::Wait::Forever)),
-        Some(Wait::Expression(_)) | None => None,
-    });
-    let constant = |span: &Option<args::Span>| {
-        optional(match span {
-            Some(args::Span::For(span)) => Some(duration(*span)),
-            Some(args::Span::Expression(_)) | None => None,
-        })
-    };
-    let (lease, max_hold, min_hold) =
-        (constant(&args.lease), constant(&args.max_hold), constant(&args.min_hold));
-    let format = optional(match &args.format {
-        Some(Format::Named(variant)) => Some(quote!(#runtime::WireFormat::#variant)),
-        Some(Format::Expression(_)) | None => None,
-    });
+    let options = options(args, |value| constant(value, runtime));
     let on_lost = match args.on_lost {
-        OnLost::Abort => quote!(Abort),
-        OnLost::Continue => quote!(Continue),
-        OnLost::Report => quote!(Report),
+        OnLostOption::Abort => quote!(Abort),
+        OnLostOption::Continue => quote!(Continue),
+        OnLostOption::Report => quote!(Report),
     };
     let site = &names.site;
-    // In a block of its own: the names of items are not hygienic.
+    // The block limits the scope of `SITE`, because item names are not hygienic.
     quote! {
         let #site = {
             static SITE: #runtime::__private::LockSite = #runtime::__private::LockSite {
                 path: ::core::concat!(::core::module_path!(), "::", #name),
                 template: #template,
-                wait: #wait,
-                lease: #lease,
-                max_hold: #max_hold,
-                min_hold: #min_hold,
-                format: #format,
+                options: #runtime::__private::LockOptions {
+                    #options ..#runtime::__private::LockOptions::NONE
+                },
                 on_lost: #runtime::__private::OnLost::#on_lost,
             };
             &SITE
         };
+    }
+}
+
+/// The fields of `LockOptions` for which `value` returns an expression.
+fn options(args: &Args, value: impl Fn(&Value) -> Option<TokenStream>) -> TokenStream {
+    let fields = args.lock_options.iter().filter_map(|option| {
+        let (field, value) = (&option.field, optional(Some(value(&option.value)?)));
+        Some(quote!(#field: #value,))
+    });
+    fields.collect()
+}
+
+/// The expression for a value that is known at compile time.
+fn constant(value: &Value, runtime: &TokenStream) -> Option<TokenStream> {
+    match value {
+        Value::Duration(value) => Some(duration(*value)),
+        Value::Wait(wait) => {
+            let wait = duration(*wait);
+            Some(quote!(#runtime::Wait::For(#wait)))
+        }
+        Value::WaitForever => Some(quote!(#runtime::Wait::Forever)),
+        Value::WireFormat(variant) => Some(quote!(#runtime::WireFormat::#variant)),
+        Value::WaitExpression(_) | Value::Expression(_) => None,
+    }
+}
+
+/// The expression for a value that is computed at each call.
+fn computed(value: &Value, runtime: &TokenStream) -> Option<TokenStream> {
+    match value {
+        Value::WaitExpression(wait) => Some(quote_spanned! {wait.span()=>
+            ::core::convert::Into::<#runtime::Wait>::into(#wait)
+        }),
+        Value::Expression(value) => Some(value.to_token_stream()),
+        Value::Duration(_) | Value::Wait(_) | Value::WaitForever | Value::WireFormat(_) => None,
     }
 }
 
@@ -299,14 +316,12 @@ fn duration(duration: std::time::Duration) -> TokenStream {
     quote!(::core::time::Duration::from_millis(#milliseconds))
 }
 
-/// Everything that has to be known before the arguments move into the body.
-fn call(args: &Args, runtime: &TokenStream) -> TokenStream {
+/// The `Call`, which is evaluated before the arguments move into the body.
+fn call(args: &Args, runtime: &TokenStream, names: &Locals) -> TokenStream {
     let key = match &args.key {
-        Key::Template(template) => filled_in(template, runtime),
+        Key::Template(template) => expand_template(template, runtime),
         Key::Expression(expression) => quote_spanned! {expression.span()=>
-            ::core::result::Result::Ok(
-                ::core::convert::Into::<::std::string::String>::into(#expression)
-            )
+            ::core::convert::Into::<#runtime::LockKey>::into(#expression)
         },
     };
     let client = optional(args.client.as_ref().map(|client| {
@@ -314,33 +329,16 @@ fn call(args: &Args, runtime: &TokenStream) -> TokenStream {
             #runtime::__private::client(&#client)
         }
     }));
-    let wait = optional(match &args.wait {
-        Some(Wait::Expression(wait)) => Some(quote_spanned! {wait.span()=>
-            ::core::convert::Into::<#runtime::Wait>::into(#wait)
-        }),
-        _ => None,
-    });
-    let given = |span: &Option<args::Span>| {
-        optional(match span {
-            Some(args::Span::Expression(span)) => Some(span.to_token_stream()),
-            _ => None,
-        })
+    let site = &names.site;
+    let options = match options(args, |value| computed(value, runtime)) {
+        none if none.is_empty() => quote!(#site.options),
+        some => quote!(#runtime::__private::LockOptions { #some ..#site.options }),
     };
-    let (lease, max_hold, min_hold) =
-        (given(&args.lease), given(&args.max_hold), given(&args.min_hold));
-    let format = optional(match &args.format {
-        Some(Format::Expression(format)) => Some(format.to_token_stream()),
-        _ => None,
-    });
     let call = quote! {
         #runtime::__private::Call {
             key: #key,
             client: #client,
-            wait: #wait,
-            lease: #lease,
-            max_hold: #max_hold,
-            min_hold: #min_hold,
-            format: #format,
+            options: #options,
         }
     };
     match &args.when {
@@ -366,7 +364,8 @@ fn optional(value: Option<TokenStream>) -> TokenStream {
     }
 }
 
-fn filled_in(template: &Template, runtime: &TokenStream) -> TokenStream {
+/// The expression that builds a key from a template.
+pub(crate) fn expand_template(template: &Template, runtime: &TokenStream) -> TokenStream {
     let key = local("key");
     let text = template.literal.value();
     let parts = template.segments.iter().map(|segment| match segment {

@@ -1,5 +1,5 @@
-//! What some functions become, to be read in a review. `UPDATE_EXPECT=1 cargo test -p lock-macros`
-//! writes them anew.
+//! Snapshots of expansions, for code review. `UPDATE_EXPECT=1 cargo test -p lock-macros` updates
+//! them.
 
 use expect_test::{Expect, expect};
 use quote::quote;
@@ -31,13 +31,14 @@ fn a_method() {
                     static SITE: ::lock_runtime::__private::LockSite = ::lock_runtime::__private::LockSite {
                         path: ::core::concat!(::core::module_path!(), "::", "pay"),
                         template: "order:<id>:<self.shop>",
-                        wait: ::core::option::Option::Some(
-                            ::lock_runtime::Wait::For(::core::time::Duration::from_millis(10000u64)),
-                        ),
-                        lease: ::core::option::Option::None,
-                        max_hold: ::core::option::Option::None,
-                        min_hold: ::core::option::Option::None,
-                        format: ::core::option::Option::None,
+                        options: ::lock_runtime::__private::LockOptions {
+                            wait: ::core::option::Option::Some(
+                                ::lock_runtime::Wait::For(
+                                    ::core::time::Duration::from_millis(10000u64),
+                                ),
+                            ),
+                            ..::lock_runtime::__private::LockOptions::NONE
+                        },
                         on_lost: ::lock_runtime::__private::OnLost::Abort,
                     };
                     &SITE
@@ -56,11 +57,7 @@ fn a_method() {
                     client: ::core::option::Option::Some(
                         ::lock_runtime::__private::client(&self.locks),
                     ),
-                    wait: ::core::option::Option::None,
-                    lease: ::core::option::Option::None,
-                    max_hold: ::core::option::Option::None,
-                    min_hold: ::core::option::Option::None,
-                    format: ::core::option::Option::None,
+                    options: site.options,
                 };
                 let body = async move {
                     #[allow(
@@ -93,7 +90,7 @@ fn a_method() {
 }
 
 #[test]
-fn every_option() {
+fn most_options() {
     let item = quote! {
         async fn import(file: File) {
             guard.touch();
@@ -109,7 +106,7 @@ fn every_option() {
             on_busy = (),
             guard = guard,
             when = file.is_large(),
-            format = "redisson",
+            wire_format = "redisson",
             crate = locks
         ),
         &item,
@@ -119,15 +116,16 @@ fn every_option() {
                     static SITE: locks::__private::LockSite = locks::__private::LockSite {
                         path: ::core::concat!(::core::module_path!(), "::", "import"),
                         template: "key_of (& file)",
-                        wait: ::core::option::Option::None,
-                        lease: ::core::option::Option::None,
-                        max_hold: ::core::option::Option::Some(
-                            ::core::time::Duration::from_millis(300000u64),
-                        ),
-                        min_hold: ::core::option::Option::Some(
-                            ::core::time::Duration::from_millis(10000u64),
-                        ),
-                        format: ::core::option::Option::Some(locks::WireFormat::Redisson),
+                        options: locks::__private::LockOptions {
+                            max_hold: ::core::option::Option::Some(
+                                ::core::time::Duration::from_millis(300000u64),
+                            ),
+                            min_hold: ::core::option::Option::Some(
+                                ::core::time::Duration::from_millis(10000u64),
+                            ),
+                            wire_format: ::core::option::Option::Some(locks::WireFormat::Redisson),
+                            ..locks::__private::LockOptions::NONE
+                        },
                         on_lost: locks::__private::OnLost::Continue,
                     };
                     &SITE
@@ -136,17 +134,14 @@ fn every_option() {
                     let when: bool = file.is_large();
                     if when {
                         ::core::option::Option::Some(locks::__private::Call {
-                            key: ::core::result::Result::Ok(
-                                ::core::convert::Into::<::std::string::String>::into(key_of(&file)),
-                            ),
+                            key: ::core::convert::Into::<locks::LockKey>::into(key_of(&file)),
                             client: ::core::option::Option::None,
-                            wait: ::core::option::Option::Some(
-                                ::core::convert::Into::<locks::Wait>::into(patience),
-                            ),
-                            lease: ::core::option::Option::None,
-                            max_hold: ::core::option::Option::None,
-                            min_hold: ::core::option::Option::None,
-                            format: ::core::option::Option::None,
+                            options: locks::__private::LockOptions {
+                                wait: ::core::option::Option::Some(
+                                    ::core::convert::Into::<locks::Wait>::into(patience),
+                                ),
+                                ..site.options
+                            },
                         })
                     } else {
                         ::core::option::Option::None
@@ -179,7 +174,7 @@ fn every_option() {
 }
 
 #[test]
-fn what_async_trait_makes() {
+fn a_method_that_async_trait_has_expanded() {
     let item = quote! {
         fn pay<'life0, 'async_trait>(
             &'life0 self,
@@ -214,13 +209,12 @@ fn what_async_trait_makes() {
                     static SITE: ::lock_runtime::__private::LockSite = ::lock_runtime::__private::LockSite {
                         path: ::core::concat!(::core::module_path!(), "::", "pay"),
                         template: "order:<id>",
-                        wait: ::core::option::Option::None,
-                        lease: ::core::option::Option::Some(
-                            ::core::time::Duration::from_millis(5000u64),
-                        ),
-                        max_hold: ::core::option::Option::None,
-                        min_hold: ::core::option::Option::None,
-                        format: ::core::option::Option::None,
+                        options: ::lock_runtime::__private::LockOptions {
+                            lease: ::core::option::Option::Some(
+                                ::core::time::Duration::from_millis(5000u64),
+                            ),
+                            ..::lock_runtime::__private::LockOptions::NONE
+                        },
                         on_lost: ::lock_runtime::__private::OnLost::Abort,
                     };
                     &SITE
@@ -233,11 +227,7 @@ fn what_async_trait_makes() {
                         key.finish()
                     },
                     client: ::core::option::Option::None,
-                    wait: ::core::option::Option::None,
-                    lease: ::core::option::Option::None,
-                    max_hold: ::core::option::Option::None,
-                    min_hold: ::core::option::Option::None,
-                    format: ::core::option::Option::None,
+                    options: site.options,
                 };
                 let slot = ::std::sync::Arc::new(::lock_runtime::__private::GuardSlot::new());
                 let outer = ::std::sync::Arc::clone(&slot);
@@ -276,7 +266,7 @@ fn what_async_trait_makes() {
 }
 
 #[test]
-fn a_loss_that_is_reported() {
+fn on_lost_report() {
     let item = quote! {
         async fn export() -> Result<(), E> {
             write().await
@@ -286,66 +276,59 @@ fn a_loss_that_is_reported() {
         quote!(key = "export", on_lost = "report"),
         &item,
         &expect![[r#"
-        async fn export() -> Result<(), E> {
-            let site = {
-                static SITE: ::lock_runtime::__private::LockSite = ::lock_runtime::__private::LockSite {
-                    path: ::core::concat!(::core::module_path!(), "::", "export"),
-                    template: "export",
-                    wait: ::core::option::Option::None,
-                    lease: ::core::option::Option::None,
-                    max_hold: ::core::option::Option::None,
-                    min_hold: ::core::option::Option::None,
-                    format: ::core::option::Option::None,
-                    on_lost: ::lock_runtime::__private::OnLost::Report,
+            async fn export() -> Result<(), E> {
+                let site = {
+                    static SITE: ::lock_runtime::__private::LockSite = ::lock_runtime::__private::LockSite {
+                        path: ::core::concat!(::core::module_path!(), "::", "export"),
+                        template: "export",
+                        options: ::lock_runtime::__private::LockOptions {
+                            ..::lock_runtime::__private::LockOptions::NONE
+                        },
+                        on_lost: ::lock_runtime::__private::OnLost::Report,
+                    };
+                    &SITE
                 };
-                &SITE
-            };
-            let call = ::lock_runtime::__private::Call {
-                key: {
-                    let mut key = ::lock_runtime::__private::KeyWriter::new("export");
-                    key.literal("export");
-                    key.finish()
-                },
-                client: ::core::option::Option::None,
-                wait: ::core::option::Option::None,
-                lease: ::core::option::Option::None,
-                max_hold: ::core::option::Option::None,
-                min_hold: ::core::option::Option::None,
-                format: ::core::option::Option::None,
-            };
-            let body = async move {
-                #[allow(
-                    unreachable_code,
-                    unused_variables,
-                    clippy::diverging_sub_expression,
-                    clippy::let_unit_value,
-                    clippy::needless_return,
-                    clippy::empty_loop
-                )]
-                if false {
-                    let value: Result<(), E> = loop {};
-                    return value;
-                }
-                write().await
-            };
-            let body = ::core::pin::pin!(::core::option::Option::Some(body));
-            match ::lock_runtime::__private::run(site, call, ::core::option::Option::None, body)
-                .await
-            {
-                ::core::result::Result::Ok(body) => body,
-                ::core::result::Result::Err(error) => {
-                    ::lock_runtime::__private::FromLockError::from_lock_error(error)
+                let call = ::lock_runtime::__private::Call {
+                    key: {
+                        let mut key = ::lock_runtime::__private::KeyWriter::new("export");
+                        key.literal("export");
+                        key.finish()
+                    },
+                    client: ::core::option::Option::None,
+                    options: site.options,
+                };
+                let body = async move {
+                    #[allow(
+                        unreachable_code,
+                        unused_variables,
+                        clippy::diverging_sub_expression,
+                        clippy::let_unit_value,
+                        clippy::needless_return,
+                        clippy::empty_loop
+                    )]
+                    if false {
+                        let value: Result<(), E> = loop {};
+                        return value;
+                    }
+                    write().await
+                };
+                let body = ::core::pin::pin!(::core::option::Option::Some(body));
+                match ::lock_runtime::__private::run(site, call, ::core::option::Option::None, body)
+                    .await
+                {
+                    ::core::result::Result::Ok(body) => body,
+                    ::core::result::Result::Err(error) => {
+                        ::lock_runtime::__private::FromLockError::from_lock_error(error)
+                    }
                 }
             }
-        }
-    "#]],
+        "#]],
     );
 }
 
-/// With a mistake in the arguments the function is still there, as it was, so that the editor and the
-/// function's callers keep working.
+/// The editor and the function's callers then still find the function.
 #[test]
-fn a_mistake() {
+fn a_mistake_in_the_options_leaves_the_function_unchanged() {
     let item = quote! {
         async fn pay(id: u64) -> Result<(), E> {
             Ok(())
@@ -359,18 +342,18 @@ fn a_mistake() {
                 Ok(())
             }
             ::core::compile_error! {
-                "unknown option `retries`; the options are `key`, `wait`, `lease`, `max_hold`, `min_hold`, `on_lost`, `on_busy`, `or_else`, `guard`, `when`, `format`, `client`, `crate`"
+                "unknown option `retries`, expected one of `key`, `wait`, `lease`, `max_hold`, `min_hold`, `on_lost`, `on_busy`, `or_else`, `guard`, `when`, `wire_format`, `client`, `crate`"
             }
             ::core::compile_error! {
-                "`idd` in `<idd>` is no argument of this function; its arguments are `id`"
+                "`idd` in `<idd>` is not an argument of this function; the arguments are `id`"
             }
         "#]],
     );
 }
 
-/// The body is handed on token by token, also when it is half-typed: completion works in it.
+/// The expansion keeps every token of an incomplete body, so that the editor can complete the code.
 #[test]
-fn a_half_typed_body_is_still_there() {
+fn a_half_typed_body_is_kept() {
     let item = quote! {
         async fn pay(order: Order) -> Result<(), E> {
             let total = order.;

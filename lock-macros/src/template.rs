@@ -1,9 +1,10 @@
 //! Key templates: `"order:<id>"`.
 //!
-//! A placeholder's value is encoded at run time so that different values never make the same key.
-//! For that its end must be found in the key: it is the first character of the literal text behind
-//! it, which is encoded wherever it occurs in the value. So two placeholders need such a text
-//! between them, and one that cannot occur in an escape.
+//! A placeholder's value is encoded at run time so that different values never produce the same
+//! key. This requires that the end of the value is recognizable in the key. The value ends at the
+//! first character of the literal text that follows the placeholder, and the encoding escapes this
+//! character in the value. Two placeholders therefore need literal text between them, and its first
+//! character must not occur in an escape.
 
 use proc_macro2::{Ident, Span};
 use syn::{Error, Expr, LitStr, Member};
@@ -17,49 +18,70 @@ pub(crate) struct Template {
 pub(crate) enum Segment {
     Literal(String),
     Placeholder {
-        /// As it was written.
+        /// As written in the template, without the suffix.
         name: String,
         value: Expr,
-        /// What ends it, if another placeholder follows; `None` also for raw values.
+        /// The character that ends the value, if another placeholder follows. `None` for raw
+        /// values.
         until: Option<char>,
         raw: bool,
     },
 }
 
-/// Parses a template. All that is wrong with it is told at once.
-pub(crate) fn parse(literal: LitStr, arguments: &[Ident]) -> Result<Template, Error> {
+/// What a placeholder may refer to.
+#[derive(Clone, Copy)]
+pub(crate) enum Names<'a> {
+    /// An argument of the annotated function.
+    Arguments(&'a [Ident]),
+    /// One of these names, or any other variable in scope.
+    Scope(&'a [Ident]),
+}
+
+impl<'a> Names<'a> {
+    fn listed(self) -> &'a [Ident] {
+        match self {
+            Self::Arguments(names) | Self::Scope(names) => names,
+        }
+    }
+}
+
+/// Parses a template. Reports all mistakes at once.
+pub(crate) fn parse(literal: LitStr, names: Names<'_>) -> Result<Template, Error> {
     let text = literal.value();
     let span = literal.span();
     let mut problems = Problems { span, all: None };
     let mut segments = Vec::new();
     if text.is_empty() {
-        problems.add("the key is empty; name what is locked, such as \"order:<id>\"".into());
+        problems.add("the key is empty; write a template, such as \"order:<id>\"".into());
     }
     let mut rest = text.as_str();
     let mut plain = String::new();
     while let Some(start) = rest.find('<') {
         plain.push_str(&rest[..start]);
         rest = &rest[start + 1..];
-        if let Some(behind) = rest.strip_prefix('<') {
+        if let Some(after) = rest.strip_prefix('<') {
             plain.push('<');
-            rest = behind;
+            rest = after;
             continue;
         }
         let Some(end) = rest.find(['<', '>']) else {
-            problems.add(format!("`<{rest}` is not closed; write `<{rest}>`, or `<<` for a `<`"));
+            problems.add(format!(
+                "unclosed placeholder `<{rest}`; write `<{rest}>`, or `<<` for a literal `<`"
+            ));
             rest = "";
             break;
         };
         if rest[end..].starts_with('<') {
             problems.add(format!(
-                "`<{}` is not closed before the next `<`; write `<<` for a `<`",
-                &rest[..end]
+                "unclosed placeholder `<{name}` before the next `<`; write `<{name}>`, or `<<` for \
+                 a literal `<`",
+                name = &rest[..end]
             ));
             rest = &rest[end..];
             continue;
         }
         push_literal(&mut segments, &mut plain);
-        match placeholder(&rest[..end], span, arguments) {
+        match placeholder(&rest[..end], span, names) {
             Ok(placeholder) => segments.push(placeholder),
             Err(problem) => problems.add(problem),
         }
@@ -68,7 +90,7 @@ pub(crate) fn parse(literal: LitStr, arguments: &[Ident]) -> Result<Template, Er
     plain.push_str(rest);
     push_literal(&mut segments, &mut plain);
 
-    for problem in braced_arguments(&segments, arguments) {
+    for problem in braced_names(&segments, names.listed()) {
         problems.add(problem);
     }
     if let Err(problem) = separate(&mut segments) {
@@ -101,54 +123,66 @@ fn push_literal(segments: &mut Vec<Segment>, plain: &mut String) {
     }
 }
 
-fn placeholder(name: &str, span: Span, arguments: &[Ident]) -> Result<Segment, String> {
+fn placeholder(name: &str, span: Span, names: Names<'_>) -> Result<Segment, String> {
     let (value, raw) = match name.rsplit_once(':') {
         Some((value, "raw")) => (value, true),
         Some((value, suffix)) if !value.ends_with(':') => {
             return Err(format!(
-                "unknown suffix `:{suffix}` in `<{name}>`; the only one is `:raw`, as in \
+                "unknown suffix `:{suffix}` in `<{name}>`; the only suffix is `:raw`, as in \
                  `<{value}:raw>`"
             ));
         }
         _ => (name, false),
     };
     if value.trim().is_empty() {
-        return Err("`<>` names no argument; write `<id>`, or `<<` for a `<`".into());
+        return Err("empty placeholder; write `<id>`, or `<<` for a literal `<`".into());
     }
     let unsupported = || {
+        let (kind, call) = match names {
+            Names::Arguments(_) => ("an argument", "key = lock_runtime::key!"),
+            Names::Scope(_) => ("a variable", "key!"),
+        };
         format!(
-            "`<{name}>` is not supported; a placeholder is an argument, a field, a tuple index or a \
-             method call without arguments, such as `<order.id>` or `<order.id()>`. For anything \
-             else use an expression: `key = format!(…)`"
+            "unsupported placeholder `<{name}>`, expected {kind}, a field, a tuple index or a \
+             method call without arguments, such as `<order.id>` or `<order.id()>`; give any other \
+             expression a name: `{call}(\"order:<id>\", id = …)`"
         )
     };
     let mut expression: Expr =
         LitStr::new(value, span).parse().map_err(|_: Error| unsupported())?;
     let root = root(&mut expression).ok_or_else(unsupported)?;
-    let Some(argument) = arguments.iter().find(|argument| *argument == root) else {
-        let known = match arguments {
-            [] => "it has none with a name".to_owned(),
-            _ => {
-                let names: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-                // Another attribute has taken patterns apart before, and given them such names.
-                let hidden = names.iter().any(|name| name.starts_with("__arg"));
-                let hint = if hidden {
-                    "; `#[async_trait]` hides destructured arguments, so name the argument and \
-                     destructure it in the body"
-                } else {
-                    ""
-                };
-                format!("its arguments are `{}`{hint}", names.join("`, `"))
-            }
-        };
-        return Err(format!("`{root}` in `<{name}>` is no argument of this function; {known}"));
-    };
-    // The argument's name, wherever the template came from, but reported where the template is.
-    root.set_span(argument.span().located_at(span));
+    match (names.listed().iter().find(|listed| *listed == root), names) {
+        // Resolves like the argument even in a template from a macro, and reports errors at the
+        // template.
+        (Some(listed), _) => root.set_span(listed.span().located_at(span)),
+        (None, Names::Scope(_)) => {}
+        (None, Names::Arguments(arguments)) => return Err(no_argument(root, name, arguments)),
+    }
     Ok(Segment::Placeholder { name: value.to_owned(), value: expression, until: None, raw })
 }
 
-/// The argument that an expression starts from, if it is of a form that may stand in a template.
+/// The error for a placeholder that names no argument.
+fn no_argument(root: &Ident, name: &str, arguments: &[Ident]) -> String {
+    let known = match arguments {
+        [] => "the function has no named arguments".to_owned(),
+        _ => {
+            let names: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+            // `#[async_trait]` has already replaced the patterns with such names.
+            let hidden = names.iter().any(|name| name.starts_with("__arg"));
+            let hint = if hidden {
+                "; `#[async_trait]` hides the names in patterns, so name the argument and \
+                 destructure it in the body"
+            } else {
+                ""
+            };
+            format!("the arguments are `{}`{hint}", names.join("`, `"))
+        }
+    };
+    format!("`{root}` in `<{name}>` is not an argument of this function; {known}")
+}
+
+/// The identifier at the start of an expression, or `None` if the expression is not allowed in a
+/// template.
 fn root(expression: &mut Expr) -> Option<&mut Ident> {
     match expression {
         Expr::Path(path) if path.qself.is_none() && path.attrs.is_empty() => {
@@ -165,18 +199,18 @@ fn root(expression: &mut Expr) -> Option<&mut Ident> {
     }
 }
 
-/// `{id}` where `id` is an argument: written by those who know it from `format!`.
-fn braced_arguments(segments: &[Segment], arguments: &[Ident]) -> Vec<String> {
+/// Rejects `{id}` if `id` is an argument: the author probably expects the syntax of `format!`.
+fn braced_names(segments: &[Segment], names: &[Ident]) -> Vec<String> {
     let mut problems = Vec::new();
     for segment in segments {
         let Segment::Literal(text) = segment else { continue };
         for inside in text.split('{').skip(1).filter_map(|rest| rest.split_once('}')) {
             let name = inside.0;
             let root = name.split(['.', ':']).next().unwrap_or_default();
-            if arguments.iter().any(|argument| argument == root) {
+            if names.iter().any(|known| known == root) {
                 problems.push(format!(
-                    "`{{{name}}}` is taken literally, because braces are Redis Cluster's; write \
-                     `<{name}>` for the argument"
+                    "`{{{name}}}` is literal text, because braces mark a Redis Cluster hash tag; \
+                     write `<{name}>` for the value"
                 ));
             }
         }
@@ -184,26 +218,26 @@ fn braced_arguments(segments: &[Segment], arguments: &[Ident]) -> Vec<String> {
     problems
 }
 
-/// Tells every placeholder what ends it.
+/// Sets the character that ends each placeholder's value.
 fn separate(segments: &mut [Segment]) -> Result<(), String> {
     for at in 0..segments.len() {
-        let (before, behind) = segments.split_at_mut(at + 1);
+        let (before, after) = segments.split_at_mut(at + 1);
         let Some(Segment::Placeholder { name, until, raw: false, .. }) = before.last_mut() else {
             continue;
         };
-        match behind {
+        match after {
             [Segment::Placeholder { name: next, .. }, ..] => {
                 return Err(format!(
-                    "`<{name}>` and `<{next}>` need something between them, such as \
-                     `<{name}>:<{next}>`: otherwise different values make the same key"
+                    "missing separator between `<{name}>` and `<{next}>`: different values could \
+                     produce the same key; write `<{name}>:<{next}>`"
                 ));
             }
             [Segment::Literal(text), Segment::Placeholder { name: next, .. }, ..] => {
                 let first = text.chars().next().unwrap_or(':');
                 if first.is_ascii_hexdigit() || first == '%' {
                     return Err(format!(
-                        "`{first}` cannot tell where the value of `<{name}>` ends; put something \
-                         like `:` or `-` between it and `<{next}>`"
+                        "`{first}` cannot separate `<{name}>` from `<{next}>`, because it occurs \
+                         in percent-encoded values; begin the separator with `:` or `-`"
                     ));
                 }
                 *until = Some(first);

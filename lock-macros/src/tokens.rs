@@ -1,4 +1,4 @@
-//! Work on raw tokens: what is done to a body that is not parsed.
+//! Operations on the tokens of unparsed bodies.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::quote;
@@ -9,7 +9,7 @@ pub(crate) fn is_ident(token: &TokenTree, names: &[&str]) -> bool {
     matches!(token, TokenTree::Ident(ident) if names.iter().any(|name| ident == name))
 }
 
-/// Whether an `impl Trait` occurs.
+/// Whether the tokens contain an `impl Trait`.
 pub(crate) fn has_impl(tokens: TokenStream) -> bool {
     tokens.into_iter().any(|token| match token {
         TokenTree::Group(group) => has_impl(group.stream()),
@@ -17,7 +17,7 @@ pub(crate) fn has_impl(tokens: TokenStream) -> bool {
     })
 }
 
-/// Whether a name occurs.
+/// Whether the tokens contain the identifier `name`.
 pub(crate) fn mentions(tokens: TokenStream, name: &Ident) -> bool {
     tokens.into_iter().any(|token| match token {
         TokenTree::Group(group) => mentions(group.stream(), name),
@@ -26,7 +26,7 @@ pub(crate) fn mentions(tokens: TokenStream, name: &Ident) -> bool {
     })
 }
 
-/// The same tokens, as if they stood at `span`.
+/// The same tokens with the span `span`.
 pub(crate) fn respanned(tokens: &TokenStream, span: Span) -> TokenStream {
     let at_span = tokens.clone().into_iter().map(|mut token| {
         token.set_span(span);
@@ -35,11 +35,13 @@ pub(crate) fn respanned(tokens: &TokenStream, span: Span) -> TokenStream {
     at_span.collect()
 }
 
-/// `#[async_trait]` binds each argument anew in its async block, `let id = id;`, which is reported as
-/// unused if only the key uses it. Such statements are exempted.
-pub(crate) fn quiet_rebindings(tokens: TokenStream) -> TokenStream {
+/// Allows unused variables in statements of the form `let id = id;`.
+///
+/// `#[async_trait]` rebinds each argument with such a statement in its async block. The compiler
+/// would report the new binding as unused if only the key uses the argument.
+pub(crate) fn allow_unused_rebindings(tokens: TokenStream) -> TokenStream {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
-    let mut quiet = TokenStream::new();
+    let mut allowed = TokenStream::new();
     for (at, token) in tokens.iter().enumerate() {
         let begins = match at.checked_sub(1).map(|before| &tokens[before]) {
             None => true,
@@ -48,19 +50,19 @@ pub(crate) fn quiet_rebindings(tokens: TokenStream) -> TokenStream {
             Some(_) => false,
         };
         if begins && is_rebinding(&tokens[at..]) {
-            quiet.extend(quote!(#[allow(unused_variables)]));
+            allowed.extend(quote!(#[allow(unused_variables)]));
         }
-        quiet.extend([match token {
+        allowed.extend([match token {
             TokenTree::Group(group) => {
-                TokenTree::Group(refilled(group, quiet_rebindings(group.stream())))
+                TokenTree::Group(refilled(group, allow_unused_rebindings(group.stream())))
             }
             token => token.clone(),
         }]);
     }
-    quiet
+    allowed
 }
 
-/// `let a = a;`
+/// Whether the tokens start with a statement of the form `let a = a;`.
 fn is_rebinding(tokens: &[TokenTree]) -> bool {
     matches!(
         tokens,
@@ -75,21 +77,22 @@ fn is_rebinding(tokens: &[TokenTree]) -> bool {
     )
 }
 
-/// Puts something at the beginning of the async block that a function's body ends in: `async {…}`, or
+/// Inserts tokens at the start of the async block that ends a function's body: `async {…}` or
 /// `Box::pin(async {…})`.
-pub(crate) fn into_async_block(
+pub(crate) fn prepend_to_async_block(
     body: TokenStream,
     addition: &TokenStream,
 ) -> Result<TokenStream, Error> {
     let span = body.span();
     in_last_statement(body, addition).ok_or_else(|| {
-        let problem =
-            "`guard` needs an `async fn`, or a body that ends in `Box::pin(async move { … })`";
+        let problem = "`guard` requires an `async fn`, or a body that ends with `async move { … }` \
+                       or `Box::pin(async move { … })`";
         Error::new(span, problem)
     })
 }
 
-/// The same in a block whose last statement is meant.
+/// Inserts tokens at the start of the async block that ends the last statement. Returns `None` if
+/// there is no such block.
 fn in_last_statement(tokens: TokenStream, addition: &TokenStream) -> Option<TokenStream> {
     let mut tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let Some(TokenTree::Group(last)) = tokens.pop() else { return None };
@@ -100,7 +103,7 @@ fn in_last_statement(tokens: TokenStream, addition: &TokenStream) -> Option<Toke
             let inner = last.stream();
             quote!(#addition #inner)
         }
-        // The function's own braces.
+        // The braces of the function's body.
         Delimiter::Brace if tokens.is_empty() => in_last_statement(last.stream(), addition)?,
         Delimiter::Parenthesis if before.is_some_and(|token| is_ident(token, &["pin"])) => {
             in_last_statement(last.stream(), addition)?
@@ -111,7 +114,7 @@ fn in_last_statement(tokens: TokenStream, addition: &TokenStream) -> Option<Toke
     Some(tokens.into_iter().collect())
 }
 
-/// The same group around other tokens.
+/// A group with the same delimiter and span around other tokens.
 pub(crate) fn refilled(group: &Group, inner: TokenStream) -> Group {
     let mut refilled = Group::new(group.delimiter(), inner);
     refilled.set_span(group.span());

@@ -1,25 +1,26 @@
-//! The clock that deadlines are kept on.
+//! The clock of the deadlines.
 //!
-//! A lease runs on in the store while the machine sleeps, so its deadline must too. The standard
-//! library's `Instant` stops in suspend on Linux and on Apple's systems; this one reads
-//! `CLOCK_BOOTTIME` there, or the clock of the platform that also runs in suspend. Keeps the
-//! promise that a body never outlives its lock, on a laptop as well.
+//! A lease in the store also elapses while the machine is suspended, so the clock of its deadline
+//! must not stop then. The standard library's `Instant` stops during a suspend on Linux and on
+//! Apple's systems. This clock is `CLOCK_BOOTTIME` on Linux, and on other platforms the clock that
+//! continues during a suspend.
+//!
+//! Keeps the promise that a body never outlives its lock, on machines that are suspended.
 
 use std::time::Duration;
 
 /// A point on the boot-time clock, in nanoseconds since boot.
 ///
-/// A plain number, so that a deadline fits into an atomic that is read before every poll.
+/// It is a plain number, so that a deadline fits into an atomic, which is read before every poll.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BootInstant(u64);
 
 impl BootInstant {
-    /// Before every other instant; as a deadline: over.
+    /// The instant before all other instants. As a deadline, it has passed.
     pub(crate) const PAST: Self = Self(0);
 
-    /// Now.
     pub(crate) fn now() -> Self {
-        Self(nanos_since_boot() + ahead())
+        Self(nanos_since_boot() + suspended())
     }
 
     pub(crate) const fn from_nanos(nanos: u64) -> Self {
@@ -30,7 +31,7 @@ impl BootInstant {
         self.0
     }
 
-    /// This instant moved later by `by`, or the end of time.
+    /// The instant that is `by` later, or the last representable instant.
     pub(crate) fn after(self, by: Duration) -> Self {
         Self(self.0.saturating_add(nanos(by)))
     }
@@ -40,7 +41,7 @@ impl BootInstant {
         Self(self.0 - self.0 % nanos(step).max(1))
     }
 
-    /// How long after `earlier` this is; zero if it is not.
+    /// The time since `earlier`, or zero if `earlier` is later.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -48,22 +49,22 @@ impl BootInstant {
 
 #[cfg(test)]
 thread_local! {
-    static AHEAD: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    static SUSPENDED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// The machine has slept for so long, as far as this thread can tell.
+/// Simulates a suspend of the machine, for the current thread.
 #[cfg(test)]
 pub(crate) fn sleep_through(suspend: Duration) {
-    AHEAD.set(AHEAD.get() + nanos(suspend));
+    SUSPENDED.set(SUSPENDED.get() + nanos(suspend));
 }
 
 #[cfg(test)]
-fn ahead() -> u64 {
-    AHEAD.get()
+fn suspended() -> u64 {
+    SUSPENDED.get()
 }
 
 #[cfg(not(test))]
-const fn ahead() -> u64 {
+const fn suspended() -> u64 {
     0
 }
 
@@ -78,14 +79,14 @@ use crate::sync::time::nanos_since_boot;
 fn nanos_since_boot() -> u64 {
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "fuchsia"))]
     const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
-    // On Apple's systems and the BSDs the monotonic clock runs on in suspend.
+    // On Apple's systems and the BSDs, the monotonic clock continues during a suspend.
     #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "fuchsia")))]
     const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 
     let now = rustix::time::clock_gettime(CLOCK);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     let fraction = u64::try_from(now.tv_nsec).unwrap_or(0);
-    // Zero means "over" where it is a deadline, so no reading may be zero.
+    // Zero is `PAST`, so no reading may be zero.
     (seconds * 1_000_000_000 + fraction).max(1)
 }
 
@@ -94,7 +95,7 @@ fn nanos_since_boot() -> u64 {
     use std::sync::OnceLock;
     use std::time::Instant;
 
-    // Windows' `Instant` counts on in suspend.
+    // On Windows, `Instant` continues during a suspend.
     static START: OnceLock<Instant> = OnceLock::new();
     nanos(START.get_or_init(Instant::now).elapsed()).max(1)
 }
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_advances_and_measures() {
+    fn the_clock_advances_and_measures() {
         let start = BootInstant::now();
         let later = start.after(Duration::from_millis(5));
         assert_eq!(later.since(start), Duration::from_millis(5));
@@ -118,17 +119,17 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_time_is_a_valid_deadline() {
+    fn the_last_instant_is_a_valid_deadline() {
         let end = BootInstant::now().after(Duration::MAX);
         assert!(end > BootInstant::now().after(Duration::from_secs(1 << 30)));
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn on_linux_it_is_the_clock_that_counts_suspend() {
+    fn on_linux_the_clock_counts_suspend() {
         let text = std::fs::read_to_string("/proc/uptime").expect("procfs");
         let uptime: f64 = text.split(' ').next().expect("a number").parse().expect("seconds");
-        let ours = Duration::from_nanos(BootInstant::now().as_nanos()).as_secs_f64();
-        assert!((ours - uptime).abs() < 2.0, "{ours} against {uptime}");
+        let now = Duration::from_nanos(BootInstant::now().as_nanos()).as_secs_f64();
+        assert!((now - uptime).abs() < 2.0, "{now} against {uptime}");
     }
 }

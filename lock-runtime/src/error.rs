@@ -1,14 +1,16 @@
-//! What can go wrong with a lock, one variant per thing that a caller would handle differently.
+//! Lock errors, with one variant for each case that callers handle differently.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Why a lock was not taken, or not kept.
+/// Why a lock was not acquired, or not kept.
 ///
-/// Each variant answers one question: somebody else has the lock ([`Busy`](Self::Busy)), nobody
-/// could tell ([`Unavailable`](Self::Unavailable)), it was taken and then lost
-/// ([`Lost`](Self::Lost)), or the program or its configuration is wrong (all others). What
-/// is busy is told from an answer of the store, never from its silence. No message shows a password or the user-info of a URL.
+/// The lock has another holder ([`Busy`](Self::Busy)), the store gave no answer
+/// ([`Unavailable`](Self::Unavailable)), the lock was acquired and then lost
+/// ([`Lost`](Self::Lost)), the client was shut down ([`ShutDown`](Self::ShutDown)), or the program
+/// or its configuration is wrong (all other variants). `Busy` follows from an answer of the store,
+/// and never from a missing one, with one brief exception that its documentation states. No message
+/// shows a password or the user name in a URL.
 ///
 /// # Examples
 ///
@@ -30,123 +32,136 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// The wait ran out while somebody else held the lock. Trying again later is the remedy.
+    /// The wait ended while the lock had another holder. Try again later.
     ///
-    /// Told from the last answer of the store, to this call or to one of the same client that waits
-    /// for the key as well, or from its last look at the keys that are waited for: at most a second
-    /// and two response times old (a response time is a third of the client's watchdog lease, from
-    /// 50 ms to 2 s), or a second for each ten thousand keys that the client waits for. While the first request of a client
-    /// for a key is under way, others of it are told so for up to a quarter of a response time.
-    #[error("lock {key:?} is busy: waited {}, {holder}", Seconds(*waited))]
+    /// Either the client holds the lock itself, or the store has answered that another owner holds
+    /// it: to this call, to another call of the client for the key, or to the client's last check
+    /// of its waiters' keys. That answer is at most one second and two response timeouts old (a
+    /// response timeout is a third of the client's lease, from 50 ms to 2 s). With more than ten
+    /// thousand keys to wait for, it may be one second old for each ten thousand keys.
+    ///
+    /// There is one brief exception. While the client's first request for a key is in flight, or a
+    /// request that releases the client's own lock or renews it for the next call, other calls for
+    /// the key get `Busy` if their wait ends within a quarter of a response timeout. After that,
+    /// they get [`Unavailable`](Self::Unavailable).
+    #[error("lock {key:?} is busy: waited {}; {holder}", Seconds(*waited))]
     #[non_exhaustive]
     Busy {
-        /// The key as the store knows it, namespace included.
+        /// The key in the store, including the namespace.
         key: String,
         /// How long this call waited for it.
         waited: Duration,
-        /// What was last known of the holder.
+        /// The last known state of the holder.
         holder: Holder,
     },
 
-    /// The store did not answer, or refused to work, for as long as the caller would wait.
+    /// The store did not answer, or rejected all requests, for the whole wait.
     ///
-    /// From an acquisition: nothing is held, and what a request may have done unseen is being undone.
-    /// From a fencing token or a nested call: the lock is still held. From a release: it goes on in
-    /// the background.
+    /// When an acquisition fails with this error, nothing is held, and the effects of unanswered
+    /// requests are undone in the background. When a request for a fencing token or a nested call
+    /// fails, the enclosing lock is still held. When a release fails, it continues in the
+    /// background.
     #[error("{}", UnavailableText { key, waited: *waited, cause })]
     #[non_exhaustive]
     Unavailable {
-        /// The key that was asked for; `None` when connecting failed.
+        /// The key of the call, including the namespace; `None` for calls without a key, such as
+        /// `connect`.
         key: Option<String>,
-        /// How long this call tried.
+        /// The time since the call began.
         waited: Duration,
-        /// The last thing that the store or the network said.
+        /// The last error of the store, the network or the client.
         cause: String,
     },
 
-    /// The lock was held, and then was not any more.
+    /// The lock was acquired, and then lost.
     ///
-    /// A body that `run` or the attribute ran was dropped at that moment. What it had begun may be
-    /// done, done in part, or still on its way: find out before you try again, or make it idempotent.
-    /// A fencing token refuses what arrives after a successor's writes; it makes no repetition safe.
+    /// The body of [`run`](crate::Lock::run) or of an annotated function was dropped when the loss
+    /// was noticed. Its last operations may be complete, partly complete, or still in flight: check
+    /// their outcome before you retry, or make them idempotent. With a fencing token, a resource
+    /// can reject writes that arrive after those of a later holder. A fencing token does not make a
+    /// repetition safe.
     #[error("lock {key:?} was lost after {}: {reason}", Seconds(*held_for))]
     #[non_exhaustive]
     Lost {
-        /// The key as the store knows it, namespace included.
+        /// The key in the store, including the namespace.
         key: String,
-        /// How it was lost.
+        /// Why the lock was lost.
         reason: LostReason,
-        /// From the grant to the loss.
+        /// The time from the request that acquired the lock, or from the hand-off, until the loss
+        /// was noticed.
         held_for: Duration,
     },
 
-    /// The key is empty, too long, or has a placeholder that rendered to nothing.
+    /// The key is empty, longer than 1,024 bytes, or reserved, or the value of a placeholder is
+    /// empty or cannot be formatted.
     #[error("invalid lock key {key:?}: {problem}")]
     #[non_exhaustive]
     InvalidKey {
-        /// The key or its template; long ones are cut.
+        /// The key or its template, truncated if it is long.
         key: String,
-        /// What is wrong with it, naming the placeholder where there is one.
+        /// The problem, with the name of the placeholder if there is one.
         problem: String,
     },
 
-    /// A key exists in the store and is not what belongs there: no lock of this
-    /// [format](crate::WireFormat), or no fencing token. It was not touched.
+    /// A key in the store holds something other than a lock of this [format](crate::WireFormat), or
+    /// other than a fencing token. The key was not changed.
     ///
-    /// [`Token`](crate::WireFormat::Token) keeps a `string`, [`Redisson`](crate::WireFormat::Redisson) a
-    /// `hash`, and [`Timestamp`](crate::WireFormat::Timestamp) a `Unix time in ms`. Also of a nested lock
-    /// in another format than the one around it.
+    /// A lock is a `string` in [`Token`](crate::WireFormat::Token), a `hash` in
+    /// [`Redisson`](crate::WireFormat::Redisson), and a `Unix time in ms` in
+    /// [`Timestamp`](crate::WireFormat::Timestamp). A nested lock in another format than the
+    /// enclosing lock fails with this error as well.
     #[error(
-        "the key {key:?} holds a {found}{}, and not a {expected}{}; it was left alone: use the format \
-         of those whose lock it is, or another key or a namespace of its own; delete it only if nobody \
-         uses it",
+        "the key {key:?} holds a {found}{} instead of a {expected}{}, and was not changed; use \
+         the wire format of the other clients, another key, or a separate namespace; delete the \
+         key only if no client uses it",
         as_of(found),
         as_of(expected)
     )]
     #[non_exhaustive]
     WrongFormat {
-        /// The key as the store knows it, namespace included.
+        /// The key in the store, including the namespace.
         key: String,
-        /// What belongs there.
+        /// The kind of value that the key should hold.
         expected: &'static str,
-        /// What is there, as far as it can be told.
+        /// The kind of value that the key holds, as far as it is known.
         found: String,
     },
 
-    /// The store refused the credentials, or the user may not do what a lock needs.
+    /// The store rejected the credentials, or the user lacks a permission that locks need.
     ///
-    /// Not retried: only a change of configuration helps.
+    /// Calls do not retry after this error, because only a change of the configuration helps.
     #[error(
-        "the store denied access: {cause}; check the user, the password and its permissions, of which \
-         each `WireFormat` needs others"
+        "the store denied access: {cause}; check the user, its password and its permissions, which \
+         differ for each `WireFormat`"
     )]
     #[non_exhaustive]
     Denied {
-        /// What the store said.
+        /// The error of the store.
         cause: String,
     },
 
-    /// No client is installed, and none was given.
+    /// No client is installed, and the call does not name one.
     #[error(
         "no lock client is installed: call `LockClient::connect(url).await?.install()?` once at \
-         start-up, or name one with `client = …` (spawned tasks do not inherit that of `with_client`)"
+         start-up, or set the option `client = …` (spawned tasks do not inherit the client of \
+         `with_client`)"
     )]
     NotConfigured,
 
-    /// A second [`install`](crate::LockClient::install).
+    /// [`install`](crate::LockClient::install) was called a second time.
     #[error(
-        "a lock client is already installed; install one per process, and use `client = …` or \
-         `with_client` for others"
+        "a lock client is already installed; install one client per process, and use \
+         `client = …` or `with_client` for other clients"
     )]
     AlreadyInstalled,
 
-    /// A setting makes no sense, or the call was made where it cannot work.
-    #[error("invalid configuration, `{option}`: {problem}")]
+    /// A setting is invalid, or the call was made where it cannot work.
+    #[error("invalid configuration (`{option}`): {problem}")]
     #[non_exhaustive]
     Config {
-        /// The setting.
+        /// The name of the setting.
         option: &'static str,
-        /// What is wrong with it and what would be right.
+        /// The problem, and in most cases the valid values.
         problem: String,
     },
 
@@ -155,89 +170,150 @@ pub enum LockError {
     ShutDown,
 }
 
-/// What was last known of the holder of a busy lock.
+impl LockError {
+    /// Whether the same call may succeed later, without a change to the program or its
+    /// configuration. True for [`Busy`](Self::Busy), [`Unavailable`](Self::Unavailable) and
+    /// [`Lost`](Self::Lost).
+    ///
+    /// Of these, only `Lost` means that the body may have run, completely or in part.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let lock = LockClient::memory().lock("report").wait(Duration::ZERO);
+    /// let _held = lock.acquire().await?;
+    /// assert!(lock.acquire().await.is_err_and(|busy| busy.is_transient()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Busy { .. } | Self::Unavailable { .. } | Self::Lost { .. } => true,
+            Self::InvalidKey { .. }
+            | Self::WrongFormat { .. }
+            | Self::Denied { .. }
+            | Self::NotConfigured
+            | Self::AlreadyInstalled
+            | Self::Config { .. }
+            | Self::ShutDown => false,
+        }
+    }
+}
+
+/// What was last known about the holder of a busy lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Holder {
-    /// A task of this process, through the same client.
+    /// Another task of this process holds the lock through the same client, or is ahead in the
+    /// queue.
     ThisProcess,
-    /// The very task that waits has acquired it, and would wait for itself: for instance because an
-    /// item of a stream holds the lock while the stream is asked for its next item, which waits for
-    /// it.
+    /// The waiting task has acquired the lock itself, and would wait for itself. For example, an
+    /// item of a stream holds the lock while the task polls the stream for the next item, which
+    /// needs the same lock.
     ThisTask,
-    /// Somebody else, whose lease ends after this time unless it is renewed; `None` if there was no
-    /// time to find out.
+    /// The holder uses another client, in this process or in another one, or the key stays taken
+    /// for the `min_hold` of a lock that was released. The lease ends after this time unless it is
+    /// renewed; `None` if the remaining time is not known.
     Elsewhere(Option<Duration>),
-    /// A key that never expires: only its owner, or an operator, can free it.
+    /// The key never expires. Only its owner or an operator can free it.
     NoExpiry,
 }
 
-/// Whose locks are such values.
+/// The wire format whose locks are values of this kind, for the message.
 fn as_of(value: &str) -> &'static str {
     [
-        ("string", ", as a lock of `WireFormat::Token` is"),
-        ("hash", ", as a lock of `WireFormat::Redisson` is"),
-        ("Unix time in ms", " (13 digits), as a lock of `WireFormat::Timestamp` is"),
+        ("string", " (as in `WireFormat::Token`)"),
+        ("hash", " (as in `WireFormat::Redisson`)"),
+        ("Unix time in ms", " (13 digits, as in `WireFormat::Timestamp`)"),
     ]
     .into_iter()
-    .find_map(|(kind, whose)| value.starts_with(kind).then_some(whose))
+    .find_map(|(kind, format)| value.starts_with(kind).then_some(format))
     .unwrap_or_default()
 }
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ThisProcess => f.write_str(
-                "another task of this process has it, or is before this one in the queue",
-            ),
+            Self::ThisProcess => {
+                f.write_str("another task of this process holds the lock, or is ahead in the queue")
+            }
             Self::ThisTask => f.write_str(
-                "the task that waits has acquired it itself, so unless it has given the guard to \
-                 another task it waits for itself",
+                "the waiting task has acquired the lock itself, and would wait forever unless the \
+                 guard was moved to another task",
             ),
-            Self::Elsewhere(None) => f.write_str("it is held elsewhere"),
+            Self::Elsewhere(None) => f.write_str("another client holds the lock"),
             Self::Elsewhere(Some(left)) => {
-                write!(f, "it is held elsewhere and its lease has {} left", Seconds(*left))
+                write!(f, "another client holds the lock, and its lease ends in {}", Seconds(*left))
             }
             Self::NoExpiry => f.write_str(
-                "the holder's key has no expiry, so it is never freed by itself: if its owner is \
-                 gone, delete the key by hand",
+                "the key has no expiry and stays until its owner deletes it; if the owner no \
+                 longer runs, delete the key by hand",
             ),
         }
     }
 }
 
-/// How a lock was lost.
+/// Why a lock was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostReason {
     /// The fixed lease ended.
     LeaseOver,
-    /// The lease could not be renewed before it ended: the store was out of reach, or refused.
+    /// The lease was not renewed before it ended: the store gave no answer, or rejected the
+    /// renewal, or the client's background thread has ended.
     RenewalFailed,
-    /// The lock was held for as long as it may be, `max_hold`.
+    /// The lock was held for `max_hold`.
     MaxHold,
-    /// The key was gone: deleted, evicted, or lost with the store's data.
+    /// The key no longer existed: it was deleted or evicted, or the store had lost its data.
     Gone,
-    /// The key belonged to somebody else.
+    /// The key had another owner.
     Taken,
     /// The client was shut down while the lock was held.
     ShutDown,
 }
 
+impl LostReason {
+    /// Returns a word for logs, metrics and alerts, which is stable across versions. It is the
+    /// field `reason` of the log events about lost locks.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert_eq!(lock_runtime::LostReason::RenewalFailed.as_str(), "renewal_failed");
+    /// ```
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::LeaseOver => "lease_over",
+            Self::RenewalFailed => "renewal_failed",
+            Self::MaxHold => "max_hold",
+            Self::Gone => "gone",
+            Self::Taken => "taken",
+            Self::ShutDown => "shut_down",
+        }
+    }
+}
+
 impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::LeaseOver => "its fixed lease ended before the work did",
+            Self::LeaseOver => "its fixed lease ended before it was released",
             Self::RenewalFailed => "it could not be renewed in time",
-            Self::MaxHold => "it was held for as long as it may be",
-            Self::Gone => "its key was gone from the store (deleted, evicted or wiped)",
-            Self::Taken => "its key belongs to another holder",
+            Self::MaxHold => "its `max_hold` has passed",
+            Self::Gone => "its key no longer exists in the store (deleted, evicted or lost)",
+            Self::Taken => "its key has another owner",
             Self::ShutDown => "the lock client was shut down",
         })
     }
 }
 
-/// A duration as people say it: three digits are enough in a message.
+/// A duration, rounded down to milliseconds.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {
@@ -245,7 +321,7 @@ impl fmt::Display for Seconds {
         match u64::try_from(self.0.as_millis()) {
             Ok(0) => f.write_str("less than 1 ms"),
             Ok(milliseconds) => write!(f, "{:?}", Duration::from_millis(milliseconds)),
-            Err(_) => f.write_str("an age"),
+            Err(_) => f.write_str("a very long time"),
         }
     }
 }
@@ -263,5 +339,32 @@ impl fmt::Display for UnavailableText<'_> {
             None => f.write_str("the lock store is unavailable: ")?,
         }
         write!(f, "tried for {}; {}", Seconds(self.waited), self.cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REASONS: [LostReason; 6] = [
+        LostReason::LeaseOver,
+        LostReason::RenewalFailed,
+        LostReason::MaxHold,
+        LostReason::Gone,
+        LostReason::Taken,
+        LostReason::ShutDown,
+    ];
+
+    /// Operators write alerts from the table in the documentation.
+    #[test]
+    fn the_documentation_lists_the_words_of_all_reasons() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
+        let page = std::fs::read_to_string(path).expect("it is in the repository");
+        let table = page.split("| `reason` |").nth(1).expect("there is a table");
+        let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let words: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+        assert_eq!(words, REASONS.map(LostReason::as_str));
+        let names = REASONS.map(|reason| format!("{reason:?}").to_lowercase());
+        assert_eq!(names, REASONS.map(|reason| reason.as_str().replace('_', "")));
     }
 }

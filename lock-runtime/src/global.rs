@@ -1,4 +1,4 @@
-//! The client that annotated functions use when they name none.
+//! The client of annotated functions that do not name one.
 
 use once_cell::sync::OnceCell;
 
@@ -8,20 +8,32 @@ use crate::error::LockError;
 static INSTALLED: OnceCell<LockClient> = OnceCell::new();
 
 tokio::task_local! {
-    /// Stands in for the installed client in one task.
+    /// Replaces the installed client in one task.
     static OVERRIDE: LockClient;
 }
 
-pub(crate) fn install(client: LockClient) -> Result<(), LockError> {
-    INSTALLED.set(client).map_err(|_| LockError::AlreadyInstalled)
+impl LockClient {
+    /// Makes this the client of all annotated functions of the process that do not name one. Costs
+    /// no round trip.
+    ///
+    /// An installed client is never dropped. Without a shutdown, locks that are still held when the
+    /// process ends stay until their leases end. Therefore call `global()?.shutdown().await` at the
+    /// end of `main`, also after an error.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::AlreadyInstalled`] if a client is installed already.
+    pub fn install(self) -> Result<(), LockError> {
+        INSTALLED.set(self).map_err(|_| LockError::AlreadyInstalled)
+    }
 }
 
-/// The client that annotated functions use here: that of the enclosing [`with_client`], else the
-/// [installed](LockClient::install) one.
+/// Returns the client that annotated functions use here: the client of the enclosing
+/// [`with_client`], or otherwise the [installed](LockClient::install) client. Costs no round trip.
 ///
 /// # Errors
 ///
-/// [`LockError::NotConfigured`] if there is neither.
+/// [`LockError::NotConfigured`] if neither exists.
 ///
 /// # Examples
 ///
@@ -43,10 +55,12 @@ pub fn global() -> Result<LockClient, LockError> {
         .ok_or(LockError::NotConfigured)
 }
 
-/// Runs `future` with `client` in the place of the installed one.
+/// Runs `future` with `client` instead of the installed client.
 ///
-/// Meant for tests, each of which can then have a client of its own. Tasks that the future spawns
-/// do not inherit it.
+/// This is for tests: each test can use a client of its own. Tasks that the future spawns do not
+/// inherit the client.
+///
+/// Cancel safe if `future` is.
 ///
 /// # Examples
 ///

@@ -1,4 +1,4 @@
-//! A held lock, in its holder's hands.
+//! The guard of a held lock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::clock::BootInstant;
-use crate::engine::lease::Hold;
+use crate::engine::handoff::Hold;
 use crate::engine::{Engine, Releasing};
 use crate::error::{LockError, LostReason};
-use crate::eventually::Eventually;
-use crate::protection::Protection;
+use crate::maybe_ready::MaybeReady;
+use crate::safeguard::Safeguard;
 
 /// A held lock. Dropping it releases the lock in the background.
 ///
-/// The guard knows whether the lock is still held; code that it guards has to ask, or to
-/// [wait for the loss](Self::lost). [`Lock::run`](crate::Lock::run) and annotated functions do that
-/// by themselves. A guard acts on its own hold only: once that is lost, it can neither renew nor
-/// release what somebody else has taken since.
+/// When the lock is lost, the guard does not stop the code that uses it. That code has to check
+/// [`is_held`](Self::is_held), or wait for [`lost`](Self::lost). [`Lock::run`](crate::Lock::run)
+/// and annotated functions stop their bodies. A guard acts on its own hold only: after a loss, it
+/// can neither renew nor release the lock of a later holder.
 ///
 /// # Examples
 ///
@@ -38,52 +38,56 @@ use crate::protection::Protection;
 pub struct LockGuard {
     engine: Arc<Engine>,
     hold: Hold,
-    /// Shares the hold of an enclosing body.
+    /// Whether the guard shares the hold of an enclosing body.
     reentrant: bool,
-    /// Whether the hold is still this guard's to end.
+    /// Whether the guard's share of the hold has not ended.
     open: AtomicBool,
 }
 
-/// A guard to come. Its error is boxed, because this lies in the future of every annotated function.
-pub(crate) type Acquiring = Eventually<'static, Result<LockGuard, Box<LockError>>>;
+/// An acquisition in progress. Its error is boxed, because every annotated function's future
+/// contains it.
+pub(crate) type Acquiring = MaybeReady<'static, Result<LockGuard, Box<LockError>>>;
 
 impl LockGuard {
     pub(crate) fn new(engine: Arc<Engine>, hold: Hold, reentrant: bool) -> Self {
         Self { engine, hold, reentrant, open: AtomicBool::new(true) }
     }
 
-    /// The key as the store knows it, namespace included.
+    /// The key in the store, including the namespace.
     #[must_use]
     pub fn key(&self) -> &str {
         self.hold.key()
     }
 
-    /// Whether the lock is held at this moment, as far as this process can know: its deadline has not
-    /// passed and no loss was heard of. That a store has forgotten the key is heard of by the next
-    /// renewal.
+    /// Whether the lock is held, as far as this process knows: its deadline has not passed, and no
+    /// loss has been noticed. A renewed lock whose key was deleted in the store is noticed at the
+    /// next renewal; a fixed lease is not checked before its release.
     ///
-    /// Costs one reading of the clock. The answer may be out of date as soon as it is given: a
+    /// Reads the clock, and costs no round trip. The answer may be outdated immediately, because a
     /// process can be paused at any point.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.hold.is_valid(BootInstant::now())
     }
 
-    /// How long the lock is held if it is not renewed; zero once it is lost.
+    /// The time until the deadline, which each renewal extends; zero after the lock is lost. Costs
+    /// no round trip.
     ///
-    /// The store keeps the key a little longer: 1 % of the lease and 2 ms are left for clocks that
-    /// run at different speeds.
+    /// The deadline counts from just before the last successful request was sent. It is earlier
+    /// than the end of the lease by 1 % of the lease and 2 ms, because clocks may run at different
+    /// speeds. With a `max_hold`, the deadline is no later than the end of that time.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.deadline().since(BootInstant::now())
     }
 
-    /// Resolves when the lock is lost, with the reason; never if it is not.
+    /// Resolves with the reason when the lock is lost, and never otherwise: not after the lock was
+    /// released through another guard of the same hold.
     ///
-    /// Inside a tokio runtime with timers the deadline is noticed by a timer of this future, and
-    /// everything else when the background threads of the client hear of it.
+    /// Inside a tokio runtime with timers, the future has its own timer for the deadline. The
+    /// client's background threads report all other losses. Costs no round trip.
     ///
-    /// Cancel safe: dropping the future loses nothing.
+    /// Cancel safe: dropping the future has no effect on the lock.
     ///
     /// # Examples
     ///
@@ -104,27 +108,34 @@ impl LockGuard {
         self.hold.lost().await
     }
 
-    /// The fencing token of this hold: a number that rises from holder to holder of the key, to be
-    /// sent along with every write and every read that a write depends on, so that the resource can refuse those of a holder who is late.
+    /// Returns the fencing token of this hold: a number that is higher than the tokens of all
+    /// earlier holds of the key. Send it with every write, and with every read that a write depends
+    /// on, so that the resource can reject the requests of a late holder.
     ///
-    /// The store gives it only while the lock is held, in one atomic step, as the higher one of its
-    /// last token plus one and its clock in µs. So tokens rise strictly per key: over releases,
-    /// expiry, failed holders, a store that lost its data, and a clock that is set back on a store
-    /// which kept them. Only a store that loses its data *and* whose clock is behind by more than
-    /// the time since the last token may repeat one; a replica that takes over without having heard
-    /// of that token, and whose clock is behind, is such a store.
+    /// The store issues a token only while the lock is held. In one atomic step, it takes the
+    /// higher of its last token plus one and its clock in µs. The tokens of a key therefore rise
+    /// strictly, also after releases, expired leases and failed holders, after a loss of the
+    /// store's data, and after the clock of a store that has kept its data was set back. A token
+    /// can repeat only if the store loses its data *and* its clock is behind by more than the time
+    /// since the last token. For example, a replica may take over without having received the last
+    /// token, and its clock may be behind.
     ///
-    /// One round trip the first time; all guards of a hold share one token, re-entrant ones too. A
-    /// request that the store does not answer is repeated while the lock is held, for the client's
-    /// wait at the most. A store that is out of memory gives none, although it renews locks.
+    /// The first call for a hold costs one round trip. All guards of the hold, including re-entrant
+    /// ones, share its token. A request without an answer is repeated while the lock is held, for
+    /// at most the client's `wait`, or one response timeout if that is longer. A store that is out
+    /// of memory issues no tokens, although it renews locks (except in the wire format
+    /// [`Timestamp`](crate::WireFormat::Timestamp)).
     ///
-    /// Cancel safe: dropping the future loses nothing.
+    /// Cancel safe: dropping the future has no effect on the lock.
     ///
     /// # Errors
     ///
-    /// [`LockError::Lost`] if the lock is not held any more, [`LockError::Unavailable`] if the store
-    /// gave none in time (the lock is still held then), [`LockError::Denied`],
-    /// [`LockError::WrongFormat`] if something else is kept where the store keeps its last token.
+    /// * [`LockError::Lost`]: the lock is no longer held.
+    /// * [`LockError::Unavailable`]: the store has not issued a token in time. The lock is still
+    ///   held.
+    /// * [`LockError::Denied`]: the user lacks a permission.
+    /// * [`LockError::WrongFormat`]: the key of the last fencing token holds another value.
+    /// * [`LockError::Config`]: there is no tokio runtime with timers and, for Redis, I/O here.
     ///
     /// # Examples
     ///
@@ -150,29 +161,36 @@ impl LockGuard {
         self.engine.fencing_token(&self.hold).await
     }
 
-    /// Releases the lock and waits until the store has confirmed it. One round trip; none for a
-    /// guard that shares its hold with others: the last of them frees the lock, also if that is a
-    /// guard which has left the body. If other tasks of this client wait for the key, the first of them gets
-    /// the lock instead, mostly without the store; that the store has lost the lock by then is told to the one
-    /// who has it at the next renewal.
+    /// Releases the lock, and waits for the store's confirmation. Costs one round trip.
     ///
-    /// Cancel safe: dropped half-way, the release goes on in the background.
+    /// If several guards share a hold, only the last one frees the lock, even if that guard was
+    /// moved out of the body. Releasing the others costs no round trip. If other tasks of this
+    /// client wait for the key, the lock is handed off to the first of them, usually without a
+    /// round trip. If the store has lost the lock by then, the next renewal notices the loss, and
+    /// the holder at that time gets the error.
+    ///
+    /// Cancel safe: if the future is dropped, the release continues in the background.
     ///
     /// # Errors
     ///
-    /// [`LockError::Lost`] if the lock had been lost before (at once; what may be left of it in the
-    /// store is freed in the background), [`LockError::Unavailable`] if the store
-    /// did not confirm; the release then goes on in the background until the lease is over.
+    /// * [`LockError::Lost`]: the lock had been lost before. If this process has already noticed
+    ///   the loss, the error is returned immediately, and a key that may be left in the store is
+    ///   freed in the background.
+    /// * [`LockError::Unavailable`]: the store has not confirmed the release, which continues in
+    ///   the background until the lease ends.
+    /// * [`LockError::Denied`]: the store denied the release, which is repeated in the background
+    ///   until the lease ends.
     pub async fn release(self) -> Result<(), LockError> {
         self.close(true).await.map_err(|error| *error)
     }
 
-    /// Releases the lock, once; dropping the guard then does nothing more.
+    /// Releases the lock. Dropping the guard then has no effect.
     ///
-    /// Unless it `may_pass_on` the lock to another task of this process, the store is asked.
-    pub(crate) fn close(&self, may_pass_on: bool) -> Releasing<'_> {
+    /// If `may_hand_off` is false, the key is freed in the store, also if other tasks of this
+    /// process wait for it.
+    pub(crate) fn close(&self, may_hand_off: bool) -> Releasing<'_> {
         self.open.store(false, Ordering::Relaxed);
-        self.engine.release(&self.hold, may_pass_on)
+        self.engine.release(&self.hold, may_hand_off)
     }
 
     pub(crate) fn hold(&self) -> &Hold {
@@ -190,7 +208,7 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if *self.open.get_mut() && Protection::ReleaseOnDrop.is_on() {
+        if *self.open.get_mut() && Safeguard::ReleaseOnDrop.is_on() {
             self.engine.release_in_background(&self.hold);
         }
     }

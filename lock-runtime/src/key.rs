@@ -1,8 +1,8 @@
-//! Lock keys: the rules that all of them follow, and how the attribute fills in a template.
+//! The rules for lock keys, and the rendering of key templates.
 //!
-//! A value is encoded so that no two lists of values make the same key: `%`, `:`, `{`, `}`,
-//! controls and white space in it become percent escapes, and so does the character that ends its
-//! placeholder's part of the template. Plain ids come out as they are.
+//! Values are encoded so that different lists of values never make the same key: `%`, `:`, `{`,
+//! `}`, control characters and white space become percent escapes. If another placeholder follows,
+//! so does the first character of the text between the two. Plain ids stay unchanged.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Write};
@@ -12,35 +12,36 @@ use crate::error::LockError;
 /// The longest key, in bytes, namespace included.
 const LONGEST_KEY: usize = 1024;
 
-/// How the keys of the highest fencing tokens begin.
+/// The prefix of the keys that hold the highest fencing tokens.
 pub(crate) const FENCES: &str = "lock_fence:";
 
-/// How the keys begin that name the owners of locks which do not.
+/// The prefix of the keys that hold the owner of a lock, in layouts whose locks have no room for
+/// it.
 pub(crate) const OWNERS: &str = "lock_owner:";
 
-/// How much of a bad key an error shows.
+/// The largest number of bytes of an invalid key that an error shows.
 const SHOWN: usize = 64;
 
 /// Checks a key and puts the namespace before it.
 pub(crate) fn full<'a>(namespace: &str, key: &'a str) -> Result<Cow<'a, str>, LockError> {
     if key.is_empty() {
-        return Err(invalid(key, "it is empty".into()));
+        return Err(invalid(key, "the key is empty".into()));
     }
     let full = match namespace {
         "" => Cow::Borrowed(key),
         namespace => Cow::Owned(format!("{namespace}:{key}")),
     };
-    for (reserved, whose) in [(FENCES, "the fencing tokens'"), (OWNERS, "the owners' of locks")] {
+    for (reserved, purpose) in [(FENCES, "fencing tokens"), (OWNERS, "the owners of locks")] {
         if full.starts_with(reserved) {
-            let problem = format!("keys that begin with `{reserved}` are {whose}");
+            let problem = format!("keys that begin with `{reserved}` are reserved for {purpose}");
             return Err(invalid(key, problem));
         }
     }
     if full.len() > LONGEST_KEY {
         let problem = match namespace {
-            "" => format!("it has {} bytes, the limit is {LONGEST_KEY}", full.len()),
+            "" => format!("the key has {} bytes; the limit is {LONGEST_KEY}", full.len()),
             _ => format!(
-                "with the namespace it has {} bytes, the limit is {LONGEST_KEY}",
+                "with the namespace, the key has {} bytes; the limit is {LONGEST_KEY}",
                 full.len()
             ),
         };
@@ -58,22 +59,103 @@ fn invalid(key: &str, problem: String) -> LockError {
     LockError::InvalidKey { key: format!("{}{cut}", &key[..end]), problem }
 }
 
-/// What may stand in a placeholder.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be a part of a lock's key, because it has no `Display`",
-    label = "a placeholder of this key",
-    note = "use a field or a method of it, such as `<order.id>`, or `key = format!(…)`"
-)]
-pub trait KeyPart {
-    /// Writes it as it is.
+/// A key for [`LockClient::lock`](crate::LockClient::lock): any text, or the result of
+/// [`key!`](crate::key!).
+///
+/// A key has at least one byte and at most 1,024 bytes, including the namespace. Keys that begin
+/// with `lock_fence:` or `lock_owner:` are reserved. An invalid key is reported when the lock is
+/// acquired.
+///
+/// # Examples
+///
+/// ```
+/// use lock_runtime::LockKey;
+///
+/// assert_eq!(LockKey::from("order:42").into_string().as_deref(), Ok("order:42"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockKey(Result<String, LockError>);
+
+impl LockKey {
+    /// Returns the text of the key, without the client's namespace.
     ///
     /// # Errors
     ///
-    /// When its `Display` fails.
+    /// [`LockError::InvalidKey`] if a value in [`key!`](crate::key!) is empty, cannot be formatted,
+    /// or makes the key longer than 1,024 bytes.
+    pub fn into_string(self) -> Result<String, LockError> {
+        self.0
+    }
+}
+
+impl<T: Into<String>> From<T> for LockKey {
+    fn from(key: T) -> Self {
+        Self(Ok(key.into()))
+    }
+}
+
+/// Makes the same key as [`distributed_lock`](macro@crate::distributed_lock) with the same
+/// template. The template is checked at compile time.
+///
+/// A placeholder is a variable in scope, or a field, a tuple index or a method call without
+/// arguments of such a variable. Other expressions get a name after the template. Values are
+/// percent-encoded, so that different values never make the same key; `format!` would not encode
+/// them.
+///
+/// The macro evaluates to a [`LockKey`].
+///
+/// # Examples
+///
+/// ```
+/// use lock_runtime::{LockClient, LockError, distributed_lock, key};
+///
+/// #[distributed_lock(key = "order:<id>:<part>")]
+/// async fn pack(id: u64, part: &str) -> Result<(), LockError> {
+///     Ok(())
+/// }
+///
+/// /// A method call with arguments, an index and a constant need names.
+/// #[distributed_lock(key = key!("report:<day>:<region>", day = days[0], region = REGION))]
+/// async fn report(days: &[u32]) -> Result<(), LockError> {
+///     Ok(())
+/// }
+/// const REGION: &str = "eu";
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let client = LockClient::memory();
+/// let (id, part) = (42, "a:b");
+/// // The lock of `pack(42, "a:b")`.
+/// let guard = client.lock(key!("order:<id>:<part>")).acquire().await?;
+/// assert_eq!(guard.key(), "order:42:a%3Ab");
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "macros")]
+#[macro_export]
+macro_rules! key {
+    ($($template:tt)*) => {
+        $crate::__private::make_key!($crate; $($template)*)
+    };
+}
+
+/// A value that can be a part of a key.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a part of a lock key, because it does not implement `Display`",
+    label = "a placeholder of this key has the type `{Self}`",
+    note = "use a field or a method of the value, such as `<order.id>`, or give any other \
+            expression a name: `key = lock_runtime::key!(\"order:<id>\", id = …)`"
+)]
+pub trait KeyPart {
+    /// Writes the value without encoding.
+    ///
+    /// # Errors
+    ///
+    /// If its `Display` implementation fails.
     fn write(&self, to: &mut dyn Write) -> fmt::Result;
 }
 
-// Otherwise the compiler speaks of `Display`, and not of what to do.
+// Without this, the compiler's error names `Display`, instead of the notes above.
 #[diagnostic::do_not_recommend]
 impl<T: Display + ?Sized> KeyPart for T {
     fn write(&self, to: &mut dyn Write) -> fmt::Result {
@@ -81,49 +163,46 @@ impl<T: Display + ?Sized> KeyPart for T {
     }
 }
 
-/// Fills in the template of an annotated function.
+/// Renders a template.
 #[derive(Debug)]
 pub struct KeyWriter {
     template: &'static str,
     key: String,
-    /// The first thing that was wrong.
+    /// The first problem.
     problem: Option<String>,
 }
 
 impl KeyWriter {
-    /// Starts the key of `template`.
+    /// Begins a key of `template`.
     #[must_use]
     pub fn new(template: &'static str) -> Self {
-        // Room for the values as well, so that a usual key is one allocation.
+        // With some space for values, so that a typical key needs one allocation.
         Self { template, key: String::with_capacity(template.len() + 24), problem: None }
     }
 
-    /// A part of the template that is taken as it is.
+    /// Adds a literal part of the template.
     pub fn literal(&mut self, text: &str) {
         self.key.push_str(text);
     }
 
-    /// The value of the placeholder `name`, encoded; `until` is what follows it in the template.
+    /// Adds the encoded value of the placeholder `name`. `until` is the first character of the
+    /// text between this placeholder and the next one.
     pub fn value<T: KeyPart + ?Sized>(&mut self, name: &str, value: &T, until: Option<char>) {
         self.fill(name, |key| value.write(&mut Encoder { key, until }));
     }
 
-    /// The value of the placeholder `name` as it is.
+    /// Adds the value of the placeholder `name` without encoding.
     pub fn raw<T: KeyPart + ?Sized>(&mut self, name: &str, value: &T) {
         self.fill(name, |key| value.write(key));
     }
 
     /// The finished key.
-    ///
-    /// # Errors
-    ///
-    /// [`LockError::InvalidKey`] if a value was empty or could not be formatted, or the key is too
-    /// long.
-    pub fn finish(self) -> Result<String, LockError> {
-        match self.problem {
+    #[must_use]
+    pub fn finish(self) -> LockKey {
+        LockKey(match self.problem {
             None => Ok(self.key),
             Some(problem) => Err(invalid(self.template, problem)),
-        }
+        })
     }
 
     fn fill(&mut self, name: &str, write: impl FnOnce(&mut String) -> fmt::Result) {
@@ -133,19 +212,20 @@ impl KeyWriter {
             return;
         }
         if self.key.len() > LONGEST_KEY {
-            self.problem =
-                Some(format!("the value of `<{name}>` makes it longer than {LONGEST_KEY} bytes"));
+            self.problem = Some(format!(
+                "the value of `<{name}>` makes the key longer than {LONGEST_KEY} bytes"
+            ));
         } else if written.is_err() {
             self.problem = Some(format!("the value of `<{name}>` could not be formatted"));
         } else if self.key.len() == start {
             self.problem = Some(format!(
-                "the value of `<{name}>` is empty, and would be one lock for everybody"
+                "the value of `<{name}>` is empty; unrelated calls would share one lock"
             ));
         }
     }
 }
 
-/// Stops at the first character that makes the key too long.
+/// Percent-encodes a value. Fails at the first character that makes the key too long.
 struct Encoder<'a> {
     key: &'a mut String,
     until: Option<char>,
@@ -184,7 +264,7 @@ mod tests {
     fn render(write: impl FnOnce(&mut KeyWriter)) -> Result<String, LockError> {
         let mut key = KeyWriter::new("template");
         write(&mut key);
-        key.finish()
+        key.finish().into_string()
     }
 
     fn problem(key: Result<String, LockError>) -> String {
@@ -195,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_ids_come_out_as_they_are() {
+    fn plain_ids_stay_unchanged() {
         let key = render(|key| {
             key.literal("order:");
             key.value("id", &42, Some(':'));
@@ -206,15 +286,15 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_mistaken_for_structure_is_encoded() {
+    fn separators_and_white_space_in_values_are_encoded() {
         let key = render(|key| key.value("v", "a:b{c}%d e\n\u{a0}", None));
         assert_eq!(key.as_deref(), Ok("a%3Ab%7Bc%7D%25d%20e%0A%C2%A0"));
         let key = render(|key| key.value("v", "1-2", Some('-')));
-        assert_eq!(key.as_deref(), Ok("1%2D2"), "the end of its own placeholder");
+        assert_eq!(key.as_deref(), Ok("1%2D2"), "the character after the placeholder");
     }
 
     #[test]
-    fn raw_values_are_not() {
+    fn raw_values_are_not_encoded() {
         assert_eq!(render(|key| key.raw("v", "{a}:b")).as_deref(), Ok("{a}:b"));
     }
 
@@ -249,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_value_is_not_one_lock_for_everybody() {
+    fn an_empty_value_is_an_error() {
         let key = render(|key| {
             key.literal("user:");
             key.value("user.name", "", None);
@@ -259,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_problem_is_told() {
+    fn the_first_problem_is_reported() {
         let key = render(|key| {
             key.value("first", "", None);
             key.value("second", &"x".repeat(2000), None);
@@ -268,16 +348,17 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_value_is_refused_without_being_copied_whole() {
+    fn a_huge_value_is_an_error_and_is_not_copied_as_a_whole() {
         let huge = "x".repeat(1 << 26);
         let mut key = KeyWriter::new("t");
         key.value("blob", &huge, None);
         assert!(key.key.len() <= LONGEST_KEY + 1);
-        assert!(problem(key.finish()).contains("`<blob>` makes it longer than 1024 bytes"));
+        let problem = problem(key.finish().into_string());
+        assert!(problem.contains("`<blob>` makes the key longer than 1024 bytes"), "{problem}");
     }
 
     #[test]
-    fn a_value_that_cannot_be_formatted_is_refused() {
+    fn a_value_that_cannot_be_formatted_is_an_error() {
         struct Broken;
         impl Display for Broken {
             fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {

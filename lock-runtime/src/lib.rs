@@ -1,14 +1,14 @@
 //! Distributed locks for async Rust services.
 //!
-//! Annotate a function, and its body runs only while a lock is held: across all tasks, processes
-//! and machines that share a Redis server.
+//! The body of an annotated function runs only while it holds a lock. The lock excludes all other
+//! tasks, processes and machines that use the same Redis server and the same key.
 //!
 //! ```
 //! use lock_runtime::{LockClient, LockError, distributed_lock};
 //!
 //! #[distributed_lock(key = "order:<id>", wait = "10s")]
 //! async fn pay(id: u64, cents: u64) -> Result<String, LockError> {
-//!     // Nobody else pays this order now.
+//!     // No other call pays this order at the same time.
 //!     Ok(format!("order {id}: paid {cents} cents"))
 //! }
 //!
@@ -16,124 +16,149 @@
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     // "redis://127.0.0.1:6379" for more than one process
 //!     LockClient::connect("memory:").await?.install()?;
-//!     println!("{}", pay(42, 995).await?);
+//!     let paid = pay(42, 995).await;
 //!     lock_runtime::global()?.shutdown().await?;
+//!     println!("{}", paid?);
 //!     Ok(())
 //! }
 //! ```
 //!
-//! While the body runs, a background thread renews the lock: a lease of 30 s, every 10 s. With
-//! `lease = "5s"` it is fixed instead. [`macro@distributed_lock`] has all options; [`LockClient`]
-//! and [`Lock`] do the same without the attribute.
+//! While the body runs, a background thread renews its lease. By default, a lease lasts for 30 s
+//! and is renewed every 10 s. With an option such as `lease = "5s"` it is fixed and not renewed.
+//! [`macro@distributed_lock`] describes all options. [`LockClient`] and [`Lock`] do the same
+//! without the attribute.
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! * **A body never outlives its lock.** No poll of it begins after the deadline that follows from
-//!   the store's last answer, by a clock that also runs while the machine sleeps. When the lock is
-//!   lost, the body is dropped and the caller gets [`LockError::Lost`], unless it was done in that
-//!   very poll.
-//! * **Nothing leaks.** Whatever is dropped, panics or fails, the key is free within one round trip,
-//!   about a second after a request that got no answer, or at the end of its lease if the store
-//!   cannot be reached.
-//! * **Unknown is not held.** A request that got no answer gives no permission, and what it may have
-//!   done is undone.
-//! * **A guard touches its own hold only.** Every acquisition has an owner token of its own, from
+//! * **A body never outlives its lock.** Each lock has a deadline, which follows from the store's
+//!   last answer: the lease counts from just before the request was sent, less a margin of 1 % and
+//!   2 ms. No poll of the body begins after the deadline. The clock of the deadline also runs while
+//!   the machine is suspended. When the lock is lost, the body is dropped and the caller gets
+//!   [`LockError::Lost`]. (A body that completes in the same poll in which its lock is lost returns
+//!   its result.)
+//! * **Nothing leaks.** If a call is cancelled, panics or fails, its key is free within one round
+//!   trip. After a request without an answer, this may take about a second. If the store cannot be
+//!   reached, it may take until the end of the lease.
+//! * **Unknown is not held.** A request without an answer does not count as a grant, and its
+//!   possible effect is undone.
+//! * **A guard acts on its own hold only.** Each acquisition has its own owner id, which comes from
 //!   the operating system's random source.
-//! * **Errors say which.** Busy, unavailable, lost and misconfigured are different errors, and none
-//!   hides the body's own result, unless `on_lost = "report"` asks for that.
-//! * **Waiting is cheap.** A thousand tasks of one process that wait for one key cost the server
-//!   what one does.
-//! * **Secrets stay in.** No error, `Debug` or log line shows a password.
+//! * **Errors are specific.** Busy, unavailable, lost and misconfigured are different errors. No
+//!   error replaces the body's own result, except with `on_lost = "report"`.
+//! * **Waiting is cheap.** A thousand tasks of one process that wait for one key cost the server as
+//!   much as one task.
+//! * **Secrets are not shown.** No error, `Debug` output or log event shows a password.
 //!
-//! # What is not
+//! # Limits
 //!
-//! A lease cannot stop what is already on its way. A process that is paused in the middle of a poll
-//! finishes that poll when it goes on, even if somebody else has the lock by then; so does a task
-//! that the body has spawned. Where a late write does real damage, the resource has to refuse it:
-//! send [`LockGuard::fencing_token`] along with every write, and every read that a write depends on, and let the resource turn away a token
-//! that is lower than one which it has seen. And a lock is as safe as its server: Redis may forget
-//! keys when it fails over to a replica or restarts without persistence, and its expiry follows its
-//! wall clock. A body that never ends holds its lock for as long as the process lives, because
-//! renewals come from another thread: [`Lock::max_hold`] is against that.
+//! A lease cannot stop a write that is already in flight. A process that is paused in the middle of
+//! a poll finishes that poll when it continues, even if the lock has another holder by then. A task
+//! that the body has spawned continues as well. Where a late write would cause damage, the resource
+//! has to reject it: send [`LockGuard::fencing_token`] with every write, and with every read that a
+//! write depends on, and let the resource reject each token that is lower than the highest one that
+//! it has received.
 //!
-//! # What it costs
+//! A lock is only as safe as its server. Redis may lose keys when it fails over to a replica, or
+//! when it restarts without persistence. It expires keys by its wall clock.
+//!
+//! A body that never ends holds its lock for as long as the process runs, because another thread
+//! renews the lease. [`Lock::max_hold`] limits this.
+//!
+//! # Costs
 //!
 //! | operation | round trips |
 //! |---|---|
-//! | an uncontended call | 2: one to take the lock, one to release it |
-//! | a nested call on a key that is held around it | 0 |
-//! | waiting | one request per wake-up, per key and process, and one a second per hundred keys |
-//! | holding | one request per 100 locks, each third of a lease |
-//! | a try that finds the lock busy | 2 |
-//! | a fencing token | 1, once per hold, for those who ask |
+//! | an uncontended call | 2: one to acquire the lock, one to release it |
+//! | a nested call on a key that an enclosing body holds | 0, or 1 if it extends that hold |
+//! | a hand-off inside the process | usually 0, 1 to renew the lease, 2 to acquire the lock anew |
+//! | waiting | 1 per wake-up, per key and process; 1 per second per hundred keys |
+//! | holding renewed locks | 1 per third of a lease, for up to 100 locks |
+//! | a single attempt on a busy lock | at most 2 |
+//! | a fencing token | 1 per hold, if it is requested |
 //!
 //! # Requirements
 //!
-//! A tokio runtime with its timers and I/O enabled; one without timers is an error at the call. Callers may use any number of runtimes; each
-//! gets a connection of its own. Redis 6.0 or newer.
+//! Redis 6.0 or newer, and a tokio runtime with timers and, for Redis, I/O. Elsewhere, calls return
+//! [`LockError::Config`]. A client can be used on any number of runtimes; each has its own
+//! connection.
 //!
-//! Tests with paused time (`start_paused`) work on the memory store: a dropped guard frees its key at
-//! once there. Leases and renewals run on the system's clock all the same.
+//! Tests with paused time (`start_paused`) work with the memory store, where dropping a guard frees
+//! its key immediately. Leases and renewals use the system's clock, also while tokio's time is
+//! paused.
 //!
 //! # Logging
 //!
-//! With `tracing`, under the target `lock_runtime`, from a thread of the library's own wherever a
-//! subscriber that blocks or panics would be in the way; events that it is too slow for are dropped
-//! and [counted](ClientStats::dropped_events). Errors: permissions that are missing. Warnings: a
-//! lost lock, a renewal or a background release that fails for the first time, a body whose release
-//! was not confirmed, a server that may evict locks or is a replica. Info: renewals and releases that
-//! work again. Debug: connections that come and go, further tries, skipped functions.
+//! Events are emitted with `tracing`, under the target `lock_runtime`. Where a subscriber that
+//! blocks or panics would interfere, the library emits them on a thread of its own. If the
+//! subscriber is too slow, such events are dropped and [counted](ClientStats::dropped_events).
+//!
+//! * Errors: a background release that the store denies, a background thread that has ended, and
+//!   lock errors of functions that return nothing.
+//! * Warnings: a lost lock, the first failure of a renewal or a background release, a body whose
+//!   release was not confirmed, a key in another wire format, missing permissions to publish or
+//!   subscribe, a server that may evict locks or is a replica, dropped log events.
+//! * Info: renewals and releases that succeed again.
+//! * Debug: connections that are made and lost, retries, skipped functions.
 //!
 //! # Features
 //!
 //! * `macros` (default): the attribute.
-//! * `redis` (default): the Redis store. Without it there is the memory store alone.
+//! * `redis` (default): the Redis store. Without it, there is only the memory store.
 
+mod attribute;
+mod backoff;
+mod body;
+mod builder;
+mod capacity;
 mod client;
 mod clock;
+mod connected;
 mod engine;
 mod error;
 mod events;
-mod eventually;
-mod foreign;
-mod format;
 mod global;
 mod guard;
 mod key;
 mod lock;
-mod protection;
-mod room;
+mod maybe_ready;
+mod options;
+mod reentrancy;
 mod runtime;
-mod scope;
-mod site;
+mod safeguard;
 mod stats;
 mod store;
 mod sync;
-mod wait;
+mod timeout;
+mod user_code;
+mod wire_format;
 
-pub use client::{LockClient, LockClientBuilder};
+pub use builder::LockClientBuilder;
+pub use client::LockClient;
 pub use error::{Holder, LockError, LostReason};
-pub use format::WireFormat;
 pub use global::{global, with_client};
 pub use guard::LockGuard;
+pub use key::LockKey;
 pub use lock::Lock;
 pub use stats::ClientStats;
-pub use wait::Wait;
+pub use timeout::Wait;
+pub use wire_format::WireFormat;
 
 #[cfg(feature = "macros")]
 #[doc = include_str!("attribute.md")]
 pub use lock_macros::distributed_lock;
 
-/// What annotated functions expand into; no part of the API.
+/// The items that the expansions of the macros use. Not part of the API.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::site::{
-        Call, CarriesLockError, FromLockError, GuardSlot, KeyPart, KeyWriter, LockSite,
-        NamesClient, OnLost, client, or_else, run, run_when, swallow,
+    pub use crate::attribute::{
+        Call, CarriesLockError, FromLockError, GuardSlot, KeyPart, KeyWriter, LockOptions,
+        LockSite, NamesClient, OnLost, client, or_else, run, run_when, swallow,
     };
+    #[cfg(feature = "macros")]
+    pub use lock_macros::key as make_key;
 }
 
-/// Keeps the README's examples compiling.
+/// Compiles the README's examples as doc tests.
 #[cfg(all(doctest, feature = "macros", feature = "redis"))]
 #[doc = include_str!("../../README.md")]
 struct ReadmeExamples;

@@ -1,42 +1,39 @@
-//! A key and how it is to be locked.
+//! A lock: a key, and the options for locking it.
 
 use std::borrow::Cow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::body::{self, OnLost};
 use crate::clock::BootInstant;
-use crate::engine::contender::{self, Request};
+use crate::connected::Connected;
+use crate::engine::acquire::{self, AcquireRequest};
 use crate::engine::lease::Terms;
-use crate::engine::{Config, Engine};
 use crate::error::LockError;
-use crate::eventually::Eventually;
-use crate::format::WireFormat;
 use crate::guard::{Acquiring, LockGuard};
-use crate::key;
-use crate::scope::{self, OnLost};
-use crate::wait::Wait;
+use crate::key::{self, LockKey};
+use crate::maybe_ready::MaybeReady;
+use crate::options::LockOptions;
+use crate::reentrancy;
+use crate::timeout::Wait;
+use crate::wire_format::WireFormat;
 
-/// The shortest lease, and the shortest of what is measured like one: below it the margin for clock
-/// drift eats most of it.
-const SHORTEST_LEASE: Duration = Duration::from_millis(10);
-/// The longest.
-const LONGEST_LEASE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-
-/// A key and how it is to be locked; made by [`LockClient::lock`](crate::LockClient::lock).
+/// A key, and the options for locking it. Created by [`LockClient::lock`](crate::LockClient::lock).
 ///
-/// Cheap to make, and to use as often as you like. Without a [`lease`](Self::lease) the lock is
-/// renewed until it is released.
+/// A `Lock` is cheap to create, and can be used any number of times. Without a
+/// [`lease`](Self::lease), the lock is renewed until it is released.
 ///
-/// Nested use of one key does not deadlock inside a body: while [`run`](Self::run), or an annotated
-/// function, holds a key, taking the same key again through the same client shares that hold, at
-/// no round trip. The inner lock then has the outer one's lease; only a fixed lease that is to last
-/// longer extends a fixed one. Branches of one body, such as those of `join!`, share what encloses
-/// them and do not exclude each other on it. Spawned tasks start outside, and guards from
-/// [`acquire`](Self::acquire) do not enclose.
+/// Nested use of a key does not deadlock inside a body: while [`run`](Self::run) or an annotated
+/// function holds a key, an acquisition of the same key inside the body, through the same client,
+/// shares that hold without a round trip. The inner lock has the lease of the outer lock. If both
+/// leases are fixed and that of the inner lock would end later, the hold is extended, which costs
+/// one round trip. A `min_hold` of the inner lock may cost one round trip as well. Branches of one
+/// body, such as those of `join!`, share the holds around them, and do not exclude each other on
+/// those keys. Spawned tasks share no holds. Guards from [`acquire`](Self::acquire) are not shared.
 ///
-/// The key is taken as it is. The attribute encodes the values in its templates, so a key made by
-/// hand is the same as one made there only if its values need no encoding, as plain ids do.
+/// A key that is given as text is used without encoding. [`key!`](crate::key!) makes the same key
+/// as an annotated function with the same template.
 ///
 /// # Examples
 ///
@@ -59,70 +56,68 @@ const LONGEST_LEASE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 #[derive(Debug, Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
-    /// Behind one pointer, because each waiter has a copy.
-    inner: Arc<Inner>,
+    /// In an `Arc`, because each waiter has a clone.
+    inner: Arc<LockInner>,
 }
 
 #[derive(Debug, Clone)]
-struct Inner {
-    engine: Arc<Engine>,
-    /// Without the namespace.
-    key: Arc<str>,
-    options: Options,
-}
-
-/// What was asked for, unchecked; what is `None` is the client's to say.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Options {
-    pub(crate) format: Option<WireFormat>,
-    pub(crate) wait: Option<Wait>,
-    pub(crate) lease: Option<Duration>,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) min_hold: Option<Duration>,
+struct LockInner {
+    client: Arc<Connected>,
+    /// The key without the namespace, or the error of an invalid key.
+    key: Result<Arc<str>, LockError>,
+    options: LockOptions,
 }
 
 impl Lock {
-    pub(crate) fn new(engine: Arc<Engine>, key: String) -> Self {
-        let inner = Inner { engine, key: key.into(), options: Options::default() };
+    pub(crate) fn new(client: Arc<Connected>, key: LockKey) -> Self {
+        let key = key.into_string().map(Arc::from);
+        let inner = LockInner { client, key, options: LockOptions::NONE };
         Self { inner: Arc::new(inner) }
     }
 
-    fn options(&mut self) -> &mut Options {
+    fn options(&mut self) -> &mut LockOptions {
         &mut Arc::make_mut(&mut self.inner).options
     }
 
-    /// How the lock looks in Redis: whose locks on this key it is to exclude. By default the client's,
-    /// [`WireFormat::Token`] unless configured.
-    pub fn format(mut self, format: WireFormat) -> Self {
-        self.options().format = Some(format);
+    /// Sets the layout of the lock in Redis, which determines the clients that can share the lock.
+    /// The client's layout by default, which is [`WireFormat::Token`] unless configured.
+    pub fn wire_format(mut self, wire_format: WireFormat) -> Self {
+        self.options().wire_format = Some(wire_format);
         self
     }
 
-    /// How long to wait for the lock: the whole budget of a call, with the store's hiccups inside
-    /// it. A [`Duration`] of up to 7 days, zero for one try, or [`Wait::Forever`]. By default the
-    /// client's, 30 s unless configured.
+    /// Sets the timeout of an acquisition: a [`Duration`] of up to 7 days, where zero makes one
+    /// attempt, or [`Wait::Forever`]. The timeout covers the whole call, including retries after
+    /// store errors. The client's timeout by default, which is 30 s unless configured.
     pub fn wait(mut self, wait: impl Into<Wait>) -> Self {
         self.options().wait = Some(wait.into());
         self
     }
 
-    /// A fixed lease, from 10 ms to 7 days: the lock is not renewed, and is lost when it is over.
+    /// Sets a fixed lease, from 10 ms to 7 days. The lock is not renewed, and is lost when the
+    /// lease ends. The lease counts from just before the request was sent that acquired the lock,
+    /// and its holder loses the lock 1 % of the lease and 2 ms before the key expires.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options().lease = Some(lease);
         self
     }
 
-    /// Gives the lock up this long after the grant, from 10 ms to 7 days, although it could be
-    /// renewed: it is then lost. Not together with a fixed [`lease`](Self::lease), which says the
-    /// same. By default the client's, none unless configured.
+    /// Sets the longest hold, from 10 ms to 7 days. The lock is then lost, although it could be
+    /// renewed. The time counts from just before the request was sent that acquired the lock, or
+    /// from the hand-off. Cannot be combined with a fixed [`lease`](Self::lease), which has the
+    /// same effect. The client's `max_hold` by default, which is none unless configured.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.options().max_hold = Some(max_hold);
         self
     }
 
-    /// Keeps the key taken until this long after the grant, up to 7 days, even if the lock is
-    /// released before, and even if this process is gone by then. For work that must not be done
-    /// twice by machines whose clocks differ a little, such as a job that all of them start at noon.
+    /// Keeps the key taken for at least this time, even if the lock is released earlier or this
+    /// process ends: from 10 ms to 7 days, and no longer than `max_hold`. Zero, the default, frees
+    /// the key at the release. The time counts from just before the request was sent that acquired
+    /// the lock.
+    ///
+    /// This is for work that must not be done twice by machines whose clocks differ slightly, such
+    /// as a job that all of them start at noon.
     ///
     /// # Examples
     ///
@@ -146,18 +141,20 @@ impl Lock {
 
     /// Waits for the lock.
     ///
-    /// Uncontended: one round trip. Waiting: one request at each wake-up for the whole process, and
-    /// one a second for each hundred keys that it waits for.
+    /// A free lock costs one round trip. Waiting costs one request per wake-up for each key and
+    /// process, and one request per second for each hundred keys that the process waits for.
     ///
-    /// Cancel safe: dropped at any point, the lock is free within one round trip, or at the end of
-    /// its lease if the store cannot be reached. A call that is alive but not polled, such as a branch
-    /// of a `select!` loop, keeps its place in the queue and keeps the lock from no other call of its
-    /// process. If it has asked the store by then, and no other call of the process asks, what it was
-    /// granted is free for other processes at the end of its lease.
+    /// Cancel safe: if the future is dropped, the lock is free within one round trip. After a
+    /// request without an answer, this may take about a second. If the store cannot be reached, it
+    /// may take until the end of the lease. A future that is alive but not polled, such as a branch
+    /// of a `select!` loop, keeps its place in the queue and does not block other calls of its
+    /// process. If such a call has been granted the lock, and no other call of the process waits
+    /// for the lock, other processes get the lock at the end of its lease.
     ///
-    /// A task that holds a guard and waits for the same lock waits for itself. That is easily written
-    /// with a buffered stream whose items hold the lock while the stream is asked for the next one.
-    /// The call then ends in [`LockError::Busy`] with [`Holder::ThisTask`](crate::Holder::ThisTask):
+    /// A task that holds a guard and waits for the same lock waits for itself. For example, the
+    /// items of a buffered stream may hold the lock while the stream is polled for the next item.
+    /// Such a call returns [`LockError::Busy`] with [`Holder::ThisTask`](crate::Holder::ThisTask)
+    /// when its wait ends:
     ///
     /// ```
     /// use lock_runtime::{Holder, LockClient, LockError};
@@ -171,7 +168,7 @@ impl Lock {
     ///     Err(LockError::Busy { holder, .. }) => assert_eq!(holder, Holder::ThisTask),
     ///     other => panic!("{other:?}"),
     /// }
-    /// // Release first, then ask for the next, or do the work of an item in `run`.
+    /// // Release the lock before the next acquisition, or do the work of an item in `run`.
     /// item.release().await?;
     /// lock.acquire().await?.release().await?;
     /// # Ok(())
@@ -180,16 +177,20 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`LockError::Busy`] when the wait ran out, [`LockError::Unavailable`] when it ran out and
-    /// the store had not answered, [`LockError::InvalidKey`], [`LockError::WrongFormat`],
-    /// [`LockError::Denied`], [`LockError::Config`] and [`LockError::ShutDown`] at once, and
-    /// [`LockError::Lost`] in a body whose own lock on this key is lost.
+    /// * [`LockError::Busy`]: the wait ended while the lock had another holder.
+    /// * [`LockError::Unavailable`]: the wait ended without an answer of the store, or the client's
+    ///   background thread does not run.
+    /// * [`LockError::Lost`]: the call was made in a body whose own lock on this key is lost.
+    /// * [`LockError::InvalidKey`], [`LockError::WrongFormat`], [`LockError::Denied`],
+    ///   [`LockError::Config`], [`LockError::ShutDown`]: returned immediately, without retries.
     pub fn acquire(&self) -> impl Future<Output = Result<LockGuard, LockError>> + Send + use<> {
         let lock = self.clone();
         async move { lock.hold().await.map_err(|error| *error) }
     }
 
-    /// Tries once. `None` if somebody else has the lock. One round trip; two if it is busy.
+    /// Makes one attempt, which takes at most about one response timeout (see [`Wait::For`]).
+    /// Returns `None` if the lock has another holder. A free lock costs one round trip. A busy lock
+    /// costs at most two, and none if another task of this process holds it.
     ///
     /// Cancel safe, like [`acquire`](Self::acquire).
     ///
@@ -224,19 +225,20 @@ impl Lock {
         }
     }
 
-    /// Runs `body` while the lock is held, and releases it.
+    /// Acquires the lock, runs `body`, and releases the lock.
     ///
-    /// The body is polled only while the lock is provably held; if it is lost, the body is dropped
-    /// at once. What the body has spawned is not stopped. The body's output is returned whatever
-    /// becomes of the release, which is awaited.
+    /// The body is polled only while the lock is provably held. If the lock is lost, the body is
+    /// dropped immediately, but tasks that the body has spawned continue. The release is awaited,
+    /// and the body's output is returned even if the release fails. Costs two round trips if the
+    /// lock is free, and usually none if an enclosing body holds it.
     ///
-    /// Cancel safe: dropped at any point, the body is dropped first, then the lock is released in
-    /// the background.
+    /// Cancel safe: if the future is dropped, the body is dropped first, and the lock is then
+    /// released in the background.
     ///
     /// # Errors
     ///
-    /// As for [`acquire`](Self::acquire), and [`LockError::Lost`] when the lock was lost before the
-    /// body was done.
+    /// As for [`acquire`](Self::acquire), and [`LockError::Lost`] if the lock was lost before the
+    /// body ended.
     pub fn run<F: Future>(
         &self,
         body: F,
@@ -244,37 +246,45 @@ impl Lock {
         let lock = self.clone();
         async move {
             let body = pin!(Some(body));
-            scope::run(lock.hold(), OnLost::Abort, None, body).await
+            body::run(lock.hold(), OnLost::Abort, None, body).await
         }
     }
 
     fn hold(&self) -> Acquiring {
-        let Inner { engine, key, options } = &*self.inner;
-        hold(engine, key, Some(key), options)
+        let LockInner { client, key, options } = &*self.inner;
+        match key {
+            Ok(key) => hold(client, key, Some(key), options),
+            Err(error) => MaybeReady::ready(Err(Box::new(error.clone()))),
+        }
     }
 }
 
-/// [`Lock::acquire`], and what annotated functions call.
+/// Acquires a lock, for [`Lock::acquire`] and annotated functions. `kept` is the same key in an
+/// `Arc`, if the caller has one.
 ///
-/// Sharing an enclosing hold is done when this returns, and allocates nothing. `kept` is the same key, if
-/// somebody keeps it.
+/// A call that shares an enclosing hold without a request is complete when this function returns.
+/// Without a namespace, it does not allocate.
 pub(crate) fn hold(
-    engine: &Arc<Engine>,
+    client: &Arc<Connected>,
     key: &str,
     kept: Option<&Arc<str>>,
-    options: &Options,
+    options: &LockOptions,
 ) -> Acquiring {
     let checked = || {
-        let wait = options.wait.map_or(Ok(engine.config().wait), Wait::check)?;
-        let terms = options.terms(engine.config())?;
-        let key = key::full(&engine.config().namespace, key)?;
-        let format = options.format.unwrap_or(engine.config().format);
-        let shared = scope::enclosing(engine, &key, format)?;
-        Ok((key, format, wait, terms, shared))
+        let wait = options.wait(&client.defaults)?;
+        let terms = options.terms(&client.defaults)?;
+        let key = key::full(&client.namespace, key)?;
+        let store = client.store(options.wire_format(&client.defaults));
+        if !terms.min_hold.is_zero() && !store.capabilities().keeps_after_release {
+            let problem = "this store cannot keep a key after its release".into();
+            return Err(LockError::Config { option: "min_hold", problem });
+        }
+        let shared = reentrancy::enclosing(&client.engine, &key, &store)?;
+        Ok((key, store, wait, terms, shared))
     };
-    let (key, format, wait, terms, shared) = match checked() {
+    let (key, store, wait, terms, shared) = match checked() {
         Ok(checked) => checked,
-        Err(error) => return Eventually::ready(Err(Box::new(error))),
+        Err(error) => return MaybeReady::ready(Err(Box::new(error))),
     };
     if let Some(guard) = shared {
         return share(guard, &terms, wait);
@@ -283,13 +293,14 @@ pub(crate) fn hold(
         (Cow::Borrowed(_), Some(kept)) => Arc::clone(kept),
         (key, _) => Arc::from(key),
     };
-    let request = Request { key, format, wait, terms };
-    contender::acquire(Arc::clone(engine), request, |engine, hold| {
+    let request = AcquireRequest { key, store, wait, terms };
+    acquire::acquire(Arc::clone(&client.engine), request, |engine, hold| {
         LockGuard::new(engine, hold, false)
     })
 }
 
-/// Makes an enclosing hold last for the inner body too, and its key stay for as long as it asks.
+/// Shares an enclosing hold. Extends the hold if the inner lock's fixed lease or `min_hold` would
+/// end later.
 fn share(guard: LockGuard, terms: &Terms, wait: Wait) -> Acquiring {
     let is_fixed = !terms.renewed && !guard.hold().is_renewed();
     let longer = Some(terms.term).filter(|term| is_fixed && *term > guard.remaining());
@@ -298,55 +309,18 @@ fn share(guard: LockGuard, terms: &Terms, wait: Wait) -> Acquiring {
         if !min_hold.is_zero() {
             guard.hold().keep_for(BootInstant::now(), min_hold);
         }
-        return Eventually::ready(Ok(guard));
+        return MaybeReady::ready(Ok(guard));
     }
-    Eventually::pending(async move {
+    MaybeReady::pending(async move {
         let extend = guard.engine().extend(guard.hold(), longer, min_hold);
-        let extended = match wait.bound().filter(|bound| !bound.is_zero()) {
+        let extended = match wait.limit().filter(|limit| !limit.is_zero()) {
             None => extend.await,
-            Some(bound) => tokio::time::timeout(bound, extend).await.unwrap_or_else(|_| {
+            Some(limit) => tokio::time::timeout(limit, extend).await.unwrap_or_else(|_| {
                 let cause = "the store has not answered yet".into();
                 let key = Some(guard.key().to_owned());
-                Err(LockError::Unavailable { key, waited: bound, cause })
+                Err(LockError::Unavailable { key, waited: limit, cause })
             }),
         };
         extended.map(|()| guard).map_err(Box::new)
     })
-}
-
-impl Options {
-    /// Checks them, and fills in what is the client's to say.
-    fn terms(&self, config: &Config) -> Result<Terms, LockError> {
-        let min_hold = self.min_hold.unwrap_or_default();
-        let min_span = Some(min_hold).filter(|min_hold| !min_hold.is_zero());
-        for (option, span) in
-            [("lease", self.lease), ("max_hold", self.max_hold), ("min_hold", min_span)]
-        {
-            span.map_or(Ok(()), |span| check_span(option, span))?;
-        }
-        if self.lease.is_some() && self.max_hold.is_some() {
-            let problem = "a fixed lease ends by itself; give `lease` or `max_hold`, not both";
-            return Err(LockError::Config { option: "max_hold", problem: problem.into() });
-        }
-        let max_hold = if self.lease.is_some() { None } else { self.max_hold.or(config.max_hold) };
-        if max_hold.is_some_and(|max_hold| min_hold > max_hold) {
-            let problem = "it is longer than `max_hold`".into();
-            return Err(LockError::Config { option: "min_hold", problem });
-        }
-        Ok(Terms {
-            term: self.lease.unwrap_or(config.watchdog),
-            renewed: self.lease.is_none(),
-            max_hold,
-            min_hold,
-        })
-    }
-}
-
-/// Checks what is measured like a lease.
-pub(crate) fn check_span(option: &'static str, span: Duration) -> Result<(), LockError> {
-    if (SHORTEST_LEASE..=LONGEST_LEASE).contains(&span) {
-        return Ok(());
-    }
-    let problem = format!("{span:?} is not from {SHORTEST_LEASE:?} to {LONGEST_LEASE:?}");
-    Err(LockError::Config { option, problem })
 }

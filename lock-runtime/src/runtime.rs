@@ -1,4 +1,4 @@
-//! The tokio runtime that a caller awaits its locks on.
+//! The tokio runtime on which a caller awaits locks.
 
 use std::cell::Cell;
 use std::panic::catch_unwind;
@@ -11,35 +11,39 @@ use tokio::task;
 use crate::error::LockError;
 
 thread_local! {
-    /// The last runtime that was seen to have timers from this thread.
+    /// The last runtime that had timers when this thread checked.
     static WITH_TIMERS: Cell<Option<Id>> = const { Cell::new(None) };
 }
 
-/// The runtime of the caller, or what is missing. Two thread-local readings, once it was checked.
+/// The current runtime, or the problem with it. After the first check, costs two reads of
+/// thread-locals.
 pub(crate) fn here() -> Result<Handle, &'static str> {
-    let Ok(runtime) = Handle::try_current() else { return Err("there is none here") };
+    let Ok(runtime) = Handle::try_current() else { return Err("the current thread has none") };
     if WITH_TIMERS.get() != Some(runtime.id()) {
         if !has_timers() {
-            return Err("it has no timers: build it with `enable_time()` or `enable_all()`");
+            return Err(
+                "the current one has no timers; build it with `enable_time()` or `enable_all()`",
+            );
         }
         WITH_TIMERS.set(Some(runtime.id()));
     }
     Ok(runtime)
 }
 
-/// The same as an error for the caller.
+/// The current runtime, or an error for the caller.
 pub(crate) fn checked() -> Result<Handle, LockError> {
     here().map_err(|problem| LockError::Config {
         option: "runtime",
-        problem: format!("locks are awaited inside a tokio runtime, and {problem}"),
+        problem: format!("locks must be awaited inside a tokio runtime, but {problem}"),
     })
 }
 
-/// Who runs: to recognise somebody who waits for what it has itself.
+/// The running task or thread. It is used to detect a caller that waits for a lock that it holds
+/// itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
     Task(task::Id),
-    /// Outside of any task: what a thread blocks on.
+    /// Outside of any task, as in `block_on`.
     Thread(ThreadId),
 }
 
@@ -49,15 +53,15 @@ impl Caller {
     }
 }
 
-/// Tokio tells whether a runtime has timers only by a panic when the first one is made. It is made
-/// here, once per runtime and thread, and not in the middle of a request. The panic hook has
-/// printed tokio's own advice by then.
+/// Tokio reports a runtime without timers only by a panic when a timer is created. This function
+/// therefore creates a timer, so that the panic does not happen in the middle of a request. The
+/// panic hook prints tokio's own advice.
 #[cfg(not(all(test, lock_shuttle)))]
 fn has_timers() -> bool {
     catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
 
-/// Models have a clock of their own.
+/// Models simulate time.
 #[cfg(all(test, lock_shuttle))]
 fn has_timers() -> bool {
     let _ = (catch_unwind(|| ()), Duration::ZERO);
@@ -70,8 +74,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_runtime_without_timers_is_told_from_one_with_them_and_from_none() {
-        assert!(here().is_err_and(|problem| problem.contains("none here")));
+    fn runtimes_with_and_without_timers_and_no_runtime_are_distinguished() {
+        assert!(here().is_err_and(|problem| problem.contains("has none")));
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let without = builder.build().expect("a runtime");
         without.block_on(async {
@@ -80,7 +84,7 @@ mod tests {
         let with = builder.enable_time().build().expect("a runtime");
         with.block_on(async { assert!(here().is_ok()) });
         without.block_on(async {
-            assert!(here().is_err(), "what was seen of another runtime says nothing of this one");
+            assert!(here().is_err(), "the result for another runtime is not reused");
         });
     }
 }

@@ -1,7 +1,7 @@
-//! How much a client has on its hands, and what it has lost.
+//! The state of a client, for gauges and diagnosis.
 
-/// What a client has on its hands at one moment, and counts of what should not happen, for gauges
-/// and for looking into trouble; see [`LockClient::stats`](crate::LockClient::stats).
+/// The state of a client at one moment, and counters of problems, for gauges and diagnosis. See
+/// [`LockClient::stats`](crate::LockClient::stats).
 ///
 /// # Examples
 ///
@@ -22,25 +22,27 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ClientStats {
-    /// Locks that are held now. Re-entrant holds share one.
+    /// The number of locks that are held now. Re-entrant holds of a lock count once.
     pub held: usize,
-    /// Keys that somebody of this client holds, asks for or waits for now.
+    /// The number of keys that calls of this client hold, acquire, release or wait for now.
     pub keys: usize,
-    /// Calls that wait now for somebody of the same client.
+    /// The number of calls that now wait in the client's local queues, behind other calls of the
+    /// same client.
     pub queued: usize,
-    /// Releases that nobody awaits, and requests that are being undone, now.
+    /// The number of background releases and of undos of unanswered requests that are in progress
+    /// now.
     pub releasing: usize,
-    /// Locks that were lost since the client was made, for whatever
-    /// [reason](crate::LostReason): also those whose holder got its result all the same, because the
-    /// loss was found only by the release.
+    /// The number of locks that were lost since the client was created, for any
+    /// [reason](crate::LostReason). This includes losses that only the release noticed, after which
+    /// the caller got the body's result.
     pub lost: u64,
-    /// Log events of this process, of all its clients, that were dropped because the `tracing`
-    /// subscriber was too slow for them.
+    /// The number of log events of this process, over all clients, that were dropped because the
+    /// `tracing` subscriber was too slow.
     pub dropped_events: u64,
 }
 
 impl ClientStats {
-    /// Whether the client has nothing on its hands: no lock, no call that waits, no release.
+    /// Whether the client has no held locks, no waiting calls, and no releases in progress.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let Self { held, keys, queued, releasing, lost: _, dropped_events: _ } = *self;

@@ -1,7 +1,7 @@
-//! What the engine shares, spawns and waits with: the standard library's and tokio's.
+//! The mutexes, atomics, tasks and timers of the standard library and tokio.
 //!
-//! Built for the models of `engine/models.rs`, each of these is one that the models' scheduler sees,
-//! and time is the models' own.
+//! In a build for the models of `engine/models`, types that the scheduler of the models controls
+//! replace them, and time is simulated.
 
 #[cfg(all(test, lock_shuttle))]
 pub(crate) mod model;
@@ -18,3 +18,9 @@ pub(crate) use {
     shuttle::future::yield_now,
     shuttle::sync::{Mutex, MutexGuard, atomic},
 };
+
+/// Locks `mutex`. Poisoning is ignored: the data behind these mutexes is plain, and every change to
+/// it is complete before any call that could panic.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -11,7 +11,7 @@ import (
 
 const poolSize = 64
 
-// goredis is what redsync and bsm have in common: their client, and what neither does itself.
+// goredis is the client that redsync and bsm use, with the operations that neither library offers.
 type goredis struct{ *redis.Client }
 
 func connectGoredis(url string) (goredis, error) {
@@ -20,7 +20,7 @@ func connectGoredis(url string) (goredis, error) {
 		return goredis{}, err
 	}
 	options.PoolSize = poolSize
-	// Many tasks may queue for a connection; that is no reason to fail.
+	// Many tasks may queue for a connection, and must not fail because of that.
 	options.PoolTimeout = 30 * time.Second
 	return goredis{redis.NewClient(options)}, nil
 }
@@ -50,7 +50,7 @@ func (r goredis) set(ctx context.Context, key string, value int64) error {
 	return r.Set(ctx, key, value, 0).Err()
 }
 
-// within bounds a wait; both libraries stop waiting when the context ends.
+// within limits a wait. Both libraries stop waiting when the context ends.
 func within(wait time.Duration) (context.Context, context.CancelFunc) {
 	if wait == forever {
 		// bsm gives up after one lease unless the context has a deadline.

@@ -14,17 +14,17 @@ var (
 
 const (
 	forever = time.Duration(math.MaxInt64)
-	// ownLease is what a benchmark uses: the library's own renewal if it has one, else benchLease.
+	// ownLease selects the lease of a benchmark: the library's renewal if it has one, otherwise benchLease.
 	ownLease   = time.Duration(-1)
 	benchLease = 30 * time.Second
 )
 
 // A library is one of the lock libraries, connected to the server.
 type library interface {
-	// describe gives its module and the settings that matter.
+	// describe returns the library's module and the settings that matter.
 	describe() (module, settings string)
-	// acquire tries once if wait is 0; lease 0 asks for the library's renewal.
-	// The error is errBusy if somebody else has the lock all the time.
+	// acquire makes one attempt if wait is 0. Lease 0 selects the library's renewal.
+	// The error is errBusy if another owner holds the lock until the wait ends.
 	acquire(key string, wait, lease time.Duration) (held, error)
 	force(key string) error
 	taken(key string) (bool, error)
@@ -32,7 +32,7 @@ type library interface {
 	set(ctx context.Context, key string, value int64) error
 }
 
-// A held lock is what acquire gives.
+// held is an acquired lock.
 type held interface {
 	renew(lease time.Duration) error
 	release() error

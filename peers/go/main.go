@@ -1,4 +1,4 @@
-// Command peer lets the Rust workspace use Go's lock libraries: it answers the line protocol of ../README.md.
+// Command peer runs Go's lock libraries for the Rust workspace. It implements the line protocol of ../README.md.
 package main
 
 import (
@@ -39,7 +39,7 @@ func main() {
 	fmt.Printf("ready %s %s | %s\n", os.Args[1], version(module), settings)
 
 	p := &peer{lib: lib, held: map[string]held{}}
-	// Not a Scanner: a line with a key for each of many tasks is longer than its limit.
+	// Not a Scanner, because a line with a key for each of many tasks may exceed its limit.
 	lines := bufio.NewReader(os.Stdin)
 	for {
 		line, err := lines.ReadString('\n')
@@ -58,10 +58,10 @@ func main() {
 func warmUp(lib library) error {
 	key := "warm:" + strconv.Itoa(os.Getpid())
 	for range 100 {
-		// One try, as it tells an error from a busy lock in every library.
+		// A single attempt, because with it every library distinguishes an error from a busy lock.
 		lock, err := lib.acquire(key, 0, ownLease)
 		if err != nil {
-			return fmt.Errorf("cannot take a first lock: %w", err)
+			return fmt.Errorf("cannot acquire a first lock: %w", err)
 		}
 		if err := lock.release(); err != nil {
 			return fmt.Errorf("cannot release a first lock: %w", err)
@@ -109,7 +109,7 @@ func (p *peer) answer(words []string) {
 }
 
 func (p *peer) do(verb string, a args) (reply string, err error) {
-	// An argument that is missing or no number ends here.
+	// Recovers from a missing argument, or one that is not a number.
 	defer func() {
 		if bad, ok := recover().(badArgument); ok {
 			err = bad
@@ -190,13 +190,13 @@ func (p *peer) recall(key string) (held, error) {
 func (p *peer) forget(key string, lock held) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// Somebody may have acquired it anew since it was recalled.
+	// Another command may have acquired the lock anew since it was recalled.
 	if p.held[key] == lock {
 		delete(p.held, key)
 	}
 }
 
-// count is the interop suite's check of exclusion: without it, increments are lost.
+// count increments a counter under the lock, for the interop suite. Without exclusion, increments are lost.
 func count(lib library, key, counter string, workers, times int) error {
 	ctx := context.Background()
 	failed := make(chan error, workers)

@@ -8,17 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A record is one grant: three times in nanoseconds, and who had which key.
+// A record is one grant: three times in nanoseconds, and the task and the key.
 type record struct {
-	asked, granted, released uint64
-	label                    uint64
+	requested, granted, released uint64
+	label                        uint64
 }
 
 func label(key, task int) uint64 {
 	return uint64(key)<<32 | uint64(task)
 }
 
-// monotonic reads the clock that all processes of the machine share; package time hides it.
+// monotonic reads the clock that all processes of the machine share. Package time does not expose it.
 func monotonic() uint64 {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -37,12 +37,12 @@ func write(name string, lists ...[]record) (int, error) {
 	out := bufio.NewWriter(file)
 	for _, list := range lists {
 		for _, r := range list {
-			// A waiter that failed has none.
+			// A waiter that failed has no grant.
 			if r.granted == 0 {
 				continue
 			}
 			grants++
-			for _, number := range []uint64{r.asked, r.granted, r.released, r.label} {
+			for _, number := range []uint64{r.requested, r.granted, r.released, r.label} {
 				if err := binary.Write(out, binary.LittleEndian, number); err != nil {
 					return 0, err
 				}

@@ -42,7 +42,7 @@ func (l redsyncLibrary) acquire(key string, wait, lease time.Duration) (held, er
 		defer cancel()
 		err = mutex.LockContext(ctx)
 	}
-	// ErrFailed is what it says when the context ends while it sleeps.
+	// The library returns ErrFailed if the context ends while it sleeps.
 	if taken := new(redsync.ErrTaken); errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed) {
 		return nil, errBusy
 	} else if err != nil {
@@ -57,7 +57,7 @@ type redsyncLock struct {
 }
 
 func (h *redsyncLock) renew(lease time.Duration) error {
-	// A mutex extends by the expiry it was made with.
+	// A mutex extends by the expiry that it was created with.
 	mutex := h.library.sync.NewMutex(h.mutex.Name(), redsync.WithExpiry(lease), redsync.WithValue(h.mutex.Value()))
 	return refused(mutex.Extend())
 }
@@ -67,7 +67,7 @@ func (h *redsyncLock) release() error {
 }
 
 func (h *redsyncLock) stillHeld() (bool, error) {
-	// Until, which its documentation prefers, is a local reckoning; this asks the server.
+	// Until, which the documentation prefers, is computed locally. ValidContext asks the server.
 	ok, err := h.mutex.ValidContext(context.Background())
 	if taken := new(redsync.ErrTaken); errors.As(err, &taken) {
 		err = nil

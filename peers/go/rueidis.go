@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-// The library has no key without a prefix; this is its default.
+// The library adds a prefix to every key. This is the default prefix.
 const rueidisPrefix = "rueidislock"
 
 type rueidisLibrary struct{ rueidislock.Locker }
@@ -47,7 +47,7 @@ func (l rueidisLibrary) acquire(key string, wait, lease time.Duration) (held, er
 		}
 		return &rueidisLock{ctx, release}, nil
 	}
-	// Not a context with a deadline: it would end the lock too, not the wait alone.
+	// Not a context with a deadline, because the deadline would also end the lock, and not only the wait.
 	parent, giveUp := context.WithCancel(context.Background())
 	if wait != forever {
 		timer := time.AfterFunc(wait, giveUp)
@@ -68,8 +68,8 @@ func (l rueidisLibrary) acquire(key string, wait, lease time.Duration) (held, er
 }
 
 func (l rueidisLibrary) force(key string) error {
-	// It takes the lock over. A plain DEL from here, on the one connection, would go unnoticed by a holder in this
-	// program because of NoLoopTracking.
+	// Takes the lock over. Because of NoLoopTracking, a holder in this program would not be notified of a plain DEL,
+	// which uses the same connection.
 	_, release, err := l.ForceWithContext(context.Background(), key)
 	if err == nil {
 		release()

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// leeway is how long a task may go on waiting when its time is up.
+// leeway is how long a task may continue to wait after the end of a run.
 const leeway = 1500 * time.Millisecond
 
-// run lets tasks take the lock over and over, and writes what was granted when.
+// run lets tasks acquire and release the lock repeatedly, and writes a record of each grant.
 func run(lib library, file string, tasks int, during, work time.Duration, names []string) (int, error) {
 	keys, err := choose(names)
 	if err != nil {
@@ -29,7 +29,7 @@ func run(lib library, file string, tasks int, during, work time.Duration, names 
 			draw := keys(task)
 			for time.Now().Before(end) {
 				number, key := draw()
-				asked := monotonic()
+				requested := monotonic()
 				lock, err := lib.acquire(key, time.Until(end.Add(leeway)), ownLease)
 				if errors.Is(err, errBusy) {
 					return
@@ -41,7 +41,7 @@ func run(lib library, file string, tasks int, during, work time.Duration, names 
 				if work > 0 {
 					time.Sleep(work)
 				}
-				records[task] = append(records[task], record{asked, granted, monotonic(), label(number, task)})
+				records[task] = append(records[task], record{requested, granted, monotonic(), label(number, task)})
 				if err := lock.release(); err != nil {
 					faults.add(err)
 				}
@@ -53,7 +53,7 @@ func run(lib library, file string, tasks int, during, work time.Duration, names 
 	return grants, errors.Join(err, faults.err())
 }
 
-// choose gives, for each task, the function that draws its next key with the key's number.
+// choose returns a function that returns, for each task, the function that draws its next key and the key's number.
 func choose(names []string) (func(task int) func() (int, string), error) {
 	if len(names) == 0 {
 		return nil, badArgument("too few arguments")
@@ -83,7 +83,7 @@ func choose(names []string) (func(task int) func() (int, string), error) {
 	}, nil
 }
 
-// hold takes that many locks with the library's renewal and keeps them for a time.
+// hold acquires locks with the library's renewal, and holds them for a time.
 func hold(lib library, count int, during time.Duration) error {
 	locks := make([]held, count)
 	err := inParallel(count, func(i int) (err error) {
@@ -124,7 +124,7 @@ func inParallel(count int, do func(i int) error) error {
 	return faults.err()
 }
 
-// waiters are tasks of which each takes the lock once.
+// waiters are tasks that each acquire the lock once.
 type waiters struct {
 	all     sync.WaitGroup
 	records []record
@@ -137,7 +137,7 @@ func wait(lib library, key string, count int) (*waiters, error) {
 	started.Add(count)
 	for task := range count {
 		group.all.Go(func() {
-			asked := monotonic()
+			requested := monotonic()
 			started.Done()
 			lock, err := lib.acquire(key, forever, ownLease)
 			if err != nil {
@@ -145,14 +145,14 @@ func wait(lib library, key string, count int) (*waiters, error) {
 				return
 			}
 			granted := monotonic()
-			group.records[task] = record{asked, granted, monotonic(), label(0, task)}
+			group.records[task] = record{requested, granted, monotonic(), label(0, task)}
 			if err := lock.release(); err != nil {
 				group.faults.add(err)
 			}
 		})
 	}
 	started.Wait()
-	// One more try comes after theirs; once it is refused, so were they, as far as one can tell.
+	// This attempt is sent after those of the waiters. If it is refused, they have most likely been refused, too.
 	lock, err := lib.acquire(key, 0, ownLease)
 	if err == nil {
 		err = errors.Join(fmt.Errorf("nobody held %s", key), lock.release())
@@ -174,7 +174,7 @@ func drain(groups []*waiters, file string) (int, error) {
 	return grants, errors.Join(failed, err)
 }
 
-// faults keeps the first of many errors, and how many there were.
+// faults keeps the first error and the number of errors.
 type faults struct {
 	mu    sync.Mutex
 	count int
@@ -188,7 +188,7 @@ func (f *faults) add(err error) {
 	}
 	f.count++
 	f.mu.Unlock()
-	// A server that is away is not to be asked without pause.
+	// Without a pause, a server that is down would get requests in a tight loop.
 	time.Sleep(10 * time.Millisecond)
 }
 

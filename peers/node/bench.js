@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { Busy, FOREVER, OWN_LEASE } from "./library.js";
 import { Records, now } from "./records.js";
 
-// How long a task may go on waiting when its time is up, in milliseconds.
+// How long a task may continue to wait after the end of a run, in milliseconds.
 const LEEWAY = 1500;
 
 export async function run(library, file, tasks, millis, workMicros, names) {
@@ -10,19 +10,19 @@ export async function run(library, file, tasks, millis, workMicros, names) {
   const faults = new Faults();
   const end = performance.now() + millis;
   const draw = keys(names);
-  // A library may answer late when its time is up, as redlock counts tries; what it then gets is released at once.
+  // A library may answer after the timeout, because redlock counts attempts. A late grant is released at once.
   let over = false;
 
   const task = async (i) => {
     while (performance.now() < end) {
       const { number, key } = draw(i);
       try {
-        const asked = now();
+        const requested = now();
         const lock = await library.acquire(key, Math.ceil(end + LEEWAY - performance.now()), OWN_LEASE);
         const granted = now();
         if (!over) {
           if (workMicros > 0) await sleep(Math.ceil(workMicros / 1000));
-          records.add(asked, granted, now(), number, i);
+          records.add(requested, granted, now(), number, i);
         }
         await lock.release();
       } catch (error) {
@@ -75,14 +75,14 @@ export async function hold(library, count, millis) {
 
 let waiting = [];
 
-// Starts tasks of which each takes the lock once.
+// Starts tasks that each acquire the lock once.
 export async function waiters(library, key, count) {
   const group = { records: new Records(), faults: new Faults() };
   const task = async (i) => {
     try {
-      const asked = now();
+      const requested = now();
       const lock = await library.acquire(key, FOREVER, OWN_LEASE);
-      group.records.add(asked, now(), now(), 0, i);
+      group.records.add(requested, now(), now(), 0, i);
       await lock.release();
     } catch (error) {
       await group.faults.add(error);
@@ -90,7 +90,7 @@ export async function waiters(library, key, count) {
   };
   group.all = Promise.all(Array.from({ length: count }, (_, i) => task(i)));
   waiting.push(group);
-  // One more try comes after theirs on the same connection; once it is refused, so were they.
+  // This attempt is sent after those of the waiters, on the same connection. If it is refused, so were they.
   try {
     const lock = await library.acquire(key, 0, OWN_LEASE);
     await lock.release();
@@ -114,14 +114,14 @@ export async function drain(file) {
   return grants;
 }
 
-// Keeps the first of many errors, and how many there were.
+// Keeps the first error and the number of errors.
 class Faults {
   #count = 0;
   #first;
 
   async add(error) {
     if (this.#count++ === 0) this.#first = error;
-    // A server that is away is not to be asked without pause.
+    // Without a pause, a server that is down would get requests in a tight loop.
     await sleep(10);
   }
 

@@ -1,4 +1,4 @@
-// Lets the Rust workspace use Node's lock libraries: answers the line protocol of ../README.md.
+// Runs Node's lock libraries for the Rust workspace. Implements the line protocol of ../README.md.
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 import Redis from "ioredis";
@@ -19,11 +19,11 @@ async function main(name, url) {
   redis.on("error", (error) => process.stderr.write(`${error.message}\n`));
   const library = libraries[name](redis);
   try {
-    // Without this, commands would wait for a server that is not there.
+    // Without this, commands would wait for a server that is down.
     await redis.connect();
     await warmUp(library);
   } catch (error) {
-    process.stderr.write(`cannot take a first lock: ${reason(error)}\n`);
+    process.stderr.write(`cannot acquire a first lock: ${reason(error)}\n`);
     process.exit(1);
   }
   say(

@@ -1,12 +1,12 @@
 import { writeFile } from "node:fs/promises";
 
-// Grants: three times in nanoseconds, and who had which key.
+// Grants: three times in nanoseconds, and the task and the key.
 export class Records {
   #numbers = new BigUint64Array(4 * 256);
   #used = 0;
 
-  add(asked, granted, released, key, task) {
-    this.#push([asked, granted, released, (BigInt(key) << 32n) | BigInt(task)]);
+  add(requested, granted, released, key, task) {
+    this.#push([requested, granted, released, (BigInt(key) << 32n) | BigInt(task)]);
   }
 
   append(other) {
@@ -24,7 +24,7 @@ export class Records {
     this.#used = needed;
   }
 
-  // As the machine has them, which is little-endian wherever this runs.
+  // In the byte order of the machine, which is little-endian on all supported machines.
   async write(file) {
     await writeFile(file, this.#numbers.subarray(0, this.#used));
     return this.#used / 4;

@@ -4,8 +4,8 @@ import { Busy } from "./library.js";
 const RENEWED_LEASE = Number(process.env.PEER_LEASE ?? 30_000);
 
 export function connect(redis) {
-  // Retries are set for each acquisition: those of the instance hold for releases too, and with `retryCount: -1` the
-  // release of a lock that is lost would never end.
+  // Retries are set for each acquisition. The settings of the instance also apply to releases: with `retryCount: -1`,
+  // the release of a lost lock would never end.
   const redlock = new Redlock([redis]);
   redlock.on("error", (error) => {
     if (!(error instanceof ResourceLockedError)) process.stderr.write(`${error.message}\n`);
@@ -39,7 +39,7 @@ async function fixed(redlock, key, lease, settings) {
   };
 }
 
-// Only `using` extends a lock by itself, for as long as its routine runs; this routine runs until the release.
+// Only `using` renews a lock, for as long as its routine runs. This routine runs until the release.
 function renewed(redlock, key, settings) {
   return new Promise((granted, refused) => {
     const whole = redlock.using([key], RENEWED_LEASE, settings, (signal) => {

@@ -9,7 +9,7 @@ export function connect(redis) {
     settings:
       `lease ${RENEWED_LEASE / 1000} s refreshed every ${(RENEWED_LEASE * 4) / 5000} s (default), ` +
       `tries without end every 10 ms (default)`,
-    // Its prefix cannot be changed.
+    // The prefix cannot be changed.
     name: (key) => `mutex:${key}`,
     async acquire(key, wait, lease) {
       const options = {
@@ -26,7 +26,7 @@ export function connect(redis) {
 
 function held(redis, key, mutex) {
   return {
-    // As its README does it: another mutex of the same identifier, whose acquisition is a refresh.
+    // As in the library's README: another mutex with the same identifier, whose acquisition is a refresh.
     async renew(lease) {
       const options = {
         identifier: mutex.identifier,
@@ -37,7 +37,7 @@ function held(redis, key, mutex) {
       };
       if (!(await new Mutex(redis, key, options).tryAcquire())) throw new Error("not the owner any more");
     },
-    // Has no effect, and says nothing, if the lock is somebody else's by now.
+    // Has no effect and reports no error if another owner has the lock by now.
     release: () => mutex.release(),
     held: () => mutex.isAcquired,
   };

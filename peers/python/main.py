@@ -1,4 +1,4 @@
-"""Lets the Rust workspace use redis-py's lock: answers the line protocol of ../README.md."""
+"""Runs redis-py's lock for the Rust workspace. Implements the line protocol of ../README.md."""
 
 import itertools
 import os
@@ -13,23 +13,23 @@ import redis
 
 from timestamp import DELAY, TimestampLock
 
-LEASE = 30  # seconds: in a benchmark, as it has no renewal
-LEEWAY = 1.5  # seconds that a task may go on waiting when its time is up
+LEASE = 30  # seconds, in a benchmark, because the library does not renew
+LEEWAY = 1.5  # seconds that a task may continue to wait after the end of a run
 POOL = 64
 
 
 class Busy(Exception):
-    """Somebody else has the lock."""
+    """Another owner has the lock."""
 
 
 class Unsupported(Exception):
-    """There is no renewal."""
+    """The library does not renew."""
 
 
 class Peer:
     def __init__(self, name, url):
         self.name = name
-        # A pool that waits: the default one opens a connection for each thread, or fails.
+        # A blocking pool. The default one opens a connection for each thread, or fails.
         pool = redis.BlockingConnectionPool.from_url(url, max_connections=POOL, timeout=None)
         self.client = redis.Redis(connection_pool=pool)
         self.held = {}
@@ -58,7 +58,7 @@ class Peer:
             reply = "error unsupported: this lock does not renew by itself"
         except Exception as error:
             reply = f"error {reason(error)}"
-        sys.stdout.write(f"{number} {reply}\n")  # in one piece, which print is not
+        sys.stdout.write(f"{number} {reply}\n")  # in one piece, unlike print
         sys.stdout.flush()
 
     # For the interop suite
@@ -67,7 +67,7 @@ class Peer:
         wait, lease = millis(wait), millis(lease)
         if not lease:
             raise Unsupported
-        # Each command has its own thread, and another one will release it.
+        # Each command runs on its own thread, so another thread releases the lock.
         lock = self.lock(key, timeout=lease, thread_local=False)
         if not lock.acquire(blocking=wait > 0, blocking_timeout=wait):
             raise Busy
@@ -125,13 +125,13 @@ class Peer:
                 number, key = draw(task)
                 lock = self.lock(key, timeout=LEASE)
                 try:
-                    asked = time.monotonic_ns()
+                    requested = time.monotonic_ns()
                     if not lock.acquire(blocking_timeout=end + LEEWAY - time.monotonic()):
                         return
                     granted = time.monotonic_ns()
                     if work:
                         time.sleep(work)
-                    records.extend((asked, granted, time.monotonic_ns(), number << 32 | task))
+                    records.extend((requested, granted, time.monotonic_ns(), number << 32 | task))
                     lock.release()
                 except redis.RedisError as error:
                     faults.add(error)
@@ -143,21 +143,21 @@ class Peer:
         raise Unsupported
 
     def do_waiters(self, key, count):
-        """Starts tasks of which each takes the lock once."""
+        """Starts tasks that each acquire the lock once."""
         records, faults = array("Q"), Faults()
 
         def wait(task):
             lock = self.lock(key, timeout=LEASE)
             try:
-                asked = time.monotonic_ns()
+                requested = time.monotonic_ns()
                 lock.acquire()
-                records.extend((asked, time.monotonic_ns(), time.monotonic_ns(), task))
+                records.extend((requested, time.monotonic_ns(), time.monotonic_ns(), task))
                 lock.release()
             except redis.RedisError as error:
                 faults.add(error)
 
         self.waiting.append((start(int(count), wait), records, faults))
-        # One more try comes after theirs; once it is refused, so were they, as far as one can tell.
+        # This attempt is sent after those of the waiters. If it is refused, they have most likely been refused, too.
         lock = self.lock(key, timeout=LEASE)
         if lock.acquire(blocking=False):
             lock.release()
@@ -171,7 +171,7 @@ class Peer:
 
 
 def start(count, work):
-    """Starts that many threads; each is given its number."""
+    """Starts threads, and passes its number to each."""
     threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(count)]
     for thread in threads:
         thread.start()
@@ -184,7 +184,7 @@ def join(threads):
 
 
 class Faults:
-    """Keeps the first of many errors, and how many there were."""
+    """Keeps the first error and the number of errors."""
 
     def __init__(self):
         self.count, self.first, self.lock = 0, None, threading.Lock()
@@ -193,7 +193,7 @@ class Faults:
         with self.lock:
             self.count += 1
             self.first = self.first or error
-        time.sleep(0.01)  # a server that is away is not to be asked without pause
+        time.sleep(0.01)  # otherwise, a server that is down would get requests in a tight loop
 
     def check(self):
         if self.count:
@@ -201,7 +201,7 @@ class Faults:
 
 
 def write(file, lists, faults):
-    """Writes the records: asked, granted, released, and who had which key, as 64-bit little-endian integers."""
+    """Writes the records: requested, granted, released, task and key, as 64-bit little-endian integers."""
     with open(file, "wb") as out:
         for records in lists:
             if sys.byteorder == "big":
@@ -213,7 +213,7 @@ def write(file, lists, faults):
 
 
 def keys(names):
-    """The function that draws a task's next key, with the key's number."""
+    """Returns the function that draws a task's next key, with the key's number."""
     if not names:
         raise ValueError("too few arguments")
     if names[0].startswith("zipf:"):
@@ -247,7 +247,7 @@ def main(name="", url=""):
     try:
         peer.warm_up()
     except redis.RedisError as error:
-        sys.exit(f"cannot take a first lock: {reason(error)}")
+        sys.exit(f"cannot acquire a first lock: {reason(error)}")
     print(
         f"ready {name} {redis.__version__} | lease {LEASE} s, tries without end every {DELAY * 1000:.0f} ms (default), "
         f"threads, pool of {POOL}, hiredis",
@@ -256,9 +256,9 @@ def main(name="", url=""):
     for line in sys.stdin:
         if words := line.split():
             threading.Thread(target=peer.answer, args=words, daemon=True).start()
-    os._exit(0)  # without a word to threads that still wait
+    os._exit(0)  # without waiting for the other threads
 
 
-# Many threads are to cost no more than they need.
+# Many threads should not need more memory than necessary.
 threading.stack_size(256 * 1024)
 main(*sys.argv[1:])

@@ -1,10 +1,12 @@
-"""The lock of before 2.6.12: SETNX, GET and GETSET of the time at which it expires, with the face of redis-py's lock."""
+"""The lock pattern from before Redis 2.6.12: SETNX, GET and GETSET of the time at which the lock expires.
+
+The interface is that of redis-py's lock."""
 
 import time
 
 from redis.exceptions import LockError, LockNotOwnedError
 
-DELAY = 0.1  # seconds between two tries, as redis-py has it
+DELAY = 0.1  # seconds between two attempts, as in redis-py
 
 
 class TimestampLock:
@@ -26,7 +28,7 @@ class TimestampLock:
             self.expires = expires
             return True
         seen = self.client.get(self.key)
-        # Whoever swaps first has it. The others leave their own time there, which is the pattern's weakness.
+        # The first client to swap has the lock. Later ones overwrite its time, which is the weakness of the pattern.
         if seen is None or int(seen) >= now() or self.client.getset(self.key, expires) != seen:
             return False
         self.expires = expires
@@ -47,7 +49,7 @@ class TimestampLock:
         self.expires = expires
 
     def release(self):
-        # Once it is over somebody may be about to take it.
+        # If the time has passed, another client may be about to take the lock.
         if not self.owned():
             raise LockNotOwnedError("not the owner any more")
         self.client.delete(self.key)

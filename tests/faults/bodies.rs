@@ -1,4 +1,4 @@
-//! Bodies that end in whatever way, and bodies that block.
+//! Bodies that end in different ways, and bodies that block.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,10 +7,10 @@ use lock_runtime::{LockError, distributed_lock, with_client};
 use lock_tests::RedisServer;
 use tokio::time::timeout;
 
-use crate::support::{LEASE, client, until, until_at_rest};
+use crate::support::{LEASE, client, until, until_idle};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
+enum BodyEnding {
     Return,
     Error,
     Panic,
@@ -32,48 +32,50 @@ impl From<LockError> for WorkError {
 }
 
 #[distributed_lock(key = "k")]
-async fn work(ending: Ending, begun: Arc<AtomicBool>) -> Result<(), WorkError> {
+async fn work(ending: BodyEnding, begun: Arc<AtomicBool>) -> Result<(), WorkError> {
     begun.store(true, Ordering::SeqCst);
     tokio::task::yield_now().await;
     match ending {
-        Ending::Return => Ok(()),
-        Ending::Error => Err(WorkError::Own),
-        Ending::Panic => panic!("as planned"),
-        Ending::Abort | Ending::Cut | Ending::RuntimeGone => std::future::pending().await,
+        BodyEnding::Return => Ok(()),
+        BodyEnding::Error => Err(WorkError::Own),
+        BodyEnding::Panic => panic!("as planned"),
+        BodyEnding::Abort | BodyEnding::Cut | BodyEnding::RuntimeGone => {
+            std::future::pending().await
+        }
     }
 }
 
 #[tokio::test]
-async fn however_a_body_ends_its_key_is_free_at_once() {
+async fn the_key_is_free_at_once_however_the_body_ends() {
     let server = RedisServer::start();
-    // Its lease says nothing here.
-    let client = lock_runtime::LockClient::builder().url(server.url()).watchdog(LEASE * 60);
+    // The lease outlasts the test, so a key that is free was released.
+    let client = lock_runtime::LockClient::builder().url(server.url()).lease(LEASE * 60);
     let client = client.connect().await.expect("up");
     for ending in [
-        Ending::Return,
-        Ending::Error,
-        Ending::Panic,
-        Ending::Abort,
-        Ending::Cut,
-        Ending::RuntimeGone,
+        BodyEnding::Return,
+        BodyEnding::Error,
+        BodyEnding::Panic,
+        BodyEnding::Abort,
+        BodyEnding::Cut,
+        BodyEnding::RuntimeGone,
     ] {
         let begun = Arc::new(AtomicBool::new(false));
         let running = with_client(client.clone(), work(ending, Arc::clone(&begun)));
         let is_running = || begun.load(Ordering::SeqCst);
         match ending {
-            Ending::Return => assert_eq!(running.await, Ok(())),
-            Ending::Error => assert_eq!(running.await, Err(WorkError::Own)),
-            Ending::Panic => {
-                assert!(tokio::spawn(running).await.expect_err("it panics").is_panic());
+            BodyEnding::Return => assert_eq!(running.await, Ok(())),
+            BodyEnding::Error => assert_eq!(running.await, Err(WorkError::Own)),
+            BodyEnding::Panic => {
+                assert!(tokio::spawn(running).await.expect_err("the body panics").is_panic());
             }
-            Ending::Abort => {
+            BodyEnding::Abort => {
                 let task = tokio::spawn(running);
                 assert!(until(LEASE, is_running).await.is_some());
                 task.abort();
                 assert!(task.await.expect_err("aborted").is_cancelled());
             }
-            Ending::Cut => assert!(timeout(LEASE / 4, running).await.is_err()),
-            Ending::RuntimeGone => {
+            BodyEnding::Cut => assert!(timeout(LEASE / 4, running).await.is_err()),
+            BodyEnding::RuntimeGone => {
                 let other = tokio::runtime::Builder::new_multi_thread().enable_all().build();
                 let other = other.expect("a runtime");
                 other.spawn(running);
@@ -81,14 +83,14 @@ async fn however_a_body_ends_its_key_is_free_at_once() {
                 other.shutdown_background();
             }
         }
-        assert!(begun.load(Ordering::SeqCst), "{ending:?}: it had the lock");
+        assert!(begun.load(Ordering::SeqCst), "{ending:?}: the body ran");
         let free = until(LEASE / 2, || !server.exists("k")).await;
         assert!(free.is_some(), "{ending:?}: still there for {} ms", server.pttl("k"));
-        until_at_rest(&client, LEASE).await;
+        until_idle(&client, LEASE).await;
     }
 }
 
-/// On a runtime with one thread, which the body blocks.
+/// The body blocks the only thread of its runtime.
 #[tokio::test(flavor = "current_thread")]
 async fn a_body_that_blocks_its_thread_for_three_leases_loses_no_lock() {
     let server = RedisServer::start();
@@ -98,12 +100,12 @@ async fn a_body_that_blocks_its_thread_for_three_leases_loses_no_lock() {
         .lock("k")
         .run(async {
             std::thread::sleep(LEASE * 3);
-            // It is polled again only if its lock is still there.
+            // The body is polled again only if the lock is still held.
             tokio::task::yield_now().await;
             "done"
         })
         .await;
     assert_eq!(outcome, Ok("done"));
-    assert!(other.is_held(), "and that of another task is, too");
+    assert!(other.is_held(), "the other task keeps its lock, too");
     other.release().await.expect("held");
 }

@@ -1,4 +1,4 @@
-//! Futures that are dropped, after each number of polls that they can be dropped after.
+//! Futures that are dropped after each possible number of polls.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use lock_runtime::{LockClient, LockError, LockGuard, distributed_lock, with_clie
 use lock_tests::{Proxy, RedisServer, Toward};
 use tokio::runtime::Handle;
 
-use crate::support::{LEASE, polled, until, until_at_rest};
+use crate::support::{LEASE, polled, until, until_idle};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Call {
+enum ApiCall {
     Acquire,
     TryAcquire,
     Release,
@@ -17,8 +17,8 @@ enum Call {
     Annotated,
 }
 
-const CALLS: [Call; 5] =
-    [Call::Acquire, Call::TryAcquire, Call::Release, Call::Run, Call::Annotated];
+const CALLS: [ApiCall; 5] =
+    [ApiCall::Acquire, ApiCall::TryAcquire, ApiCall::Release, ApiCall::Run, ApiCall::Annotated];
 
 #[distributed_lock(key = "k")]
 async fn annotated() -> Result<(), LockError> {
@@ -26,13 +26,13 @@ async fn annotated() -> Result<(), LockError> {
     Ok(())
 }
 
-impl Call {
-    /// `guard` is there for the one that releases it. Its outcome depends on the network.
+impl ApiCall {
+    /// Makes the call. `guard` is the guard to release. The outcome depends on the network.
     async fn make(self, client: LockClient, guard: Option<LockGuard>) {
         let outcome = match self {
             Self::Acquire => client.lock("k").acquire().await.map(drop),
             Self::TryAcquire => client.lock("k").try_acquire().await.map(drop),
-            Self::Release => guard.expect("acquired before").release().await,
+            Self::Release => guard.expect("a guard to release").release().await,
             Self::Run => client.lock("k").run(tokio::task::yield_now()).await,
             Self::Annotated => with_client(client, annotated()).await,
         };
@@ -43,25 +43,25 @@ impl Call {
     }
 }
 
-/// What one network looks like from a client.
-struct Network<'a> {
+/// A client on a network with certain faults.
+struct FaultyNetwork<'a> {
     client: LockClient,
-    /// Whether the key is there.
+    /// Whether the key exists.
     exists: &'a dyn Fn() -> bool,
-    /// How long until the key is free.
+    /// The time within which the key must be free.
     free: Duration,
-    /// How long until nothing else is left either.
+    /// The time within which the client must be idle.
     soon: Duration,
-    /// Makes the network what it is to be, after what was prepared on a good one.
-    spoil: &'a dyn Fn(),
+    /// Injects the fault, after the preparations on a working network.
+    inject: &'a dyn Fn(),
     heal: &'a dyn Fn(),
 }
 
-/// Drops each call after each number of polls until it is done. Returns how many drops that were.
-async fn drop_everywhere(network: Network<'_>) -> usize {
-    let Network { client, exists, free, soon, spoil, heal } = network;
+/// Drops each call after each number of polls, until it completes. Returns the number of drops.
+async fn drop_everywhere(network: FaultyNetwork<'_>) -> usize {
+    let FaultyNetwork { client, exists, free, soon, inject, heal } = network;
     let tasks = || Handle::current().metrics().num_alive_tasks();
-    // On a busy machine an answer may be late, and is asked for again.
+    // Time to repeat a request whose reply is late on a busy machine.
     let lock = client.lock("k").wait(LEASE * 10);
     lock.run(async {}).await.expect("free");
     let tasks_at_rest = tasks();
@@ -69,26 +69,29 @@ async fn drop_everywhere(network: Network<'_>) -> usize {
     for call in CALLS {
         for times in 0.. {
             let guard = match call {
-                Call::Release => Some(lock.acquire().await.expect("free")),
+                ApiCall::Release => Some(lock.acquire().await.expect("free")),
                 _ => None,
             };
-            spoil();
+            inject();
             let done = polled(call.make(client.clone(), guard), times, LEASE * 10).await;
-            let done = done.expect("it asks to be polled again until it is done");
+            let done = done.expect("the call is woken until it completes");
             let freed = until(free, || !exists()).await;
-            assert!(freed.is_some(), "{call:?}, {times} polls: the key is left");
+            assert!(freed.is_some(), "{call:?}, {times} polls: the key still exists");
             heal();
-            // What stood still has arrived now.
+            // Requests that were held back have arrived by now.
             let freed = until(free, || !exists()).await;
-            assert!(freed.is_some(), "{call:?}, {times} polls: the key is left after all");
-            until_at_rest(&client, soon).await;
+            assert!(
+                freed.is_some(),
+                "{call:?}, {times} polls: the key still exists after the fault"
+            );
+            until_idle(&client, soon).await;
             assert!(
                 until(LEASE * 10, || tasks() <= tasks_at_rest).await.is_some(),
                 "{call:?}, {times} polls: {} tasks, {tasks_at_rest} before",
                 tasks()
             );
             let next = tokio::time::timeout(LEASE * 20, lock.acquire()).await;
-            // A short lease may be over again on a busy machine, which is no matter here.
+            // On a busy machine, a short lease may have ended before the release.
             let _ = next.expect("at once").expect("free").release().await;
             drops += 1;
             if done {
@@ -100,52 +103,53 @@ async fn drop_everywhere(network: Network<'_>) -> usize {
 }
 
 #[tokio::test]
-async fn on_the_memory_store_nothing_is_left_wherever_a_call_is_dropped() {
-    let one = LockClient::connect("memory:faults::cancellation").await.expect("no server");
-    let two = LockClient::connect("memory:faults::cancellation").await.expect("no server");
+async fn a_call_dropped_at_any_poll_leaves_nothing_on_the_memory_store() {
+    let one = LockClient::connect("memory:faults::cancellation").await.expect("the memory store");
+    let two = LockClient::connect("memory:faults::cancellation").await.expect("the memory store");
     let exists = || {
         let mut taking = std::pin::pin!(two.lock("k").try_acquire());
-        // It answers at once.
+        // The memory store replies at once.
         let waker = std::task::Waker::noop();
         let answer = taking.as_mut().poll(&mut std::task::Context::from_waker(waker));
         !matches!(answer, std::task::Poll::Ready(Ok(Some(_))))
     };
     let nothing = || {};
-    let network = Network {
+    let network = FaultyNetwork {
         client: one,
         exists: &exists,
         free: LEASE / 2,
         soon: LEASE,
-        spoil: &nothing,
+        inject: &nothing,
         heal: &nothing,
     };
     assert!(drop_everywhere(network).await >= CALLS.len());
 }
 
-/// A client behind a proxy, with this lease.
+/// A server behind a proxy, and a client with this lease that connects through the proxy.
 async fn behind_proxy(lease: Duration, wait: Duration) -> (RedisServer, Proxy, LockClient) {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
-    let client = LockClient::builder().url(proxy.url()).watchdog(lease).wait(wait);
+    let client = LockClient::builder().url(proxy.url()).lease(lease).wait(wait);
     let client = client.connect().await.expect("up");
     (server, proxy, client)
 }
 
 #[tokio::test]
-async fn on_a_live_server_nothing_is_left_wherever_a_call_is_dropped() {
-    // Its end would come too late.
+async fn a_call_dropped_at_any_poll_leaves_nothing_on_a_live_server() {
+    // The lease does not end during the test.
     let (server, _proxy, client) = behind_proxy(LEASE * 60, LEASE * 10).await;
     let (exists, nothing) = (|| server.exists("k"), || {});
-    // What may come late is looked for once more after a second.
+    // The second round of a cleanup is sent after a second.
     let soon = LEASE * 3;
     let free = LEASE;
-    let network = Network { client, exists: &exists, free, soon, spoil: &nothing, heal: &nothing };
+    let network =
+        FaultyNetwork { client, exists: &exists, free, soon, inject: &nothing, heal: &nothing };
     let drops = drop_everywhere(network).await;
     assert!(drops > 3 * CALLS.len(), "{drops}");
 }
 
 #[tokio::test]
-async fn on_a_slow_server_nothing_is_left_wherever_a_call_is_dropped() {
+async fn a_call_dropped_at_any_poll_leaves_nothing_on_a_slow_server() {
     let (server, proxy, client) = behind_proxy(LEASE * 60, LEASE * 10).await;
     let exists = || server.exists("k");
     for toward in [Toward::Server, Toward::Client] {
@@ -153,33 +157,36 @@ async fn on_a_slow_server_nothing_is_left_wherever_a_call_is_dropped() {
     }
     let (soon, nothing) = (LEASE * 3, || {});
     let free = LEASE;
-    let network = Network { client, exists: &exists, free, soon, spoil: &nothing, heal: &nothing };
+    let network =
+        FaultyNetwork { client, exists: &exists, free, soon, inject: &nothing, heal: &nothing };
     let drops = drop_everywhere(network).await;
     assert!(drops > 3 * CALLS.len(), "{drops}");
 }
 
-/// It hears everything, and nobody hears it.
+/// The server gets all requests, and all its replies are held back.
 #[tokio::test]
-async fn on_a_server_whose_answers_are_lost_nothing_is_left_wherever_a_call_is_dropped() {
+async fn a_call_dropped_at_any_poll_leaves_nothing_on_a_server_whose_answers_are_lost() {
     let (server, proxy, client) = behind_proxy(LEASE * 60, LEASE).await;
     let exists = || server.exists("k");
-    let (spoil, heal) = (|| proxy.blackhole(Toward::Client), || proxy.heal());
+    let (inject, heal) = (|| proxy.blackhole(Toward::Client), || proxy.heal());
     let (free, soon) = (LEASE, LEASE * 5);
-    let network = Network { client, exists: &exists, free, soon, spoil: &spoil, heal: &heal };
+    let network =
+        FaultyNetwork { client, exists: &exists, free, soon, inject: &inject, heal: &heal };
     let drops = drop_everywhere(network).await;
     assert!(drops > 2 * CALLS.len(), "{drops}");
 }
 
-/// The link is cut as soon as a call is made, and comes back when it was dropped and its lease is
-/// over.
+/// The network is partitioned when the call starts, and recovers after the call was dropped and its
+/// lease has ended.
 #[tokio::test]
-async fn on_a_server_that_never_answers_nothing_is_left_after_a_lease() {
+async fn a_call_dropped_at_any_poll_leaves_nothing_on_an_unreachable_server() {
     let lease = LEASE / 4;
     let (server, proxy, client) = behind_proxy(lease, lease * 2).await;
     let exists = || server.exists("k");
-    let (spoil, heal) = (|| proxy.partition(), || proxy.heal());
+    let (inject, heal) = (|| proxy.partition(), || proxy.heal());
     let (free, soon) = (lease * 2, LEASE * 3);
-    let network = Network { client, exists: &exists, free, soon, spoil: &spoil, heal: &heal };
+    let network =
+        FaultyNetwork { client, exists: &exists, free, soon, inject: &inject, heal: &heal };
     let drops = drop_everywhere(network).await;
     assert!(drops > 3 * CALLS.len(), "{drops}");
 }

@@ -1,4 +1,4 @@
-//! Keys that somebody else has put there.
+//! Keys whose value does not come from this library.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::support::{LEASE, client};
 
 #[tokio::test]
-async fn a_value_of_another_type_is_never_touched() {
+async fn a_value_of_another_type_is_never_changed() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     server.tell(&["LPUSH", "k", "precious"]);
@@ -27,24 +27,24 @@ async fn a_value_of_another_type_is_never_touched() {
 }
 
 #[tokio::test]
-async fn a_foreign_value_is_a_busy_lock_and_never_touched() {
+async fn a_foreign_value_counts_as_a_busy_lock_and_is_never_changed() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
-    server.tell(&["SET", "k", "somebody", "PX", "60000"]);
+    server.tell(&["SET", "k", "stranger", "PX", "60000"]);
     match client.lock("k").wait(LEASE / 2).acquire().await {
         Err(LockError::Busy { holder: Holder::Elsewhere(Some(left)), .. }) => {
             assert!(left > Duration::from_secs(50), "{left:?}");
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(server.command::<String>(&["GET", "k"]), "somebody");
+    assert_eq!(server.command::<String>(&["GET", "k"]), "stranger");
 }
 
 #[tokio::test]
-async fn a_key_without_expiry_is_waited_for_and_named() {
+async fn a_key_without_expiry_is_busy_and_the_error_says_why() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
-    server.tell(&["SET", "k", "somebody"]);
+    server.tell(&["SET", "k", "stranger"]);
     let start = Instant::now();
     match client.lock("k").wait(LEASE).acquire().await {
         Err(error @ LockError::Busy { holder: Holder::NoExpiry, .. }) => {

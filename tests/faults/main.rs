@@ -1,13 +1,14 @@
-//! The fault suite: what a real deployment meets, and what the promises are worth then.
+//! The fault suite: the promises of the lock under the faults of a real deployment.
 //!
-//! Each file is one place where things go wrong. Each test has a control in `controls.rs`: the same
-//! test in a process that runs without the protection in question, where it has to fail.
+//! Each file covers one source of faults. Most tests have a control in `controls.rs`: the same test
+//! in a process without the safeguard in question, where the test must fail.
 
 mod bodies;
 mod callers;
 mod cancellation;
 #[cfg(lock_controls)]
 mod controls;
+mod fairness;
 mod foreign;
 mod processes;
 mod renewals;
@@ -16,16 +17,16 @@ mod requests;
 mod secrets;
 mod server;
 mod support;
-mod turns;
+mod unpolled;
 mod wake_ups;
 
-/// The tests and protections that the documentation names are there.
+/// Checks that the tests and safeguards that the documentation names exist.
 #[test]
-fn the_documentation_is_right_about_this_suite() {
+fn the_documentation_matches_this_suite() {
     let page = include_str!("../../docs/reliability.md");
-    let protections = include_str!("../../lock-runtime/src/protection.rs");
-    let us = std::env::current_exe().expect("it runs");
-    let list = std::process::Command::new(us).arg("--list").output().expect("this program");
+    let safeguards = include_str!("../../lock-runtime/src/safeguard.rs");
+    let this = std::env::current_exe().expect("the path of this program");
+    let list = std::process::Command::new(this).arg("--list").output().expect("this program");
     let list = String::from_utf8(list.stdout).expect("names");
     let table = page.split("## The history checker").next().expect("the fault table");
     let rows = table.lines().filter(|line| line.starts_with("| ") && line.contains("::"));
@@ -35,18 +36,18 @@ fn the_documentation_is_right_about_this_suite() {
         let [.., named, without] = cells[..] else { panic!("{row}") };
         for test in named.split('`').filter(|word| word.contains("::")) {
             let here = list.contains(&format!("{test}: test"));
-            assert!(here || test.starts_with("scope::"), "there is no {test}");
+            assert!(here || test.starts_with("body::"), "there is no {test}");
             tests += 1;
         }
-        for protection in without.split('`').skip(1).step_by(2) {
-            assert!(protections.contains(&format!("\"{protection}\"")), "no {protection}");
+        for safeguard in without.split('`').skip(1).step_by(2) {
+            assert!(safeguards.contains(&format!("\"{safeguard}\"")), "there is no {safeguard}");
         }
     }
     assert!(tests > 30, "{tests}");
     for name in list.lines().filter_map(|line| line.strip_suffix(": test")) {
         let documented =
             page.contains(name) || !name.contains("::") || name.starts_with("controls");
-        // Not a fault.
+        // A slow network is not a fault.
         assert!(documented || name.contains("slow_network"), "{name} is not documented");
     }
 }

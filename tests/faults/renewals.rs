@@ -1,15 +1,15 @@
-//! Renewals that fail, and renewals that meet a release.
+//! Renewals that fail, and renewals that race with a release.
 
 use std::time::Duration;
 
 use lock_runtime::LockClient;
-use lock_tests::{Log, Proxy, RedisServer, Toward};
+use lock_tests::{CapturedLog, Proxy, RedisServer, Toward};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::support::{LEASE, client, milliseconds, until, until_at_rest};
+use crate::support::{LEASE, client, milliseconds, until, until_idle};
 
-/// Takes so many keys at once and gives each back after a time of its own, by a release or a drop.
+/// Takes `holds` keys at once, and frees each key after a time of its own by a release or a drop.
 async fn hold_and_release(client: &LockClient, holds: u32, time: impl Fn(u32) -> Duration) {
     let mut running = JoinSet::new();
     for n in 0..holds {
@@ -27,109 +27,118 @@ async fn hold_and_release(client: &LockClient, holds: u32, time: impl Fn(u32) ->
     }
 }
 
-/// A third of a lease after the grant there is a renewal; releases fall before it, into it and behind
-/// it. Whatever was on its way extends nothing, and nothing comes after.
+/// The renewal is due a third of a lease after the grant. The releases begin before, during and
+/// after it. A renewal that is already in flight extends nothing, and none is sent later.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_renewed_once_its_release_has_begun() {
+async fn no_renewal_is_sent_after_the_release_has_begun() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
-    // Long enough for the releases of a busy machine to fall where they ought to.
+    // Long enough for releases to begin at the intended times on a busy machine.
     let lease = LEASE * 4;
-    let client = LockClient::builder().url(proxy.url()).watchdog(lease).connect().await;
+    let client = LockClient::builder().url(proxy.url()).lease(lease).connect().await;
     let client = client.expect("up");
-    // Renewals are on their way for a while.
+    // Renewals are in flight for a while.
     proxy.delay(Toward::Server, lease / 50);
     let holds = 200;
     hold_and_release(&client, holds, |n| lease / 5 + lease * (n % 20) / 100).await;
-    // Every release and every renewal looks at its key once, and a renewal in time extends it.
+    // Every release and every renewal reads its key once. A renewal in time also extends it.
     let extended = server.calls("pexpire");
-    assert!((10..190).contains(&extended), "some were renewed before and some not: {extended}");
-    until_at_rest(&client, lease).await;
+    assert!(
+        (10..190).contains(&extended),
+        "some, but not all locks must be renewed before the release: {extended}"
+    );
+    until_idle(&client, lease).await;
     let late = server.calls("get") - u64::from(holds) - server.calls("pexpire");
-    assert!(late < 60, "{late} renewals after the release, and only what was on its way may be");
-    // What comes now would be too late by far.
+    assert!(late < 60, "{late} renewals after the release, more than were in flight");
+    // From now on, any renewal would be far too late.
     let (looked, extended) = (server.calls("get"), server.calls("pexpire"));
     sleep(lease).await;
     assert_eq!((server.calls("get"), server.calls("pexpire")), (looked, extended));
     assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
 }
 
-/// The same without a network in between, and all at the moment of the renewal.
+/// The same without a proxy, and with all releases at the time of the renewal.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_releases_that_meet_their_renewals_leave_no_key() {
+async fn a_thousand_releases_that_race_with_renewals_leave_no_key() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     hold_and_release(&client, 1000, |n| LEASE * 31 / 100 + LEASE * (n % 10) / 250).await;
-    until_at_rest(&client, LEASE).await;
+    until_idle(&client, LEASE).await;
     assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
     let looked = server.calls("get");
     sleep(LEASE).await;
-    assert_eq!(server.calls("get"), looked, "nothing is renewed any more");
-    assert_eq!(server.calls("set"), 1000, "each was taken once, and none was made again");
+    assert_eq!(server.calls("get"), looked, "no renewal is sent after the release");
+    assert_eq!(server.calls("set"), 1000, "each key is taken once, and none is created again");
 }
 
-/// Holds `k`, releases it while a renewal is on its way, does something, and lets the renewal arrive.
-/// Returns the milliseconds that the key has left before that and after it.
+/// Releases `k` while a renewal is in flight, calls `then`, and lets the renewal arrive. Returns
+/// the time to live of the key in milliseconds, before and after the renewal.
 async fn late_renewal(min_hold: Option<Duration>, then: impl FnOnce(&RedisServer)) -> (i64, i64) {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
-    // Patient enough for the release not to wait for it.
-    let client = LockClient::builder().url(proxy.url()).watchdog(LEASE * 6).connect().await;
+    // The release does not time out while the renewal is held back.
+    let client = LockClient::builder().url(proxy.url()).lease(LEASE * 6).connect().await;
     let client = client.expect("up");
     let lock = client.lock("k");
     let lock = min_hold.map_or(lock.clone(), |min_hold| lock.min_hold(min_hold));
     let guard = lock.acquire().await.expect("free");
     proxy.hold("EVALSHA");
-    assert!(until(LEASE * 3, || proxy.struck() == 1).await.is_some(), "it is on its way");
+    assert!(
+        until(LEASE * 3, || proxy.triggered() == 1).await.is_some(),
+        "the renewal is in flight"
+    );
     guard.release().await.expect("over the other connection");
     then(&server);
     let (left, asked) = (server.pttl("k"), server.calls("evalsha"));
     proxy.deliver();
-    assert!(until(LEASE, || server.calls("evalsha") > asked).await.is_some(), "there it comes");
-    until_at_rest(&client, LEASE).await;
+    assert!(
+        until(LEASE, || server.calls("evalsha") > asked).await.is_some(),
+        "the renewal arrives"
+    );
+    until_idle(&client, LEASE).await;
     (left, server.pttl("k"))
 }
 
 #[tokio::test]
-async fn a_renewal_that_arrives_after_the_release_makes_no_lock() {
+async fn a_renewal_that_arrives_after_the_release_does_not_recreate_the_key() {
     let (before, after) = late_renewal(None, |_| {}).await;
-    assert_eq!((before, after), (-2, -2), "there is no such key");
+    assert_eq!((before, after), (-2, -2), "the key does not exist");
 }
 
 #[tokio::test]
-async fn a_renewal_that_arrives_after_the_release_extends_no_successor() {
+async fn a_renewal_that_arrives_after_the_release_does_not_extend_the_lock_of_a_successor() {
     let brief = milliseconds(LEASE * 2);
-    let succeed = |server: &RedisServer| server.tell(&["SET", "k", "somebody", "PX", &brief]);
+    let succeed = |server: &RedisServer| server.tell(&["SET", "k", "stranger", "PX", &brief]);
     let (before, after) = late_renewal(None, succeed).await;
     assert!(before > 0 && after <= before, "{after} after {before}");
 }
 
-/// With `min_hold` the key is still there.
+/// With `min_hold`, the key still exists after the release.
 #[tokio::test]
-async fn a_renewal_that_arrives_after_the_release_of_a_key_that_stays_does_not_extend_it() {
+async fn a_renewal_that_arrives_after_the_release_does_not_extend_the_min_hold() {
     let (before, after) = late_renewal(Some(LEASE * 3), |_| {}).await;
     assert!(before > 0 && after <= before, "{after} after {before}");
 }
 
 #[tokio::test]
-async fn a_renewal_that_fails_once_or_twice_loses_nothing_and_is_logged() {
-    let log = Log::here();
+async fn a_renewal_that_fails_once_or_twice_costs_no_lock_and_is_logged() {
+    let log = CapturedLog::here();
     for failures in [1, 2] {
         let server = RedisServer::start();
         let proxy = Proxy::to(server.port());
-        let client = LockClient::builder().url(proxy.url()).watchdog(LEASE).connect().await;
+        let client = LockClient::builder().url(proxy.url()).lease(LEASE).connect().await;
         let client = client.expect("up");
         let key = format!("failing:{failures}:{}", server.port());
         let guard = client.lock(&key).acquire().await.expect("free");
         for _ in 0..failures {
-            // Only a renewal comes from the watchdog; this client does nothing else.
+            // The client sends only renewals, so each lost reply is that of a renewal.
             proxy.lose_reply_to("EVALSHA");
         }
-        let struck = until(LEASE * 2, || proxy.struck() == failures).await;
-        assert!(struck.is_some(), "they fail");
+        let triggered = until(LEASE * 2, || proxy.triggered() == failures).await;
+        assert!(triggered.is_some(), "the renewals fail");
         let works = || !log.lines(&["INFO", &key, "renewal works again"]).is_empty();
-        assert!(until(LEASE, works).await.is_some(), "it is tried again");
-        assert!(!log.lines(&["WARN", &key, "renewal failed"]).is_empty(), "and says so");
+        assert!(until(LEASE, works).await.is_some(), "the renewal is retried");
+        assert!(!log.lines(&["WARN", &key, "renewal failed"]).is_empty(), "the failure is logged");
         assert!(log.lines(&[&key, "lost"]).is_empty());
         let start = Instant::now();
         while start.elapsed() < LEASE * 2 {

@@ -1,23 +1,23 @@
-//! Servers that answer with an error.
+//! Servers that reply with an error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LostReason};
-use lock_tests::worker::{self, Plan};
-use lock_tests::{Expected, Proxy, RedisServer};
+use lock_tests::workload::{self, Plan};
+use lock_tests::{CapturedLog, Expected, Proxy, RedisServer};
 use tokio::time::{Instant, sleep};
 
-use crate::support::{LEASE, Scene, client, until, until_at_rest};
+use crate::support::{FaultFixture, LEASE, client, client_with_lease, until, until_idle};
 
-/// A reply that says no, for as long as something is wrong.
+/// An error that the server replies with while a condition lasts.
 struct Refusal {
-    /// How its message begins.
+    /// The first word of the error message.
     code: &'static str,
     begin: fn(&RedisServer),
     end: fn(&RedisServer),
-    /// Whether locks that are held can be renewed meanwhile.
+    /// Whether held locks can be renewed while the condition lasts.
     renews: bool,
 }
 
@@ -36,7 +36,7 @@ const REFUSALS: [Refusal; 6] = [
     },
     Refusal {
         code: "READONLY",
-        // Of a master that is not there.
+        // A replica of a master that does not exist.
         begin: |server| server.tell(&["REPLICAOF", "127.0.0.1", "1"]),
         end: |server| server.tell(&["REPLICAOF", "NO", "ONE"]),
         renews: false,
@@ -53,8 +53,8 @@ const REFUSALS: [Refusal; 6] = [
     Refusal {
         code: "MISCONF",
         begin: |server| {
-            // It cannot write its data where there is a directory.
-            std::fs::create_dir(server.directory().join("taken")).expect("our own directory");
+            // The server cannot save its data to a file, because a directory has its name.
+            std::fs::create_dir(server.directory().join("taken")).expect("a temporary directory");
             server.tell(&["CONFIG", "SET", "save", "3600 1"]);
             server.tell(&["BGSAVE"]);
             let failed = || {
@@ -74,7 +74,7 @@ const REFUSALS: [Refusal; 6] = [
             server.tell(&["CONFIG", "SET", "lua-time-limit", "1"]);
             let mut stuck = server.connection();
             std::thread::spawn(move || {
-                // Ended by the test, which is an error to this one.
+                // The test ends the script, which is an error here.
                 let _: redis::RedisResult<()> =
                     redis::cmd("EVAL").arg("while true do end").arg(0).query(&mut stuck);
             });
@@ -101,27 +101,27 @@ fn cause(outcome: Result<(), LockError>) -> String {
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_is_unavailable_says_why_and_is_waited_for() {
+async fn a_refusal_is_reported_as_unavailable_with_its_cause_and_waited_out() {
     for Refusal { code, begin, end, renews } in REFUSALS {
         let server = RedisServer::with(&["--dbfilename", "taken"]);
-        // A lease that outlasts the trouble, and another that does not unless it is renewed. Where
-        // answers matter, the long lease gives them time also on a machine that is busy.
-        let with_lease = |lease| LockClient::builder().url(server.url()).watchdog(lease);
+        // One lease outlasts the condition; the other one does so only if it is renewed. The longer
+        // lease also gives replies more time on a busy machine.
+        let with_lease = |lease| LockClient::builder().url(server.url()).lease(lease);
         let client = with_lease(LEASE * 30).wait(LEASE * 20).connect().await.expect("up");
-        let patient = with_lease(LEASE * 30).wait(LEASE / 3).connect().await.expect("up");
+        let holding = with_lease(LEASE * 30).wait(LEASE / 3).connect().await.expect("up");
         let lease = if renews { LEASE * 4 } else { LEASE };
         let renewing = with_lease(lease).connect().await.expect("up");
-        let long = patient.lock("long").acquire().await.expect("free");
+        let long = holding.lock("long").acquire().await.expect("free");
         let short = renewing.lock("short").acquire().await.expect("free");
 
         begin(&server);
         let begun = Instant::now();
         let once = cause(client.lock("k").try_acquire().await.map(drop));
-        // A replica says first that it may not write, and then why it may not be read.
+        // A replica first refuses the write, and then the read.
         assert!(once.contains(code) || code == "MASTERDOWN", "{code}: {once}");
         let waited = cause(client.lock("k").wait(LEASE).acquire().await.map(drop));
         assert!(waited.contains(code), "{code}: {waited}");
-        // A server that only refuses to write still knows what is busy.
+        // A server that refuses only writes still reports a busy key.
         match client.lock("long").wait(LEASE).acquire().await.map(drop) {
             Err(LockError::Busy { .. }) if !["MASTERDOWN", "BUSY"].contains(&code) => {}
             outcome => {
@@ -129,7 +129,7 @@ async fn a_server_that_refuses_is_unavailable_says_why_and_is_waited_for() {
                 assert!(waited.contains(code), "{code}: {waited}");
             }
         }
-        // What cannot be read is not to be taken for somebody else's.
+        // A key that cannot be read does not count as taken by another owner.
         let fenced = cause(long.fencing_token().await.map(drop));
         assert!(fenced.contains(code), "{code}: {fenced}");
         assert!(long.is_held(), "{code}");
@@ -137,7 +137,7 @@ async fn a_server_that_refuses_is_unavailable_says_why_and_is_waited_for() {
             assert!(cause(long.release().await).contains("in the background"), "{code}");
         }
         if renews {
-            // By a request that was sent since then.
+            // Renewed by a request that was sent while the condition lasted.
             let renewed = || Instant::now() + short.remaining() > begun + lease;
             assert!(until(lease, renewed).await.is_some(), "{code}");
         } else {
@@ -148,7 +148,7 @@ async fn a_server_that_refuses_is_unavailable_says_why_and_is_waited_for() {
         let waiting = tokio::spawn(async move { lock.acquire().await.map(drop) });
         sleep(LEASE / 5).await;
         end(&server);
-        // The longest pause of one who waits takes half as long.
+        // The longest pause between two attempts of a waiter is half as long.
         let meanwhile = async {
             for _ in 0..2 {
                 sleep(LEASE / 2).await;
@@ -157,25 +157,25 @@ async fn a_server_that_refuses_is_unavailable_says_why_and_is_waited_for() {
         };
         tokio::select! {
             biased;
-            outcome = waiting => outcome.expect("no panic").expect("when it is over"),
-            () = meanwhile => panic!("{code}: it waits on"),
+            outcome = waiting => outcome.expect("no panic").expect("granted after the condition"),
+            () = meanwhile => panic!("{code}: the waiter does not retry"),
         }
         drop(short);
-        until_at_rest(&client, LEASE * 3).await;
-        until_at_rest(&renewing, LEASE * 3).await;
+        until_idle(&client, LEASE * 3).await;
+        until_idle(&renewing, LEASE * 3).await;
         if code != "OOM" {
-            until_at_rest(&patient, LEASE * 3).await;
-            assert!(!server.exists("long"), "{code}: and what was to be released is");
+            until_idle(&holding, LEASE * 3).await;
+            assert!(!server.exists("long"), "{code}: the key is released");
         }
     }
 }
 
-/// A key that is to stay for its `min_hold` gets another name, and where memory is out for that keeps
-/// its own.
+/// A key that is kept for its `min_hold` gets a new value. If the server is out of memory, it keeps
+/// the old one.
 #[tokio::test]
-async fn a_key_that_stays_does_so_on_a_server_that_is_out_of_memory() {
+async fn a_min_hold_works_on_a_server_that_is_out_of_memory() {
     let server = RedisServer::start();
-    let client = LockClient::builder().url(server.url()).watchdog(LEASE * 60).connect().await;
+    let client = LockClient::builder().url(server.url()).lease(LEASE * 60).connect().await;
     let guard = client.expect("up").lock("k").min_hold(LEASE).acquire().await.expect("free");
     server.tell(&["CONFIG", "SET", "maxmemory", "1"]);
     guard.release().await.expect("a release needs no memory");
@@ -183,27 +183,17 @@ async fn a_key_that_stays_does_so_on_a_server_that_is_out_of_memory() {
     assert!(left > 0 && Duration::from_millis(left.unsigned_abs()) <= LEASE, "{left}");
 }
 
-/// What no waiting helps against is told at once.
+/// Errors that waiting cannot resolve are returned at once.
 #[tokio::test]
-async fn a_server_that_denies_is_not_asked_again() {
+async fn denied_requests_are_not_retried() {
     let mut server = RedisServer::start();
     let client = client(&server.url()).await;
-    server.tell(&[
-        "ACL",
-        "SETUSER",
-        "half",
-        "on",
-        ">password",
-        "~*",
-        "&*",
-        "+@all",
-        "-evalsha",
-        "-eval",
-    ]);
+    server.tell(&["ACL", "SETUSER", "half", "on", ">password", "~*", "&*", "+@all"]);
     let half = format!("redis://half:password@127.0.0.1:{}", server.port());
-    let half = LockClient::connect(half).await.expect("it may come in");
+    let half = LockClient::connect(half).await.expect("all permissions");
+    server.tell(&["ACL", "SETUSER", "half", "-evalsha", "-eval"]);
     let begun = Instant::now();
-    let guard = half.lock("k").acquire().await.expect("for that it needs no script");
+    let guard = half.lock("k").acquire().await.expect("acquiring needs no script");
     assert!(matches!(guard.release().await, Err(LockError::Denied { .. })));
     assert!(matches!(half.lock("k").acquire().await, Err(LockError::Denied { .. })), "NOPERM");
 
@@ -213,53 +203,72 @@ async fn a_server_that_denies_is_not_asked_again() {
         matches!(client.lock("l").wait(LEASE).acquire().await, Err(LockError::Denied { .. }))
     };
     assert!(denied().await, "NOAUTH");
-    assert!(begun.elapsed() < LEASE, "none of them was tried for long: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < LEASE, "none of the calls was retried: {:?}", begun.elapsed());
+}
+
+/// The password of the server is changed for a moment, and all connections are lost meanwhile.
+#[tokio::test]
+async fn a_release_during_a_password_change_is_repeated() {
+    let mut server = RedisServer::start();
+    let (log, client) = (CapturedLog::here(), client_with_lease(&server.url(), LEASE * 30).await);
+    let keys = ["awaited", "dropped"].map(|name| format!("{name}:{}", server.port()));
+    let awaited = client.lock(&*keys[0]).acquire().await.expect("free");
+    let dropped = client.lock(&*keys[1]).acquire().await.expect("free");
+    server.set_password("changed");
+    server.tell(&["CLIENT", "KILL", "TYPE", "normal"]);
+    drop(dropped);
+    assert!(awaited.release().await.is_err());
+    let denied = || keys.iter().all(|key| !log.lines(&["denied a release", key]).is_empty());
+    assert!(until(LEASE * 5, denied).await.is_some(), "{:?}", log.lines(&[&keys[0]]));
+    server.set_password("");
+    let free = || keys.iter().all(|key| !server.exists(key));
+    assert!(until(LEASE * 10, free).await.is_some(), "the keys are free before their leases end");
 }
 
 #[tokio::test]
-async fn a_server_that_is_full_is_unavailable_and_waited_for() {
+async fn a_server_at_its_connection_limit_is_unavailable_and_waited_for() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
-    // One is left, for the test itself.
+    // The only remaining connection is that of the test itself.
     let mut admin = server.connection();
     let set = |limit: &str, admin: &mut redis::Connection| {
         let mut set = redis::cmd("CONFIG");
         set.arg("SET").arg("maxclients").arg(limit);
-        set.query::<()>(admin).expect("it may");
+        set.query::<()>(admin).expect("permitted");
         let mut kill = redis::cmd("CLIENT");
         kill.arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes");
-        kill.query::<()>(admin).expect("it may");
+        kill.query::<()>(admin).expect("permitted");
     };
     set("1", &mut admin);
     let full = until(LEASE, || server.is_full()).await;
     assert!(full.is_some());
     let outcome = client.lock("k").wait(LEASE / 3).acquire().await.map(drop);
     let cause = cause(outcome);
-    // Its words get lost if it closes the connection before they were read.
-    let said = cause.contains("max number of clients");
-    assert!(said || cause.contains("cannot connect"), "{cause}");
+    // The error message is lost if the server closes the connection before the client reads it.
+    let is_full = cause.contains("max number of clients");
+    assert!(is_full || cause.contains("cannot connect"), "{cause}");
     let waiting = client.lock("k").acquire();
     let ending = async {
         sleep(LEASE / 5).await;
         set("100", &mut admin);
     };
     let (outcome, ()) = tokio::join!(waiting, ending);
-    outcome.expect("when there is room").release().await.expect("held");
+    outcome.expect("the server is not full").release().await.expect("held");
 }
 
-/// Scripts that are forgotten, and connections that are killed, all the time.
-async fn without_an_error(pester: impl Fn(&RedisServer) + Send + 'static) {
-    let scene = Scene::new().await;
-    let clients = [client(&scene.server.url()).await, client(&scene.server.url()).await];
-    let plan = Plan { keys: 3, tasks: 4, work: LEASE / 50, wait: LEASE * 20, rough: false };
+/// Runs the workload while `disturb` is called repeatedly, and asserts that no call fails.
+async fn without_an_error(disturb: impl Fn(&RedisServer) + Send + 'static) {
+    let fixture = FaultFixture::new().await;
+    let clients = [client(&fixture.server.url()).await, client(&fixture.server.url()).await];
+    let plan = Plan { keys: 3, tasks: 4, work: LEASE / 50, wait: LEASE * 20, faulty_bodies: false };
     let stop = Arc::new(AtomicBool::new(false));
     let working = clients.clone().map(|client| {
-        let (register, diary) = (scene.register.clone(), scene.diary.clone());
-        tokio::spawn(worker::work(client, register, diary, plan.clone(), Arc::clone(&stop)))
+        let (register, recorder) = (fixture.register.clone(), fixture.recorder.clone());
+        tokio::spawn(workload::work(client, register, recorder, plan.clone(), Arc::clone(&stop)))
     });
     let start = Instant::now();
     while start.elapsed() < LEASE * 4 {
-        pester(&scene.server);
+        disturb(&fixture.server);
         sleep(LEASE / 100).await;
     }
     stop.store(true, Ordering::Relaxed);
@@ -267,26 +276,26 @@ async fn without_an_error(pester: impl Fn(&RedisServer) + Send + 'static) {
     for working in working {
         ended.push(working.await.expect("no panic"));
     }
-    scene.assert_history(Expected::EVERYTHING);
+    fixture.assert_history(Expected::EVERYTHING);
     for outcomes in ended {
-        let errors = [&outcomes.busy, &outcomes.unavailable, &outcomes.lost, &outcomes.strange];
+        let errors = [&outcomes.busy, &outcomes.unavailable, &outcomes.lost, &outcomes.unexpected];
         let errors = errors.map(|count| count.load(Ordering::Relaxed));
         assert_eq!(errors, [0; 4], "{outcomes}");
         assert!(outcomes.done.load(Ordering::Relaxed) > 10, "{outcomes}");
     }
     for client in &clients {
-        until_at_rest(client, LEASE * 3).await;
+        until_idle(client, LEASE * 3).await;
     }
-    assert_eq!(scene.server.command::<Vec<String>>(&["KEYS", "work:*"]), [""; 0]);
+    assert_eq!(fixture.server.command::<Vec<String>>(&["KEYS", "work:*"]), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scripts_that_are_forgotten_all_the_time_cost_no_error() {
+async fn repeatedly_flushed_scripts_cause_no_error() {
     without_an_error(|server| server.tell(&["SCRIPT", "FLUSH"])).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_are_killed_all_the_time_cost_no_error() {
+async fn repeatedly_killed_connections_cause_no_error() {
     let killed = std::sync::atomic::AtomicU32::new(0);
     without_an_error(move |server| {
         // Every 50 ms.
@@ -298,63 +307,60 @@ async fn connections_that_are_killed_all_the_time_cost_no_error() {
     .await;
 }
 
-/// What is no reply to any of our requests: a queued command, an empty map, an empty array, a
-/// boolean, a string.
-const STRANGE: [&str; 5] = ["+QUEUED\r\n", "%0\r\n", "*0\r\n", "#t\r\n", "$2\r\nhi\r\n"];
+/// Replies that are invalid for every request of a lock: a queued command, an empty map, an empty
+/// array, a boolean, a string.
+const INVALID: [&str; 5] = ["+QUEUED\r\n", "%0\r\n", "*0\r\n", "#t\r\n", "$2\r\nhi\r\n"];
 
-/// What a `SET` that takes a lock contains, and nothing that is sent on a new connection.
-const SET: &str = "\r\nPX\r\n";
-
-/// Something between us and the server says things that no Redis says.
+/// The proxy sends replies that a Redis server never sends.
 #[tokio::test]
-async fn a_reply_that_is_none_grants_nothing() {
+async fn an_invalid_reply_grants_nothing() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
     let client = client(&proxy.url()).await;
     server.tell(&["SET", "k", "stranger"]);
     let (set, script) = ([":1\r\n"].iter(), ["_\r\n", "+OK\r\n", ":-7\r\n"].iter());
-    let of_set = set.chain(&STRANGE).map(|reply| (SET, reply));
+    let of_set = set.chain(&INVALID).map(|reply| ("SET", reply));
     let replies: Vec<_> =
-        of_set.chain(script.chain(&STRANGE).map(|reply| ("EVALSHA", reply))).collect();
+        of_set.chain(script.chain(&INVALID).map(|reply| ("EVALSHA", reply))).collect();
     for (n, (word, reply)) in (1..).zip(replies) {
         proxy.replace_reply_to(word, reply.as_bytes());
-        // Time enough for a second try, which is a script.
+        // Enough time for a second attempt, which is a script.
         let outcome = client.lock("k").wait(LEASE / 3).acquire().await;
-        assert_eq!(proxy.struck(), n, "{word:?}");
+        assert_eq!(proxy.triggered(), n, "{word:?}");
         assert!(outcome.is_err(), "granted by {reply:?} to {word:?}");
-        until_at_rest(&client, LEASE * 5).await;
+        until_idle(&client, LEASE * 5).await;
     }
     assert_eq!(server.command::<String>(&["GET", "k"]), "stranger");
 }
 
 #[tokio::test]
-async fn a_reply_that_is_none_leaves_unknown_what_was_done() {
+async fn after_an_invalid_reply_the_request_is_undone_or_repeated() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
     let client = client(&proxy.url()).await;
-    let once = LockClient::builder().url(proxy.url()).watchdog(LEASE * 60).connect().await;
+    let once = LockClient::builder().url(proxy.url()).lease(LEASE * 60).connect().await;
     let once = once.expect("up");
-    for reply in &STRANGE[..2] {
-        proxy.replace_reply_to(SET, reply.as_bytes());
+    for reply in &INVALID[..2] {
+        proxy.replace_reply_to("SET", reply.as_bytes());
         let tried = cause(once.lock("k").try_acquire().await.map(drop));
         assert!(tried.contains("unexpected reply"), "{reply:?}: {tried}");
         assert!(until(LEASE * 4, || !server.exists("k")).await.is_some(), "{reply:?}: not undone");
-        // It is undone twice.
-        until_at_rest(&once, LEASE * 5).await;
+        // The cleanup sends two rounds.
+        until_idle(&once, LEASE * 5).await;
 
         let guard = client.lock("k").acquire().await.expect("free");
         proxy.replace_reply_to("EVALSHA", reply.as_bytes());
-        let struck = proxy.struck();
-        let token = guard.fencing_token().await.expect("it is asked for once more");
-        assert!(proxy.struck() > struck && token > 1 << 40, "{reply:?}: {token}");
-        let struck = proxy.struck();
+        let triggered = proxy.triggered();
+        let token = guard.fencing_token().await.expect("the request is repeated");
+        assert!(proxy.triggered() > triggered && token > 1 << 40, "{reply:?}: {token}");
+        let triggered = proxy.triggered();
         proxy.replace_reply_to("EVALSHA", reply.as_bytes());
-        let renewed = until(LEASE * 4, || proxy.struck() > struck).await;
-        assert!(renewed.is_some(), "there is a renewal");
+        let renewed = until(LEASE * 4, || proxy.triggered() > triggered).await;
+        assert!(renewed.is_some(), "a renewal is sent");
         sleep(LEASE).await;
-        assert!(guard.is_held(), "{reply:?}: it is renewed once more");
+        assert!(guard.is_held(), "{reply:?}: the renewal is repeated");
 
-        // The next request is the release, because a renewal was just made.
+        // The next script is the release, because a renewal has just succeeded.
         let extended = server.calls("pexpire");
         assert!(until(LEASE, || server.calls("pexpire") > extended).await.is_some());
         proxy.replace_reply_to("EVALSHA", reply.as_bytes());
@@ -364,6 +370,6 @@ async fn a_reply_that_is_none_leaves_unknown_what_was_done() {
             until(LEASE * 4, || !server.exists("k")).await.is_some(),
             "{reply:?}: not released"
         );
-        until_at_rest(&client, LEASE * 5).await;
+        until_idle(&client, LEASE * 5).await;
     }
 }

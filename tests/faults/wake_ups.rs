@@ -1,4 +1,4 @@
-//! Wake-ups that get lost.
+//! Lost wake-ups.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::{LEASE, client, milliseconds, until};
 
-/// The longest that a contender sleeps.
+/// The longest time for which a waiter sleeps without a wake-up.
 const SAFETY_POLL: Duration = Duration::from_secs(1);
 
-/// Lets a client wait for a key that a stranger holds, and returns how long after `free` it has it.
+/// Lets a client wait for a held key, and returns how long after `free` it acquires the key.
 async fn waited(server: &RedisServer, client: &LockClient, free: impl AsyncFnOnce()) -> Duration {
     let lock = client.lock("k").wait(SAFETY_POLL * 20);
     let waiting = async {
-        let guard = lock.acquire().await.expect("it becomes free");
+        let guard = lock.acquire().await.expect("the key becomes free");
         let now = Instant::now();
         drop(guard);
         now
     };
     let freeing = async {
-        // It waits by then, and has subscribed.
+        // By then the client waits and has subscribed.
         sleep(LEASE / 4).await;
         free().await;
         Instant::now()
@@ -33,7 +33,7 @@ async fn waited(server: &RedisServer, client: &LockClient, free: impl AsyncFnOnc
 }
 
 #[tokio::test]
-async fn a_key_that_is_deleted_without_a_word_is_found_free_by_the_safety_poll() {
+async fn a_key_deleted_without_a_message_is_found_free_by_the_safety_poll() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     for _ in 0..3 {
@@ -44,20 +44,20 @@ async fn a_key_that_is_deleted_without_a_word_is_found_free_by_the_safety_poll()
 }
 
 #[tokio::test]
-async fn a_key_that_expires_is_found_free_at_that_moment() {
+async fn a_key_that_expires_is_found_free_at_once() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let left = milliseconds(LEASE / 4 + LEASE / 2);
     server.tell(&["SET", "k", "stranger", "PX", &left]);
-    // From here on, half a lease is left.
+    // When `free` is called, half a lease is left.
     let took = waited(&server, &client, async || {}).await;
-    assert!(took >= LEASE * 9 / 20, "not before: {took:?}");
-    assert!(took < LEASE / 2 + LEASE / 4, "and not by the next poll: {took:?}");
+    assert!(took >= LEASE * 9 / 20, "too early: {took:?}");
+    assert!(took < LEASE / 2 + LEASE / 4, "too late, by the next safety poll: {took:?}");
 }
 
-/// The connection that would tell of the release is lost before it, and comes back after it.
+/// The connection of the subscription is lost before the release, and reconnects after it.
 #[tokio::test]
-async fn a_release_that_falls_into_a_reconnection_is_noticed() {
+async fn a_release_during_a_reconnection_is_noticed() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
     let (one, two) = (client(&server.url()).await, client(&proxy.url()).await);
@@ -75,9 +75,9 @@ async fn a_release_that_falls_into_a_reconnection_is_noticed() {
     }
 }
 
-/// It falls behind the last try that was made without the subscription.
+/// The release comes after the last attempt that was made without a subscription.
 #[tokio::test]
-async fn a_release_just_before_the_subscription_is_live_is_noticed_at_once() {
+async fn a_release_just_before_the_subscription_takes_effect_is_noticed_at_once() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
     let (one, two) = (client(&server.url()).await, client(&proxy.url()).await);
@@ -85,14 +85,14 @@ async fn a_release_just_before_the_subscription_is_live_is_noticed_at_once() {
         let guard = one.lock("k").lease(LEASE * 60).acquire().await.expect("free");
         let subscribed = || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).len();
         assert!(until(LEASE, || subscribed() == 0).await.is_some());
-        proxy.hold("\nSUBSCRIBE");
+        proxy.hold("SUBSCRIBE");
         let (lock, before) = (two.lock("k").wait(LEASE * 20), server.calls("evalsha"));
         let waiting = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
-        let held_up = until(LEASE, || proxy.struck() == n).await;
-        assert!(held_up.is_some(), "it subscribes");
-        // One that is not woken tries every second, and it has just done so.
+        let held_up = until(LEASE, || proxy.triggered() == n).await;
+        assert!(held_up.is_some(), "the waiter subscribes");
+        // Without a wake-up, the next attempt would be a second later.
         let tried = until(LEASE, || server.calls("evalsha") > before).await;
-        assert!(tried.is_some(), "it tries without");
+        assert!(tried.is_some(), "the waiter tries without a subscription");
         guard.release().await.expect("held");
         proxy.deliver();
         let live = Instant::now();
@@ -101,9 +101,9 @@ async fn a_release_just_before_the_subscription_is_live_is_noticed_at_once() {
     }
 }
 
-/// Nothing else goes over it, and nothing says that it is lost.
+/// The connection carries nothing else, and no error shows that it is lost.
 #[tokio::test]
-async fn a_subscription_that_has_gone_silent_is_made_again() {
+async fn a_silent_subscription_connection_is_replaced() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
     let (one, two) = (client(&server.url()).await, client(&proxy.url()).await);
@@ -112,12 +112,12 @@ async fn a_subscription_that_has_gone_silent_is_made_again() {
     let lock = two.lock("silent").wait(LEASE * 20);
     let waiting = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
     assert!(until(LEASE, || subscribed() == 1).await.is_some());
-    // It sleeps from its second try on.
+    // The waiter sleeps after its second attempt.
     sleep(LEASE / 4).await;
     let connections = proxy.connections();
     proxy.hold("silent");
     let noticed = until(SAFETY_POLL + LEASE, || proxy.connections() > connections).await;
-    assert!(noticed.is_some(), "it is noticed");
+    assert!(noticed.is_some(), "the silence is noticed");
     assert!(until(LEASE, || subscribed() == 1).await.is_some());
     guard.release().await.expect("held");
     let released = Instant::now();
@@ -125,11 +125,12 @@ async fn a_subscription_that_has_gone_silent_is_made_again() {
     assert!(got.saturating_duration_since(released) < LEASE / 3, "{:?}", got - released);
 }
 
-/// The server's confirmations of all of them at once are more than it holds back for a client that
-/// subscribes, and it closes the connection. That is 32 MB if nothing else is configured. A client
-/// counts as one that subscribes from its first channel on: here, that of a lock of another format.
+/// A server limits the output buffer of a subscriber (to 32 MB by default), and closes the
+/// connection if the limit is exceeded. The confirmations of all subscriptions at once exceed the
+/// limit of this test. A client counts as a subscriber from its first channel on. Here, this is the
+/// channel of a lock with another wire format.
 #[tokio::test(flavor = "multi_thread")]
-async fn very_many_subscriptions_are_made_again_and_cost_no_lock() {
+async fn hundreds_of_subscriptions_are_restored_and_no_lock_is_lost() {
     const WAITING: usize = 600;
     let server = RedisServer::with(&["--client-output-buffer-limit", "pubsub", "256kb", "0", "0"]);
     let client = client(&server.url()).await;
@@ -148,16 +149,16 @@ async fn very_many_subscriptions_are_made_again_and_cost_no_lock() {
     for n in 0..WAITING {
         let key = format!("{n:0>1000}");
         let mut set = redis::cmd("HSET");
-        set.arg(&key).arg("stranger").arg(1).exec(&mut stranger).expect("it may");
-        wait(client.lock(key).format(WireFormat::Redisson));
+        set.arg(&key).arg("stranger").arg(1).exec(&mut stranger).expect("permitted");
+        wait(client.lock(key).wire_format(WireFormat::Redisson));
     }
     let subscribed = || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).len();
     let all = async || until(LEASE * 5, || subscribed() == WAITING + 1).await.is_some();
     assert!(all().await, "only {} channels", subscribed());
     server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     let lost = until(LEASE, || subscribed() <= WAITING).await;
-    assert!(lost.is_some(), "all of them are lost");
+    assert!(lost.is_some(), "all subscriptions are lost");
     assert!(all().await, "only {} channels are back", subscribed());
     sleep(LEASE).await;
-    assert!(held.iter().all(LockGuard::is_held), "they are renewed");
+    assert!(held.iter().all(LockGuard::is_held), "the held locks are renewed");
 }

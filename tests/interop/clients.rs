@@ -1,50 +1,50 @@
-//! The clients of other languages, and what a test has to know of each.
+//! The clients of other languages, and their properties that the tests depend on.
 
 use std::time::Duration;
 
 use lock_runtime::WireFormat;
 
-/// A lock library with its program.
+/// A lock library and its peer program.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) language: &'static str,
     pub(crate) name: &'static str,
     pub(crate) version: &'static str,
-    pub(crate) format: WireFormat,
-    /// The key of its lock `k` on the server.
+    pub(crate) wire_format: WireFormat,
+    /// The key on the server of the lock that the library calls `k`.
     pub(crate) key: &'static str,
-    /// Whether it keeps a lock alive by itself.
+    /// Whether the library renews its locks by itself.
     pub(crate) renews: bool,
-    /// How long it lets pass between two tries, at the most; `None`: it is woken.
+    /// The longest time between two attempts of a waiter; `None` if waiters are woken.
     pub(crate) polls: Option<Duration>,
-    /// The command that the server carries out at each of its tries.
+    /// The command that the server executes once per attempt.
     pub(crate) tries: &'static str,
-    /// Whether its release of a lock that is lost says so.
-    pub(crate) tells_of_loss: bool,
+    /// Whether the release of a lost lock fails.
+    pub(crate) reports_loss: bool,
 }
 
 pub(crate) const REDISSON: Client = Client {
     language: "java",
     name: "redisson",
     version: "4.7.0",
-    format: WireFormat::Redisson,
+    wire_format: WireFormat::Redisson,
     key: "k",
     renews: true,
     polls: None,
     tries: "subscribe",
-    tells_of_loss: true,
+    reports_loss: true,
 };
 
 pub(crate) const REDIS_PY: Client = Client {
     language: "python",
     name: "redis-py",
     version: "8.1.0",
-    format: WireFormat::Token,
+    wire_format: WireFormat::Token,
     key: "k",
     renews: false,
     polls: Some(Duration::from_millis(100)),
     tries: "set",
-    tells_of_loss: true,
+    reports_loss: true,
 };
 
 pub(crate) const REDLOCK: Client = Client {
@@ -64,7 +64,7 @@ pub(crate) const SEMAPHORE: Client = Client {
     key: "mutex:k",
     renews: true,
     polls: Some(Duration::from_millis(10)),
-    tells_of_loss: false,
+    reports_loss: false,
     ..REDIS_PY
 };
 
@@ -83,14 +83,14 @@ pub(crate) const RSLOCK: Client = Client {
     name: "rslock",
     version: "0.10.0",
     polls: Some(Duration::from_millis(200)),
-    tells_of_loss: false,
+    reports_loss: false,
     ..REDIS_PY
 };
 
-/// The steps of old, by hand.
+/// The separate steps `SETNX`, `GET` and `GETSET`, without a library.
 pub(crate) const TIMESTAMP: Client =
-    Client { name: "timestamp", format: WireFormat::Timestamp, tries: "setnx", ..REDIS_PY };
+    Client { name: "timestamp", wire_format: WireFormat::Timestamp, tries: "setnx", ..REDIS_PY };
 
-/// In the order of the documentation.
+/// All clients, in the order of the documentation.
 pub(crate) const ALL: [&Client; 8] =
     [&REDISSON, &REDIS_PY, &REDLOCK, &SEMAPHORE, &REDSYNC, &BSM, &RSLOCK, &TIMESTAMP];

@@ -1,4 +1,4 @@
-//! A counter that only the lock guards.
+//! A counter that is guarded only by the lock.
 
 use std::time::Duration;
 
@@ -7,47 +7,50 @@ use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::scene::Scene;
+use crate::fixture::InteropFixture;
 use crate::with_every_client;
 
-/// Of each side.
+/// The number of tasks on each side.
 const TASKS: u64 = 4;
+/// The number of increments by each side.
 const TIMES: u64 = 1000;
-/// Both sides begin each of them at the same time. In one go those that poll would count one after the
-/// other: who has the lock and wants it again is faster than who looks now and then.
+/// The number of rounds. Both sides start each round at the same time. In a single round, the sides
+/// would count one after the other, because a holder that asks again is faster than a client that
+/// polls.
 const ROUNDS: u64 = 10;
 
 with_every_client! {
-    async fn ours_and_theirs_count_every_time(scene: Scene) {
-        assert_eq!(count(&scene, scene.client.key, "k").await, 2 * TIMES);
+    async fn both_sides_count_exactly(fixture: InteropFixture) {
+        assert_eq!(count(&fixture, fixture.client.key, "k").await, 2 * TIMES);
     }
 
-    /// What the row above is worth.
-    async fn the_count_is_wrong_if_ours_lock_another_key(scene: Scene) {
-        assert!(count(&scene, "other", "k").await < 2 * TIMES);
+    /// The control of the test above.
+    async fn the_count_is_wrong_if_this_library_locks_another_key(fixture: InteropFixture) {
+        assert!(count(&fixture, "other", "k").await < 2 * TIMES);
     }
 
-    async fn the_count_is_wrong_if_theirs_lock_another_key(scene: Scene) {
-        assert!(count(&scene, scene.client.key, "other").await < 2 * TIMES);
+    async fn the_count_is_wrong_if_the_peer_locks_another_key(fixture: InteropFixture) {
+        assert!(count(&fixture, fixture.client.key, "other").await < 2 * TIMES);
     }
 }
 
-/// Both sides count, each under its own lock. Returns what the counter says in the end.
-async fn count(scene: &Scene, our_key: &str, their_key: &str) -> u64 {
-    let mut theirs = scene.theirs().await;
-    let server = redis::Client::open(scene.server.url()).expect("a valid URL");
-    // A machine that stands still for a moment is no mistake of the lock's.
-    let patient = AsyncConnectionConfig::new().set_response_timeout(None);
-    let server = server.get_multiplexed_async_connection_with_config(&patient).await.expect("up");
+/// Lets both sides count, each under its own lock. Returns the final value of the counter.
+async fn count(fixture: &InteropFixture, key: &str, peer_key: &str) -> u64 {
+    let mut peer = fixture.peer().await;
+    let server = redis::Client::open(fixture.server.url()).expect("a valid URL");
+    // No response timeout, because a slow machine is not a failure of the lock.
+    let no_timeout = AsyncConnectionConfig::new().set_response_timeout(None);
+    let server =
+        server.get_multiplexed_async_connection_with_config(&no_timeout).await.expect("up");
     for _ in 0..ROUNDS {
-        let counting = theirs.send(&format!("count {their_key} n {TASKS} {}", TIMES / ROUNDS));
+        let counting = peer.send(&format!("count {peer_key} n {TASKS} {}", TIMES / ROUNDS));
         let mut tasks = JoinSet::new();
         for _ in 0..TASKS {
-            let (lock, server) = (scene.ours.lock(our_key), server.clone());
+            let (lock, server) = (fixture.lock_client.lock(key), server.clone());
             tasks.spawn(async move {
                 for _ in 0..TIMES / ROUNDS / TASKS {
-                    lock.run(add_one(server.clone())).await.expect("in turn");
-                    // Theirs do not queue; they only find what is free when they look.
+                    lock.run(add_one(server.clone())).await.expect("granted");
+                    // Leaves the key free at times, because peers that poll have no queue.
                     sleep(Duration::from_millis(fastrand::u64(0..10))).await;
                 }
             });
@@ -57,7 +60,7 @@ async fn count(scene: &Scene, our_key: &str, their_key: &str) -> u64 {
         }
         assert_eq!(counting.await, "ok");
     }
-    scene.server.command(&["GET", "n"])
+    fixture.server.command(&["GET", "n"])
 }
 
 async fn add_one(mut server: MultiplexedConnection) {

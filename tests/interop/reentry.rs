@@ -1,28 +1,28 @@
-//! A thread of Redisson's counts how often it has taken a lock.
+//! A thread of Redisson counts how often it has acquired a lock.
 
 use tokio::time::{Instant, sleep};
 
 use crate::clients::REDISSON;
-use crate::scene::{LATE, LEASE, Scene};
+use crate::fixture::{InteropFixture, LATE, LEASE};
 
 #[tokio::test]
-async fn what_redisson_has_taken_twice_is_ours_after_its_second_release() {
-    let scene = Scene::with(&REDISSON).await;
-    let mut theirs = scene.theirs_with_our_lease().await;
-    theirs.tell("acquire k 0 0").await;
-    theirs.tell("again k").await;
-    let holds = || -> Vec<u32> { scene.server.command(&["HVALS", "k"]) };
+async fn a_lock_that_redisson_holds_twice_is_free_after_the_second_release() {
+    let fixture = InteropFixture::with(&REDISSON).await;
+    let mut peer = fixture.peer_with_test_lease().await;
+    peer.tell("acquire k 0 0").await;
+    peer.tell("again k").await;
+    let holds = || -> Vec<u32> { fixture.server.command(&["HVALS", "k"]) };
     assert_eq!(holds(), [2]);
-    let waiter = scene.our_waiter().await;
-    theirs.tell("release k").await;
+    let waiter = fixture.waiter().await;
+    peer.tell("release k").await;
     assert_eq!(holds(), [1]);
-    // It is renewed all the same.
+    // The lock is still renewed.
     sleep(LEASE * 3 / 2).await;
     assert!(!waiter.is_finished());
     let released = Instant::now();
-    theirs.tell("release k").await;
+    peer.tell("release k").await;
     let (guard, at) = waiter.await.expect("no panic").expect("free");
     assert!(at - released < LATE, "{:?}", at - released);
-    assert_eq!(holds(), [1], "ours is not counted in there");
+    assert_eq!(holds(), [1], "nested holds of this library are not counted in Redis");
     guard.release().await.expect("held");
 }

@@ -1,42 +1,42 @@
-//! Who renews keeps the lock for longer than its lease.
+//! A holder that renews its lock keeps it for longer than the lease.
 
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::scene::{LATE, LEASE, OUR_POLL, ms};
+use crate::fixture::{LATE, LEASE, SAFETY_POLL, ms};
 use crate::with_every_client;
 
 with_every_client! {
-    async fn our_renewal_keeps_theirs_out_for_three_leases(scene: Scene) {
-        let mut theirs = scene.theirs().await;
+    async fn renewals_by_this_library_exclude_the_peer_for_three_leases(fixture: InteropFixture) {
+        let mut peer = fixture.peer().await;
         let for_three_leases = async {
             sleep(LEASE * 3).await;
             Instant::now()
         };
-        let body = scene.our_body(for_three_leases).await;
-        let waiter = scene.their_waiter(&mut theirs, LEASE * 10).await;
+        let body = fixture.run_body(for_three_leases).await;
+        let waiter = fixture.peer_waiter(&mut peer, LEASE * 10).await;
         let ended = body.await.expect("no panic").expect("kept");
         let granted = waiter.granted().await;
         assert!(granted > ended, "{:?} before", ended - granted);
-        assert!(granted - ended < scene.their_delay(), "{:?}", granted - ended);
+        assert!(granted - ended < fixture.peer_delay(), "{:?}", granted - ended);
     }
 
-    /// Those that do not renew are told to.
-    async fn their_renewal_keeps_ours_out_for_three_leases(scene: Scene) {
-        let mut theirs = scene.theirs_with_our_lease().await;
-        scene.have_them_hold(&mut theirs).await;
+    /// Clients that do not renew by themselves get a command to renew.
+    async fn renewals_by_the_peer_exclude_this_library_for_three_leases(fixture: InteropFixture) {
+        let mut peer = fixture.peer_with_test_lease().await;
+        fixture.let_peer_hold(&mut peer).await;
         let end = Instant::now() + LEASE * 3;
-        let waiter = scene.our_waiter().await;
-        while !scene.client.renews && Instant::now() + LEASE / 4 < end {
-            theirs.tell(&format!("renew k {}", ms(LEASE))).await;
+        let waiter = fixture.waiter().await;
+        while !fixture.client.renews && Instant::now() + LEASE / 4 < end {
+            peer.tell(&format!("renew k {}", ms(LEASE))).await;
             sleep(LEASE / 4).await;
         }
         sleep_until(end).await;
-        assert_eq!(theirs.ask("held k").await, "ok yes");
+        assert_eq!(peer.ask("held k").await, "ok yes");
         assert!(!waiter.is_finished());
         let released = Instant::now();
-        theirs.tell("release k").await;
+        peer.tell("release k").await;
         let (guard, at) = waiter.await.expect("no panic").expect("free");
-        assert!(at - released < OUR_POLL + LATE, "{:?}", at - released);
+        assert!(at - released < SAFETY_POLL + LATE, "{:?}", at - released);
         guard.release().await.expect("held");
     }
 }

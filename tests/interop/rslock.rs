@@ -1,4 +1,5 @@
-//! Around `rslock`, the line protocol of `peers/README.md`, as far as the interop suite needs it.
+//! The peer program of `rslock`, with the part of the line protocol of `peers/README.md` that the
+//! interop suite needs.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -11,13 +12,13 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// That of a counter, as it does not renew.
+/// The lease of a counting task. The library does not renew locks.
 const LEASE: Duration = Duration::from_secs(30);
 
-type Outcome<T = String> = Result<T, Box<dyn Error + Send + Sync>>;
+type PeerResult<T = String> = Result<T, Box<dyn Error + Send + Sync>>;
 
 #[tokio::main]
-async fn main() -> Outcome<()> {
+async fn main() -> PeerResult<()> {
     let url = std::env::args().nth(2).ok_or("usage: rslock-peer rslock REDIS_URL")?;
     let server = redis::Client::open(&*url)?.get_multiplexed_async_connection().await?;
     let mut locks = LockManager::new(vec![url]);
@@ -26,7 +27,7 @@ async fn main() -> Outcome<()> {
     let mut once = locks.clone();
     once.set_retry(1, delay);
     let held = Arc::default();
-    let peer = Peer { locks, once, server, held };
+    let peer = RslockPeer { locks, once, server, held };
     println!("ready rslock 0.10.0 | tries without end every 0 to 200 ms at random");
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
@@ -38,20 +39,20 @@ async fn main() -> Outcome<()> {
             println!("{number} {}", answer.unwrap_or_else(|error| format!("error {error}")));
         });
     }
-    // Without a word to those that still wait.
+    // Commands that still wait get no answer.
     std::process::exit(0)
 }
 
 #[derive(Clone)]
-struct Peer {
+struct RslockPeer {
     locks: LockManager,
     once: LockManager,
     server: MultiplexedConnection,
     held: Arc<Mutex<HashMap<String, Arc<Lock>>>>,
 }
 
-impl Peer {
-    async fn answer(&self, words: &[&str]) -> Outcome {
+impl RslockPeer {
+    async fn answer(&self, words: &[&str]) -> PeerResult {
         match words {
             ["acquire", key, wait, lease] => {
                 let (wait, lease) = (milliseconds(wait)?, milliseconds(lease)?);
@@ -112,7 +113,7 @@ impl Peer {
         Ok("ok".into())
     }
 
-    async fn count(&self, key: &str, counter: &str, times: u32) -> Outcome<()> {
+    async fn count(&self, key: &str, counter: &str, times: u32) -> PeerResult<()> {
         let mut server = self.server.clone();
         for _ in 0..times {
             let guard = self.locks.acquire(key, LEASE).await?;
@@ -129,13 +130,13 @@ impl Peer {
         held.insert(key.to_owned(), Arc::new(lock));
     }
 
-    fn recall(&self, key: &str) -> Outcome<Arc<Lock>> {
+    fn recall(&self, key: &str) -> PeerResult<Arc<Lock>> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.get(key).cloned().ok_or_else(|| format!("{key} is not held here").into())
     }
 }
 
-fn milliseconds(word: &str) -> Outcome<Duration> {
+fn milliseconds(word: &str) -> PeerResult<Duration> {
     Ok(Duration::from_millis(word.parse()?))
 }
 

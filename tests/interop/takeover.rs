@@ -1,42 +1,42 @@
-//! The lock of a process that is gone is taken over when its lease ends, and not before.
+//! The lock of a crashed process is taken over when its lease ends, and not before.
 
 use lock_tests::Helper;
 use tokio::time::Instant;
 
-use crate::scene::{GRAIN, LATE, LEASE, ms};
+use crate::fixture::{GRAIN, LATE, LEASE, ms};
 use crate::with_every_client;
 
 with_every_client! {
-    async fn a_crash_of_theirs_is_taken_over_when_the_lease_ends(scene: Scene) {
-        let mut theirs = scene.theirs_with_our_lease().await;
-        scene.have_them_hold(&mut theirs).await;
-        let waiter = scene.our_waiter().await;
-        theirs.crash();
+    async fn the_lock_of_a_crashed_peer_is_free_when_its_lease_ends(fixture: InteropFixture) {
+        let mut peer = fixture.peer_with_test_lease().await;
+        fixture.let_peer_hold(&mut peer).await;
+        let waiter = fixture.waiter().await;
+        peer.crash();
         let crashed = Instant::now();
-        let left = scene.left();
+        let left = fixture.left();
         assert!(!waiter.is_finished());
-        let (guard, at) = waiter.await.expect("no panic").expect("in the end");
+        let (guard, at) = waiter.await.expect("no panic").expect("granted after the lease");
         let taken = at - crashed;
         assert!(taken + GRAIN >= left && taken < left + LATE, "{taken:?} of {left:?}");
         guard.release().await.expect("held");
     }
 
-    async fn a_crash_of_ours_is_taken_over_when_the_lease_ends(scene: Scene) {
-        let mut theirs = scene.theirs().await;
-        let (lease, format) = (ms(LEASE).to_string(), format!("{:?}", scene.client.format));
-        let hold = ["hold", &scene.server.url(), scene.client.key, &lease, &format];
-        let mut ours = Helper::start(env!("CARGO_BIN_EXE_lock-helper"), &hold);
-        assert_eq!(ours.line(), "held");
-        let waiter = scene.their_waiter(&mut theirs, LEASE * 10).await;
-        ours.kill();
+    async fn the_peer_gets_the_lock_of_a_killed_process_when_its_lease_ends(fixture: InteropFixture) {
+        let mut peer = fixture.peer().await;
+        let (lease, format) = (ms(LEASE).to_string(), format!("{:?}", fixture.client.wire_format));
+        let hold = ["hold", &fixture.server.url(), fixture.client.key, &lease, &format];
+        let mut holder = Helper::start(env!("CARGO_BIN_EXE_lock-helper"), &hold);
+        assert_eq!(holder.line(), "held");
+        let waiter = fixture.peer_waiter(&mut peer, LEASE * 10).await;
+        holder.kill();
         let crashed = Instant::now();
-        let left = scene.left();
+        let left = fixture.left();
         assert!(!waiter.is_done());
         let taken = waiter.granted().await - crashed;
         assert!(
-            taken + GRAIN >= left && taken < left + scene.their_delay(),
+            taken + GRAIN >= left && taken < left + fixture.peer_delay(),
             "{taken:?} of {left:?}"
         );
-        assert!(!scene.is_free().await);
+        assert!(!fixture.is_free().await);
     }
 }

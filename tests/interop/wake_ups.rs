@@ -1,4 +1,4 @@
-//! Who waits gets the lock as fast as the slower of both libraries allows.
+//! A waiter gets the lock as fast as the slower of the two libraries allows.
 
 use std::time::Duration;
 
@@ -6,71 +6,71 @@ use lock_runtime::WireFormat;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::scene::{GRAIN, LATE, LEASE, OUR_POLL, ms};
+use crate::fixture::{GRAIN, LATE, LEASE, SAFETY_POLL, ms};
 use crate::with_every_client;
 
 with_every_client! {
-    /// Redisson is woken, long before the lease that it knows of is over; the others ask again by
-    /// themselves.
-    async fn our_release_lets_theirs_in(scene: Scene) {
-        let mut theirs = scene.theirs().await;
-        let guard = scene.lock().lease(LEASE * 10).acquire().await.expect("free");
-        let waiter = scene.their_waiter(&mut theirs, LEASE * 10).await;
+    /// A waiter of Redisson is woken, long before the lease that it has seen ends. The other
+    /// clients poll.
+    async fn the_peer_gets_the_lock_after_a_release_by_this_library(fixture: InteropFixture) {
+        let mut peer = fixture.peer().await;
+        let guard = fixture.lock().lease(LEASE * 10).acquire().await.expect("free");
+        let waiter = fixture.peer_waiter(&mut peer, LEASE * 10).await;
         assert!(!waiter.is_done());
         let released = Instant::now();
         guard.release().await.expect("held");
         let got = waiter.granted().await - released;
-        assert!(got < scene.their_delay(), "{got:?}");
-        assert!(!scene.is_free().await);
+        assert!(got < fixture.peer_delay(), "{got:?}");
+        assert!(!fixture.is_free().await);
     }
 
-    /// For Redisson the lock would last for as long as it has last heard.
-    async fn our_lock_that_is_to_stay_lets_theirs_in_when_that_is_over(scene: Scene) {
-        let mut theirs = scene.theirs().await;
-        let lock = scene.lock().lease(LEASE * 20).min_hold(LEASE);
+    /// Without a wake-up, a waiter of Redisson would sleep for the lease that it has seen.
+    async fn the_peer_gets_the_lock_when_the_min_hold_ends(fixture: InteropFixture) {
+        let mut peer = fixture.peer().await;
+        let lock = fixture.lock().lease(LEASE * 20).min_hold(LEASE);
         let (asked, guard) = (Instant::now(), lock.acquire().await.expect("free"));
-        let waiter = scene.their_waiter(&mut theirs, LEASE * 10).await;
+        let waiter = fixture.peer_waiter(&mut peer, LEASE * 10).await;
         guard.release().await.expect("held");
         let got = waiter.granted().await - asked;
-        assert!(got + GRAIN >= LEASE && got < LEASE + scene.their_delay(), "{got:?}");
+        assert!(got + GRAIN >= LEASE && got < LEASE + fixture.peer_delay(), "{got:?}");
     }
 
-    /// Redisson tells everybody; of the others' releases nobody hears.
-    async fn their_release_lets_ours_in(scene: Scene) {
-        let mut theirs = scene.theirs().await;
-        theirs.tell(&format!("acquire k 0 {}", ms(LEASE * 10))).await;
-        let waiter = scene.our_waiter().await;
+    /// Redisson publishes its releases. The other clients do not.
+    async fn this_library_gets_the_lock_after_a_release_by_the_peer(fixture: InteropFixture) {
+        let mut peer = fixture.peer().await;
+        peer.tell(&format!("acquire k 0 {}", ms(LEASE * 10))).await;
+        let waiter = fixture.waiter().await;
         assert!(!waiter.is_finished());
         let released = Instant::now();
-        theirs.tell("release k").await;
+        peer.tell("release k").await;
         let (guard, at) = waiter.await.expect("no panic").expect("free");
-        let bound = match scene.client.format {
+        let bound = match fixture.client.wire_format {
             WireFormat::Redisson => LATE,
-            _ => OUR_POLL + LATE,
+            _ => SAFETY_POLL + LATE,
         };
         assert!(at - released < bound, "{:?}", at - released);
         guard.release().await.expect("held");
     }
 
-    /// Of those who poll nobody knows, so a process that is to let them in passes nothing on.
-    async fn theirs_gets_in_beside_a_busy_process_of_ours(scene: Scene) {
-        let mut theirs = scene.theirs().await;
-        let mut ours = scene.builder();
-        if scene.client.polls.is_some() {
-            ours = ours.turn(0, Duration::ZERO);
+    /// Clients that poll are not visible, so a process that must let them in disables hand-offs.
+    async fn the_peer_gets_the_lock_beside_a_busy_process_of_this_library(fixture: InteropFixture) {
+        let mut peer = fixture.peer().await;
+        let mut client = fixture.builder();
+        if fixture.client.polls.is_some() {
+            client = client.handoff_limit(0, Duration::ZERO);
         }
-        let ours = ours.connect().await.expect("the server is up");
+        let client = client.connect().await.expect("the server is up");
         let mut tasks = JoinSet::new();
         for _ in 0..4 {
-            let lock = ours.lock(scene.client.key);
+            let lock = client.lock(fixture.client.key);
             tasks.spawn(async move {
                 loop {
-                    lock.run(sleep(Duration::from_millis(1))).await.expect("in turn");
+                    lock.run(sleep(Duration::from_millis(1))).await.expect("granted");
                 }
             });
         }
-        theirs.tell(&format!("acquire k {} {}", ms(LEASE * 20), ms(LEASE * 10))).await;
-        assert!(!scene.is_free().await);
-        theirs.tell("release k").await;
+        peer.tell(&format!("acquire k {} {}", ms(LEASE * 20), ms(LEASE * 10))).await;
+        assert!(!fixture.is_free().await);
+        peer.tell("release k").await;
     }
 }

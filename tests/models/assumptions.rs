@@ -1,46 +1,47 @@
-//! What exclusion rests on: what the protocol does for it, and what it takes for granted. Each is
-//! one switch, so that a test can take it away and be shown what it was there for.
+//! The safeguards and assumptions that exclusion depends on. Each has a switch, so that a test can
+//! disable it and show its effect.
 
-/// What the lock does itself.
+/// The safeguards of the protocol.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one independent switch")]
-pub(crate) struct Protections {
-    /// A body is polled only before the deadline of its lease.
+pub(crate) struct Safeguards {
+    /// A body is polled only before its deadline.
     pub(crate) check_before_poll: bool,
-    /// A deadline counts from the instant before the request was sent, not from its answer.
+    /// A deadline counts from before the request is sent, not from the reply.
     pub(crate) deadline_from_sending: bool,
-    /// A deadline comes a margin before the server's own expiry could.
+    /// A deadline is earlier than the expiry on the server, by a margin.
     pub(crate) margin: bool,
-    /// A body is over before its lock is released.
+    /// A body ends before its lock is released.
     pub(crate) body_ends_before_release: bool,
-    /// A release or an undo deletes the key only with its owner's token in it.
+    /// A release or an undo deletes the key only if it contains the token of the owner.
     pub(crate) release_compares: bool,
-    /// A renewal extends the key only with its owner's token in it.
+    /// A renewal extends the key only if it contains the token of the owner.
     pub(crate) renewal_compares: bool,
-    /// A renewal extends what is there, and never makes a key that is gone anew.
+    /// A renewal never creates a key.
     pub(crate) renewal_never_recreates: bool,
-    /// A hold that has ended stays so, whatever a renewal that was under way is answered.
+    /// The reply to a renewal that was in flight does not revive a hold that has ended.
     pub(crate) ended_is_final: bool,
-    /// A request without an answer gives no permission.
+    /// A request without a reply grants nothing.
     pub(crate) unknown_is_not_held: bool,
-    /// Each acquisition has an owner token of its own.
+    /// Each acquisition has its own owner token.
     pub(crate) fresh_token: bool,
-    /// A repeated try that finds its own token in the key never shortens its life.
+    /// A retry that finds its own token in the key does not shorten the time to live of the key.
     pub(crate) retry_never_shortens: bool,
-    /// A request without an answer is undone: on its own lane behind it, and on the keeper's.
+    /// A request without a reply is undone, on its own lane and on the background lane.
     pub(crate) undo: bool,
-    /// The undo is sent once more after a while.
+    /// The undo is sent a second time after a while.
     pub(crate) second_sweep: bool,
-    /// The second sweep is sent even if the first has freed something: that may have been another
-    /// request of the same acquisition.
+    /// The second sweep is sent even if the first one has freed the key, because another request of
+    /// the same acquisition may have taken that key.
     pub(crate) sweep_after_freeing: bool,
-    /// Writes carry a fencing token, and the resource refuses one lower than it has seen.
+    /// Writes carry a fencing token, and the resource refuses tokens lower than the highest it has
+    /// seen.
     pub(crate) fence: bool,
-    /// A fencing token is never lower than the server's clock, instead of being a mere counter.
+    /// A fencing token is at least the clock of the server, and not only a counter.
     pub(crate) token_from_clock: bool,
 }
 
-impl Default for Protections {
+impl Default for Safeguards {
     fn default() -> Self {
         Self {
             check_before_poll: true,
@@ -63,21 +64,21 @@ impl Default for Protections {
     }
 }
 
-/// What the lock can do nothing about.
+/// The assumptions of the protocol about its environment.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one independent switch")]
 pub(crate) struct Assumptions {
-    /// The server forgets no key: no `FLUSHALL`, no restart without its data.
+    /// The server loses no keys: no `FLUSHALL`, and no restart without its data.
     pub(crate) data_is_kept: bool,
-    /// The server's clock is not set forward by more than the margin.
+    /// The clock of the server is not set forward by more than the margin.
     pub(crate) no_jump_forward: bool,
-    /// The server's clock is not set back.
+    /// The clock of the server is not set back.
     pub(crate) no_jump_back: bool,
-    /// Within one lease the server's clock gains no more than the margin.
+    /// Within one lease, the clock of the server gains at most the margin.
     pub(crate) drift_within_margin: bool,
-    /// A poll that began before the deadline also ends before it: the process is not paused in it.
+    /// A poll that begins before the deadline ends before the deadline: the process is not paused.
     pub(crate) polls_end_in_time: bool,
-    /// A request that was held up arrives before the second sweep of its undo, if at all.
+    /// A delayed request arrives before the second sweep of its undo, if at all.
     pub(crate) late_request_meets_sweep: bool,
 }
 

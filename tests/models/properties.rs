@@ -1,74 +1,84 @@
-//! What is to hold in every state, and what has to happen in some for that to mean anything.
+//! The properties that must hold in every state, and the states that must be reachable for the
+//! check to be meaningful.
 
 use stateright::Property;
 
-use crate::contender::{Answer, Contender, Phase};
-use crate::protocol::{Protocol, State};
+use crate::acquisition::{AcquisitionPhase, ModelAcquisition, Reply};
+use crate::protocol::{Protocol, ProtocolState};
 
-/// No two bodies may be polled at one instant.
+/// No two bodies may be polled at the same time.
 pub(crate) const EXCLUSION: &str = "exclusion";
-/// When all is quiet, the key is free, unless its owner crashed.
+/// When no request is in flight, the key is free, unless its owner has crashed.
 pub(crate) const NO_LEAK: &str = "nothing leaks";
-/// No write is accepted after one of a later grant.
+/// No write is accepted after a write of a later grant.
 pub(crate) const NO_STALE_WRITE: &str = "no stale write";
 
-/// Those that the model is about: of the lock alone, or of what is written under it.
+/// The properties of a model: those of the lock, or those of the writes to the resource.
 pub(crate) fn of(model: &Protocol) -> Vec<Property<Protocol>> {
     let mut properties = vec![
-        Property::sometimes("the next has it when a lease ran out", |_, state: &State| {
-            any(state, |c| c.valid() == Some(0)) && any(state, |c| c.valid() > Some(0))
+        Property::sometimes(
+            "a second acquisition has the lock after the lease of the first one has ended",
+            |_, state: &ProtocolState| {
+                any(state, |a| a.valid() == Some(0)) && any(state, |a| a.valid() > Some(0))
+            },
+        ),
+        Property::sometimes("a renewal succeeds", |_, state: &ProtocolState| {
+            any(state, |a| matches!(a.background.reply, Some(Reply::Extended { .. })))
         }),
-        Property::sometimes("a renewal succeeds", |_, state: &State| {
-            any(state, |c| matches!(c.keeper.answer, Some(Answer::Extended { .. })))
+        Property::sometimes("a renewal finds the key gone or taken", |_, state: &ProtocolState| {
+            any(state, |a| a.valid().is_some() && a.background.reply == Some(Reply::NotOwner))
         }),
-        Property::sometimes("a renewal finds the key gone or taken", |_, state: &State| {
-            any(state, |c| c.valid().is_some() && c.keeper.answer == Some(Answer::NotOurs))
+        Property::sometimes("a loss is detected", |_, state: &ProtocolState| {
+            any(state, |a| a.phase == AcquisitionPhase::Lost)
         }),
-        Property::sometimes("a holder is told that its lock is lost", |_, state: &State| {
-            any(state, |c| c.phase == Phase::Lost)
-        }),
-        Property::sometimes("a request of one that gave up takes the key", |_, state: &State| {
-            owner(state).is_some_and(|owner| owner.phase == Phase::Over && owner.doubt)
-        }),
+        Property::sometimes(
+            "a request takes the key after its acquisition has given up",
+            |_, state: &ProtocolState| {
+                owner(state)
+                    .is_some_and(|owner| owner.phase == AcquisitionPhase::Over && owner.uncertain)
+            },
+        ),
     ];
     if model.writes {
-        properties.push(Property::always(NO_STALE_WRITE, |_, state: &State| !state.resource.stale));
-    } else {
-        properties.push(Property::always(EXCLUSION, |model: &Protocol, state: &State| {
-            state.contenders.iter().filter(|contender| model.may_poll(contender)).count() <= 1
+        properties.push(Property::always(NO_STALE_WRITE, |_, state: &ProtocolState| {
+            !state.resource.stale
         }));
-        properties.push(Property::always(NO_LEAK, |_, state: &State| {
-            let quiet = state.contenders.iter().all(Contender::is_done);
+    } else {
+        properties.push(Property::always(EXCLUSION, |model: &Protocol, state: &ProtocolState| {
+            state.acquisitions.iter().filter(|acquisition| model.may_poll(acquisition)).count() <= 1
+        }));
+        properties.push(Property::always(NO_LEAK, |_, state: &ProtocolState| {
+            let quiet = state.acquisitions.iter().all(ModelAcquisition::is_done);
             !quiet || state.server.key.is_none()
         }));
     }
-    if model.breaks {
+    if model.faults {
         properties.push(Property::sometimes(
-            "the key of a crashed holder keeps another out",
-            |_, state: &State| {
-                owner(state).is_some_and(|owner| owner.phase == Phase::Crashed)
-                    && any(state, |c| c.caller.answer == Some(Answer::Busy))
+            "the key of a crashed holder excludes another acquisition",
+            |_, state: &ProtocolState| {
+                owner(state).is_some_and(|owner| owner.phase == AcquisitionPhase::Crashed)
+                    && any(state, |a| a.caller.reply == Some(Reply::Busy))
             },
         ));
         properties.push(Property::sometimes(
-            "a late request is under way while another holds",
-            |_, state: &State| {
-                any(state, |c| c.stray.is_some()) && any(state, |c| c.valid() > Some(0))
+            "a late request is in flight while another acquisition holds the lock",
+            |_, state: &ProtocolState| {
+                any(state, |a| a.stray.is_some()) && any(state, |a| a.valid() > Some(0))
             },
         ));
     }
-    if model.writes && model.held.fence && !model.assumed.polls_end_in_time {
-        let refused = |_: &Protocol, state: &State| state.resource.refused;
+    if model.writes && model.safeguards.fence && !model.assumed.polls_end_in_time {
+        let refused = |_: &Protocol, state: &ProtocolState| state.resource.refused;
         properties.push(Property::sometimes("the resource refuses a write", refused));
     }
     properties
 }
 
-fn any(state: &State, is_so: impl Fn(&Contender) -> bool) -> bool {
-    state.contenders.iter().any(is_so)
+fn any(state: &ProtocolState, condition: impl Fn(&ModelAcquisition) -> bool) -> bool {
+    state.acquisitions.iter().any(condition)
 }
 
-/// Who owns the key, going by the tokens.
-fn owner(state: &State) -> Option<&Contender> {
-    state.contenders.get(usize::from(state.server.key?.owner))
+/// The acquisition whose token is in the key.
+fn owner(state: &ProtocolState) -> Option<&ModelAcquisition> {
+    state.acquisitions.get(usize::from(state.server.key?.owner))
 }

@@ -1,87 +1,91 @@
-//! The protocol as a state machine: contenders, their messages, one server, one resource.
+//! The protocol as a state machine: acquisitions, their messages, one server, one resource.
 //!
-//! An action is one atomic step of one party, and any party may stand still for as long as others
-//! move. So a slow network, a paused process and an overloaded executor need no action of their own:
-//! they are the orders in which the steps that there are can come. A message that is lost is one
-//! that stands still for ever.
+//! An action is one atomic step of one participant: a caller, a background thread, a body or the
+//! server. Any participant may pause for any number of steps of the others. A slow network, a
+//! paused process and an overloaded executor therefore need no actions of their own: they are
+//! certain orders of the existing steps. A lost message is a message that is never delivered.
 //!
-//! Time is a step too, of all clocks at once. Whatever is kept of it is a remainder, so the states
-//! are finitely many although time is not bounded.
+//! The progress of time is also a step, of all clocks at once. Only remaining times are stored, so
+//! the number of states is finite although time is unbounded.
+//!
+//! `properties.rs` states what is asserted. Each control in `main.rs` switches off one safeguard or
+//! assumption, and shows that a property is then violated.
 
 use stateright::{Model, Property};
 
-use crate::assumptions::{Assumptions, Protections};
-use crate::contender::{Answer, Contender, Phase, Poll, Request};
+use crate::acquisition::{AcquisitionPhase, ModelAcquisition, ModelRequest, Poll, Reply};
+use crate::assumptions::{Assumptions, Safeguards};
 use crate::properties;
-use crate::resource::Resource;
-use crate::server::{EXTENDED, LEASE, MARGIN, Server, Token};
+use crate::resource::ModelResource;
+use crate::server::{EXTENDED, LEASE, MARGIN, ModelServer, Token};
 
-/// What is modelled, and with which of the switches on.
+/// The configuration of the model.
 #[derive(Clone, Debug)]
 pub(crate) struct Protocol {
-    pub(crate) held: Protections,
+    pub(crate) safeguards: Safeguards,
     pub(crate) assumed: Assumptions,
-    /// How often each acquisition asks; so many there are.
-    pub(crate) tries: &'static [u8],
-    /// Lanes break, answers to renewals are given up, and processes crash. Where they do not, they
-    /// can still stand still for ever.
-    pub(crate) breaks: bool,
-    /// Renewals ask for a longer term than the grant had, as those of an extended fixed lease do.
+    /// The number of attempts of each acquisition. The length is the number of acquisitions.
+    pub(crate) attempts: &'static [u8],
+    /// Whether lanes break, renewals time out, and processes crash. Even without faults, lanes and
+    /// processes can pause forever.
+    pub(crate) faults: bool,
+    /// Whether renewals ask for a longer term than attempts do, like those of an extended fixed
+    /// lease.
     pub(crate) extends: bool,
-    /// Bodies ask for fencing tokens, are polled, and write to a resource.
+    /// Whether bodies request fencing tokens, are polled, and write to a resource.
     pub(crate) writes: bool,
 }
 
 impl Default for Protocol {
     fn default() -> Self {
-        let (held, assumed) = Default::default();
-        Self { held, assumed, tries: &[2, 2], breaks: true, extends: false, writes: false }
+        let (safeguards, assumed) = Default::default();
+        Self { safeguards, assumed, attempts: &[2, 2], faults: true, extends: false, writes: false }
     }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct State {
-    pub(crate) contenders: Vec<Contender>,
-    pub(crate) server: Server,
-    pub(crate) resource: Resource,
+pub(crate) struct ProtocolState {
+    pub(crate) acquisitions: Vec<ModelAcquisition>,
+    pub(crate) server: ModelServer,
+    pub(crate) resource: ModelResource,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    /// Sends a try.
-    Ask(usize),
-    /// Takes an answer to a try for that of a grant, without having it.
+pub(crate) enum ProtocolAction {
+    /// Sends an attempt.
+    Attempt(usize),
+    /// Takes a missing reply to an attempt for a grant.
     Assume(usize),
-    /// Takes what has come on the caller's lane.
-    Hear(usize),
-    /// Waits no longer for the answer to this try.
+    /// Takes the reply on the lane of the caller.
+    Receive(usize),
+    /// Stops waiting for the reply to an attempt.
     TimeOut(usize),
-    /// Wants the lock no more, whether or not a try is under way: its future is dropped.
+    /// Drops the future of the acquisition, between two attempts or during one.
     GiveUp(usize),
     Release(usize),
-    /// The watchdog finds the deadline passed.
+    /// The background thread finds that the deadline has passed.
     Expire(usize),
     Crash(usize),
     Renew(usize),
-    HearRenewal(usize),
-    /// Waits no longer for the answer to this renewal.
+    ReceiveRenewal(usize),
+    /// Stops waiting for the reply to a renewal.
     TimeOutRenewal(usize),
-    /// Sends one round of a background release.
+    /// Sends one round of the cleanup.
     Sweep(usize),
-    AskFence(usize),
-    HearFence(usize),
+    RequestFence(usize),
+    ReceiveFence(usize),
     Poll(usize),
-    /// The poll writes, and ends.
+    /// The poll writes and ends.
     Write(usize),
 
-    /// The caller's lane breaks; what was on it is lost, but one try may yet arrive.
+    /// The lane of the caller breaks. Its messages are lost, but one attempt may still arrive.
     Break(usize),
     Serve(usize),
-    ServeKeeper(usize),
+    ServeBackground(usize),
     ServeStray(usize),
 
     Tick,
-    /// The server's clock gains one tick.
+    /// The clock of the server gains one tick.
     Gain,
     Wipe,
     JumpForward,
@@ -89,48 +93,49 @@ pub(crate) enum Action {
 }
 
 impl Model for Protocol {
-    type State = State;
-    type Action = Action;
+    type State = ProtocolState;
+    type Action = ProtocolAction;
 
-    fn init_states(&self) -> Vec<State> {
-        let contenders = vec![Contender::default(); self.tries.len()];
-        vec![State { contenders, ..State::default() }]
+    fn init_states(&self) -> Vec<ProtocolState> {
+        let acquisitions = vec![ModelAcquisition::default(); self.attempts.len()];
+        vec![ProtocolState { acquisitions, ..ProtocolState::default() }]
     }
 
-    /// What each may do from where it stands; [`Protocol::step`] knows the rest.
-    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        use Action::*;
-        for (n, contender) in state.contenders.iter().enumerate() {
-            match contender.phase {
-                Phase::Contending => actions.extend([Ask(n), GiveUp(n)]),
-                Phase::Asking => {
-                    actions.extend([Hear(n), TimeOut(n), GiveUp(n), Assume(n), Crash(n)]);
+    /// The actions that are plausible in a phase. [`Protocol::step`] rejects those that are
+    /// impossible.
+    fn actions(&self, state: &ProtocolState, actions: &mut Vec<ProtocolAction>) {
+        use ProtocolAction::*;
+        for (n, acquisition) in state.acquisitions.iter().enumerate() {
+            match acquisition.phase {
+                AcquisitionPhase::Idle => actions.extend([Attempt(n), GiveUp(n)]),
+                AcquisitionPhase::Attempting => {
+                    actions.extend([Receive(n), TimeOut(n), GiveUp(n), Assume(n), Crash(n)]);
                 }
-                Phase::Held { .. } => {
+                AcquisitionPhase::Held { .. } => {
                     actions.extend([Release(n), Expire(n), Renew(n), Crash(n)]);
                 }
-                Phase::Lost | Phase::Over | Phase::Crashed => {}
+                AcquisitionPhase::Lost | AcquisitionPhase::Over | AcquisitionPhase::Crashed => {}
             }
-            if !contender.caller.is_empty() {
+            if !acquisition.caller.is_empty() {
                 actions.extend([Serve(n), Break(n)]);
             }
-            if !contender.keeper.is_empty() {
-                actions.extend([ServeKeeper(n), HearRenewal(n), TimeOutRenewal(n)]);
+            if !acquisition.background.is_empty() {
+                actions.extend([ServeBackground(n), ReceiveRenewal(n), TimeOutRenewal(n)]);
             }
-            if contender.stray.is_some() {
+            if acquisition.stray.is_some() {
                 actions.push(ServeStray(n));
             }
-            if contender.sweeps > 0 {
+            if acquisition.sweeps > 0 {
                 actions.push(Sweep(n));
             }
             if self.writes {
-                actions.extend([AskFence(n), HearFence(n), Poll(n), Write(n)]);
+                actions.extend([RequestFence(n), ReceiveFence(n), Poll(n), Write(n)]);
             }
         }
         actions.extend([Tick, Gain, Wipe, JumpForward, JumpBack]);
     }
 
-    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+    fn next_state(&self, last: &ProtocolState, action: ProtocolAction) -> Option<ProtocolState> {
         let mut next = last.clone();
         self.step(&mut next, action)?;
         (next != *last).then_some(next)
@@ -142,72 +147,77 @@ impl Model for Protocol {
 }
 
 impl Protocol {
-    /// Whether a body may be polled now, for all that its own process knows.
-    pub(crate) fn may_poll(&self, contender: &Contender) -> bool {
-        contender.valid().is_some_and(|valid| valid > 0 || !self.held.check_before_poll)
+    /// Whether the process may poll the body now.
+    pub(crate) fn may_poll(&self, acquisition: &ModelAcquisition) -> bool {
+        acquisition.valid().is_some_and(|valid| valid > 0 || !self.safeguards.check_before_poll)
     }
 
     fn token(&self, n: usize) -> Token {
-        if self.held.fresh_token { Token::try_from(n).unwrap_or(Token::MAX) } else { 0 }
+        if self.safeguards.fresh_token { Token::try_from(n).unwrap_or(Token::MAX) } else { 0 }
     }
 
-    /// How long one is valid whose request was sent so long ago.
+    /// The remaining validity of a grant whose request was sent `age` ticks ago.
     fn validity(&self, term: u8, age: u8) -> u8 {
-        let margin = if self.held.margin { MARGIN } else { 0 };
-        let age = if self.held.deadline_from_sending { age } else { 0 };
+        let margin = if self.safeguards.margin { MARGIN } else { 0 };
+        let age = if self.safeguards.deadline_from_sending { age } else { 0 };
         (term - margin).saturating_sub(age)
     }
 
-    /// Whether nothing that left its lane, or is on one that breaks, comes after the last sweep.
+    /// Whether stray requests, and requests on breaking lanes, always arrive before the last sweep.
     fn sweeps_are_last(&self) -> bool {
-        self.held.second_sweep && self.assumed.late_request_meets_sweep
+        self.safeguards.second_sweep && self.assumed.late_request_meets_sweep
     }
 
     fn term(&self) -> u8 {
         if self.extends { EXTENDED } else { LEASE }
     }
 
-    /// Takes the step, or says that it is not possible; then `state` is of no use any more.
-    fn step(&self, state: &mut State, action: Action) -> Option<()> {
-        use Action::*;
+    /// Takes a step. Returns `None` if the step is impossible; `state` is then invalid.
+    fn step(&self, state: &mut ProtocolState, action: ProtocolAction) -> Option<()> {
+        use ProtocolAction::*;
         match action {
-            Ask(n) | Assume(n) | Hear(n) | TimeOut(n) | GiveUp(n) => self.acquire(state, n, action),
+            Attempt(n) | Assume(n) | Receive(n) | TimeOut(n) | GiveUp(n) => {
+                self.acquire(state, n, action)
+            }
             Release(n) | Expire(n) | Crash(n) | Sweep(n) => self.end(state, n, action),
-            Renew(n) | HearRenewal(n) | TimeOutRenewal(n) => self.renew(state, n, action),
-            AskFence(n) | HearFence(n) | Poll(n) | Write(n) => self.write(state, n, action),
-            Break(n) if self.breaks => {
-                let contender = &mut state.contenders[n];
-                let too_late = contender.is_swept() && self.sweeps_are_last();
-                (!too_late).then(|| contender.break_lane())?
+            Renew(n) | ReceiveRenewal(n) | TimeOutRenewal(n) => self.renew(state, n, action),
+            RequestFence(n) | ReceiveFence(n) | Poll(n) | Write(n) => self.write(state, n, action),
+            Break(n) if self.faults => {
+                let acquisition = &mut state.acquisitions[n];
+                let too_late = acquisition.is_swept() && self.sweeps_are_last();
+                (!too_late).then(|| acquisition.break_lane())?
             }
             Serve(n) => {
-                let request = state.contenders[n].caller.pop()?;
-                let answer = self.serve(state, n, request);
-                let lane = &mut state.contenders[n].caller;
-                lane.answer = answer.or(lane.answer);
+                let request = state.acquisitions[n].caller.pop()?;
+                let reply = self.serve(state, n, request);
+                let lane = &mut state.acquisitions[n].caller;
+                lane.reply = reply.or(lane.reply);
                 Some(())
             }
-            ServeKeeper(n) => {
-                let request = state.contenders[n].keeper.pop()?;
-                let answer = self.serve(state, n, request);
-                let contender = &mut state.contenders[n];
-                contender.keeper.answer = answer.or(contender.keeper.answer);
-                if request == Request::Undo && contender.is_swept() && self.sweeps_are_last() {
-                    contender.stray = None;
+            ServeBackground(n) => {
+                let request = state.acquisitions[n].background.pop()?;
+                let reply = self.serve(state, n, request);
+                let acquisition = &mut state.acquisitions[n];
+                acquisition.background.reply = reply.or(acquisition.background.reply);
+                if request == ModelRequest::Undo && acquisition.is_swept() && self.sweeps_are_last()
+                {
+                    acquisition.stray = None;
                 }
                 Some(())
             }
             ServeStray(n) => {
-                let request = state.contenders[n].stray.take()?;
+                let request = state.acquisitions[n].stray.take()?;
                 self.serve(state, n, request);
                 Some(())
             }
             Tick => {
-                // A poll under way ends before its deadline, unless the process can be paused in it.
-                let in_time = |c: &Contender| c.poll.is_none() || c.valid().is_some_and(|v| v > 1);
-                let may = !self.assumed.polls_end_in_time || state.contenders.iter().all(in_time);
+                // A poll ends before its deadline, unless the process can be paused in the middle
+                // of a poll.
+                let in_time =
+                    |a: &ModelAcquisition| a.poll.is_none() || a.valid().is_some_and(|v| v > 1);
+                let may = !self.assumed.polls_end_in_time || state.acquisitions.iter().all(in_time);
                 state.server.tick();
-                state.contenders.iter_mut().for_each(|contender| contender.tick(self.term()));
+                state.acquisitions.iter_mut().for_each(|acquisition| acquisition.tick(self.term()));
                 may.then_some(())
             }
             Gain => state.server.gain(),
@@ -218,225 +228,243 @@ impl Protocol {
         }
     }
 
-    /// As the contender does it.
-    fn acquire(&self, state: &mut State, n: usize, action: Action) -> Option<()> {
-        // It is always the first that asks first: where all are alike, the others do so in its name.
-        let is_first = n == 0 || state.contenders[n - 1].tries > 0;
-        let contender = &mut state.contenders[n];
-        match (action, contender.phase) {
-            (Action::Ask(_), Phase::Contending) if is_first && contender.tries < self.tries[n] => {
-                let first = contender.tries == 0;
-                contender.tries += 1;
-                contender.phase = Phase::Asking;
-                contender.caller.push(Request::Acquire { first, awaited: true, age: 0 })
+    /// The steps of the caller before the grant.
+    fn acquire(&self, state: &mut ProtocolState, n: usize, action: ProtocolAction) -> Option<()> {
+        // Acquisitions make their first attempts in order. This excludes no behaviour, because all
+        // acquisitions are alike.
+        let is_first = n == 0 || state.acquisitions[n - 1].attempts > 0;
+        let acquisition = &mut state.acquisitions[n];
+        match (action, acquisition.phase) {
+            (ProtocolAction::Attempt(_), AcquisitionPhase::Idle)
+                if is_first && acquisition.attempts < self.attempts[n] =>
+            {
+                let first = acquisition.attempts == 0;
+                acquisition.attempts += 1;
+                acquisition.phase = AcquisitionPhase::Attempting;
+                acquisition.caller.push(ModelRequest::Acquire { first, awaited: true, age: 0 })
             }
-            (Action::Assume(_), Phase::Asking) if !self.held.unknown_is_not_held => {
-                contender.phase = Phase::Held { valid: self.validity(LEASE, 0) };
-                contender.caller.abandon();
+            (ProtocolAction::Assume(_), AcquisitionPhase::Attempting)
+                if !self.safeguards.unknown_is_not_held =>
+            {
+                acquisition.phase = AcquisitionPhase::Held { valid: self.validity(LEASE, 0) };
+                acquisition.caller.abandon();
                 Some(())
             }
-            (Action::Hear(_), Phase::Asking) => {
-                contender.phase = match contender.caller.answer.take()? {
-                    Answer::Granted { age } => match self.validity(LEASE, age) {
+            (ProtocolAction::Receive(_), AcquisitionPhase::Attempting) => {
+                acquisition.phase = match acquisition.caller.reply.take()? {
+                    Reply::Granted { age } => match self.validity(LEASE, age) {
                         0 => {
-                            contender.doubt = true;
-                            Phase::Contending
+                            acquisition.uncertain = true;
+                            AcquisitionPhase::Idle
                         }
-                        valid => Phase::Held { valid },
+                        valid => AcquisitionPhase::Held { valid },
                     },
-                    _ => Phase::Contending,
+                    _ => AcquisitionPhase::Idle,
                 };
                 Some(())
             }
-            (Action::TimeOut(_), Phase::Asking) => {
-                contender.unanswered();
-                contender.phase = Phase::Contending;
+            (ProtocolAction::TimeOut(_), AcquisitionPhase::Attempting) => {
+                acquisition.unanswered();
+                acquisition.phase = AcquisitionPhase::Idle;
                 Some(())
             }
-            (Action::GiveUp(_), Phase::Asking) => {
-                contender.unanswered();
-                contender.end(Phase::Over, 0, &self.held);
+            (ProtocolAction::GiveUp(_), AcquisitionPhase::Attempting) => {
+                acquisition.unanswered();
+                acquisition.end(AcquisitionPhase::Over, 0, &self.safeguards);
                 Some(())
             }
-            (Action::GiveUp(_), Phase::Contending) if contender.tries > 0 => {
-                contender.end(Phase::Over, 0, &self.held);
+            (ProtocolAction::GiveUp(_), AcquisitionPhase::Idle) if acquisition.attempts > 0 => {
+                acquisition.end(AcquisitionPhase::Over, 0, &self.safeguards);
                 Some(())
             }
             _ => None,
         }
     }
 
-    /// As the guard, the watchdog and the releaser do it.
-    fn end(&self, state: &mut State, n: usize, action: Action) -> Option<()> {
-        let contender = &mut state.contenders[n];
-        match (action, contender.phase) {
-            (Action::Release(_), Phase::Held { .. }) if contender.poll.is_none() => {
-                if contender.caller.carries(Request::Release) {
+    /// The steps of the guard, the background thread and the cleanup that end a hold.
+    fn end(&self, state: &mut ProtocolState, n: usize, action: ProtocolAction) -> Option<()> {
+        let acquisition = &mut state.acquisitions[n];
+        match (action, acquisition.phase) {
+            (ProtocolAction::Release(_), AcquisitionPhase::Held { .. })
+                if acquisition.poll.is_none() =>
+            {
+                if acquisition.caller.carries(ModelRequest::Release) {
                     return None;
                 }
-                if self.held.body_ends_before_release {
-                    contender.end(Phase::Over, 0, &self.held);
+                if self.safeguards.body_ends_before_release {
+                    acquisition.end(AcquisitionPhase::Over, 0, &self.safeguards);
                 }
-                contender.caller.push(Request::Release)
+                acquisition.caller.push(ModelRequest::Release)
             }
-            (Action::Expire(_), Phase::Held { valid: 0 }) => {
-                contender.end(Phase::Lost, 1, &self.held);
+            (ProtocolAction::Expire(_), AcquisitionPhase::Held { valid: 0 }) => {
+                acquisition.end(AcquisitionPhase::Lost, 1, &self.safeguards);
                 Some(())
             }
-            (Action::Crash(_), Phase::Asking | Phase::Held { .. }) if self.breaks => {
-                contender.end(Phase::Crashed, 0, &self.held);
-                (contender.sweeps, contender.doubt, contender.poll) = (0, false, None);
+            (
+                ProtocolAction::Crash(_),
+                AcquisitionPhase::Attempting | AcquisitionPhase::Held { .. },
+            ) if self.faults => {
+                acquisition.end(AcquisitionPhase::Crashed, 0, &self.safeguards);
+                (acquisition.sweeps, acquisition.uncertain, acquisition.poll) = (0, false, None);
                 Some(())
             }
-            (Action::Sweep(_), _) if contender.sweeps > 0 => {
-                // The next round is sent once this one is answered.
-                if contender.keeper.carries(Request::Undo) {
+            (ProtocolAction::Sweep(_), _) if acquisition.sweeps > 0 => {
+                // A sweep is sent only after the reply to the previous one.
+                if acquisition.background.carries(ModelRequest::Undo) {
                     return None;
                 }
-                contender.sweeps -= 1;
-                if contender.doubt && !contender.caller.carries(Request::Undo) {
-                    contender.caller.push(Request::Undo)?;
+                acquisition.sweeps -= 1;
+                if acquisition.uncertain && !acquisition.caller.carries(ModelRequest::Undo) {
+                    acquisition.caller.push(ModelRequest::Undo)?;
                 }
-                contender.keeper.push(Request::Undo)
+                acquisition.background.push(ModelRequest::Undo)
             }
             _ => None,
         }
     }
 
-    /// As the watchdog does it.
-    fn renew(&self, state: &mut State, n: usize, action: Action) -> Option<()> {
-        let contender = &mut state.contenders[n];
-        let is_renewal = |request| matches!(request, Request::Renew { .. });
-        let under_way = contender.keeper.requests().any(is_renewal);
+    /// The steps of the background thread that renew a lease.
+    fn renew(&self, state: &mut ProtocolState, n: usize, action: ProtocolAction) -> Option<()> {
+        let acquisition = &mut state.acquisitions[n];
+        let is_renewal = |request| matches!(request, ModelRequest::Renew { .. });
+        let in_flight = acquisition.background.requests().any(is_renewal);
         match action {
-            Action::Renew(_) => {
-                let idle = !under_way && contender.keeper.answer.is_none();
-                contender.valid().filter(|valid| *valid > 0 && idle)?;
-                contender.keeper.push(Request::Renew { awaited: true, age: 0 })
+            ProtocolAction::Renew(_) => {
+                let idle = !in_flight && acquisition.background.reply.is_none();
+                acquisition.valid().filter(|valid| *valid > 0 && idle)?;
+                acquisition.background.push(ModelRequest::Renew { awaited: true, age: 0 })
             }
-            Action::HearRenewal(_) => {
-                match (contender.keeper.answer.take()?, contender.phase) {
-                    (Answer::Extended { age }, Phase::Held { valid }) => {
+            ProtocolAction::ReceiveRenewal(_) => {
+                match (acquisition.background.reply.take()?, acquisition.phase) {
+                    (Reply::Extended { age }, AcquisitionPhase::Held { valid }) => {
                         let valid = valid.max(self.validity(self.term(), age));
-                        contender.phase = Phase::Held { valid };
+                        acquisition.phase = AcquisitionPhase::Held { valid };
                     }
-                    (Answer::Extended { age }, Phase::Over) if !self.held.ended_is_final => {
+                    (Reply::Extended { age }, AcquisitionPhase::Over)
+                        if !self.safeguards.ended_is_final =>
+                    {
                         let valid = self.validity(self.term(), age);
-                        contender.phase = Phase::Held { valid };
+                        acquisition.phase = AcquisitionPhase::Held { valid };
                     }
-                    (Answer::NotOurs, Phase::Held { .. }) => {
-                        contender.end(Phase::Lost, 0, &self.held);
+                    (Reply::NotOwner, AcquisitionPhase::Held { .. }) => {
+                        acquisition.end(AcquisitionPhase::Lost, 0, &self.safeguards);
                     }
                     _ => {}
                 }
                 Some(())
             }
             _ => {
-                (self.breaks && (under_way || contender.keeper.answer.is_some())).then_some(())?;
-                contender.keeper.abandon();
+                (self.faults && (in_flight || acquisition.background.reply.is_some()))
+                    .then_some(())?;
+                acquisition.background.abandon();
                 Some(())
             }
         }
     }
 
-    /// As the body does it, and what it writes to.
-    fn write(&self, state: &mut State, n: usize, action: Action) -> Option<()> {
-        let State { contenders, resource, .. } = state;
-        let contender = &mut contenders[n];
-        let may_poll = self.writes && contender.poll.is_none() && self.may_poll(contender);
+    /// The steps of the body, and the effect of its writes on the resource.
+    fn write(&self, state: &mut ProtocolState, n: usize, action: ProtocolAction) -> Option<()> {
+        let ProtocolState { acquisitions, resource, .. } = state;
+        let acquisition = &mut acquisitions[n];
+        let may_poll = self.writes && acquisition.poll.is_none() && self.may_poll(acquisition);
         match action {
-            Action::AskFence(_) if may_poll && self.held.fence && contender.fencing.is_none() => {
-                contender.caller.is_empty().then_some(())?;
-                contender.caller.push(Request::Fence)
+            ProtocolAction::RequestFence(_)
+                if may_poll && self.safeguards.fence && acquisition.fencing.is_none() =>
+            {
+                acquisition.caller.is_empty().then_some(())?;
+                acquisition.caller.push(ModelRequest::Fence)
             }
-            // A body sees an answer when it is polled, so it too comes after the check.
-            Action::HearFence(_) if may_poll => {
-                let Answer::Fence(token) = contender.caller.answer.take()? else { return None };
-                contender.fencing = Some(token);
+            // A body receives a reply only when it is polled, which requires the check.
+            ProtocolAction::ReceiveFence(_) if may_poll => {
+                let Reply::Fence(token) = acquisition.caller.reply.take()? else { return None };
+                acquisition.fencing = Some(token);
                 Some(())
             }
-            Action::Poll(_) if may_poll && (contender.fencing.is_some() || !self.held.fence) => {
-                contender.poll = Some(Poll { grant: contender.grant, fencing: contender.fencing });
+            ProtocolAction::Poll(_)
+                if may_poll && (acquisition.fencing.is_some() || !self.safeguards.fence) =>
+            {
+                acquisition.poll =
+                    Some(Poll { grant: acquisition.grant, fencing: acquisition.fencing });
                 Some(())
             }
-            Action::Write(_) => {
-                resource.write(contender.poll.take()?, &self.held);
+            ProtocolAction::Write(_) => {
+                resource.write(acquisition.poll.take()?, &self.safeguards);
                 Some(())
             }
             _ => None,
         }
     }
 
-    /// As the server does it. The answer is `None` where nobody waits for it.
-    fn serve(&self, state: &mut State, n: usize, request: Request) -> Option<Answer> {
-        let (server, contender, token) =
-            (&mut state.server, &mut state.contenders[n], self.token(n));
-        let rules = (&self.held, &self.assumed);
+    /// The server executes a request. Returns the reply, or `None` if no reply is awaited.
+    fn serve(&self, state: &mut ProtocolState, n: usize, request: ModelRequest) -> Option<Reply> {
+        let (server, acquisition, token) =
+            (&mut state.server, &mut state.acquisitions[n], self.token(n));
+        let rules = (&self.safeguards, &self.assumed);
         match request {
-            Request::Acquire { first, awaited, age } => {
+            ModelRequest::Acquire { first, awaited, age } => {
                 let granted = server.acquire(token, first, rules);
                 if granted && self.writes {
                     server.grants += 1;
-                    contender.grant = server.grants;
+                    acquisition.grant = server.grants;
                 }
-                let answer = if granted { Answer::Granted { age } } else { Answer::Busy };
-                awaited.then_some(answer)
+                let reply = if granted { Reply::Granted { age } } else { Reply::Busy };
+                awaited.then_some(reply)
             }
-            Request::Renew { awaited, age } => {
+            ModelRequest::Renew { awaited, age } => {
                 let extended = server.renew(token, self.term(), rules);
-                let answer = if extended { Answer::Extended { age } } else { Answer::NotOurs };
-                awaited.then_some(answer)
+                let reply = if extended { Reply::Extended { age } } else { Reply::NotOwner };
+                awaited.then_some(reply)
             }
-            Request::Release => {
-                server.release(token, &self.held);
+            ModelRequest::Release => {
+                server.release(token, &self.safeguards);
                 None
             }
-            Request::Undo => {
-                if server.release(token, &self.held) && !self.held.sweep_after_freeing {
-                    contender.sweeps = 0;
+            ModelRequest::Undo => {
+                if server.release(token, &self.safeguards) && !self.safeguards.sweep_after_freeing {
+                    acquisition.sweeps = 0;
                 }
                 None
             }
-            Request::Fence => {
-                // Refused is the same to the body as never answered: it does not write.
-                server.fencing_token(token, &self.held).map(Answer::Fence)
+            ModelRequest::Fence => {
+                // A refusal has the same effect as a missing reply: the body does not write.
+                server.fencing_token(token, &self.safeguards).map(Reply::Fence)
             }
         }
     }
 }
 
-impl Contender {
-    /// The request under way may or may not have taken effect.
+impl ModelAcquisition {
+    /// Stops waiting for a request, which may or may not have taken effect.
     fn unanswered(&mut self) {
-        self.doubt = true;
+        self.uncertain = true;
         self.caller.abandon();
     }
 
-    /// From here on nothing of it is held. What is to be freed, or may yet have to be, is swept.
-    fn end(&mut self, phase: Phase, sweeps: u8, held: &Protections) {
+    /// Ends the acquisition. A cleanup frees its key if necessary.
+    fn end(&mut self, phase: AcquisitionPhase, sweeps: u8, safeguards: &Safeguards) {
         (self.phase, self.fencing) = (phase, None);
         self.caller.abandon();
-        if held.ended_is_final {
-            self.keeper.abandon();
+        if safeguards.ended_is_final {
+            self.background.abandon();
         }
-        let rounds = 1 + u8::from(held.second_sweep);
-        self.sweeps = if self.doubt && held.undo { rounds } else { sweeps };
+        let rounds = 1 + u8::from(safeguards.second_sweep);
+        self.sweeps = if self.uncertain && safeguards.undo { rounds } else { sweeps };
     }
 
     fn break_lane(&mut self) -> Option<()> {
-        if self.caller.is_empty() || std::mem::replace(&mut self.broke, true) {
+        if self.caller.is_empty() || std::mem::replace(&mut self.has_broken, true) {
             return None;
         }
-        if self.phase == Phase::Asking {
+        if self.phase == AcquisitionPhase::Attempting {
             self.unanswered();
-            self.phase = Phase::Contending;
+            self.phase = AcquisitionPhase::Idle;
         }
         self.caller.abandon();
         while let Some(request) = self.caller.pop() {
             match request {
-                Request::Acquire { .. } => self.stray = Some(request),
-                // It was not answered, so it goes on in the background.
-                Request::Release => self.sweeps = self.sweeps.max(1),
+                ModelRequest::Acquire { .. } => self.stray = Some(request),
+                // The release had no reply, so it continues as a cleanup.
+                ModelRequest::Release => self.sweeps = self.sweeps.max(1),
                 _ => {}
             }
         }

@@ -1,24 +1,24 @@
-//! What the lock is there for: it is written to, and refuses the writes that a fence tells it are late.
+//! The guarded resource. Bodies write to it, and it refuses late writes by their fencing tokens.
 
-use crate::assumptions::Protections;
-use crate::contender::Poll;
+use crate::acquisition::Poll;
+use crate::assumptions::Safeguards;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Resource {
-    /// The highest fencing token it has seen.
+pub(crate) struct ModelResource {
+    /// The highest fencing token so far.
     fencing: Option<u8>,
-    /// The latest grant under which something was written. Nobody in the model can see it.
+    /// The latest grant under which a write was accepted. Not visible to the protocol.
     grant: u8,
-    /// A write was accepted after one of a later grant.
+    /// Whether a write was accepted after a write of a later grant.
     pub(crate) stale: bool,
-    /// A write was refused.
+    /// Whether a write was refused.
     pub(crate) refused: bool,
 }
 
-impl Resource {
-    /// The write of one poll, at whatever time it arrives.
-    pub(crate) fn write(&mut self, poll: Poll, held: &Protections) {
-        if held.fence && poll.fencing < self.fencing {
+impl ModelResource {
+    /// The write of one poll arrives, at any time.
+    pub(crate) fn write(&mut self, poll: Poll, safeguards: &Safeguards) {
+        if safeguards.fence && poll.fencing < self.fencing {
             self.refused = true;
             return;
         }

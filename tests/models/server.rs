@@ -1,63 +1,63 @@
-//! The server: one key, its expiry, and the scripts, each of them atomic.
+//! The server: one key with an expiry, and the atomic scripts.
 //!
-//! Mirrors `SET … NX PX`, `acquire.lua`, `renew.lua`, `release.lua` and the script that makes a
-//! fencing token. Times are what is left of them, in ticks of the server's clock, so that they
-//! start from nowhere and time needs no bound.
+//! Models `SET … NX PX`, `acquire.lua`, `renew.lua`, `release.lua` and the script that issues
+//! fencing tokens. Times are remaining times in ticks of the clock of the server. There is no
+//! absolute time, so the number of states is finite without a bound on time.
 
-use crate::assumptions::{Assumptions, Protections};
+use crate::assumptions::{Assumptions, Safeguards};
 
-/// Of a lock, in ticks.
+/// The lease of a lock, in ticks.
 pub(crate) const LEASE: u8 = 3;
-/// By how much sooner than the server its holder believes it to be over.
+/// The number of ticks from the deadline of the holder to the expiry on the server.
 pub(crate) const MARGIN: u8 = 1;
-/// What a fixed lease is extended to, where that is modelled.
+/// The length to which a fixed lease is extended, in models with extensions.
 pub(crate) const EXTENDED: u8 = 5;
 
-/// Who owns a key.
+/// The owner of a key.
 pub(crate) type Token = u8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct ModelKey {
     pub(crate) owner: Token,
-    /// Ticks until it expires; never zero.
+    /// The number of ticks until the key expires; never zero.
     pub(crate) left: u8,
-    /// Ticks by which the server's clock may still gain on the holder's during this lease.
+    /// The number of ticks that the clock of the server may still gain during this lease.
     gain: u8,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Server {
-    pub(crate) key: Option<Key>,
+pub(crate) struct ModelServer {
+    pub(crate) key: Option<ModelKey>,
     /// The last fencing token, stored beside the key.
     fencing: u8,
-    /// The instant at which the next fencing token is made: no two are made at one.
+    /// The clock for fencing tokens. It advances with each token.
     instant: u8,
-    /// How often the key was granted to somebody new. Nobody in the model can see it.
+    /// The number of grants. Not visible to the protocol.
     pub(crate) grants: u8,
     wiped: bool,
     jumped: bool,
 }
 
-impl Server {
+impl ModelServer {
     fn put(&mut self, owner: Token, left: u8, assumed: &Assumptions) {
         let gain = if assumed.drift_within_margin { MARGIN } else { MARGIN + 1 };
-        // What gives no more time begins no new lease.
+        // If the remaining time does not change, no new lease begins.
         let same = self.key.filter(|key| key.owner == owner && key.left == left);
-        self.key = same.or(Some(Key { owner, left, gain }));
+        self.key = same.or(Some(ModelKey { owner, left, gain }));
     }
 
-    /// Whether it is granted. The first try of an acquisition is a `SET … NX`, which grants nothing
-    /// that is there; each later one is `acquire.lua`.
+    /// Returns whether the key is granted. The first attempt of an acquisition is a `SET … NX`,
+    /// which never grants an existing key. Each later attempt is `acquire.lua`.
     pub(crate) fn acquire(
         &mut self,
         token: Token,
         first: bool,
-        (held, assumed): (&Protections, &Assumptions),
+        (safeguards, assumed): (&Safeguards, &Assumptions),
     ) -> bool {
         let left = match self.key {
             None => LEASE,
             Some(key) if key.owner == token && !first => {
-                if held.retry_never_shortens {
+                if safeguards.retry_never_shortens {
                     key.left.max(LEASE)
                 } else {
                     LEASE
@@ -69,47 +69,48 @@ impl Server {
         true
     }
 
-    /// Whether it is extended.
+    /// Returns whether the key is extended.
     pub(crate) fn renew(
         &mut self,
         token: Token,
         term: u8,
-        (held, assumed): (&Protections, &Assumptions),
+        (safeguards, assumed): (&Safeguards, &Assumptions),
     ) -> bool {
         let (owner, left) = match self.key {
-            None if held.renewal_never_recreates => return false,
+            None if safeguards.renewal_never_recreates => return false,
             None => (token, term),
-            Some(key) if key.owner != token && held.renewal_compares => return false,
+            Some(key) if key.owner != token && safeguards.renewal_compares => return false,
             Some(key) => (key.owner, key.left.max(term)),
         };
         self.put(owner, left, assumed);
         true
     }
 
-    /// Whether there was something to free.
-    pub(crate) fn release(&mut self, token: Token, held: &Protections) -> bool {
-        let ours = self.key.is_some_and(|key| key.owner == token || !held.release_compares);
-        if ours {
+    /// Returns whether a key was deleted.
+    pub(crate) fn release(&mut self, token: Token, safeguards: &Safeguards) -> bool {
+        let is_owner =
+            self.key.is_some_and(|key| key.owner == token || !safeguards.release_compares);
+        if is_owner {
             self.key = None;
         }
-        ours
+        is_owner
     }
 
-    /// A new fencing token, if the key is its owner's.
-    pub(crate) fn fencing_token(&mut self, token: Token, held: &Protections) -> Option<u8> {
+    /// Returns a new fencing token, if the key has this owner.
+    pub(crate) fn fencing_token(&mut self, token: Token, safeguards: &Safeguards) -> Option<u8> {
         self.key.filter(|key| key.owner == token)?;
         self.instant += 1;
-        let clock = if held.token_from_clock { self.instant } else { 0 };
+        let clock = if safeguards.token_from_clock { self.instant } else { 0 };
         self.fencing = clock.max(self.fencing + 1);
         Some(self.fencing)
     }
 
     pub(crate) fn tick(&mut self) {
         self.key =
-            self.key.and_then(|key| (key.left > 1).then(|| Key { left: key.left - 1, ..key }));
+            self.key.and_then(|key| (key.left > 1).then(|| ModelKey { left: key.left - 1, ..key }));
     }
 
-    /// A tick of the server's clock alone.
+    /// Advances only the clock of the server.
     pub(crate) fn gain(&mut self) -> Option<()> {
         let key = self.key.as_mut().filter(|key| key.gain > 0)?;
         key.gain -= 1;
@@ -117,7 +118,7 @@ impl Server {
         Some(())
     }
 
-    /// Everything is forgotten but the time.
+    /// The server loses its data, but keeps its clock.
     pub(crate) fn wipe(&mut self) -> Option<()> {
         let first = !std::mem::replace(&mut self.wiped, true);
         (self.key, self.fencing) = (None, 0);
@@ -136,7 +137,7 @@ impl Server {
     pub(crate) fn jump_back(&mut self) -> Option<()> {
         let first = !std::mem::replace(&mut self.jumped, true);
         self.instant = 0;
-        self.key = self.key.map(|key| Key { left: key.left + LEASE, ..key });
+        self.key = self.key.map(|key| ModelKey { left: key.left + LEASE, ..key });
         first.then_some(())
     }
 }

@@ -1,6 +1,6 @@
-/* Moves the wall clock of the process that it is preloaded into by the seconds in the file that
-   CLOCK_OFFSET_FILE names, as they are at each reading. Calls the kernel itself: looking up the real
-   functions would allocate memory, and the server's allocator reads the clock. */
+/* A preloaded library that shifts the wall clock of its process by a number of seconds, which it reads
+   from the file CLOCK_OFFSET_FILE each time the clock is read. It makes system calls directly: looking
+   up the real functions would allocate memory, and the server's allocator reads the clock. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>

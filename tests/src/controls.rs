@@ -1,47 +1,48 @@
-//! Negative controls: a test that keeps a protection has to fail without it.
+//! Negative controls: a test of a safeguard must fail without that safeguard.
 //!
-//! A control runs one test of its own program in another process, in which the protection is off, and
-//! looks at how it fails. A test that passes without its protection would prove nothing. Protections
-//! can be switched off in builds with `--cfg lock_controls` only.
+//! A control runs one test of its own binary in a child process with the safeguard disabled, and
+//! checks how the test fails. A test that passes without its safeguard proves nothing. Safeguards
+//! can be disabled only in builds with `--cfg lock_controls`.
 
 use std::io::{Read, Seek};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// After which a test that neither passes nor fails has hung, which is no way to fail.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// The time after which a test counts as hung. A hang is not an accepted failure.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Runs this test without this protection, and fails unless it fails in these words.
-pub fn assert_fails(name: &str, protection: &str, seen: &str) {
-    let (passed, output) = run(protection, name);
-    assert!(!passed, "{name} passes without {protection}");
+/// Runs the test `name` without `safeguard`, and asserts that it fails with output that contains
+/// `seen`.
+pub fn assert_fails(name: &str, safeguard: &str, seen: &str) {
+    let (passed, output) = run(safeguard, name);
+    assert!(!passed, "{name} passes without {safeguard}");
     assert!(
         output.contains(seen),
-        "{name} fails without {protection}, and for another reason: {output}"
+        "{name} fails without {safeguard}, but for another reason: {output}"
     );
 }
 
-/// Whether the test passes without the protection, and what was printed.
-fn run(protection: &str, name: &str) -> (bool, String) {
-    let program = std::env::current_exe().expect("it runs");
+/// Returns whether the test passes without the safeguard, and its output.
+fn run(safeguard: &str, name: &str) -> (bool, String) {
+    let program = std::env::current_exe().expect("the path of this program");
     let mut printed = tempfile::tempfile().expect("a temporary file");
     let to_file = || printed.try_clone().expect("a temporary file");
     let mut child = Command::new(program)
         .args(["--exact", name, "--nocapture"])
-        .env("LOCK_WITHOUT", protection)
+        .env("LOCK_WITHOUT", safeguard)
         .stdin(Stdio::null())
         .stdout(to_file())
         .stderr(to_file())
         .spawn()
         .expect("this program");
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let status = loop {
-        if let Some(status) = child.try_wait().expect("our own child") {
+        if let Some(status) = child.try_wait().expect("a child process") {
             break status;
         }
         if Instant::now() > end {
-            child.kill().expect("our own child");
-            panic!("without {protection}, {name} neither passes nor fails");
+            child.kill().expect("a child process");
+            panic!("without {safeguard}, {name} neither passes nor fails");
         }
         std::thread::sleep(Duration::from_millis(10));
     };
@@ -51,14 +52,14 @@ fn run(protection: &str, name: &str) -> (bool, String) {
     (status.success(), output)
 }
 
-/// Makes a test of each line.
+/// Generates one test per line.
 #[macro_export]
 macro_rules! controls {
-    ($($name:ident: $test:literal without $protection:literal seeing $seen:literal;)*) => {
+    ($($name:ident: $test:literal without $safeguard:literal seeing $seen:literal;)*) => {
         $(
             #[test]
             fn $name() {
-                $crate::controls::assert_fails($test, $protection, $seen);
+                $crate::controls::assert_fails($test, $safeguard, $seen);
             }
         )*
     };

@@ -1,11 +1,11 @@
-//! Another process that uses locks.
+//! A child process that uses locks.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A running `lock-helper`. It speaks in lines; ends when dropped.
+/// A running `lock-helper` that reads and writes lines of text. Killed when dropped.
 #[derive(Debug)]
 pub struct Helper {
     child: Child,
@@ -14,7 +14,7 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts `program`, which is `env!("CARGO_BIN_EXE_lock-helper")` in a suite.
+    /// Starts `program`. In a test suite this is `env!("CARGO_BIN_EXE_lock-helper")`.
     #[must_use]
     pub fn start(program: &str, args: &[&str]) -> Self {
         let mut child = Command::new(program)
@@ -28,44 +28,44 @@ impl Helper {
         Self { child, input, output }
     }
 
-    /// Its process id.
+    /// The process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for the next line that it prints.
+    /// Waits for the next line that the process prints.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
-        self.output.read_line(&mut line).expect("the helper talks");
+        self.output.read_line(&mut line).expect("the helper's output is readable");
         line.trim().to_owned()
     }
 
-    /// Tells it something.
+    /// Sends a line to the process.
     pub fn tell(&mut self, line: &str) {
-        writeln!(self.input, "{line}").expect("the helper listens");
+        writeln!(self.input, "{line}").expect("the helper reads its input");
     }
 
-    /// Ends it at once: SIGKILL.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
-        self.child.kill().expect("our own child");
-        self.child.wait().expect("our own child");
+        self.child.kill().expect("a child process");
+        self.child.wait().expect("a child process");
     }
 
-    /// Freezes it.
+    /// Suspends the process with SIGSTOP.
     pub fn freeze(&self) {
-        kill_process(Pid::from_child(&self.child), Signal::STOP).expect("our own child");
+        kill_process(Pid::from_child(&self.child), Signal::STOP).expect("a child process");
     }
 
-    /// Lets it go on.
+    /// Resumes the process with SIGCONT.
     pub fn thaw(&self) {
-        kill_process(Pid::from_child(&self.child), Signal::CONT).expect("our own child");
+        kill_process(Pid::from_child(&self.child), Signal::CONT).expect("a child process");
     }
 }
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // Ended before, perhaps: then there is nothing to kill.
+        // Both calls fail if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,83 +1,86 @@
-//! What holders of locks have done, and whether they were allowed to.
+//! Checks what lock holders did against the promises of the lock.
 //!
-//! Every holder writes a [`Diary`](crate::Diary): when it began, each poll of its body with the
-//! deadline that it knew of, each write to the guarded register, when it ended. Put together the
-//! diaries are a history, which is then held against the promises:
+//! Every holder records events with a [`Recorder`](crate::Recorder): when the hold began, each poll
+//! of the body with the deadline that was known, each write to the guarded registers, and when the
+//! hold ended. The records of all holders form a history, which is checked for these properties:
 //!
-//! * **Exclusion.** The intervals in which holders of one key believed to hold it never overlap. Such
-//!   an interval ends with the hold or with its last known deadline, whichever is first: a process
-//!   that was frozen believes nothing after its deadline, because it looks before it goes on.
-//! * **No late poll.** No poll begins after its deadline. A process may be stopped between the look at
-//!   the clock and the poll, which no lease can prevent; so there may be one late poll, the last one.
+//! * **Exclusion.** The intervals in which holders of one key believe that they hold it do not
+//!   overlap. An interval ends with the hold or with its last known deadline, whichever comes
+//!   first. A process that was suspended believes nothing after its deadline, because it checks the
+//!   deadline first when it resumes.
+//! * **No late poll.** No poll begins after its deadline. A process can be stopped between the
+//!   check of the clock and the poll, which no lease can prevent. One late poll is therefore
+//!   allowed, as the last one.
 //! * **Rising tokens.** Fencing tokens rise from holder to holder.
-//! * **No stale write is accepted** by a register that looks at the tokens.
-//! * **No stale write** reaches a register that does not, where the faults leave that to the lock.
+//! * **No stale write is accepted** by a register that compares tokens.
+//! * **No stale write** reaches a register that does not compare tokens, if the injected faults
+//!   leave this to the lock.
 //!
-//! Exclusion and stale writes are a matter of the assumptions, and asked for where those hold; the
-//! other three have to be so in every history.
+//! Exclusion and the absence of stale writes depend on assumptions, and are checked where these
+//! hold. The other three properties must hold in every history.
 
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::{Event, What};
+use crate::{EventKind, HoldEvent};
 
-/// What is asked of a history beyond what has to be so in each.
+/// The properties that are checked in addition to those of every history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected {
-    /// The server kept its data and its clock.
+    /// Exclusion. Requires that the server kept its data and its clock.
     pub exclusion: bool,
-    /// And nobody was stopped in the middle of a poll.
+    /// No stale write. Requires also that no process was stopped during a poll.
     pub no_stale_write: bool,
 }
 
 impl Expected {
-    /// Both.
+    /// All properties.
     pub const EVERYTHING: Self = Self { exclusion: true, no_stale_write: true };
-    /// What holds whatever happens.
+    /// Only the properties of every history.
     pub const THE_LEAST: Self = Self { exclusion: false, no_stale_write: false };
 }
 
-/// A promise that was broken.
+/// A violated property.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Violation {
-    /// Two holders of a key at once.
+    /// Two holders of a key at the same time.
     Overlap {
         /// The key.
         key: String,
-        /// Process and number of the earlier hold, and of the later one.
+        /// Process and number of the earlier and of the later hold.
         holds: [(u32, u64); 2],
-        /// For how long, in nanoseconds, both believed to hold it.
+        /// How long both believed that they held the key, in nanoseconds.
         nanos: u64,
     },
-    /// Polls that began after the deadline, more than the one that nothing can stop.
+    /// More polls began after the deadline than the one that no lease can prevent.
     LatePolls {
-        /// Process and number.
+        /// Process and number of the hold.
         hold: (u32, u64),
-        /// How many.
+        /// The number of late polls.
         polls: usize,
     },
-    /// A later holder was given a token that is not higher.
+    /// A later holder got a token that is not higher.
     TokenDidNotRise {
         /// The key.
         key: String,
-        /// The earlier token and the later one.
+        /// The earlier and the later token.
         tokens: [u64; 2],
     },
-    /// The register that looks at tokens has accepted a lower one after a higher one.
+    /// The register that compares tokens accepted a lower token after a higher one.
     StaleWriteAccepted {
         /// The key.
         key: String,
-        /// The earlier token and the later one.
+        /// The earlier and the later token.
         tokens: [u64; 2],
     },
-    /// A write came after one of a later holder.
+    /// A write arrived after a write of a later holder.
     StaleWrite {
         /// The key.
         key: String,
-        /// Process and number of the late hold.
+        /// Process and number of the hold that wrote late.
         hold: (u32, u64),
     },
-    /// A key that nobody holds was still there when its lease was over.
+    /// A key without a holder still existed after its lease had ended.
     Leaked {
         /// The key.
         key: String,
@@ -100,62 +103,62 @@ impl fmt::Display for Violation {
                 write!(f, "a stale write to {key:?} was accepted: {tokens:?}")
             }
             Self::StaleWrite { key, hold } => write!(f, "a stale write of {hold:?} to {key:?}"),
-            Self::Leaked { key } => write!(f, "{key:?} was left behind"),
+            Self::Leaked { key } => write!(f, "{key:?} was not freed"),
         }
     }
 }
 
-/// All diaries together.
+/// The events of all holders.
 #[derive(Debug, Default)]
 pub struct History {
-    events: Vec<Event>,
+    events: Vec<HoldEvent>,
 }
 
-/// One hold, as its diary tells it.
+/// One hold, reconstructed from its events.
 #[derive(Debug)]
-struct Hold {
+struct RecordedHold {
     id: (u32, u64),
     key: String,
     acquired: u64,
-    /// The last deadline that is known of.
+    /// The latest known deadline.
     deadline: u64,
-    /// It ended, or its process was killed.
+    /// When the hold ended or its process was killed.
     ended: Option<u64>,
     polls: Vec<(u64, u64)>,
     token: Option<u64>,
 }
 
-impl Hold {
-    /// When it believed no more to hold its key.
+impl RecordedHold {
+    /// When the holder stopped believing that it held the key.
     fn until(&self) -> u64 {
         self.ended.map_or(self.deadline, |ended| ended.min(self.deadline))
     }
 }
 
 impl History {
-    /// Of these events, in any order.
+    /// A history of these events, which may be in any order.
     #[must_use]
-    pub fn new(mut events: Vec<Event>) -> Self {
+    pub fn new(mut events: Vec<HoldEvent>) -> Self {
         events.sort_by_key(|event| event.at);
         Self { events }
     }
 
-    /// How many holds there were.
+    /// The number of holds.
     #[must_use]
     pub fn grants(&self) -> usize {
-        self.events.iter().filter(|event| matches!(event.what, What::Acquired { .. })).count()
+        self.events.iter().filter(|event| matches!(event.kind, EventKind::Acquired { .. })).count()
     }
 
-    /// How many polls of bodies there were.
+    /// The number of polls of bodies.
     #[must_use]
     pub fn polls(&self) -> usize {
-        self.events.iter().filter(|event| matches!(event.what, What::Poll { .. })).count()
+        self.events.iter().filter(|event| matches!(event.kind, EventKind::Poll { .. })).count()
     }
 
-    /// From the end of each hold to the beginning of the next one of its key, in nanoseconds, where
-    /// that one did not begin before. Sorted.
+    /// The sorted times in nanoseconds from the end of each hold to the beginning of the next hold
+    /// of its key. Overlapping holds are left out.
     #[must_use]
-    pub fn hand_overs(&self) -> Vec<u64> {
+    pub fn handoffs(&self) -> Vec<u64> {
         let mut pauses = Vec::new();
         for holds in self.by_key().values() {
             let pairs = holds.windows(2);
@@ -165,7 +168,7 @@ impl History {
         pauses
     }
 
-    /// What was not as promised. Empty: all was well.
+    /// All violations of the expected properties.
     #[must_use]
     pub fn violations(&self, expected: Expected) -> Vec<Violation> {
         let mut found = Vec::new();
@@ -193,11 +196,11 @@ impl History {
         found
     }
 
-    /// The holds of each key, in the order in which they began.
-    fn by_key(&self) -> HashMap<String, Vec<Hold>> {
-        let mut holds: HashMap<(u32, u64, &str), Hold> = HashMap::new();
+    /// The holds of each key, ordered by their beginning.
+    fn by_key(&self) -> HashMap<String, Vec<RecordedHold>> {
+        let mut holds: HashMap<(u32, u64, &str), RecordedHold> = HashMap::new();
         for event in &self.events {
-            if event.what == What::Killed {
+            if event.kind == EventKind::Killed {
                 let of_process = holds.values_mut().filter(|hold| hold.id.0 == event.process);
                 for hold in of_process {
                     hold.ended.get_or_insert(event.at);
@@ -205,31 +208,32 @@ impl History {
                 continue;
             }
             let id = (event.process, event.hold);
-            let hold = holds.entry((event.process, event.hold, &event.key)).or_insert(Hold {
-                id,
-                key: event.key.clone(),
-                acquired: event.at,
-                deadline: 0,
-                ended: None,
-                polls: Vec::new(),
-                token: None,
-            });
-            match event.what {
-                What::Acquired { deadline } | What::Held { deadline } => {
+            let hold =
+                holds.entry((event.process, event.hold, &event.key)).or_insert(RecordedHold {
+                    id,
+                    key: event.key.clone(),
+                    acquired: event.at,
+                    deadline: 0,
+                    ended: None,
+                    polls: Vec::new(),
+                    token: None,
+                });
+            match event.kind {
+                EventKind::Acquired { deadline } | EventKind::Held { deadline } => {
                     hold.deadline = hold.deadline.max(deadline);
                 }
-                What::Poll { deadline } => {
+                EventKind::Poll { deadline } => {
                     hold.deadline = hold.deadline.max(deadline);
                     hold.polls.push((event.at, deadline));
                 }
-                What::Fenced { token } => hold.token = Some(token),
-                What::Ended => {
+                EventKind::Fenced { token } => hold.token = Some(token),
+                EventKind::Ended => {
                     hold.ended.get_or_insert(event.at);
                 }
-                What::Wrote { .. } | What::Accepted { .. } | What::Killed => {}
+                EventKind::Wrote { .. } | EventKind::Accepted { .. } | EventKind::Killed => {}
             }
         }
-        let mut by_key: HashMap<String, Vec<Hold>> = HashMap::new();
+        let mut by_key: HashMap<String, Vec<RecordedHold>> = HashMap::new();
         for hold in holds.into_values() {
             by_key.entry(hold.key.clone()).or_default().push(hold);
         }
@@ -242,8 +246,8 @@ impl History {
     fn accepted(&self, key: &str, found: &mut Vec<Violation>) {
         let mut accepted: Vec<(u64, u64)> = self
             .of_key(key)
-            .filter_map(|event| match event.what {
-                What::Accepted { order, token } => Some((order, token)),
+            .filter_map(|event| match event.kind {
+                EventKind::Accepted { order, token } => Some((order, token)),
                 _ => None,
             })
             .collect();
@@ -254,13 +258,13 @@ impl History {
         }
     }
 
-    fn stale(&self, key: &str, holds: &[Hold], found: &mut Vec<Violation>) {
+    fn stale(&self, key: &str, holds: &[RecordedHold], found: &mut Vec<Violation>) {
         let rank: HashMap<(u32, u64), usize> =
             holds.iter().enumerate().map(|(rank, hold)| (hold.id, rank)).collect();
         let mut writes: Vec<(u64, (u32, u64))> = self
             .of_key(key)
-            .filter_map(|event| match event.what {
-                What::Wrote { order } => Some((order, (event.process, event.hold))),
+            .filter_map(|event| match event.kind {
+                EventKind::Wrote { order } => Some((order, (event.process, event.hold))),
                 _ => None,
             })
             .collect();
@@ -274,13 +278,13 @@ impl History {
         }
     }
 
-    fn of_key<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a Event> {
+    fn of_key<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a HoldEvent> {
         self.events.iter().filter(move |event| event.key == key)
     }
 }
 
-fn overlaps(key: &str, holds: &[Hold], found: &mut Vec<Violation>) {
-    let mut latest: Option<&Hold> = None;
+fn overlaps(key: &str, holds: &[RecordedHold], found: &mut Vec<Violation>) {
+    let mut latest: Option<&RecordedHold> = None;
     for hold in holds {
         if let Some(before) = latest.filter(|before| before.until() > hold.acquired) {
             found.push(Violation::Overlap {
@@ -299,33 +303,33 @@ fn overlaps(key: &str, holds: &[Hold], found: &mut Vec<Violation>) {
 mod tests {
     use super::*;
 
-    fn event(at: u64, process: u32, what: What) -> Event {
-        Event { at, process, key: "k".into(), hold: 1, what }
+    fn event(at: u64, process: u32, kind: EventKind) -> HoldEvent {
+        HoldEvent { at, process, key: "k".into(), hold: 1, kind }
     }
 
-    /// A hold by each of these processes, from one instant to another, in time.
-    fn hold(process: u32, from: u64, to: u64) -> Vec<Event> {
+    /// A hold of `process` from one instant to another, with one poll before its deadline.
+    fn hold(process: u32, from: u64, to: u64) -> Vec<HoldEvent> {
         let deadline = to + 100;
         vec![
-            event(from, process, What::Acquired { deadline }),
-            event(from + 1, process, What::Poll { deadline }),
-            event(to, process, What::Ended),
+            event(from, process, EventKind::Acquired { deadline }),
+            event(from + 1, process, EventKind::Poll { deadline }),
+            event(to, process, EventKind::Ended),
         ]
     }
 
-    fn violations(events: Vec<Event>) -> Vec<Violation> {
+    fn violations(events: Vec<HoldEvent>) -> Vec<Violation> {
         History::new(events).violations(Expected::EVERYTHING)
     }
 
     #[test]
-    fn one_holder_after_the_other_is_well() {
+    fn consecutive_holds_are_no_violation() {
         let mut events = hold(1, 10, 20);
         events.extend(hold(2, 20, 30));
         assert_eq!(violations(events), []);
     }
 
     #[test]
-    fn two_at_once_are_not() {
+    fn overlapping_holds_are_a_violation() {
         let mut events = hold(1, 10, 20);
         events.extend(hold(2, 15, 30));
         let holds = [(1, 1), (2, 1)];
@@ -333,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn nor_is_one_inside_a_longer_one_that_another_came_between() {
+    fn each_hold_inside_a_longer_hold_is_a_violation() {
         let mut events = hold(1, 10, 100);
         events.extend(hold(2, 20, 30));
         events.extend(hold(3, 50, 60));
@@ -341,120 +345,122 @@ mod tests {
     }
 
     #[test]
-    fn who_was_frozen_believes_nothing_after_its_deadline() {
+    fn a_suspended_holder_holds_nothing_after_its_deadline() {
         let mut events = vec![
-            event(10, 1, What::Acquired { deadline: 50 }),
-            event(11, 1, What::Poll { deadline: 50 }),
-            // When it was thawed.
-            event(90, 1, What::Ended),
+            event(10, 1, EventKind::Acquired { deadline: 50 }),
+            event(11, 1, EventKind::Poll { deadline: 50 }),
+            // Recorded after the process resumed.
+            event(90, 1, EventKind::Ended),
         ];
         events.extend(hold(2, 50, 60));
         assert_eq!(violations(events.clone()), []);
-        // It knew of a later one.
-        events.insert(2, event(12, 1, What::Poll { deadline: 55 }));
+        // The process knew a later deadline.
+        events.insert(2, event(12, 1, EventKind::Poll { deadline: 55 }));
         assert_eq!(violations(events).len(), 1);
     }
 
     #[test]
-    fn who_was_not_polled_for_long_believes_until_its_end() {
+    fn a_renewed_hold_without_polls_lasts_until_its_end() {
         let mut events = vec![
-            event(10, 1, What::Acquired { deadline: 50 }),
-            event(90, 1, What::Held { deadline: 130 }),
-            event(90, 1, What::Ended),
+            event(10, 1, EventKind::Acquired { deadline: 50 }),
+            event(90, 1, EventKind::Held { deadline: 130 }),
+            event(90, 1, EventKind::Ended),
         ];
         events.extend(hold(2, 60, 100));
         assert_eq!(violations(events).len(), 1);
     }
 
     #[test]
-    fn who_was_killed_believes_nothing_either() {
-        let mut events = vec![event(10, 1, What::Acquired { deadline: 50 })];
+    fn a_killed_process_holds_nothing() {
+        let mut events = vec![event(10, 1, EventKind::Acquired { deadline: 50 })];
         events.extend(hold(2, 40, 60));
-        assert_eq!(violations(events.clone()).len(), 1, "as far as its diary tells");
-        events.push(event(30, 1, What::Killed));
+        assert_eq!(violations(events.clone()).len(), 1, "as far as its records show");
+        events.push(event(30, 1, EventKind::Killed));
         assert_eq!(violations(events), []);
     }
 
     #[test]
-    fn holds_of_other_keys_are_their_own() {
+    fn holds_of_different_keys_may_overlap() {
         let mut events = hold(1, 10, 20);
-        events.extend(hold(2, 15, 30).into_iter().map(|event| Event { key: "l".into(), ..event }));
+        events.extend(
+            hold(2, 15, 30).into_iter().map(|event| HoldEvent { key: "l".into(), ..event }),
+        );
         assert_eq!(violations(events), []);
     }
 
     #[test]
-    fn one_late_poll_may_be_and_only_as_the_last() {
-        let late = event(60, 1, What::Poll { deadline: 50 });
-        let mut events = vec![event(10, 1, What::Acquired { deadline: 50 }), late.clone()];
+    fn one_late_poll_is_allowed_as_the_last_poll() {
+        let late = event(60, 1, EventKind::Poll { deadline: 50 });
+        let mut events = vec![event(10, 1, EventKind::Acquired { deadline: 50 }), late.clone()];
         assert_eq!(violations(events.clone()), []);
-        events.push(Event { at: 61, ..late });
+        events.push(HoldEvent { at: 61, ..late });
         assert_eq!(violations(events), [Violation::LatePolls { hold: (1, 1), polls: 2 }]);
 
         let events = vec![
-            event(10, 1, What::Acquired { deadline: 50 }),
-            event(60, 1, What::Poll { deadline: 50 }),
-            event(61, 1, What::Poll { deadline: 90 }),
+            event(10, 1, EventKind::Acquired { deadline: 50 }),
+            event(60, 1, EventKind::Poll { deadline: 50 }),
+            event(61, 1, EventKind::Poll { deadline: 90 }),
         ];
         assert_eq!(violations(events), [Violation::LatePolls { hold: (1, 1), polls: 1 }]);
     }
 
     #[test]
-    fn tokens_rise_in_the_order_of_the_holds() {
+    fn tokens_must_rise_in_the_order_of_the_holds() {
         let mut events = hold(1, 10, 20);
         events.extend(hold(2, 20, 30));
-        events.push(event(12, 1, What::Fenced { token: 7 }));
+        events.push(event(12, 1, EventKind::Fenced { token: 7 }));
         let mut right = events.clone();
-        right.push(event(22, 2, What::Fenced { token: 8 }));
+        right.push(event(22, 2, EventKind::Fenced { token: 8 }));
         assert_eq!(violations(right), []);
         for token in [7, 6] {
             let mut wrong = events.clone();
-            wrong.push(event(22, 2, What::Fenced { token }));
+            wrong.push(event(22, 2, EventKind::Fenced { token }));
             let tokens = [7, token];
             assert_eq!(violations(wrong), [Violation::TokenDidNotRise { key: "k".into(), tokens }]);
         }
     }
 
     #[test]
-    fn a_register_that_looks_accepts_nothing_stale() {
+    fn a_stale_write_that_was_accepted_is_a_violation() {
         let mut events = hold(1, 10, 20);
         events.extend(hold(2, 20, 30));
         for (order, token) in [(1, 7), (2, 7), (4, 7), (3, 8)] {
-            events.push(event(25, 1, What::Accepted { order, token }));
+            events.push(event(25, 1, EventKind::Accepted { order, token }));
         }
         let history = History::new(events);
         assert_eq!(
             history.violations(Expected::THE_LEAST),
             [Violation::StaleWriteAccepted { key: "k".into(), tokens: [8, 7] }],
-            "in every history"
+            "checked in every history"
         );
     }
 
     #[test]
-    fn a_write_after_one_of_a_later_holder_is_stale() {
+    fn a_write_after_a_write_of_a_later_holder_is_stale() {
         let mut events = hold(1, 10, 20);
         events.extend(hold(2, 20, 30));
-        events.push(event(15, 1, What::Wrote { order: 1 }));
-        events.push(event(25, 2, What::Wrote { order: 2 }));
+        events.push(event(15, 1, EventKind::Wrote { order: 1 }));
+        events.push(event(25, 2, EventKind::Wrote { order: 2 }));
         assert_eq!(violations(events.clone()), []);
-        events.push(event(26, 1, What::Wrote { order: 3 }));
+        events.push(event(26, 1, EventKind::Wrote { order: 3 }));
         let history = History::new(events);
         let stale = Violation::StaleWrite { key: "k".into(), hold: (1, 1) };
         assert_eq!(history.violations(Expected::EVERYTHING), [stale]);
-        assert_eq!(history.violations(Expected::THE_LEAST), [], "nobody promised that");
+        assert_eq!(history.violations(Expected::THE_LEAST), [], "not promised");
     }
 
     #[test]
-    fn what_is_not_promised_is_not_asked_for() {
+    fn exclusion_is_checked_only_if_it_is_expected() {
         let mut events = hold(1, 10, 20);
         events.extend(hold(2, 15, 30));
         assert_eq!(History::new(events).violations(Expected::THE_LEAST), []);
     }
 
     #[test]
-    fn hand_overs_are_measured_from_hold_to_hold() {
+    fn hand_offs_are_measured_from_the_end_of_a_hold_to_the_next_hold() {
         let mut events = hold(1, 10, 20);
         events.extend(hold(2, 25, 30));
         events.extend(hold(3, 31, 40));
-        assert_eq!(History::new(events).hand_overs(), [1, 5]);
+        assert_eq!(History::new(events).handoffs(), [1, 5]);
     }
 }

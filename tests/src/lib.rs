@@ -1,23 +1,24 @@
-//! What the suites need: real servers, and real processes that hold locks.
+//! The test harness: real servers, and real processes that hold locks.
 //!
-//! Everything that is started here is ended by its process id, also when a test panics.
+//! Every process that the harness starts is killed by its process id when its handle is dropped,
+//! even if the test panics.
 
-// A harness fails its test by panicking, everywhere.
+// The harness reports every failure by a panic.
 #![allow(clippy::missing_panics_doc)]
 
 pub mod controls;
-mod diary;
 mod helper;
 mod history;
 mod log;
 mod proxy;
+mod recorder;
 mod server;
 pub mod support;
-pub mod worker;
+pub mod workload;
 
-pub use diary::{Diary, Event, What, boot_nanos};
 pub use helper::Helper;
 pub use history::{Expected, History, Violation};
-pub use log::Log;
+pub use log::CapturedLog;
 pub use proxy::{Proxy, Toward};
+pub use recorder::{EventKind, HoldEvent, Recorder, boot_nanos};
 pub use server::RedisServer;

@@ -1,24 +1,24 @@
-//! What was logged, of all threads of the test process.
+//! Captures the log of all threads of the test process.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tracing_subscriber::filter::LevelFilter;
 
-/// Line by line.
 static LINES: OnceLock<Mutex<Vec<String>>> = OnceLock::new();
 
-/// The log of the process from some moment on, from level `TRACE` on.
+/// The log of the process from a starting point on, at level `TRACE` and above.
 ///
-/// Tests share it, so each looks for what only it can have caused: a key or a port of its own.
+/// All tests of a process share the log. A test therefore searches for text that only it can have
+/// caused, such as a key or a port of its own.
 #[derive(Debug, Clone, Copy)]
-pub struct Log {
-    /// How many lines there were before.
+pub struct CapturedLog {
+    /// The number of lines before the starting point.
     start: usize,
 }
 
-impl Log {
-    /// From now on.
+impl CapturedLog {
+    /// The log from now on.
     #[must_use]
     pub fn here() -> Self {
         LINES.get_or_init(|| {
@@ -26,7 +26,7 @@ impl Log {
                 .with_max_level(LevelFilter::TRACE)
                 .with_ansi(false)
                 .with_writer(|| Writer);
-            // Another one can have been installed only by a test's own mistake.
+            // Nothing else in this process installs a subscriber, except a test by mistake.
             log.try_init().expect("no other subscriber");
             Mutex::default()
         });
@@ -43,16 +43,16 @@ impl Log {
 }
 
 fn lines() -> MutexGuard<'static, Vec<String>> {
-    let lines = LINES.get().expect("a log begins by `here`");
+    let lines = LINES.get().expect("`CapturedLog::here` was called before");
     lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Writer;
 
 impl Write for Writer {
-    /// Is given whole lines.
+    /// Each call gets one whole line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // What is logged while the subscriber is being installed has no place yet.
+        // Lines that are logged while the subscriber is being installed are dropped.
         if let Some(lines) = LINES.get() {
             let text = String::from_utf8_lossy(line).into_owned();
             lines.lock().unwrap_or_else(PoisonError::into_inner).push(text);

@@ -1,11 +1,12 @@
-//! A network that misbehaves: a TCP proxy between clients and a server, on a thread of its own.
+//! A TCP proxy that simulates a faulty network between clients and a server, on a thread of its
+//! own.
 //!
-//! Each connection has two directions, each of which reads as fast as it is sent to and forwards in
-//! order, through a queue. Requests are forwarded frame by frame (the protocol's arrays of bulk
-//! strings), so that one of them can be picked out; replies as they come.
+//! Each direction of a connection reads as fast as its sender writes, and forwards in order through
+//! a queue. Requests are forwarded one by one (they are arrays of bulk strings), so that a fault
+//! can affect a single request. Replies are forwarded as they arrive.
 //!
-//! What stands still here is not lost: like a network that comes back, it delivers what was sent
-//! meanwhile, also on connections whose other end has given up since.
+//! Blocked data is not lost. As on a network that recovers, it is delivered later, even on
+//! connections whose other end has given up in the meantime.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,91 +17,93 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
-/// Which way something goes.
+/// The direction of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Toward {
     /// Requests.
     Server,
-    /// Replies, and messages.
+    /// Replies and published messages.
     Client,
 }
 
-/// What is wrong with the network just now.
+/// The current faults of the network.
 #[derive(Debug, Clone, Default)]
 struct Faults {
     delay: [Duration; 2],
-    /// Nothing gets through.
-    still: [bool; 2],
-    /// Counts the resets: connections older than the latest end.
+    /// How many bytes per second are delivered to clients on each connection, if limited.
+    rate: Option<u32>,
+    /// Whether data is held back, per direction.
+    blocked: [bool; 2],
+    /// The number of resets. Each ends all connections that are older.
     resets: u64,
-    /// New connections are closed at once.
+    /// Whether new connections are closed at once.
     refuse: bool,
-    /// Counts the deliveries of what was held.
+    /// The number of deliveries of held requests.
     deliveries: u64,
 }
 
-/// What befalls the next request that fits.
+/// A fault for the next request of which one argument is `word`.
 #[derive(Debug, Clone)]
-struct Ambush {
+struct RequestFault {
     word: String,
-    fate: Fate,
+    effect: Effect,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Fate {
-    /// It is done; its reply and the connection are lost.
+enum Effect {
+    /// The server executes the request; the reply and the connection are lost.
     LoseReply,
-    /// It is done; these bytes come instead of its reply.
+    /// The server executes the request; the client gets these bytes instead of the reply.
     ReplaceReply(Vec<u8>),
-    /// It waits, and what is behind it on its connection.
+    /// The request is held back, and so is everything behind it on its connection.
     Hold,
-    /// The connection is lost after this many of its bytes.
+    /// The connection is lost after this many bytes of the request.
     Cut(usize),
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ProxyState {
     faults: watch::Sender<Faults>,
-    ambushes: Mutex<Vec<Ambush>>,
-    /// Ambushes that a request has run into.
-    struck: AtomicU64,
-    /// Connections that were made through here.
+    request_faults: Mutex<Vec<RequestFault>>,
+    /// The number of request faults that have taken effect.
+    triggered: AtomicU64,
+    /// The number of accepted connections.
     connections: AtomicU64,
 }
 
-/// The proxy; ends with all its connections when dropped.
+/// A running proxy. Closes all its connections when dropped.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
-    shared: Arc<Shared>,
-    /// Ends the thread when dropped.
+    shared: Arc<ProxyState>,
+    /// Dropping the sender ends the thread.
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Proxy {
-    /// A proxy on a free port of the loopback interface, to a port there.
+    /// A proxy on a free port of the loopback interface, to the server on another port there.
     #[must_use]
     pub fn to(server: u16) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.set_nonblocking(true).expect("a plain socket");
         let port = listener.local_addr().expect("an address").port();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyState {
             faults: watch::Sender::new(Faults::default()),
-            ambushes: Mutex::default(),
-            struck: AtomicU64::new(0),
+            request_faults: Mutex::default(),
+            triggered: AtomicU64::new(0),
             connections: AtomicU64::new(0),
         });
         let (stop, mut stopped) = mpsc::channel::<()>(1);
-        let of_thread = Arc::clone(&shared);
+        let thread_shared = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(async {
                 let listener = TcpListener::from_std(listener).expect("a plain socket");
                 tokio::select! {
-                    () = accept(listener, server, of_thread) => {}
+                    () = accept(listener, server, thread_shared) => {}
                     _ = stopped.recv() => {}
                 }
             });
@@ -108,30 +111,35 @@ impl Proxy {
         Self { port, shared, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// The URL of the server behind it.
+    /// The URL of the server through the proxy.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// What goes this way takes so much longer from now on.
+    /// Delays all data in this direction from now on.
     pub fn delay(&self, toward: Toward, by: Duration) {
         self.shared.faults.send_modify(|faults| faults.delay[toward as usize] = by);
     }
 
-    /// Nothing goes this way any more.
+    /// Limits how many bytes per second are delivered to clients on each connection from now on.
+    pub fn limit_replies(&self, bytes_per_second: u32) {
+        self.shared.faults.send_modify(|faults| faults.rate = Some(bytes_per_second));
+    }
+
+    /// Holds back all data in this direction from now on.
     pub fn blackhole(&self, toward: Toward) {
-        self.shared.faults.send_modify(|faults| faults.still[toward as usize] = true);
+        self.shared.faults.send_modify(|faults| faults.blocked[toward as usize] = true);
     }
 
-    /// Nothing goes either way, and nobody can connect: the connection attempts hang.
+    /// Holds back all data in both directions. New connection attempts hang.
     pub fn partition(&self) {
-        self.shared.faults.send_modify(|faults| faults.still = [true; 2]);
+        self.shared.faults.send_modify(|faults| faults.blocked = [true; 2]);
     }
 
-    /// All is well again; what stood still is delivered.
+    /// Ends all faults and delivers the data that was held back.
     pub fn heal(&self) {
-        self.ambushes().clear();
+        self.request_faults().clear();
         self.shared.faults.send_modify(|faults| {
             *faults = Faults {
                 resets: faults.resets,
@@ -141,61 +149,63 @@ impl Proxy {
         });
     }
 
-    /// All connections that there are end by a reset.
+    /// Resets all existing connections.
     pub fn reset(&self) {
         self.shared.faults.send_modify(|faults| faults.resets += 1);
     }
 
-    /// New connections are closed at once, or not any more.
+    /// Sets whether new connections are closed at once.
     pub fn refuse(&self, refuse: bool) {
         self.shared.faults.send_modify(|faults| faults.refuse = refuse);
     }
 
-    /// The next request that contains `word` is done, and its reply and its connection are lost.
+    /// Lets the server execute the next request that has the argument `word`, and loses the reply
+    /// and the connection.
     pub fn lose_reply_to(&self, word: &str) {
-        self.ambush(word, Fate::LoseReply);
+        self.request_fault(word, Effect::LoseReply);
     }
 
-    /// The next request that contains `word` is done, and answered by these bytes instead of its
-    /// reply. No other request may be under way on its connection.
+    /// Lets the server execute the next request that has the argument `word`, and sends these bytes
+    /// instead of the reply. No other request may be in flight on that connection.
     pub fn replace_reply_to(&self, word: &str, bytes: &[u8]) {
-        self.ambush(word, Fate::ReplaceReply(bytes.to_vec()));
+        self.request_fault(word, Effect::ReplaceReply(bytes.to_vec()));
     }
 
-    /// The next request that contains `word` waits until [`deliver`](Self::deliver), with all that
-    /// comes behind it on its connection. Other connections go on.
+    /// Holds back the next request that has the argument `word`, and everything behind it on its
+    /// connection, until [`deliver`](Self::deliver). Other connections are not affected.
     pub fn hold(&self, word: &str) {
-        self.ambush(word, Fate::Hold);
+        self.request_fault(word, Effect::Hold);
     }
 
-    /// The connection of the next request that contains `word` is lost after so many of its bytes.
+    /// Loses the connection of the next request that has the argument `word`, after `bytes` bytes of
+    /// the request.
     pub fn cut(&self, word: &str, bytes: usize) {
-        self.ambush(word, Fate::Cut(bytes));
+        self.request_fault(word, Effect::Cut(bytes));
     }
 
-    /// What was held goes on.
+    /// Delivers all held requests.
     pub fn deliver(&self) {
         self.shared.faults.send_modify(|faults| faults.deliveries += 1);
     }
 
-    /// How many requests have run into what was laid for them.
+    /// The number of request faults that have taken effect.
     #[must_use]
-    pub fn struck(&self) -> u64 {
-        self.shared.struck.load(Ordering::Acquire)
+    pub fn triggered(&self) -> u64 {
+        self.shared.triggered.load(Ordering::Acquire)
     }
 
-    /// How many connections were made through it.
+    /// The number of connections that the proxy has accepted.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.shared.connections.load(Ordering::Acquire)
     }
 
-    fn ambush(&self, word: &str, fate: Fate) {
-        self.ambushes().push(Ambush { word: word.to_owned(), fate });
+    fn request_fault(&self, word: &str, effect: Effect) {
+        self.request_faults().push(RequestFault { word: word.to_owned(), effect });
     }
 
-    fn ambushes(&self) -> MutexGuard<'_, Vec<Ambush>> {
-        self.shared.ambushes()
+    fn request_faults(&self) -> MutexGuard<'_, Vec<RequestFault>> {
+        self.shared.request_faults()
     }
 }
 
@@ -203,30 +213,29 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // If it panicked, the test has failed by what it saw.
+            // A panic of the thread is ignored, because it makes the test fail in another way.
             let _ = thread.join();
         }
     }
 }
 
-impl Shared {
-    fn ambushes(&self) -> MutexGuard<'_, Vec<Ambush>> {
-        self.ambushes.lock().unwrap_or_else(PoisonError::into_inner)
+impl ProxyState {
+    fn request_faults(&self) -> MutexGuard<'_, Vec<RequestFault>> {
+        self.request_faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What befalls a request.
-    fn fate(&self, request: &[u8]) -> Option<Fate> {
-        let mut ambushes = self.ambushes();
-        let fits = |ambush: &Ambush| {
-            request.windows(ambush.word.len()).any(|part| part == ambush.word.as_bytes())
-        };
-        let at = ambushes.iter().position(fits)?;
-        self.struck.fetch_add(1, Ordering::Release);
-        Some(ambushes.remove(at).fate)
+    /// Removes and returns the first fault that matches a request.
+    fn effect(&self, request: &[u8]) -> Option<Effect> {
+        let mut request_faults = self.request_faults();
+        let matches =
+            |fault: &RequestFault| parts(request).any(|part| part == fault.word.as_bytes());
+        let at = request_faults.iter().position(matches)?;
+        self.triggered.fetch_add(1, Ordering::Release);
+        Some(request_faults.remove(at).effect)
     }
 }
 
-async fn accept(listener: TcpListener, server: u16, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, server: u16, shared: Arc<ProxyState>) {
     while let Ok((client, _)) = listener.accept().await {
         shared.connections.fetch_add(1, Ordering::Release);
         let faults = shared.faults.borrow().clone();
@@ -236,37 +245,37 @@ async fn accept(listener: TcpListener, server: u16, shared: Arc<Shared>) {
     }
 }
 
-/// How a connection is.
+/// The state of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Phase {
+enum ConnectionPhase {
     Open,
-    /// What the server says next is replaced by this.
-    Replace(Vec<u8>),
-    /// What the server says next is lost, and the connection with it.
-    Mute,
+    /// The next reply of the server is replaced by these bytes.
+    ReplaceReply(Vec<u8>),
+    /// The next reply of the server is lost, and then the connection.
+    LoseReply,
     Lost,
 }
 
-async fn serve(client: TcpStream, server: u16, born: u64, shared: Arc<Shared>) {
+async fn serve(client: TcpStream, server: u16, resets_before: u64, shared: Arc<ProxyState>) {
     let mut faults = shared.faults.subscribe();
-    // A partition lasts for those who connect in it, too.
-    let _ = faults.wait_for(|faults| !faults.still.contains(&true)).await;
+    // A partition also holds up connections that are made while it lasts.
+    let _ = faults.wait_for(|faults| !faults.blocked.contains(&true)).await;
     let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
     for socket in [&client, &server] {
         let _ = socket.set_nodelay(true);
     }
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let phase = watch::Sender::new(Phase::Open);
+    let phase = watch::Sender::new(ConnectionPhase::Open);
     let mut lost = phase.subscribe();
     let requests = forward(&mut from_client, &mut to_server, Toward::Server, &shared, &phase);
     let replies = forward(&mut from_server, &mut to_client, Toward::Client, &shared, &phase);
     tokio::select! {
         _ = async { tokio::join!(requests, replies) } => return,
-        _ = faults.wait_for(|faults| faults.resets > born) => {}
-        _ = lost.wait_for(|phase| *phase == Phase::Lost) => {}
+        _ = faults.wait_for(|faults| faults.resets > resets_before) => {}
+        _ = lost.wait_for(|phase| *phase == ConnectionPhase::Lost) => {}
     }
-    // The client hears of it by a reset; the server does what has reached it.
+    // The client sees a reset. The server executes the requests that have reached it.
     let _ = to_client.as_ref().set_zero_linger();
 }
 
@@ -274,19 +283,22 @@ async fn forward(
     from: &mut OwnedReadHalf,
     to: &mut OwnedWriteHalf,
     toward: Toward,
-    shared: &Shared,
-    phase: &watch::Sender<Phase>,
+    shared: &ProxyState,
+    phase: &watch::Sender<ConnectionPhase>,
 ) {
     let (sender, queue) = mpsc::unbounded_channel();
-    tokio::join!(take(from, sender, toward, shared), give(queue, to, toward, shared, phase));
+    tokio::join!(
+        receive(from, sender, toward, shared),
+        deliver_all(queue, to, toward, shared, phase)
+    );
 }
 
-/// Reads as fast as it is sent to.
-async fn take(
+/// Reads as fast as the sender writes.
+async fn receive(
     from: &mut OwnedReadHalf,
     queue: mpsc::UnboundedSender<(Instant, Vec<u8>)>,
     toward: Toward,
-    shared: &Shared,
+    shared: &ProxyState,
 ) {
     let mut unfinished = Vec::new();
     let mut chunk = vec![0; 16 * 1024];
@@ -298,63 +310,68 @@ async fn take(
             Toward::Client => Some(unfinished.len()).filter(|length| *length > 0),
         } {
             let rest = unfinished.split_off(length);
-            // Nobody takes it any more only when the connection is lost.
+            // The queue is closed only after the connection is lost.
             let _ = queue.send((at, std::mem::replace(&mut unfinished, rest)));
         }
     }
 }
 
-/// Delivers in order.
-async fn give(
+/// Delivers the queue in order.
+async fn deliver_all(
     mut queue: mpsc::UnboundedReceiver<(Instant, Vec<u8>)>,
     to: &mut OwnedWriteHalf,
     toward: Toward,
-    shared: &Shared,
-    phase: &watch::Sender<Phase>,
+    shared: &ProxyState,
+    phase: &watch::Sender<ConnectionPhase>,
 ) {
     let mut faults = shared.faults.subscribe();
     while let Some((at, mut bytes)) = queue.recv().await {
         sleep_until(at).await;
-        let _ = faults.wait_for(|faults| !faults.still[toward as usize]).await;
-        let fate = match toward {
-            Toward::Server => shared.fate(&bytes),
+        let _ = faults.wait_for(|faults| !faults.blocked[toward as usize]).await;
+        let effect = match toward {
+            Toward::Server => shared.effect(&bytes),
             Toward::Client => {
                 let now = phase.borrow().clone();
                 match now {
-                    Phase::Mute => {
-                        phase.send_replace(Phase::Lost);
+                    ConnectionPhase::LoseReply => {
+                        phase.send_replace(ConnectionPhase::Lost);
                         return;
                     }
-                    Phase::Replace(instead) => {
-                        phase.send_replace(Phase::Open);
-                        bytes = instead;
+                    ConnectionPhase::ReplaceReply(replacement) => {
+                        phase.send_replace(ConnectionPhase::Open);
+                        bytes = replacement;
                     }
-                    Phase::Open | Phase::Lost => {}
+                    ConnectionPhase::Open | ConnectionPhase::Lost => {}
                 }
                 None
             }
         };
         let mut is_cut = false;
-        match fate {
+        match effect {
             None => {}
-            Some(Fate::LoseReply) => {
-                phase.send_replace(Phase::Mute);
+            Some(Effect::LoseReply) => {
+                phase.send_replace(ConnectionPhase::LoseReply);
             }
-            Some(Fate::ReplaceReply(instead)) => {
-                phase.send_replace(Phase::Replace(instead));
+            Some(Effect::ReplaceReply(replacement)) => {
+                phase.send_replace(ConnectionPhase::ReplaceReply(replacement));
             }
-            Some(Fate::Hold) => {
+            Some(Effect::Hold) => {
                 let before = faults.borrow().deliveries;
                 let _ = faults.wait_for(|faults| faults.deliveries > before).await;
             }
-            Some(Fate::Cut(length)) => {
+            Some(Effect::Cut(length)) => {
                 bytes.truncate(length);
                 is_cut = true;
             }
         }
+        let rate = faults.borrow().rate.filter(|_| toward == Toward::Client);
+        if let Some(rate) = rate {
+            let bytes = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            sleep(Duration::from_secs(1) * bytes / rate).await;
+        }
         let written = to.write_all(&bytes).await;
         if is_cut {
-            phase.send_replace(Phase::Lost);
+            phase.send_replace(ConnectionPhase::Lost);
         }
         if written.is_err() {
             return;
@@ -363,23 +380,37 @@ async fn give(
     let _ = to.shutdown().await;
 }
 
-/// The length of the first whole request, if there is one. What is no array of bulk strings is one
-/// request as far as it goes.
+/// The length of the first complete request, if there is one. Bytes that are not an array of bulk
+/// strings count as one request.
 fn frame(bytes: &[u8]) -> Option<usize> {
-    let line = |start: usize| {
-        let end = bytes.get(start..)?.windows(2).position(|pair| pair == b"\r\n")? + start;
-        let number = std::str::from_utf8(&bytes[start + 1..end]).ok()?.parse::<usize>().ok()?;
-        Some((number, end + 2))
-    };
     if bytes.first()? != &b'*' {
         return Some(bytes.len());
     }
-    let (parts, mut at) = line(0)?;
+    let (parts, mut at) = number(bytes, 0)?;
     for _ in 0..parts {
-        let (length, start) = line(at)?;
+        let (length, start) = number(bytes, at)?;
         at = start + length + 2;
     }
     (at <= bytes.len()).then_some(at)
+}
+
+/// The arguments of a complete request, which starts with the command. Empty if the request is not
+/// an array of bulk strings.
+fn parts(request: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut at = number(request, 0).map(|(_, end)| end);
+    std::iter::from_fn(move || {
+        let (length, start) = number(request, at?)?;
+        at = Some(start + length + 2);
+        request.get(start..start + length)
+    })
+}
+
+/// The number on the line that starts at `start`, after the character of its type, and the start of
+/// the next line.
+fn number(bytes: &[u8], start: usize) -> Option<(usize, usize)> {
+    let end = bytes.get(start..)?.windows(2).position(|pair| pair == b"\r\n")? + start;
+    let number = std::str::from_utf8(bytes.get(start + 1..end)?).ok()?.parse().ok()?;
+    Some((number, end + 2))
 }
 
 #[cfg(test)]
@@ -387,14 +418,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_told_apart() {
+    fn requests_are_split_at_their_boundaries() {
         let (one, two) = (b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", b"*1\r\n$4\r\nPING\r\n");
         let both = [one.as_slice(), two].concat();
         assert_eq!(frame(&both), Some(one.len()));
         assert_eq!(frame(&both[one.len()..]), Some(two.len()));
         for length in 0..one.len() {
-            assert_eq!(frame(&one[..length]), None, "{length} bytes are no request");
+            assert_eq!(frame(&one[..length]), None, "{length} bytes are not a complete request");
         }
         assert_eq!(frame(b"PING\r\n"), Some(6));
+    }
+
+    #[test]
+    fn a_fault_matches_whole_arguments() {
+        let get = b"*2\r\n$3\r\nGET\r\n$4\r\nSET1\r\n";
+        assert_eq!(parts(get).collect::<Vec<_>>(), [b"GET".as_slice(), b"SET1"]);
+        assert_eq!(parts(b"PING\r\n").count(), 0);
+        for length in 0..get.len() {
+            assert!(parts(&get[..length]).count() <= 2, "{length} bytes");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! A `redis-server` of a test's own.
+//! A `redis-server` for a single test.
 
 use std::io::ErrorKind;
 use std::io::Read;
@@ -11,18 +11,18 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// How long a server may take to start.
-const PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A server on a free port of the loopback interface, in a directory of its own, without
-/// persistence. Ends when dropped.
+/// A server on a free port of the loopback interface, with a directory of its own and without
+/// persistence. Killed when dropped.
 #[derive(Debug)]
 pub struct RedisServer {
-    /// `None` while it is down.
+    /// `None` while the server is down.
     child: Option<Child>,
     port: u16,
     options: Vec<String>,
     password: Option<String>,
-    /// Whether its wall clock can be set.
+    /// Whether the wall clock of the server can be set.
     own_clock: bool,
     directory: TempDir,
 }
@@ -32,13 +32,13 @@ impl RedisServer {
     ///
     /// # Panics
     ///
-    /// If there is no `redis-server`; the message says how to get one.
+    /// If `redis-server` is not installed. The message says how to install it.
     #[must_use]
     pub fn start() -> Self {
         Self::with(&[])
     }
 
-    /// Starts a server with more options: `&["--maxclients", "10"]`.
+    /// Starts a server with additional options, such as `&["--maxclients", "10"]`.
     #[must_use]
     pub fn with(options: &[&str]) -> Self {
         Self::start_on(options, false)
@@ -64,17 +64,17 @@ impl RedisServer {
         if own_clock {
             server.build_clock();
         }
-        // Somebody else may take the port between our look and the server's.
+        // Another process may take the port before the server binds it.
         for _ in 0..10 {
             server.port = free_port();
             if server.spawn() {
                 return server;
             }
         }
-        panic!("no redis-server would start: {}", server.log());
+        panic!("redis-server does not start: {}", server.log());
     }
 
-    /// The URL for a client, with the password if it has one.
+    /// The URL for a client, including the password if there is one.
     #[must_use]
     pub fn url(&self) -> String {
         match &self.password {
@@ -83,13 +83,13 @@ impl RedisServer {
         }
     }
 
-    /// The port that it listens on.
+    /// The port that the server listens on.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// A plain connection, to look at the server from outside.
+    /// A plain connection, to inspect the server.
     #[must_use]
     pub fn connection(&self) -> redis::Connection {
         let client = redis::Client::open(self.url()).expect("a valid URL");
@@ -104,12 +104,13 @@ impl RedisServer {
         command.query(&mut self.connection()).expect("a reply")
     }
 
-    /// Sends one command whose reply does not matter.
+    /// Sends one command and ignores the reply.
     pub fn tell(&self, words: &[&str]) {
         let _: redis::Value = self.command(words);
     }
 
-    /// The milliseconds that a key has left; negative if it does not exist or never expires.
+    /// The time to live of a key in milliseconds; negative if the key does not exist or has no
+    /// expiry.
     #[must_use]
     pub fn pttl(&self, key: &str) -> i64 {
         self.command(&["PTTL", key])
@@ -121,7 +122,7 @@ impl RedisServer {
         self.command(&["EXISTS", key])
     }
 
-    /// How often each command was called, by clients and by scripts.
+    /// How often clients and scripts have called a command.
     #[must_use]
     pub fn calls(&self, command: &str) -> u64 {
         let stats: String = self.command(&["INFO", "commandstats"]);
@@ -130,30 +131,31 @@ impl RedisServer {
         calls.map_or(0, |calls| calls.parse().expect("a number"))
     }
 
-    /// Whether it takes no more connections.
+    /// Whether the server refuses new connections because it has reached its limit.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        let mut socket = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
-        // It says so by itself, or waits for us to speak.
+        let mut socket = TcpStream::connect(("127.0.0.1", self.port)).expect("the server listens");
+        // A full server sends its error at once; any other server waits for a command.
         let _ = socket.set_read_timeout(Some(Duration::from_millis(100)));
         let mut said = [0; 64];
         let length = socket.read(&mut said).unwrap_or(0);
         String::from_utf8_lossy(&said[..length]).contains("max number of clients")
     }
 
-    /// Ends the server at once, with all its data: SIGKILL.
+    /// Kills the server with SIGKILL. Without persistence, its data is lost.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            child.kill().expect("our own child");
-            child.wait().expect("our own child");
+            child.kill().expect("a child process");
+            child.wait().expect("a child process");
         }
     }
 
-    /// Moves its wall clock this many seconds away from the machine's.
+    /// Sets the wall clock of the server this many seconds ahead of the machine's.
     pub fn set_clock(&self, seconds: i64) {
-        assert!(self.own_clock, "it was started with a clock of its own");
-        // In one piece, because it is read at any time; without a rename, because it is kept open.
-        std::fs::write(self.clock_offset(), format!("{seconds:<20}")).expect("our own file");
+        assert!(self.own_clock, "the server was not started with its own clock");
+        // One write of constant length, because the shim reads the file at any time. No rename,
+        // because the shim keeps the file open.
+        std::fs::write(self.clock_offset(), format!("{seconds:<20}")).expect("a temporary file");
     }
 
     fn clock_offset(&self) -> PathBuf {
@@ -164,56 +166,59 @@ impl RedisServer {
         self.directory.path().join("clock.so")
     }
 
-    /// The C compiler is there, because Rust's programs are linked by it.
+    /// Compiles the clock shim. A C compiler is present, because Rust needs it for linking.
     fn build_clock(&self) {
         let source = self.directory.path().join("clock.c");
         std::fs::write(&source, include_str!("clock_shim.c")).expect("a temporary file");
         let mut cc = Command::new("cc");
         cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(self.clock_shim()).arg(&source);
-        assert!(cc.status().expect("a C compiler, `cc`").success(), "the clock does not compile");
+        assert!(
+            cc.status().expect("a C compiler, `cc`").success(),
+            "the clock shim does not compile"
+        );
         self.set_clock(0);
     }
 
-    /// Gives it another password.
+    /// Changes the password of the server.
     pub fn set_password(&mut self, password: &str) {
         self.tell(&["CONFIG", "SET", "requirepass", password]);
         self.password = Some(password.to_owned());
     }
 
-    /// Where it keeps its files.
+    /// The working directory of the server.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Starts it again on the same port, with these options besides.
+    /// Restarts the server on the same port, with these additional options.
     pub fn restart_with(&mut self, options: &[&str]) {
         self.options.extend(options.iter().map(ToString::to_string));
         self.restart();
     }
 
-    /// Starts it again on the same port; empty, unless it was started with persistence.
+    /// Restarts the server on the same port. Without persistence, its data is lost.
     pub fn restart(&mut self) {
         self.kill();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + START_TIMEOUT;
         while !self.spawn() {
-            assert!(Instant::now() < end, "it does not come back: {}", self.log());
+            assert!(Instant::now() < end, "the server does not restart: {}", self.log());
         }
     }
 
-    /// Freezes it: it keeps its connections and answers nothing.
+    /// Suspends the server with SIGSTOP. It keeps its connections and does not reply.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Resumes the server with SIGCONT.
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
 
     fn signal(&self, signal: Signal) {
-        let child = self.child.as_ref().expect("it runs");
-        kill_process(Pid::from_child(child), signal).expect("our own child");
+        let child = self.child.as_ref().expect("the server runs");
+        kill_process(Pid::from_child(child), signal).expect("a child process");
     }
 
     fn spawn(&mut self) -> bool {
@@ -241,15 +246,15 @@ impl RedisServer {
             ),
             Err(error) => panic!("cannot start redis-server: {error}"),
         };
-        let end = Instant::now() + PATIENCE;
-        while child.try_wait().expect("our own child").is_none() {
+        let end = Instant::now() + START_TIMEOUT;
+        while child.try_wait().expect("a child process").is_none() {
             if self.answers() {
                 self.child = Some(child);
                 return true;
             }
             if Instant::now() > end {
-                child.kill().expect("our own child");
-                child.wait().expect("our own child");
+                child.kill().expect("a child process");
+                child.wait().expect("a child process");
                 return false;
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -259,9 +264,11 @@ impl RedisServer {
 
     fn answers(&self) -> bool {
         let Ok(client) = redis::Client::open(self.url()) else { return false };
-        let Ok(mut connection) = client.get_connection_with_timeout(PATIENCE) else { return false };
+        let Ok(mut connection) = client.get_connection_with_timeout(START_TIMEOUT) else {
+            return false;
+        };
         match redis::cmd("PING").query::<String>(&mut connection) {
-            // It is there, and a test that makes it load its data slowly wants it so.
+            // The server runs, and the test has asked for slow loading.
             Err(error) if error.code() == Some("LOADING") => {
                 self.options.iter().any(|option| option == "--key-load-delay")
             }
@@ -276,12 +283,12 @@ impl RedisServer {
 
 impl Drop for RedisServer {
     fn drop(&mut self) {
-        // A frozen process is killed as well.
+        // SIGKILL also ends a suspended process.
         self.kill();
     }
 }
 
-/// A port that nobody listens on right now.
+/// A port that is currently unused.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address").port()

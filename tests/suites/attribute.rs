@@ -1,4 +1,4 @@
-//! Every option of the attribute, and the kinds of functions that it goes on.
+//! The options of the attribute, and the functions that it supports.
 
 use std::fmt::Display;
 use std::rc::Rc;
@@ -9,13 +9,13 @@ use lock_runtime::{LockClient, LockError, distributed_lock, with_client};
 
 use crate::support::LEASE;
 
-/// The key under which the running code's lock is held, which must be one of `candidates`.
+/// The keys among `candidates` that are held.
 async fn held(client: &LockClient, candidates: &[&str]) -> Vec<String> {
     let mut held = Vec::new();
     for key in candidates {
         let client = client.clone();
         let name = (*key).to_owned();
-        // From outside: a task of its own shares nothing.
+        // A task of its own, which does not share the enclosing hold.
         let free =
             tokio::spawn(async move { client.lock(name).try_acquire().await.map(|g| g.is_some()) });
         if !free.await.expect("no panic").expect("up") {
@@ -133,13 +133,13 @@ async fn wait_and_lease_are_text_or_expressions() {
     .await;
 }
 
-struct Service {
+struct TenantService {
     locks: LockClient,
     shared: Arc<LockClient>,
     tenant: String,
 }
 
-impl Service {
+impl TenantService {
     #[distributed_lock(key = "t:<self.tenant>", client = self.locks)]
     async fn by_reference(&self) -> Result<Vec<String>, LockError> {
         Ok(held(&self.locks, &["t:acme"]).await)
@@ -162,9 +162,9 @@ impl Service {
     }
 }
 
-fn service() -> Service {
+fn service() -> TenantService {
     let locks = LockClient::memory();
-    Service { shared: Arc::new(locks.clone()), locks, tenant: "acme".into() }
+    TenantService { shared: Arc::new(locks.clone()), locks, tenant: "acme".into() }
 }
 
 #[tokio::test]
@@ -262,33 +262,37 @@ fn futures_are_send_when_their_bodies_are() {
 
 #[tokio::test]
 async fn arguments_that_the_body_does_not_use_are_dropped_while_the_lock_is_held() {
-    struct AtEnd(LockClient, Arc<std::sync::atomic::AtomicU32>);
-    impl Drop for AtEnd {
+    struct ArgumentDropCheck(LockClient, Arc<std::sync::atomic::AtomicU32>);
+    impl Drop for ArgumentDropCheck {
         fn drop(&mut self) {
-            // From outside, in a thread of its own; the memory store answers at once.
+            // Checks from another thread, which does not share the hold. The memory store replies
+            // at once.
             let (client, tokio) = (self.0.clone(), tokio::runtime::Handle::current());
-            let look = std::thread::spawn(move || {
+            let check = std::thread::spawn(move || {
                 let _tokio = tokio.enter();
                 let mut tried = std::pin::pin!(client.lock("k").try_acquire());
                 let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
                 matches!(tried.as_mut().poll(&mut cx), std::task::Poll::Ready(Ok(None)))
             });
-            let outside = look.join().expect("no panic");
-            self.1.fetch_add(u32::from(outside), std::sync::atomic::Ordering::SeqCst);
+            let is_held = check.join().expect("no panic");
+            self.1.fetch_add(u32::from(is_held), std::sync::atomic::Ordering::SeqCst);
         }
     }
     #[distributed_lock(key = "k")]
-    async fn work(_unused: AtEnd, (_half, n): (AtEnd, u32)) -> Result<u32, LockError> {
+    async fn work(
+        _unused: ArgumentDropCheck,
+        (_half, n): (ArgumentDropCheck, u32),
+    ) -> Result<u32, LockError> {
         Ok(n)
     }
     let client = LockClient::memory();
     let held = Arc::new(std::sync::atomic::AtomicU32::new(0));
-    let at_end = || AtEnd(client.clone(), Arc::clone(&held));
-    with_client(client.clone(), work(at_end(), (at_end(), 1))).await.expect("free");
+    let check = || ArgumentDropCheck(client.clone(), Arc::clone(&held));
+    with_client(client.clone(), work(check(), (check(), 1))).await.expect("free");
     assert_eq!(held.load(std::sync::atomic::Ordering::SeqCst), 2);
 }
 
-/// A body is in the future once, not twice.
+/// The future contains the body only once.
 #[test]
 fn the_lock_adds_little_to_the_size_of_a_future() {
     async fn plain(id: u64) -> Result<u8, LockError> {
@@ -303,5 +307,8 @@ fn the_lock_adds_little_to_the_size_of_a_future() {
         Ok(big[usize::try_from(id).unwrap_or_default()])
     }
     let (plain, annotated) = (size_of_val(&plain(1)), size_of_val(&annotated(1)));
-    assert!(annotated <= plain + plain / 10, "{annotated} against {plain}");
+    assert!(
+        annotated <= plain + plain / 10,
+        "{annotated} bytes with the attribute, {plain} bytes without"
+    );
 }

@@ -1,4 +1,4 @@
-//! Nothing leaks, wherever a future is dropped.
+//! A future can be dropped anywhere without leaking its lock.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::support::{LEASE, client, on_every_store, until};
 
-/// Polls a future so many times, giving the rest of the world time in between, and drops it.
-/// Returns whether it was done before that.
+/// Polls a future up to `times` times, with a short pause after each poll, and then drops it.
+/// Returns whether it completed.
 async fn polled<F: Future>(future: F, times: usize) -> bool {
     let mut future = pin!(future);
     for _ in 0..times {
@@ -25,8 +25,8 @@ async fn polled<F: Future>(future: F, times: usize) -> bool {
     false
 }
 
-/// Drops what `make` makes after each number of polls until it is done, and sees to it that the
-/// lock is to be had again at once each time.
+/// Drops a future of `make` after each number of polls, until a future completes. Asserts that the
+/// lock is free soon after each drop.
 async fn drop_everywhere<F: Future>(
     one: &LockClient,
     two: &LockClient,
@@ -53,42 +53,42 @@ async fn annotated() -> Result<(), LockError> {
 }
 
 on_every_store! {
-    async fn acquire_can_be_dropped_anywhere(pair: Pair) {
+    async fn acquire_can_be_dropped_at_any_poll(pair: Pair) {
         drop_everywhere(&pair.one, &pair.two, |client| async move {
             client.lock("k").acquire().await.expect("free")
         })
         .await;
     }
 
-    async fn try_acquire_can_be_dropped_anywhere(pair: Pair) {
+    async fn try_acquire_can_be_dropped_at_any_poll(pair: Pair) {
         drop_everywhere(&pair.one, &pair.two, |client| async move {
             client.lock("k").try_acquire().await.expect("store is up")
         })
         .await;
     }
 
-    async fn release_can_be_dropped_anywhere(pair: Pair) {
+    async fn release_can_be_dropped_at_any_poll(pair: Pair) {
         drop_everywhere(&pair.one, &pair.two, |client| async move {
             client.lock("k").acquire().await.expect("free").release().await.expect("held");
         })
         .await;
     }
 
-    async fn run_can_be_dropped_anywhere(pair: Pair) {
+    async fn run_can_be_dropped_at_any_poll(pair: Pair) {
         drop_everywhere(&pair.one, &pair.two, |client| async move {
             client.lock("k").run(tokio::task::yield_now()).await.expect("free");
         })
         .await;
     }
 
-    async fn an_annotated_function_can_be_dropped_anywhere(pair: Pair) {
+    async fn an_annotated_function_can_be_dropped_at_any_poll(pair: Pair) {
         drop_everywhere(&pair.one, &pair.two, |client| async move {
             with_client(client, annotated()).await.expect("free");
         })
         .await;
     }
 
-    async fn a_waiter_can_be_dropped_anywhere(pair: Pair) {
+    async fn a_waiter_can_be_dropped_at_any_poll(pair: Pair) {
         let guard = pair.two.lock("k").acquire().await.expect("free");
         for times in 0..20 {
             polled(pair.one.lock("k").acquire(), times).await;
@@ -102,28 +102,28 @@ on_every_store! {
 }
 
 #[tokio::test]
-async fn a_request_whose_answer_never_came_is_undone() {
+async fn a_request_without_an_answer_is_undone() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     server.freeze();
     let lock = client.lock("k").lease(LEASE * 20).wait(LEASE);
     let outcome = lock.acquire().await;
     assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
-    // Now it executes what had reached it: the request, and what undoes it.
+    // The server executes what it has received: the request and its undo.
     server.thaw();
     assert!(
         until(LEASE * 10, || server.calls("set") > 0).await.is_some(),
-        "the request did run, so there was something to undo"
+        "the request must run, so that there is something to undo"
     );
     assert!(
         until(LEASE * 10, || !server.exists("k")).await.is_some(),
-        "left: {}",
+        "the key still exists for {} ms",
         server.pttl("k")
     );
 }
 
 #[tokio::test]
-async fn a_dropped_request_that_was_on_its_way_is_undone() {
+async fn a_dropped_request_in_flight_is_undone() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     for n in 0..50 {
@@ -134,13 +134,13 @@ async fn a_dropped_request_that_was_on_its_way_is_undone() {
         assert!(cut.is_err());
         server.thaw();
         let gone = until(LEASE * 10, || server.calls("set") > n && !server.exists(&key)).await;
-        assert!(gone.is_some(), "{key} left: {}", server.pttl(&key));
+        assert!(gone.is_some(), "{key} still exists for {} ms", server.pttl(&key));
     }
 }
 
-/// The control of the two tests above: the same request of a plain client stays.
+/// The control of the two tests above: the same request of a plain client is not undone.
 #[tokio::test]
-async fn a_plain_request_that_was_dropped_leaks() {
+async fn a_dropped_request_of_a_plain_client_leaks() {
     let server = RedisServer::start();
     let plain = redis::Client::open(server.url()).expect("a valid URL");
     let mut plain = plain.get_multiplexed_async_connection().await.expect("up");

@@ -1,7 +1,7 @@
-//! What is wrong with a server is said when a client connects, in words.
+//! A client that connects to an unsuitable server gets an error that describes the problem.
 
 use lock_runtime::{LockClient, LockError};
-use lock_tests::{Log, RedisServer};
+use lock_tests::{CapturedLog, RedisServer};
 
 async fn refusal(server: &RedisServer) -> String {
     match LockClient::connect(server.url()).await {
@@ -12,10 +12,75 @@ async fn refusal(server: &RedisServer) -> String {
 
 #[tokio::test]
 async fn a_server_that_is_too_old_is_refused() {
-    // As one before 6.0 answers.
+    // Servers before 6.0 do not know this command.
     let server = RedisServer::with(&["--rename-command", "HELLO", ""]);
     let problem = refusal(&server).await;
     assert!(problem.contains("older than Redis 6.0"), "{problem}");
+}
+
+/// Without scripts, the first call could not free its key, and the next call would wait for it.
+#[tokio::test]
+async fn a_server_that_runs_no_scripts_is_refused() {
+    for command in ["EVALSHA", "EVAL"] {
+        let rename = ["--rename-command", "EVALSHA", "", "--rename-command", "SCRIPT", ""];
+        let mut options = rename.to_vec();
+        options[1] = command;
+        let server = RedisServer::with(&options);
+        let problem = refusal(&server).await;
+        assert!(problem.contains(command) && problem.contains("EVALSHA"), "{problem}");
+        assert!(!server.exists("k"));
+    }
+}
+
+#[tokio::test]
+async fn a_user_without_permission_for_scripts_is_refused() {
+    for denied in [&["-evalsha"][..], &["-eval", "-script"]] {
+        let server = RedisServer::start();
+        let acl = ["ACL", "SETUSER", "mute", "on", ">password", "~*", "&*", "+@all"];
+        server.tell(&[&acl[..], denied].concat());
+        let url = format!("redis://mute:password@127.0.0.1:{}", server.port());
+        match LockClient::connect(url).await {
+            Err(LockError::Denied { cause, .. }) => assert!(cause.contains("NOPERM"), "{cause}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// `EVAL` is needed only for scripts that the server does not know.
+#[tokio::test]
+async fn a_user_with_permission_only_for_loaded_scripts_can_connect() {
+    let server = RedisServer::start();
+    server.tell(&["ACL", "SETUSER", "hash", "on", ">password", "~*", "&*", "+@all", "-eval"]);
+    let url = format!("redis://hash:password@127.0.0.1:{}", server.port());
+    let client = LockClient::connect(url).await.expect("the permissions suffice");
+    client.lock("k").run(async {}).await.expect("free");
+    assert!(!server.exists("k"));
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_redis_is_reported_in_one_line() {
+    use tokio::io::AsyncWriteExt;
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let serve = async {
+        loop {
+            let (mut socket, _) = listener.accept().await.expect("a connection");
+            let _ =
+                socket.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n").await;
+        }
+    };
+    let connect = LockClient::connect(format!("redis://127.0.0.1:{port}"));
+    let outcome = tokio::select! {
+        outcome = connect => outcome,
+        () = serve => unreachable!("the server runs forever"),
+    };
+    match outcome {
+        Err(LockError::Unavailable { cause, .. }) => {
+            assert!(cause.contains("Redis server") && !cause.contains('\n'), "{cause}");
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]
@@ -26,20 +91,20 @@ async fn a_node_of_a_cluster_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_that_may_evict_locks_is_warned_about() {
-    let log = Log::here();
+async fn a_server_that_may_evict_locks_causes_a_warning() {
+    let log = CapturedLog::here();
     for (memory, policy, warned) in
         [("100mb", "allkeys-lru", 1), ("100mb", "noeviction", 0), ("0", "volatile-ttl", 0)]
     {
         let server = RedisServer::with(&["--maxmemory", memory, "--maxmemory-policy", policy]);
-        LockClient::connect(server.url()).await.expect("it works all the same");
+        LockClient::connect(server.url()).await.expect("the client connects");
         let warnings = log.lines(&["WARN", &format!(":{}", server.port()), "evict"]);
         assert_eq!(warnings.len(), warned, "{policy}: {warnings:?}");
         assert!(warnings.iter().all(|line| line.contains("noeviction")), "{warnings:?}");
     }
 }
 
-/// Why it is warned about.
+/// The reason for the warning of the test above.
 #[tokio::test]
 async fn a_server_that_evicts_loses_held_locks() {
     let server = RedisServer::with(&["--maxmemory-policy", "allkeys-random"]);
@@ -52,10 +117,10 @@ async fn a_server_that_evicts_loses_held_locks() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_look_connects_all_the_same() {
+async fn a_user_without_permission_for_info_can_connect() {
     let server = RedisServer::start();
     server.tell(&["ACL", "SETUSER", "blind", "on", ">password", "~*", "&*", "+@all", "-info"]);
     let url = format!("redis://blind:password@127.0.0.1:{}", server.port());
-    let client = LockClient::connect(url).await.expect("it works all the same");
+    let client = LockClient::connect(url).await.expect("the client connects");
     client.lock("k").run(async {}).await.expect("free");
 }

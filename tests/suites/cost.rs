@@ -1,11 +1,11 @@
-//! What an operation costs, by the server's own count.
+//! The cost of operations in commands, as counted by the server.
 
 use lock_runtime::{LockClient, LockError, distributed_lock, with_client};
 use lock_tests::RedisServer;
 
 use crate::support::{LEASE, client};
 
-/// What clients may send; what scripts call in turn is counted too, under other names.
+/// The commands that clients send. The server counts the calls of scripts under other names.
 const SENT: [&str; 10] = [
     "set",
     "evalsha",
@@ -23,7 +23,7 @@ fn sent(server: &RedisServer) -> Vec<(&'static str, u64)> {
     SENT.iter().map(|command| (*command, server.calls(command))).collect()
 }
 
-/// What was sent between two counts.
+/// The commands that were sent between two counts.
 fn between(
     before: &[(&'static str, u64)],
     after: &[(&'static str, u64)],
@@ -59,7 +59,7 @@ async fn an_uncontended_call_costs_two_round_trips() {
 }
 
 #[tokio::test]
-async fn a_reentrant_call_costs_none() {
+async fn a_reentrant_call_costs_no_round_trip() {
     let server = RedisServer::start();
     let client = warm(&server).await;
     let before = sent(&server);
@@ -68,7 +68,7 @@ async fn a_reentrant_call_costs_none() {
 }
 
 #[tokio::test]
-async fn waiting_costs_a_process_what_it_costs_one_task() {
+async fn a_thousand_waiters_cost_as_few_commands_as_one() {
     let server = RedisServer::start();
     let (holder, waiting) = (client(&server.url()).await, client(&server.url()).await);
     let guard = holder.lock("k").acquire().await.expect("free");
@@ -84,17 +84,17 @@ async fn waiting_costs_a_process_what_it_costs_one_task() {
     let calls = between(&before, &sent(&server));
     let of =
         |name| calls.iter().find(|(command, _)| *command == name).map_or(0, |(_, calls)| *calls);
-    // The contender gives up at the end of its wait, and so do all others, within moments. Until
-    // then its key was looked at twice a second at the most; the holder renewed at each third.
+    // All waiters give up at about the same time. Until then, one of them checks the key at most
+    // twice a second, and the holder renews once per third of its lease.
     assert_eq!(of("set"), 1, "{calls:?}");
     assert_eq!(of("subscribe"), 1, "{calls:?}");
     assert!(of("evalsha") <= 5 + 10 + 4, "{calls:?}");
     drop(guard);
 }
 
-/// The keys of all waits are looked at together.
+/// All keys with waiters are checked together.
 #[tokio::test]
-async fn waiting_for_many_keys_costs_little_more_than_for_one() {
+async fn waiting_for_many_keys_costs_few_commands() {
     const KEYS: u64 = 300;
     let server = RedisServer::start();
     let waiting = client(&server.url()).await;
@@ -105,19 +105,19 @@ async fn waiting_for_many_keys_costs_little_more_than_for_one() {
         let lock = waiting.lock(key).wait(LEASE * 60);
         waiters.spawn(async move { lock.acquire().await.map(drop) });
     }
-    // Each tries for its key without knowing for how long it is taken, and then knows.
+    // Each waiter sends a `SET`, and then a script that returns when the key expires.
     let settled = || server.calls("set") == 2 * KEYS && server.calls("evalsha") >= KEYS;
     assert!(crate::support::until(LEASE * 5, settled).await.is_some());
     tokio::time::sleep(LEASE / 4).await;
     let (tries, looks) = (server.calls("evalsha"), server.calls("pttl"));
     tokio::time::sleep(LEASE * 4).await;
     let (tries, looks) = (server.calls("evalsha") - tries, server.calls("pttl") - looks);
-    assert!(looks >= 3 * KEYS, "each key is looked at every second: {looks}");
-    assert!(tries <= KEYS / 5, "a hundred with one request: {tries}");
+    assert!(looks >= 3 * KEYS, "only {looks} checks; each key is checked once a second");
+    assert!(tries <= KEYS / 5, "{tries} requests; one request checks a hundred keys");
 }
 
 #[tokio::test]
-async fn waits_that_end_one_after_the_other_cost_no_more() {
+async fn waits_that_end_at_different_times_cost_few_commands() {
     let server = RedisServer::start();
     let (holder, waiting) = (client(&server.url()).await, client(&server.url()).await);
     let _guard = holder.lock("k").lease(LEASE * 60).acquire().await.expect("free");
@@ -133,11 +133,11 @@ async fn waits_that_end_one_after_the_other_cost_no_more() {
     }
     let calls = between(&before, &sent(&server));
     let scripts = calls.iter().find(|(command, _)| *command == "evalsha").map_or(0, |it| it.1);
-    // Three seconds of looks at the key, and what it takes to begin.
+    // Three seconds of checks, and the first attempts.
     assert!(scripts <= 12, "{calls:?}");
 }
 
-/// Grants on one key that the tasks of a client share, and what they cost.
+/// Lets the tasks of a client share one key. Returns the number of grants and of commands.
 async fn share(client: &LockClient, server: &RedisServer, tasks: u64, each: u64) -> (u64, u64) {
     let before = sent(server);
     let mut sharing = tokio::task::JoinSet::new();
@@ -151,32 +151,32 @@ async fn share(client: &LockClient, server: &RedisServer, tasks: u64, each: u64)
         });
     }
     while let Some(task) = sharing.join_next().await {
-        task.expect("no panic").expect("in the end");
+        task.expect("no panic").expect("granted");
     }
     let calls = between(&before, &sent(server));
     (tasks * each, calls.iter().map(|(_, calls)| calls).sum())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_is_passed_on_costs_next_to_nothing() {
+async fn ten_hand_offs_cost_at_most_one_command() {
     let server = RedisServer::start();
     let client = warm(&server).await;
     let (grants, calls) = share(&client, &server, 64, 100).await;
-    assert!(calls * 10 <= grants, "{calls} for {grants}");
+    assert!(calls * 10 <= grants, "{calls} commands for {grants} grants");
 }
 
 /// The control of the test above.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_is_not_costs_two_round_trips() {
+async fn without_hand_offs_each_grant_costs_two_commands() {
     let server = RedisServer::start();
-    let builder = LockClient::builder().url(server.url()).turn(0, LEASE);
+    let builder = LockClient::builder().url(server.url()).handoff_limit(0, LEASE);
     let client = builder.connect().await.expect("up");
     let (grants, calls) = share(&client, &server, 64, 10).await;
-    assert!(calls >= grants * 2, "{calls} for {grants}");
+    assert!(calls >= grants * 2, "{calls} commands for {grants} grants");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_who_wait_cost_what_one_does() {
+async fn ten_thousand_waiters_cost_one_subscription_and_few_commands() {
     const WAITERS: u64 = 10_000;
     let server = RedisServer::start();
     let (holder, waiting) = (client(&server.url()).await, client(&server.url()).await);
@@ -192,14 +192,14 @@ async fn ten_thousand_who_wait_cost_what_one_does() {
     assert!(queued.is_some(), "{:?}", waiting.stats());
     guard.release().await.expect("held");
     while let Some(waiter) = waiters.join_next().await {
-        waiter.expect("no panic").expect("in the end");
+        waiter.expect("no panic").expect("granted");
     }
     let calls = between(&before, &sent(&server));
     let all: u64 = calls.iter().map(|(_, calls)| calls).sum();
     assert!(all * 10 <= WAITERS, "{calls:?}");
     assert!(calls.contains(&("subscribe", 1)), "{calls:?}");
     let clients: String = server.command(&["CLIENT", "LIST"]);
-    // Three connections for each of the two clients, and the one that asks.
+    // Three connections per client with one runtime, and the connection of this command.
     assert!(clients.lines().count() <= 7, "{clients}");
 }
 
@@ -211,7 +211,7 @@ async fn scripts_survive_a_script_flush() {
     let before = sent(&server);
     client.lock("k").run(async {}).await.expect("free");
     let calls = between(&before, &sent(&server));
-    assert_eq!(calls, [("set", 1), ("evalsha", 1), ("eval", 1)], "by its text, once");
+    assert_eq!(calls, [("set", 1), ("evalsha", 1), ("eval", 1)], "the script is sent once as text");
     assert!(!server.exists("k"));
     let before = sent(&server);
     client.lock("k").run(async {}).await.expect("free");

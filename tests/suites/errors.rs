@@ -1,9 +1,9 @@
-//! Errors say which, and none shows a secret.
+//! Each problem has its own error, and no error shows a secret.
 
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, Wait, WireFormat, distributed_lock};
-use lock_tests::{Log, RedisServer};
+use lock_tests::{CapturedLog, RedisServer};
 use tokio::time::Instant;
 
 use crate::support::{LEASE, client, until};
@@ -30,13 +30,18 @@ async fn a_bad_url_is_a_configuration_error() {
 }
 
 #[tokio::test]
-async fn settings_that_make_no_sense_are_configuration_errors() {
+async fn invalid_settings_are_configuration_errors() {
     let builder = || LockClient::builder().url("memory:");
-    for watchdog in [Duration::ZERO, Duration::from_millis(99), Duration::MAX] {
-        let (option, problem) = config_error(builder().watchdog(watchdog).connect().await);
-        assert_eq!(option, "watchdog", "{problem}");
+    for lease in [Duration::ZERO, Duration::from_millis(99), Duration::MAX] {
+        let (option, problem) = config_error(builder().lease(lease).connect().await);
+        assert_eq!(option, "lease", "{problem}");
         assert!(problem.contains("100ms"), "{problem}");
     }
+    let (option, problem) =
+        config_error(builder().handoff_limit(1, Duration::from_secs(2)).connect().await);
+    assert_eq!(option, "handoff_limit", "{problem}");
+    assert!(problem.contains("1s"), "{problem}");
+    builder().handoff_limit(u32::MAX, Duration::from_secs(1)).connect().await.expect("the most");
     let (option, problem) = config_error(builder().wait(Duration::MAX).connect().await);
     assert_eq!(option, "wait");
     assert!(problem.contains("Wait::Forever"), "{problem}");
@@ -56,7 +61,7 @@ async fn settings_that_make_no_sense_are_configuration_errors() {
         Err(LockError::Config { option: "wait", .. }) => {}
         other => panic!("{other:?}"),
     }
-    drop(client.lock("k").wait(Wait::Forever).acquire().await.expect("makes sense"));
+    drop(client.lock("k").wait(Wait::Forever).acquire().await.expect("a valid wait"));
 }
 
 #[tokio::test]
@@ -92,12 +97,12 @@ async fn wrong_credentials_are_denied_and_not_shown() {
 }
 
 #[tokio::test]
-async fn a_password_that_was_changed_is_denied_at_the_call() {
+async fn after_a_password_change_a_call_is_denied_at_once() {
     let server = RedisServer::with(&["--requirepass", "first"]);
     let client = client(&server.url()).await;
     let mut admin = server.connection();
     let change = || redis::cmd("CONFIG").arg("SET").arg("requirepass").arg("second").to_owned();
-    change().exec(&mut admin).expect("admin");
+    change().exec(&mut admin).expect("permitted");
     redis::cmd("CLIENT")
         .arg("KILL")
         .arg("TYPE")
@@ -105,17 +110,17 @@ async fn a_password_that_was_changed_is_denied_at_the_call() {
         .arg("SKIPME")
         .arg("yes")
         .exec(&mut admin)
-        .expect("admin");
+        .expect("permitted");
     let start = Instant::now();
     match client.lock("k").acquire().await {
         Err(LockError::Denied { .. }) => {}
         other => panic!("{other:?}"),
     }
-    assert!(start.elapsed() < LEASE * 5, "not retried for the whole wait");
+    assert!(start.elapsed() < LEASE * 5, "the call must not retry until the end of its wait");
 }
 
 #[tokio::test]
-async fn no_debug_shows_a_password() {
+async fn debug_output_shows_no_password() {
     let server = RedisServer::with(&["--requirepass", CANARY]);
     let builder = LockClient::builder().url(server.url());
     assert!(!format!("{builder:?}").contains(CANARY));
@@ -134,7 +139,7 @@ async fn a_server_that_is_down_is_unavailable_and_never_busy() {
     let client = client(&server.url()).await;
     server.kill();
     let start = Instant::now();
-    // One of them contends, the others queue behind it.
+    // One call asks the store, and the others queue locally.
     let waits = (0..10).map(|_| client.lock("k").wait(LEASE));
     let mut waiting = tokio::task::JoinSet::new();
     for lock in waits {
@@ -149,8 +154,8 @@ async fn a_server_that_is_down_is_unavailable_and_never_busy() {
             other => panic!("{other:?}"),
         }
     }
-    assert!(start.elapsed() >= LEASE, "the wait is used");
-    assert!(start.elapsed() < LEASE * 2, "and no more than that");
+    assert!(start.elapsed() >= LEASE, "the call must retry until the end of its wait");
+    assert!(start.elapsed() < LEASE * 2, "the call must end with its wait");
     match client.lock("k").try_acquire().await {
         Err(LockError::Unavailable { .. }) => {}
         other => panic!("{other:?}"),
@@ -158,13 +163,13 @@ async fn a_server_that_is_down_is_unavailable_and_never_busy() {
 }
 
 #[tokio::test]
-async fn a_server_that_goes_down_while_somebody_waits_is_unavailable_too() {
+async fn a_server_that_goes_down_during_a_wait_is_unavailable() {
     let mut server = RedisServer::start();
-    let builder = || LockClient::builder().url(server.url()).watchdog(LEASE * 20);
+    let builder = || LockClient::builder().url(server.url()).lease(LEASE * 20);
     let holder = builder().connect().await.expect("up");
     let waiting = builder().connect().await.expect("up");
     let _guard = holder.lock("k").acquire().await.expect("free");
-    // Shorter than what the server may take for an answer.
+    // The wait is shorter than the response timeout.
     let lock = waiting.lock("k").wait(LEASE);
     let waiter = tokio::spawn(async move { lock.acquire().await.map(drop) });
     tokio::time::sleep(LEASE / 3).await;
@@ -176,24 +181,24 @@ async fn a_server_that_goes_down_while_somebody_waits_is_unavailable_too() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_not_there_is_a_configuration_error() {
+async fn a_database_that_does_not_exist_is_a_configuration_error() {
     let server = RedisServer::start();
     let (option, _) = config_error(LockClient::connect(format!("{}/99", server.url())).await);
     assert_eq!(option, "url");
-    LockClient::connect(format!("{}/3", server.url())).await.expect("this one is there");
+    LockClient::connect(format!("{}/3", server.url())).await.expect("this database exists");
 }
 
-/// The line in the documentation is what a user copies, and what stands there besides for a format.
-fn documented_acl(format: WireFormat) -> Vec<String> {
-    let page = include_str!("../../docs/architecture.md");
-    let start = page.find("ACL SETUSER").expect("it is there");
-    let end = start + page[start..].find("```").expect("it is closed");
+/// The documented `ACL SETUSER` command, with the additional permissions of a wire format.
+fn documented_acl(wire_format: WireFormat) -> Vec<String> {
+    let page = include_str!("../../docs/redis.md");
+    let start = page.find("ACL SETUSER").expect("the documentation has the command");
+    let end = start + page[start..].find("```").expect("the end of the code block");
     let words = page[start..end].split_whitespace().filter(|word| *word != "\\");
-    let row = format!("| `{format:?}` | `");
-    let besides = page[end..].lines().find_map(|line| line.strip_prefix(&row));
-    assert!(besides.is_some() || format == WireFormat::Token, "{row}");
-    let besides = besides.unwrap_or_default().trim_end_matches("` |").split_whitespace();
-    words.chain(besides).map(ToOwned::to_owned).collect()
+    let row = format!("| `{wire_format:?}` | `");
+    let additional = page[end..].lines().find_map(|line| line.strip_prefix(&row));
+    assert!(additional.is_some() || wire_format == WireFormat::Token, "{row}");
+    let additional = additional.unwrap_or_default().trim_end_matches("` |").split_whitespace();
+    words.chain(additional).map(ToOwned::to_owned).collect()
 }
 
 #[tokio::test]
@@ -211,37 +216,37 @@ async fn the_documented_permissions_are_enough_for_timestamp() {
     permissions_are_enough(WireFormat::Timestamp).await;
 }
 
-async fn permissions_are_enough(format: WireFormat) {
+async fn permissions_are_enough(wire_format: WireFormat) {
     let server = RedisServer::start();
-    let acl = documented_acl(format);
+    let acl = documented_acl(wire_format);
     server.tell(&acl.iter().map(String::as_str).collect::<Vec<_>>());
     let url = format!("redis://locker:password@127.0.0.1:{}", server.port());
     let builder =
-        || LockClient::builder().url(&url).namespace("shop").format(format).watchdog(LEASE);
+        || LockClient::builder().url(&url).namespace("shop").wire_format(wire_format).lease(LEASE);
     let (one, two) =
         (builder().connect().await.expect("up"), builder().connect().await.expect("up"));
     let guard = one.lock("k").acquire().await.expect("free");
     let lock = two.lock("k");
     let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
     tokio::time::sleep(LEASE * 3 / 2).await;
-    assert!(guard.is_held(), "renewed");
+    assert!(guard.is_held(), "the lease is renewed");
     guard.fencing_token().await.expect("held");
     let released = Instant::now();
     guard.release().await.expect("held");
     let woken = waiter.await.expect("no panic").expect("free") - released;
-    assert!(woken < LEASE / 4, "by the release: {woken:?}");
-    // Some turns inside one process.
-    let turns = (0..200).map(|_| {
+    assert!(woken < LEASE / 4, "not woken by the release: {woken:?}");
+    // Hand-offs inside one process.
+    let calls = (0..200).map(|_| {
         let lock = one.lock("hot");
         tokio::spawn(async move { lock.run(tokio::task::yield_now()).await })
     });
-    for held in turns.collect::<Vec<_>>() {
+    for held in calls.collect::<Vec<_>>() {
         held.await.expect("no panic").expect("free");
     }
     one.lock("kept").min_hold(LEASE / 4).run(async {}).await.expect("free");
     assert!(server.exists("shop:kept"));
     let mut refused: Vec<redis::Value> = server.command(&["ACL", "LOG"]);
-    // The library's name, which servers before 7.0 log as refused, and which nobody needs.
+    // The client tries to set its name. Servers before 7.0 log that as refused; it is optional.
     refused.retain(|entry| !format!("{entry:?}").contains("cmd=client "));
     assert!(refused.is_empty(), "{refused:?}");
     let outside = LockClient::builder().url(&url).namespace("other").connect().await.expect("up");
@@ -249,11 +254,11 @@ async fn permissions_are_enough(format: WireFormat) {
 }
 
 #[tokio::test]
-async fn who_may_not_subscribe_still_waits_and_gets_the_lock() {
-    let (log, server) = (Log::here(), RedisServer::start());
+async fn a_user_without_permission_for_channels_still_gets_the_lock() {
+    let (log, server) = (CapturedLog::here(), RedisServer::start());
     server.tell(&["ACL", "SETUSER", "deaf", "on", ">password", "~*", "resetchannels", "+@all"]);
     let url = format!("redis://deaf:password@127.0.0.1:{}", server.port());
-    let builder = || LockClient::builder().url(&url).watchdog(LEASE * 10);
+    let builder = || LockClient::builder().url(&url).lease(LEASE * 10);
     let (one, two) =
         (builder().connect().await.expect("up"), builder().connect().await.expect("up"));
     let guard = one.lock("whispered").acquire().await.expect("free");
@@ -261,28 +266,28 @@ async fn who_may_not_subscribe_still_waits_and_gets_the_lock() {
     let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
     tokio::time::sleep(LEASE / 4).await;
     let released = Instant::now();
-    guard.release().await.expect("released without being told about");
+    guard.release().await.expect("the lock is released without a wake-up");
     let got = waiter.await.expect("no panic").expect("by polling") - released;
-    assert!(got < Duration::from_millis(1500), "the safety poll is about a second: {got:?}");
-    let muteness = log.lines(&["WARN", "whispered", "may not tell others of releases"]);
-    assert_eq!(muteness.len(), 1, "{muteness:?}");
+    assert!(got < Duration::from_millis(1500), "not woken by the safety poll: {got:?}");
+    let warnings = log.lines(&["WARN", "whispered", "cannot publish releases"]);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
     one.lock("whispered").run(async {}).await.expect("free");
-    let muteness = log.lines(&["whispered", "may not tell others of releases"]);
-    assert!(muteness.len() <= 2, "once for each client: {muteness:?}");
+    let warnings = log.lines(&["whispered", "cannot publish releases"]);
+    assert!(warnings.len() <= 2, "more than one warning per client: {warnings:?}");
 }
 
 #[tokio::test]
-async fn who_may_hear_of_one_format_only_does_so_beside_another() {
+async fn a_denied_channel_does_not_prevent_other_subscriptions() {
     let server = RedisServer::start();
     let acl = ["resetchannels", "&lock_wake:*", "+@all"];
     server.tell(&[&["ACL", "SETUSER", "half", "on", ">password", "~*"], &acl[..]].concat());
     let url = format!("redis://half:password@127.0.0.1:{}", server.port());
-    let builder = || LockClient::builder().url(&url).watchdog(LEASE * 10);
+    let builder = || LockClient::builder().url(&url).lease(LEASE * 10);
     let (one, two) =
         (builder().connect().await.expect("up"), builder().connect().await.expect("up"));
-    let java = one.lock("java").format(WireFormat::Redisson);
+    let java = one.lock("java").wire_format(WireFormat::Redisson);
     let _java = java.acquire().await.expect("free");
-    let unheard = two.lock("java").format(WireFormat::Redisson).wait(LEASE * 10);
+    let unheard = two.lock("java").wire_format(WireFormat::Redisson).wait(LEASE * 10);
     let unheard = tokio::spawn(async move { unheard.acquire().await.map(drop) });
     for round in 0..3 {
         let key = format!("k{round}");
@@ -291,7 +296,7 @@ async fn who_may_hear_of_one_format_only_does_so_beside_another() {
         let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
         let channel = format!("lock_wake:{{{key}}}");
         let hears = || server.command::<(String, u64)>(&["PUBSUB", "NUMSUB", &channel]).1 == 1;
-        assert!(until(LEASE, hears).await.is_some(), "it is subscribed at once");
+        assert!(until(LEASE, hears).await.is_some(), "the waiter subscribes at once");
         let released = Instant::now();
         guard.release().await.expect("held");
         let got = waiter.await.expect("no panic").expect("woken") - released;
@@ -301,13 +306,13 @@ async fn who_may_hear_of_one_format_only_does_so_beside_another() {
         let channels: Vec<String> = server.command(&["PUBSUB", "CHANNELS"]);
         channels.is_empty()
     };
-    assert!(until(LEASE, none).await.is_some(), "nor are any kept that nobody needs");
+    assert!(until(LEASE, none).await.is_some(), "unused subscriptions are ended");
     assert!(!unheard.is_finished());
     unheard.abort();
 }
 
 #[tokio::test]
-async fn a_server_that_is_silent_blocks_nobody_past_the_wait() {
+async fn a_silent_server_does_not_delay_a_call_past_its_wait() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     server.freeze();
@@ -318,11 +323,11 @@ async fn a_server_that_is_silent_blocks_nobody_past_the_wait() {
     }
     assert!(start.elapsed() < LEASE * 3 / 2, "{:?}", start.elapsed());
     server.thaw();
-    client.lock("k").run(async {}).await.expect("a socket that went silent is not used again");
+    client.lock("k").run(async {}).await.expect("the client reconnects");
 }
 
 #[tokio::test]
-async fn who_waits_while_the_server_restarts_gets_the_lock() {
+async fn a_waiter_gets_the_lock_after_a_server_restart() {
     let mut server = RedisServer::start();
     let (one, two) = (client(&server.url()).await, client(&server.url()).await);
     let _guard = one.lock("k").acquire().await.expect("free");
@@ -334,12 +339,12 @@ async fn who_waits_while_the_server_restarts_gets_the_lock() {
     assert!(!waiter.is_finished());
     let start = Instant::now();
     server.restart();
-    let got = waiter.await.expect("no panic").expect("the server is back, and empty");
+    let got = waiter.await.expect("no panic").expect("the restarted server has no keys");
     assert!(got - start < LEASE * 2, "{:?}", got - start);
 }
 
 #[tokio::test]
-async fn wake_ups_come_back_after_an_outage() {
+async fn wake_ups_work_again_after_an_outage() {
     let mut server = RedisServer::start();
     let (one, two) = (client(&server.url()).await, client(&server.url()).await);
     server.restart();
@@ -347,11 +352,11 @@ async fn wake_ups_come_back_after_an_outage() {
     let lock = two.lock("k");
     let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
     tokio::time::sleep(LEASE / 4).await;
-    // The subscription is made on a connection that is gone a moment later.
+    // The connection of the subscription is lost.
     server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     tokio::time::sleep(LEASE / 4).await;
     let subscribers: Vec<redis::Value> = server.command(&["PUBSUB", "CHANNELS"]);
-    assert_eq!(subscribers.len(), 1, "it is made again");
+    assert_eq!(subscribers.len(), 1, "the subscription is restored");
     let released = Instant::now();
     guard.release().await.expect("held");
     let got = waiter.await.expect("no panic").expect("woken");
@@ -359,7 +364,7 @@ async fn wake_ups_come_back_after_an_outage() {
 }
 
 #[tokio::test]
-async fn the_body_s_own_result_is_never_hidden() {
+async fn a_failed_release_does_not_hide_the_result_of_the_body() {
     #[distributed_lock(key = "k", client = client)]
     async fn work(client: &LockClient, server: &mut RedisServer) -> Result<u32, LockError> {
         let _ = client;
@@ -368,11 +373,15 @@ async fn the_body_s_own_result_is_never_hidden() {
     }
     let mut server = RedisServer::start();
     let client = client(&server.url()).await;
-    assert_eq!(work(&client, &mut server).await, Ok(42), "although nothing could be released");
+    assert_eq!(
+        work(&client, &mut server).await,
+        Ok(42),
+        "the result is kept although the release failed"
+    );
 }
 
 #[tokio::test]
-async fn refusals_that_pass_are_waited_out() {
+async fn temporary_refusals_are_waited_out() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let held = client.lock("held").acquire().await.expect("free");
@@ -382,10 +391,10 @@ async fn refusals_that_pass_are_waited_out() {
         other => panic!("{other:?}"),
     }
     tokio::time::sleep(LEASE * 2).await;
-    assert!(held.is_held(), "a server that is out of memory still renews");
+    assert!(held.is_held(), "renewals work on a server that is out of memory");
     let lock = client.lock("k");
     let waiter = tokio::spawn(async move { lock.acquire().await.map(drop) });
     tokio::time::sleep(LEASE / 4).await;
     server.tell(&["CONFIG", "SET", "maxmemory", "0"]);
-    waiter.await.expect("no panic").expect("it has memory again");
+    waiter.await.expect("no panic").expect("the server has memory again");
 }

@@ -1,4 +1,4 @@
-//! Two processes never hold one lock at once.
+//! Two processes never hold the same lock at once.
 
 use lock_tests::{Helper, RedisServer};
 
@@ -29,9 +29,9 @@ fn two_processes_of_a_thousand_tasks_count_exactly() {
     assert!(!server.exists("hot"));
 }
 
-/// The control of the test above: the counter itself does not protect itself.
+/// The control of the test above: the counter is not safe without the lock.
 #[test]
-fn without_the_lock_they_do_not() {
+fn without_the_lock_the_count_is_wrong() {
     let server = RedisServer::start();
     assert!(count(&server, "unlocked") < 2 * TASKS);
 }

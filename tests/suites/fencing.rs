@@ -1,4 +1,4 @@
-//! Fencing tokens rise from holder to holder, whatever happens to the store in between.
+//! Fencing tokens rise from holder to holder, even if the store loses its data.
 
 use lock_runtime::{LockClient, LockError, LockGuard, LostReason};
 use lock_tests::RedisServer;
@@ -17,7 +17,7 @@ async fn token(client: &LockClient) -> u64 {
 }
 
 on_every_store! {
-    async fn they_rise_from_holder_to_holder(pair: Pair) {
+    async fn tokens_rise_from_holder_to_holder(pair: Pair) {
         let mut last = 0;
         for client in [&pair.one, &pair.one, &pair.two, &pair.one] {
             let next = token(client).await;
@@ -26,7 +26,7 @@ on_every_store! {
         }
     }
 
-    async fn they_rise_over_an_expiry(pair: Pair) {
+    async fn tokens_rise_across_an_expiry(pair: Pair) {
         let guard = pair.one.lock("k").lease(LEASE / 4).acquire().await.expect("free");
         let first = guard.fencing_token().await.expect("held");
         assert_eq!(guard.lost().await, LostReason::LeaseOver);
@@ -58,7 +58,7 @@ on_every_store! {
 }
 
 #[tokio::test]
-async fn they_rise_although_the_server_loses_its_data() {
+async fn tokens_rise_even_if_the_server_loses_its_data() {
     let mut server = RedisServer::start();
     let client = client(&server.url()).await;
     let first = token(&client).await;
@@ -69,9 +69,9 @@ async fn they_rise_although_the_server_loses_its_data() {
     assert!(token(&client).await > second);
 }
 
-/// The control of the test above: what a plain counter does.
+/// The control of the test above: a plain counter starts again.
 #[tokio::test]
-async fn a_plain_counter_does_not() {
+async fn a_plain_counter_starts_again_if_the_server_loses_its_data() {
     let server = RedisServer::start();
     let first: u64 = server.command(&["INCR", "fence"]);
     server.tell(&["FLUSHALL"]);
@@ -79,10 +79,10 @@ async fn a_plain_counter_does_not() {
 }
 
 #[tokio::test]
-async fn only_the_holder_is_given_one() {
+async fn only_the_holder_gets_a_token() {
     let server = RedisServer::start();
     for (words, expected) in [
-        (["SET", "k", "somebody"].as_slice(), LostReason::Taken),
+        (["SET", "k", "stranger"].as_slice(), LostReason::Taken),
         (&["DEL", "k"], LostReason::Gone),
     ] {
         let guard = hold(&client(&server.url()).await).await;
@@ -97,12 +97,12 @@ async fn only_the_holder_is_given_one() {
 }
 
 #[tokio::test]
-async fn they_need_no_key_for_each_lock() {
+async fn tokens_need_one_key_per_hash_slot_and_not_one_per_lock() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let keys = 500_u32;
     for n in 0..keys {
-        // A hash tag leads all of them to one slot.
+        // The hash tag maps all keys to one slot.
         let lock = client.lock(format!("{{user}}:{n}"));
         lock.acquire().await.expect("free").fencing_token().await.expect("held");
     }
@@ -112,7 +112,7 @@ async fn they_need_no_key_for_each_lock() {
 }
 
 #[tokio::test]
-async fn they_are_kept_in_the_slot_of_the_lock() {
+async fn the_last_token_is_stored_in_the_hash_slot_of_the_lock() {
     let server = RedisServer::start();
     let cluster = RedisServer::with(&["--cluster-enabled", "yes"]);
     let client = client(&server.url()).await;
@@ -128,7 +128,7 @@ async fn they_are_kept_in_the_slot_of_the_lock() {
 }
 
 #[tokio::test]
-async fn what_is_no_token_is_left_alone() {
+async fn a_foreign_value_in_the_key_of_the_tokens_is_not_changed() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let guard = hold(&client).await;
@@ -139,7 +139,7 @@ async fn what_is_no_token_is_left_alone() {
         ["SET", &keys[0], "not a number"].as_slice(),
         &["SET", &keys[0], "nan"],
         &["SET", &keys[0], "inf"],
-        // The largest whole number that a script can count on from.
+        // 2^53: a Lua number of this size cannot be incremented.
         &["SET", &keys[0], "9007199254740992"],
         &["RPUSH", &keys[0], "1"],
     ] {
@@ -152,13 +152,13 @@ async fn what_is_no_token_is_left_alone() {
             }
             other => panic!("{words:?}: {other:?}"),
         }
-        assert!(guard.is_held(), "the lock itself is well");
+        assert!(guard.is_held(), "the lock is still held");
         guard.release().await.expect("held");
         if words[0] == "SET" {
             assert_eq!(server.command::<String>(&["GET", &keys[0]]), words[2]);
         }
     }
-    // As after a clock that was years ahead.
+    // The clock was years ahead before.
     let ahead = first * 2;
     server.tell(&["DEL", &keys[0]]);
     server.tell(&["SET", &keys[0], &ahead.to_string()]);
@@ -166,7 +166,7 @@ async fn what_is_no_token_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_silent_costs_the_token_and_then_the_lock() {
+async fn on_a_silent_server_the_request_for_a_token_fails_with_the_loss() {
     let server = RedisServer::start();
     let guard = hold(&client(&server.url()).await).await;
     server.freeze();

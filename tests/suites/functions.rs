@@ -1,4 +1,4 @@
-//! The kinds of functions that the attribute goes on, and the attributes that it stands beside.
+//! The functions that the attribute supports, and its combination with other attributes.
 
 use std::fmt::Display;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use lock_runtime::{LockClient, LockError, distributed_lock, with_client};
 
 use crate::support::LEASE;
 
-/// Whether the key is held, seen from outside.
+/// Whether the key is held, as seen by a task that does not share the hold.
 async fn is_held(client: &LockClient, key: &str) -> bool {
     let lock = client.lock(key);
     let tried = tokio::spawn(async move { lock.try_acquire().await.map(|guard| guard.is_none()) });
@@ -27,13 +27,13 @@ trait Orders: Send + Sync {
     fn locks(&self) -> &LockClient;
 }
 
-struct Shop {
+struct WebShop {
     locks: LockClient,
     name: String,
 }
 
 #[async_trait::async_trait]
-impl Orders for Shop {
+impl Orders for WebShop {
     #[distributed_lock(key = "<self.name>:<id>", client = self.locks, wait = "0s", guard = guard)]
     async fn pay(&self, id: u64, text: String) -> Result<bool, LockError> {
         assert_eq!(guard.key(), "shop:7");
@@ -49,16 +49,16 @@ impl Orders for Shop {
     }
 }
 
-fn shop() -> Shop {
-    Shop { locks: LockClient::memory(), name: "shop".into() }
+fn shop() -> WebShop {
+    WebShop { locks: LockClient::memory(), name: "shop".into() }
 }
 
 #[tokio::test]
-async fn async_trait_impls_and_default_methods() {
+async fn impls_and_default_methods_under_async_trait_can_be_annotated() {
     let orders: Box<dyn Orders> = Box::new(shop());
     assert_eq!(orders.pay(7, "x".into()).await, Ok(true));
     assert_eq!(orders.pay(7, String::new()).await, Ok(false), "an early return");
-    assert!(!is_held(orders.locks(), "shop:7").await, "released, although the body saw its guard");
+    assert!(!is_held(orders.locks(), "shop:7").await, "the key is free after the call");
     assert_eq!(orders.by_default(7).await, Ok(true));
     let _held = orders.locks().lock("shop:7").acquire().await.expect("free");
     assert!(matches!(orders.pay(7, "x".into()).await, Err(LockError::Busy { .. })));
@@ -70,7 +70,7 @@ trait Native {
     fn desugared(&self, id: u64) -> impl Future<Output = Result<bool, LockError>> + Send;
 }
 
-impl Native for Shop {
+impl Native for WebShop {
     #[distributed_lock(key = "native:<id>", client = self.locks)]
     async fn native(&self, id: u64) -> Result<bool, LockError> {
         Ok(is_held(&self.locks, "native:7").await)
@@ -83,14 +83,14 @@ impl Native for Shop {
 }
 
 #[tokio::test]
-async fn async_functions_in_traits() {
+async fn async_functions_in_traits_can_be_annotated() {
     assert_eq!(shop().native(7).await, Ok(true));
     assert_eq!(shop().desugared(7).await, Ok(true));
 }
 
 #[tokio::test]
-async fn boxed_futures_by_hand() {
-    type Boxed<'a> = Pin<Box<dyn Future<Output = Result<bool, LockError>> + Send + 'a>>;
+async fn functions_that_return_boxed_futures_can_be_annotated() {
+    type BoxedFuture<'a> = Pin<Box<dyn Future<Output = Result<bool, LockError>> + Send + 'a>>;
 
     #[distributed_lock(key = "boxed:<id>", client = client)]
     fn boxed(
@@ -104,14 +104,14 @@ async fn boxed_futures_by_hand() {
         Box::pin(async move { Ok(is_held(client, "boxed:7").await) })
     }
     let client = LockClient::memory();
-    let boxed: Vec<Boxed<'_>> = vec![boxed(&client, 7, true), boxed(&client, 7, false)];
+    let boxed: Vec<BoxedFuture<'_>> = vec![boxed(&client, 7, true), boxed(&client, 7, false)];
     for held in boxed {
         assert_eq!(held.await, Ok(true));
     }
 }
 
 #[tokio::test]
-async fn recursion_through_a_box() {
+async fn recursive_functions_with_boxed_futures_can_be_annotated() {
     #[distributed_lock(key = "depth", wait = "0s")]
     async fn down(depth: u32) -> Result<u32, LockError> {
         if depth == 0 { Ok(0) } else { Ok(1 + Box::pin(down(depth - 1)).await?) }
@@ -157,7 +157,7 @@ mod shadowed {
     }
 
     #[tokio::test]
-    async fn results_by_other_names() {
+    async fn result_types_may_have_other_names() {
         with_client(LockClient::memory(), async {
             assert_eq!(alias(1).await, Ok(1));
             assert_eq!(with_anyhow(2).await.expect("valid").to_string(), "2");
@@ -168,12 +168,15 @@ mod shadowed {
         let error = with_io(3).await.expect_err("no client").0;
         assert!(error.to_string().contains("install"), "{error}");
         let error = with_anyhow(1).await.map(drop).expect_err("no client");
-        assert_eq!(error.downcast::<LockError>().expect("as it was"), LockError::NotConfigured);
+        assert_eq!(
+            error.downcast::<LockError>().expect("the original error"),
+            LockError::NotConfigured
+        );
     }
 }
 
 #[tokio::test]
-async fn arguments_that_are_moved_into_the_body() {
+async fn arguments_are_moved_into_the_body() {
     #[distributed_lock(key = "<name>:<list.len()>", wait = wait)]
     async fn consume(
         name: String,
@@ -189,7 +192,7 @@ async fn arguments_that_are_moved_into_the_body() {
 }
 
 #[tokio::test]
-async fn lifetimes_of_several_arguments() {
+async fn arguments_may_have_several_lifetimes() {
     #[distributed_lock(key = "<key>")]
     async fn longest<'a, 'b: 'a>(key: &'b str, text: &'a mut String) -> Result<&'a str, LockError> {
         if text.len() < key.len() {
@@ -203,7 +206,46 @@ async fn lifetimes_of_several_arguments() {
 }
 
 mod beside_tracing {
+    use std::cell::RefCell;
+
+    use tracing::Span;
+
     use super::{LockClient, LockError, distributed_lock, with_client};
+
+    thread_local! {
+        /// The span in which each key was built. A key is built before its lock is acquired.
+        static SPANS: RefCell<Vec<Option<&'static str>>> = const { RefCell::new(Vec::new()) };
+    }
+
+    fn recorded(key: &str) -> String {
+        SPANS.with_borrow_mut(|spans| {
+            spans.push(Span::current().metadata().map(tracing::Metadata::name));
+        });
+        key.to_owned()
+    }
+
+    #[tracing::instrument]
+    #[distributed_lock(key = recorded("outside"))]
+    async fn the_wait_is_outside() -> Result<(), LockError> {
+        Ok(())
+    }
+
+    #[distributed_lock(key = recorded("inside"))]
+    #[tracing::instrument]
+    async fn the_wait_is_inside() -> Result<(), LockError> {
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn the_wait_belongs_to_the_span_of_the_lower_attribute() {
+        let _log = tracing::subscriber::set_default(tracing_subscriber::registry());
+        with_client(LockClient::memory(), async {
+            the_wait_is_outside().await.expect("free");
+            the_wait_is_inside().await.expect("free");
+        })
+        .await;
+        assert_eq!(SPANS.take(), [None, Some("the_wait_is_inside")]);
+    }
 
     #[tracing::instrument(skip(secret))]
     #[distributed_lock(key = "above:<id>")]
@@ -218,12 +260,35 @@ mod beside_tracing {
     }
 
     #[tokio::test]
-    async fn instrument_stands_above_or_below() {
+    async fn instrument_works_above_and_below_the_attribute() {
         with_client(LockClient::memory(), async {
             assert_eq!(above(1, "abc").await, Ok(3));
             assert_eq!(below(1, "abc").await, Ok(3));
         })
         .await;
+    }
+}
+
+#[distributed_lock(key = "upper")]
+#[distributed_lock(key = "lower")]
+async fn with_two_locks() -> Result<(), LockError> {
+    Ok(())
+}
+
+/// A migration from one key to another depends on this order.
+#[tokio::test]
+async fn of_two_attributes_the_lower_one_is_acquired_first() {
+    let client = LockClient::memory();
+    for (held, other, is_free) in [("lower", "upper", true), ("upper", "lower", false)] {
+        let guard = client.lock(held).acquire().await.expect("free");
+        let waiting = tokio::spawn(with_client(client.clone(), with_two_locks()));
+        while client.stats().queued == 0 {
+            tokio::task::yield_now().await;
+        }
+        let tried = client.lock(other).try_acquire().await.expect("up");
+        assert_eq!(tried.is_some(), is_free, "{other} during the wait for {held}");
+        drop((tried, guard));
+        waiting.await.expect("no panic").expect("granted");
     }
 }
 
@@ -234,16 +299,16 @@ async fn handler(axum::extract::Path(id): axum::extract::Path<u64>) -> String {
 }
 
 #[tokio::test]
-async fn axum_handlers() {
+async fn axum_handlers_can_be_annotated() {
     let _router: axum::Router = axum::Router::new().route("/{id}", axum::routing::post(handler));
     let paid = with_client(LockClient::memory(), handler(axum::extract::Path(7))).await;
     assert_eq!(paid, "paid 7");
 }
 
-/// Put above, so that the function is still async when the attribute sees it.
+/// The lock attribute comes first, because `#[tokio::test]` makes the function synchronous.
 #[distributed_lock(key = "test", client = LockClient::memory(), or_else = |error| panic!("{error}"))]
 #[tokio::test]
-async fn tokio_tests() {
+async fn tokio_tests_can_be_annotated() {
     tokio::task::yield_now().await;
 }
 
@@ -256,11 +321,11 @@ pub(crate) async fn conditional(client: &LockClient, id: u64) -> Result<bool, Lo
 }
 
 #[tokio::test]
-async fn attributes_under_conditions() {
+async fn the_attribute_works_under_cfg_attr() {
     assert_eq!(conditional(&LockClient::memory(), 7).await, Ok(true));
 }
 
-impl Shop {
+impl WebShop {
     #[distributed_lock(key = "arc:<self.name>", client = self.locks)]
     async fn shared(self: Arc<Self>) -> Result<bool, LockError> {
         Ok(is_held(&self.locks, "arc:shop").await)
@@ -273,13 +338,13 @@ impl Shop {
 }
 
 #[tokio::test]
-async fn a_shared_self() {
+async fn self_may_be_an_arc_or_pinned() {
     assert_eq!(Arc::new(shop()).shared().await, Ok(true));
     assert_eq!(Pin::new(&mut shop()).pinned().await, Ok(true));
 }
 
 #[tokio::test]
-async fn handlers_may_use_what_the_body_does_not_take() {
+async fn handlers_may_use_arguments_that_the_body_does_not_take() {
     #[distributed_lock(key = "order:<id>", wait = "0s", or_else = |error| format!("{id}: {error}"))]
     async fn by_value(id: String) -> String {
         "done".to_owned()
@@ -299,7 +364,7 @@ async fn handlers_may_use_what_the_body_does_not_take() {
 }
 
 #[tokio::test]
-async fn attributes_inside_functions() {
+async fn functions_inside_functions_can_be_annotated() {
     #[distributed_lock(key = "k:<id>", client = client)]
     async fn inner(client: &LockClient, id: u64) -> Result<u64, LockError> {
         #![allow(clippy::needless_return)]
@@ -319,7 +384,7 @@ async fn attributes_inside_functions() {
 }
 
 #[tokio::test]
-async fn functions_that_never_return() {
+async fn functions_that_never_return_can_be_annotated() {
     #[distributed_lock(key = "k", lease = "50ms", or_else = |error| panic!("{error}"))]
     async fn serve() -> ! {
         loop {
@@ -327,11 +392,11 @@ async fn functions_that_never_return() {
         }
     }
     let serving = tokio::spawn(with_client(LockClient::memory(), async { serve().await }));
-    assert!(serving.await.expect_err("the lease is over").is_panic());
+    assert!(serving.await.expect_err("the lease has ended").is_panic());
 }
 
 #[tokio::test]
-async fn boxed_functions_that_return_nothing() {
+async fn boxed_functions_that_return_nothing_can_be_annotated() {
     type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
     #[distributed_lock(key = "k", wait = "0s", client = client, on_busy = ())]

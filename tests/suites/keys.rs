@@ -1,6 +1,6 @@
-//! Which keys there are, and what they are called in the store.
+//! Valid keys, and their names in the store.
 
-use lock_runtime::{LockClient, LockError, distributed_lock, with_client};
+use lock_runtime::{LockClient, LockError, distributed_lock, key, with_client};
 use lock_tests::RedisServer;
 
 use crate::support::LEASE;
@@ -15,7 +15,7 @@ async fn key_of(client: &LockClient, key: &str) -> Result<String, LockError> {
 #[tokio::test]
 async fn a_namespace_keeps_services_apart() {
     let server = RedisServer::start();
-    let builder = LockClient::builder().url(server.url()).watchdog(LEASE);
+    let builder = LockClient::builder().url(server.url()).lease(LEASE);
     let shop = builder.clone().namespace("shop").connect().await.expect("up");
     let blog = builder.namespace("blog").connect().await.expect("up");
     let _guard = shop.lock("order:1").acquire().await.expect("free");
@@ -38,7 +38,7 @@ async fn keys_have_from_1_to_1024_bytes() {
 }
 
 #[tokio::test]
-async fn hostile_keys_are_just_keys() {
+async fn keys_with_special_characters_are_only_keys() {
     let server = RedisServer::start();
     let client = crate::support::client(&server.url()).await;
     for key in
@@ -65,9 +65,9 @@ async fn different_arguments_never_share_a_lock() {
     assert_eq!((one, two), (Ok(()), Ok(())));
 }
 
-/// The control of the test above: joined as they are, they do.
+/// The control of the test above: without encoding, different arguments share a lock.
 #[tokio::test]
-async fn joined_as_they_are_they_do() {
+async fn without_encoding_different_arguments_share_a_lock() {
     #[distributed_lock(key = "file:<name:raw>:<part:raw>", wait = "0s")]
     async fn write(name: &str, part: &str) -> Result<(), LockError> {
         tokio::time::sleep(LEASE / 10).await;
@@ -90,9 +90,9 @@ async fn like_spring(server: &RedisServer, path: &str) -> Result<Vec<String>, Lo
     Ok(server.command(&["KEYS", "*"]))
 }
 
-/// Values are not encoded there.
+/// Other libraries do not encode the values in their keys.
 #[tokio::test]
-async fn the_keys_of_others_are_spelt_as_they_spell_them() {
+async fn raw_placeholders_produce_the_keys_of_other_libraries() {
     let server = RedisServer::start();
     let client = crate::support::client(&server.url()).await;
     with_client(client, async {
@@ -104,9 +104,9 @@ async fn the_keys_of_others_are_spelt_as_they_spell_them() {
     .await;
 }
 
-/// What they are unless it is said that they are not to be encoded.
+/// The control of the test above: without `:raw`, the values are encoded.
 #[tokio::test]
-async fn otherwise_they_are_other_keys() {
+async fn without_raw_the_values_are_encoded() {
     #[distributed_lock(key = "lock4j:<name>#<id>")]
     async fn lock4j(server: &RedisServer, name: &str, id: &str) -> Result<Vec<String>, LockError> {
         Ok(server.command(&["KEYS", "*"]))
@@ -121,7 +121,7 @@ async fn otherwise_they_are_other_keys() {
         let keys = lock4j(&server, "shop.Orders:pay", "eu:7").await.expect("free");
         assert_eq!(keys, ["lock4j:shop.Orders%3Apay#eu%3A7"]);
         let keys = lock4j(&server, "Orders.pay", "7").await.expect("free");
-        assert_eq!(keys, ["lock4j:Orders.pay#7"], "plain ids are the same");
+        assert_eq!(keys, ["lock4j:Orders.pay#7"], "plain values are not changed");
         let keys = spring(&server, "orders:{eu}/7 8").await.expect("free");
         assert_eq!(keys, ["registry:orders%3A%7Beu%7D/7%208"]);
     })
@@ -129,7 +129,7 @@ async fn otherwise_they_are_other_keys() {
 }
 
 #[tokio::test]
-async fn an_argument_that_renders_to_nothing_is_refused() {
+async fn an_empty_or_too_long_argument_is_refused() {
     match with_client(LockClient::memory(), write("", "part")).await {
         Err(LockError::InvalidKey { key, problem, .. }) => {
             assert_eq!(key, "file:<name>:<part>");
@@ -142,4 +142,56 @@ async fn an_argument_that_renders_to_nothing_is_refused() {
         Err(LockError::InvalidKey { problem, .. }) => assert!(problem.contains("`<part>`")),
         other => panic!("{other:?}"),
     }
+}
+
+#[distributed_lock(key = "order:<id>:<part>", guard = guard)]
+async fn pack(id: u64, part: &str) -> Result<String, LockError> {
+    Ok(guard.key().to_owned())
+}
+
+#[distributed_lock(key = lock_runtime::key!("report:<region>:<day>", region = REGIONS[1], day = days[0] + 1), guard = guard)]
+async fn report(days: &[u32]) -> Result<String, LockError> {
+    Ok(guard.key().to_owned())
+}
+
+const REGIONS: [&str; 2] = ["eu", "us:east"];
+
+struct PlainOrder {
+    id: u64,
+}
+
+#[tokio::test]
+async fn the_key_macro_produces_the_keys_of_the_attribute() {
+    let client = LockClient::memory();
+    let (id, part) = (42, "a:b {c}");
+    let expected = with_client(client.clone(), pack(id, part)).await.expect("free");
+    let guard = client.lock(key!("order:<id>:<part>")).acquire().await.expect("free");
+    assert_eq!(guard.key(), expected);
+    assert_eq!(expected, "order:42:a%3Ab%20%7Bc%7D");
+
+    let expected = with_client(client.clone(), report(&[6])).await.expect("free");
+    assert_eq!(expected, "report:us%3Aeast:7");
+    // Fields, methods and values that are given names; each is evaluated once.
+    let (order, mut calls) = (PlainOrder { id: 7 }, 0);
+    let mut next = || {
+        calls += 1;
+        calls
+    };
+    let key = key!("o:<order.id>:<n>-<n>:<part.len()>", n = next(), order = &order,);
+    assert_eq!(key.into_string().as_deref(), Ok("o:7:1-1:7"));
+}
+
+#[tokio::test]
+async fn an_invalid_key_of_the_macro_is_an_error_when_it_is_used() {
+    let client = LockClient::memory();
+    let empty = "";
+    let lock = client.lock(key!("order:<empty>"));
+    for _ in 0..2 {
+        match lock.acquire().await {
+            Err(LockError::InvalidKey { problem, .. }) => assert!(problem.contains("<empty>")),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(key!("order:<empty>").into_string().is_err());
+    assert!(client.stats().is_idle());
 }

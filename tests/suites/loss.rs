@@ -5,16 +5,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LostReason, distributed_lock};
-use lock_tests::{Log, RedisServer};
+use lock_tests::{CapturedLog, RedisServer};
 use tokio::time::Instant;
 
 use crate::support::{LEASE, client, helper, milliseconds, until};
 
-/// Runs a body for ever, does something to its lock, and returns why and when the body ended.
+/// Runs an endless body, makes it lose its lock by `how`, and returns the reason and the time until
+/// the body ended.
 async fn lose(server: &RedisServer, how: impl FnOnce()) -> (LostReason, Duration) {
     let lock = client(&server.url()).await.lock("k");
     let body = tokio::spawn(async move { lock.run(std::future::pending::<()>()).await });
-    assert!(until(LEASE * 10, || server.exists("k")).await.is_some(), "it is taken");
+    assert!(until(LEASE * 10, || server.exists("k")).await.is_some(), "the lock is held");
     let start = Instant::now();
     how();
     match body.await.expect("no panic") {
@@ -29,15 +30,15 @@ async fn a_body_whose_key_was_deleted_is_dropped_at_the_next_renewal() {
     let (reason, after) = lose(&server, || server.tell(&["DEL", "k"])).await;
     assert_eq!(reason, LostReason::Gone);
     assert!(after < LEASE * 2 / 3, "{after:?}");
-    assert!(!server.exists("k"), "it is not made again");
+    assert!(!server.exists("k"), "the key is not created again");
 }
 
 #[tokio::test]
-async fn a_body_whose_key_was_taken_is_dropped_and_the_key_left_alone() {
+async fn a_body_whose_key_was_taken_is_dropped_and_the_key_is_not_changed() {
     let server = RedisServer::start();
-    let (reason, _) = lose(&server, || server.tell(&["SET", "k", "somebody"])).await;
+    let (reason, _) = lose(&server, || server.tell(&["SET", "k", "stranger"])).await;
     assert_eq!(reason, LostReason::Taken);
-    assert_eq!(server.command::<String>(&["GET", "k"]), "somebody");
+    assert_eq!(server.command::<String>(&["GET", "k"]), "stranger");
     let (reason, _) = {
         server.tell(&["DEL", "k"]);
         lose(&server, || {
@@ -51,31 +52,32 @@ async fn a_body_whose_key_was_taken_is_dropped_and_the_key_left_alone() {
 }
 
 #[tokio::test]
-async fn a_release_by_one_who_does_not_know_of_the_loss_yet_leaves_the_successor_alone() {
+async fn a_release_before_the_loss_is_known_does_not_affect_the_successor() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let (released, dropped) = (client.lock("k"), client.lock("l"));
     let released = released.acquire().await.expect("free");
     let dropped = dropped.acquire().await.expect("free");
-    server.tell(&["MSET", "k", "somebody", "l", "somebody"]);
-    assert!(released.is_held(), "its next renewal is to come");
+    server.tell(&["MSET", "k", "stranger", "l", "stranger"]);
+    assert!(released.is_held(), "the next renewal is not due yet");
     match released.release().await {
         Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Taken),
         other => panic!("{other:?}"),
     }
     drop(dropped);
-    client.shutdown().await.expect("nothing of ours is left");
+    client.shutdown().await.expect("all locks are released");
     let values: Vec<String> = server.command(&["MGET", "k", "l"]);
-    assert_eq!(values, ["somebody", "somebody"]);
+    assert_eq!(values, ["stranger", "stranger"]);
 }
 
-/// A client whose lease outlasts every test, so that no renewal finds a loss before the release does.
-async fn patient(server: &RedisServer) -> LockClient {
-    let builder = LockClient::builder().url(server.url()).watchdog(LEASE * 60);
+/// A client whose lease outlasts every test, so that the release finds a loss before any renewal
+/// does.
+async fn client_with_long_lease(server: &RedisServer) -> LockClient {
+    let builder = LockClient::builder().url(server.url()).lease(LEASE * 60);
     builder.connect().await.expect("the server is up")
 }
 
-/// A short body, and what befalls its lock meanwhile.
+/// A short body during which `mishap` affects its lock.
 #[distributed_lock(key = "k", client = client)]
 async fn aborting(client: &LockClient, mishap: impl FnOnce()) -> Result<&'static str, LockError> {
     mishap();
@@ -93,13 +95,13 @@ async fn reporting(
 }
 
 #[tokio::test]
-async fn a_loss_that_only_the_release_finds_is_told_to_who_wants_it_reported() {
+async fn a_loss_found_by_the_release_is_an_error_with_on_lost_report() {
     let server = RedisServer::start();
-    let client = patient(&server).await;
-    assert_eq!(reporting(&client, "k", || {}).await, Ok("done"), "nothing was lost");
+    let client = client_with_long_lease(&server).await;
+    assert_eq!(reporting(&client, "k", || {}).await, Ok("done"), "the lock is not lost");
 
     let delete = || server.tell(&["DEL", "k"]);
-    let replace = || server.tell(&["SET", "k", "somebody"]);
+    let replace = || server.tell(&["SET", "k", "stranger"]);
     for (mishap, expected) in
         [(&delete as &dyn Fn(), LostReason::Gone), (&replace, LostReason::Taken)]
     {
@@ -112,21 +114,48 @@ async fn a_loss_that_only_the_release_finds_is_told_to_who_wants_it_reported() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(server.command::<String>(&["GET", "k"]), "somebody");
+    assert_eq!(server.command::<String>(&["GET", "k"]), "stranger");
 }
 
-/// Whether or not anybody wants it reported, and however the hold ends.
+/// Operators write alerts for these words.
 #[tokio::test]
-async fn a_loss_that_only_the_release_finds_is_counted_and_logged() {
-    let log = Log::here();
+async fn a_loss_that_a_renewal_notices_is_logged_with_its_reason() {
+    let log = CapturedLog::here();
     let server = RedisServer::start();
-    let client = patient(&server).await;
+    let client = client(&server.url()).await;
+    let key = |name: &str| format!("noticed:{}:{name}", server.port());
+    for (name, reason) in [
+        ("gone", LostReason::Gone),
+        ("taken", LostReason::Taken),
+        ("renewal_failed", LostReason::RenewalFailed),
+    ] {
+        let guard = client.lock(key(name)).acquire().await.expect("free");
+        match reason {
+            LostReason::Gone => server.tell(&["DEL", &key(name)]),
+            LostReason::Taken => server.tell(&["SET", &key(name), "stranger"]),
+            _ => server.freeze(),
+        }
+        assert_eq!(guard.lost().await, reason);
+        let word = format!("reason={name:?}");
+        let logged = || log.lines(&["WARN", &key(name), "lock lost", &word]).len() == 1;
+        assert!(until(LEASE, logged).await.is_some(), "{:?}", log.lines(&[&key(name)]));
+        assert_eq!(reason.as_str(), name);
+    }
+}
+
+/// This does not depend on `on_lost`, nor on how the hold ends.
+#[tokio::test]
+async fn a_loss_found_by_the_release_is_counted_and_logged() {
+    let log = CapturedLog::here();
+    let server = RedisServer::start();
+    let client = client_with_long_lease(&server).await;
     let key = |n: u64| format!("found:{}:{n}", server.port());
     let delete = |n| server.tell(&["DEL", &key(n)]);
-    let found = |n| log.lines(&["WARN", &key(n), "lock lost"]).len() == 1;
+    let reason = format!("reason={:?}", LostReason::Gone.as_str());
+    let found = |n| log.lines(&["WARN", &key(n), "lock lost", &reason]).len() == 1;
 
     let body = async { delete(1) };
-    client.lock(key(1)).run(body).await.expect("its own result");
+    client.lock(key(1)).run(body).await.expect("the result of the body");
     let guard = client.lock(key(2)).acquire().await.expect("free");
     delete(2);
     assert!(matches!(guard.release().await, Err(LockError::Lost { .. })));
@@ -140,7 +169,7 @@ async fn a_loss_that_only_the_release_finds_is_counted_and_logged() {
     }
     assert!(until(LEASE, || client.stats().lost == 3).await.is_some(), "{:?}", client.stats());
 
-    // Nothing of the like without a loss.
+    // Without a loss, nothing is counted or logged.
     client.lock(key(4)).run(async {}).await.expect("free");
     drop(client.lock(key(5)).acquire().await.expect("free"));
     assert!(until(LEASE, || client.stats().is_idle()).await.is_some());
@@ -148,11 +177,11 @@ async fn a_loss_that_only_the_release_finds_is_counted_and_logged() {
     assert!(log.lines(&["WARN", &key(4)]).is_empty() && log.lines(&["WARN", &key(5)]).is_empty());
 }
 
-/// A lock that is passed on asks the store nothing; one whose loss is to be reported has to.
+/// A hand-off does not ask the store. With `on_lost = "report"`, the release must ask it.
 #[tokio::test]
-async fn a_loss_is_reported_although_another_task_waits_for_the_lock() {
+async fn a_loss_is_reported_even_if_another_task_waits_for_the_lock() {
     let server = RedisServer::start();
-    let client = patient(&server).await;
+    let client = client_with_long_lease(&server).await;
     let delete = || server.tell(&["DEL", "k"]);
     for (report, expected) in [(false, Ok("done")), (true, Err(LostReason::Gone))] {
         let waiting = std::cell::Cell::new(None);
@@ -164,7 +193,7 @@ async fn a_loss_is_reported_although_another_task_waits_for_the_lock() {
             let body = async {
                 mishap();
                 let queued = until(LEASE, || client.stats().queued == 1).await;
-                assert!(queued.is_some(), "somebody waits");
+                assert!(queued.is_some(), "a task waits");
                 delete();
                 "done"
             };
@@ -180,8 +209,8 @@ async fn a_loss_is_reported_although_another_task_waits_for_the_lock() {
             other => panic!("{other:?}"),
         });
         assert_eq!(outcome, expected);
-        let waiting = waiting.take().expect("it was started");
-        // By the next renewal at the latest it hears of the loss as well.
+        let waiting = waiting.take().expect("the task was started");
+        // The waiting task sees the loss by the next renewal at the latest.
         drop(waiting.await.expect("no panic"));
         delete();
     }
@@ -197,9 +226,9 @@ async fn reporting_slowly(
 
 #[tokio::test]
 async fn a_release_that_gets_no_answer_reports_no_loss() {
-    let log = Log::here();
+    let log = CapturedLog::here();
     let mut server = RedisServer::start();
-    let client = patient(&server).await;
+    let client = client_with_long_lease(&server).await;
     let outcome = reporting(&client, "unanswered", || server.kill()).await;
     assert_eq!(outcome, Ok("done"));
     assert_eq!(log.lines(&["was not released", "unanswered"]).len(), 1);
@@ -210,8 +239,8 @@ async fn a_body_whose_server_is_silent_is_dropped_at_its_deadline() {
     let server = RedisServer::start();
     let (reason, after) = lose(&server, || server.freeze()).await;
     assert_eq!(reason, LostReason::RenewalFailed);
-    assert!(after > LEASE / 2, "not before: {after:?}");
-    assert!(after < LEASE * 3 / 2, "and not later: {after:?}");
+    assert!(after > LEASE / 2, "too early: {after:?}");
+    assert!(after < LEASE * 3 / 2, "too late: {after:?}");
     server.thaw();
 }
 
@@ -228,11 +257,11 @@ async fn a_body_whose_server_lost_its_data_is_dropped() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(!server.exists("k"), "a lock that is lost is not made again");
+    assert!(!server.exists("k"), "a lost lock is not created again");
 }
 
-/// Lets a process run a body that is always ready, freezes it past its lease, and returns how many
-/// polls began after the deadline.
+/// Starts a process that runs an always ready body, suspends it past its lease, and returns the
+/// number of polls that began after the deadline.
 fn late_polls(how: &str) -> u64 {
     let server = RedisServer::start();
     let mut process = helper(&["spin", &server.url(), "k", &milliseconds(LEASE), how]);
@@ -246,21 +275,21 @@ fn late_polls(how: &str) -> u64 {
 }
 
 #[test]
-fn no_poll_begins_after_the_deadline_not_even_in_a_process_that_slept() {
+fn no_poll_begins_after_the_deadline_even_in_a_suspended_process() {
     for _ in 0..3 {
-        // The process may have been frozen between the check and the body's own look at its guard:
-        // that is the one poll which no lease can stop.
+        // One late poll is allowed, because the process may have been suspended between the check
+        // of the deadline and the poll. No lease can prevent this.
         assert!(late_polls("guarded") <= 1);
     }
 }
 
-/// The control of the test above: nothing but the check before each poll stops such a body.
+/// The control of the test above: only the check before each poll stops such a body.
 #[test]
-fn without_the_check_before_each_poll_they_do() {
+fn without_the_check_before_each_poll_polls_begin_after_the_deadline() {
     assert!(late_polls("unguarded") > 100);
 }
 
-/// Wakes itself all the time.
+/// A future that wakes itself in every poll.
 async fn busy(polls: Arc<AtomicU32>) {
     loop {
         polls.fetch_add(1, Ordering::SeqCst);
@@ -268,9 +297,9 @@ async fn busy(polls: Arc<AtomicU32>) {
     }
 }
 
-/// A body that blocks past its deadline is polled no more when it comes back.
+/// A body that blocks past its deadline is not polled again.
 #[tokio::test(flavor = "current_thread")]
-async fn a_poll_that_blocks_past_the_deadline_is_the_last() {
+async fn a_poll_that_blocks_past_the_deadline_is_the_last_poll() {
     let server = RedisServer::start();
     let again = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&again);
@@ -287,9 +316,9 @@ async fn a_poll_that_blocks_past_the_deadline_is_the_last() {
     assert!(!again.load(Ordering::SeqCst));
 }
 
-/// The control of the tests above: code that only holds a guard runs on.
+/// The control of the tests above: code that only holds a guard continues after the loss.
 #[tokio::test]
-async fn a_guard_alone_stops_nobody() {
+async fn a_guard_alone_does_not_stop_a_body() {
     let server = RedisServer::start();
     let guard =
         client(&server.url()).await.lock("k").lease(LEASE / 4).acquire().await.expect("free");

@@ -1,4 +1,4 @@
-//! The suites that share a process. Each file is one promise or one part of the product.
+//! The test suites that share one process. Each file covers one promise or one part of the library.
 
 mod attribute;
 mod cancellation;
@@ -14,9 +14,9 @@ mod keys;
 mod loss;
 mod options;
 mod reentrancy;
+mod renewal;
 mod runtimes;
 mod scale;
 mod semantics;
 mod support;
 mod takeover;
-mod watchdog;

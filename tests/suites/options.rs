@@ -1,4 +1,4 @@
-//! The options that say what happens besides taking the lock.
+//! The options of a lock and of the attribute.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::support::{LEASE, client, helper, milliseconds, on_every_store};
 
 async fn is_free(client: &LockClient, key: &str) -> bool {
-    // From outside: a task of its own shares nothing.
+    // A task of its own, which does not share the enclosing hold.
     let lock = client.lock(key);
     let tried = tokio::spawn(async move { lock.try_acquire().await.map(|guard| guard.is_some()) });
     tried.await.expect("no panic").expect("the store is up")
@@ -21,18 +21,18 @@ on_every_store! {
         let lock = pair.one.lock("k").min_hold(LEASE);
         let start = Instant::now();
         lock.run(async {}).await.expect("free");
-        assert!(start.elapsed() < LEASE / 2, "the caller does not wait for it");
+        assert!(start.elapsed() < LEASE / 2, "the caller must not wait for `min_hold`");
         assert!(!is_free(&pair.one, "k").await);
         assert!(!is_free(&pair.two, "k").await);
-        let _guard = pair.two.lock("k").acquire().await.expect("when it is over");
+        let _guard = pair.two.lock("k").acquire().await.expect("free after `min_hold`");
         let kept = start.elapsed();
         assert!(kept >= LEASE && kept < LEASE * 3 / 2, "{kept:?}");
     }
 
-    async fn min_hold_holds_for_a_dropped_guard_too(pair: Pair) {
+    async fn min_hold_also_applies_to_a_dropped_guard(pair: Pair) {
         let start = Instant::now();
         drop(pair.one.lock("k").min_hold(LEASE).acquire().await.expect("free"));
-        let _guard = pair.two.lock("k").acquire().await.expect("when it is over");
+        let _guard = pair.two.lock("k").acquire().await.expect("free after `min_hold`");
         assert!(start.elapsed() >= LEASE);
     }
 
@@ -47,11 +47,11 @@ on_every_store! {
         let client = pair.one.clone();
         let nested = async move { client.lock("k").min_hold(LEASE).run(async {}).await };
         pair.one.lock("k").run(nested).await.expect("free").expect("shared");
-        let _guard = pair.two.lock("k").acquire().await.expect("when it is over");
+        let _guard = pair.two.lock("k").acquire().await.expect("free after `min_hold`");
         assert!(start.elapsed() >= LEASE);
     }
 
-    async fn max_hold_gives_the_lock_up(pair: Pair) {
+    async fn max_hold_ends_the_hold(pair: Pair) {
         let lock = pair.one.lock("k").max_hold(LEASE * 2);
         let start = Instant::now();
         match lock.run(std::future::pending::<()>()).await {
@@ -59,7 +59,7 @@ on_every_store! {
             other => panic!("{other:?}"),
         }
         let held = start.elapsed();
-        assert!(held >= LEASE * 2 && held < LEASE * 5 / 2, "renewed until then: {held:?}");
+        assert!(held >= LEASE * 2 && held < LEASE * 5 / 2, "not held until `max_hold`: {held:?}");
         let _guard = pair.two.lock("k").wait(LEASE / 4).acquire().await.expect("freed at once");
     }
 
@@ -80,7 +80,7 @@ on_every_store! {
 }
 
 #[tokio::test]
-async fn min_hold_of_a_nested_call_is_known_to_the_store() {
+async fn min_hold_of_a_nested_call_extends_the_key() {
     let server = lock_tests::RedisServer::start();
     let client = client(&server.url()).await;
     let lock = client.lock("k").lease(LEASE);
@@ -109,15 +109,15 @@ async fn min_hold_outlives_the_process() {
 }
 
 #[tokio::test]
-async fn a_clients_max_hold_is_for_locks_that_do_not_say() {
-    let builder = LockClient::builder().url("memory:").watchdog(LEASE).max_hold(LEASE / 2);
+async fn the_max_hold_of_a_client_applies_to_locks_without_their_own() {
+    let builder = LockClient::builder().url("memory:").lease(LEASE).max_hold(LEASE / 2);
     let client = builder.connect().await.expect("memory");
     let lost = client.lock("a").run(std::future::pending::<()>()).await;
     assert!(matches!(lost, Err(LockError::Lost { reason: LostReason::MaxHold, .. })), "{lost:?}");
     let kept = client.lock("b").max_hold(LEASE * 2).run(tokio::time::sleep(LEASE)).await;
-    kept.expect("its own");
+    kept.expect("the own `max_hold` of the lock");
     let fixed = client.lock("c").lease(LEASE * 2).run(tokio::time::sleep(LEASE)).await;
-    fixed.expect("a fixed lease is its own bound");
+    fixed.expect("`max_hold` does not apply to a fixed lease");
 }
 
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn on_lost_aborts_or_continues() {
     async fn continues() -> Result<LostReason, LockError> {
         let reason = guard.lost().await;
         assert!(!guard.is_held());
-        // What would share the hold is lost as well, and does not begin anew.
+        // A nested acquisition shares the lost hold and fails. It does not acquire the lock again.
         let nested = lock_runtime::global()?.lock("b").run(async {}).await;
         assert!(matches!(nested, Err(LockError::Lost { .. })), "{nested:?}");
         tokio::time::sleep(LEASE / 2).await;
@@ -143,14 +143,14 @@ async fn on_lost_aborts_or_continues() {
     }
     with_client(LockClient::memory(), async {
         assert!(matches!(aborts().await, Err(LockError::Lost { .. })));
-        assert_eq!(continues().await, Ok(LostReason::LeaseOver), "the body's own result");
+        assert_eq!(continues().await, Ok(LostReason::LeaseOver), "the result of the body");
     })
     .await;
     assert_eq!(REACHED.load(Ordering::SeqCst), 10);
 }
 
 #[tokio::test]
-async fn on_busy_is_the_value_when_the_lock_is_busy_and_only_then() {
+async fn on_busy_is_returned_only_if_the_lock_is_busy() {
     #[distributed_lock(key = "k", wait = "0s", on_busy = Ok(default + 1))]
     async fn with_default(default: u32) -> Result<u32, LockError> {
         Ok(default)
@@ -171,12 +171,12 @@ async fn on_busy_is_the_value_when_the_lock_is_busy_and_only_then() {
         assert_eq!(done.load(Ordering::SeqCst), 1);
     })
     .await;
-    // No client at all is no busy lock.
+    // A missing client is not a busy lock.
     assert_eq!(with_default(1).await, Err(LockError::NotConfigured));
 }
 
 #[tokio::test]
-async fn or_else_makes_a_value_of_every_lock_error() {
+async fn or_else_converts_every_lock_error() {
     #[distributed_lock(key = "k", wait = "0s", or_else = |error| format!("{id}: {error}"))]
     async fn by_closure(id: u32) -> String {
         format!("{id}: done")
@@ -205,7 +205,7 @@ async fn or_else_makes_a_value_of_every_lock_error() {
 }
 
 #[tokio::test]
-async fn the_guard_is_there_under_the_name_that_was_asked_for() {
+async fn the_guard_has_the_name_that_the_option_sets() {
     #[distributed_lock(key = "order:<id>", guard = held)]
     async fn with_guard(id: u32) -> Result<String, LockError> {
         assert!(held.is_held() && held.remaining() > Duration::ZERO);
@@ -214,11 +214,11 @@ async fn the_guard_is_there_under_the_name_that_was_asked_for() {
     let client = LockClient::memory();
     let key = with_client(client.clone(), with_guard(7)).await;
     assert_eq!(key.as_deref(), Ok("order:7"));
-    assert!(is_free(&client, "order:7").await, "the guard in the body keeps nothing");
+    assert!(is_free(&client, "order:7").await, "the guard in the body does not keep the lock");
 }
 
 #[tokio::test]
-async fn when_decides_whether_to_lock_at_all() {
+async fn when_decides_whether_to_lock() {
     #[distributed_lock(key = "k", wait = "0s", when = locked, guard = guard)]
     async fn sometimes(locked: bool) -> Result<bool, LockError> {
         Ok(guard.is_some_and(lock_runtime::LockGuard::is_held))
@@ -236,12 +236,12 @@ async fn when_decides_whether_to_lock_at_all() {
         assert_eq!(sometimes(false).await, Ok(false));
     })
     .await;
-    assert_eq!(only_valid("").await, Ok(0), "not even the key is made, nor a client needed");
+    assert_eq!(only_valid("").await, Ok(0), "without a lock, neither a key nor a client is needed");
     assert_eq!(only_valid("x").await, Err(LockError::NotConfigured));
 }
 
 #[tokio::test]
-async fn holds_are_text_or_expressions() {
+async fn max_hold_and_min_hold_are_text_or_expressions() {
     #[distributed_lock(key = "a", max_hold = "100ms")]
     async fn bounded() -> Result<(), LockError> {
         std::future::pending().await
@@ -267,7 +267,7 @@ async fn holds_are_text_or_expressions() {
 
 #[tokio::test]
 async fn a_function_may_have_another_format_than_its_client() {
-    #[distributed_lock(key = "java:<id>", format = "redisson", client = locks)]
+    #[distributed_lock(key = "java:<id>", wire_format = "redisson", client = locks)]
     async fn with_java(
         locks: &LockClient,
         id: u32,
@@ -275,7 +275,7 @@ async fn a_function_may_have_another_format_than_its_client() {
     ) -> Result<String, LockError> {
         Ok(server.command(&["TYPE", &format!("java:{id}")]))
     }
-    #[distributed_lock(key = "any:<id>", format = format, client = locks)]
+    #[distributed_lock(key = "any:<id>", wire_format = format, client = locks)]
     async fn with_any(
         locks: &LockClient,
         id: u32,
@@ -284,8 +284,8 @@ async fn a_function_may_have_another_format_than_its_client() {
     ) -> Result<String, LockError> {
         Ok(server.command(&["TYPE", &format!("any:{id}")]))
     }
-    // As a fleet moves from one format to the other: it takes both locks, in this order.
-    #[distributed_lock(key = "old:<id>", format = "redisson", client = locks)]
+    // A migration between wire formats takes both locks in this order.
+    #[distributed_lock(key = "old:<id>", wire_format = "redisson", client = locks)]
     #[distributed_lock(key = "new:<id>", client = locks)]
     async fn with_both(
         locks: &LockClient,

@@ -1,4 +1,4 @@
-//! Taking a key that an enclosing body holds shares its hold.
+//! Acquiring a key inside a body that holds the key shares the hold.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +33,8 @@ on_every_store! {
                 client.lock("k").run(async {}).await.expect("shared");
                 client.lock("k").acquire().await.expect("shared").release().await.expect("held");
                 drop(client.lock("k").try_acquire().await.expect("up").expect("shared"));
-                assert!(other.lock("k").try_acquire().await.expect("up").is_none(), "still held");
+                let is_busy = other.lock("k").try_acquire().await.expect("up").is_none();
+                assert!(is_busy, "the enclosing hold continues");
             })
             .await
             .expect("free");
@@ -47,7 +48,7 @@ on_every_store! {
         let shared = shared.expect("free").expect("shared");
         assert!(shared.is_held());
         assert!(pair.two.lock("k").try_acquire().await.expect("up").is_none());
-        shared.release().await.expect("the last one");
+        shared.release().await.expect("held");
         assert!(pair.two.lock("k").try_acquire().await.expect("up").is_some());
     }
 
@@ -64,7 +65,7 @@ on_every_store! {
                         inside.fetch_sub(1, Ordering::SeqCst);
                     })
                     .await
-                    .expect("in turn");
+                    .expect("granted");
             }
         };
         pair.one
@@ -74,7 +75,7 @@ on_every_store! {
             .expect("free");
     }
 
-    async fn a_spawned_task_starts_outside(pair: Pair) {
+    async fn a_spawned_task_does_not_share_the_hold(pair: Pair) {
         let client = pair.one.clone();
         pair.one
             .lock("k")
@@ -86,7 +87,7 @@ on_every_store! {
             .expect("free");
     }
 
-    async fn another_client_does_not_share(pair: Pair) {
+    async fn another_client_does_not_share_the_hold(pair: Pair) {
         let other = pair.two.clone();
         pair.one
             .lock("k")
@@ -96,7 +97,7 @@ on_every_store! {
             .expect("free");
     }
 
-    async fn keys_that_enclose_each_other_both_count(pair: Pair) {
+    async fn nested_holds_of_different_keys_are_both_shared(pair: Pair) {
         let client = pair.one.clone();
         pair.one
             .lock("a")
@@ -117,7 +118,7 @@ on_every_store! {
             .expect("free");
     }
 
-    async fn a_longer_fixed_lease_inside_extends_the_hold(pair: Pair) {
+    async fn a_longer_fixed_lease_of_a_nested_call_extends_the_hold(pair: Pair) {
         let client = pair.one.clone();
         let outcome = pair
             .one
@@ -131,7 +132,7 @@ on_every_store! {
     }
 
     /// The control of the test above.
-    async fn a_shorter_one_does_not(pair: Pair) {
+    async fn a_shorter_fixed_lease_of_a_nested_call_does_not_extend_the_hold(pair: Pair) {
         let client = pair.one.clone();
         let outcome = pair
             .one
@@ -158,8 +159,8 @@ on_every_store! {
                     let (long, short) = tokio::join!(branch(longest), branch(LEASE * 5));
                     let (long, short) = (long.expect("shared"), short.expect("shared"));
                     assert!(long.remaining() > longest / 2, "{long:?}");
-                    assert!(short.remaining() > longest / 2, "one hold, one lease");
-                    // What the holder believes, the store must know.
+                    assert!(short.remaining() > longest / 2, "both guards share one lease");
+                    // The expiry in the store must match the lease of the holder.
                     match pair.two.lock("k").wait(LEASE / 1000).acquire().await {
                         Err(LockError::Busy { holder: Holder::Elsewhere(Some(left)), .. }) => {
                             assert!(left > longest / 2, "{left:?}");
@@ -177,19 +178,19 @@ on_every_store! {
         let client = pair.one.clone();
         let (go, gone) = tokio::sync::oneshot::channel::<()>();
         let mut body = Box::pin(pair.one.lock("k").run(async move {
-            gone.await.expect("told");
+            gone.await.expect("the sender is alive");
             client.lock("k").wait(LEASE / 10).run(async { "done" }).await
         }));
-        // It begins here, and is finished in the background.
+        // The body begins in this task, and ends in another one.
         let begun = tokio::time::timeout(LEASE / 20, &mut body).await;
         assert!(begun.is_err());
         let body = tokio::spawn(body);
-        go.send(()).expect("awaited");
+        go.send(()).expect("the receiver waits");
         let outcome = body.await.expect("no panic").expect("held");
         assert_eq!(outcome, Ok("done"));
     }
 
-    async fn a_task_that_a_body_happens_to_poll_starts_outside(pair: Pair) {
+    async fn a_task_polled_inside_a_body_does_not_share_the_hold(pair: Pair) {
         let local = tokio::task::LocalSet::new();
         let client = pair.one.clone();
         let spawned = local.spawn_local(async move { client.lock("k").try_acquire().await });
@@ -198,8 +199,8 @@ on_every_store! {
         assert!(outcome.expect("up").is_none());
     }
 
-    /// A hold around a body is not a hold around a task: only bodies enclose.
-    async fn a_guard_does_not_enclose(pair: Pair) {
+    /// Only bodies share their hold. A guard in the same task does not.
+    async fn a_guard_does_not_share_its_hold_with_its_task(pair: Pair) {
         let _guard = pair.one.lock("k").acquire().await.expect("free");
         let again = timeout(LEASE, pair.one.lock("k").wait(LEASE / 10).acquire()).await;
         assert!(matches!(again, Ok(Err(LockError::Busy { .. }))));

@@ -1,4 +1,4 @@
-//! One client, many runtimes.
+//! One client on several runtimes.
 
 use lock_runtime::{LockClient, LockError};
 use lock_tests::RedisServer;
@@ -16,17 +16,41 @@ fn a_client_outlives_the_runtime_that_connected_it() {
     let client = runtime().block_on(client(&server.url()));
     for _ in 0..3 {
         runtime().block_on(async {
-            client.lock("k").run(async {}).await.expect("a connection of its own");
+            client.lock("k").run(async {}).await.expect("a new connection");
         });
     }
 }
 
-/// Everything that waits needs timers, and says so before it has sent anything.
 #[test]
-fn a_runtime_without_timers_is_an_error_and_leaves_nothing() {
+fn a_runtime_without_io_is_a_configuration_error() {
     let server = RedisServer::start();
-    let poor = tokio::runtime::Builder::new_current_thread().enable_io().build();
-    let poor = poor.expect("a runtime");
+    let limited = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let limited = limited.expect("a runtime");
+    let assert_named = |error: &LockError| match error {
+        LockError::Config { option, problem, .. } => {
+            assert_eq!(*option, "runtime");
+            assert!(problem.contains("enable_io"), "{problem}");
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_named(&limited.block_on(LockClient::connect(server.url())).expect_err("no I/O"));
+    let client = runtime().block_on(client(&server.url()));
+    assert_named(&limited.block_on(client.lock("k").acquire()).expect_err("no I/O"));
+    assert!(!server.exists("k"));
+    runtime().block_on(async { client.lock("k").run(async {}).await.expect("free") });
+
+    let client = LockClient::memory();
+    limited.block_on(async {
+        client.lock("k").run(async {}).await.expect("the memory store needs no I/O");
+    });
+}
+
+/// All waiting calls need timers. Without timers they fail before they send anything.
+#[test]
+fn a_runtime_without_timers_is_a_configuration_error_and_leaves_nothing() {
+    let server = RedisServer::start();
+    let limited = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let limited = limited.expect("a runtime");
     let assert_named = |error: &LockError| match error {
         LockError::Config { option, problem, .. } => {
             assert_eq!(*option, "runtime");
@@ -35,19 +59,19 @@ fn a_runtime_without_timers_is_an_error_and_leaves_nothing() {
         other => panic!("{other:?}"),
     };
     for url in [server.url(), "memory:".into()] {
-        assert_named(&poor.block_on(LockClient::connect(&url)).expect_err("no timers"));
-        let rich = runtime();
-        let client = rich.block_on(client(&url));
-        poor.block_on(async {
+        assert_named(&limited.block_on(LockClient::connect(&url)).expect_err("no timers"));
+        let full = runtime();
+        let client = full.block_on(client(&url));
+        limited.block_on(async {
             assert_named(&client.lock("k").acquire().await.expect_err("no timers"));
             assert_named(&client.lock("k").try_acquire().await.expect_err("no timers"));
             assert_named(&client.lock("k").run(async {}).await.expect_err("no timers"));
         });
-        let guard = rich.block_on(client.lock("k").acquire()).expect("free");
-        poor.block_on(async {
+        let guard = full.block_on(client.lock("k").acquire()).expect("free");
+        limited.block_on(async {
             assert_named(&guard.fencing_token().await.expect_err("no timers"));
             match guard.release().await {
-                // The memory store needs none for it.
+                // The memory store releases without a timer.
                 Ok(()) => assert_eq!(url, "memory:"),
                 Err(LockError::Unavailable { cause, .. }) => {
                     assert!(cause.contains("enable_time"), "{cause}");
@@ -56,21 +80,21 @@ fn a_runtime_without_timers_is_an_error_and_leaves_nothing() {
             }
             assert_named(&client.shutdown().await.expect_err("no timers"));
         });
-        rich.block_on(async {
+        full.block_on(async {
             let again = tokio::time::timeout(LEASE / 2, client.lock("k").acquire()).await;
-            again.expect("it was released").expect("up").release().await.expect("held");
+            again.expect("the key is free").expect("up").release().await.expect("held");
         });
     }
 }
 
 #[test]
-fn runtimes_that_are_not_driven_disturb_nobody() {
+fn a_runtime_that_is_not_driven_does_not_affect_other_runtimes() {
     let server = RedisServer::start();
     let (first, second) = (runtime(), runtime());
     let client = first.block_on(client(&server.url()));
-    // From here on nobody drives the first one, and with it its connection.
+    // From here on, the first runtime and its connection are not driven.
     second.block_on(async {
-        client.lock("k").run(async {}).await.expect("a connection of its own");
+        client.lock("k").run(async {}).await.expect("a new connection");
     });
     drop(first);
 }
@@ -111,9 +135,9 @@ fn a_runtime_that_is_shut_down_frees_its_locks() {
     });
 }
 
-/// A connection that is begun on a runtime which is going away takes nobody with it.
+/// A connection attempt on a runtime that has been shut down does not affect other runtimes.
 #[test]
-fn a_runtime_that_is_gone_is_an_error_and_no_hang() {
+fn a_call_on_a_runtime_that_was_shut_down_does_not_hang() {
     use lock_runtime::LockError;
 
     let server = RedisServer::start();
@@ -124,17 +148,21 @@ fn a_runtime_that_is_gone_is_an_error_and_no_hang() {
     let lock = client.lock("k").wait(std::time::Duration::ZERO);
     let outcome =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handle.block_on(lock.acquire())));
-    // tokio's own timers may panic on a runtime that is gone; ours is not to hang on it.
+    // tokio's timers may panic on a runtime that has been shut down. The call must not hang.
     if let Ok(outcome) = outcome {
         assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
     }
     runtime().block_on(async {
-        client.lock("k").run(tokio::time::sleep(LEASE * 2)).await.expect("the keeper still renews");
+        client
+            .lock("k")
+            .run(tokio::time::sleep(LEASE * 2))
+            .await
+            .expect("the background thread renews");
     });
 }
 
 #[test]
-fn runtimes_that_end_in_the_middle_of_everything_disturb_nobody() {
+fn runtimes_that_end_at_any_time_do_not_affect_other_runtimes() {
     let server = RedisServer::start();
     let main = runtime();
     let client = main.block_on(client(&server.url()));
@@ -154,11 +182,11 @@ fn runtimes_that_end_in_the_middle_of_everything_disturb_nobody() {
         again.expect("freed").expect("free");
         tokio::time::sleep(LEASE).await;
     });
-    assert!(guard.is_held(), "the keeper still renews");
+    assert!(guard.is_held(), "the background thread renews");
 }
 
 #[test]
-fn outside_of_a_runtime_there_is_an_error_and_no_panic() {
+fn a_call_outside_of_a_runtime_is_an_error_and_not_a_panic() {
     use lock_runtime::LockError;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};

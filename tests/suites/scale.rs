@@ -12,7 +12,7 @@ const LOCKS: usize = 10_000;
 async fn ten_thousand_held_locks_are_renewed_on_time() {
     let server = RedisServer::start();
     let lease = LEASE * 6;
-    let builder = LockClient::builder().url(server.url()).watchdog(lease).wait(lease * 10);
+    let builder = LockClient::builder().url(server.url()).lease(lease).wait(lease * 10);
     let client = builder.connect().await.expect("up");
     let mut acquiring = JoinSet::new();
     for n in 0..LOCKS {
@@ -31,11 +31,15 @@ async fn ten_thousand_held_locks_are_renewed_on_time() {
         lowest = lowest.min(now);
         tokio::time::sleep(lease / 100).await;
     }
-    // On time is at two thirds of the lease; half leaves room for a busy machine.
+    // Renewals are due when two thirds of the lease remain. Half leaves a margin for a busy
+    // machine.
     assert!(lowest > lease / 2, "the latest renewal left {lowest:?} of {lease:?}");
     assert_eq!(server.command::<usize>(&["DBSIZE"]), LOCKS);
     let calls = server.calls("evalsha");
-    assert!(calls <= 12 * LOCKS as u64 / 100 + 100, "renewed in batches: {calls} requests");
+    assert!(
+        calls <= 12 * LOCKS as u64 / 100 + 100,
+        "{calls} requests, so renewals are not batched"
+    );
 
     drop(guards);
     client.shutdown().await.expect("all released");

@@ -1,4 +1,4 @@
-//! What a lock is, on every store.
+//! The semantics of locks, on every store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +12,12 @@ use tokio::time::Instant;
 use crate::support::{LEASE, on_every_store};
 
 on_every_store! {
-    async fn a_lock_excludes_everybody_else(pair: Pair) {
+    async fn a_lock_excludes_all_other_holders(pair: Pair) {
         let guard = pair.one.lock("k").acquire().await.expect("free");
         assert!(pair.one.lock("k").try_acquire().await.expect("store is up").is_none());
         assert!(pair.two.lock("k").try_acquire().await.expect("store is up").is_none());
         let other = pair.two.lock("other").try_acquire().await.expect("store is up");
-        assert!(other.is_some(), "another key is another lock");
+        assert!(other.is_some(), "another key is a separate lock");
         guard.release().await.expect("held");
         assert!(pair.two.lock("k").try_acquire().await.expect("store is up").is_some());
     }
@@ -26,15 +26,15 @@ on_every_store! {
         drop(pair.one.lock("k").acquire().await.expect("free"));
         let start = Instant::now();
         let _guard = pair.two.lock("k").acquire().await.expect("freed");
-        assert!(start.elapsed() < LEASE / 2, "well before its lease would have ended");
+        assert!(start.elapsed() < LEASE / 2, "the key is free well before the end of its lease");
     }
 
-    /// The control of the test above: without the release it takes the lease.
-    async fn a_forgotten_guard_does_not(pair: Pair) {
+    /// The control of the test above: without a release, the key is busy until the lease ends.
+    async fn a_forgotten_guard_keeps_the_key_until_the_lease_ends(pair: Pair) {
         let guard = pair.one.lock("k").lease(LEASE).acquire().await.expect("free");
         std::mem::forget(guard);
         let start = Instant::now();
-        let _guard = pair.two.lock("k").acquire().await.expect("the lease is over");
+        let _guard = pair.two.lock("k").acquire().await.expect("free after the lease");
         assert!(start.elapsed() > LEASE / 2);
     }
 
@@ -44,25 +44,25 @@ on_every_store! {
             let lock = pair.two.lock("k");
             tokio::spawn(async move { lock.acquire().await.map(|guard| (Instant::now(), guard)) })
         };
-        // Long enough that the waiter sleeps, and is between two safety polls.
+        // Long enough for the waiter to sleep between two safety polls.
         tokio::time::sleep(LEASE / 4).await;
         let released = Instant::now();
         guard.release().await.expect("held");
         let (got, _guard) = waiter.await.expect("no panic").expect("woken");
-        // The lease would have ended, and the next poll come, much later.
+        // The end of the lease and the next safety poll would be much later.
         assert!(got - released < LEASE / 4, "{:?}", got - released);
     }
 
-    async fn waiters_of_one_process_are_served_in_order(pair: Pair) {
+    async fn waiters_of_one_process_are_served_in_fifo_order(pair: Pair) {
         let guard = pair.one.lock("k").acquire().await.expect("free");
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut waiters = Vec::new();
         for n in 0..20 {
             let (lock, order) = (pair.two.lock("k"), Arc::clone(&order));
             let mut waiter = Box::pin(async move {
-                lock.run(async { order.lock().await.push(n) }).await.expect("in turn");
+                lock.run(async { order.lock().await.push(n) }).await.expect("granted");
             });
-            // Its first poll puts it in the queue.
+            // The first poll puts the waiter into the queue.
             assert!(futures_poll(waiter.as_mut()).await.is_none());
             waiters.push(tokio::spawn(waiter));
         }
@@ -73,7 +73,7 @@ on_every_store! {
         assert_eq!(*order.lock().await, (0..20).collect::<Vec<_>>());
     }
 
-    async fn a_wait_that_runs_out_says_who_is_in_the_way(pair: Pair) {
+    async fn the_error_of_a_wait_that_runs_out_names_the_holder(pair: Pair) {
         let _guard = pair.one.lock("k").acquire().await.expect("free");
         let wait = LEASE / 4;
         let start = Instant::now();
@@ -84,7 +84,7 @@ on_every_store! {
             }
             other => panic!("{other:?}"),
         }
-        assert!(start.elapsed() < wait * 3, "and not much later");
+        assert!(start.elapsed() < wait * 3, "the wait took too long");
         match pair.one.lock("k").wait(wait).acquire().await {
             Err(LockError::Busy { holder: Holder::ThisTask, .. }) => {}
             other => panic!("{other:?}"),
@@ -96,7 +96,7 @@ on_every_store! {
         }
     }
 
-    async fn a_body_gives_back_its_output(pair: Pair) {
+    async fn run_returns_the_output_of_the_body(pair: Pair) {
         let output = pair.one.lock("k").run(async { Err::<(), _>("its own error") }).await;
         assert_eq!(output.expect("locked"), Err("its own error"));
         assert!(pair.two.lock("k").try_acquire().await.expect("store is up").is_some());
@@ -111,7 +111,7 @@ on_every_store! {
         assert!(start.elapsed() < LEASE / 2);
     }
 
-    async fn a_guard_tells_when_its_lock_is_lost(pair: Pair) {
+    async fn a_guard_reports_the_loss_of_its_lock(pair: Pair) {
         let lease = LEASE / 4;
         let guard = pair.one.lock("k").lease(lease).acquire().await.expect("free");
         assert!(guard.is_held() && guard.remaining() <= lease);
@@ -121,30 +121,30 @@ on_every_store! {
         assert!(matches!(guard.release().await, Err(LockError::Lost { .. })));
     }
 
-    async fn a_stale_guard_cannot_touch_its_successor(pair: Pair) {
+    async fn a_stale_guard_does_not_affect_its_successor(pair: Pair) {
         let stale = pair.one.lock("k").lease(LEASE / 4).acquire().await.expect("free");
         stale.lost().await;
-        let successor = pair.two.lock("k").acquire().await.expect("the lease is over");
+        let successor = pair.two.lock("k").acquire().await.expect("free after the lease");
         assert!(stale.release().await.is_err());
         assert!(pair.one.lock("k").try_acquire().await.expect("store is up").is_none());
         assert!(successor.is_held());
-        successor.release().await.expect("its own");
+        successor.release().await.expect("held");
     }
 
     async fn a_body_is_dropped_before_its_lock_is_released(pair: Pair) {
-        /// Looks, from outside, whether the key is still taken while the body is being dropped.
-        struct AtEnd(LockClient, Arc<AtomicBool>);
-        impl Drop for AtEnd {
+        /// Checks from another thread whether the key is busy while the body is being dropped.
+        struct BodyDropCheck(LockClient, Arc<AtomicBool>);
+        impl Drop for BodyDropCheck {
             fn drop(&mut self) {
                 let tried = self.0.lock("k").try_acquire();
-                let look = async { tried.await.expect("the store is up").is_none() };
+                let check = async { tried.await.expect("the store is up").is_none() };
                 let taken = std::thread::scope(|scope| {
                     let thread = scope.spawn(|| {
                         let mut runtime = tokio::runtime::Builder::new_current_thread();
                         let runtime = runtime.enable_all().build().expect("a runtime");
-                        runtime.block_on(look)
+                        runtime.block_on(check)
                     });
-                    // Time for a release that comes too early.
+                    // Gives a premature release time to take effect.
                     std::thread::sleep(LEASE / 20);
                     thread.join().expect("no panic")
                 });
@@ -158,15 +158,15 @@ on_every_store! {
             let (started, start) = oneshot::channel();
             let body = tokio::spawn(async move {
                 let body = async move {
-                    let _at_end = AtEnd(other, seen);
-                    started.send(()).expect("awaited");
+                    let _check = BodyDropCheck(other, seen);
+                    started.send(()).expect("the receiver waits");
                     if aborted {
                         std::future::pending::<()>().await;
                     }
                 };
                 lock.run(body).await
             });
-            start.await.expect("it runs");
+            start.await.expect("the body runs");
             if aborted {
                 body.abort();
             }
@@ -176,30 +176,30 @@ on_every_store! {
         }
     }
 
-    async fn a_shutdown_sends_waiters_home_and_lets_bodies_finish(pair: Pair) {
+    async fn a_shutdown_ends_waiting_calls_and_lets_bodies_finish(pair: Pair) {
         let (started, start) = oneshot::channel();
         let lock = pair.one.lock("k");
         let body = tokio::spawn(async move {
             lock.run(async {
-                started.send(()).expect("awaited");
+                started.send(()).expect("the receiver waits");
                 tokio::time::sleep(LEASE / 4).await;
                 "done"
             })
             .await
         });
-        start.await.expect("it runs");
+        start.await.expect("the body runs");
         let lock = pair.one.lock("k").wait(Wait::Forever);
         let waiter = tokio::spawn(async move { lock.acquire().await.map(drop) });
         tokio::task::yield_now().await;
 
-        pair.one.shutdown().await.expect("everything was released");
+        pair.one.shutdown().await.expect("all locks are released");
         assert_eq!(body.await.expect("no panic"), Ok("done"));
         assert_eq!(waiter.await.expect("no panic"), Err(LockError::ShutDown));
         assert_eq!(pair.one.lock("k").acquire().await.map(drop), Err(LockError::ShutDown));
         assert!(pair.two.lock("k").try_acquire().await.expect("store is up").is_some());
     }
 
-    async fn dropping_the_last_client_releases_what_it_can(pair: Pair) {
+    async fn a_release_completes_after_the_last_client_is_dropped(pair: Pair) {
         let crate::support::Pair { one, two, .. } = &pair;
         let _ = one;
         drop(two.lock("k").acquire().await.expect("free"));

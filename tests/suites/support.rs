@@ -1,14 +1,14 @@
-//! What several suites use.
+//! Helpers shared by the suites.
 
 use lock_tests::Helper;
 pub(crate) use lock_tests::support::{LEASE, Pair, client, milliseconds, until};
 
-/// A process of its own.
+/// Starts a `lock-helper` process.
 pub(crate) fn helper(args: &[&str]) -> Helper {
     Helper::start(env!("CARGO_BIN_EXE_lock-helper"), args)
 }
 
-/// Makes one test of each store from `async fn name(pair: Pair)`.
+/// Generates one test per store from `async fn name(pair: Pair)`.
 macro_rules! on_every_store {
     ($($(#[$attribute:meta])* async fn $name:ident($pair:ident: Pair) $body:block)*) => {
         $(

@@ -1,4 +1,4 @@
-//! What happens to a lock whose holder's process dies or stops.
+//! Locks whose holder is killed or suspended.
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ async fn a_waiter_gets_the_lock_when_the_holder_is_killed() {
     let waiting = client(&server.url()).await.lock("k");
     let waiter =
         tokio::spawn(async move { waiting.acquire().await.map(|guard| (Instant::now(), guard)) });
-    // It renews until then.
+    // The holder renews its lease until it is killed.
     tokio::time::sleep(LEASE * 2).await;
     assert!(!waiter.is_finished());
     let killed = Instant::now();
     holder.kill();
-    let (got, _guard) = waiter.await.expect("no panic").expect("freed by its lease");
+    let (got, _guard) = waiter.await.expect("no panic").expect("free after the lease");
     assert!(got - killed <= LEASE + Duration::from_millis(250), "{:?}", got - killed);
 }
 
 #[tokio::test]
-async fn a_holder_that_was_frozen_past_its_lease_runs_no_more() {
+async fn a_body_suspended_past_its_lease_does_not_resume() {
     let server = RedisServer::start();
     let mut holder = helper(&["body", &server.url(), "k", &milliseconds(LEASE)]);
     assert_eq!(holder.line(), "poll");
     holder.freeze();
     let guard = client(&server.url()).await.lock("k").acquire().await.expect("after its lease");
     holder.thaw();
-    // Whatever it had printed before is still in the pipe.
+    // The pipe still contains earlier lines.
     let end = loop {
         let line = holder.line();
         if line != "poll" {
@@ -41,11 +41,11 @@ async fn a_holder_that_was_frozen_past_its_lease_runs_no_more() {
     };
     assert!(end.starts_with("lost"), "{end}");
     assert!(guard.is_held());
-    assert!(server.exists("k"), "what it does when it comes back leaves the successor's key alone");
+    assert!(server.exists("k"), "the resumed holder must not free the key of its successor");
 }
 
 #[tokio::test]
-async fn a_holder_that_was_frozen_for_less_goes_on() {
+async fn a_body_suspended_for_less_than_its_lease_continues() {
     let server = RedisServer::start();
     let lease = LEASE * 3;
     let mut holder = helper(&["body", &server.url(), "k", &milliseconds(lease)]);

@@ -1,14 +1,14 @@
-//! What the attribute says to those who misuse it.
+//! The compile errors for misuse of the attribute.
 //!
-//! Each file in `fail` is a misuse with the attribute's own message beside it. Those in `rustc` are
-//! told by the compiler, in words that change with its version, so they are compared on the version
-//! that they were written with only. `TRYBUILD=overwrite cargo test -p lock-tests --test ui` writes
-//! the messages anew.
+//! The attribute itself rejects the files in `fail`, and the compiler rejects those in `rustc`. The
+//! compiler's messages differ between versions, so the test compares them only with the version
+//! that produced the expected messages. `TRYBUILD=overwrite cargo test -p lock-tests --test ui`
+//! updates the expected messages of both folders.
 
 use std::process::Command;
 
-/// The compiler that worded the messages in `rustc`.
-const WORDED_BY: &str = "rustc 1.95.";
+/// The compiler version that produced the expected messages in `rustc`.
+const EXPECTED_FROM: &str = "rustc 1.95.";
 
 #[test]
 fn misuse_is_explained() {
@@ -17,9 +17,11 @@ fn misuse_is_explained() {
     cases.compile_fail("ui/fail/*.rs");
     let version = Command::new("rustc").arg("--version").output().expect("cargo runs it too");
     let version = String::from_utf8_lossy(&version.stdout).into_owned();
-    if version.starts_with(WORDED_BY) {
+    if version.starts_with(EXPECTED_FROM) {
         cases.compile_fail("ui/rustc/*.rs");
     } else {
-        eprintln!("ui/rustc is not compared: it was worded by {WORDED_BY}*, this is {version}");
+        eprintln!(
+            "ui/rustc is skipped: its messages are those of {EXPECTED_FROM}*, and this is {version}"
+        );
     }
 }

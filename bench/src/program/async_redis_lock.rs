@@ -8,22 +8,22 @@ use async_redis_lock::{Lock, Locker, Options};
 use super::library::{LEASE, Library, RETRY};
 
 #[derive(Clone)]
-pub(super) struct Locks(Locker);
+pub(super) struct AsyncRedisLock(Locker);
 
-pub(super) struct Key {
+pub(super) struct AsyncRedisKey {
     locker: Locker,
     options: Options,
     name: Arc<str>,
 }
 
-impl Locks {
+impl AsyncRedisLock {
     pub(super) async fn connect(url: &str) -> Result<Self> {
         Ok(Self(Locker::from_redis_url(url).await?))
     }
 }
 
-impl Library for Locks {
-    type Lock = Key;
+impl Library for AsyncRedisLock {
+    type Lock = AsyncRedisKey;
     type Guard = Lock;
 
     const RENEWS: bool = true;
@@ -33,12 +33,12 @@ impl Library for Locks {
         ("0.4".to_owned(), settings)
     }
 
-    fn lock(&self, key: &str) -> Key {
+    fn lock(&self, key: &str) -> AsyncRedisKey {
         let options = Options::new().retry(RETRY).timeout(None).ttl(LEASE).extend(LEASE / 3);
-        Key { locker: self.0.clone(), options, name: key.into() }
+        AsyncRedisKey { locker: self.0.clone(), options, name: key.into() }
     }
 
-    async fn acquire(key: &Key) -> Result<Lock> {
+    async fn acquire(key: &AsyncRedisKey) -> Result<Lock> {
         Ok(key.locker.acquire_with_options(&key.options, &*key.name).await?)
     }
 

@@ -20,7 +20,7 @@ impl Distkit {
 }
 
 impl Library for Distkit {
-    // One for each task: the owner's id is that of the mutex.
+    // One mutex per task, because the mutex contains the id of the owner.
     type Lock = Arc<Mutex>;
     type Guard = MutexGuard;
 

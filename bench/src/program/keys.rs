@@ -1,4 +1,4 @@
-//! Which key a task locks next.
+//! The choice of the next key of a task.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use super::library::Library;
 
 /// The keys of a run.
 #[derive(Clone)]
-pub(super) enum Keys {
-    /// One for all tasks, or one for each.
+pub(super) enum RunKeys {
+    /// One key for all tasks, or one key per task.
     Named(Arc<[String]>),
-    /// Drawn for each round.
+    /// A new key for each call, drawn at random.
     Zipf(Arc<Zipf>),
 }
 
@@ -21,14 +21,14 @@ pub(super) enum Locks<L: Library> {
     Drawn { library: L, zipf: Arc<Zipf> },
 }
 
-/// Key `n` is drawn with a probability that is proportional to 1/(n+1).
+/// Draws key `n` with a probability proportional to 1/(n+1).
 pub(super) struct Zipf {
     names: Vec<String>,
-    /// The share of this key and all before it.
+    /// The cumulative share of each key.
     shares: Vec<f64>,
 }
 
-impl Keys {
+impl RunKeys {
     /// Reads the arguments after the numbers.
     pub(super) fn parse(words: &[&str], tasks: usize) -> Result<Self> {
         if let [word] = words
@@ -37,7 +37,7 @@ impl Keys {
             let count = count.parse().context("zipf:COUNT")?;
             return Ok(Self::Zipf(Arc::new(Zipf::new(count))));
         }
-        ensure!(words.len() == 1 || words.len() == tasks, "one key, or as many as tasks");
+        ensure!(words.len() == 1 || words.len() == tasks, "expected one key, or one key per task");
         Ok(Self::Named(words.iter().map(ToString::to_string).collect()))
     }
 
@@ -66,7 +66,7 @@ impl Zipf {
         Self { names: (0..count).map(|key| format!("z{key}")).collect(), shares }
     }
 
-    /// The key at this share of the whole.
+    /// The key at this cumulative share.
     fn at(&self, share: f64) -> usize {
         self.shares.partition_point(|upper| *upper <= share).min(self.names.len() - 1)
     }
@@ -93,8 +93,8 @@ mod tests {
     }
 
     #[test]
-    fn two_keys_do_not_do_for_three_tasks() {
-        assert!(Keys::parse(&["a", "b"], 3).is_err());
-        assert!(Keys::parse(&["a"], 3).is_ok());
+    fn two_keys_for_three_tasks_are_an_error() {
+        assert!(RunKeys::parse(&["a", "b"], 3).is_err());
+        assert!(RunKeys::parse(&["a"], 3).is_ok());
     }
 }

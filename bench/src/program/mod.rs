@@ -1,4 +1,4 @@
-//! The contestants that are written in Rust, as processes that speak the line protocol.
+//! The contestants in Rust. Each is a process that uses the line protocol.
 
 mod async_redis_lock;
 mod distkit;
@@ -16,9 +16,9 @@ use lock_runtime::LockClient;
 
 use serve::serve;
 
-/// Is the contestant `name` until standard input ends.
-pub(crate) fn be(name: &str, url: &str) -> Result<()> {
-    // As `#[tokio::main]` makes it: a worker for each core.
+/// Runs the contestant `name` until the end of standard input.
+pub(crate) fn start(name: &str, url: &str) -> Result<()> {
+    // The same runtime as that of `#[tokio::main]`: one worker thread per core.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match name {
@@ -27,7 +27,9 @@ pub(crate) fn be(name: &str, url: &str) -> Result<()> {
             "ours-memory" => serve(name, ours::Ours::new(LockClient::memory())).await,
             "ours" => serve(name, ours::Ours::new(LockClient::connect(url).await?)).await,
             "rslock" => serve(name, rslock::Rslock::connect(url)).await,
-            "async-redis-lock" => serve(name, async_redis_lock::Locks::connect(url).await?).await,
+            "async-redis-lock" => {
+                serve(name, async_redis_lock::AsyncRedisLock::connect(url).await?).await
+            }
             "distkit" => serve(name, distkit::Distkit::connect(url).await?).await,
             _ => bail!("there is no contestant {name:?} in this program"),
         }

@@ -1,4 +1,4 @@
-//! `lock-runtime` itself, on either store.
+//! `lock-runtime`, on Redis or on the memory store.
 
 use anyhow::Result;
 use lock_runtime::{Lock, LockClient, LockGuard, Wait};
@@ -21,7 +21,7 @@ impl Library for Ours {
     const RENEWS: bool = true;
 
     fn settings(&self) -> (String, String) {
-        let settings = "default settings: 30 s watchdog, renewed at a third; no limit to the wait";
+        let settings = "default settings: 30 s lease, renewed at a third; unlimited wait";
         (env!("CARGO_PKG_VERSION").to_owned(), settings.to_owned())
     }
 

@@ -1,4 +1,4 @@
-//! The limit: redis-rs alone, sending the two commands that a lock cannot do without.
+//! The limit: redis-rs with only the two commands that a lock needs.
 
 use std::sync::Arc;
 use std::sync::LazyLock;
@@ -18,13 +18,13 @@ static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-/// Tokens must differ; nobody guesses them here.
+/// The next token. Tokens must differ, but need not be unpredictable.
 static TOKEN: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Clone)]
 pub(super) struct Raw(MultiplexedConnection);
 
-pub(super) struct Key {
+pub(super) struct RawKey {
     connection: MultiplexedConnection,
     name: Arc<str>,
     channel: Arc<str>,
@@ -39,16 +39,16 @@ pub(super) struct Taken {
 
 impl Raw {
     pub(super) async fn connect(url: &str) -> Result<Self> {
-        // Its own settings for the socket: with TCP_NODELAY many small writes make it slower.
+        // The default socket settings, because many small writes are slower with TCP_NODELAY.
         let client = redis::Client::open(url)?;
-        // Nothing but the commands: no timer for each.
+        // No response timeout, to avoid a timer per command.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         Ok(Self(client.get_multiplexed_async_connection_with_config(&config).await?))
     }
 }
 
 impl Library for Raw {
-    type Lock = Key;
+    type Lock = RawKey;
     type Guard = Taken;
 
     const RENEWS: bool = false;
@@ -59,16 +59,16 @@ impl Library for Raw {
         ("1.8".to_owned(), settings.to_owned())
     }
 
-    fn lock(&self, key: &str) -> Key {
-        Key {
+    fn lock(&self, key: &str) -> RawKey {
+        RawKey {
             connection: self.0.clone(),
             name: key.into(),
             channel: format!("lock_wake:{{{key}}}").into(),
         }
     }
 
-    async fn acquire(key: &Key) -> Result<Taken> {
-        let Key { mut connection, name, channel } = Key {
+    async fn acquire(key: &RawKey) -> Result<Taken> {
+        let RawKey { mut connection, name, channel } = RawKey {
             connection: key.connection.clone(),
             name: key.name.clone(),
             channel: key.channel.clone(),
@@ -77,7 +77,7 @@ impl Library for Raw {
         let mut set = redis::cmd("SET");
         set.arg(&*name).arg(token).arg("NX").arg("PX").arg(LEASE.as_secs() * 1000);
         let granted: bool = set.query_async(&mut connection).await?;
-        ensure!(granted, "{name} is busy, and nothing waits here");
+        ensure!(granted, "{name} is busy, and this contestant does not wait");
         Ok(Taken { connection, name, channel, token })
     }
 
@@ -85,7 +85,7 @@ impl Library for Raw {
         let mut release = RELEASE.prepare_invoke();
         release.key(&*taken.name).arg(taken.token).arg(&*taken.channel);
         let released: u64 = release.invoke_async(&mut taken.connection).await?;
-        ensure!(released > 0, "{} was not ours any more", taken.name);
+        ensure!(released > 0, "{} was no longer held", taken.name);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! `rslock`: Redlock, here with one server.
+//! `rslock`: Redlock, with one server.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::library::{LEASE, Library, RETRY};
 #[derive(Clone)]
 pub(super) struct Rslock(LockManager);
 
-pub(super) struct Key {
+pub(super) struct RslockKey {
     manager: LockManager,
     name: Arc<[u8]>,
 }
@@ -18,14 +18,14 @@ pub(super) struct Key {
 impl Rslock {
     pub(super) fn connect(url: &str) -> Self {
         let mut manager = LockManager::new(vec![url]);
-        // It sleeps for a random time up to this.
+        // The library sleeps for a random time up to this value.
         manager.set_retry(u32::MAX, RETRY * 2);
         Self(manager)
     }
 }
 
 impl Library for Rslock {
-    type Lock = Key;
+    type Lock = RslockKey;
     type Guard = LockGuard;
 
     const RENEWS: bool = false;
@@ -35,11 +35,11 @@ impl Library for Rslock {
         ("0.10".to_owned(), settings)
     }
 
-    fn lock(&self, key: &str) -> Key {
-        Key { manager: self.0.clone(), name: key.as_bytes().into() }
+    fn lock(&self, key: &str) -> RslockKey {
+        RslockKey { manager: self.0.clone(), name: key.as_bytes().into() }
     }
 
-    async fn acquire(key: &Key) -> Result<LockGuard> {
+    async fn acquire(key: &RslockKey) -> Result<LockGuard> {
         Ok(key.manager.acquire(&*key.name, LEASE).await?)
     }
 

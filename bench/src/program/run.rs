@@ -1,4 +1,4 @@
-//! The loops that take locks and record their grants.
+//! The loops that acquire locks and record the grants.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,16 +10,16 @@ use tokio::task::coop::consume_budget;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::keys::{Keys, Locks};
+use super::keys::{Locks, RunKeys};
 use super::library::Library;
 use crate::record::{Record, now};
 
-/// For how long tasks that wait at the end go on. Their grants do not count any more.
+/// How long waiting tasks continue after the end of a run. Their grants do not count.
 const RUN_OUT: Duration = Duration::from_millis(200);
-/// How many locks of `hold` are taken or released at a time.
+/// How many locks `hold` acquires or releases at a time.
 const AT_ONCE: usize = 500;
 
-/// When a run ends, by both clocks.
+/// The end of a run, on both clocks.
 #[derive(Clone, Copy)]
 struct End {
     timer: Instant,
@@ -32,16 +32,16 @@ impl End {
     }
 }
 
-/// `tasks` tasks that take and release locks for `time`, and hold each for `work`.
+/// Runs `tasks` tasks that acquire and release locks for `time`, and hold each lock for `work`.
 pub(super) async fn run<L: Library>(
     library: &L,
     tasks: u32,
     time: Duration,
     work: Duration,
-    keys: &Keys,
+    keys: &RunKeys,
 ) -> Result<Vec<Record>> {
     let start = Arc::new(Barrier::new(tasks as usize));
-    // The first task that runs says it for all: on two cores the last may run much later.
+    // The first task sets the end for all tasks. On two cores, the last task may start much later.
     let end = Arc::new(OnceLock::new());
     let mut all = JoinSet::new();
     for task in 0..tasks {
@@ -51,7 +51,7 @@ pub(super) async fn run<L: Library>(
             let end = *end.get_or_init(|| End::after(time));
             let mut records = Vec::with_capacity(1024);
             let rounds = repeat(&locks, task, end, work, &mut records);
-            // One timer for all rounds, so that none is armed for each.
+            // One timer for the whole loop, instead of one per call.
             timeout_at(end.timer + RUN_OUT, rounds).await.unwrap_or(Ok(()))?;
             Ok::<_, anyhow::Error>(records)
         });
@@ -71,8 +71,8 @@ async fn repeat<L: Library>(
     records: &mut Vec<Record>,
 ) -> Result<()> {
     loop {
-        // As a task does that has anything else to wait for: a lock that is free at once does not
-        // keep the others from running.
+        // Yields like any task that also waits for other things. A lock that is free at once must
+        // not keep other tasks from running.
         consume_budget().await;
         let drawn;
         let (lock, key) = match locks {
@@ -83,8 +83,8 @@ async fn repeat<L: Library>(
                 (&drawn, key)
             }
         };
-        let asked = now();
-        if asked >= end.clock {
+        let requested = now();
+        if requested >= end.clock {
             return Ok(());
         }
         let guard = L::acquire(lock).await?;
@@ -94,20 +94,20 @@ async fn repeat<L: Library>(
         }
         let released = now();
         L::release(guard).await?;
-        records.push(Record { asked, granted, released, task, key });
+        records.push(Record { requested, granted, released, task, key });
     }
 }
 
-/// Takes `h0…`, holds them, releases them.
+/// Acquires the keys `h0` to `h<count - 1>`, holds them for `time`, and releases them.
 pub(super) async fn hold<L: Library>(library: &L, count: usize, time: Duration) -> Result<()> {
-    let few = Arc::new(Semaphore::new(AT_ONCE));
+    let permits = Arc::new(Semaphore::new(AT_ONCE));
     let mut taking = Vec::with_capacity(count);
     for key in 0..count {
-        let place = Arc::clone(&few).acquire_owned().await?;
+        let permit = Arc::clone(&permits).acquire_owned().await?;
         let lock = library.lock(&format!("h{key}"));
         taking.push(tokio::spawn(async move {
             let guard = L::acquire(&lock).await;
-            drop(place);
+            drop(permit);
             guard
         }));
     }
@@ -118,10 +118,10 @@ pub(super) async fn hold<L: Library>(library: &L, count: usize, time: Duration) 
     sleep(time).await;
     let mut releasing = JoinSet::new();
     for guard in guards {
-        let place = Arc::clone(&few).acquire_owned().await?;
+        let permit = Arc::clone(&permits).acquire_owned().await?;
         releasing.spawn(async move {
             let released = L::release(guard).await;
-            drop(place);
+            drop(permit);
             released
         });
     }
@@ -132,31 +132,31 @@ pub(super) async fn hold<L: Library>(library: &L, count: usize, time: Duration) 
 }
 
 /// Tasks that wait for one key.
-pub(super) struct Waiters(Vec<JoinHandle<Result<Record>>>);
+pub(super) struct WaitingTasks(Vec<JoinHandle<Result<Record>>>);
 
-impl Waiters {
-    /// Starts them, and returns when all have asked.
+impl WaitingTasks {
+    /// Starts the waiters, and returns when all of them have requested the lock.
     pub(super) async fn start<L: Library>(library: &L, key: &str, count: u32) -> Result<Self> {
-        let asked = Arc::new(Semaphore::new(0));
+        let requested = Arc::new(Semaphore::new(0));
         let start = |task| {
-            let (lock, asking) = (library.lock(key), Arc::clone(&asked));
+            let (lock, asking) = (library.lock(key), Arc::clone(&requested));
             tokio::spawn(async move {
-                let asked = now();
+                let requested = now();
                 asking.add_permits(1);
                 drop(asking);
                 let guard = L::acquire(&lock).await?;
                 let granted = now();
                 let released = now();
                 L::release(guard).await?;
-                Ok(Record { asked, granted, released, task, key: 0 })
+                Ok(Record { requested, granted, released, task, key: 0 })
             })
         };
         let waiters = (0..count).map(start).collect();
-        drop(asked.acquire_many(count).await?);
+        drop(requested.acquire_many(count).await?);
         Ok(Self(waiters))
     }
 
-    /// Waits until each of them has had the lock.
+    /// Waits until each waiter has had the lock.
     pub(super) async fn drain(self) -> Result<Vec<Record>> {
         let mut records = Vec::with_capacity(self.0.len());
         for waiter in self.0 {

@@ -1,4 +1,4 @@
-//! The line protocol.
+//! The line protocol of the contestants.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,34 +10,35 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::keys::Keys;
+use super::keys::RunKeys;
 use super::library::Library;
-use super::run::{self, Waiters};
+use super::run::{self, WaitingTasks};
 use crate::record;
 
-/// What one command left for another.
-struct Memory<L: Library> {
+/// The state that commands share.
+struct SharedState<L: Library> {
     library: L,
     held: Mutex<HashMap<String, L::Guard>>,
-    waiters: Mutex<Option<Waiters>>,
+    waiters: Mutex<Option<WaitingTasks>>,
 }
 
-/// Answers the commands on standard input, concurrently, until it ends.
+/// Executes the commands on standard input concurrently, until its end.
 pub(super) async fn serve<L: Library>(name: &str, library: L) -> Result<()> {
     let warm = library.lock("warm");
     L::release(L::acquire(&warm).await?).await?;
     let (version, settings) = library.settings();
     println!("ready {name} {version} | {settings}");
-    let memory = Arc::new(Memory { library, held: Mutex::default(), waiters: Mutex::default() });
+    let state =
+        Arc::new(SharedState { library, held: Mutex::default(), waiters: Mutex::default() });
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
-        let memory = Arc::clone(&memory);
+        let state = Arc::clone(&state);
         tokio::spawn(async move {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
             let [number, verb, arguments @ ..] = words.as_slice() else { return };
-            match memory.answer(verb, arguments).await {
+            match state.answer(verb, arguments).await {
                 Ok(answer) => println!("{number} {answer}"),
-                // One line, whatever the error says.
+                // The protocol requires a single line.
                 Err(error) => {
                     let error = format!("{error:#}").replace('\n', " ");
                     println!("{number} error {error}");
@@ -48,10 +49,10 @@ pub(super) async fn serve<L: Library>(name: &str, library: L) -> Result<()> {
     Ok(())
 }
 
-impl<L: Library> Memory<L> {
+impl<L: Library> SharedState<L> {
     async fn answer(&self, verb: &str, arguments: &[&str]) -> Result<String> {
         match (verb, arguments) {
-            // The lease is the library's own: nothing here needs another.
+            // The library uses its default lease.
             ("acquire", [key, wait, _lease]) => {
                 let lock = self.library.lock(key);
                 match timeout(milliseconds(wait)?, L::acquire(&lock)).await {
@@ -63,31 +64,33 @@ impl<L: Library> Memory<L> {
                 }
             }
             ("release", [key]) => {
-                let guard = self.held.lock().await.remove(*key).context("it is not held")?;
+                let guard = self.held.lock().await.remove(*key).context("the key is not held")?;
                 L::release(guard).await?;
                 Ok("ok".to_owned())
             }
             ("run", [file, tasks, time, work, keys @ ..]) => {
                 let tasks = tasks.parse()?;
-                let keys = Keys::parse(keys, tasks as usize)?;
+                let keys = RunKeys::parse(keys, tasks as usize)?;
                 let work = Duration::from_micros(work.parse()?);
                 let records =
                     run::run(&self.library, tasks, milliseconds(time)?, work, &keys).await?;
                 record::write(Path::new(file), &records)?;
                 Ok(format!("ok {}", records.len()))
             }
-            ("hold", [_, _]) if !L::RENEWS => bail!("unsupported: it renews nothing"),
+            ("hold", [_, _]) if !L::RENEWS => {
+                bail!("unsupported: the library does not renew locks")
+            }
             ("hold", [count, time]) => {
                 run::hold(&self.library, count.parse()?, milliseconds(time)?).await?;
                 Ok("ok".to_owned())
             }
             ("waiters", [key, count]) => {
-                let waiters = Waiters::start(&self.library, key, count.parse()?).await?;
+                let waiters = WaitingTasks::start(&self.library, key, count.parse()?).await?;
                 *self.waiters.lock().await = Some(waiters);
                 Ok("ok".to_owned())
             }
             ("drain", [file]) => {
-                let waiters = self.waiters.lock().await.take().context("nobody waits")?;
+                let waiters = self.waiters.lock().await.take().context("there are no waiters")?;
                 let records = waiters.drain().await?;
                 record::write(Path::new(file), &records)?;
                 Ok(format!("ok {}", records.len()))
@@ -98,5 +101,5 @@ impl<L: Library> Memory<L> {
 }
 
 fn milliseconds(word: &str) -> Result<Duration> {
-    Ok(Duration::from_millis(word.parse().with_context(|| format!("{word:?} is no number"))?))
+    Ok(Duration::from_millis(word.parse().with_context(|| format!("{word:?} is not a number"))?))
 }

@@ -1,4 +1,4 @@
-//! The limit of a hot key inside one process: no server, no lease, nothing to lose.
+//! The limit for a hot key inside one process: a mutex without a server and without a lease.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! One key that everybody wants.
+//! One hot key: many tasks, in one or several processes.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! How soon a waiter that sleeps learns of a release, and has the lock.
+//! The time from a release to the grant of a sleeping waiter.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::Bench;
-use crate::column as c;
 use crate::contestant::{Contestant, Reach};
-use crate::figures::percentile;
+use crate::figures::Durations;
+use crate::metric as m;
 use crate::record::{self, Record};
 use crate::results::Measurement;
 
-/// Within how many milliseconds the holder's task has to start. It is less than it holds the lock,
-/// so that there is one grant.
+/// The time in milliseconds within which the task of the holder must start. It is shorter than the
+/// hold, so that there is only one grant.
 const START: u64 = 20;
-/// How long one hand-over may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long one hand-off may take.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) fn measure(
     bench: &mut Bench,
@@ -31,7 +31,7 @@ pub(super) fn measure(
     let ((path, file), (waited_path, waited_file)) = (bench.file(0)?, bench.file(1)?);
     let mut measurement = Measurement::new("", contestant, round);
     let mut latencies = Vec::new();
-    // The first are to warm up.
+    // The first samples are a warm-up.
     let (warm_up, all) = if bench.quick { (1, 7) } else { (2, 16) };
     for sample in 0..all {
         bench.server.clear()?;
@@ -40,20 +40,20 @@ pub(super) fn measure(
         match contestant.reach {
             Reach::Process => sleep(Duration::from_millis(5)),
             Reach::Server => {
-                let end = Instant::now() + PATIENCE;
+                let end = Instant::now() + TIMEOUT;
                 while bench.server.keys()? == 0 {
-                    ensure!(Instant::now() < end, "it does not take the lock");
+                    ensure!(Instant::now() < end, "the holder does not acquire the lock");
                     sleep(Duration::from_millis(1));
                 }
             }
         }
         let waiting = other.as_mut().unwrap_or(&mut releasing);
-        waiting.ask("waiters idle 1", PATIENCE)?;
-        waiting.ask(&format!("drain {waited_file}"), PATIENCE)?;
-        releasing.done(held, PATIENCE)?;
+        waiting.ask("waiters idle 1", TIMEOUT)?;
+        waiting.ask(&format!("drain {waited_file}"), TIMEOUT)?;
+        releasing.done(held, TIMEOUT)?;
         let (held, waited) = (record::read(&path)?, record::read(&waited_path)?);
         let waited_for = |waited: &Record| {
-            held.iter().find(|held| (held.granted..held.released).contains(&waited.asked))
+            held.iter().find(|held| (held.granted..held.released).contains(&waited.requested))
         };
         for waited in &waited {
             let Some(held) = waited_for(waited) else { continue };
@@ -64,10 +64,11 @@ pub(super) fn measure(
             }
         }
     }
-    measurement.set_nanos(c::IDLE_P99, percentile(&mut latencies, 0.99));
-    if let Some(median) = percentile(&mut latencies, 0.5) {
-        measurement.set(c::IDLE_P50, median as f64);
-        measurement.set(c::IDLE_TRIPS, median as f64 / bench.round_trip);
+    let latencies: Durations = latencies.into_iter().collect();
+    measurement.set_nanos(m::IDLE_P99, latencies.quantile(0.99));
+    if let Some(median) = latencies.median() {
+        measurement.set(m::IDLE_P50, median as f64);
+        measurement.set(m::IDLE_TRIPS, median as f64 / bench.round_trip);
     }
     Ok(vec![measurement])
 }

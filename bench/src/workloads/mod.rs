@@ -1,4 +1,4 @@
-//! What is measured: one file for each workload.
+//! The workloads, one file each.
 
 mod held;
 mod hot;
@@ -14,38 +14,43 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::column::{self as c, Column};
-use crate::contestant::{Contestant, Reach, Role};
-use crate::process::Process;
+use crate::contestant::{Contestant, Programs, Reach, Role};
+use crate::metric::{self as m, Metric};
+use crate::process::ContestantProcess;
 use crate::results::Measurement;
 use crate::server::Server;
 
-/// What all workloads need.
+/// The environment of all workloads.
 pub(crate) struct Bench {
     pub(crate) server: Server,
-    pub(crate) peers: PathBuf,
+    pub(crate) programs: Programs,
     pub(crate) files: tempfile::TempDir,
     pub(crate) quick: bool,
     pub(crate) long: bool,
-    /// How long one measurement of a rate takes.
+    /// The duration of one rate measurement.
     pub(crate) time: Duration,
     /// The median round trip to the idle server in this round, in nanoseconds.
     pub(crate) round_trip: f64,
 }
 
 impl Bench {
-    pub(crate) fn start(&self, contestant: &Contestant) -> Result<Process> {
-        Process::start(contestant, &self.peers, &self.server.url())
+    pub(crate) fn start(&self, contestant: &Contestant) -> Result<ContestantProcess> {
+        ContestantProcess::start(contestant, &self.programs, &self.server.url())
     }
 
-    fn start_several(&self, contestant: &Contestant, count: usize) -> Result<Vec<Process>> {
+    fn start_several(
+        &self,
+        contestant: &Contestant,
+        count: usize,
+    ) -> Result<Vec<ContestantProcess>> {
         (0..count).map(|_| self.start(contestant)).collect()
     }
 
     /// A file for the records of a process.
     fn file(&self, process: usize) -> Result<(PathBuf, String)> {
         let path = self.files.path().join(format!("records-{process}"));
-        let name = path.to_str().context("the temporary directory has a strange name")?.to_owned();
+        let name =
+            path.to_str().context("the path of the temporary directory is not UTF-8")?.to_owned();
         Ok((path, name))
     }
 }
@@ -54,13 +59,14 @@ impl Bench {
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    pub(crate) columns: &'static [Column],
-    /// What the main figure is related to.
+    pub(crate) metrics: &'static [Metric],
+    /// The contestant that is the limit for the main metric.
     pub(crate) limit: Option<&'static str>,
-    /// How often it is measured, quickly and otherwise.
+    /// The number of rounds of a quick and of a full run.
     pub(crate) rounds: (usize, usize),
+    /// Whether a contestant takes part.
     pub(crate) takes: fn(&Contestant) -> bool,
-    /// Measures one contestant in all shapes.
+    /// Measures one contestant in all shapes of one round.
     pub(crate) measure: fn(&mut Bench, &Contestant, usize) -> Result<Vec<Measurement>>,
 }
 
@@ -76,7 +82,7 @@ pub(crate) const ALL: [Workload; 8] = [
     Workload {
         name: "uncontended",
         title: "Uncontended: tasks on distinct keys, one process",
-        columns: &[c::GRANTS, c::OF_LIMIT, c::PAIR_P50, c::PAIR_P99, c::PROCESSOR],
+        metrics: &[m::GRANTS, m::OF_LIMIT, m::PAIR_P50, m::PAIR_P99, m::PROCESSOR],
         limit: Some("raw"),
         rounds: (1, 3),
         takes: |contestant| contestant.reach == Reach::Server,
@@ -85,15 +91,15 @@ pub(crate) const ALL: [Workload; 8] = [
     Workload {
         name: "hot",
         title: "A hot key in one process",
-        columns: &[
-            c::GRANTS,
-            c::OF_LIMIT,
-            c::COMMANDS,
-            c::WAIT_P50,
-            c::WAIT_P99,
-            c::JAIN_TASKS,
-            c::STARVED,
-            c::PROCESSOR,
+        metrics: &[
+            m::GRANTS,
+            m::OF_LIMIT,
+            m::COMMANDS,
+            m::WAIT_P50,
+            m::WAIT_P99,
+            m::JAIN_TASKS,
+            m::STARVED,
+            m::PROCESSOR,
         ],
         limit: Some("tokio-mutex"),
         rounds: (1, 3),
@@ -103,15 +109,15 @@ pub(crate) const ALL: [Workload; 8] = [
     Workload {
         name: "processes",
         title: "A hot key, several processes of 16 tasks each",
-        columns: &[
-            c::GRANTS,
-            c::JAIN_PROCESSES,
-            c::JAIN_TASKS,
-            c::COMMANDS,
-            c::CROSSING_P50,
-            c::CROSSING_TRIPS,
-            c::CROSSING_SHARE,
-            c::WAIT_P99,
+        metrics: &[
+            m::GRANTS,
+            m::JAIN_PROCESSES,
+            m::JAIN_TASKS,
+            m::COMMANDS,
+            m::CROSSING_P50,
+            m::CROSSING_TRIPS,
+            m::CROSSING_SHARE,
+            m::WAIT_P99,
         ],
         limit: None,
         rounds: (1, 3),
@@ -120,14 +126,14 @@ pub(crate) const ALL: [Workload; 8] = [
     },
     Workload {
         name: "waiters",
-        title: "Many waiters on one key of another process",
-        columns: &[
-            c::DRAIN,
-            c::COMMANDS,
-            c::PER_WAITER,
-            c::CONNECTIONS,
-            c::SUBSCRIBERS,
-            c::HAND_OVER_P50,
+        title: "Many waiters for one key that another process holds",
+        metrics: &[
+            m::DRAIN,
+            m::COMMANDS,
+            m::PER_WAITER,
+            m::CONNECTIONS,
+            m::SUBSCRIBERS,
+            m::HANDOFF_P50,
         ],
         limit: None,
         rounds: (1, 2),
@@ -137,7 +143,7 @@ pub(crate) const ALL: [Workload; 8] = [
     Workload {
         name: "zipf",
         title: "1,000 keys drawn by Zipf's law, 4,000 tasks in one process",
-        columns: &[c::GRANTS, c::WAIT_P50, c::WAIT_P99, c::STARVED],
+        metrics: &[m::GRANTS, m::WAIT_P50, m::WAIT_P99, m::STARVED],
         limit: None,
         rounds: (1, 3),
         takes: waits,
@@ -145,8 +151,8 @@ pub(crate) const ALL: [Workload; 8] = [
     },
     Workload {
         name: "held",
-        title: "Many locks that are held and renewed",
-        columns: &[c::LATEST, c::LEASE, c::TRAFFIC, c::PROCESSOR, c::PER_LOCK, c::TAKE],
+        title: "Many held and renewed locks",
+        metrics: &[m::LATEST, m::LEASE, m::TRAFFIC, m::PROCESSOR, m::PER_LOCK, m::TAKE],
         limit: None,
         rounds: (1, 1),
         takes: |contestant| contestant.reach == Reach::Server && contestant.role != Role::Limit,
@@ -154,8 +160,8 @@ pub(crate) const ALL: [Workload; 8] = [
     },
     Workload {
         name: "idle",
-        title: "From a release to the next grant, to one waiter that sleeps",
-        columns: &[c::IDLE_P50, c::IDLE_P99, c::IDLE_TRIPS],
+        title: "From a release to the grant of one sleeping waiter",
+        metrics: &[m::IDLE_P50, m::IDLE_P99, m::IDLE_TRIPS],
         limit: None,
         rounds: (1, 2),
         takes: waits,
@@ -163,8 +169,8 @@ pub(crate) const ALL: [Workload; 8] = [
     },
     Workload {
         name: "re-entrant",
-        title: "A nested call on a key that is held around it",
-        columns: &[c::CALL],
+        title: "A nested call on a key that the caller holds",
+        metrics: &[m::CALL],
         limit: None,
         rounds: (1, 3),
         takes: |contestant| ["tokio-mutex", "ours-memory"].contains(&contestant.name),

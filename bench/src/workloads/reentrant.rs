@@ -1,4 +1,4 @@
-//! A nested call; no process and no server is needed.
+//! A nested call, measured inside this process without a server.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use lock_runtime::{LockClient, LockError};
 use tokio::sync::Mutex;
 
 use super::Bench;
-use crate::column as c;
 use crate::contestant::Contestant;
+use crate::metric as m;
 use crate::results::Measurement;
 
 const CALLS: u32 = 200_000;
@@ -32,7 +32,7 @@ pub(super) fn measure(
     })?;
     let measurement = |(shape, time): (&str, Duration)| {
         let mut measurement = Measurement::new(shape, contestant, round);
-        measurement.set(c::CALL, time.as_nanos() as f64 / f64::from(CALLS));
+        measurement.set(m::CALL, time.as_nanos() as f64 / f64::from(CALLS));
         measurement
     };
     Ok(calls.into_iter().map(measurement).collect())

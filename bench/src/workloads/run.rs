@@ -1,4 +1,4 @@
-//! Tasks that loop, and what their grants say.
+//! Runs of looping tasks, and the figures of their grants.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -6,46 +6,51 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::Bench;
-use crate::column as c;
-use crate::figures::{Grant, History, jain, percentile};
-use crate::process::Process;
+use crate::figures::{Durations, GrantHistory, ProcessGrant, jain};
+use crate::metric as m;
+use crate::process::ContestantProcess;
 use crate::record;
 use crate::results::Measurement;
 use crate::server::{Monitor, Seen};
 
-/// How long a contestant warms up, which is also how its commands are told from those of scripts.
+/// The duration of the warm-up, during which the commands of clients and of scripts are counted
+/// separately.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// How much longer than its time a run may take: for tasks that wait, and for writing.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The time that a run may take beyond its duration, for waiting tasks and for writing the records.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The loops of one measurement.
+/// The parameters of one run.
 pub(super) struct Load<'a> {
     pub(super) tasks: usize,
     pub(super) work: Duration,
-    /// The keys, as the protocol has them.
+    /// The keys, in the syntax of the line protocol.
     pub(super) keys: &'a str,
 }
 
-/// What happened.
-pub(super) struct Outcome {
-    pub(super) grants: Vec<Grant>,
-    pub(super) history: History,
-    /// Those in the time in which all processes ran.
-    counted: Vec<Grant>,
+/// The outcome of a run.
+pub(super) struct RunOutcome {
+    pub(super) grants: Vec<ProcessGrant>,
+    pub(super) history: GrantHistory,
+    /// The grants during the time in which all processes ran.
+    counted: Vec<ProcessGrant>,
     seconds: f64,
     tasks: usize,
     processes: usize,
-    /// Commands that clients sent in the whole run.
+    /// The number of commands that clients sent during the whole run.
     commands: f64,
-    /// How many processors the clients kept busy, in the whole run.
+    /// The number of processors that the clients used, averaged over the whole run.
     processor: f64,
 }
 
-/// How long what was under way at the end of a run has to arrive, so that it leaves no key behind.
+/// The time for requests in flight at the end of a run to arrive, so that they leave no keys.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Warms the processes up, then measures.
-pub(super) fn run(bench: &mut Bench, processes: &mut [Process], load: &Load) -> Result<Outcome> {
+/// Warms up the processes, and measures.
+pub(super) fn run(
+    bench: &mut Bench,
+    processes: &mut [ContestantProcess],
+    load: &Load,
+) -> Result<RunOutcome> {
     let sample = warm_up(bench, processes, load)?;
     sleep(SETTLE);
     bench.server.clear()?;
@@ -53,22 +58,22 @@ pub(super) fn run(bench: &mut Bench, processes: &mut [Process], load: &Load) -> 
     let commands = bench.server.commands()?;
     let started = Instant::now();
     start(bench, processes, load, bench.time)?;
-    // The second look counts itself.
+    // The second count includes itself.
     let commands = bench.server.commands()? - commands - 1;
     let processor = (used(processes)? - processor) / started.elapsed().as_secs_f64();
 
     let mut grants = Vec::new();
     for process in 0..processes.len() {
         let records = record::read(&bench.file(process)?.0)?;
-        grants.extend(records.into_iter().map(|record| Grant { process, record }));
+        grants.extend(records.into_iter().map(|record| ProcessGrant { process, record }));
     }
-    let history = History::of(&mut grants);
+    let history = GrantHistory::of(&mut grants);
     let first =
-        |process| grants.iter().filter(|g| g.process == process).map(|g| g.record.asked).min();
+        |process| grants.iter().filter(|g| g.process == process).map(|g| g.record.requested).min();
     let begin = (0..processes.len()).filter_map(first).max().unwrap_or_default();
     let end = begin + bench.time.as_nanos() as u64;
-    let is_counted = |grant: &&Grant| (begin..end).contains(&grant.record.granted);
-    Ok(Outcome {
+    let is_counted = |grant: &&ProcessGrant| (begin..end).contains(&grant.record.granted);
+    Ok(RunOutcome {
         counted: grants.iter().filter(is_counted).copied().collect(),
         grants,
         history,
@@ -80,7 +85,7 @@ pub(super) fn run(bench: &mut Bench, processes: &mut [Process], load: &Load) -> 
     })
 }
 
-fn warm_up(bench: &mut Bench, processes: &mut [Process], load: &Load) -> Result<Seen> {
+fn warm_up(bench: &mut Bench, processes: &mut [ContestantProcess], load: &Load) -> Result<Seen> {
     sleep(SETTLE);
     bench.server.clear()?;
     let monitor = Monitor::start(&bench.server)?;
@@ -88,8 +93,13 @@ fn warm_up(bench: &mut Bench, processes: &mut [Process], load: &Load) -> Result<
     monitor.stop()
 }
 
-/// Runs all processes at once and waits for them.
-fn start(bench: &Bench, processes: &mut [Process], load: &Load, time: Duration) -> Result<()> {
+/// Runs all processes at the same time, and waits for them.
+fn start(
+    bench: &Bench,
+    processes: &mut [ContestantProcess],
+    load: &Load,
+    time: Duration,
+) -> Result<()> {
     let mut tickets = Vec::new();
     for (at, process) in processes.iter_mut().enumerate() {
         let (_, file) = bench.file(at)?;
@@ -98,48 +108,51 @@ fn start(bench: &Bench, processes: &mut [Process], load: &Load, time: Duration) 
         tickets.push(process.tell(&command)?);
     }
     for (process, ticket) in processes.iter().zip(tickets) {
-        process.done(ticket, time + PATIENCE)?;
+        process.done(ticket, time + TIMEOUT)?;
     }
     Ok(())
 }
 
-fn used(processes: &[Process]) -> Result<f64> {
-    processes.iter().map(Process::processor).sum()
+fn used(processes: &[ContestantProcess]) -> Result<f64> {
+    processes.iter().map(ContestantProcess::processor).sum()
 }
 
-impl Outcome {
-    /// The rate, and what it cost the processors.
+impl RunOutcome {
+    /// Sets the rate and the processor usage.
     pub(super) fn rate(&self, measurement: &mut Measurement) {
         measurement.overlaps = self.history.overlaps;
-        measurement.set(c::GRANTS, self.counted.len() as f64 / self.seconds);
-        measurement.set(c::PROCESSOR, self.processor);
+        measurement.set(m::GRANTS, self.counted.len() as f64 / self.seconds);
+        measurement.set(m::PROCESSOR, self.processor);
     }
 
     pub(super) fn commands(&self, measurement: &mut Measurement) {
         if !self.grants.is_empty() {
-            measurement.set(c::COMMANDS, self.commands / self.grants.len() as f64);
+            measurement.set(m::COMMANDS, self.commands / self.grants.len() as f64);
         }
     }
 
     pub(super) fn waits(&self, measurement: &mut Measurement) {
-        let wait = |grant: &Grant| grant.record.granted - grant.record.asked;
-        let mut waits: Vec<u64> = self.counted.iter().map(wait).collect();
-        measurement.set_nanos(c::WAIT_P50, percentile(&mut waits, 0.5));
-        measurement.set_nanos(c::WAIT_P99, percentile(&mut waits, 0.99));
+        let wait = |grant: &ProcessGrant| grant.record.granted - grant.record.requested;
+        let waits: Durations = self.counted.iter().map(wait).collect();
+        measurement.set_nanos(m::WAIT_P50, waits.median());
+        measurement.set_nanos(m::WAIT_P99, waits.quantile(0.99));
     }
 
-    /// From asking for a lock until asking for its release, which takes one round trip more.
+    /// Sets the times of pairs: an acquisition and its release.
     pub(super) fn pairs(&self, measurement: &mut Measurement) {
-        // A task's next asking follows its release at once.
-        let mut sorted: Vec<&Grant> = self.counted.iter().collect();
-        sorted.sort_unstable_by_key(|grant| (grant.process, grant.record.task, grant.record.asked));
-        let same = |pair: &&[&Grant]| {
+        // A task asks for its next lock right after its release, so a pair ends with the next
+        // request.
+        let mut sorted: Vec<&ProcessGrant> = self.counted.iter().collect();
+        sorted.sort_unstable_by_key(|grant| {
+            (grant.process, grant.record.task, grant.record.requested)
+        });
+        let same = |pair: &&[&ProcessGrant]| {
             (pair[0].process, pair[0].record.task) == (pair[1].process, pair[1].record.task)
         };
-        let length = |pair: &[&Grant]| pair[1].record.asked - pair[0].record.asked;
-        let mut pairs: Vec<u64> = sorted.windows(2).filter(same).map(length).collect();
-        measurement.set_nanos(c::PAIR_P50, percentile(&mut pairs, 0.5));
-        measurement.set_nanos(c::PAIR_P99, percentile(&mut pairs, 0.99));
+        let length = |pair: &[&ProcessGrant]| pair[1].record.requested - pair[0].record.requested;
+        let pairs: Durations = sorted.windows(2).filter(same).map(length).collect();
+        measurement.set_nanos(m::PAIR_P50, pairs.median());
+        measurement.set_nanos(m::PAIR_P99, pairs.quantile(0.99));
     }
 
     pub(super) fn fairness(&self, measurement: &mut Measurement) {
@@ -154,25 +167,25 @@ impl Outcome {
             processes[grant.process] += 1;
         }
         let starved = tasks.iter().filter(|grants| **grants == 0).count();
-        // With fewer grants than tasks nobody can be fair.
+        // The index means little if there are fewer grants than tasks.
         if self.counted.len() >= tasks.len() {
-            measurement.set(c::JAIN_TASKS, jain(&tasks));
+            measurement.set(m::JAIN_TASKS, jain(&tasks));
         }
-        measurement.set(c::JAIN_PROCESSES, jain(&processes));
-        measurement.set(c::STARVED, starved as f64 / tasks.len() as f64);
+        measurement.set(m::JAIN_PROCESSES, jain(&processes));
+        measurement.set(m::STARVED, starved as f64 / tasks.len() as f64);
     }
 
-    /// What it takes from a release in one process to the next grant in another.
+    /// Sets the time from a release in one process to the next grant in another process.
     pub(super) fn crossings(&self, measurement: &mut Measurement, round_trip: f64) {
-        let all = &self.history.hand_overs;
-        let crossings = all.iter().filter(|hand_over| hand_over.crosses);
-        let mut nanos: Vec<u64> = crossings.map(|hand_over| hand_over.nanos).collect();
+        let all = &self.history.handoffs;
+        let crossings = all.iter().filter(|handoff| handoff.crosses);
+        let nanos: Durations = crossings.map(|handoff| handoff.nanos).collect();
         if !all.is_empty() {
-            measurement.set(c::CROSSING_SHARE, nanos.len() as f64 / all.len() as f64);
+            measurement.set(m::CROSSING_SHARE, nanos.count() as f64 / all.len() as f64);
         }
-        if let Some(median) = percentile(&mut nanos, 0.5) {
-            measurement.set(c::CROSSING_P50, median as f64);
-            measurement.set(c::CROSSING_TRIPS, median as f64 / round_trip);
+        if let Some(median) = nanos.median() {
+            measurement.set(m::CROSSING_P50, median as f64);
+            measurement.set(m::CROSSING_TRIPS, median as f64 / round_trip);
         }
     }
 }

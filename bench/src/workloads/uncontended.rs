@@ -1,4 +1,4 @@
-//! Tasks that are never in each other's way.
+//! Tasks on distinct keys.
 
 use std::time::Duration;
 

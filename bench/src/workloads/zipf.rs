@@ -1,4 +1,4 @@
-//! Some keys that are wanted much and many that are wanted little.
+//! A few popular keys, and many unpopular ones.
 
 use std::time::Duration;
 

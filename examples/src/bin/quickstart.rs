@@ -1,11 +1,11 @@
-//! What an annotated function does, in three seconds.
+//! Shows in three seconds what an annotated function does.
 //!
 //! ```text
 //! cargo run -p lock-examples --bin quickstart
 //! LOCK_URL=redis://127.0.0.1:6379 cargo run -p lock-examples --bin quickstart
 //! ```
 //!
-//! With a URL, start it twice at the same time: the two processes take turns.
+//! With a URL, start two processes at the same time: they take turns.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use lock_runtime::{LockClient, LockError, distributed_lock};
 use tokio::time::sleep;
 
-/// Short, so that renewals can be watched. A service keeps the default of 30 s.
+/// A short lease makes the renewals visible. A service should keep the default of 30 s.
 const LEASE: Duration = Duration::from_millis(600);
 
-/// Says what happens, and when.
+/// Prints events with the time since the start.
 #[derive(Clone, Copy)]
 struct Story(Instant);
 
@@ -28,23 +28,22 @@ impl Story {
 
 #[distributed_lock(key = "order:<order>", wait = "10s")]
 async fn pay(story: Story, who: &str, order: u64) -> Result<(), LockError> {
-    story.tell(who, &format!("has order:{order}: pays, which takes half a second"));
+    story.tell(who, &format!("acquired order:{order}; the payment takes half a second"));
     sleep(Duration::from_millis(500)).await;
-    story.tell(who, &format!("is done: order:{order} is released"));
+    story.tell(who, &format!("finished the payment, releasing order:{order}"));
     Ok(())
 }
 
 #[distributed_lock(key = "order:<order>", wait = "300ms")]
 async fn cancel(story: Story, who: &str, order: u64) -> Result<(), LockError> {
-    story.tell(who, &format!("has order:{order}: cancels"));
+    story.tell(who, &format!("acquired order:{order} to cancel it"));
     Ok(())
 }
 
 #[distributed_lock(key = "report:<day>")]
 async fn report(story: Story, who: &str, day: u32) -> Result<(), LockError> {
-    story
-        .tell(who, &format!("has report:{day}, with a lease of {LEASE:?}: works for three leases"));
-    // The same key again shares the lock that is held, at no cost. It is taken for its guard here.
+    story.tell(who, &format!("acquired report:{day} with a {LEASE:?} lease, works for 3 leases"));
+    // A nested acquisition shares the held lock without a request. Here it provides the guard.
     let guard = lock_runtime::global()?.lock(format!("report:{day}")).acquire().await?;
     let (end, mut last, mut renewals) = (Instant::now() + LEASE * 3, guard.remaining(), 0);
     while Instant::now() < end {
@@ -55,42 +54,38 @@ async fn report(story: Story, who: &str, day: u32) -> Result<(), LockError> {
         }
         if left > last && renewals <= 3 {
             let (from, to) = (last.as_millis(), left.as_millis());
-            story.tell("watchdog", &format!("renewed it: {from} ms left became {to} ms"));
+            story.tell("watchdog", &format!("renewed the lease from {from} ms to {to} ms"));
         }
         last = left;
     }
-    story.tell(who, &format!("is done, after {renewals} renewals, and never lost it"));
+    story.tell(who, &format!("finished after {renewals} renewals without losing the lock"));
     Ok(())
 }
 
 async fn run() -> Result<(), LockError> {
     let url = std::env::var("LOCK_URL").unwrap_or_else(|_| "memory:".into());
-    LockClient::builder().url(&url).watchdog(LEASE).connect().await?.install()?;
+    LockClient::builder().url(&url).lease(LEASE).connect().await?.install()?;
     if url.starts_with("memory:") {
-        println!("Locks are kept in memory. Set LOCK_URL=redis://… to share them.\n");
+        println!("Locks are stored in memory. Set LOCK_URL=redis://… to store them in Redis.\n");
     } else {
-        println!("Locks are kept in Redis.\n");
+        println!("Locks are stored in Redis.\n");
     }
     let story = Story(Instant::now());
 
     story.tell("", "Ada and Bob both want to pay order 7. One of them has to wait.");
     if !url.starts_with("memory:") {
-        story.tell("", "If another process has it, both have to.");
+        story.tell("", "If another process holds the lock, both have to wait.");
     }
     let (ada, bob) = tokio::join!(pay(story, "Ada", 7), pay(story, "Bob", 7));
     ada.and(bob)?;
 
-    story.tell(
-        "",
-        "Dan's report takes longer than its lease. The watchdog renews its lock meanwhile.",
-    );
-    story
-        .tell("", "Eve pays order 7 again. Cleo wants to cancel it, and waits for 300 ms at most.");
+    story.tell("", "Dan's report takes longer than the lease. The watchdog renews the lock.");
+    story.tell("", "Eve pays order 7 again. Cleo wants to cancel it and waits at most 300 ms.");
     let impatient = async {
         sleep(Duration::from_millis(50)).await;
         match cancel(story, "Cleo", 7).await {
             Err(error @ LockError::Busy { .. }) => {
-                story.tell("Cleo", &format!("gives up: {error}"));
+                story.tell("Cleo", &format!("gave up: {error}"));
                 Ok(())
             }
             other => other,
@@ -100,7 +95,7 @@ async fn run() -> Result<(), LockError> {
     dan.and(eve).and(cleo)?;
 
     lock_runtime::global()?.shutdown().await?;
-    story.tell("", "Everything is released. That was it.");
+    story.tell("", "All locks are released.");
     Ok(())
 }
 

@@ -1,99 +1,105 @@
-//! Fencing tokens: numbers that rise from holder to holder of a key.
+//! Fencing tokens: numbers that increase from holder to holder of a key.
 //!
-//! A lease cannot stop a write that is already on its way; the resource that is written to can,
-//! if it refuses a token which is lower than the highest it has seen. (The idea is that of Lamport's
-//! and Chubby's sequencers; the name is Kleppmann's,
-//! <https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html>.) Only the owner of
-//! a key is given one, so every token of a hold is given before the next hold begins, and is lower
-//! than any of that one's.
+//! A lease cannot stop a write that is already in flight. The resource can stop it, by rejecting a
+//! token that is below the highest one that it has received. (The idea comes from Lamport, and from
+//! the sequencers of Chubby; the name is Kleppmann's,
+//! <https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html>.) The store issues
+//! tokens only to the owner of a key. The token of a hold is therefore issued before the next hold
+//! begins, and is below the token of the next hold.
 //!
-//! Asked for by the holder, so that nobody else pays; once per hold, so that its writes do not
-//! refuse each other.
+//! A token is issued on request, so that holders without a need for it have no cost. There is one
+//! token per hold, so that the writes of one hold do not reject each other.
 
 use std::sync::Arc;
 
-use super::Engine;
-use super::backoff::Backoff;
-use super::budget::Budget;
-use super::contender::PAUSES;
-use super::lease::{Hold, Lease};
+use super::acquire::PAUSES;
+use super::core::Engine;
+use super::handoff::{Hold, Lease};
+use crate::backoff::Backoff;
 use crate::error::{LockError, LostReason};
 use crate::runtime;
-use crate::store::{Fenced, StoreError};
+use crate::store::contract::{Fenced, StoreError};
 use crate::sync::time;
-use crate::wait::Wait;
+use crate::timeout::{Timeout, Wait};
 
 impl Engine {
-    /// The fencing token of a hold. Dropping the future loses nothing.
+    /// Returns the fencing token of a hold.
+    ///
+    /// Cancel safe: a request without an answer has no effect on the lock.
     pub(crate) async fn fencing_token(&self, hold: &Hold) -> Result<u64, LockError> {
         runtime::checked()?;
-        // Who will not wait for a lock still gives the store the time for one answer.
-        let budget = Budget::new(match self.config.wait {
-            Wait::For(wait) => Wait::For(wait.max(self.config.response_timeout)),
+        // Even with a shorter wait, the store has the time for one answer.
+        let timeout = Timeout::new(match self.config().wait {
+            Wait::For(wait) => Wait::For(wait.max(self.config().response_timeout)),
             Wait::Forever => Wait::Forever,
         });
-        let (lease, fence) = (hold.lease(), hold.fence());
-        // What the store last said, for when the wait ends in the middle of a request.
+        let fence = hold.fence();
+        // The last error of the store, which is reported after a timeout during a request.
         let mut refusal = None;
-        // Several may ask, and then one does for all of them; each for no longer than it will wait.
-        let asking = fence.get_or_try_init(|| self.ask_for_fence(hold, &budget, &mut refusal));
-        let Some(token) = budget.limit(asking).await else {
+        // One request serves all callers. Each caller waits no longer than its own timeout.
+        let asking = fence.get_or_try_init(|| self.ask_for_fence(hold, &timeout, &mut refusal));
+        let Some(token) = timeout.limit(asking).await else {
             let cause =
-                refusal.unwrap_or_else(|| "the store has given no fencing token yet".into());
-            return Err(unavailable(lease, &budget, cause));
+                refusal.unwrap_or_else(|| "the store has issued no fencing token yet".into());
+            return Err(unavailable(hold.lease(), &timeout, cause));
         };
         let token = token?;
-        lease.loss().map_or(Ok(*token), Err)
+        hold.loss().map_or(Ok(*token), Err)
     }
 
     async fn ask_for_fence(
         &self,
         hold: &Hold,
-        budget: &Budget,
+        timeout: &Timeout,
         refusal: &mut Option<String>,
     ) -> Result<u64, LockError> {
-        let lease = hold.lease();
         tokio::select! {
-            fence = self.ask_while_held(lease, budget, refusal) => fence,
-            reason = hold.lost() => Err(lease.lost_to(reason)),
+            fence = self.ask_while_held(hold, timeout, refusal) => fence,
+            reason = hold.lost() => Err(hold.lease().lost_to(reason)),
         }
     }
 
     async fn ask_while_held(
         &self,
-        lease: &Arc<Lease>,
-        budget: &Budget,
+        hold: &Hold,
+        timeout: &Timeout,
         refusal: &mut Option<String>,
     ) -> Result<u64, LockError> {
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        let lease = hold.lease();
+        let locked = lease.locked();
         loop {
-            if let Some(lost) = lease.loss() {
+            if let Some(lost) = hold.loss() {
                 return Err(lost);
             }
-            let lost = match self.store.fence(lease.key(), lease.token()).await {
+            let lost = match locked.store.fence(locked.resource(), locked.owner).await {
                 Ok(Fenced::With(fence)) => return Ok(fence),
                 Ok(Fenced::Gone) => LostReason::Gone,
                 Ok(Fenced::Taken) => LostReason::Taken,
                 Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }),
+                Err(StoreError::Config(problem)) => {
+                    return Err(LockError::Config { option: "runtime", problem });
+                }
                 Err(StoreError::WrongFormat { key, expected, found }) => {
                     return Err(self.wrong_format(key, expected, found));
                 }
                 Err(StoreError::Refused(cause) | StoreError::Unknown(cause)) => {
                     let pause = backoff.pause();
-                    if budget.ends_within(pause) {
-                        return Err(unavailable(lease, budget, cause));
+                    if timeout.ends_within(pause) {
+                        return Err(unavailable(lease, timeout, cause));
                     }
                     *refusal = Some(cause);
                     time::sleep(pause).await;
                     continue;
                 }
             };
-            self.keeper.lose(lease, lost);
+            self.background().lose(lease, lost);
             return Err(lease.lost_to(lost));
         }
     }
 }
 
-fn unavailable(lease: &Lease, budget: &Budget, cause: String) -> LockError {
-    LockError::Unavailable { key: Some(lease.key().to_owned()), waited: budget.waited(), cause }
+fn unavailable(lease: &Arc<Lease>, timeout: &Timeout, cause: String) -> LockError {
+    let key = Some(lease.key().as_ref().to_owned());
+    LockError::Unavailable { key, waited: timeout.elapsed(), cause }
 }

@@ -1,52 +1,64 @@
-//! A store that misbehaves as told, around one that does not; for unit tests.
+//! A store that injects faults, for unit tests.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::num::NonZeroU64;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use super::{
-    Attempt, Background, Claim, Fenced, Lane, LockStore, Patience, Release, Released,
-    ReleasedBatch, Renewal, Renewed, StoreError, Subscription, Token, Trace,
+use super::contract::{
+    Acquired, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Lane, LockStore, Place,
+    Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
 };
-use crate::eventually::Eventually;
-use crate::format::WireFormat;
+use super::owner::OwnerId;
+use super::subscriptions::Subscription;
+use crate::maybe_ready::MaybeReady;
+use crate::timeout::RequestTimeout;
+use crate::wire_format::WireFormat;
 
-/// What happens to one request.
+/// The fault of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Nothing: for the requests before the one that is meant.
+    /// No fault. Used to skip a request.
     None,
-    /// The store says no before it does anything.
+    /// The store refuses the request, which has no effect.
     Refuse,
-    /// It is done, and the answer is lost.
+    /// The store denies the request, which has no effect.
+    Deny,
+    /// The store serves the request, and the sender gets an error instead of the answer.
     LoseReply,
-    /// It is done, and the answer never comes.
+    /// The store serves the request, and never answers.
     HangAfter,
-    /// It is not done, and no answer ever comes.
+    /// The request has no effect, and is never answered.
     Hang,
-    /// It is done after a while.
+    /// The store serves the request after this time.
     Slow(Duration),
-    /// The store finds something else than a lock.
+    /// The key holds a value of another format.
     WrongFormat,
-    /// Whoever asks panics.
+    /// The request panics.
     Panic,
 }
 
+/// A store whose requests meet the planned faults. Requests without a planned fault are served.
 pub(crate) struct FaultyStore {
     inner: Arc<dyn LockStore>,
     acquires: Mutex<VecDeque<Fault>>,
     renewals: Mutex<VecDeque<Fault>>,
     releases: Mutex<VecDeque<Fault>>,
     fences: Mutex<VecDeque<Fault>>,
-    questions: Mutex<VecDeque<Fault>>,
-    /// The next question that no request is made for is answered by a panic.
+    count_faults: Mutex<VecDeque<Fault>>,
+    /// The number of requests to count waiters so far.
+    counts: AtomicUsize,
+    /// The next call of `is_immediate` by the background thread panics.
     panics: AtomicBool,
-    /// Releases that are under way, and the most that ever were.
+    /// The places of keys.
+    places: Mutex<HashMap<String, Place>>,
+    /// Whether leases can be renewed to another length.
+    renews_to_any_length: AtomicBool,
+    /// The number of releases in flight, and the highest number so far.
     releasing: Mutex<(usize, usize)>,
 }
 
@@ -58,10 +70,23 @@ impl FaultyStore {
             renewals: Mutex::default(),
             releases: Mutex::default(),
             fences: Mutex::default(),
-            questions: Mutex::default(),
+            count_faults: Mutex::default(),
+            counts: AtomicUsize::new(0),
             panics: AtomicBool::new(false),
+            places: Mutex::default(),
+            renews_to_any_length: AtomicBool::new(true),
             releasing: Mutex::default(),
         }
+    }
+
+    /// Serves `key` at this place.
+    pub(crate) fn set_place(&self, key: &str, place: Place) {
+        self.places.lock().expect("test").insert(key.to_owned(), place);
+    }
+
+    /// From now on, leases can only be renewed to the length of their grant.
+    pub(crate) fn keep_terms(&self) {
+        self.renews_to_any_length.store(false, Ordering::Relaxed);
     }
 
     /// The faults of the next acquire requests, one each.
@@ -74,7 +99,7 @@ impl FaultyStore {
         self.renewals.lock().expect("test").extend(faults);
     }
 
-    /// How many releases were under way at one time.
+    /// The highest number of releases in flight so far.
     pub(crate) fn most_releases_at_once(&self) -> usize {
         self.releasing.lock().expect("test").1
     }
@@ -84,12 +109,17 @@ impl FaultyStore {
         self.fences.lock().expect("test").extend(faults);
     }
 
-    /// The faults of the next questions who else waits, one each.
-    pub(crate) fn next_questions(&self, faults: impl IntoIterator<Item = Fault>) {
-        self.questions.lock().expect("test").extend(faults);
+    /// The faults of the next requests to count waiters, one each.
+    pub(crate) fn next_counts(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.count_faults.lock().expect("test").extend(faults);
     }
 
-    /// The next who asks whether this needs time panics.
+    /// The number of requests to count waiters so far.
+    pub(crate) fn counts(&self) -> usize {
+        self.counts.load(Ordering::Relaxed)
+    }
+
+    /// The next call of `is_immediate` by the background thread panics.
     pub(crate) fn panic_once(&self) {
         self.panics.store(true, Ordering::Relaxed);
     }
@@ -101,7 +131,11 @@ impl FaultyStore {
 }
 
 fn refused() -> StoreError {
-    StoreError::Refused("told to refuse".into())
+    StoreError::Refused("refused as planned".into())
+}
+
+fn denied() -> StoreError {
+    StoreError::Denied("denied as planned".into())
 }
 
 fn wrong_format() -> StoreError {
@@ -109,13 +143,13 @@ fn wrong_format() -> StoreError {
 }
 
 fn unanswered() -> StoreError {
-    StoreError::Unknown("told to lose the reply".into())
+    StoreError::Unknown("reply lost as planned".into())
 }
 
-async fn meet<'a, T>(
+async fn with_fault<'a, T>(
     fault: Option<Fault>,
-    // Not the future itself: a store may act as soon as it is asked.
-    request: impl FnOnce() -> Eventually<'a, Result<T, StoreError>>,
+    // A closure, because a store may act as soon as its method is called.
+    request: impl FnOnce() -> MaybeReady<'a, Result<T, StoreError>>,
 ) -> Result<T, StoreError>
 where
     Result<T, StoreError>: Unpin + 'a,
@@ -123,6 +157,7 @@ where
     match fault {
         None | Some(Fault::None) => request().await,
         Some(Fault::Refuse) => Err(refused()),
+        Some(Fault::Deny) => Err(denied()),
         Some(Fault::Panic) => panic!("as planned"),
         Some(Fault::WrongFormat) => Err(wrong_format()),
         Some(Fault::LoseReply) => request().await.and(Err(unanswered())),
@@ -142,14 +177,14 @@ impl LockStore for FaultyStore {
     fn try_acquire<'a>(
         &'a self,
         claim: Claim<'a>,
-        patience: Patience,
-        trace: &'a Trace,
-    ) -> Eventually<'a, Result<Attempt, StoreError>> {
+        timeout: RequestTimeout,
+        trace: &'a SendTrace,
+    ) -> MaybeReady<'a, Result<Acquired, StoreError>> {
         let fault = self.acquires.lock().expect("test").pop_front();
-        Eventually::pending(async move {
-            let answer = meet(fault, || self.inner.try_acquire(claim, patience, trace));
-            let within = patience.answer.min(patience.total);
-            // What hangs is stuck on a connection that nothing else goes over any more.
+        MaybeReady::pending(async move {
+            let answer = with_fault(fault, || self.inner.try_acquire(claim, timeout, trace));
+            let within = timeout.answer.min(timeout.total);
+            // A request that hangs uses a connection of its own.
             trace.sent(if fault == Some(Fault::Hang) { 2 } else { 1 });
             tokio::time::timeout(within, answer).await.unwrap_or_else(|_| Err(unanswered()))
         })
@@ -159,12 +194,13 @@ impl LockStore for FaultyStore {
         &'a self,
         batch: &'a [Renewal<'a>],
         lane: Lane,
-    ) -> Eventually<'a, Vec<Result<Renewed, StoreError>>> {
+    ) -> MaybeReady<'a, Vec<Result<Renewed, StoreError>>> {
         let fault = self.renewals.lock().expect("test").pop_front();
-        Eventually::pending(async move {
+        MaybeReady::pending(async move {
             match fault {
                 None | Some(Fault::None) => self.inner.renew(batch, lane).await,
                 Some(Fault::Refuse) => batch.iter().map(|_| Err(refused())).collect(),
+                Some(Fault::Deny) => batch.iter().map(|_| Err(denied())).collect(),
                 Some(Fault::Panic) => panic!("as planned"),
                 Some(Fault::WrongFormat) => batch.iter().map(|_| Err(wrong_format())).collect(),
                 Some(Fault::LoseReply) => {
@@ -182,35 +218,31 @@ impl LockStore for FaultyStore {
 
     fn release<'a>(
         &'a self,
-        key: &'a str,
-        token: &'a Token,
-        keep: Duration,
+        release: Release<'a>,
         lane: Lane,
-    ) -> Eventually<'a, Result<Released, StoreError>> {
+    ) -> MaybeReady<'a, Result<Released, StoreError>> {
         let fault = self.releases.lock().expect("test").pop_front();
-        Eventually::pending(async move {
+        MaybeReady::pending(async move {
             {
                 let mut releasing = self.releasing.lock().expect("test");
                 releasing.0 += 1;
                 releasing.1 = releasing.1.max(releasing.0);
             }
-            let answer = meet(fault, || self.inner.release(key, token, keep, lane)).await;
+            let answer = with_fault(fault, || self.inner.release(release, lane)).await;
             self.releasing.lock().expect("test").0 -= 1;
             answer
         })
     }
 
-    /// Each meets a fault of its own.
+    /// Each release has a fault of its own.
     fn release_all<'a>(
         &'a self,
         batch: &'a [Release<'a>],
         lane: Lane,
-    ) -> Eventually<'a, ReleasedBatch> {
-        Eventually::pending(async move {
-            let mut releases: Vec<_> = batch
-                .iter()
-                .map(|release| (self.release(release.key, release.token, release.keep, lane), None))
-                .collect();
+    ) -> MaybeReady<'a, ReleasedBatch> {
+        MaybeReady::pending(async move {
+            let mut releases: Vec<_> =
+                batch.iter().map(|release| (self.release(*release, lane), None)).collect();
             poll_fn(|cx| {
                 for (release, answer) in releases.iter_mut().filter(|(_, answer)| answer.is_none())
                 {
@@ -229,34 +261,54 @@ impl LockStore for FaultyStore {
 
     fn fence<'a>(
         &'a self,
-        key: &'a str,
-        token: &'a Token,
-    ) -> Eventually<'a, Result<Fenced, StoreError>> {
+        resource: Resource<'a>,
+        owner: OwnerId,
+    ) -> MaybeReady<'a, Result<Fenced, StoreError>> {
         let fault = self.fences.lock().expect("test").pop_front();
-        Eventually::pending(meet(fault, move || self.inner.fence(key, token)))
+        MaybeReady::pending(with_fault(fault, move || self.inner.fence(resource, owner)))
     }
 
-    fn others<'a>(
+    fn count_waiters<'a>(
         &'a self,
-        key: &'a str,
-        format: WireFormat,
-    ) -> Eventually<'a, Result<usize, StoreError>> {
-        let fault = self.questions.lock().expect("test").pop_front();
-        Eventually::pending(meet(fault, move || self.inner.others(key, format)))
+        resource: Resource<'a>,
+    ) -> MaybeReady<'a, Result<usize, StoreError>> {
+        self.counts.fetch_add(1, Ordering::Relaxed);
+        let fault = self.count_faults.lock().expect("test").pop_front();
+        MaybeReady::pending(with_fault(fault, move || self.inner.count_waiters(resource)))
     }
 
-    fn subscribe(&self, key: &str, format: WireFormat) -> Subscription {
-        self.inner.subscribe(key, format)
+    fn subscribe(&self, resource: Resource<'_>) -> Subscription {
+        self.inner.subscribe(resource)
+    }
+
+    fn place(&self, key: &str) -> Place {
+        *self.places.lock().expect("test").get(key).unwrap_or(&Place::ONLY)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let renews_to_any_length = self.renews_to_any_length.load(Ordering::Relaxed);
+        Capabilities { renews_to_any_length, ..self.inner.capabilities() }
+    }
+
+    fn layout(&self) -> &'static str {
+        self.inner.layout()
     }
 
     fn is_immediate(&self) -> bool {
-        let is_planned = std::thread::current().name() == Some("lock-keeper")
+        let panics = std::thread::current().name() == Some("lock-background")
             && self.panics.swap(false, Ordering::Relaxed);
-        assert!(!is_planned, "as planned");
+        assert!(!panics, "as planned");
         false
     }
+}
 
-    fn adopt(&self, background: &Background) {
-        self.inner.adopt(background);
+/// A backend of one store, which is used for every layout.
+pub(crate) struct OneStore(pub(crate) Arc<dyn LockStore>);
+
+impl Backend for OneStore {
+    fn adopt(&self, _: &BackgroundRuntimes) {}
+
+    fn handle(&self, _: WireFormat) -> Arc<dyn LockStore> {
+        Arc::clone(&self.0)
     }
 }

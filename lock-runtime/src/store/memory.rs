@@ -1,69 +1,87 @@
-//! Locks in this process's memory: the embedded default, for tests and for running without a
-//! server. It excludes the tasks of one process and keeps every promise but the reach.
+//! Locks in this process's memory, for tests and for running without a server. They exclude only
+//! the tasks of one process. The store keeps all other promises.
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
-use std::sync::{Arc, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Weak};
+use std::time::SystemTime;
 
-use super::wake::WakeUps;
-use super::{
-    Attempt, Background, Claim, Fenced, Lane, Left, LockStore, Patience, Release, Released,
-    ReleasedBatch, Renewal, Renewed, StoreError, Subscription, Token, Trace,
+use super::contract::{
+    Acquired, Backend, BackgroundRuntimes, Claim, Fenced, Grant, Lane, Left, LockStore, Release,
+    Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
 };
+use super::owner::OwnerId;
+use super::subscriptions::{Subscription, Subscriptions};
+use crate::capacity::Peak;
 use crate::clock::BootInstant;
-use crate::eventually::Eventually;
-use crate::format::WireFormat;
-use crate::room::Peak;
-use crate::sync::{Mutex, MutexGuard};
+use crate::maybe_ready::MaybeReady;
+use crate::sync::{Mutex, MutexGuard, lock};
+use crate::timeout::RequestTimeout;
+use crate::wire_format::WireFormat;
 
-/// How many keys there may be before expired ones are looked for.
+/// The number of keys at which expired keys are first removed.
 const FIRST_PURGE: usize = 1024;
 
-/// There is no connection, so none that breaks.
+/// The number of the only connection, which never breaks.
 const CONNECTION: u64 = 1;
 
-/// The stores that have a name, for as long as somebody uses them.
-static NAMED: Mutex<Vec<(String, Weak<MemoryStore>)>> = Mutex::new(Vec::new());
+/// The named stores, for as long as a client uses them.
+static NAMED: Mutex<Vec<(String, Weak<MemoryBackend>)>> = Mutex::new(Vec::new());
 
+/// A store, with one handle for each layout. The layouts do not differ, but the engine treats locks
+/// of different handles as different locks, as with other stores.
+pub(crate) struct MemoryBackend {
+    handles: [Arc<MemoryStore>; WireFormat::ALL.len()],
+}
+
+/// One handle to a store.
 #[derive(Debug)]
 pub(crate) struct MemoryStore {
+    shared: Arc<MemoryState>,
+    format: WireFormat,
+}
+
+#[derive(Debug)]
+struct MemoryState {
     keys: Mutex<Keys>,
-    wake_ups: Arc<WakeUps>,
+    subscriptions: Arc<Subscriptions>,
 }
 
 #[derive(Debug)]
 struct Keys {
-    entries: HashMap<Box<str>, Entry>,
+    entries: HashMap<Box<str>, StoredLock>,
     peak: Peak,
-    /// The number of entries at which the expired ones are dropped.
+    /// The number of entries at which expired entries are removed.
     purge_at: usize,
-    /// The highest fencing token that was given.
+    /// The highest fencing token so far.
     fence: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
-    /// `None` once it was released and only stays taken.
-    token: Option<Token>,
+struct StoredLock {
+    /// `None` after the release of a key that stays taken for its `min_hold`.
+    owner: Option<OwnerId>,
     expires: BootInstant,
 }
 
-impl Entry {
-    fn is_owned_by(&self, token: &Token) -> bool {
-        self.token.as_ref() == Some(token)
+impl StoredLock {
+    fn is_owned_by(&self, owner: OwnerId) -> bool {
+        self.owner == Some(owner)
     }
 }
 
-impl MemoryStore {
-    /// A store of its own.
+impl MemoryBackend {
+    /// Creates a store.
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { keys: Mutex::new(Keys::new()), wake_ups: WakeUps::local() })
+        let (keys, subscriptions) = (Mutex::new(Keys::new()), Subscriptions::local());
+        let shared = Arc::new(MemoryState { keys, subscriptions });
+        let handle = |format| Arc::new(MemoryStore { shared: Arc::clone(&shared), format });
+        Arc::new(Self { handles: WireFormat::ALL.map(handle) })
     }
 
-    /// The store of this name, shared by all clients of this process that ask for it.
+    /// Returns the store of this name, which all clients of this process that use the name share.
     pub(crate) fn named(name: &str) -> Arc<Self> {
-        let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut named = lock(&NAMED);
         named.retain(|(_, store)| store.strong_count() > 0);
         if let Some(store) = named.iter().find(|(n, _)| n == name).and_then(|(_, s)| s.upgrade()) {
             return store;
@@ -72,10 +90,25 @@ impl MemoryStore {
         named.push((name.to_owned(), Arc::downgrade(&store)));
         store
     }
+}
 
-    /// Plain data; every change to it is complete before anything that could panic.
+impl Backend for MemoryBackend {
+    fn adopt(&self, _: &BackgroundRuntimes) {}
+
+    fn handle(&self, format: WireFormat) -> Arc<dyn LockStore> {
+        Arc::clone(&self.handles[format.index()]) as Arc<dyn LockStore>
+    }
+}
+
+impl MemoryStore {
+    /// A handle to a new store.
+    #[cfg(test)]
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::clone(&MemoryBackend::new().handles[0])
+    }
+
     fn keys(&self) -> MutexGuard<'_, Keys> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.keys)
     }
 }
 
@@ -84,32 +117,31 @@ impl Keys {
         Self { entries: HashMap::new(), peak: Peak::default(), purge_at: FIRST_PURGE, fence: 0 }
     }
 
-    fn live(&mut self, key: &str, now: BootInstant) -> Option<&mut Entry> {
+    fn live(&mut self, key: &str, now: BootInstant) -> Option<&mut StoredLock> {
         self.entries.get_mut(key).filter(|entry| entry.expires > now)
     }
 
-    fn try_acquire(&mut self, claim: Claim<'_>, now: BootInstant) -> Attempt {
-        let expires = now.after(claim.lease);
-        match self.live(claim.key, now) {
-            Some(entry) if entry.is_owned_by(claim.token) => {
-                // A try that comes late must not shorten what the hold has been extended to since.
+    fn try_acquire(&mut self, claim: Claim<'_>, now: BootInstant) -> Acquired {
+        let (key, expires) = (claim.resource.key, now.after(claim.term));
+        match self.live(key, now) {
+            Some(entry) if entry.is_owned_by(claim.owner) => {
+                // A late attempt must not shorten a lease that was extended since.
                 entry.expires = entry.expires.max(expires);
-                Attempt::Granted
+                Acquired::Granted(Grant::of(claim.term))
             }
-            Some(entry) => Attempt::Busy(Left::Time(entry.expires.since(now))),
+            Some(entry) => Acquired::Busy(Left::Time(entry.expires.since(now))),
             None => {
                 self.purge(now);
-                let entry = Entry { token: Some(claim.token.clone()), expires };
-                self.entries.insert(claim.key.into(), entry);
-                Attempt::Granted
+                self.entries.insert(key.into(), StoredLock { owner: Some(claim.owner), expires });
+                Acquired::Granted(Grant::of(claim.term))
             }
         }
     }
 
     fn renew(&mut self, renewal: &Renewal<'_>, now: BootInstant) -> Renewed {
-        match self.live(renewal.key, now) {
-            Some(entry) if entry.is_owned_by(renewal.token) => {
-                entry.expires = entry.expires.max(now.after(renewal.lease));
+        match self.live(renewal.resource.key, now) {
+            Some(entry) if entry.is_owned_by(renewal.owner) => {
+                entry.expires = entry.expires.max(now.after(renewal.term));
                 Renewed::Extended
             }
             Some(_) => Renewed::Taken,
@@ -117,29 +149,30 @@ impl Keys {
         }
     }
 
-    fn release(&mut self, key: &str, token: &Token, keep: Duration, now: BootInstant) -> Released {
+    fn release(&mut self, release: &Release<'_>, now: BootInstant) -> Released {
+        let Release { resource: Resource { key, .. }, owner, keep } = *release;
         match self.live(key, now) {
-            Some(entry) if entry.is_owned_by(token) => {
+            Some(entry) if entry.is_owned_by(owner) => {
                 if keep.is_zero() {
                     let before = self.entries.len();
                     self.entries.remove(key);
                     self.peak.give_back(&mut self.entries, before);
                 } else {
-                    entry.token = None;
+                    entry.owner = None;
                     entry.expires = now.after(keep);
                 }
-                Released::Freed { others: 0 }
+                Released::Freed { woken: 0 }
             }
             Some(_) => Released::Taken,
             None => Released::Gone,
         }
     }
 
-    /// The next token is no less than the wall clock in µs, so that those of this process are higher
-    /// than those of an earlier one.
-    fn fence(&mut self, key: &str, token: &Token, now: BootInstant, wall_clock: u64) -> Fenced {
+    /// The next token is at least the wall clock in µs, so that the tokens of this process are
+    /// above those of an earlier one.
+    fn fence(&mut self, key: &str, owner: OwnerId, now: BootInstant, wall_clock: u64) -> Fenced {
         match self.live(key, now) {
-            Some(entry) if entry.is_owned_by(token) => {
+            Some(entry) if entry.is_owned_by(owner) => {
                 self.fence = wall_clock.max(self.fence.saturating_add(1));
                 Fenced::With(self.fence)
             }
@@ -148,8 +181,8 @@ impl Keys {
         }
     }
 
-    /// Drops what has expired whenever the map has doubled, so that keys which were abandoned
-    /// and are never asked for again do not pile up.
+    /// Removes expired entries whenever the map has doubled, so that abandoned keys do not
+    /// accumulate.
     fn purge(&mut self, now: BootInstant) {
         if self.entries.len() >= self.purge_at {
             let before = self.entries.len();
@@ -164,178 +197,199 @@ impl LockStore for MemoryStore {
     fn try_acquire<'a>(
         &'a self,
         claim: Claim<'a>,
-        _patience: Patience,
-        trace: &'a Trace,
-    ) -> Eventually<'a, Result<Attempt, StoreError>> {
+        _: RequestTimeout,
+        trace: &'a SendTrace,
+    ) -> MaybeReady<'a, Result<Acquired, StoreError>> {
         trace.sent(CONNECTION);
-        Eventually::ready(Ok(self.keys().try_acquire(claim, BootInstant::now())))
+        MaybeReady::ready(Ok(self.keys().try_acquire(claim, BootInstant::now())))
     }
 
     fn renew<'a>(
         &'a self,
         batch: &'a [Renewal<'a>],
-        _lane: Lane,
-    ) -> Eventually<'a, Vec<Result<Renewed, StoreError>>> {
+        _: Lane,
+    ) -> MaybeReady<'a, Vec<Result<Renewed, StoreError>>> {
         let mut keys = self.keys();
-        // Read in here: by an earlier reading, a key might live on that was told to be gone since.
+        // The clock is read while the keys are locked. With an earlier reading, this call could
+        // revive a key that was reported gone meanwhile.
         let now = BootInstant::now();
-        Eventually::ready(batch.iter().map(|renewal| Ok(keys.renew(renewal, now))).collect())
+        MaybeReady::ready(batch.iter().map(|renewal| Ok(keys.renew(renewal, now))).collect())
     }
 
     fn release<'a>(
         &'a self,
-        key: &'a str,
-        token: &'a Token,
-        keep: Duration,
-        _lane: Lane,
-    ) -> Eventually<'a, Result<Released, StoreError>> {
-        let mut released = self.keys().release(key, token, keep, BootInstant::now());
-        if let Released::Freed { others } = &mut released {
-            let told = self.wake_ups.wake(key, true);
-            // One that stays taken is nobody's yet.
-            *others = if keep.is_zero() { told } else { 0 };
-        }
-        Eventually::ready(Ok(released))
+        release: Release<'a>,
+        _: Lane,
+    ) -> MaybeReady<'a, Result<Released, StoreError>> {
+        MaybeReady::ready(Ok(self.release_now(&release)))
     }
 
     fn release_all<'a>(
         &'a self,
         batch: &'a [Release<'a>],
-        lane: Lane,
-    ) -> Eventually<'a, ReleasedBatch> {
-        let release = |one: &Release<'a>| match self.release(one.key, one.token, one.keep, lane) {
-            Eventually::Ready(Some(answer)) => answer,
-            _ => unreachable!("it needs no time"),
-        };
-        let answers = batch.iter().map(release).collect();
-        Eventually::ready(ReleasedBatch { connection: NonZeroU64::new(CONNECTION), answers })
+        _: Lane,
+    ) -> MaybeReady<'a, ReleasedBatch> {
+        let answers = batch.iter().map(|release| Ok(self.release_now(release))).collect();
+        MaybeReady::ready(ReleasedBatch { connection: NonZeroU64::new(CONNECTION), answers })
     }
 
     fn fence<'a>(
         &'a self,
-        key: &'a str,
-        token: &'a Token,
-    ) -> Eventually<'a, Result<Fenced, StoreError>> {
+        resource: Resource<'a>,
+        owner: OwnerId,
+    ) -> MaybeReady<'a, Result<Fenced, StoreError>> {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let wall_clock = u64::try_from(since_1970.unwrap_or_default().as_micros());
         let wall_clock = wall_clock.unwrap_or_default();
-        Eventually::ready(Ok(self.keys().fence(key, token, BootInstant::now(), wall_clock)))
+        let now = BootInstant::now();
+        MaybeReady::ready(Ok(self.keys().fence(resource.key, owner, now, wall_clock)))
     }
 
-    /// Each client has one contender for a key at the most.
-    fn others<'a>(
+    /// The number of subscriptions, because each client has at most one subscription to a key.
+    fn count_waiters<'a>(
         &'a self,
-        key: &'a str,
-        _format: WireFormat,
-    ) -> Eventually<'a, Result<usize, StoreError>> {
-        Eventually::ready(Ok(self.wake_ups.listeners(key)))
+        resource: Resource<'a>,
+    ) -> MaybeReady<'a, Result<usize, StoreError>> {
+        MaybeReady::ready(Ok(self.shared.subscriptions.listeners(resource.key)))
     }
 
-    fn subscribe(&self, key: &str, format: WireFormat) -> Subscription {
-        self.wake_ups.listen(key, key, format)
+    fn subscribe(&self, resource: Resource<'_>) -> Subscription {
+        self.shared.subscriptions.listen(resource.key, resource.key, self.format)
+    }
+
+    fn layout(&self) -> &'static str {
+        self.format.value()
     }
 
     fn is_immediate(&self) -> bool {
         true
     }
+}
 
-    fn adopt(&self, _background: &Background) {}
+impl MemoryStore {
+    fn release_now(&self, release: &Release<'_>) -> Released {
+        let mut released = self.keys().release(release, BootInstant::now());
+        if let Released::Freed { woken } = &mut released {
+            let listeners = self.shared.subscriptions.wake(release.resource.key, true);
+            // A key that stays taken cannot be acquired yet.
+            *woken = if release.keep.is_zero() { listeners } else { 0 };
+        }
+        released
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const LEASE: Duration = Duration::from_secs(10);
 
-    fn token() -> Token {
-        Token::random().expect("randomness")
+    const GRANTED: Acquired = Acquired::Granted(Grant { term: LEASE, fence: None });
+
+    fn owner() -> OwnerId {
+        OwnerId::random().expect("randomness")
     }
 
-    fn claim<'a>(key: &'a str, token: &'a Token) -> Claim<'a> {
-        Claim { key, token, lease: LEASE, fresh: true }
+    fn claim(key: &str, owner: OwnerId) -> Claim<'_> {
+        Claim { resource: Resource::exclusive(key), owner, term: LEASE, fresh: true }
+    }
+
+    fn renewal(owner: OwnerId, term: Duration) -> Renewal<'static> {
+        Renewal { resource: Resource::exclusive("k"), owner, term }
+    }
+
+    fn release(owner: OwnerId, keep: Duration) -> Release<'static> {
+        Release { resource: Resource::exclusive("k"), owner, keep }
     }
 
     #[test]
     fn a_key_has_one_owner_until_its_lease_ends() {
-        let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), token(), token());
-        assert_eq!(keys.try_acquire(claim("k", &one), start), Attempt::Granted);
+        let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), owner(), owner());
+        assert_eq!(keys.try_acquire(claim("k", one), start), GRANTED);
         let later = start.after(LEASE / 2);
-        assert_eq!(keys.try_acquire(claim("k", &two), later), Attempt::Busy(Left::Time(LEASE / 2)));
-        assert_eq!(keys.try_acquire(claim("k", &two), start.after(LEASE)), Attempt::Granted);
+        assert_eq!(keys.try_acquire(claim("k", two), later), Acquired::Busy(Left::Time(LEASE / 2)));
+        assert_eq!(keys.try_acquire(claim("k", two), start.after(LEASE)), GRANTED);
     }
 
     #[test]
     fn a_repeated_claim_of_the_owner_is_granted_again() {
-        let (mut keys, start, one) = (Keys::new(), BootInstant::now(), token());
-        keys.try_acquire(claim("k", &one), start);
+        let (mut keys, start, one) = (Keys::new(), BootInstant::now(), owner());
+        keys.try_acquire(claim("k", one), start);
         let again = start.after(LEASE / 2);
-        assert_eq!(keys.try_acquire(claim("k", &one), again), Attempt::Granted);
-        assert!(keys.live("k", start.after(LEASE)).is_some(), "and starts a new lease");
+        assert_eq!(keys.try_acquire(claim("k", one), again), GRANTED);
+        assert!(
+            keys.live("k", start.after(LEASE)).is_some(),
+            "the lease counts from the second claim"
+        );
     }
 
     #[test]
-    fn a_repeated_claim_that_comes_late_shortens_nothing() {
-        let (mut keys, start, one) = (Keys::new(), BootInstant::now(), token());
-        keys.try_acquire(claim("k", &one), start);
-        let longer = Renewal { key: "k", token: &one, lease: LEASE * 3 };
+    fn a_repeated_claim_does_not_shorten_an_extended_lease() {
+        let (mut keys, start, one) = (Keys::new(), BootInstant::now(), owner());
+        keys.try_acquire(claim("k", one), start);
+        let longer = renewal(one, LEASE * 3);
         assert_eq!(keys.renew(&longer, start), Renewed::Extended);
-        assert_eq!(keys.try_acquire(claim("k", &one), start), Attempt::Granted);
+        assert_eq!(keys.try_acquire(claim("k", one), start), GRANTED);
         assert!(keys.live("k", start.after(LEASE * 2)).is_some());
     }
 
     #[test]
     fn only_the_owner_renews_and_releases() {
-        let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), token(), token());
-        keys.try_acquire(claim("k", &one), start);
-        let foreign = Renewal { key: "k", token: &two, lease: LEASE };
+        let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), owner(), owner());
+        keys.try_acquire(claim("k", one), start);
+        let foreign = renewal(two, LEASE);
         assert_eq!(keys.renew(&foreign, start), Renewed::Taken);
-        assert_eq!(keys.release("k", &two, Duration::ZERO, start), Released::Taken);
-        assert_eq!(keys.release("k", &one, Duration::ZERO, start), Released::Freed { others: 0 });
-        let stale = Renewal { key: "k", token: &one, lease: LEASE };
+        assert_eq!(keys.release(&release(two, Duration::ZERO), start), Released::Taken);
+        assert_eq!(
+            keys.release(&release(one, Duration::ZERO), start),
+            Released::Freed { woken: 0 }
+        );
+        let stale = renewal(one, LEASE);
         assert_eq!(keys.renew(&stale, start), Renewed::Gone);
-        assert_eq!(keys.release("k", &one, Duration::ZERO, start), Released::Gone);
+        assert_eq!(keys.release(&release(one, Duration::ZERO), start), Released::Gone);
     }
 
     #[test]
-    fn a_key_that_is_to_be_kept_expires_instead() {
-        let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), token(), token());
-        keys.try_acquire(claim("k", &one), start);
-        assert_eq!(keys.release("k", &one, LEASE / 2, start), Released::Freed { others: 0 });
-        assert_eq!(keys.try_acquire(claim("k", &two), start), Attempt::Busy(Left::Time(LEASE / 2)));
-        let renewal = Renewal { key: "k", token: &one, lease: LEASE };
-        assert_eq!(keys.renew(&renewal, start), Renewed::Taken, "it is not extended any more");
+    fn a_key_that_is_kept_after_its_release_expires() {
+        let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), owner(), owner());
+        keys.try_acquire(claim("k", one), start);
+        assert_eq!(keys.release(&release(one, LEASE / 2), start), Released::Freed { woken: 0 });
+        assert_eq!(keys.try_acquire(claim("k", two), start), Acquired::Busy(Left::Time(LEASE / 2)));
+        let late = renewal(one, LEASE);
+        assert_eq!(keys.renew(&late, start), Renewed::Taken, "the key is not extended");
         let later = start.after(LEASE / 2);
-        assert_eq!(keys.try_acquire(claim("k", &two), later), Attempt::Granted);
+        assert_eq!(keys.try_acquire(claim("k", two), later), GRANTED);
     }
 
     #[test]
-    fn fencing_tokens_rise_whatever_the_wall_clock_does() {
-        let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), token(), token());
-        keys.try_acquire(claim("k", &one), start);
-        assert_eq!(keys.fence("k", &one, start, 1000), Fenced::With(1000));
-        assert_eq!(keys.fence("k", &one, start, 1000), Fenced::With(1001));
-        assert_eq!(keys.fence("k", &one, start, 10), Fenced::With(1002));
-        assert_eq!(keys.fence("k", &one, start, 2000), Fenced::With(2000));
-        assert_eq!(keys.fence("k", &two, start, 3000), Fenced::Taken);
-        assert_eq!(keys.fence("k", &one, start.after(LEASE), 3000), Fenced::Gone);
+    fn fencing_tokens_rise_even_if_the_wall_clock_goes_back() {
+        let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), owner(), owner());
+        keys.try_acquire(claim("k", one), start);
+        assert_eq!(keys.fence("k", one, start, 1000), Fenced::With(1000));
+        assert_eq!(keys.fence("k", one, start, 1000), Fenced::With(1001));
+        assert_eq!(keys.fence("k", one, start, 10), Fenced::With(1002));
+        assert_eq!(keys.fence("k", one, start, 2000), Fenced::With(2000));
+        assert_eq!(keys.fence("k", two, start, 3000), Fenced::Taken);
+        assert_eq!(keys.fence("k", one, start.after(LEASE), 3000), Fenced::Gone);
     }
 
     #[test]
-    fn abandoned_keys_do_not_pile_up() {
-        let (mut keys, start, one) = (Keys::new(), BootInstant::now(), token());
+    fn abandoned_keys_do_not_accumulate() {
+        let (mut keys, start, one) = (Keys::new(), BootInstant::now(), owner());
         for n in 0..10 * FIRST_PURGE {
             let now = start.after(LEASE * u32::try_from(n).expect("small"));
-            keys.try_acquire(claim(&n.to_string(), &one), now);
+            keys.try_acquire(claim(&n.to_string(), one), now);
         }
         assert!(keys.entries.len() <= FIRST_PURGE, "{}", keys.entries.len());
     }
 
     #[test]
-    fn stores_of_one_name_are_one_store() {
-        let one = MemoryStore::named("same");
-        assert!(Arc::ptr_eq(&one, &MemoryStore::named("same")));
-        assert!(!Arc::ptr_eq(&one, &MemoryStore::named("other")));
-        assert!(!Arc::ptr_eq(&MemoryStore::new(), &MemoryStore::new()));
+    fn stores_with_the_same_name_are_one_store() {
+        let one = MemoryBackend::named("same");
+        assert!(Arc::ptr_eq(&one, &MemoryBackend::named("same")));
+        assert!(!Arc::ptr_eq(&one, &MemoryBackend::named("other")));
+        assert!(!Arc::ptr_eq(&MemoryBackend::new(), &MemoryBackend::new()));
     }
 }

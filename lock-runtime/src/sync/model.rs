@@ -1,16 +1,15 @@
-//! The stand-ins of the models: tokio's own primitives as the models' scheduler sees them, and a
-//! clock that moves only when a model lets it.
+//! Replacements for models: tokio's primitives with scheduling points, and a simulated clock.
 //!
-//! All tasks of a model run on one thread and take turns only where they ask the scheduler. An
-//! operation on one of tokio's primitives asks nobody, so it is one step; what is added here is that
-//! the scheduler is asked before it.
+//! All tasks of a model run on one thread, and switch only at scheduling points. An operation on
+//! one of tokio's primitives has none, so it is one step. The replacements add a scheduling point
+//! before each operation.
 
 use std::cell::Cell;
 
 use shuttle::sync::atomic::{AtomicBool, Ordering};
 
-/// Lets the scheduler decide who goes on.
-fn before_this() {
+/// A scheduling point.
+fn schedule() {
     AtomicBool::new(false).load(Ordering::Relaxed);
 }
 
@@ -18,13 +17,13 @@ thread_local! {
     static RUNNING: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Begins a model: no tasks yet, and a new clock.
+/// Begins a model, with no tasks and a new clock.
 pub(crate) fn start() {
     RUNNING.set(0);
     time::start();
 }
 
-/// Starts a task that nobody awaits.
+/// Starts a detached task.
 pub(crate) fn spawn_task<F>(future: F)
 where
     F: Future<Output: Send + 'static> + Send + 'static,
@@ -36,7 +35,7 @@ where
     }));
 }
 
-/// How many such tasks have not ended.
+/// The number of detached tasks that have not ended.
 pub(crate) fn running() -> usize {
     RUNNING.get()
 }
@@ -50,17 +49,17 @@ impl Notify {
     }
 
     pub(crate) fn notified(&self) -> tokio::sync::futures::Notified<'_> {
-        before_this();
+        schedule();
         self.0.notified()
     }
 
     pub(crate) fn notify_one(&self) {
-        before_this();
+        schedule();
         self.0.notify_one();
     }
 
     pub(crate) fn notify_waiters(&self) {
-        before_this();
+        schedule();
         self.0.notify_waiters();
     }
 }
@@ -78,13 +77,13 @@ pub(crate) mod oneshot {
 
     impl<T> Sender<T> {
         pub(crate) fn send(self, value: T) -> Result<(), T> {
-            super::before_this();
+            super::schedule();
             self.0.send(value)
         }
     }
 }
 
-/// One clock for each model, with which all else of the model is on one thread.
+/// The simulated clock. A model runs on one thread, so thread-locals are per model.
 pub(crate) mod time {
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
@@ -98,29 +97,29 @@ pub(crate) mod time {
 
     thread_local! {
         static NOW: Cell<BootInstant> = const { Cell::new(START) };
-        /// Who sleeps until when; the number tells apart those of one instant.
+        /// The sleepers, by the time of their wake-up. A number distinguishes those of one instant.
         static SLEEPERS: RefCell<BTreeMap<(BootInstant, u64), Waker>> = RefCell::default();
         static NUMBERS: Cell<u64> = const { Cell::new(0) };
-        /// What moves the clock; told when somebody goes to sleep.
-        static MOVER: RefCell<Option<Waker>> = RefCell::default();
+        /// The task that advances the clock. Woken when a task begins to sleep.
+        static CLOCK_TASK: RefCell<Option<Waker>> = RefCell::default();
     }
 
-    /// Zero means "over" where it is a deadline.
+    /// Not zero: as a deadline, zero has passed.
     const START: BootInstant = BootInstant::from_nanos(1_000_000_000);
 
     pub(crate) fn nanos_since_boot() -> u64 {
         NOW.get().as_nanos()
     }
 
-    /// Begins a model's time.
+    /// Resets the clock for a new model.
     pub(super) fn start() {
         NOW.set(START);
         NUMBERS.set(0);
         SLEEPERS.take();
-        MOVER.take();
+        CLOCK_TASK.take();
     }
 
-    /// Moves the clock, and wakes those whose time has come.
+    /// Advances the clock, and wakes the sleepers whose time is over.
     pub(crate) fn advance(by: Duration) {
         advance_to(NOW.get().after(by));
     }
@@ -133,11 +132,12 @@ pub(crate) mod time {
         }
     }
 
-    /// Moves the clock on and on, each time after a while to when the first sleeper is to wake up.
-    pub(crate) async fn pass() {
+    /// Keeps advancing the clock to the next wake-up, each time after a random number of scheduling
+    /// points.
+    pub(crate) async fn run() {
         loop {
             poll_fn(|cx| {
-                MOVER.set(Some(cx.waker().clone()));
+                CLOCK_TASK.set(Some(cx.waker().clone()));
                 match first_sleeper() {
                     Some(_) => Poll::Ready(()),
                     None => Poll::Pending,
@@ -183,20 +183,20 @@ pub(crate) mod time {
         }
     }
 
-    pub(crate) fn sleep(pause: Duration) -> Sleep {
-        Sleep::until(Instant::now() + pause)
+    pub(crate) fn sleep(pause: Duration) -> Timer {
+        Timer::until(Instant::now() + pause)
     }
 
-    pub(crate) fn sleep_until(end: Instant) -> Sleep {
-        Sleep::until(end)
+    pub(crate) fn sleep_until(end: Instant) -> Timer {
+        Timer::until(end)
     }
 
-    /// The future's output, unless `end` comes first.
+    /// The output of `future`, unless `end` comes first.
     pub(crate) async fn timeout_at<F: Future>(
         end: Instant,
         future: F,
     ) -> Result<F::Output, Elapsed> {
-        let (mut future, mut sleep) = (pin!(future), Sleep::until(end));
+        let (mut future, mut sleep) = (pin!(future), Timer::until(end));
         poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Ok(output)),
             Poll::Pending => Pin::new(&mut sleep).poll(cx).map(|()| Err(Elapsed)),
@@ -208,12 +208,12 @@ pub(crate) mod time {
     pub(crate) struct Elapsed;
 
     #[derive(Debug)]
-    pub(crate) struct Sleep {
+    pub(crate) struct Timer {
         end: BootInstant,
         number: u64,
     }
 
-    impl Sleep {
+    impl Timer {
         fn until(end: Instant) -> Self {
             let number = NUMBERS.get();
             NUMBERS.set(number + 1);
@@ -221,7 +221,7 @@ pub(crate) mod time {
         }
     }
 
-    impl Future for Sleep {
+    impl Future for Timer {
         type Output = ();
 
         fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -230,14 +230,14 @@ pub(crate) mod time {
             }
             let (at, waker) = ((self.end, self.number), cx.waker().clone());
             SLEEPERS.with_borrow_mut(|sleepers| sleepers.insert(at, waker));
-            if let Some(mover) = MOVER.take() {
-                mover.wake();
+            if let Some(clock_task) = CLOCK_TASK.take() {
+                clock_task.wake();
             }
             Poll::Pending
         }
     }
 
-    impl Drop for Sleep {
+    impl Drop for Timer {
         fn drop(&mut self) {
             SLEEPERS.with_borrow_mut(|sleepers| sleepers.remove(&(self.end, self.number)));
         }

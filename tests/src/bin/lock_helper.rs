@@ -1,33 +1,33 @@
-//! A process of its own that uses locks, for tests that need more than one.
+//! A process that uses locks, for tests that need several processes.
 //!
 //! ```text
 //! lock-helper hold URL KEY LEASE_MS [FORMAT]
-//!                                       holds the lock, renewed; prints "held". FORMAT is "Token",
-//!                                       "Redisson" or "Timestamp"
-//! lock-helper exit URL KEY LEASE_MS     ends its process in a body; prints "held" before
-//! lock-helper body URL KEY LEASE_MS     runs a body under it that prints "poll" now and then,
-//!                                       and at the end what became of it
+//!     Holds the lock, with renewal, and prints "held". FORMAT is "Token", "Redisson" or
+//!     "Timestamp".
+//! lock-helper exit URL KEY LEASE_MS
+//!     Prints "held" in a body, and then exits.
+//! lock-helper body URL KEY LEASE_MS
+//!     Runs a body that prints "poll" repeatedly. Prints the outcome at the end.
 //! lock-helper spin URL KEY LEASE_MS HOW
-//!                                       runs a body that is always ready to be polled; HOW is
-//!                                       "guarded", or "unguarded": it only holds a guard. At the end
-//!                                       of the lease prints how many polls began after it
-//! lock-helper keep URL REGISTER KEY LEASE_MS DIARY
-//!                                       holds the lock, renewed, and writes to the register at the
-//!                                       second URL all the time; prints "held", and at the end what
-//!                                       became of it
+//!     Polls a future that wakes itself in every poll. If HOW is "guarded", the future is a body;
+//!     if HOW is "unguarded", it only holds a guard. Prints how many polls began after the end of
+//!     the lease.
+//! lock-helper keep URL REGISTER KEY LEASE_MS RECORDING
+//!     Holds the lock, with renewal, and writes to the register at the second URL all the time.
+//!     Prints "held", and the outcome at the end. Records the hold to the file RECORDING.
 //! lock-helper logging URL LOCKS LEASE_MS HOW
-//!                                       runs bodies under so many locks, renewed, with a log that
-//!                                       goes wrong at its first event: HOW is "blocks" (for ever) or
-//!                                       "panics" (each time). Prints "held"; at each line of input
-//!                                       "holding N lost N"; and when all bodies have ended "late N",
-//!                                       the most milliseconds that one ended after its deadline
-//! lock-helper work URL REGISTER LEASE_MS KEYS TASKS WORK_MS WAIT_MS DIARY
-//!                                       a worker, see there; at the end prints its outcomes
-//! lock-helper count URL KEY TASKS HOW   TASKS tasks add one to the counter "n" each, with a GET
-//!                                       and a SET; HOW is "locked" or "unlocked"
+//!     Runs bodies under LOCKS locks, with renewal. The log subscriber fails at its first event: if
+//!     HOW is "blocks", it blocks forever; if HOW is "panics", it panics at each event. Prints
+//!     "held", and "holding N lost N" for each line of input. When all bodies have ended, prints
+//!     "late N": the longest time in milliseconds from a deadline to the end of its body.
+//! lock-helper work URL REGISTER LEASE_MS KEYS TASKS WORK_MS WAIT_MS RECORDING
+//!     Runs the workload; see `workload.rs`. Prints its outcomes at the end.
+//! lock-helper count URL KEY TASKS HOW
+//!     Increments the counter "n" with TASKS tasks, each with a GET and a SET. HOW is "locked" or
+//!     "unlocked".
 //! ```
 //!
-//! It ends when told "release", or when its input does.
+//! The process ends when it reads "release", or at the end of its input.
 
 use std::error::Error;
 use std::future::poll_fn;
@@ -37,8 +37,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use lock_runtime::{Lock, LockClient, LockError, LockGuard, WireFormat, distributed_lock};
-use lock_tests::worker::{self, Holder, Plan, Register};
-use lock_tests::{Diary, boot_nanos};
+use lock_tests::workload::{self, Plan, Register, WorkloadHolder};
+use lock_tests::{Recorder, boot_nanos};
 use redis::aio::MultiplexedConnection;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
@@ -49,8 +49,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         ["hold", url, key, lease] => hold(client(url, lease).await?.lock(key)).await,
-        ["hold", url, key, lease, format] => {
-            hold(client(url, lease).await?.lock(key).format(parse(format)?)).await
+        ["hold", url, key, lease, wire_format] => {
+            hold(client(url, lease).await?.lock(key).wire_format(parse(wire_format)?)).await
         }
         ["exit", url, key, lease] => {
             let ending = async {
@@ -63,27 +63,27 @@ async fn main() -> Result<(), Box<dyn Error>> {
         ["spin", url, key, lease, how] => {
             spin(&client(url, lease).await?, key, lease.parse()?, how == "guarded").await
         }
-        ["keep", url, register, key, lease, diary] => {
-            let diary = Diary::in_file(diary.as_ref())?;
-            keep(&client(url, lease).await?, register, key, &diary).await
+        ["keep", url, register, key, lease, recording] => {
+            let recorder = Recorder::in_file(recording.as_ref())?;
+            keep(&client(url, lease).await?, register, key, &recorder).await
         }
         ["logging", url, locks, lease, how] => {
-            tracing::subscriber::set_global_default(Rude { panics: how == "panics" })?;
+            tracing::subscriber::set_global_default(FailingSubscriber { panics: how == "panics" })?;
             let client = client(url, lease).await?;
             logging(&client, locks.parse()?, Duration::from_millis(lease.parse()?)).await
         }
-        ["work", url, register, lease, keys, tasks, work, wait, diary] => {
+        ["work", url, register, lease, keys, tasks, work, wait, recording] => {
             let milliseconds = |text: &str| text.parse().map(Duration::from_millis);
             let plan = Plan {
                 keys: keys.parse()?,
                 tasks: tasks.parse()?,
                 work: milliseconds(work)?,
                 wait: milliseconds(wait)?,
-                rough: true,
+                faulty_bodies: true,
             };
-            let builder = LockClient::builder().url(url).watchdog(milliseconds(lease)?);
+            let builder = LockClient::builder().url(url).lease(milliseconds(lease)?);
             let builder = builder.wait(plan.wait);
-            // It may be started while the server is out of reach.
+            // The server may be unreachable when this process starts.
             let client = loop {
                 match builder.clone().connect().await {
                     Err(LockError::Unavailable { .. }) => {
@@ -93,7 +93,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 }
             };
             quiet_planned_panics();
-            work_on(client, register, plan, Diary::in_file(diary.as_ref())?).await
+            work_on(client, register, plan, Recorder::in_file(recording.as_ref())?).await
         }
         ["count", url, key, tasks, how] => count(url, key, tasks.parse()?, how == "locked").await,
         _ => Err("usage: see the top of lock_helper.rs".into()),
@@ -102,23 +102,24 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 async fn client(url: &str, lease: &str) -> Result<LockClient, Box<dyn Error>> {
     let lease = Duration::from_millis(lease.parse()?);
-    Ok(LockClient::builder().url(url).watchdog(lease).connect().await?)
+    Ok(LockClient::builder().url(url).lease(lease).connect().await?)
 }
 
-async fn told() -> Option<String> {
+/// Reads one line of input. Returns `None` at the end of the input.
+async fn read_input() -> Option<String> {
     BufReader::new(tokio::io::stdin()).lines().next_line().await.ok().flatten()
 }
 
-fn parse(format: &str) -> Result<WireFormat, String> {
+fn parse(name: &str) -> Result<WireFormat, String> {
     let formats = [WireFormat::Token, WireFormat::Redisson, WireFormat::Timestamp];
-    let named = formats.into_iter().find(|known| format!("{known:?}") == format);
-    named.ok_or_else(|| format!("there is no format {format}"))
+    let named = formats.into_iter().find(|known| format!("{known:?}") == name);
+    named.ok_or_else(|| format!("there is no wire format {name}"))
 }
 
 async fn hold(lock: Lock) -> Result<(), Box<dyn Error>> {
     let guard = lock.acquire().await?;
     println!("held");
-    if told().await.is_some() {
+    if read_input().await.is_some() {
         guard.release().await?;
         println!("released");
     }
@@ -138,7 +139,7 @@ async fn body(client: &LockClient, key: &str, lease: u64) -> Result<(), Box<dyn 
         Err(LockError::Lost { reason, .. }) => println!("lost {reason:?}"),
         other => println!("{other:?}"),
     }
-    told().await;
+    read_input().await;
     Ok(())
 }
 
@@ -151,7 +152,7 @@ async fn spin(
     let lease = Duration::from_millis(lease);
     let lock = client.lock(key).lease(lease);
     let late = AtomicU64::new(0);
-    // A hold of its own on the same hold tells the deadline, inside the body or without one.
+    // `guard` is the only guard, or a nested one that shares the hold of the enclosing body.
     let polls = |guard: LockGuard| {
         println!("held");
         let late = &late;
@@ -167,11 +168,11 @@ async fn spin(
         assert!(matches!(outcome, Err(LockError::Lost { .. })), "{outcome:?}");
     } else {
         let body = polls(lock.acquire().await?);
-        // It goes on for as long as anybody lets it.
+        // Nothing stops the future at the deadline.
         let _ = tokio::time::timeout(lease * 4, body).await;
     }
     println!("late {}", late.into_inner());
-    told().await;
+    read_input().await;
     Ok(())
 }
 
@@ -179,10 +180,10 @@ async fn keep(
     client: &LockClient,
     register: &str,
     key: &str,
-    diary: &Diary,
+    recorder: &Recorder,
 ) -> Result<(), Box<dyn Error>> {
     let register = Register::open(register).await?;
-    let body = async |holder: &Holder| -> Result<(), Box<dyn Error>> {
+    let body = async |holder: &WorkloadHolder| -> Result<(), Box<dyn Error>> {
         let token = holder.fence().await?;
         println!("held {token}");
         loop {
@@ -192,20 +193,20 @@ async fn keep(
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    match worker::run(client, key, diary, body).await {
+    match workload::run(client, key, recorder, body).await {
         Err(LockError::Lost { reason, .. }) => println!("lost {reason:?}"),
         other => println!("{other:?}"),
     }
-    told().await;
+    read_input().await;
     Ok(())
 }
 
-/// A subscriber that stops whoever logs.
-struct Rude {
+/// A subscriber that blocks or panics in each event.
+struct FailingSubscriber {
     panics: bool,
 }
 
-impl tracing::Subscriber for Rude {
+impl tracing::Subscriber for FailingSubscriber {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
         metadata.target().starts_with("lock_runtime") && *metadata.level() <= tracing::Level::INFO
     }
@@ -219,7 +220,7 @@ impl tracing::Subscriber for Rude {
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
 
     fn event(&self, _: &tracing::Event<'_>) {
-        assert!(!self.panics, "{}", worker::PLANNED_PANIC);
+        assert!(!self.panics, "{}", workload::PLANNED_PANIC);
         loop {
             std::thread::park();
         }
@@ -232,7 +233,7 @@ impl tracing::Subscriber for Rude {
 
 async fn logging(client: &LockClient, locks: usize, lease: Duration) -> Result<(), Box<dyn Error>> {
     quiet_planned_panics();
-    // Without its protections all of it may be stuck, and whoever waits for a line with it.
+    // Without the safeguard this process may hang, and with it the test that reads its output.
     std::thread::spawn(move || {
         std::thread::sleep(lease * 20);
         std::process::exit(1);
@@ -244,11 +245,12 @@ async fn logging(client: &LockClient, locks: usize, lease: Duration) -> Result<(
         bodies.spawn(async move {
             let deadline = AtomicU64::new(0);
             let body = async {
-                // A guard of its own on the same hold knows the deadline.
+                // A nested guard shares the hold, and therefore the deadline.
                 let guard = lock.acquire().await.expect("shared");
                 held.wait().await;
                 loop {
-                    let left = u64::try_from(guard.remaining().as_nanos()).expect("not for ages");
+                    let left =
+                        u64::try_from(guard.remaining().as_nanos()).expect("less than 500 years");
                     deadline.store(boot_nanos() + left, Ordering::Relaxed);
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
@@ -281,13 +283,13 @@ async fn logging(client: &LockClient, locks: usize, lease: Duration) -> Result<(
     Ok(())
 }
 
-/// Bodies that panic as planned would fill the screen.
+/// Suppresses the messages of planned panics.
 fn quiet_planned_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let payload = panic.payload();
-        let said = payload.downcast_ref::<String>().map(String::as_str);
-        if said.or(payload.downcast_ref::<&str>().copied()) != Some(worker::PLANNED_PANIC) {
+        let message = payload.downcast_ref::<String>().map(String::as_str);
+        if message.or(payload.downcast_ref::<&str>().copied()) != Some(workload::PLANNED_PANIC) {
             usual(panic);
         }
     }));
@@ -297,14 +299,14 @@ async fn work_on(
     client: LockClient,
     register: &str,
     plan: Plan,
-    diary: Diary,
+    recorder: Recorder,
 ) -> Result<(), Box<dyn Error>> {
     let register = Register::open(register).await?;
     let stop = Arc::new(AtomicBool::new(false));
     println!("working");
-    let working = worker::work(client.clone(), register, diary, plan, Arc::clone(&stop));
+    let working = workload::work(client.clone(), register, recorder, plan, Arc::clone(&stop));
     let working = tokio::spawn(working);
-    told().await;
+    read_input().await;
     stop.store(true, Ordering::Relaxed);
     let outcomes = working.await?;
     client.shutdown().await?;
@@ -331,7 +333,7 @@ async fn count(url: &str, key: &str, tasks: usize, locked: bool) -> Result<(), B
     LockClient::connect(url).await?.install()?;
     let server = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
     println!("ready");
-    told().await;
+    read_input().await;
     let mut running = JoinSet::new();
     for _ in 0..tasks {
         let (mut server, key) = (server.clone(), key.to_owned());

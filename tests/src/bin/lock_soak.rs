@@ -1,14 +1,14 @@
-//! The soak: processes work under locks for as long as told, while everything goes wrong in turn.
+//! The soak test: processes work under locks for a given time, while faults are injected.
 //!
 //! ```text
 //! lock-soak MINUTES [SEED]
 //! ```
 //!
-//! It runs in rounds. Each has servers and worker processes of its own and a theme, which says what
-//! may go wrong in it and so what is promised; within the theme, faults come at random, from the
-//! seed. At its end everything is healed, the workers are sent home, and their diaries are held
-//! against the promises. The first violation ends the soak with an error and keeps the diaries. At
-//! the end it prints its figures as tables.
+//! The soak runs in rounds. Each round has its own servers and workload processes, and a theme. The
+//! theme determines which faults are injected, and therefore which properties are checked. The
+//! faults are chosen at random from the seed. At the end of a round all faults are ended, the
+//! workloads are stopped, and their recordings are checked. The first violation ends the soak with
+//! an error and keeps the recordings. A soak without a violation prints its figures as tables.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,29 +19,30 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use lock_tests::support::milliseconds;
-use lock_tests::worker::Outcomes;
+use lock_tests::workload::Outcomes;
 use lock_tests::{
-    Diary, Event, Expected, Helper, Proxy, RedisServer, Toward, Violation, What, boot_nanos,
+    EventKind, Expected, Helper, HoldEvent, Proxy, Recorder, RedisServer, Toward, Violation,
+    boot_nanos,
 };
 use tempfile::TempDir;
 
 const LEASE: Duration = Duration::from_secs(1);
-/// How long faults come in a round.
+/// How long faults are injected in a round.
 const ROUND: Duration = Duration::from_secs(12);
-const WORKERS: usize = 4;
+const WORKLOADS: usize = 4;
 const KEYS: u32 = 3;
 const TASKS: u32 = 6;
 
-/// What may go wrong in a round.
+/// The kind of faults that are injected in a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Theme {
-    /// Connections break, answers are lost or late, scripts are forgotten.
+    /// Connections break, replies are lost or late, the server forgets its scripts.
     Network,
-    /// The server or a process is out of reach, frozen or killed; the server refuses.
+    /// The server or a process is unreachable, suspended or killed; the server refuses writes.
     Outage,
-    /// The server is killed and comes back with its data.
+    /// The server is killed and restarts with its data.
     Restart,
-    /// The server loses its data, or somebody deletes a lock.
+    /// The server loses its data, or a lock is deleted.
     Wipe,
     /// The server's clock is set.
     Clock,
@@ -54,44 +55,49 @@ impl Theme {
     fn expected(self) -> Expected {
         match self {
             Self::Network => Expected::EVERYTHING,
-            // A write that was on its way when its lock was lost arrives after it.
+            // A write that was in flight when its lock was lost arrives late.
             Self::Outage | Self::Restart => Expected { exclusion: true, no_stale_write: false },
             Self::Wipe | Self::Clock => Expected::THE_LEAST,
         }
     }
 
-    fn faults(self) -> &'static [Fault] {
+    fn faults(self) -> &'static [SoakFault] {
         match self {
             Self::Network => &[
-                Fault::Reset,
-                Fault::LoseReply,
-                Fault::Cut,
-                Fault::Slow,
-                Fault::Refuse,
-                Fault::KillClients,
-                Fault::ForgetScripts,
+                SoakFault::Reset,
+                SoakFault::LoseReply,
+                SoakFault::Cut,
+                SoakFault::Slow,
+                SoakFault::Refuse,
+                SoakFault::KillClients,
+                SoakFault::ForgetScripts,
             ],
             Self::Outage => &[
-                Fault::Partition,
-                Fault::DeafServer,
-                Fault::DeafClients,
-                Fault::Hold,
-                Fault::FreezeServer,
-                Fault::FreezeWorker,
-                Fault::KillWorker,
-                Fault::OutOfMemory,
-                Fault::NoReplicas,
-                Fault::KillClients,
+                SoakFault::Partition,
+                SoakFault::BlockRequests,
+                SoakFault::BlockReplies,
+                SoakFault::Hold,
+                SoakFault::FreezeServer,
+                SoakFault::FreezeProcess,
+                SoakFault::KillProcess,
+                SoakFault::OutOfMemory,
+                SoakFault::NoReplicas,
+                SoakFault::KillClients,
             ],
-            Self::Restart => &[Fault::RestartServer, Fault::KillWorker, Fault::Reset],
-            Self::Wipe => &[Fault::RestartServer, Fault::Flush, Fault::Delete, Fault::KillWorker],
-            Self::Clock => &[Fault::ClockAhead, Fault::ClockBack, Fault::FreezeWorker],
+            Self::Restart => &[SoakFault::RestartServer, SoakFault::KillProcess, SoakFault::Reset],
+            Self::Wipe => &[
+                SoakFault::RestartServer,
+                SoakFault::Flush,
+                SoakFault::Delete,
+                SoakFault::KillProcess,
+            ],
+            Self::Clock => &[SoakFault::ClockAhead, SoakFault::ClockBack, SoakFault::FreezeProcess],
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Fault {
+enum SoakFault {
     Reset,
     LoseReply,
     Cut,
@@ -99,8 +105,8 @@ enum Fault {
     Refuse,
     Hold,
     Partition,
-    DeafServer,
-    DeafClients,
+    BlockRequests,
+    BlockReplies,
     KillClients,
     ForgetScripts,
     FreezeServer,
@@ -111,34 +117,34 @@ enum Fault {
     Delete,
     ClockAhead,
     ClockBack,
-    FreezeWorker,
-    KillWorker,
+    FreezeProcess,
+    KillProcess,
 }
 
-/// One round's stage.
-struct Stage {
+/// The processes and proxies of one round.
+struct Round {
     theme: Theme,
     server: RedisServer,
     guarded: RedisServer,
     proxies: [Proxy; 2],
-    workers: Vec<Helper>,
-    diary: Diary,
-    diaries: Vec<PathBuf>,
+    workloads: Vec<Helper>,
+    recorder: Recorder,
+    recordings: Vec<PathBuf>,
     directory: TempDir,
 }
 
-/// What all rounds have added up to.
+/// The totals of all rounds.
 #[derive(Default)]
 struct Figures {
     rounds: BTreeMap<Theme, u64>,
-    faults: BTreeMap<Fault, u64>,
+    faults: BTreeMap<SoakFault, u64>,
     outcomes: Outcomes,
     grants: usize,
     polls: usize,
-    /// By theme: overlaps and stale writes where they are not excluded.
+    /// Overlaps and stale writes, including those that the theme allows.
     overlaps: BTreeMap<Theme, u64>,
     stale: BTreeMap<Theme, u64>,
-    hand_overs: BTreeMap<Theme, Vec<u64>>,
+    handoffs: BTreeMap<Theme, Vec<u64>>,
 }
 
 fn main() -> ExitCode {
@@ -168,21 +174,21 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Plays one round; returns what was not as promised.
+/// Runs one round and returns the violations.
 fn round(theme: Theme, rng: &mut Rng, figures: &mut Figures) -> Vec<Violation> {
-    let mut stage = Stage::set(theme);
+    let mut round = Round::start(theme);
     let end = Instant::now() + ROUND;
     while Instant::now() < end {
         std::thread::sleep(LEASE.mul_f64(rng.f64() / 2.0));
         let fault = theme.faults()[rng.usize(..theme.faults().len())];
         *figures.faults.entry(fault).or_default() += 1;
-        stage.strike(fault, rng);
+        round.inject(fault, rng);
     }
-    stage.end(figures)
+    round.finish(figures)
 }
 
-impl Stage {
-    fn set(theme: Theme) -> Self {
+impl Round {
+    fn start(theme: Theme) -> Self {
         let persistent = ["--appendonly", "yes", "--appendfsync", "always"];
         let server = match theme {
             Theme::Restart => RedisServer::with(&persistent),
@@ -190,33 +196,33 @@ impl Stage {
             Theme::Network | Theme::Outage | Theme::Wipe => RedisServer::start(),
         };
         let proxies = [Proxy::to(server.port()), Proxy::to(server.port())];
-        let mut stage = Self {
+        let mut round = Self {
             theme,
             server,
             guarded: RedisServer::start(),
             proxies,
-            workers: Vec::new(),
-            diary: Diary::default(),
-            diaries: Vec::new(),
+            workloads: Vec::new(),
+            recorder: Recorder::default(),
+            recordings: Vec::new(),
             directory: tempfile::tempdir().expect("a temporary directory"),
         };
-        for place in 0..WORKERS {
-            let worker = stage.worker(place);
-            stage.workers.push(worker);
+        for index in 0..WORKLOADS {
+            let workload = round.workload(index);
+            round.workloads.push(workload);
         }
-        stage
+        round
     }
 
-    /// Starts the worker of a place: two stand behind one proxy, one behind the other, one behind
-    /// none.
-    fn worker(&mut self, place: usize) -> Helper {
-        let url = match place {
+    /// Starts the workload at `index`: two connect through the first proxy, one through the second,
+    /// and one directly.
+    fn workload(&mut self, index: usize) -> Helper {
+        let url = match index {
             0 | 1 => self.proxies[0].url(),
             2 => self.proxies[1].url(),
             _ => self.server.url(),
         };
-        let diary = self.directory.path().join(self.diaries.len().to_string());
-        self.diaries.push(diary.clone());
+        let recording = self.directory.path().join(self.recordings.len().to_string());
+        self.recordings.push(recording.clone());
         let args = [
             "work",
             &url,
@@ -226,86 +232,92 @@ impl Stage {
             &TASKS.to_string(),
             &milliseconds(LEASE / 20),
             &milliseconds(LEASE * 3),
-            diary.to_str().expect("a plain path"),
+            recording.to_str().expect("a path in UTF-8"),
         ];
-        Helper::start(&beside_us("lock-helper"), &args)
+        Helper::start(&sibling_program("lock-helper"), &args)
     }
 
-    /// Lets something go wrong, for a while if it lasts.
-    fn strike(&mut self, fault: Fault, rng: &mut Rng) {
+    /// Injects a fault. If the fault is temporary, waits while it lasts and ends it.
+    fn inject(&mut self, fault: SoakFault, rng: &mut Rng) {
         let short = LEASE.mul_f64(rng.f64() / 2.0);
         let long = LEASE.mul_f64(rng.f64() * 2.5);
         let proxy = rng.usize(..self.proxies.len());
-        let place = rng.usize(..self.workers.len());
+        let index = rng.usize(..self.workloads.len());
         let word = ["SET", "EVALSHA"][rng.usize(..2)];
         match fault {
-            Fault::Reset => self.proxies[proxy].reset(),
-            Fault::LoseReply => self.proxies[proxy].lose_reply_to(word),
-            Fault::Cut => self.proxies[proxy].cut(word, rng.usize(..100)),
-            Fault::Slow => {
+            SoakFault::Reset => self.proxies[proxy].reset(),
+            SoakFault::LoseReply => self.proxies[proxy].lose_reply_to(word),
+            SoakFault::Cut => self.proxies[proxy].cut(word, rng.usize(..100)),
+            SoakFault::Slow => {
                 let toward = [Toward::Server, Toward::Client][rng.usize(..2)];
                 self.proxies[proxy].delay(toward, LEASE.mul_f64(rng.f64() / 10.0));
                 std::thread::sleep(short);
                 self.proxies[proxy].delay(toward, Duration::ZERO);
             }
-            Fault::Refuse => {
+            SoakFault::Refuse => {
                 self.proxies[proxy].refuse(true);
                 self.proxies[proxy].reset();
-                // Shorter than what a lease can do without.
+                // Short enough for the next renewal to be in time.
                 std::thread::sleep(short / 2);
                 self.proxies[proxy].refuse(false);
             }
-            Fault::Hold => {
+            SoakFault::Hold => {
                 self.proxies[proxy].hold(word);
                 std::thread::sleep(long);
                 self.proxies[proxy].deliver();
             }
-            Fault::Partition => self.for_a_while(proxy, long, Proxy::partition),
-            Fault::DeafServer => {
+            SoakFault::Partition => self.for_a_while(proxy, long, Proxy::partition),
+            SoakFault::BlockRequests => {
                 self.for_a_while(proxy, long, |proxy| proxy.blackhole(Toward::Server));
             }
-            Fault::DeafClients => {
+            SoakFault::BlockReplies => {
                 self.for_a_while(proxy, long, |proxy| proxy.blackhole(Toward::Client));
             }
-            Fault::KillClients => {
+            SoakFault::KillClients => {
                 for kind in ["normal", "pubsub"] {
                     self.server.tell(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"]);
                 }
             }
-            Fault::ForgetScripts => self.server.tell(&["SCRIPT", "FLUSH"]),
-            Fault::FreezeServer => {
+            SoakFault::ForgetScripts => self.server.tell(&["SCRIPT", "FLUSH"]),
+            SoakFault::FreezeServer => {
                 self.server.freeze();
                 std::thread::sleep(long);
                 self.server.thaw();
             }
-            Fault::RestartServer => {
+            SoakFault::RestartServer => {
                 self.server.kill();
                 std::thread::sleep(short);
                 self.server.restart();
             }
-            Fault::OutOfMemory => self.set_for_a_while("maxmemory", "1", "0", long),
-            Fault::NoReplicas => self.set_for_a_while("min-replicas-to-write", "1", "0", long),
-            Fault::Flush => self.server.tell(&["FLUSHALL"]),
-            Fault::Delete => self.server.tell(&["DEL", "work:0"]),
-            Fault::ClockAhead => self.server.set_clock(rng.i64(1..6)),
-            Fault::ClockBack => self.server.set_clock(rng.i64(-5..1)),
-            Fault::FreezeWorker => {
-                self.workers[place].freeze();
+            SoakFault::OutOfMemory => self.set_for_a_while("maxmemory", "1", "0", long),
+            SoakFault::NoReplicas => self.set_for_a_while("min-replicas-to-write", "1", "0", long),
+            SoakFault::Flush => self.server.tell(&["FLUSHALL"]),
+            SoakFault::Delete => self.server.tell(&["DEL", "work:0"]),
+            SoakFault::ClockAhead => self.server.set_clock(rng.i64(1..6)),
+            SoakFault::ClockBack => self.server.set_clock(rng.i64(-5..1)),
+            SoakFault::FreezeProcess => {
+                self.workloads[index].freeze();
                 std::thread::sleep(long);
-                self.workers[place].thaw();
+                self.workloads[index].thaw();
             }
-            Fault::KillWorker => {
-                let id = self.workers[place].id();
-                self.workers[place].kill();
+            SoakFault::KillProcess => {
+                let id = self.workloads[index].id();
+                self.workloads[index].kill();
                 let (at, key) = (boot_nanos(), String::from("-"));
-                self.diary.add(Event { at, process: id, key, hold: 0, what: What::Killed });
-                self.workers[place] = self.worker(place);
+                self.recorder.add(HoldEvent {
+                    at,
+                    process: id,
+                    key,
+                    hold: 0,
+                    kind: EventKind::Killed,
+                });
+                self.workloads[index] = self.workload(index);
             }
         }
     }
 
-    fn for_a_while(&self, proxy: usize, how_long: Duration, spoil: impl Fn(&Proxy)) {
-        spoil(&self.proxies[proxy]);
+    fn for_a_while(&self, proxy: usize, how_long: Duration, break_network: impl Fn(&Proxy)) {
+        break_network(&self.proxies[proxy]);
         std::thread::sleep(how_long);
         self.proxies[proxy].heal();
     }
@@ -316,30 +328,30 @@ impl Stage {
         self.server.tell(&["CONFIG", "SET", name, good]);
     }
 
-    /// Heals everything, sends the workers home, and looks at what they have done.
-    fn end(mut self, figures: &mut Figures) -> Vec<Violation> {
+    /// Ends all faults, stops the workloads, and checks their recordings.
+    fn finish(mut self, figures: &mut Figures) -> Vec<Violation> {
         self.proxies.iter().for_each(Proxy::heal);
-        let round = Outcomes::default();
-        for worker in &mut self.workers {
-            worker.tell("stop");
+        let outcomes = Outcomes::default();
+        for workload in &mut self.workloads {
+            workload.tell("stop");
         }
         let (done, all_done) = mpsc::channel::<()>();
         std::thread::spawn(move || {
             if all_done.recv_timeout(LEASE * 60) == Err(mpsc::RecvTimeoutError::Timeout) {
-                println!("VIOLATION: a worker does not come to its end");
+                println!("VIOLATION: a workload does not end");
                 std::process::exit(1);
             }
         });
-        for worker in &mut self.workers {
-            assert_eq!(worker.line(), "working");
-            let line = worker.line();
-            assert!(round.add(&line).is_some(), "a worker ended early, and said: {line:?}");
+        for workload in &mut self.workloads {
+            assert_eq!(workload.line(), "working");
+            let line = workload.line();
+            assert!(outcomes.add(&line).is_some(), "a workload ended early and printed {line:?}");
             figures.outcomes.add(&line);
         }
-        // A worker may have been killed before it wrote anything.
-        let diaries = self.diaries.iter().filter(|diary| diary.exists());
+        // A workload that was killed before it recorded anything has no file.
+        let recordings = self.recordings.iter().filter(|recording| recording.exists());
         drop(done);
-        let history = self.diary.history_with(diaries).expect("our own files");
+        let history = self.recorder.history_with(recordings).expect("valid recordings");
         let expected = self.theme.expected();
         let mut violations = history.violations(expected);
         let everything = history.violations(Expected::EVERYTHING);
@@ -349,29 +361,30 @@ impl Stage {
         };
         let overlaps = count(|violation| matches!(violation, Violation::Overlap { .. }));
         let stale = count(|violation| matches!(violation, Violation::StaleWrite { .. }));
-        violations.extend(self.left_behind());
-        assert_eq!(round.strange.load(Ordering::Relaxed), 0, "errors that nobody expected");
+        violations.extend(self.leaked());
+        assert_eq!(outcomes.unexpected.load(Ordering::Relaxed), 0, "unexpected errors");
 
         let (theme, grants) = (self.theme, history.grants());
-        println!("{theme:?}: {grants} grants, {round}, {overlaps} overlaps, {stale} stale writes");
+        println!(
+            "{theme:?}: {grants} grants, {outcomes}, {overlaps} overlaps, {stale} stale writes"
+        );
         *figures.rounds.entry(theme).or_default() += 1;
         *figures.overlaps.entry(theme).or_default() += overlaps;
         *figures.stale.entry(theme).or_default() += stale;
         figures.grants += grants;
         figures.polls += history.polls();
-        figures.hand_overs.entry(theme).or_default().extend(history.hand_overs());
+        figures.handoffs.entry(theme).or_default().extend(history.handoffs());
         if !violations.is_empty() {
-            // For whoever looks into it.
-            println!("the diaries are in {}", self.directory.keep().display());
+            println!("the recordings are in {}", self.directory.keep().display());
         }
         violations
     }
 
-    /// The keys that are still there when every lease must be over.
-    fn left_behind(&self) -> Vec<Violation> {
-        // A clock that was ahead and is right again has stretched leases.
-        let patience = if self.theme == Theme::Clock { LEASE * 8 } else { LEASE * 2 };
-        let end = Instant::now() + patience;
+    /// The keys that still exist when every lease must have ended.
+    fn leaked(&self) -> Vec<Violation> {
+        // Leases were extended when a clock that was ahead was set right.
+        let limit = if self.theme == Theme::Clock { LEASE * 8 } else { LEASE * 2 };
+        let end = Instant::now() + limit;
         loop {
             let keys: Vec<String> = self.server.command(&["KEYS", "work:*"]);
             if keys.is_empty() || Instant::now() > end {
@@ -382,14 +395,14 @@ impl Stage {
     }
 }
 
-/// A program of this package, which is built into the same folder.
-fn beside_us(name: &str) -> String {
-    let us = std::env::current_exe().expect("it runs");
-    let program = us.parent().map(|folder: &Path| folder.join(name));
+/// The path of another program of this package, in the same directory.
+fn sibling_program(name: &str) -> String {
+    let this = std::env::current_exe().expect("the path of this program");
+    let program = this.parent().map(|folder: &Path| folder.join(name));
     let program = program.filter(|program| program.exists()).unwrap_or_else(|| {
-        panic!("{name} is not built: use `scripts/soak`, which does that");
+        panic!("{name} is not built: run `scripts/soak`, which builds it");
     });
-    program.to_str().expect("a plain path").to_owned()
+    program.to_str().expect("a path in UTF-8").to_owned()
 }
 
 impl Figures {
@@ -399,17 +412,17 @@ impl Figures {
         println!("\n| theme | rounds | overlaps | stale writes without a fence | p50 | p99 |");
         println!("|---|---|---|---|---|---|");
         for (theme, rounds) in &self.rounds {
-            let hand_overs = self.hand_overs.entry(*theme).or_default();
-            hand_overs.sort_unstable();
-            let part = |percent: usize| {
-                let nanos = hand_overs.get(hand_overs.len() * percent / 100).copied();
+            let handoffs = self.handoffs.entry(*theme).or_default();
+            handoffs.sort_unstable();
+            let percentile = |percent: usize| {
+                let nanos = handoffs.get(handoffs.len() * percent / 100).copied();
                 Duration::from_micros(nanos.unwrap_or_default() / 1000)
             };
             let (overlaps, stale) = (self.overlaps[theme], self.stale[theme]);
-            let (half, most) = (part(50), part(99));
+            let (half, most) = (percentile(50), percentile(99));
             println!("| {theme:?} | {rounds} | {overlaps} | {stale} | {half:?} | {most:?} |");
         }
-        println!("\n| fault | how often |\n|---|---|");
+        println!("\n| fault | count |\n|---|---|");
         for (fault, count) in &self.faults {
             println!("| {fault:?} | {count} |");
         }

@@ -1,4 +1,4 @@
-//! Clients of other languages, as the server sees them: what they send, command for command.
+//! Peers: clients of other languages, reproduced command by command.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,26 +8,26 @@ use redis::{Connection, Script, Value};
 
 use crate::support::milliseconds;
 
-/// A client that is not ours, at the lock `k` or another.
-pub(super) trait Peer {
-    /// Tries once.
+/// A client of another library that uses one lock.
+pub(super) trait PeerLock {
+    /// Makes one attempt.
     fn try_lock(&mut self, lease: Duration) -> bool;
 
-    /// Frees it if it is its own, as far as it can tell. Returns whether it did.
+    /// Frees the lock if the peer believes that it holds the lock. Returns whether it did.
     fn unlock(&mut self) -> bool;
 }
 
-/// One that speaks this format.
-pub(super) fn peer(format: WireFormat, server: &RedisServer, key: &str) -> Box<dyn Peer> {
-    match format {
+/// A peer that uses this wire format.
+pub(super) fn peer(wire_format: WireFormat, server: &RedisServer, key: &str) -> Box<dyn PeerLock> {
+    match wire_format {
         WireFormat::Token => Box::new(Python::new(server, key)),
         WireFormat::Redisson => Box::new(Java::new(server, key, 1)),
-        WireFormat::Timestamp => Box::new(Old::new(server, key)),
+        WireFormat::Timestamp => Box::new(Stepwise::new(server, key)),
         other => panic!("{other:?}"),
     }
 }
 
-/// redis-py's `Lock`, and most others of one string.
+/// The `Lock` of redis-py. Most other libraries with a lock in one string do the same.
 pub(super) struct Python {
     connection: Connection,
     key: String,
@@ -41,7 +41,7 @@ impl Python {
     }
 }
 
-impl Peer for Python {
+impl PeerLock for Python {
     fn try_lock(&mut self, lease: Duration) -> bool {
         let mut set = redis::cmd("SET");
         set.arg(&self.key).arg(&self.token).arg("NX").arg("PX").arg(milliseconds(lease));
@@ -58,8 +58,8 @@ impl Peer for Python {
     }
 }
 
-/// A thread of a service that uses Redisson's plain `RLock`. The scripts do what those of Redisson 4
-/// do, with the same keys and arguments and in the same order.
+/// A thread of a service that uses the plain `RLock` of Redisson. The scripts do the same as those
+/// of Redisson 4, with the same keys and arguments in the same order.
 pub(super) struct Java {
     connection: Connection,
     key: String,
@@ -80,7 +80,7 @@ impl Java {
         Self { connection: server.connection(), key: key.to_owned(), channel, owner, lease }
     }
 
-    /// `None` if it has it now, else for how long somebody else has.
+    /// Tries to lock. Returns `None` if the lock was granted, and otherwise its time to live.
     pub(super) fn lock(&mut self, lease: Duration) -> Option<i64> {
         self.lease = lease;
         let script = Script::new(
@@ -96,7 +96,8 @@ impl Java {
         call.invoke(&mut self.connection).expect("a reply")
     }
 
-    /// 1 if it is free now, 0 if this thread has it still, `None` if it has not.
+    /// Releases once. Returns 1 if the lock is free now, 0 if this thread still holds it, and
+    /// `None` if this thread does not hold it.
     pub(super) fn release(&mut self) -> Option<i64> {
         let script = Script::new(
             "local done = redis.call('get', KEYS[3])
@@ -125,7 +126,7 @@ impl Java {
         released
     }
 
-    /// Frees it, whoever has it.
+    /// Frees the lock of any owner.
     pub(super) fn force_unlock(&mut self) -> bool {
         let script = Script::new(
             "if redis.call('del', KEYS[1]) == 0 then
@@ -139,7 +140,7 @@ impl Java {
         call.invoke(&mut self.connection).expect("a reply")
     }
 
-    /// What its watchdog sends.
+    /// Sends the renewal of the Redisson watchdog.
     pub(super) fn renew(&mut self) -> bool {
         let script = Script::new(
             "local found = {}
@@ -156,30 +157,31 @@ impl Java {
         call.invoke::<Vec<i64>>(&mut self.connection).expect("a reply") == [1]
     }
 
-    /// Whether it is locked, and whether by this thread.
+    /// Whether the lock is held, and whether it is held by this thread.
     pub(super) fn state(&mut self) -> (bool, bool) {
         let mut ask = redis::pipe();
         ask.exists(&self.key).hexists(&self.key, &self.owner);
         ask.query(&mut self.connection).expect("a reply")
     }
 
-    /// Subscribes, and then returns the first message, which is what wakes a waiting thread.
+    /// Subscribes. The thread returns the first message, which would wake a waiting thread of
+    /// Redisson.
     pub(super) fn listen(&self, server: &RedisServer) -> std::thread::JoinHandle<String> {
         let (mut connection, channel) = (server.connection(), self.channel.clone());
         let (subscribed, ready) = std::sync::mpsc::channel();
         let listener = std::thread::spawn(move || {
             let mut messages = connection.as_pubsub();
             messages.subscribe(channel).expect("a reply");
-            subscribed.send(()).expect("awaited");
+            subscribed.send(()).expect("the receiver waits");
             messages.set_read_timeout(Some(Duration::from_secs(20))).expect("a plain socket");
             messages.get_message().expect("a message").get_payload().expect("text")
         });
-        ready.recv().expect("it subscribes");
+        ready.recv().expect("subscribed");
         listener
     }
 }
 
-impl Peer for Java {
+impl PeerLock for Java {
     fn try_lock(&mut self, lease: Duration) -> bool {
         self.lock(lease).is_none()
     }
@@ -189,15 +191,15 @@ impl Peer for Java {
     }
 }
 
-/// One that uses `SETNX` and `GETSET`, a step at a time, and by its own clock.
-pub(super) struct Old {
+/// A client that uses `SETNX` and `GETSET` in separate steps, and its own clock.
+pub(super) struct Stepwise {
     connection: Connection,
     key: String,
-    /// Until when it has the lock, by what it knows.
+    /// The end of the lease, as known to this client.
     until: u64,
 }
 
-impl Old {
+impl Stepwise {
     pub(super) fn new(server: &RedisServer, key: &str) -> Self {
         Self { connection: server.connection(), key: key.to_owned(), until: 0 }
     }
@@ -212,7 +214,7 @@ impl Old {
         command.arg(&self.key).arg(&words[1..]).query(&mut self.connection).expect("a reply")
     }
 
-    /// Its first step: takes a key that does not exist.
+    /// The first step: takes a key that does not exist.
     pub(super) fn set_if_absent(&mut self, until: u64) -> bool {
         let set = self.ask(&["SETNX", &until.to_string()]);
         if set {
@@ -221,13 +223,14 @@ impl Old {
         set
     }
 
-    /// Its second: whether what is there has expired.
+    /// The second step: checks whether the lock has expired.
     pub(super) fn sees_it_expired(&mut self) -> bool {
         let value: Option<u64> = self.ask(&["GET"]);
         value.is_some_and(|value| value < Self::now())
     }
 
-    /// Its third: takes that over, unless another was faster, whose time it has then overwritten.
+    /// The third step: takes over an expired lock. If another client was faster, the step fails,
+    /// but has overwritten the time of that client.
     pub(super) fn swap(&mut self, until: u64) -> bool {
         let before: Option<u64> = self.ask(&["GETSET", &until.to_string()]);
         let taken = before.is_some_and(|before| before < Self::now());
@@ -238,7 +241,7 @@ impl Old {
     }
 }
 
-impl Peer for Old {
+impl PeerLock for Stepwise {
     fn try_lock(&mut self, lease: Duration) -> bool {
         let until = Self::now() + u64::try_from(lease.as_millis()).expect("short");
         self.set_if_absent(until) || (self.sees_it_expired() && self.swap(until))

@@ -7,7 +7,7 @@ async fn work(id: u64) -> Result<(), LockError> {
     Ok(())
 }
 
-// The function is still there, so its callers are not in error.
+// The function is still defined, so its callers compile.
 async fn caller() {
     let _ = work(1).await;
 }

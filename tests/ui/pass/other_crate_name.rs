@@ -12,7 +12,7 @@ async fn work(id: u64) -> Result<()> {
     Ok(())
 }
 
-// Names that the expansion uses too, or that shadow what it needs.
+// Items whose names the expansion also uses, or that shadow names from the prelude.
 #[allow(non_camel_case_types, dead_code)]
 enum Option {
     Some,
@@ -28,7 +28,7 @@ async fn shadowed(body: u64, key: u64, call: u64) -> Result<u64> {
     Ok(error)
 }
 
-/// The user's own, by the names that the expansion uses.
+/// A user's constant with the name of a static in the expansion.
 const SITE: &str = "mine";
 
 #[distributed_lock(key = SITE)]

@@ -1,4 +1,4 @@
-//! Accounts in SQLite, which refuse a writer whose lock has gone to somebody else.
+//! Accounts in SQLite that reject a write by a former lock holder.
 
 use std::num::TryFromIntError;
 use std::sync::{Mutex, PoisonError};
@@ -8,31 +8,31 @@ use rusqlite::{Connection, OptionalExtension, Row};
 /// Every method blocks the thread.
 pub(crate) struct Ledger(Mutex<Connection>);
 
-/// Why the ledger did not do it.
+/// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LedgerError {
-    /// Nothing was written. Whoever tries again has to take the lock and read the account anew.
+    /// Nothing was written. A retry must acquire the lock and read the account again.
     #[error(
-        "stale writer: account {account} belongs to token {fence} now, and token {token} is lower"
+        "stale writer: token {token} is lower than token {fence}, which account {account} has seen"
     )]
     StaleWriter { account: i64, token: i64, fence: i64 },
-    #[error("there is no account {0}")]
+    #[error("account {0} does not exist")]
     NoAccount(i64),
-    #[error("the fencing token does not fit into SQLite: {0}")]
+    #[error("the fencing token does not fit into an SQLite integer: {0}")]
     Token(#[from] TryFromIntError),
-    #[error("the ledger failed: {0}")]
+    #[error("SQLite failed: {0}")]
     Sqlite(#[from] rusqlite::Error),
 }
 
 impl Ledger {
-    /// A ledger that is gone with the process; a service opens a file.
+    /// Opens a ledger in memory. A service would open a file.
     pub(crate) fn in_memory() -> Result<Self, LedgerError> {
         let db = Connection::open_in_memory()?;
         db.execute(
             "CREATE TABLE account (
                  id      INTEGER PRIMARY KEY,
                  balance INTEGER NOT NULL,
-                 fence   INTEGER NOT NULL DEFAULT 0 -- the highest token that was seen
+                 fence   INTEGER NOT NULL DEFAULT 0 -- the highest token seen so far
              ) STRICT",
             (),
         )?;
@@ -45,11 +45,11 @@ impl Ledger {
         Ok(())
     }
 
-    /// The balance, for somebody who will write what follows from it.
+    /// Reads the balance ahead of a write that depends on it.
     ///
-    /// Raises the fence: a write by an earlier holder that arrives from now on is refused, so what
-    /// was read is still true when this holder writes. A plain read would leave room for such a
-    /// write in between, which this holder's own would then undo.
+    /// Raises the fence, which rejects later writes by earlier holders. The balance is therefore
+    /// still current when this holder writes. After a plain read, a late write could still change
+    /// the balance, and this holder's write would undo that change.
     pub(crate) fn read_fenced(&self, account: i64, token: u64) -> Result<i64, LedgerError> {
         let token = i64::try_from(token)?;
         let sql = "UPDATE account SET fence = ?2 WHERE id = ?1 AND fence <= ?2 RETURNING balance";
@@ -57,8 +57,8 @@ impl Ledger {
         balance.map_or_else(|| Err(self.refusal(account, token)), Ok)
     }
 
-    /// Sets the balance, unless a later holder has been here. One statement checks and writes, so
-    /// nothing comes in between.
+    /// Sets the balance, unless a later holder has raised the fence. A single statement checks and
+    /// writes, so the two are atomic.
     pub(crate) fn write_fenced(
         &self,
         account: i64,
@@ -73,14 +73,14 @@ impl Ledger {
         }
     }
 
-    /// The balance, for somebody who only wants to know.
+    /// Reads the balance without raising the fence.
     pub(crate) fn read(&self, account: i64) -> Result<i64, LedgerError> {
         let sql = "SELECT balance FROM account WHERE id = ?1";
         let balance = self.with(|db| db.query_row(sql, [account], first).optional())?;
         balance.ok_or(LedgerError::NoAccount(account))
     }
 
-    /// What a table without a fence does: it believes everybody.
+    /// Sets the balance without checking a token, like a table without a fence.
     pub(crate) fn write_unfenced(&self, account: i64, balance: i64) -> Result<(), LedgerError> {
         let sql = "UPDATE account SET balance = ?2 WHERE id = ?1";
         match self.with(|db| db.execute(sql, (account, balance)))? {
@@ -89,7 +89,7 @@ impl Ledger {
         }
     }
 
-    /// Why no row was changed.
+    /// The reason why a statement changed no row.
     fn refusal(&self, account: i64, token: i64) -> LedgerError {
         let sql = "SELECT fence FROM account WHERE id = ?1";
         match self.with(|db| db.query_row(sql, [account], first).optional()) {
@@ -100,7 +100,7 @@ impl Ledger {
     }
 
     fn with<T>(&self, ask: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
-        // Each use is one statement: a thread that panicked has left nothing half done.
+        // Each use runs a single statement, so a panicked thread leaves no partial change.
         ask(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

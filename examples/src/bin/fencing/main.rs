@@ -1,12 +1,12 @@
-//! A write that arrives after its lock is gone, and a table that refuses it.
+//! A write that arrives after its lock was lost, and a table that rejects the write.
 //!
 //! ```text
 //! cargo run -p lock-examples --bin fencing
 //! LOCK_URL=redis://127.0.0.1:6379 cargo run -p lock-examples --bin fencing
 //! ```
 //!
-//! Ada's write is stuck on its way, as behind a slow disk or in a process that is paused. Her lease
-//! ends meanwhile, and Bob takes the lock and writes. Then Ada's write arrives.
+//! Ada's write is delayed, as by a slow disk or a paused process. Her lease expires, and Bob
+//! acquires the lock and writes. Then Ada's write arrives.
 
 mod ledger;
 
@@ -20,7 +20,7 @@ use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 
 use crate::ledger::{Ledger, LedgerError};
 
-/// Short, so that its end can be watched.
+/// A short lease, so that the example does not wait long for its end.
 const LEASE: Duration = Duration::from_secs(1);
 const ACCOUNT: i64 = 1;
 
@@ -28,24 +28,24 @@ struct Teller {
     name: &'static str,
     locks: LockClient,
     ledger: Arc<Ledger>,
-    /// The write that is on its way. Kept here, because the body that began it may be dropped before
-    /// it arrives.
+    /// The pending write. It is stored here because the body that started the write may be dropped
+    /// before the write completes.
     write: Option<JoinHandle<Result<(), LedgerError>>>,
-    /// For the story: whether writes carry their token.
+    /// Whether writes carry their fencing token.
     fenced: bool,
-    /// For the story: holds up the next write until the other end is dropped.
+    /// Delays the next write until the sender is dropped.
     stuck: Option<mpsc::Receiver<Infallible>>,
-    story: Story,
+    story: TellerStory,
 }
 
-/// Why a deposit was not made, as far as the teller knows.
+/// Why a deposit failed, or why its outcome is unknown.
 #[derive(Debug, thiserror::Error)]
 enum TellerError {
     #[error(transparent)]
     Lock(#[from] LockError),
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    #[error("the ledger's thread did not finish: {0}")]
+    #[error("the ledger's thread failed: {0}")]
     Thread(#[from] JoinError),
 }
 
@@ -53,7 +53,7 @@ enum TellerError {
 async fn deposit(teller: &mut Teller, account: i64, amount: i64) -> Result<(), TellerError> {
     let token = lock.fencing_token().await?;
     let balance = ask(&teller.ledger, move |ledger| ledger.read_fenced(account, token)).await?;
-    teller.tell(&format!("has the lock, with token {token}; reads {balance}, adds {amount}"));
+    teller.tell(&format!("acquired the lock with token {token}, read {balance}, adds {amount}"));
     teller.begin_write(account, token, balance + amount);
     teller.written().await?;
     teller.tell(&format!("wrote {}", balance + amount));
@@ -61,16 +61,17 @@ async fn deposit(teller: &mut Teller, account: i64, amount: i64) -> Result<(), T
 }
 
 impl Teller {
-    /// SQLite blocks, so it runs on a thread where it may. When the lock is lost, the body is
-    /// dropped, but nothing stops that thread: its write can be late. This is what the token is for.
+    /// Starts a write on a thread that may block, because SQLite blocks. If the lock is lost, the
+    /// body is dropped, but the thread continues and its write can be late. The fencing token
+    /// protects against late writes.
     fn begin_write(&mut self, account: i64, token: u64, balance: i64) {
         let (ledger, fenced, stuck) = (Arc::clone(&self.ledger), self.fenced, self.stuck.take());
         if stuck.is_some() {
-            self.tell("writes, but it takes long: a slow disk, or a process that is paused");
+            self.tell("started a write that is delayed, as by a slow disk or a paused process");
         }
         self.write = Some(spawn_blocking(move || {
             if let Some(stuck) = stuck {
-                // The other end sends nothing; it is dropped.
+                // `recv` returns when the sender is dropped. No message is ever sent.
                 let _ = stuck.recv();
             }
             if fenced {
@@ -81,7 +82,7 @@ impl Teller {
         }));
     }
 
-    /// Waits for what is on its way. Dropped half-way, it can be called again.
+    /// Waits for the pending write. Cancel safe: the next call waits for the same write.
     async fn written(&mut self) -> Result<(), TellerError> {
         let Some(write) = &mut self.write else { return Ok(()) };
         let written = write.await;
@@ -94,7 +95,7 @@ impl Teller {
     }
 }
 
-/// Asks the ledger, on a thread that may block.
+/// Runs an operation of the ledger on a thread that may block.
 async fn ask<T: Send + 'static>(
     ledger: &Arc<Ledger>,
     question: impl FnOnce(&Ledger) -> Result<T, LedgerError> + Send + 'static,
@@ -103,18 +104,22 @@ async fn ask<T: Send + 'static>(
     Ok(spawn_blocking(move || question(&ledger)).await??)
 }
 
-/// Says what happens, and when.
+/// Prints events with the time since the start.
 #[derive(Clone, Copy)]
-struct Story(Instant);
+struct TellerStory(Instant);
 
-impl Story {
+impl TellerStory {
     fn tell(self, who: &str, what: &str) {
         println!("{:>5.2} s  {who:<4} {what}", self.0.elapsed().as_secs_f64());
     }
 }
 
-/// Ada adds 50 to an account with 100 on it, Bob adds 30, and Ada's write is late.
-async fn two_deposits(story: Story, locks: &LockClient, fenced: bool) -> Result<(), TellerError> {
+/// Ada adds 50 to an account with a balance of 100, Bob adds 30, and Ada's write is late.
+async fn two_deposits(
+    story: TellerStory,
+    locks: &LockClient,
+    fenced: bool,
+) -> Result<(), TellerError> {
     let ledger = Arc::new(Ledger::in_memory()?);
     ask(&ledger, |ledger| ledger.open_account(ACCOUNT, 100)).await?;
     let teller = |name| Teller {
@@ -132,8 +137,8 @@ async fn two_deposits(story: Story, locks: &LockClient, fenced: bool) -> Result<
     ada.stuck = Some(stuck);
     match deposit(&mut ada, ACCOUNT, 50).await {
         Err(TellerError::Lock(error @ LockError::Lost { .. })) => {
-            ada.tell(&format!("is stopped: {error}"));
-            ada.tell("has a write on its way, which nobody can call back");
+            ada.tell(&format!("was stopped: {error}"));
+            ada.tell("still has a pending write, which cannot be cancelled");
         }
         other => other?,
     }
@@ -141,20 +146,20 @@ async fn two_deposits(story: Story, locks: &LockClient, fenced: bool) -> Result<
     drop(release);
     match ada.written().await {
         Err(TellerError::Ledger(error @ LedgerError::StaleWriter { .. })) => {
-            ada.tell(&format!("is late, and is refused: {error}"));
-            ada.tell("knows that nothing was written, and tries again");
+            ada.tell(&format!("wrote too late and was rejected: {error}"));
+            ada.tell("retries, because nothing was written");
             deposit(&mut ada, ACCOUNT, 50).await?;
         }
         other => {
             other?;
-            ada.tell("is late, and overwrites what Bob wrote");
+            ada.tell("wrote too late and overwrote Bob's write");
         }
     }
 
     let balance = ask(&ledger, |ledger| ledger.read(ACCOUNT)).await?;
     let verdict = match 100 + 50 + 30 - balance {
         0 => "nothing was lost".to_owned(),
-        lost => format!("{lost} are lost, and nobody was told"),
+        lost => format!("{lost} were lost without an error"),
     };
     story.tell("", &format!("100 + 50 + 30 became {balance}: {verdict}."));
     Ok(())
@@ -164,15 +169,15 @@ async fn run() -> Result<(), TellerError> {
     let url = std::env::var("LOCK_URL").unwrap_or_else(|_| "memory:".into());
     let locks = LockClient::connect(&url).await?;
     if url.starts_with("memory:") {
-        println!("Locks are kept in memory. Set LOCK_URL=redis://… to keep them in Redis.\n");
+        println!("Locks are stored in memory. Set LOCK_URL=redis://… to store them in Redis.\n");
     } else {
-        println!("Locks are kept in Redis.\n");
+        println!("Locks are stored in Redis.\n");
     }
-    let story = Story(Instant::now());
+    let story = TellerStory(Instant::now());
 
-    println!("With a fence: the table refuses a token that is lower than one which it has seen.");
+    println!("With a fence: the table rejects a token that is lower than one it has already seen.");
     two_deposits(story, &locks, true).await?;
-    println!("\nWithout one: a lock alone cannot stop what is on its way.");
+    println!("\nWithout a fence: a lock alone cannot stop a pending write.");
     two_deposits(story, &locks, false).await?;
 
     locks.shutdown().await?;

@@ -1,4 +1,4 @@
-//! The shop over HTTP.
+//! The shop's HTTP API.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ async fn pay(
     Ok(Json(Units { units: shop.pay(order, &item, units).await? }))
 }
 
-/// A handler can be annotated like any other function, placeholders in patterns included.
+/// A handler can be annotated like any other function. Placeholders can name variables in patterns.
 #[distributed_lock(key = "order:<order>", wait = "10s")]
 async fn cancel(State(shop): State<Arc<Shop>>, Path(order): Path<u64>) -> Result<(), ApiError> {
     Ok(shop.cancel(order).await?)
@@ -75,7 +75,7 @@ async fn transfer(
     Ok(shop.transfer(&from, &to, units).await?)
 }
 
-/// An error as the client of the service sees it.
+/// An error that is returned as an HTTP response.
 struct ApiError(ShopError);
 
 impl<E: Into<ShopError>> From<E> for ApiError {
@@ -91,8 +91,9 @@ impl IntoResponse for ApiError {
                 StatusCode::CONFLICT
             }
             ShopError::Lock(LockError::InvalidKey { .. }) => StatusCode::BAD_REQUEST,
-            // Nothing was done, or it was stopped half-way. Another try may help: an order that is paid
-            // for is not paid again, but stock that was taken for one that was not is not put back.
+            // The operation was not started or was interrupted, and a retry may succeed. A retry
+            // does not pay an order twice, but does not return stock that an interrupted payment
+            // took.
             ShopError::Lock(_) | ShopError::Shelf(_) => StatusCode::SERVICE_UNAVAILABLE,
             ShopError::Garbled(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };

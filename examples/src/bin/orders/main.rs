@@ -1,4 +1,4 @@
-//! A shop's order service: several processes of it never sell what is not there.
+//! A shop's order service that can run in several processes without overselling.
 //!
 //! ```text
 //! cargo run -p lock-examples --bin orders
@@ -15,8 +15,8 @@
 //! curl localhost:3000/stock/pen
 //! ```
 //!
-//! Without a URL it keeps its locks and its data in memory. With one it keeps both in Redis, where
-//! its data has no protection of its own: it is read, and then written.
+//! Without `LOCK_URL`, the service stores locks and data in memory. With `LOCK_URL`, it stores both
+//! in Redis, where only the locks protect the data between a read and the write that follows it.
 
 mod api;
 mod shelf;
@@ -47,7 +47,7 @@ async fn main() -> ExitCode {
 async fn serve() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("LOCK_URL").unwrap_or_else(|_| "memory:".into());
     let port = std::env::var("PORT").unwrap_or_else(|_| "3000".into());
-    let port: u16 = port.parse().map_err(|_| format!("PORT={port} is no port"))?;
+    let port: u16 = port.parse().map_err(|_| format!("PORT={port} is not a valid port"))?;
 
     LockClient::builder().url(&url).namespace("shop").connect().await?.install()?;
     let shop = Shop::new(Shelf::open(&url).await?);
@@ -59,13 +59,13 @@ async fn serve() -> Result<(), Box<dyn Error>> {
     axum::serve(listener, api::routes(Arc::new(shop)))
         .with_graceful_shutdown(told_to_stop())
         .await?;
-    // All requests have been answered. What else holds a lock is given time to finish.
+    // All requests have been answered. `shutdown` gives other lock holders time to finish.
     lock_runtime::global()?.shutdown().await?;
     println!("stopped");
     Ok(())
 }
 
-/// Resolves at Ctrl-C, and where there is one at SIGTERM.
+/// Resolves on Ctrl-C, and on Unix also on SIGTERM.
 async fn told_to_stop() {
     let interrupted = tokio::signal::ctrl_c();
     #[cfg(unix)]
@@ -79,7 +79,7 @@ async fn told_to_stop() {
             return;
         }
     }
-    // Without a handler there is nothing to wait for, and the service runs until it is killed.
+    // If the handler cannot be installed, the service runs until it is killed.
     if interrupted.await.is_err() {
         std::future::pending::<()>().await;
     }

@@ -1,4 +1,4 @@
-//! Where the shop keeps its data: named values that are read and written, one at a time.
+//! The shop's storage: named values that are read and written one at a time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,20 +6,20 @@ use std::sync::Arc;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::Mutex;
 
-/// Has no protection of its own against two who read, think and write.
+/// Does not protect a read followed by a write against concurrent writers.
 #[derive(Clone)]
 pub(crate) enum Shelf {
     Memory(Arc<Mutex<HashMap<String, String>>>),
     Redis(MultiplexedConnection),
 }
 
-/// The data could not be read or written.
+/// The storage could not be read or written.
 #[derive(Debug, thiserror::Error)]
-#[error("the shop's data is out of reach: {0}")]
+#[error("the shop's storage is unavailable: {0}")]
 pub(crate) struct ShelfError(#[from] redis::RedisError);
 
 impl Shelf {
-    /// Beside the locks of the client with the same URL.
+    /// Opens the storage at the URL that the lock client also uses.
     pub(crate) async fn open(url: &str) -> Result<Self, ShelfError> {
         if url.starts_with("memory:") {
             return Ok(Self::Memory(Arc::default()));

@@ -1,4 +1,4 @@
-//! What the shop does, each thing under the lock that makes it safe.
+//! The shop's operations, protected by locks.
 
 use lock_runtime::{LockError, distributed_lock};
 
@@ -8,20 +8,20 @@ pub(crate) struct Shop {
     shelf: Shelf,
 }
 
-/// Why the shop did not do it.
+/// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ShopError {
     #[error(transparent)]
     Lock(#[from] LockError),
     #[error(transparent)]
     Shelf(#[from] ShelfError),
-    #[error("{item}: {wanted} wanted, {left} left")]
+    #[error("not enough units of {item}: {wanted} requested, {left} in stock")]
     SoldOut { item: String, wanted: u32, left: u32 },
-    #[error("order {0} is paid already")]
+    #[error("order {0} is already paid")]
     Paid(u64),
     #[error("order {0} is not paid")]
     NotPaid(u64),
-    #[error("what is stored cannot be read: {0:?}")]
+    #[error("invalid value in the storage: {0:?}")]
     Garbled(String),
 }
 
@@ -41,7 +41,7 @@ impl Shop {
         self.put(item, units).await
     }
 
-    /// Sells some units to an order that has not been paid yet.
+    /// Pays an order that is not yet paid. Returns the remaining stock of the item.
     #[distributed_lock(key = "order:<order>", wait = "10s")]
     pub(crate) async fn pay(&self, order: u64, item: &str, units: u32) -> Result<u32, ShopError> {
         let name = order_name(order);
@@ -53,7 +53,7 @@ impl Shop {
         Ok(left)
     }
 
-    /// Puts back what an order has bought. The caller has the order's lock.
+    /// Returns the units of a paid order to the stock. The caller must hold the order's lock.
     pub(crate) async fn cancel(&self, order: u64) -> Result<(), ShopError> {
         let name = order_name(order);
         let line = self.shelf.get(&name).await?.ok_or(ShopError::NotPaid(order))?;
@@ -64,10 +64,10 @@ impl Shop {
         Ok(self.shelf.remove(&name).await?)
     }
 
-    /// Moves stock from one item to another, as one step for everybody else.
+    /// Moves stock from one item to another while holding the locks of both items.
     ///
-    /// It needs two locks. Whoever needs several takes them in one order, here the alphabet's, so
-    /// that two who want the same ones never wait for each other. The nested calls share them.
+    /// Always acquires the two locks in alphabetical order, so that concurrent transfers between
+    /// the same items cannot deadlock. The nested calls share the held locks.
     pub(crate) async fn transfer(&self, from: &str, to: &str, units: u32) -> Result<(), ShopError> {
         let (first, second) = if from < to { (from, to) } else { (to, from) };
         self.with_both(first, second, async {

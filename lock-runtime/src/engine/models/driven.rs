@@ -1,105 +1,112 @@
-//! The races of callers that have the pass of a key, and are polled now and then, or never again.
+//! Races of callers that have the permit of a key, or wait for it, and are no longer polled.
+//!
+//! Several callers acquire one key and release it. Some of them are polled a few times, and then
+//! not again until the others have finished. One more caller makes single attempts. A task checks
+//! the queues over and over, as the notifier thread does. The model asserts that every polled
+//! caller gets the lock, that one caller at a time has it, and that nothing is left. The control
+//! makes no checks.
 
 use super::*;
 
-/// How many want the lock.
+/// The number of callers that wait for the lock.
 const CALLERS: usize = 3;
 
-type Step = Pin<Box<dyn Future<Output = ()> + Send>>;
+type BoxedCall = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Where there is one at a time.
-type Hands = Arc<StdMutex<bool>>;
+/// Whether a caller has the lock.
+type LockInUse = Arc<StdMutex<bool>>;
 
-/// Takes the lock, and gives it back.
-async fn hold(engine: Arc<Engine>, taken: Hands) {
-    let hold = acquire(&engine, request()).await.expect("its turn");
-    assert!(!std::mem::replace(&mut *lock(&taken), true), "in two hands");
-    yield_now().await;
-    *lock(&taken) = false;
-    engine.release(&hold, true).await.expect("held");
+/// Acquires the lock, and releases it.
+async fn hold(engine: TestEngine, in_use: LockInUse) {
+    let hold = acquire(&engine, request()).await.expect("the caller waits without a limit");
+    use_and_release(&engine, &hold, &in_use).await;
 }
 
-/// Has the lock in the end, without ever waiting for it.
-async fn try_now_and_then(engine: Arc<Engine>, taken: Hands) {
-    let once = || Request { wait: Wait::For(Duration::ZERO), ..request() };
+/// Makes single attempts to acquire the lock until one succeeds, and releases the lock.
+async fn hold_without_waiting(engine: TestEngine, in_use: LockInUse) {
+    let attempt = || Request { wait: Wait::For(Duration::ZERO), ..request() };
     loop {
-        up_to(12).await;
-        if let Ok(hold) = acquire(&engine, once()).await {
-            assert!(!std::mem::replace(&mut *lock(&taken), true), "in two hands");
-            yield_now().await;
-            *lock(&taken) = false;
-            return engine.release(&hold, true).await.expect("held");
+        yield_randomly(12).await;
+        if let Ok(hold) = acquire(&engine, attempt()).await {
+            return use_and_release(&engine, &hold, &in_use).await;
         }
     }
 }
 
-/// Polls a future a few times, with pauses; false if it goes on.
-async fn poll_a_few_times(step: &mut Step) -> bool {
+async fn use_and_release(engine: &TestEngine, hold: &Hold, in_use: &LockInUse) {
+    assert!(!std::mem::replace(&mut *lock(in_use), true), "two callers have the lock");
+    yield_now().await;
+    *lock(in_use) = false;
+    engine.release(hold, true).await.expect("the lock is held");
+}
+
+/// Polls a call a few times, with pauses. Returns whether it has completed.
+async fn poll_a_few_times(call: &mut BoxedCall) -> bool {
     for _ in 0..thread_rng().gen_range(1..6) {
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-        if step.as_mut().poll(&mut cx).is_ready() {
+        if call.as_mut().poll(&mut cx).is_ready() {
             return true;
         }
-        up_to(12).await;
+        yield_randomly(12).await;
     }
     false
 }
 
-/// Some are not polled any more after a while, wherever they have got by then; the others have their
-/// turn all the same, and nothing is left of any of them.
-async fn race(look: fn(&Gates)) {
+/// Some callers are no longer polled after a while, at any point of their calls.
+async fn race(check: fn(&LocalQueues)) {
     let process = Process::start();
-    let taken = Hands::default();
-    let looks = {
-        let engine = Arc::clone(&process.engine);
+    let in_use = LockInUse::default();
+    let checks = {
+        let engine = process.engine.clone();
         spawn(async move {
             loop {
-                up_to(6).await;
-                look(&engine.gates);
+                yield_randomly(6).await;
+                check(engine.queues());
             }
         })
     };
-    let (mut polled, mut forgotten) = (Vec::new(), Vec::new());
+    let (mut polled, mut unpolled) = (Vec::new(), Vec::new());
     for caller in 0..CALLERS {
-        let step = hold(Arc::clone(&process.engine), Arc::clone(&taken));
-        let mut step: Step = Box::pin(step);
+        let call = hold(process.engine.clone(), Arc::clone(&in_use));
+        let mut call: BoxedCall = Box::pin(call);
         if caller + 1 < CALLERS && thread_rng().r#gen() {
-            let is_done = poll_a_few_times(&mut step).await;
-            let is_taken = *lock(&taken);
-            match (is_done, is_taken) {
+            let is_done = poll_a_few_times(&mut call).await;
+            let is_in_use = *lock(&in_use);
+            match (is_done, is_in_use) {
                 (true, _) => {}
-                // It may have stopped in its body, where nobody can go on for it.
-                (false, true) => step.await,
-                (false, false) => forgotten.push(step),
+                // The call may have stopped while it holds the lock. Only its caller can release
+                // the lock then.
+                (false, true) => call.await,
+                (false, false) => unpolled.push(call),
             }
         } else {
-            polled.push(spawn(step));
+            polled.push(spawn(call));
         }
     }
-    let tries = spawn(try_now_and_then(Arc::clone(&process.engine), Arc::clone(&taken)));
+    let attempts = spawn(hold_without_waiting(process.engine.clone(), Arc::clone(&in_use)));
     for caller in polled {
-        caller.await.expect("whoever is polled is served");
+        caller.await.expect("a polled caller gets the lock");
     }
-    tries.await.expect("the key is free for one who tries, too");
-    // Whoever comes back is served as well; whoever gives up leaves nothing.
-    for step in forgotten {
+    attempts.await.expect("an attempt gets the lock");
+    // A call that is polled again gets the lock, and a dropped call leaves nothing.
+    for call in unpolled {
         if thread_rng().r#gen() {
-            step.await;
+            call.await;
         } else {
-            drop(step);
+            drop(call);
         }
     }
-    looks.abort();
+    checks.abort();
     process.assert_nothing_left().await;
 }
 
 #[test]
-fn whoever_has_the_pass_and_is_not_polled_keeps_nobody_waiting() {
-    explore_less(2, || race(|gates| gates.look().carry_out()));
+fn an_unpolled_permit_holder_does_not_block_other_callers() {
+    explore_less(2, || race(|queues| queues.check().carry_out()));
 }
 
 #[test]
 #[should_panic(expected = "exceeded max_steps")]
-fn it_keeps_everybody_waiting_if_nobody_goes_on_for_it() {
-    find(|| race(|_| {}));
+fn without_checks_an_unpolled_permit_holder_blocks_other_callers() {
+    find_failure(|| race(|_| {}));
 }

@@ -1,17 +1,21 @@
-//! What the replies to our commands and scripts say.
+//! Decodes the replies to commands and scripts, with one function for each of them.
 //!
-//! One function for each of them. What none of them has been written to say is [`Unexpected`], and
-//! never taken for an answer: what came may be the reply to another request, or of something between
-//! us and the server that is no Redis.
+//! A script replies with a status and at most one field: either the status as a string, or an array
+//! of both. A script for several locks replies with an array of these.
+//!
+//! A reply that the command or script never gives is [`Unexpected`], and is not taken for an
+//! answer. It may be the reply to another request, or come from something between client and server
+//! that does not speak the Redis protocol.
+
+use std::time::Duration;
 
 use redis::Value;
 
-use super::reply;
-use crate::protection::Protection;
-use crate::store::{Left, Renewed, StoreError};
+use super::error;
+use crate::safeguard::Safeguard;
+use crate::store::contract::{Left, Renewed, StoreError};
 
-/// A reply that cannot be one to this request: what kind of value it is. Not the value, which may
-/// be a secret.
+/// A reply that does not fit its request: the type of its value. The value itself may be secret.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unexpected(pub(super) &'static str);
 
@@ -33,167 +37,178 @@ impl Unexpected {
     }
 }
 
-/// The answer to a try.
+/// Decodes the reply of [`PROBE`](super::dialect::PROBE).
+pub(super) fn probed(reply: &Value) -> Result<(), Unexpected> {
+    match reply {
+        Value::Int(1) => Ok(()),
+        other => Err(Unexpected::new(other)),
+    }
+}
+
+/// The answer to an attempt to acquire a lock.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Acquired {
+pub(super) enum AcquireReply {
     Granted,
     Busy(Left),
-    /// The key holds such a value instead of a lock.
+    /// The key holds a value of this kind instead of a lock.
     WrongFormat(String),
 }
 
-/// Of `SET key token NX PX lease`.
-pub(super) fn taken(reply: Value) -> Result<Acquired, Unexpected> {
+/// Decodes the reply to `SET key token NX PX lease`.
+pub(super) fn taken(reply: &Value) -> Result<AcquireReply, Unexpected> {
     match reply {
-        Value::Okay => Ok(Acquired::Granted),
-        Value::Nil => Ok(Acquired::Busy(Left::Unknown)),
-        _ if !Protection::ExpectedReplies.is_on() => Ok(Acquired::Granted),
-        other => Err(Unexpected::new(&other)),
+        Value::Okay => Ok(AcquireReply::Granted),
+        Value::Nil => Ok(AcquireReply::Busy(Left::Unknown)),
+        _ if !Safeguard::ExpectedReplies.is_on() => Ok(AcquireReply::Granted),
+        other => Err(Unexpected::new(other)),
     }
 }
 
-/// Of `acquire.lua`.
-pub(super) fn acquired(reply: Value) -> Result<Acquired, Unexpected> {
-    match reply {
-        Value::SimpleString(status) if status == "GRANTED" => Ok(Acquired::Granted),
-        Value::Int(-1) => Ok(Acquired::Busy(Left::Forever)),
-        Value::Int(left) if left >= 0 => Ok(Acquired::Busy(milliseconds(left))),
-        reply => match status(&reply) {
-            Some(("WRONGFORMAT", found)) => Ok(Acquired::WrongFormat(found.to_owned())),
-            _ if !Protection::ExpectedReplies.is_on() => Ok(Acquired::Granted),
-            _ => Err(Unexpected::new(&reply)),
-        },
+/// Decodes the reply of `acquire.lua`.
+pub(super) fn acquired(reply: &Value) -> Result<AcquireReply, Unexpected> {
+    match status(reply) {
+        Some(("GRANTED", Field::None)) => Ok(AcquireReply::Granted),
+        Some(("BUSY", Field::Int(left @ -1..))) => Ok(AcquireReply::Busy(left_of(left))),
+        Some(("WRONGFORMAT", Field::Text(found))) => Ok(AcquireReply::WrongFormat(found.into())),
+        _ if !Safeguard::ExpectedReplies.is_on() => Ok(AcquireReply::Granted),
+        _ => Err(Unexpected::new(reply)),
     }
 }
 
-/// Of `renew.lua`, for so many locks.
+/// Decodes the reply of `renew.lua` for this number of locks.
 pub(super) fn renewed(
-    reply: Value,
+    reply: &Value,
     locks: usize,
 ) -> Result<Vec<Result<Renewed, StoreError>>, Unexpected> {
-    each(reply, locks, |reply| match reply {
-        Value::Int(1) => Ok(Ok(Renewed::Extended)),
-        Value::Int(0) => Ok(Ok(Renewed::Gone)),
-        Value::Int(-1) => Ok(Ok(Renewed::Taken)),
-        other => Err(Unexpected::new(&other)),
+    each(reply, locks, |reply| match status(reply) {
+        Some(("EXTENDED", Field::None)) => Ok(Ok(Renewed::Extended)),
+        Some(("GONE", Field::None)) => Ok(Ok(Renewed::Gone)),
+        Some(("TAKEN", Field::None)) => Ok(Ok(Renewed::Taken)),
+        _ => Err(Unexpected::new(reply)),
     })
 }
 
 /// The answer to a release.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Released {
-    /// So many processes were told.
+pub(super) enum ReleaseReply {
+    /// The key is free. The message reached this number of subscribers.
     Freed {
-        told: i64,
+        subscribers: i64,
     },
-    /// It stays for its minimum, and so many were told.
-    Stays {
-        told: i64,
+    /// The key stays taken for its minimum hold. The message reached this number of subscribers.
+    Kept {
+        subscribers: i64,
     },
-    /// One of these, and nobody was told, for this reason.
-    Untold(String),
+    /// The key is free or stays taken, but the message could not be published, for this reason.
+    Unpublished(String),
     Gone,
     Taken,
 }
 
-/// Of `release.lua`.
-pub(super) fn released(reply: Value) -> Result<Released, Unexpected> {
-    match reply {
-        Value::Int(0) => Ok(Released::Gone),
-        Value::Int(-1) => Ok(Released::Taken),
-        Value::Int(freed @ 1..) => Ok(Released::Freed { told: freed - 1 }),
-        Value::Int(stays) => Ok(Released::Stays { told: (-2_i64).saturating_sub(stays) }),
-        reply => match status(&reply) {
-            Some(("UNTOLD", cause)) => Ok(Released::Untold(cause.to_owned())),
-            _ => Err(Unexpected::new(&reply)),
-        },
+/// Decodes the reply of `release.lua`.
+pub(super) fn released(reply: &Value) -> Result<ReleaseReply, Unexpected> {
+    match status(reply) {
+        Some(("FREED", Field::Int(subscribers @ 0..))) => Ok(ReleaseReply::Freed { subscribers }),
+        Some(("KEPT", Field::Int(subscribers @ 0..))) => Ok(ReleaseReply::Kept { subscribers }),
+        Some(("UNPUBLISHED", Field::Text(cause))) => Ok(ReleaseReply::Unpublished(cause.into())),
+        Some(("GONE", Field::None)) => Ok(ReleaseReply::Gone),
+        Some(("TAKEN", Field::None)) => Ok(ReleaseReply::Taken),
+        _ => Err(Unexpected::new(reply)),
     }
 }
 
-/// Of `release_all.lua`, for so many locks.
+/// Decodes the reply of `release_all.lua` for this number of locks.
 pub(super) fn released_all(
-    reply: Value,
+    reply: &Value,
     locks: usize,
-) -> Result<Vec<Result<Released, StoreError>>, Unexpected> {
-    each(reply, locks, |reply| match status(&reply) {
-        Some(("FAILED", error)) => Ok(Err(reply::judge_text(error))),
+) -> Result<Vec<Result<ReleaseReply, StoreError>>, Unexpected> {
+    each(reply, locks, |reply| match status(reply) {
+        Some(("FAILED", Field::Text(error))) => Ok(Err(error::classify_text(error))),
         _ => released(reply).map(Ok),
     })
 }
 
 /// The answer to a request for a fencing token.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fenced {
+pub(super) enum FenceReply {
     With(u64),
     Gone,
     Taken,
-    /// What is kept as the last one is none.
+    /// The key of the last token holds another value.
     NoLastToken,
 }
 
-/// Of `fence.lua`.
-pub(super) fn fenced(reply: Value) -> Result<Fenced, Unexpected> {
-    match reply {
-        Value::Int(0) => Ok(Fenced::Gone),
-        Value::Int(-1) => Ok(Fenced::Taken),
-        Value::Int(-2) => Ok(Fenced::NoLastToken),
-        reply => match text(&reply).and_then(|digits| digits.parse().ok()) {
-            Some(fence) => Ok(Fenced::With(fence)),
-            None => Err(Unexpected::new(&reply)),
-        },
+/// Decodes the reply of `fence.lua`.
+pub(super) fn fenced(reply: &Value) -> Result<FenceReply, Unexpected> {
+    let unexpected = || Unexpected::new(reply);
+    match status(reply) {
+        Some(("ISSUED", Field::Text(digits))) => {
+            digits.parse().map(FenceReply::With).map_err(|_| unexpected())
+        }
+        Some(("GONE", Field::None)) => Ok(FenceReply::Gone),
+        Some(("TAKEN", Field::None)) => Ok(FenceReply::Taken),
+        Some(("WRONGFORMAT", Field::None)) => Ok(FenceReply::NoLastToken),
+        _ => Err(unexpected()),
     }
 }
 
-/// Of `look.lua`, for so many locks: how long each of them is still somebody's. `None`: it is worth
-/// a try.
-pub(super) fn looked(reply: Value, locks: usize) -> Result<Vec<Option<Left>>, Unexpected> {
-    each(reply, locks, |reply| match reply {
-        Value::Int(-2) => Ok(None),
-        Value::Int(-1) => Ok(Some(Left::Forever)),
-        Value::Int(left) if left >= 0 => Ok(Some(milliseconds(left))),
-        other => Err(Unexpected::new(&other)),
+/// Decodes the reply of `check.lua` for this number of locks: how much is left of each lease.
+/// `None` means that an attempt is worthwhile.
+pub(super) fn checked(reply: &Value, locks: usize) -> Result<Vec<Option<Left>>, Unexpected> {
+    each(reply, locks, |reply| match status(reply) {
+        Some(("FREE", Field::None)) => Ok(None),
+        Some(("BUSY", Field::Int(left @ -1..))) => Ok(Some(left_of(left))),
+        _ => Err(Unexpected::new(reply)),
     })
 }
 
-/// Of `PUBSUB NUMSUB` for one channel.
-pub(super) fn subscribers(reply: Value) -> Result<i64, Unexpected> {
+/// Decodes the reply to `PUBSUB NUMSUB` for one channel.
+pub(super) fn subscribers(reply: &Value) -> Result<i64, Unexpected> {
     let count = match reply {
-        Value::Array(mut parts) if parts.len() == 2 => parts.pop(),
-        // As the third version of the protocol has it.
-        Value::Map(mut parts) if parts.len() == 1 => parts.pop().map(|(_, count)| count),
-        other => return Err(Unexpected::new(&other)),
+        Value::Array(parts) => parts.get(1).filter(|_| parts.len() == 2),
+        // With protocol version 3.
+        Value::Map(parts) => parts.first().map(|(_, count)| count).filter(|_| parts.len() == 1),
+        _ => None,
     };
     match count {
-        Some(Value::Int(count @ 0..)) => Ok(count),
-        other => Err(Unexpected::new(&other.unwrap_or(Value::Nil))),
+        Some(Value::Int(count @ 0..)) => Ok(*count),
+        other => Err(Unexpected::new(other.unwrap_or(reply))),
     }
 }
 
-/// Of `INFO`.
-pub(super) fn info(reply: Value) -> Result<String, Unexpected> {
-    let kind = Unexpected::new(&reply);
-    redis::from_redis_value(reply).map_err(|_| kind)
+/// Decodes the reply to `INFO`.
+pub(super) fn info(reply: &Value) -> Result<String, Unexpected> {
+    redis::from_redis_value_ref(reply).map_err(|_| Unexpected::new(reply))
 }
 
-/// An answer for each lock.
+/// Decodes an array with one reply for each lock.
 fn each<T>(
-    reply: Value,
+    reply: &Value,
     locks: usize,
-    decode: impl Fn(Value) -> Result<T, Unexpected>,
+    decode: impl Fn(&Value) -> Result<T, Unexpected>,
 ) -> Result<Vec<T>, Unexpected> {
     match reply {
-        Value::Array(replies) if replies.len() == locks => {
-            replies.into_iter().map(decode).collect()
-        }
-        other => Err(Unexpected::new(&other)),
+        Value::Array(replies) if replies.len() == locks => replies.iter().map(decode).collect(),
+        other => Err(Unexpected::new(other)),
     }
 }
 
-/// A status and what it says.
-fn status(reply: &Value) -> Option<(&str, &str)> {
-    let Value::Array(parts) = reply else { return None };
-    let [status, says] = &parts[..] else { return None };
-    Some((text(status)?, text(says)?))
+/// What a status comes with.
+enum Field<'a> {
+    None,
+    Int(i64),
+    Text(&'a str),
+}
+
+/// The status of a script's reply, and its field.
+fn status(reply: &Value) -> Option<(&str, Field<'_>)> {
+    let Value::Array(parts) = reply else { return Some((text(reply)?, Field::None)) };
+    let [status, field] = &parts[..] else { return None };
+    let field = match field {
+        Value::Int(number) => Field::Int(*number),
+        field => Field::Text(text(field)?),
+    };
+    Some((text(status)?, field))
 }
 
 fn text(value: &Value) -> Option<&str> {
@@ -201,8 +216,9 @@ fn text(value: &Value) -> Option<&str> {
     std::str::from_utf8(bytes).ok()
 }
 
-fn milliseconds(left: i64) -> Left {
-    Left::Time(std::time::Duration::from_millis(left.unsigned_abs()))
+/// What is left of a lease, as `PTTL` replies it: in ms, or -1 without an expiry.
+fn left_of(pttl: i64) -> Left {
+    u64::try_from(pttl).map_or(Left::Forever, |left| Left::Time(Duration::from_millis(left)))
 }
 
 #[cfg(test)]
@@ -213,63 +229,110 @@ mod tests {
         Value::BulkString(text.into())
     }
 
-    /// What is no answer to anything, and what answers something else.
-    fn strange() -> Vec<Value> {
+    fn with(status: &str, field: Value) -> Value {
+        Value::Array(vec![string(status), field])
+    }
+
+    fn number(status: &str, field: i64) -> Value {
+        with(status, Value::Int(field))
+    }
+
+    fn time(left: u64) -> Left {
+        Left::Time(Duration::from_millis(left))
+    }
+
+    /// Replies that no script gives, and replies to other commands.
+    fn unrelated() -> Vec<Value> {
         let (queued, empty) = (Value::SimpleString("QUEUED".into()), Value::Array(Vec::new()));
-        let status = Value::Array(vec![string("STRANGE"), string("text")]);
+        let unknown = [string("STRANGE"), with("STRANGE", string("text")), number("STRANGE", 1)];
+        // Statuses of scripts with a field of the wrong type, and without the field.
+        let wrong =
+            ["GRANTED", "EXTENDED", "GONE", "TAKEN", "FREE"].map(|status| number(status, 1));
+        let typed = ["BUSY", "FREED", "KEPT"].map(|status| with(status, string("1")));
+        let texts = ["ISSUED", "UNPUBLISHED", "FAILED"].map(|status| number(status, 1));
+        let bare = ["BUSY", "FREED", "KEPT", "ISSUED", "UNPUBLISHED", "FAILED"].map(string);
+        let negative = [number("BUSY", -2), number("FREED", -1), number("KEPT", -1)];
         let map = Value::Map(vec![(string("a"), Value::Int(1))]);
-        vec![queued, empty, status, map, Value::Boolean(true), string("5f"), Value::Double(1.0)]
+        let plain = [queued, empty, map, Value::Boolean(true), Value::Double(1.0), Value::Nil];
+        let numbers = [Value::Okay, Value::Int(0), Value::Int(1), Value::Int(-1), Value::Int(-2)];
+        let three = Value::Array(vec![string("FREED"), Value::Int(1), Value::Int(1)]);
+        let mut all = vec![string("5f"), with("ISSUED", string("5f")), three];
+        for some in [&unknown[..], &wrong, &typed, &texts, &bare, &negative, &plain, &numbers] {
+            all.extend_from_slice(some);
+        }
+        all
     }
 
     #[test]
-    fn only_the_words_for_it_grant() {
-        assert_eq!(taken(Value::Okay), Ok(Acquired::Granted));
-        assert_eq!(taken(Value::Nil), Ok(Acquired::Busy(Left::Unknown)));
-        assert_eq!(acquired(Value::SimpleString("GRANTED".into())), Ok(Acquired::Granted));
-        assert_eq!(acquired(Value::Int(-1)), Ok(Acquired::Busy(Left::Forever)));
-        assert_eq!(acquired(Value::Int(7)), Ok(Acquired::Busy(milliseconds(7))));
-        let other = Value::Array(vec![string("WRONGFORMAT"), string("hash")]);
-        assert_eq!(acquired(other), Ok(Acquired::WrongFormat("hash".into())));
-        for reply in strange().into_iter().chain([Value::Int(1)]) {
-            assert!(taken(reply.clone()).is_err(), "{reply:?}");
-        }
-        for reply in strange().into_iter().chain([Value::Nil, Value::Okay, Value::Int(-2)]) {
-            assert!(acquired(reply.clone()).is_err(), "{reply:?}");
-        }
-    }
-
-    #[test]
-    fn the_others_say_what_they_say_and_nothing_else() {
-        let two = || Value::Array(vec![Value::Int(1), Value::Int(-1)]);
-        assert_eq!(renewed(two(), 2), Ok(vec![Ok(Renewed::Extended), Ok(Renewed::Taken)]));
-        assert_eq!(renewed(two(), 3), Err(Unexpected("an array")));
-        assert_eq!(looked(two(), 2), Ok(vec![Some(milliseconds(1)), Some(Left::Forever)]));
-        assert_eq!(released(Value::Int(3)), Ok(Released::Freed { told: 2 }));
-        assert_eq!(released(Value::Int(-4)), Ok(Released::Stays { told: 2 }));
-        assert_eq!(fenced(string("12")), Ok(Fenced::With(12)));
-        assert_eq!(fenced(Value::Int(-2)), Ok(Fenced::NoLastToken));
-        for reply in strange().into_iter().chain([Value::Nil, Value::Okay]) {
-            assert!(renewed(reply.clone(), 2).is_err(), "{reply:?}");
-            assert!(renewed(Value::Array(vec![reply.clone()]), 1).is_err(), "{reply:?}");
-            assert!(released(reply.clone()).is_err(), "{reply:?}");
-            assert!(released_all(Value::Array(vec![reply.clone()]), 1).is_err(), "{reply:?}");
-            assert!(fenced(reply.clone()).is_err(), "{reply:?}");
-            assert!(looked(reply.clone(), 2).is_err(), "{reply:?}");
-            assert!(looked(Value::Array(vec![reply.clone()]), 1).is_err(), "{reply:?}");
+    fn only_the_expected_replies_grant_a_lock() {
+        assert_eq!(taken(&Value::Okay), Ok(AcquireReply::Granted));
+        assert_eq!(taken(&Value::Nil), Ok(AcquireReply::Busy(Left::Unknown)));
+        assert_eq!(acquired(&string("GRANTED")), Ok(AcquireReply::Granted));
+        assert_eq!(acquired(&number("BUSY", -1)), Ok(AcquireReply::Busy(Left::Forever)));
+        assert_eq!(acquired(&number("BUSY", 0)), Ok(AcquireReply::Busy(time(0))));
+        assert_eq!(acquired(&number("BUSY", 7)), Ok(AcquireReply::Busy(time(7))));
+        let other = with("WRONGFORMAT", string("hash"));
+        assert_eq!(acquired(&other), Ok(AcquireReply::WrongFormat("hash".into())));
+        for reply in unrelated() {
+            assert!(acquired(&reply).is_err(), "{reply:?}");
+            if !matches!(reply, Value::Okay | Value::Nil) {
+                assert!(taken(&reply).is_err(), "{reply:?}");
+            }
         }
     }
 
     #[test]
-    fn one_release_of_many_may_fail_alone() {
+    fn every_status_has_its_meaning() {
+        let all = |replies: &[Value]| Value::Array(replies.to_vec());
+        let renewals = all(&["EXTENDED", "GONE", "TAKEN"].map(string));
+        let meanings = [Renewed::Extended, Renewed::Gone, Renewed::Taken].map(Ok).to_vec();
+        assert_eq!(renewed(&renewals, 3), Ok(meanings));
+        assert_eq!(renewed(&renewals, 2), Err(Unexpected("an array")));
+        let checks = all(&[string("FREE"), number("BUSY", 1), number("BUSY", -1)]);
+        assert_eq!(checked(&checks, 3), Ok(vec![None, Some(time(1)), Some(Left::Forever)]));
+        assert_eq!(checked(&checks, 2), Err(Unexpected("an array")));
+        let freed = ReleaseReply::Freed { subscribers: 2 };
+        assert_eq!(released(&number("FREED", 2)), Ok(freed));
+        assert_eq!(released(&number("KEPT", 0)), Ok(ReleaseReply::Kept { subscribers: 0 }));
+        assert_eq!(released(&string("GONE")), Ok(ReleaseReply::Gone));
+        assert_eq!(released(&string("TAKEN")), Ok(ReleaseReply::Taken));
+        let unpublished = ReleaseReply::Unpublished("NOPERM no permissions".into());
+        assert_eq!(
+            released(&with("UNPUBLISHED", string("NOPERM no permissions"))),
+            Ok(unpublished)
+        );
+        assert_eq!(fenced(&with("ISSUED", string("12"))), Ok(FenceReply::With(12)));
+        assert_eq!(fenced(&string("GONE")), Ok(FenceReply::Gone));
+        assert_eq!(fenced(&string("TAKEN")), Ok(FenceReply::Taken));
+        assert_eq!(fenced(&string("WRONGFORMAT")), Ok(FenceReply::NoLastToken));
+    }
+
+    #[test]
+    fn unrelated_replies_are_unexpected() {
+        for reply in unrelated() {
+            let one = || Value::Array(vec![reply.clone()]);
+            assert!(renewed(&reply, 2).is_err(), "{reply:?}");
+            assert!(renewed(&one(), 1).is_err(), "{reply:?}");
+            assert!(released(&reply).is_err(), "{reply:?}");
+            assert!(released_all(&one(), 1).is_err(), "{reply:?}");
+            assert!(fenced(&reply).is_err(), "{reply:?}");
+            assert!(checked(&reply, 2).is_err(), "{reply:?}");
+            assert!(checked(&one(), 1).is_err(), "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn one_release_of_several_may_fail() {
         let failed = Value::Array(vec![string("FAILED"), string("NOPERM no permissions")]);
-        let reply = Value::Array(vec![Value::Int(1), failed]);
+        let reply = Value::Array(vec![number("FREED", 0), failed]);
         let denied = StoreError::Denied("NOPERM no permissions".into());
-        assert_eq!(released_all(reply, 2), Ok(vec![Ok(Released::Freed { told: 0 }), Err(denied)]));
+        let freed = ReleaseReply::Freed { subscribers: 0 };
+        assert_eq!(released_all(&reply, 2), Ok(vec![Ok(freed), Err(denied)]));
     }
 
     #[test]
-    fn what_is_unexpected_is_not_shown() {
-        let secret = format!("{:?}", released(string("5f0c")));
-        assert!(!secret.contains("5f0c"), "{secret}");
+    fn an_unexpected_value_is_not_shown() {
+        let shown = format!("{:?}", released(&string("5f0c")));
+        assert!(!shown.contains("5f0c"), "{shown}");
     }
 }

@@ -1,6 +1,6 @@
 
--- Has lock i last for so many ms, if it does not anyway. PEXPIRE, because a SET would be refused when the server is out
--- of memory.
+-- Extends lock i to `lease` ms, unless it lasts longer. Uses PEXPIRE, because a server that is out
+-- of memory rejects SET.
 local function extend(i, _, lease)
   if redis.call('pttl', KEYS[i]) < tonumber(lease) then
     redis.call('pexpire', KEYS[i], lease)

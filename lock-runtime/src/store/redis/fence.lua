@@ -1,14 +1,19 @@
 
--- Gives the owner of a lock a fencing token: higher than all before it, also if the server has lost its data since,
--- because it is no less than the server's time in µs. As text, because a number would lose digits.
--- KEYS the lock's, then the highest token of its slot   ARGV[1] owner
--- Replies: a string, the fencing token; 0, the lock is gone; -1, it is somebody else's; -2, what is kept under the last
--- key is no fencing token.
+-- Issues a fencing token to the owner of a lock: a number above all earlier ones. It is at least
+-- the server's time in µs, so it rises even if the server has lost its data since.
+-- KEYS the keys of the lock, then that of the highest token in its hash slot
+-- ARGV[1] owner
+-- Replies (`decode::fenced`):
+--   ISSUED, token       the fencing token, as a string (a number would lose digits)
+--   GONE                the lock does not exist
+--   TAKEN               it has another owner
+--   WRONGFORMAT         the last key holds no fencing token
+--   an error            a key could not be read
 local state, unknown = held(1, ARGV[1])
 if unknown then
   return unknown
 end
-if state ~= 1 then
+if state ~= 'OWNED' then
   return state
 end
 local time = redis.call('time')
@@ -19,12 +24,12 @@ if type(last) == 'table' and not last.err:find('WRONGTYPE', 1, true) then
 end
 if last then
   last = type(last) == 'string' and last:match('^%d+$') and tonumber(last)
-  -- From 2^53 on a number has no successor here.
+  -- From 2^53 on, Lua cannot represent every integer, so the next token might not be higher.
   if not last or last >= 2 ^ 53 - 1 then
-    return -2
+    return 'WRONGFORMAT'
   end
   fence = math.max(fence, last + 1)
 end
 fence = string.format('%.0f', fence)
 redis.call('set', KEYS[#KEYS], fence)
-return fence
+return {'ISSUED', fence}

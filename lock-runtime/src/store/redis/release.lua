@@ -1,11 +1,18 @@
 
--- Frees lock i if its owner still has it, and wakes one waiter of every waiting process. Also of one that is to stay for
--- so many ms: they may know of a later end only, and sleep until then.
--- KEYS the locks'   ARGV for each lock: owner, wake-up channel, for how many ms it is to stay taken all the same (then it
--- expires by itself); and behind them what is said in the channels
--- The reply: 0, it is gone; -1, it is somebody else's and was left alone; 1 + the number of processes told, it is free; -2
--- - that number, it stays; UNTOLD and a text, either of these, and this is why nobody was told: then they find out by
--- themselves. Any error means that nobody knows, and is the second result.
+-- Frees lock i if `owner` has it, and wakes one waiter of each waiting process. If the lock has to
+-- stay taken for `time` ms, it expires after that time instead. Its waiters are woken too, because
+-- they may have seen a later expiry, and would sleep until then.
+-- KEYS the keys of the locks
+-- ARGV for each lock: owner, wake-up channel, for how many ms it stays taken; last: the message for
+-- the channels
+-- Replies (`decode::released`):
+--   FREED, n            it is free, and the message has reached n subscribers
+--   KEPT, n             it stays taken, and the message has reached n subscribers
+--   UNPUBLISHED, error  it is free or stays taken, but the message could not be published: waiters
+--                       poll
+--   GONE                the lock does not exist
+--   TAKEN               it has another owner, and was not changed
+-- The second result of the function is an error that leaves the outcome unknown.
 local each = #KEYS / ((#ARGV - 1) / 3)
 
 local function release(i, owner, channel, time)
@@ -13,7 +20,7 @@ local function release(i, owner, channel, time)
   if unknown then
     return nil, unknown
   end
-  if state ~= 1 then
+  if state ~= 'OWNED' then
     return state
   end
   local stays = tonumber(time) > 0
@@ -22,9 +29,9 @@ local function release(i, owner, channel, time)
   else
     redis.call('del', unpack(KEYS, (i - 1) * each + 1, i * each))
   end
-  local told = redis.pcall('publish', channel, ARGV[#ARGV])
-  if type(told) == 'table' then
-    return {'UNTOLD', told.err}
+  local subscribers = redis.pcall('publish', channel, ARGV[#ARGV])
+  if type(subscribers) == 'table' then
+    return {'UNPUBLISHED', subscribers.err}
   end
-  return stays and -2 - told or 1 + told
+  return {stays and 'KEPT' or 'FREED', subscribers}
 end

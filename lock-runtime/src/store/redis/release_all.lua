@@ -1,6 +1,8 @@
 
--- Each lock on its own.
--- Replies: for each lock as above; or FAILED and a text, the error.
+-- Releases several locks. An error of one does not affect the others.
+-- Replies (`decode::released_all`), for each lock:
+--   FAILED, error       its release has failed with this error
+--   otherwise           the reply of release.lua
 local replies = {}
 for i = 1, (#ARGV - 1) / 3 do
   local done, reply, unknown = pcall(release, i, ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i])

@@ -1,7 +1,12 @@
 
--- Extends locks, each on its own, where their owners still have them; never shortens one.
--- KEYS the locks'   ARGV for each lock: owner, lease in ms
--- Replies: for each lock 1, extended; 0, it is gone; -1, it is somebody else's.
+-- Extends the locks that their owners still have. Never shortens a lease.
+-- KEYS the keys of the locks
+-- ARGV for each lock: owner, lease in ms
+-- Replies (`decode::renewed`): an error if the owner of a lock could not be read, otherwise for
+-- each lock:
+--   EXTENDED            it is extended, or lasts longer already
+--   GONE                it does not exist
+--   TAKEN               it has another owner
 local replies = {}
 for i = 1, #ARGV / 2 do
   local owner, lease = ARGV[2 * i - 1], ARGV[2 * i]
@@ -9,8 +14,9 @@ for i = 1, #ARGV / 2 do
   if unknown then
     return unknown
   end
-  if state == 1 then
+  if state == 'OWNED' then
     extend(i, owner, lease)
+    state = 'EXTENDED'
   end
   replies[i] = state
 end

@@ -1,30 +1,30 @@
-//! The scripts, and calling them. Each is made of several files: what those of a format have in common,
-//! and what is the same in all formats.
+//! Scripts, and the commands that run them. A script consists of one or more files: some are shared
+//! by all formats, others by the scripts of one format.
 
 use std::sync::OnceLock;
 
 use redis::{Cmd, Script as Hashed, cmd};
 
 #[cfg(lock_controls)]
-use crate::protection::Protection;
+use crate::safeguard::Safeguard;
 
-/// What most calls of a script need room for, so that a command is one piece of memory.
+/// The capacity of a command, so that most calls of a script allocate only once for each.
 const ARGUMENTS: usize = 8;
 const BYTES: usize = 256;
 
-/// One script.
 pub(super) struct Script {
-    written: &'static str,
-    sent: OnceLock<Sent>,
+    source: &'static str,
+    prepared: OnceLock<Prepared>,
 }
 
-/// Its text, and the hash by which a server knows it.
-struct Sent {
+/// A script in the form in which it is sent.
+struct Prepared {
     text: &'static str,
+    /// Identifies the script at the server.
     hash: String,
 }
 
-/// The script in these files.
+/// The script that consists of these files.
 macro_rules! script {
     ($($file:literal),+) => {
         Script::new(concat!($(include_str!($file)),+))
@@ -33,29 +33,29 @@ macro_rules! script {
 pub(super) use script;
 
 impl Script {
-    pub(super) const fn new(written: &'static str) -> Self {
-        Self { written, sent: OnceLock::new() }
+    pub(super) const fn new(source: &'static str) -> Self {
+        Self { source, prepared: OnceLock::new() }
     }
 
-    fn sent(&self) -> &Sent {
-        self.sent.get_or_init(|| {
-            let text = protected(self.written);
-            Sent { text, hash: Hashed::new(text).get_hash().to_owned() }
+    fn prepared(&self) -> &Prepared {
+        self.prepared.get_or_init(|| {
+            let text = without_switched_off(self.source);
+            Prepared { text, hash: Hashed::new(text).get_hash().to_owned() }
         })
     }
 
     pub(super) fn text(&self) -> &'static str {
-        self.sent().text
+        self.prepared().text
     }
 
-    /// The command that runs it by its hash, without its keys and arguments.
+    /// The command that runs the script by its hash, without keys and arguments.
     pub(super) fn by_hash(&self) -> Cmd {
         let mut command = Cmd::with_capacity(ARGUMENTS, BYTES);
-        command.arg("EVALSHA").arg(&self.sent().hash);
+        command.arg("EVALSHA").arg(&self.prepared().hash);
         command
     }
 
-    /// The same by its text, for a server that does not know it.
+    /// The command that runs the script by its text, for a server that does not have it.
     pub(super) fn by_text(&self) -> Cmd {
         let mut command = cmd("EVAL");
         command.arg(self.text());
@@ -64,50 +64,53 @@ impl Script {
 }
 
 #[cfg(not(lock_controls))]
-fn protected(text: &'static str) -> &'static str {
+fn without_switched_off(text: &'static str) -> &'static str {
     text
 }
 
-/// What a control takes out of the scripts, and what it leaves in its place.
+/// Pieces of the scripts that belong to safeguards, and what replaces them when these are off.
 #[cfg(lock_controls)]
-pub(super) const SWITCHES: [(Protection, &str, &str); 14] = {
-    use Protection::{
-        Expiry, FenceAboveClock, FenceAboveLast, GoneStaysGone, KeptUnderAnotherName, OnlyIfFree,
-        OwnerReleases, OwnerRenews, TriesShortenNothing,
+pub(super) const SWITCHES: [(Safeguard, &str, &str); 14] = {
+    use Safeguard::{
+        AttemptsDoNotShorten, Expiry, FenceAboveClock, FenceAboveLast, MinHoldRenamesOwner,
+        OnlyIfFree, OnlyOwnerReleases, OnlyOwnerRenews, RenewalNeverRecreates,
     };
     [
         (
-            OwnerReleases,
-            "if state ~= 1 then\n    return state\n  end\n  local stays",
-            "if state == 0 then\n    return state\n  end\n  local stays",
+            OnlyOwnerReleases,
+            "if state ~= 'OWNED' then\n    return state\n  end\n  local stays",
+            "if state == 'GONE' then\n    return state\n  end\n  local stays",
         ),
         (OnlyIfFree, "redis.call('hexists', KEYS[1], ARGV[1]) == 0", "false"),
-        (OnlyIfFree, "held(1, ARGV[1]) ~= 1", "false"),
+        (OnlyIfFree, "held(1, ARGV[1]) ~= 'OWNED'", "false"),
         (Expiry, "redis.call('pexpire', KEYS[1], ARGV[2])\nreturn", "return"),
         (Expiry, ", 'px', lease + 60000)", ")"),
-        (KeptUnderAnotherName, "'kept:' .. ", ""),
-        (KeptUnderAnotherName, "redis.call('hdel', KEYS[i], owner)", ""),
-        (OwnerRenews, "if state == 1 then", "if state ~= 0 then state = 1"),
+        (MinHoldRenamesOwner, "'kept:' .. ", ""),
+        (MinHoldRenamesOwner, "redis.call('hdel', KEYS[i], owner)", ""),
+        (OnlyOwnerRenews, "if state == 'OWNED' then", "if state ~= 'GONE' then"),
         (
-            GoneStaysGone,
+            RenewalNeverRecreates,
             "replies[i] = state",
-            "if state == 0 then state = 1 redis.call('set', KEYS[i], owner, 'px', lease) end replies[i] = state",
+            "if state == 'GONE' then state = 'EXTENDED' redis.call('set', KEYS[i], owner, 'px', lease) end replies[i] = state",
         ),
-        (TriesShortenNothing, "left >= tonumber(ARGV[2])", "false"),
-        (TriesShortenNothing, "redis.call('pttl', KEYS[i]) < tonumber(lease)", "true"),
-        (TriesShortenNothing, "tonumber(redis.call('get', KEYS[2 * i - 1])) < now + lease", "true"),
+        (AttemptsDoNotShorten, "left >= tonumber(ARGV[2])", "false"),
+        (AttemptsDoNotShorten, "redis.call('pttl', KEYS[i]) < tonumber(lease)", "true"),
+        (
+            AttemptsDoNotShorten,
+            "tonumber(redis.call('get', KEYS[2 * i - 1])) < now + lease",
+            "true",
+        ),
         (FenceAboveLast, "math.max(fence, last + 1)", "fence"),
         (FenceAboveClock, "time[1] * 1000000 + time[2]", "1"),
     ]
 };
 
-/// Takes out of a script what a control is to go without; see
-/// [`Protection`](crate::protection::Protection).
+/// Replaces the pieces of a script whose safeguards are off.
 #[cfg(lock_controls)]
-fn protected(text: &'static str) -> &'static str {
+fn without_switched_off(text: &'static str) -> &'static str {
     let mut text = text.to_owned();
-    for (protection, with, without) in SWITCHES {
-        if !protection.is_on() {
+    for (safeguard, with, without) in SWITCHES {
+        if !safeguard.is_on() {
             text = text.replace(with, without);
         }
     }

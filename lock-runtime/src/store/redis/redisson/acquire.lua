@@ -1,7 +1,10 @@
--- Takes a lock, or says what is in the way.
--- KEYS[1] the lock   ARGV[1] owner   ARGV[2] lease in ms
--- Replies: GRANTED, it is ours; a number, it is somebody else's for so many ms (-1: for ever);
--- WRONGFORMAT and a text, it is no lock but a value of this type.
+-- Acquires a lock, or replies what prevents it.
+-- KEYS[1] the lock
+-- ARGV[1] owner   ARGV[2] lease in ms
+-- Replies (`decode::acquired`):
+--   GRANTED             the owner has the lock
+--   BUSY, n             another owner has the lock for n ms, or without an expiry if n is -1
+--   WRONGFORMAT, type   the key holds a value of this type, which is no lock
 local kind = redis.call('type', KEYS[1]).ok
 if kind ~= 'none' and kind ~= 'hash' then
   return {'WRONGFORMAT', kind}
@@ -9,13 +12,13 @@ end
 if kind == 'hash' then
   local left = redis.call('pttl', KEYS[1])
   if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
-    return left
+    return {'BUSY', left}
   end
-  -- A try that comes late must not shorten what the hold has been extended to since.
+  -- A late attempt must not shorten a lease that has been extended since.
   if left >= tonumber(ARGV[2]) then
-    return {ok = 'GRANTED'}
+    return 'GRANTED'
   end
 end
 redis.call('hset', KEYS[1], ARGV[1], 1)
 redis.call('pexpire', KEYS[1], ARGV[2])
-return {ok = 'GRANTED'}
+return 'GRANTED'

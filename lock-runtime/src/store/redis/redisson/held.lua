@@ -1,14 +1,17 @@
--- `Redisson`: lock i is KEYS[i], a hash of its owner's name and count.
+-- `Redisson`: lock i is KEYS[i], a hash from the name of its owner to the owner's hold count.
 
--- Whether this owner has lock i: 1, it has; 0, the lock is gone; -1, it is somebody else's, or no lock. Any error but
--- one about the type of the key means that nobody knows, and is the second result.
+-- Whether `owner` has lock i. The first result is
+--   OWNED               yes
+--   GONE                no, the lock does not exist
+--   TAKEN               no, it has another owner, or is no lock
+-- The second result is an error that leaves this unknown: any error but a wrong type.
 local function held(i, owner)
   local has = redis.pcall('hexists', KEYS[i], owner)
   if type(has) == 'table' and not has.err:find('WRONGTYPE', 1, true) then
     return nil, has
   end
   if has == 1 then
-    return 1
+    return 'OWNED'
   end
-  return redis.call('exists', KEYS[i]) == 1 and -1 or 0
+  return redis.call('exists', KEYS[i]) == 1 and 'TAKEN' or 'GONE'
 end

@@ -1,6 +1,6 @@
 
--- Leaves lock i to expire after so many ms, under another name, which no renewal that is still on its way extends. Out
--- of memory it has to keep its own.
+-- Lets lock i expire after `time` ms under another owner name, so that no renewal in flight extends
+-- it. If the server is out of memory, the lock keeps its owner name.
 local function keep(i, owner, time)
   local renamed = redis.pcall('hset', KEYS[i], 'kept:' .. owner, 1)
   if type(renamed) ~= 'table' then

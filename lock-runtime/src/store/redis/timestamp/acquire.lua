@@ -1,15 +1,20 @@
 
--- Takes a lock, or says what is in the way. One that has expired is taken over, as others do by GETSET: whichever of us
--- is second finds a time that is to come.
--- KEYS the lock's   ARGV[1] owner   ARGV[2] lease in ms
--- Replies: GRANTED, it is ours; a number, it is somebody else's for so many ms; WRONGFORMAT and a text, it is no lock
--- but a value of this type.
+-- Acquires a lock, or replies what prevents it. A lock whose time is over is taken over, which
+-- other clients do with GETSET. Of two clients that take it over, the second one finds a time in
+-- the future.
+-- KEYS the keys of the lock
+-- ARGV[1] owner   ARGV[2] lease in ms
+-- Replies (`decode::acquired`):
+--   GRANTED             the owner has the lock
+--   BUSY, n             another owner has the lock for n ms
+--   WRONGFORMAT, type   the key holds a value of this type, which is no lock
 local kind = redis.call('type', KEYS[1]).ok
 if kind ~= 'none' and kind ~= 'string' then
   return {'WRONGFORMAT', kind}
 end
 if kind == 'string' then
-  -- It may be anything, of any length. Seconds would be milliseconds of a time that is long over.
+  -- The value may be anything, of any length. A time in seconds is rejected: read as milliseconds,
+  -- it would be long over.
   local value = redis.call('getrange', KEYS[1], 0, 32)
   local digits = #value <= 32 and value:match('^(%d+)%.?%d*$')
   if not digits or #digits ~= 13 then
@@ -18,18 +23,19 @@ if kind == 'string' then
   local left = math.ceil(tonumber(value) - now)
   local expires = redis.call('pttl', KEYS[1])
   if left < 0 and expires >= 0 and not noted(1, value) then
-    -- Theirs have no expiry, and ours have a note: it is the token of a lock of another kind.
-    return expires
+    -- Locks of other clients have no expiry, and locks of this library have an owner key. The value
+    -- is therefore the owner id of a lock in another format.
+    return {'BUSY', expires}
   end
   if left >= 0 then
-    if held(1, ARGV[1]) ~= 1 then
-      return left
+    if held(1, ARGV[1]) ~= 'OWNED' then
+      return {'BUSY', left}
     end
-    -- A try that comes late must not shorten what the hold has been extended to since.
+    -- A late attempt must not shorten a lease that has been extended since.
     if left >= tonumber(ARGV[2]) then
-      return {ok = 'GRANTED'}
+      return 'GRANTED'
     end
   end
 end
 write(1, ARGV[1], ARGV[2])
-return {ok = 'GRANTED'}
+return 'GRANTED'

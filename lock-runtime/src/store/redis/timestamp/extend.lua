@@ -1,5 +1,5 @@
 
--- Has lock i last for so many ms, if it does not anyway. Refused when the server is out of memory.
+-- Extends lock i to `lease` ms, unless it lasts longer. Fails if the server is out of memory.
 local function extend(i, owner, lease)
   if tonumber(redis.call('get', KEYS[2 * i - 1])) < now + lease then
     write(i, owner, lease)

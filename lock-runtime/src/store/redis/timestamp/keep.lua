@@ -1,6 +1,7 @@
 
--- Leaves lock i to expire after so many ms, under another owner's name, so that no renewal that is still on its way
--- extends it. Out of memory it keeps its time, has no owner, and is gone before that.
+-- Lets lock i expire after `time` ms under another owner name, so that no renewal in flight extends
+-- it. If the server is out of memory, the lock keeps its value and loses its owner key, and its key
+-- expires after `time` ms.
 local function keep(i, owner, time)
   local value = string.format('%.0f', now + time)
   if redis.pcall('set', KEYS[2 * i], 'kept:' .. owner .. ':' .. value, 'px', time + 60000).err then

@@ -1,11 +1,14 @@
--- `Token`: lock i is KEYS[i], a string: its owner's token.
+-- `Token`: lock i is KEYS[i], a string: the owner id.
 
--- Whether this owner has lock i: 1, it has; 0, the lock is gone; -1, it is somebody else's, or no lock. Any error but
--- one about the type of the key means that nobody knows, and is the second result.
+-- Whether `owner` has lock i. The first result is
+--   OWNED               yes
+--   GONE                no, the lock does not exist
+--   TAKEN               no, it has another owner, or is no lock
+-- The second result is an error that leaves this unknown: any error but a wrong type.
 local function held(i, owner)
   local value = redis.pcall('get', KEYS[i])
   if type(value) == 'table' and not value.err:find('WRONGTYPE', 1, true) then
     return nil, value
   end
-  return value == owner and 1 or value and -1 or 0
+  return value == owner and 'OWNED' or value and 'TAKEN' or 'GONE'
 end

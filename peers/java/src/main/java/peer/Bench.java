@@ -12,9 +12,9 @@ import org.redisson.api.RFuture;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 
-/** What the benchmark asks for. */
+/** The commands for the benchmark. */
 final class Bench {
-    /** How long a task may go on waiting when its time is up. */
+    /** How long a task may continue to wait after the end of a run. */
     private static final long LEEWAY = TimeUnit.MILLISECONDS.toNanos(1500);
 
     private static final long STACK = 256 * 1024;
@@ -26,7 +26,7 @@ final class Bench {
         this.client = client;
     }
 
-    /** A thread for each task, as Redisson's locks are those of threads. */
+    /** One thread per task, because Redisson's locks belong to threads. */
     long run(String file, int tasks, long millis, long workMicros, Keys keys) throws IOException, InterruptedException {
         Faults faults = new Faults();
         List<Records> all = new ArrayList<>();
@@ -42,19 +42,19 @@ final class Bench {
                     int number = keys.number(task, random);
                     try {
                         RLock lock = client.getLock(keys.name(number));
-                        long asked = System.nanoTime();
-                        if (!lock.tryLock(end + LEEWAY - asked, TimeUnit.NANOSECONDS)) {
+                        long requested = System.nanoTime();
+                        if (!lock.tryLock(end + LEEWAY - requested, TimeUnit.NANOSECONDS)) {
                             return;
                         }
                         long granted = System.nanoTime();
                         if (workMicros > 0) {
                             sleepUntil(granted + TimeUnit.MICROSECONDS.toNanos(workMicros));
                         }
-                        records.add(asked, granted, System.nanoTime(), number, task);
+                        records.add(requested, granted, System.nanoTime(), number, task);
                         lock.unlock();
                     } catch (InterruptedException | RuntimeException e) {
                         faults.add(e);
-                        // A server that is away is not to be asked without pause.
+                        // Without a pause, a server that is down would get requests in a tight loop.
                         LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(10));
                     }
                 }
@@ -70,7 +70,7 @@ final class Bench {
         return grants;
     }
 
-    /** Thread.sleep rounds to milliseconds. */
+    /** Unlike Thread.sleep, does not round to milliseconds. */
     private static void sleepUntil(long time) {
         for (long left = time - System.nanoTime(); left > 0; left = time - System.nanoTime()) {
             LockSupport.parkNanos(left);
@@ -94,7 +94,7 @@ final class Bench {
         RFuture<?> start(RLock lock);
     }
 
-    /** Not all at once: they would queue for connections until they time out. */
+    /** Limits the number of requests at a time. Otherwise they would queue for connections until they time out. */
     private static void each(List<RLock> locks, Faults faults, Call call) throws InterruptedException {
         Semaphore room = new Semaphore(64);
         for (RLock lock : locks) {
@@ -109,7 +109,7 @@ final class Bench {
         room.acquire(64);
     }
 
-    /** Tasks of which each takes the lock once: by futures, as thousands of threads would weigh more than the locks. */
+    /** Tasks that each acquire the lock once. Futures, because thousands of threads would need more memory than the locks. */
     private static final class Waiters {
         final Records records = new Records();
         final Faults faults = new Faults();
@@ -121,7 +121,7 @@ final class Bench {
 
         void start(RLock lock, int task) {
             long owner = Interop.newOwner();
-            long asked = System.nanoTime();
+            long requested = System.nanoTime();
             lock.lockAsync(owner).whenComplete((done, e) -> {
                 if (e != null) {
                     finish(e);
@@ -129,7 +129,7 @@ final class Bench {
                 }
                 long granted = System.nanoTime();
                 synchronized (records) {
-                    records.add(asked, granted, System.nanoTime(), 0, task);
+                    records.add(requested, granted, System.nanoTime(), 0, task);
                 }
                 lock.unlockAsync(owner).whenComplete((unlocked, failure) -> finish(failure));
             });
@@ -152,7 +152,7 @@ final class Bench {
         synchronized (waiting) {
             waiting.add(group);
         }
-        // One more try comes after theirs; once it is refused, so were they, as far as one can tell.
+        // This attempt is sent after those of the waiters. If it is refused, they have most likely been refused, too.
         long owner = Interop.newOwner();
         if (lock.tryLockAsync(0, -1, TimeUnit.MILLISECONDS, owner).get()) {
             lock.unlockAsync(owner).get();

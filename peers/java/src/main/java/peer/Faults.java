@@ -1,6 +1,6 @@
 package peer;
 
-/** Keeps the first of many errors, and how many there were. */
+/** Keeps the first error and the number of errors. */
 final class Faults {
     private int count;
     private Throwable first;

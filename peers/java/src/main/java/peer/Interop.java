@@ -11,9 +11,9 @@ import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 
-/** Single steps, and the counter that shows whether locks exclude. */
+/** Single operations, and the counter that shows whether locks exclude. */
 final class Interop {
-    /** Owner ids are those of threads; one of its own for each acquisition lets any thread release it. */
+    /** Owner ids are thread ids. Each acquisition has its own, so that any thread can release it. */
     private static final AtomicLong OWNERS = new AtomicLong(1L << 32);
 
     private final RedissonClient client;
@@ -32,7 +32,7 @@ final class Interop {
     boolean acquire(String key, long wait, long lease) throws InterruptedException, ExecutionException {
         RLock lock = client.getLock(key);
         long owner = newOwner();
-        // -1 asks for the watchdog.
+        // -1 selects the watchdog.
         boolean granted = lock.tryLockAsync(wait, lease == 0 ? -1 : lease, TimeUnit.MILLISECONDS, owner).get();
         if (granted) {
             held.put(key, new Held(lock, owner, 1));
@@ -40,7 +40,7 @@ final class Interop {
         return granted;
     }
 
-    /** Redisson's lock has no call for this; re-entering it would count as a second hold. */
+    /** Redisson's lock has no call for a renewal. Re-entering the lock would count as a second hold. */
     void renew(String key, long lease) {
         Held mine = recall(key);
         if (!mine.lock.isHeldByThread(mine.owner)) {
@@ -49,7 +49,7 @@ final class Interop {
         client.getKeys().expire(Duration.ofMillis(lease), key);
     }
 
-    /** Takes a lock once more that is held here. It is free after as many releases. */
+    /** Acquires a lock that is held here once more. It is free after as many releases. */
     boolean again(String key) throws InterruptedException, ExecutionException {
         Held mine = recall(key);
         boolean granted = mine.lock.tryLockAsync(0, -1, TimeUnit.MILLISECONDS, mine.owner).get();

@@ -4,7 +4,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Random;
 
-/** Which key a task takes next. */
+/** The choice of the next key of a task. */
 interface Keys {
     int number(int task, Random random);
 
@@ -27,7 +27,7 @@ interface Keys {
         };
     }
 
-    /** Exponent 1: the second key is drawn half as often as the first, the third a third as often. */
+    /** Exponent 1: the second key is drawn half as often as the first, and the third a third as often. */
     final class Zipf implements Keys {
         private final double[] sums;
 

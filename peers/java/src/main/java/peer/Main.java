@@ -15,7 +15,7 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 import org.redisson.config.SingleServerConfig;
 
-/** Lets the Rust workspace use Redisson's lock: answers the line protocol of ../README.md. */
+/** Runs Redisson's lock for the Rust workspace. Implements the line protocol of ../README.md. */
 public final class Main {
     private final Interop interop;
     private final Bench bench;
@@ -32,7 +32,7 @@ public final class Main {
         }
         try {
             serve(args[1]);
-            // Not shutdown(), which would take seconds; it releases no lock either.
+            // Not shutdown(), which takes seconds, and releases no lock either.
             System.exit(0);
         } catch (RuntimeException e) {
             System.err.println(reason(e));
@@ -51,7 +51,7 @@ public final class Main {
         if (path != null && path.length() > 1) {
             server.setDatabase(Integer.parseInt(path.substring(1)));
         }
-        // One subscription for each key that is waited for; the default of 5 would bound them to 250.
+        // Each key that is waited for needs a subscription. The default of 5 would limit them to 250.
         server.setSubscriptionsPerConnection(50);
         RedissonClient client = Redisson.create(config);
         warmUp(client);
@@ -75,7 +75,7 @@ public final class Main {
         }
     }
 
-    /** Long enough for the compiler to have seen both halves of a round. */
+    /** Long enough for the compiler to optimize acquisitions and releases. */
     private static void warmUp(RedissonClient client) {
         RLock lock = client.getLock("warm:" + ProcessHandle.current().pid());
         for (int i = 0; i < 2000; i++) {
@@ -141,7 +141,7 @@ public final class Main {
         }
     }
 
-    /** One line about what went wrong. */
+    /** Describes an error in one line. */
     static String reason(Throwable e) {
         while ((e instanceof ExecutionException || e instanceof CompletionException) && e.getCause() != null) {
             e = e.getCause();

@@ -8,16 +8,16 @@ import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
 
-/** The grants of one task: three times in nanoseconds, and who had which key. Times are System.nanoTime(). */
+/** The grants of one task: three times in nanoseconds (System.nanoTime()), and the task and the key. */
 final class Records {
     private long[] numbers = new long[4 * 256];
     private int used;
 
-    void add(long asked, long granted, long released, int key, int task) {
+    void add(long requested, long granted, long released, int key, int task) {
         if (used == numbers.length) {
             numbers = Arrays.copyOf(numbers, 2 * used);
         }
-        numbers[used++] = asked;
+        numbers[used++] = requested;
         numbers[used++] = granted;
         numbers[used++] = released;
         numbers[used++] = (long) key << 32 | task;

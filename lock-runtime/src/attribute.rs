@@ -1,0 +1,167 @@
+//! The code that annotated functions expand into: one static [`LockSite`], and one call of [`run`].
+//!
+//! This module is public for the expansions only, and not part of the API.
+
+use std::borrow::Borrow;
+use std::pin::Pin;
+
+pub use crate::body::{GuardSlot, OnLost};
+pub use crate::key::{KeyPart, KeyWriter};
+pub use crate::options::LockOptions;
+
+use crate::body;
+use crate::client::LockClient;
+use crate::error::LockError;
+use crate::global;
+use crate::guard::Acquiring;
+use crate::key::LockKey;
+use crate::lock;
+use crate::maybe_ready::MaybeReady;
+
+/// The compile-time constants of an annotated function. Each [`Call`] has the options that are
+/// expressions.
+#[derive(Debug)]
+pub struct LockSite {
+    /// The function's path.
+    pub path: &'static str,
+    /// The key's template, or the expression that makes the key.
+    pub template: &'static str,
+    /// The options that are constants.
+    pub options: LockOptions,
+    /// The option `on_lost`.
+    pub on_lost: OnLost,
+}
+
+/// One call of an annotated function.
+#[derive(Debug)]
+pub struct Call {
+    /// The key, or its error.
+    pub key: LockKey,
+    /// The option `client`.
+    pub client: Option<LockClient>,
+    /// All options: those of the site, and those that are expressions.
+    pub options: LockOptions,
+}
+
+/// Runs the body of an annotated function under its lock. The body is stored in the function's own
+/// future.
+///
+/// # Errors
+///
+/// See [`Lock::run`](crate::Lock::run), and [`LockError::NotConfigured`].
+pub fn run<F: Future>(
+    site: &'static LockSite,
+    call: Call,
+    place: Option<&GuardSlot>,
+    body: Pin<&mut Option<F>>,
+) -> impl Future<Output = Result<F::Output, LockError>> {
+    body::run(hold(call), site.on_lost, place, body)
+}
+
+/// Runs the body of an annotated function with the option `when`. Without a `call`, the body runs
+/// without a lock.
+///
+/// # Errors
+///
+/// As for [`run`].
+pub async fn run_when<F: Future>(
+    site: &'static LockSite,
+    call: Option<Call>,
+    place: Option<&GuardSlot>,
+    body: Pin<&mut Option<F>>,
+) -> Result<F::Output, LockError> {
+    match call {
+        Some(call) => run(site, call, place, body).await,
+        None => body::run_unlocked(body).await,
+    }
+}
+
+fn hold(call: Call) -> Acquiring {
+    let Call { key, client, options } = call;
+    let client = client.map_or_else(global::global, Ok);
+    match (key.into_string(), client) {
+        (Err(error), _) | (_, Err(error)) => MaybeReady::ready(Err(Box::new(error))),
+        (Ok(key), Ok(client)) => lock::hold(client.connected(), &key, None, &options),
+    }
+}
+
+/// Returns the client that the option `client` names.
+pub fn client<C: NamesClient + ?Sized>(client: &C) -> LockClient {
+    client.client().clone()
+}
+
+/// A value of the option `client`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a lock client",
+    label = "expected a `LockClient`, a reference to one, or an `Arc` or `Box` of one"
+)]
+pub trait NamesClient {
+    /// The client.
+    fn client(&self) -> &LockClient;
+}
+
+// Without this, the compiler's error names `Borrow`, instead of the label above.
+#[diagnostic::do_not_recommend]
+impl<C: Borrow<LockClient> + ?Sized> NamesClient for C {
+    fn client(&self) -> &LockClient {
+        self.borrow()
+    }
+}
+
+/// Calls the handler of the option `or_else`. Because this is a function, the argument of a closure
+/// needs no type.
+pub fn or_else<R>(handle: impl FnOnce(LockError) -> R, error: LockError) -> R {
+    handle(error)
+}
+
+/// Logs a lock error of a function whose return type cannot contain the error.
+pub fn swallow(site: &'static LockSite, error: &LockError) {
+    if matches!(error, LockError::Busy { .. }) {
+        tracing::debug!(function = site.path, %error, "skipped the body because the lock is busy");
+    } else {
+        tracing::error!(
+            function = site.path,
+            %error,
+            "the body did not run to completion, and the function cannot return the error"
+        );
+    }
+}
+
+/// A return type that can contain a lock error.
+#[diagnostic::on_unimplemented(
+    message = "the return type `{Self}` cannot contain a `LockError`",
+    label = "the function returns this type if its lock is not acquired or is lost",
+    note = "return a `Result<_, E>` where `E` implements `From<LockError>`",
+    note = "or convert the error: `#[distributed_lock(…, or_else = |error| …)]`"
+)]
+pub trait FromLockError {
+    /// Converts the error of a lock that was not acquired or was lost into the return value.
+    fn from_lock_error(error: LockError) -> Self;
+}
+
+impl<T, E: CarriesLockError> FromLockError for Result<T, E> {
+    fn from_lock_error(error: LockError) -> Self {
+        Err(E::carry(error))
+    }
+}
+
+/// An error type that can contain a lock error.
+#[diagnostic::on_unimplemented(
+    message = "the error type `{Self}` cannot contain a `LockError`",
+    label = "the function returns this type if its lock is not acquired or is lost",
+    note = "implement `From<LockError>` for `{Self}`; with `thiserror`, add a variant \
+            `Lock(#[from] LockError)`",
+    note = "or convert the error: `#[distributed_lock(…, or_else = |error| …)]`"
+)]
+pub trait CarriesLockError {
+    /// Converts a lock error.
+    fn carry(error: LockError) -> Self;
+}
+
+// Without this, the compiler's error names `From`, instead of the notes above.
+#[diagnostic::do_not_recommend]
+impl<E: From<LockError>> CarriesLockError for E {
+    fn carry(error: LockError) -> Self {
+        Self::from(error)
+    }
+}

@@ -1,0 +1,182 @@
+//! Running a body under a guard.
+//!
+//! The deadline of the lease is checked before each poll of the body, so the body runs only while
+//! the lock is provably held. The body's task is also woken when the lease is lost, and by its own
+//! timer when the deadline passes. The body is then dropped. However the body ends, its future is
+//! dropped *before* the lock is released, so that no destructor in the body runs after the release.
+
+use std::future::poll_fn;
+use std::ops::Deref;
+use std::pin::{Pin, pin};
+use std::sync::OnceLock;
+use std::task::Poll;
+
+use crate::error::LockError;
+use crate::guard::{Acquiring, LockGuard};
+use crate::reentrancy;
+use crate::safeguard::Safeguard;
+
+/// What happens to a body whose lock is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnLost {
+    /// The body is dropped.
+    Abort,
+    /// The body continues, and can check its guard.
+    Continue,
+    /// The body is dropped. If the body ends before the loss is noticed, the lock is released in
+    /// the store, and the body's result is dropped if the lock had been lost.
+    Report,
+}
+
+/// The slot from which a body takes its guard.
+#[derive(Debug, Default)]
+pub struct GuardSlot(OnceLock<LockGuard>);
+
+impl GuardSlot {
+    /// Creates an empty slot.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// The guard, if the lock was acquired.
+    pub fn get(&self) -> Option<&LockGuard> {
+        self.0.get()
+    }
+
+    /// The guard of a body that runs under its lock. Without a guard, the future is pending
+    /// forever.
+    pub async fn held(&self) -> &LockGuard {
+        match self.get() {
+            Some(guard) => guard,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Waits for `hold`, runs the body in `slot` while the lock is held, and releases the lock. Empties
+/// the slot.
+///
+/// The body's output is returned even if the release fails, except if `on_lost` is
+/// [`OnLost::Report`] and the release notices a loss.
+///
+/// Cancel safe: the body is dropped first, and the guard then releases the lock in the background.
+pub(crate) async fn run<F: Future>(
+    hold: Acquiring,
+    on_lost: OnLost,
+    place: Option<&GuardSlot>,
+    slot: Pin<&mut Option<F>>,
+) -> Result<F::Output, LockError> {
+    let guard = match (hold.await.map_err(|error| *error)?, place) {
+        (guard, None) => Held::Here(guard),
+        (guard, Some(place)) => Held::InFrame(place.0.get_or_init(|| guard)),
+    };
+    // Declared after the guard, so that it is dropped first wherever this future is dropped.
+    let mut body = Body(slot);
+    let outcome = {
+        let hold = guard.hold();
+        let Some(future) = body.0.as_mut().as_pin_mut() else { return Err(run_before()) };
+        let scope = reentrancy::Scope::new(&guard);
+        let own = scope.own_frame();
+        let mut body = pin!(scope.enclose(future));
+        // Boxed when the body first waits, because this future is large and would be a part of
+        // every future that calls an annotated function.
+        let mut lost = None;
+        poll_fn(|cx| {
+            if let Some(frame) = &own {
+                frame.set_polling_task();
+            }
+            if on_lost == OnLost::Continue || !Safeguard::CheckBeforePoll.is_on() {
+                return body.as_mut().poll(cx).map(Ok);
+            }
+            if let Some(loss) = hold.loss() {
+                return Poll::Ready(Err(loss));
+            }
+            if let Poll::Ready(output) = body.as_mut().poll(cx) {
+                return Poll::Ready(Ok(output));
+            }
+            // Created only when the body waits, so that a body that never waits has no cost.
+            let lost = lost.get_or_insert_with(|| Box::pin(hold.lost()));
+            match lost.as_mut().poll(cx) {
+                Poll::Ready(reason) => {
+                    // The deadline may have been extended meanwhile. The body is dropped all the
+                    // same.
+                    let lost = || hold.lease().lost_to(reason);
+                    Poll::Ready(Err(hold.loss().unwrap_or_else(lost)))
+                }
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    };
+    drop(body);
+    if outcome.is_ok() {
+        match guard.close(on_lost != OnLost::Report).await {
+            Ok(()) => {}
+            Err(error) if on_lost == OnLost::Report && matches!(*error, LockError::Lost { .. }) => {
+                return Err(*error);
+            }
+            // There is nothing left to release, and the loss itself has been logged.
+            Err(error) if matches!(*error, LockError::Lost { .. }) => {
+                tracing::debug!(
+                    key = guard.key(),
+                    %error,
+                    "the body has ended after its lock was lost"
+                );
+            }
+            Err(error) => {
+                tracing::warn!(
+                    key = guard.key(),
+                    %error,
+                    "the body has ended, but its lock was not released"
+                );
+            }
+        }
+    }
+    outcome
+}
+
+/// Runs the body in `slot` without a lock. Empties the slot.
+pub(crate) async fn run_unlocked<F: Future>(
+    slot: Pin<&mut Option<F>>,
+) -> Result<F::Output, LockError> {
+    let mut body = Body(slot);
+    match body.0.as_mut().as_pin_mut() {
+        Some(body) => Ok(body.await),
+        None => Err(run_before()),
+    }
+}
+
+fn run_before() -> LockError {
+    LockError::Config { option: "body", problem: "the body has already run".into() }
+}
+
+/// The guard of a running body.
+enum Held<'a> {
+    Here(LockGuard),
+    /// In the slot from which the body takes it.
+    InFrame(&'a LockGuard),
+}
+
+impl Deref for Held<'_> {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        match self {
+            Self::Here(guard) => guard,
+            Self::InFrame(guard) => guard,
+        }
+    }
+}
+
+/// A body. Drops the future in place.
+struct Body<'a, F>(Pin<&'a mut Option<F>>);
+
+impl<F> Drop for Body<'_, F> {
+    fn drop(&mut self) {
+        self.0.set(None);
+    }
+}
+
+#[cfg(test)]
+mod tests;

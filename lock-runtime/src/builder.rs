@@ -1,0 +1,297 @@
+//! The settings of a client.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::LockClient;
+use crate::connected::Connected;
+use crate::engine::fairness::limit::{HandoffLimit, LONGEST as LONGEST_TENURE};
+use crate::engine::{Config, Engine};
+use crate::error::LockError;
+use crate::options::{Defaults, LockOptions, check_span};
+use crate::runtime;
+use crate::store::contract::Backend;
+use crate::store::memory::MemoryBackend;
+use crate::store::{Settings, open};
+use crate::timeout::Wait;
+use crate::wire_format::WireFormat;
+
+/// The lease of a lock that does not specify one.
+const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+/// The timeout of an acquisition that does not specify one.
+const DEFAULT_WAIT: Wait = Wait::For(Duration::from_secs(30));
+/// The shortest lease that can be renewed in time on a busy machine.
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+/// The longest lease. If a holder dies, its waiters wait for this long.
+const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest namespace, in bytes.
+const LONGEST_NAMESPACE: usize = 128;
+
+impl LockClient {
+    /// Connects to the store at `url`, with the default settings.
+    ///
+    /// | URL | store |
+    /// |---|---|
+    /// | `redis://[[user]:password@]host[:port][/database]` | a Redis server, 6.0 or newer |
+    /// | `redis+unix:///path[?db=…&user=…&pass=…]` | a Redis server, over a Unix socket |
+    /// | `memory:` | this process's memory, for this client alone |
+    /// | `memory:name` | this process's memory, for all its clients that use this name |
+    ///
+    /// With Redis, opens three connections, one after the other, and then checks the server with
+    /// two requests. The memory store costs nothing.
+    ///
+    /// Cancel safe: if the future is dropped, the threads and connections of the client end.
+    ///
+    /// # Errors
+    ///
+    /// * [`LockError::Config`]: the URL or a setting is invalid, the server cannot be used for
+    ///   locks (too old, without scripts, a node of a cluster, a Sentinel), or there is no tokio
+    ///   runtime with timers here.
+    /// * [`LockError::Unavailable`]: the server cannot be reached, or the client's threads cannot
+    ///   be started. A refused connection fails at once. A connection or a request without an
+    ///   answer fails after 5 s. There are no retries.
+    /// * [`LockError::Denied`]: the server rejects the credentials, or the user may not run
+    ///   scripts.
+    ///
+    /// No error shows the URL's user and password.
+    pub async fn connect(url: impl Into<String>) -> Result<Self, LockError> {
+        Self::builder().url(url).connect().await
+    }
+
+    /// Returns a builder with the default settings.
+    pub fn builder() -> LockClientBuilder {
+        LockClientBuilder::default()
+    }
+
+    /// Returns a client with a new store in this process's memory, for tests and for running
+    /// without a server.
+    #[must_use]
+    pub fn memory() -> Self {
+        let defaults = LockOptions::NONE.defaults();
+        start(MemoryBackend::new(), String::new(), defaults, HandoffLimit::default())
+    }
+}
+
+/// The settings of a [`LockClient`].
+///
+/// # Examples
+///
+/// ```
+/// use lock_runtime::{LockClient, LockError};
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let client = LockClient::builder()
+///     .url("memory:")
+///     .namespace("shop")
+///     .lease(Duration::from_secs(10))
+///     .wait(Duration::from_secs(5))
+///     .connect()
+///     .await?;
+/// let guard = client.lock("order:1").acquire().await?;
+/// assert_eq!(guard.key(), "shop:order:1");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+#[must_use = "a builder does nothing until it connects"]
+pub struct LockClientBuilder {
+    url: Option<String>,
+    namespace: String,
+    options: LockOptions,
+    handoff_limit: HandoffLimit,
+}
+
+/// Without the URL, which may contain a password.
+impl fmt::Debug for LockClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { url, namespace, options, handoff_limit } = self;
+        f.debug_struct("LockClientBuilder")
+            .field("url", &url.as_ref().map(|_| "…"))
+            .field("namespace", namespace)
+            .field("options", options)
+            .field("handoff_limit", handoff_limit)
+            .finish()
+    }
+}
+
+impl LockClientBuilder {
+    /// Sets the URL of the store; see [`LockClient::connect`]. Required.
+    pub fn url(mut self, url: impl Into<String>) -> Self {
+        self.url = Some(url.into());
+        self
+    }
+
+    /// Sets a prefix for every key, which a `:` separates from the key. Services that share a
+    /// server then do not share locks by accident. No namespace should be the beginning of another
+    /// one: the key `eu:order:1` in `shop` is the same as the key `order:1` in `shop:eu`.
+    ///
+    /// At most 128 bytes, without white space, control characters and braces, and without a `:` at
+    /// the end. None by default.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// Sets the layout in Redis of locks that do not specify one. The layout determines the clients
+    /// that can share these locks. [`WireFormat::Token`] by default.
+    pub fn wire_format(mut self, wire_format: WireFormat) -> Self {
+        self.options.wire_format = Some(wire_format);
+        self
+    }
+
+    /// Sets the lease of locks that do not specify one. These locks are renewed every third of the
+    /// lease. If the process of a holder dies, other clients wait until its lease ends.
+    ///
+    /// The response timeout follows from the lease: the store may take a third of it for one
+    /// answer, but at least 50 ms and at most 2 s.
+    ///
+    /// From 100 ms to 24 h; 30 s by default.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.options.lease = Some(lease);
+        self
+    }
+
+    /// Sets the longest hold of renewed locks that do not specify one. A lock that is held for
+    /// longer is lost. This is a safety net against bodies that hang.
+    ///
+    /// From 10 ms to 7 days; none by default.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.options.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Sets the timeout of acquisitions that do not specify one: a [`Duration`] of up to 7 days,
+    /// where zero makes one attempt, or [`Wait::Forever`]. 30 s by default.
+    pub fn wait(mut self, wait: impl Into<Wait>) -> Self {
+        self.options.wait = Some(wait.into());
+        self
+    }
+
+    /// Limits how long this process may hand a lock off among its own tasks while other processes
+    /// wait: for this many holds or for this time, whichever ends first. 32 holds and 50 ms by
+    /// default.
+    ///
+    /// A hand-off usually costs the store nothing. At the limit, this process frees the key and
+    /// yields to each of the waiting processes. If no other process is known to wait, the hand-offs
+    /// continue, for at most a second in total. Processes that subscribe to releases are known to
+    /// wait; processes that only poll are not. With zero holds or zero time, each holder frees the
+    /// key, and the next one acquires it anew.
+    ///
+    /// The time is at most 1 s. For a longer time, [`connect`](Self::connect) returns
+    /// [`LockError::Config`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// // Few holds at a time, so that other processes wait briefly.
+    /// let client = LockClient::builder()
+    ///     .url("memory:")
+    ///     .handoff_limit(4, Duration::from_millis(5))
+    ///     .connect()
+    ///     .await?;
+    /// client.lock("report").run(async { /* … */ }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn handoff_limit(mut self, holds: u32, time: Duration) -> Self {
+        self.handoff_limit = HandoffLimit { holds, time };
+        self
+    }
+
+    /// Checks the settings and connects.
+    ///
+    /// # Errors
+    ///
+    /// See [`LockClient::connect`].
+    pub async fn connect(self) -> Result<LockClient, LockError> {
+        let Some(url) = self.url.as_deref() else {
+            let problem = "no URL was given; use `memory:` to run without a server".into();
+            return Err(LockError::Config { option: "url", problem });
+        };
+        let defaults = self.defaults()?;
+        runtime::checked()?;
+        let response_timeout = response_timeout(defaults.lease);
+        let store = open(url, Settings { response_timeout })?;
+        let client = start(Arc::clone(&store), self.namespace, defaults, self.handoff_limit);
+        client.connected().engine.check_background(None)?;
+        store.connect().await?;
+        Ok(client)
+    }
+
+    fn defaults(&self) -> Result<Defaults, LockError> {
+        let defaults = self.options.defaults();
+        let lease = defaults.lease;
+        if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) {
+            let problem =
+                format!("{lease:?} is not in the range {SHORTEST_LEASE:?} to {LONGEST_LEASE:?}");
+            return Err(LockError::Config { option: "lease", problem });
+        }
+        if let Some(max_hold) = defaults.max_hold {
+            check_span("max_hold", max_hold)?;
+        }
+        defaults.wait.check()?;
+        let HandoffLimit { time, .. } = self.handoff_limit;
+        if self.handoff_limit.allows_any() && time > LONGEST_TENURE {
+            let problem = format!(
+                "the time {time:?} is longer than {LONGEST_TENURE:?}; other processes would have \
+                 to wait for that long"
+            );
+            return Err(LockError::Config { option: "handoff_limit", problem });
+        }
+        self.check_namespace()?;
+        Ok(defaults)
+    }
+
+    fn check_namespace(&self) -> Result<(), LockError> {
+        let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '{' | '}');
+        let problem = if self.namespace.len() > LONGEST_NAMESPACE {
+            format!("it has more than {LONGEST_NAMESPACE} bytes")
+        } else if self.namespace.ends_with(':') {
+            "it ends with a `:`; remove the `:`, because the client adds one".to_owned()
+        } else if let Some(bad) = self.namespace.chars().find(|c| bad(*c)) {
+            format!(
+                "it contains {bad:?}; white space, control characters and braces are not allowed"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(LockError::Config { option: "namespace", problem })
+    }
+}
+
+impl LockOptions {
+    fn defaults(&self) -> Defaults {
+        Defaults {
+            wire_format: self.wire_format.unwrap_or_default(),
+            wait: self.wait.unwrap_or(DEFAULT_WAIT),
+            lease: self.lease.unwrap_or(DEFAULT_LEASE),
+            max_hold: self.max_hold,
+        }
+    }
+}
+
+fn start(
+    backend: Arc<dyn Backend>,
+    namespace: String,
+    defaults: Defaults,
+    handoff_limit: HandoffLimit,
+) -> LockClient {
+    let response_timeout = response_timeout(defaults.lease);
+    let config = Config { response_timeout, wait: defaults.wait, handoff_limit };
+    let engine = Engine::start(config, &*backend);
+    LockClient::new(Connected::new(engine, backend, namespace, defaults))
+}
+
+/// The response timeout: a third of the lease, so that a renewal without an answer leaves time for
+/// another one.
+fn response_timeout(lease: Duration) -> Duration {
+    (lease / 3).clamp(Duration::from_millis(50), Duration::from_secs(2))
+}

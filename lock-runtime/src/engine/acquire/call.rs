@@ -1,0 +1,38 @@
+//! A call to acquire a lock, and its request.
+
+use std::sync::Arc;
+
+use tokio::runtime::Id;
+
+use crate::engine::core::Engine;
+use crate::engine::lease::Terms;
+use crate::store::contract::{LockStore, Resource};
+use crate::timeout::{Timeout, Wait};
+
+/// The lock that a call requests, and its options.
+#[derive(Clone)]
+pub(crate) struct AcquireRequest {
+    /// The checked key, including the namespace.
+    pub(crate) key: Arc<str>,
+    pub(crate) store: Arc<dyn LockStore>,
+    /// The checked timeout.
+    pub(crate) wait: Wait,
+    /// The checked terms.
+    pub(crate) terms: Terms,
+}
+
+impl AcquireRequest {
+    pub(super) fn resource(&self) -> Resource<'_> {
+        Resource::exclusive(&self.key)
+    }
+}
+
+/// One call, and its timeout.
+#[derive(Clone)]
+pub(super) struct PendingCall {
+    pub(super) engine: Arc<Engine>,
+    /// The runtime that sends the requests of the call.
+    pub(super) runtime: Id,
+    pub(super) request: AcquireRequest,
+    pub(super) timeout: Timeout,
+}

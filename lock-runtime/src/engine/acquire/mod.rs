@@ -1,0 +1,314 @@
+//! Acquiring a lock: from a call to a hold.
+//!
+//! A call enters the local queue of its key. A call that gets the permit becomes an
+//! [`Acquisition`], which sends requests to the store. A call that gets a lock by hand-off only
+//! accepts the lock. A caller may stop polling at any point; see [`driven`](super::driven).
+
+mod acquisition;
+mod call;
+#[cfg(all(test, not(lock_shuttle)))]
+mod scripted_store;
+mod sleep;
+#[cfg(all(test, not(lock_shuttle)))]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+pub(super) use self::acquisition::PAUSES;
+use self::acquisition::{Acquisition, Attempt, failed};
+pub(crate) use self::call::AcquireRequest;
+use self::call::PendingCall;
+use super::core::Engine;
+use super::driven::{Boxed, Settled, SharedWork, Work};
+use super::handoff::{Handoff, Hold, Offer, Permit, QueuePosition, Waiter};
+use super::local_queue::{Entered, KeyStatus, Requeued};
+use crate::error::LockError;
+use crate::maybe_ready::MaybeReady;
+use crate::runtime;
+use crate::timeout::Timeout;
+
+/// An acquisition's result. Its error is boxed, because every annotated function's future contains
+/// it.
+type AcquireResult<T> = MaybeReady<'static, Result<T, Box<LockError>>>;
+
+/// Acquires the lock. `make` turns the hold into the result.
+///
+/// The call takes a place in the queue, so call this function when the surrounding future is first
+/// polled.
+///
+/// Cancel safe: if the future is dropped, a key that may have been taken is freed again.
+pub(crate) fn acquire<T: Send + Unpin + 'static>(
+    engine: Arc<Engine>,
+    request: AcquireRequest,
+    make: fn(Arc<Engine>, Hold) -> T,
+) -> AcquireResult<T> {
+    let error = |error: LockError| MaybeReady::ready(Err(Box::new(error)));
+    let here = match runtime::checked() {
+        Ok(here) => here,
+        Err(missing) => return error(missing),
+    };
+    if let Err(refused) = engine.admit(&request.key) {
+        return error(refused);
+    }
+    let timeout = Timeout::new(request.wait);
+    let entered = engine.queues().enter(&request.key, timeout.is_single_attempt());
+    let call = PendingCall { engine, runtime: here.id(), request, timeout };
+    match entered {
+        Entered::Permit(permit) => call.try_acquire(permit, None, 0, here, make),
+        Entered::Closed => error(LockError::ShutDown),
+        Entered::Offered(offer, number) => call.begin(offer, None, number, here, make),
+        Entered::Busy(status) => error(call.error(status)),
+        // There may be thousands of waiters, so the future that follows the wait in the queue is
+        // boxed separately.
+        Entered::Queued(mut waiter) => MaybeReady::pending(async move {
+            let (offer, known) = call.wait_for_offer(&mut waiter).await?;
+            let number = waiter.number();
+            drop(waiter);
+            call.begin(offer, known, number, here, make).await
+        }),
+    }
+}
+
+impl PendingCall {
+    /// Waits in the queue. Returns the offer, and the status of the key at that time.
+    async fn wait_for_offer(
+        &self,
+        waiter: &mut Waiter,
+    ) -> Result<(Offer, Option<KeyStatus>), Box<LockError>> {
+        let status = || self.engine.queues().status(&self.request.key);
+        match self.timeout.limit(waiter).await {
+            // A single attempt may use its permit even after its timeout.
+            Some(Some(Offer::Permit(permit)))
+                if self.timeout.is_single_attempt() || !self.timeout.is_over() =>
+            {
+                Ok((Offer::Permit(permit), Some(status())))
+            }
+            Some(Some(Offer::Handoff(handoff))) => Ok((Offer::Handoff(handoff), None)),
+            Some(None) => Err(LockError::ShutDown.into()),
+            // There is a permit, but no time to use it.
+            Some(Some(Offer::Permit(_))) | None => Err(self.error(status()).into()),
+        }
+    }
+
+    /// Continues with an offer.
+    fn begin<T: Send + Unpin + 'static>(
+        self,
+        offer: Offer,
+        known: Option<KeyStatus>,
+        number: u64,
+        here: Handle,
+        make: fn(Arc<Engine>, Hold) -> T,
+    ) -> AcquireResult<T> {
+        let handoff = match offer {
+            Offer::Permit(permit) => return self.try_acquire(permit, known, number, here, make),
+            Offer::Handoff(handoff) => handoff,
+        };
+        match self.accept(handoff) {
+            Ok(Ok(hold)) => MaybeReady::ready(admitted(self.engine, hold, make)),
+            Ok(Err(error)) => MaybeReady::ready(Err(error)),
+            Err(handoff) => {
+                let (position, call) = (handoff.position(number), self.clone());
+                self.drive(position, here, Box::pin(call.renew(handoff)), make)
+            }
+        }
+    }
+
+    /// Begins an acquisition with the permit.
+    fn try_acquire<T: Send + Unpin + 'static>(
+        self,
+        permit: Permit,
+        known: Option<KeyStatus>,
+        number: u64,
+        here: Handle,
+        make: fn(Arc<Engine>, Hold) -> T,
+    ) -> AcquireResult<T> {
+        let mut acquisition = match Acquisition::new(&self, Some(permit)) {
+            Ok(acquisition) => acquisition,
+            Err(error) => return MaybeReady::ready(Err(error)),
+        };
+        let (yield_due, mut first) = (acquisition.yield_due(&self.timeout), None);
+        if known.is_none() && yield_due.is_none() && self.request.store.is_immediate() {
+            first = acquisition.try_immediately(&self.timeout);
+            if let Some(Attempt { sent, granted: Some(grant), .. }) = first {
+                let hold = acquisition.granted(grant, sent);
+                return MaybeReady::ready(admitted(self.engine, hold, make));
+            }
+        }
+        let position = acquisition.position(number);
+        let running = Box::pin(acquisition.run(self.timeout, known, yield_due, first));
+        self.drive(position, here, running, make)
+    }
+
+    /// Makes a future that the notifier thread polls if the caller does not. `running` has the
+    /// permit of `position`.
+    fn drive<T: Send + Unpin + 'static>(
+        self,
+        position: Option<QueuePosition>,
+        here: Handle,
+        running: Boxed<Result<Hold, Box<LockError>>>,
+        make: fn(Arc<Engine>, Hold) -> T,
+    ) -> AcquireResult<T> {
+        match position {
+            Some(position) => {
+                let work = AwaitedCall { call: self, make };
+                MaybeReady::Driven(SharedWork::driven(work, position, here, running))
+            }
+            // Another part of the engine has the permit.
+            None => MaybeReady::pending(async move { admitted(self.engine, running.await?, make) }),
+        }
+    }
+
+    /// Takes a lock that was handed off, without a request. Returns the lock if it does not match
+    /// the call.
+    fn accept(&self, handoff: Handoff) -> Result<Result<Hold, Box<LockError>>, Handoff> {
+        if let Err(refused) = self.engine.admit(&self.request.key) {
+            return Ok(Err(refused.into()));
+        }
+        handoff.accept(&self.request.store, &self.request.terms).map(Ok)
+    }
+
+    /// Renews a lock that was handed off to the terms of the call. If this is not possible, frees
+    /// the lock and acquires it anew.
+    async fn renew(self, handoff: Handoff) -> Result<Hold, Box<LockError>> {
+        let renewing = KeyStatus::Acquiring(handoff.renewing_since());
+        let AcquireRequest { store, terms, .. } = &self.request;
+        let renewed_or_freed = async {
+            let (lease, permit) = match handoff.renew(store, terms).await {
+                Ok(hold) => return Ok(hold),
+                Err(refused) => refused,
+            };
+            if !lease.close() {
+                return Err(permit);
+            }
+            let mut permit = self.engine.free(&lease, permit).await.1;
+            permit.iter_mut().for_each(Permit::keep_after_release);
+            Err(permit)
+        };
+        match self.timeout.limit(renewed_or_freed).await {
+            Some(Ok(hold)) => Ok(hold),
+            Some(Err(permit)) => self.ask_store(permit, None).await,
+            // Not the current status: the lock has since gone to other callers, or is being freed.
+            None => Err(self.error(renewing).into()),
+        }
+    }
+
+    /// Acquires the lock from the store. `permit` is `None` if another part of the engine has the
+    /// permit.
+    async fn ask_store(
+        &self,
+        permit: Option<Permit>,
+        known: Option<KeyStatus>,
+    ) -> Result<Hold, Box<LockError>> {
+        let acquisition = Acquisition::new(self, permit)?;
+        let yield_due = acquisition.yield_due(&self.timeout);
+        acquisition.run(self.timeout, known, yield_due, None).await
+    }
+
+    /// The error of this call after its timeout.
+    fn error(&self, status: KeyStatus) -> LockError {
+        failed(&self.timeout, &self.engine, &self.request, status)
+    }
+}
+
+/// A call that has the permit, and that the notifier thread may poll.
+struct AwaitedCall<T> {
+    call: PendingCall,
+    make: fn(Arc<Engine>, Hold) -> T,
+}
+
+impl<T: Send + Unpin + 'static> AwaitedCall<T> {
+    /// The state of a call that is back in the queue.
+    fn queued(&self, mut waiter: Waiter) -> Settled<Self> {
+        let call = self.call.clone();
+        Settled::Queued(Box::pin(
+            async move { call.wait_for_offer(&mut waiter).await.map_err(Err) },
+        ))
+    }
+}
+
+impl<T: Send + Unpin + 'static> Work for AwaitedCall<T> {
+    type Outcome = Result<Hold, Box<LockError>>;
+    type Resumed = (Offer, Option<KeyStatus>);
+    type Value = Result<T, Box<LockError>>;
+
+    fn finish(&self, outcome: Self::Outcome) -> Self::Value {
+        admitted(Arc::clone(&self.call.engine), outcome?, self.make)
+    }
+
+    fn settle(&self, outcome: Self::Outcome, position: &QueuePosition) -> Settled<Self> {
+        if outcome.is_err() {
+            return Settled::Done(outcome);
+        }
+        // A lock is not kept for a caller that does not poll. The caller is requeued before the
+        // lock is offered, so that it keeps its place.
+        let requeued = position.requeue();
+        self.abandon(outcome);
+        match requeued {
+            Requeued::Queued(waiter) => self.queued(waiter),
+            Requeued::Closed => Settled::Done(Err(LockError::ShutDown.into())),
+            Requeued::Over => Settled::Done(self.failed("the lock was lost before it was used")),
+        }
+    }
+
+    fn revoke(&self, position: &QueuePosition) -> Option<Settled<Self>> {
+        match position.requeue() {
+            Requeued::Queued(waiter) => Some(self.queued(waiter)),
+            Requeued::Closed => Some(Settled::Done(Err(LockError::ShutDown.into()))),
+            Requeued::Over => None,
+        }
+    }
+
+    fn longest_delay(&self) -> Duration {
+        self.call.request.terms.term / 4
+    }
+
+    fn failed(&self, cause: &str) -> Self::Outcome {
+        Err(Box::new(LockError::Unavailable {
+            key: Some(self.call.request.key.as_ref().to_owned()),
+            waited: self.call.timeout.elapsed(),
+            cause: cause.to_owned(),
+        }))
+    }
+
+    fn resume(&self, (offer, known): Self::Resumed) -> (u64, Boxed<Self::Outcome>) {
+        let call = self.call.clone();
+        let grant = offer.grant();
+        let running = Box::pin(async move {
+            match offer {
+                Offer::Permit(permit) => call.ask_store(Some(permit), known).await,
+                Offer::Handoff(handoff) => match call.accept(handoff) {
+                    Ok(accepted) => accepted,
+                    Err(handoff) => call.renew(handoff).await,
+                },
+            }
+        });
+        (grant, running)
+    }
+
+    fn abandon(&self, outcome: Self::Outcome) {
+        if let Ok(hold) = outcome {
+            // Nothing has run under the lock, so there is no reason to keep the key.
+            hold.keep_no_longer();
+            self.call.engine.release_in_background(&hold);
+        }
+    }
+}
+
+/// Makes the result, unless the engine is closed. A shutdown that begins after this check ends the
+/// lease.
+fn admitted<T>(
+    engine: Arc<Engine>,
+    hold: Hold,
+    make: fn(Arc<Engine>, Hold) -> T,
+) -> Result<T, Box<LockError>> {
+    if let Err(refused) = engine.admit(hold.key()) {
+        // Nothing will run under the lock, so there is no reason to keep the key.
+        hold.keep_no_longer();
+        engine.release_in_background(&hold);
+        return Err(refused.into());
+    }
+    Ok(make(engine, hold))
+}

@@ -1,0 +1,148 @@
+//! The state that the background threads and the callers share, and the loss of a lease.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::runtime;
+use tracing::Level;
+
+use super::cleanup::{Cleanup, Cleanups};
+use super::notifier::{Notice, Notifier};
+use super::place_limit::Renewals;
+use super::schedule::Schedule;
+use crate::clock::BootInstant;
+use crate::engine::handoff::Lease;
+use crate::engine::lease::Loss;
+use crate::error::LostReason;
+use crate::events;
+use crate::sync::Notify;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+pub(super) struct BackgroundState {
+    pub(super) schedule: Schedule,
+    pub(super) renewals: Renewals,
+    pub(super) cleanups: Cleanups,
+    pub(super) notifier: Arc<Notifier>,
+    /// The runtime of the notifier thread, for requests to a store that wakes waiters itself.
+    pub(super) wake_ups: OnceLock<runtime::Handle>,
+    /// Notified when a lease or a cleanup is due earlier than planned.
+    pub(super) wake: Notify,
+    /// The number of locks that were lost while they were held.
+    pub(super) lost: AtomicU64,
+    /// The reason why the background thread does not run.
+    pub(super) failure: OnceLock<String>,
+    /// Set when the client is dropped. The thread then completes the cleanups and ends.
+    pub(super) closing: AtomicBool,
+}
+
+impl std::fmt::Debug for BackgroundState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Background")
+            .field("held", &self.schedule.len())
+            .field("releasing", &self.cleanups.open())
+            .finish_non_exhaustive()
+    }
+}
+
+impl BackgroundState {
+    pub(super) fn new(notifier: Arc<Notifier>) -> Arc<Self> {
+        Arc::new(Self {
+            schedule: Schedule::default(),
+            renewals: Renewals::default(),
+            cleanups: Cleanups::new(Arc::clone(&notifier)),
+            notifier,
+            wake_ups: OnceLock::new(),
+            wake: Notify::new(),
+            lost: AtomicU64::new(0),
+            failure: OnceLock::new(),
+            closing: AtomicBool::new(false),
+        })
+    }
+
+    /// Ends a lease because it is lost.
+    pub(super) fn lose(&self, lease: &Arc<Lease>, reason: LostReason) {
+        if let Some(loss) = lease.lose(reason, || self.cleanups.begin()) {
+            self.clean_up(lease, loss);
+            self.cleanups.done();
+        }
+    }
+
+    /// Ends a lease whose deadline has passed, and which is no longer scheduled. A lease that was
+    /// extended since is scheduled again.
+    pub(super) fn expire(&self, lease: &Arc<Lease>) {
+        if let Some(loss) = lease.expire(|| self.cleanups.begin()) {
+            self.clean_up(lease, loss);
+            self.cleanups.done();
+        } else if self.schedule.add_again(lease) {
+            self.wake.notify_one();
+        }
+    }
+
+    fn clean_up(&self, lease: &Arc<Lease>, loss: Loss) {
+        self.notifier.send(Notice::Lost(Arc::clone(lease)));
+        let Loss { reason, held } = loss;
+        if held {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        log_loss(lease, loss);
+        if loss.leaves_the_key() {
+            // The last holder frees the key. After a shutdown, the permit is not given back before
+            // that.
+            if reason == LostReason::ShutDown {
+                self.schedule.remove(lease);
+            } else if self.schedule.leave(lease) {
+                self.wake.notify_one();
+            }
+            return;
+        }
+        self.schedule.remove(lease);
+        // A key that may still have this owner is freed. If the key is gone or taken, only a late
+        // request of the acquisition could give it this owner again. A late renewal could not.
+        let is_over = matches!(reason, LostReason::Gone | LostReason::Taken);
+        if !is_over || lease.locked().doubt.is_some() {
+            self.cleanups.push(Cleanup::of(lease, None));
+            self.wake.notify_one();
+        }
+        self.give_back_permit(lease);
+    }
+
+    pub(super) fn give_back_permit(&self, lease: &Lease) {
+        if let Some(permit) = lease.take_permit() {
+            self.notifier.send(Notice::Permit(permit));
+        }
+    }
+
+    /// Ends all locks, because there are no more renewals.
+    pub(super) fn fail(&self, cause: String) {
+        let text = cause.clone();
+        events::emit(Level::ERROR, move || {
+            tracing::error!(cause = text, "locks are no longer available");
+        });
+        // Only the first cause is kept.
+        let _ = self.failure.set(cause);
+        for lease in self.schedule.held() {
+            self.lose(&lease, LostReason::RenewalFailed);
+            // No other part of the engine gives the permit back.
+            self.give_back_permit(&lease);
+        }
+        // The keys expire with their leases. Their waiters get the failure.
+        self.cleanups.clear();
+    }
+}
+
+/// The time until the deadline of a lease, for the log.
+pub(super) fn remaining(lease: &Lease) -> std::time::Duration {
+    lease.deadline().since(BootInstant::now())
+}
+
+fn log_loss(lease: &Lease, Loss { reason, held }: Loss) {
+    let (key, word) = (Arc::clone(lease.key()), reason.as_str());
+    if held {
+        events::emit(Level::WARN, move || {
+            tracing::warn!(key = &*key, reason = word, detail = %reason, "lock lost");
+        });
+    } else {
+        events::emit(Level::DEBUG, move || {
+            tracing::debug!(key = &*key, reason = word, "lock lost during a hand-off");
+        });
+    }
+}

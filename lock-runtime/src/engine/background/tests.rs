@@ -1,0 +1,132 @@
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::cleanup::CleanupReason;
+use super::renewal;
+use super::*;
+use crate::clock::BootInstant;
+use crate::engine::handoff::Offer;
+use crate::engine::lease::Terms;
+use crate::engine::local_queue::Entered;
+use crate::engine::testing::{hold_in, locked_in, permit};
+use crate::error::LockError;
+use crate::store::contract::{LockStore, Place};
+use crate::store::faulty::{Fault, FaultyStore};
+use crate::store::memory::MemoryStore;
+
+const TERM: Duration = Duration::from_secs(10);
+
+const TERMS: Terms = Terms { term: TERM, renewed: true, max_hold: None, min_hold: Duration::ZERO };
+
+fn store() -> Arc<FaultyStore> {
+    Arc::new(FaultyStore::new(MemoryStore::new()))
+}
+
+/// A background without threads: its test calls what the threads would call.
+fn without_threads(queues: &Arc<LocalQueues>) -> Background {
+    Background { shared: BackgroundState::new(Notifier::new(Arc::clone(queues))) }
+}
+
+/// Processes all notices, as the notifier thread does.
+async fn notify(background: &Background) {
+    background.shared.notifier.close();
+    background.shared.notifier.run().await;
+}
+
+/// A renewed lease of `key` in `store` that the background has.
+fn watched(background: &Background, store: &Arc<FaultyStore>, key: &str) -> Arc<Lease> {
+    let store = Arc::clone(store) as Arc<dyn LockStore>;
+    let hold = hold_in(store, key, &TERMS, BootInstant::now());
+    background.watch(hold.lease());
+    Arc::clone(hold.lease())
+}
+
+#[tokio::test]
+async fn a_cleanup_after_the_end_of_the_background_thread_gives_its_permit_back() {
+    let queues = Arc::new(LocalQueues::default());
+    let background = without_threads(&queues);
+    background.shared.fail("the thread has ended".into());
+    let permit = permit(&queues, "k");
+    let Entered::Queued(mut waiter) = queues.enter(&Arc::from("k"), false) else { panic!("taken") };
+    background.clean_up(Cleanup {
+        locked: locked_in("k", store()),
+        gone_by: BootInstant::now().after(TERM),
+        kept_until: BootInstant::PAST,
+        valid_until: BootInstant::PAST,
+        reason: CleanupReason::Released,
+        permit: Some(permit),
+    });
+    assert_eq!(background.releasing(), 0);
+    notify(&background).await;
+    let offer = Pin::new(&mut waiter).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(offer, Poll::Ready(Some(Offer::Permit(_)))), "{offer:?}");
+}
+
+#[tokio::test]
+async fn a_renewal_that_finds_a_value_of_another_format_is_a_loss() {
+    let (store, background) = (store(), without_threads(&Arc::default()));
+    store.next_renewals([Fault::WrongFormat]);
+    let handle = Arc::clone(&store) as Arc<dyn LockStore>;
+    let hold = hold_in(handle, "k", &TERMS, BootInstant::now());
+    background.watch(hold.lease());
+    let leases = vec![Arc::clone(hold.lease())];
+    renewal::renew(Arc::clone(&background.shared), Place::ONLY, leases).await;
+    match hold.loss() {
+        Some(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Taken),
+        other => panic!("{other:?}"),
+    }
+    let open = (background.held_count(), background.releasing());
+    assert_eq!(open, (0, 0), "no request is sent for the key");
+    assert_eq!(background.lost(), 1);
+}
+
+#[tokio::test]
+async fn a_renewal_that_panics_is_repeated() {
+    let (store, background) = (store(), without_threads(&Arc::default()));
+    store.next_renewals([Fault::Panic]);
+    let sent = BootInstant::now();
+    let leases: Vec<Arc<Lease>> =
+        (0..3).map(|n| watched(&background, &store, &format!("k{n}"))).collect();
+    let due = background.shared.schedule.due(sent.after(TERM / 2)).renew;
+    assert_eq!(due.len(), leases.len());
+    let renew = renewal::renew(Arc::clone(&background.shared), Place::ONLY, due);
+    assert!(tokio::spawn(renew).await.is_err_and(|error| error.is_panic()));
+    let again = background.shared.schedule.due(BootInstant::now().after(TERM / 2)).renew;
+    assert_eq!(again.len(), leases.len(), "before the deadline");
+}
+
+/// There are more leases at the blocked place than may be renewed at a time.
+#[tokio::test]
+async fn a_blocked_place_does_not_delay_the_renewals_of_other_places() {
+    let (store, background) = (store(), without_threads(&Arc::default()));
+    store.next_renewals([Fault::Hang; 16]);
+    let stuck: Vec<Arc<Lease>> = (0..2000)
+        .map(|n| {
+            let key = format!("stuck{n}");
+            store.set_place(&key, Place::numbered(1));
+            watched(&background, &store, &key)
+        })
+        .collect();
+    renewal::start(&background.shared, stuck);
+    tokio::task::yield_now().await;
+    let other = watched(&background, &store, "other");
+    let deadline = other.deadline();
+    let owner = other.locked().owner;
+    let claim = crate::store::contract::Claim {
+        resource: other.locked().resource(),
+        owner,
+        term: TERM,
+        fresh: true,
+    };
+    let timeout = crate::timeout::RequestTimeout::of(TERM);
+    let trace = crate::store::contract::SendTrace::default();
+    store.try_acquire(claim, timeout, &trace).await.expect("free");
+    renewal::start(&background.shared, vec![Arc::clone(&other)]);
+    let renewed = async {
+        while other.deadline() <= deadline {
+            tokio::task::yield_now().await;
+        }
+    };
+    assert!(tokio::time::timeout(TERM / 10, renewed).await.is_ok());
+}

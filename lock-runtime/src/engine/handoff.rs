@@ -1,0 +1,185 @@
+//! Handing a lock off from its holder to the next task of this process, without the store.
+//!
+//! The lease stays in the store unchanged, and the background thread continues to renew it. Only
+//! the hold is new. Between the two holds, the lock is a [`Handoff`], which is on offer to the
+//! waiters. Wherever a [`Handoff`] is dropped, the lock is offered again, or the key is freed if no
+//! waiter is left. A waiter that gives up between the offer and the next hold therefore blocks no
+//! other waiter.
+//!
+//! A waiter with the same terms as the previous holder takes the lease unchanged. A waiter with
+//! other terms renews the lease first. If the key would then last longer than the terms of the
+//! waiter allow, or if the lease is in another layout, the lease is released and acquired anew.
+//!
+//! Keeps the promises that nothing leaks, and that a guard acts on its own hold only: each grant is
+//! a separate hold, and the guards of the previous hold have ended.
+
+use std::sync::Arc;
+
+use super::lease::{self, Terms};
+use super::local_queue::{self, HandedOff, KeyStatus};
+use crate::clock::BootInstant;
+use crate::safeguard::Safeguard;
+use crate::store::contract::{Lane, LockStore, Renewed, is_same};
+
+pub(crate) type LocalQueues = local_queue::LocalQueues<Handoff>;
+pub(crate) type Permit = local_queue::Permit<Handoff>;
+pub(crate) type Offer = local_queue::Offer<Handoff>;
+pub(crate) type Waiter = local_queue::Waiter<Handoff>;
+pub(crate) type QueuePosition = local_queue::QueuePosition<Handoff>;
+pub(crate) type Lease = lease::Lease<Permit>;
+pub(crate) type Hold = lease::Hold<Permit>;
+pub(crate) type Ending = lease::Ending<Permit>;
+
+/// Takes care of a lease between two holds.
+pub(crate) trait LeaseKeeper: Send + Sync {
+    /// Frees the key of a lease that has ended.
+    fn free_in_background(self: Arc<Self>, lease: &Arc<Lease>, permit: Option<Permit>);
+
+    /// Schedules a lease anew, because its deadline has changed.
+    fn reschedule(&self, lease: &Arc<Lease>);
+}
+
+/// A lock between two holds.
+pub(crate) struct Handoff {
+    keeper: Arc<dyn LeaseKeeper>,
+    lease: Arc<Lease>,
+    /// `None` once another part of the engine has it.
+    permit: Option<Permit>,
+    /// When the first request was sent that renews the lease for a waiter, since the last hold.
+    renewing_since: Option<BootInstant>,
+}
+
+impl std::fmt::Debug for Handoff {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handoff").field("key", self.lease.key()).finish_non_exhaustive()
+    }
+}
+
+impl Handoff {
+    pub(crate) fn new(keeper: Arc<dyn LeaseKeeper>, lease: &Arc<Lease>, permit: Permit) -> Self {
+        Self { keeper, lease: Arc::clone(lease), permit: Some(permit), renewing_since: None }
+    }
+
+    /// See [`Permit::position`](local_queue::Permit::position); `None` without the permit.
+    pub(crate) fn position(&self, number: u64) -> Option<QueuePosition> {
+        self.permit.as_ref().map(|permit| permit.position(number))
+    }
+
+    /// When the first request was sent that renews the lease; now, if none was sent.
+    pub(crate) fn renewing_since(&self) -> BootInstant {
+        self.renewing_since.unwrap_or_else(BootInstant::now)
+    }
+
+    /// Offers the lock to the waiters. Returns the permit if no waiter is awake.
+    pub(crate) fn offer(mut self) -> Option<Permit> {
+        let permit = self.permit.take()?;
+        let refused = permit.offer(|permit| {
+            self.permit = Some(permit);
+            self
+        });
+        refused.err().and_then(|mut handoff| handoff.permit.take())
+    }
+
+    /// Begins a hold with `terms` in the layout of `store`. Returns `self` if the lease does not
+    /// match.
+    pub(crate) fn accept(
+        mut self,
+        store: &Arc<dyn LockStore>,
+        terms: &Terms,
+    ) -> Result<Hold, Self> {
+        if !is_same(self.lease.store(), store) {
+            return Err(self);
+        }
+        let position = self.position(0).filter(|_| self.renewing_since.is_some());
+        let Some((hold, reschedule)) = self.lease.accept(terms, &mut self.permit) else {
+            return Err(self);
+        };
+        if let Some(position) = position {
+            position.granted();
+        }
+        if reschedule {
+            self.keeper.reschedule(&self.lease);
+        }
+        Ok(hold)
+    }
+
+    /// Renews the lease to `terms` in the layout of `store`, and begins a hold. Costs one round
+    /// trip. Returns the lease and the permit if the lease has to be released instead.
+    ///
+    /// Cancel safe: if the future is dropped, the lock is offered to the next waiter.
+    pub(crate) async fn renew(
+        mut self,
+        store: &Arc<dyn LockStore>,
+        terms: &Terms,
+    ) -> Result<Hold, (Arc<Lease>, Option<Permit>)> {
+        let can_renew =
+            store.capabilities().renews_to_any_length || self.lease.term() == terms.in_store();
+        if can_renew
+            && is_same(self.lease.store(), store)
+            && let Some(hold) = self.renew_for(terms).await
+        {
+            self.keeper.reschedule(&self.lease);
+            return Ok(hold);
+        }
+        Err((Arc::clone(&self.lease), self.permit.take()))
+    }
+
+    async fn renew_for(&mut self, terms: &Terms) -> Option<Hold> {
+        let sent = BootInstant::now();
+        let term = self.lease.about_to_renew_for(terms, sent)?;
+        self.renewing_since.get_or_insert(sent);
+        if let Some(permit) = &self.permit {
+            permit.set_status(&KeyStatus::Acquiring(sent));
+        }
+        let renewal = [self.lease.renewal(term)];
+        let answer = self.lease.store().renew(&renewal, Lane::Caller).await.into_iter().next();
+        if !matches!(answer, Some(Ok(Renewed::Extended))) {
+            return None;
+        }
+        let position = self.position(0);
+        let hold = self.lease.renewed_for(terms, sent, &mut self.permit)?;
+        if let Some(position) = position {
+            position.granted();
+        }
+        Some(hold)
+    }
+
+    /// Frees the key, and offers the permit alone to the waiters.
+    fn free(mut self) {
+        let permit = self.permit.take();
+        if self.lease.close() {
+            Arc::clone(&self.keeper).free_in_background(&self.lease, permit);
+        }
+    }
+}
+
+impl HandedOff for Handoff {
+    fn set_grant(&mut self, grant: u64) {
+        if let Some(permit) = &mut self.permit {
+            permit.set_grant(grant);
+        }
+    }
+
+    fn grant(&self) -> u64 {
+        self.permit.as_ref().map_or(0, local_queue::Permit::grant)
+    }
+
+    fn decline(self) {
+        self.free();
+    }
+}
+
+impl Drop for Handoff {
+    fn drop(&mut self) {
+        let Some(permit) = self.permit.take() else { return };
+        if !Safeguard::HandoffContinues.is_on() {
+            return;
+        }
+        let mut again = Self::new(Arc::clone(&self.keeper), &self.lease, permit);
+        again.renewing_since = self.renewing_since;
+        let Some(permit) = again.offer() else { return };
+        if self.lease.close() {
+            Arc::clone(&self.keeper).free_in_background(&self.lease, Some(permit));
+        }
+    }
+}

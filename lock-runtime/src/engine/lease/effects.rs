@@ -1,0 +1,73 @@
+//! The effects of the events of a lease.
+
+use std::time::Duration;
+
+use crate::clock::BootInstant;
+use crate::error::LostReason;
+use crate::safeguard::Safeguard;
+
+/// How a hold was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lost {
+    pub(super) reason: LostReason,
+    pub(super) held_for: Duration,
+}
+
+/// A holder has left.
+#[derive(Debug)]
+pub(super) struct Departure<P> {
+    /// How the hold had been lost, if it had.
+    pub(super) lost: Option<Lost>,
+    /// The reason of the loss, if the loss had not been noticed before.
+    pub(super) unnoticed: Option<LostReason>,
+    pub(super) ending: Ending<P>,
+}
+
+/// The next step after a holder has left.
+#[derive(Debug)]
+pub(crate) enum Ending<P> {
+    /// Do nothing: other holders share the hold, or the hold had ended before.
+    None,
+    /// The last holder has left. Free the key, then give the permit back.
+    Free(Option<P>),
+    /// The last holder has left. Offer the lock to waiters of this process.
+    HandOff {
+        permit: P,
+        /// Whether to request the number of waiting processes as well.
+        count_waiters: bool,
+        /// Whether the deadline has changed.
+        reschedule: bool,
+    },
+}
+
+/// A lease has ended against the will of its holders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Loss {
+    pub(crate) reason: LostReason,
+    /// Whether the lease had a holder, and was not handed off.
+    pub(crate) held: bool,
+}
+
+impl Loss {
+    /// Whether the key stays taken until the holders have left or the lease ends in the store. In
+    /// this case the key still has their owner, and destructors of their bodies may not have run
+    /// yet.
+    pub(crate) fn leaves_the_key(self) -> bool {
+        self.held && !is_over_in_store(self.reason) && Safeguard::KeyOutlivesBody.is_on()
+    }
+}
+
+/// Whether the key is known to be free, or to have another owner.
+pub(super) fn is_over_in_store(reason: LostReason) -> bool {
+    matches!(reason, LostReason::Gone | LostReason::Taken)
+}
+
+/// The state of one hold at one instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Valid until this deadline, which may be extended.
+    Until(BootInstant),
+    Lost(Lost),
+    /// Released, or handed off.
+    Over,
+}

@@ -1,0 +1,419 @@
+//! The state of a lease, as plain data. Each method that changes the state is an event, and returns
+//! its effect.
+//!
+//! A lease ends once: its last holder releases it, or it is lost. Before that, it may go from one
+//! hold to the next within this process. Holds are numbered, so that the holders of an earlier hold
+//! cannot act on a later one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OnceCell;
+
+use super::effects::{Departure, Ending, Loss, Lost, Standing, is_over_in_store};
+use super::terms::{Terms, capped, deadline};
+use crate::clock::BootInstant;
+use crate::engine::fairness::limit::{Decision, HandoffLimit, Tenure};
+use crate::error::LostReason;
+use crate::safeguard::Safeguard;
+use crate::store::contract::Grant;
+
+#[derive(Debug)]
+pub(super) struct State<P> {
+    phase: Phase,
+    /// The number of the current hold, or of the next one while the lease is handed off.
+    hold: u64,
+    /// The guards and bodies that share the hold: one, and one more for each re-entry.
+    holders: usize,
+    /// When the hold began.
+    granted: BootInstant,
+    /// When the previous hold ended.
+    handed_off: BootInstant,
+    /// Whether a renewal was skipped since then, because no waiter took the lease.
+    skipped_renewal: bool,
+    /// When the hold ends although the lease could be renewed.
+    max_until: Option<BootInstant>,
+    /// The fencing token of the hold, as soon as a holder has requested it.
+    fence: Option<Arc<OnceCell<u64>>>,
+    /// The length of one grant or renewal.
+    term: Duration,
+    /// Whether the lease is renewed until it ends. Otherwise it is fixed.
+    renewed: bool,
+    /// When a renewal for a new holder changed the term; `PAST` for the original term. Renewals
+    /// that were sent before that requested the old term.
+    term_since: BootInstant,
+    /// When the last successful request was sent.
+    extended: BootInstant,
+    /// The end of the lease in the store, less the margin.
+    granted_until: BootInstant,
+    /// The instant by which the key has expired, even if all requests that were sent took effect.
+    gone_by: BootInstant,
+    /// The end of `min_hold`: the key stays in the store until then, even if the hold ends before.
+    kept_until: BootInstant,
+    /// The number of consecutive failed renewals.
+    failures: u32,
+    tenure: Tenure,
+    /// The permit of the key, which is given back when the hold ends.
+    permit: Option<P>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Held,
+    /// Between two holds.
+    HandedOff,
+    Released,
+    Lost(Lost),
+}
+
+impl Phase {
+    /// Whether the lease has not ended.
+    fn is_open(self) -> bool {
+        matches!(self, Self::Held | Self::HandedOff)
+    }
+}
+
+impl<P> State<P> {
+    pub(super) fn new(
+        terms: &Terms,
+        grant: Grant,
+        sent: BootInstant,
+        permit: Option<P>,
+        tenure: Tenure,
+    ) -> Self {
+        Self {
+            phase: Phase::Held,
+            hold: 0,
+            holders: 1,
+            granted: sent,
+            handed_off: BootInstant::PAST,
+            skipped_renewal: false,
+            max_until: terms.max_until(sent),
+            fence: grant.fence.map(|fence| Arc::new(OnceCell::new_with(Some(fence)))),
+            term: terms.term,
+            renewed: terms.renewed,
+            term_since: BootInstant::PAST,
+            extended: sent,
+            granted_until: deadline(sent, terms.term),
+            gone_by: sent.after(terms.in_store().max(grant.term)),
+            kept_until: sent.after(terms.min_hold),
+            failures: 0,
+            tenure,
+            permit,
+        }
+    }
+
+    /// The deadline of the hold; `PAST` once the lease has ended.
+    pub(super) fn deadline(&self) -> BootInstant {
+        if self.phase.is_open() {
+            capped(self.granted_until, self.max_until)
+        } else {
+            BootInstant::PAST
+        }
+    }
+
+    pub(super) fn hold(&self) -> u64 {
+        self.hold
+    }
+
+    pub(super) fn term(&self) -> Duration {
+        self.term
+    }
+
+    pub(super) fn is_renewed(&self) -> bool {
+        self.renewed
+    }
+
+    pub(super) fn granted(&self) -> BootInstant {
+        self.granted
+    }
+
+    pub(super) fn gone_by(&self) -> BootInstant {
+        self.gone_by
+    }
+
+    pub(super) fn kept_until(&self) -> BootInstant {
+        self.kept_until
+    }
+
+    /// The instant at which one `part`-th of the term has passed since the last extension.
+    pub(super) fn after_part(&self, part: u32) -> BootInstant {
+        self.extended.after(self.term / part)
+    }
+
+    /// The reason of the loss when the deadline has passed.
+    pub(super) fn overdue(&self, now: BootInstant) -> LostReason {
+        if self.max_until.is_some_and(|max_until| now >= max_until) {
+            LostReason::MaxHold
+        } else if self.renewed {
+            LostReason::RenewalFailed
+        } else {
+            LostReason::LeaseOver
+        }
+    }
+
+    /// Adds a holder to the hold. False if the hold has ended.
+    pub(super) fn join(&mut self, number: u64, now: BootInstant) -> bool {
+        let held = self.hold == number && self.phase == Phase::Held && now < self.deadline();
+        self.holders += usize::from(held);
+        held
+    }
+
+    /// Removes a holder. With a `limit`, waiters of this process may get the lock.
+    pub(super) fn leave(
+        &mut self,
+        number: u64,
+        limit: Option<&HandoffLimit>,
+        now: BootInstant,
+    ) -> Departure<P> {
+        if self.hold != number {
+            return Departure { lost: None, unnoticed: None, ending: Ending::None };
+        }
+        let lost = match self.standing(number, now) {
+            Standing::Lost(lost) => Some(lost),
+            Standing::Until(_) | Standing::Over => None,
+        };
+        let unnoticed = lost.filter(|_| self.phase == Phase::Held).map(|lost| lost.reason);
+        self.holders = self.holders.saturating_sub(1);
+        if self.holders > 0 {
+            // The background thread notices the loss, or the remaining holders do when they leave.
+            return Departure { lost, unnoticed: None, ending: Ending::None };
+        }
+        let ending = match self.phase {
+            Phase::Held => self.end(limit.filter(|_| lost.is_none()), now),
+            // The key was left to the holders.
+            Phase::Lost(lost) if !is_over_in_store(lost.reason) => Ending::Free(self.permit.take()),
+            Phase::Lost(_) | Phase::Released | Phase::HandedOff => Ending::None,
+        };
+        Departure { lost, unnoticed, ending }
+    }
+
+    /// The last holder has left.
+    fn end(&mut self, limit: Option<&HandoffLimit>, now: BootInstant) -> Ending<P> {
+        if let Some(limit) = limit.filter(|_| self.can_be_handed_off(now)) {
+            let decision = self.tenure.next(limit, now);
+            if let Some(permit) = self.permit.take_if(|_| decision != Decision::Free) {
+                // The limit was that of the hold, and not of the lease.
+                let reschedule = self.max_until.take().is_some();
+                self.phase = Phase::HandedOff;
+                self.handed_off = now;
+                self.hold += 1;
+                let count_waiters = decision == Decision::HandOffAndCount;
+                return Ending::HandOff { permit, count_waiters, reschedule };
+            }
+        }
+        self.phase = Phase::Released;
+        Ending::Free(self.permit.take())
+    }
+
+    /// Whether the lease can have another hold: its `min_hold` is over, and no renewal is overdue.
+    fn can_be_handed_off(&self, now: BootInstant) -> bool {
+        let left = self.granted_until.since(now);
+        let enough = if self.renewed { self.term / 2 } else { Duration::ZERO };
+        self.kept_until <= now && left > enough
+    }
+
+    /// Begins a hold with one holder.
+    fn begin(&mut self, terms: &Terms, since: BootInstant, permit: Option<P>) {
+        self.phase = Phase::Held;
+        self.holders = 1;
+        self.granted = since;
+        self.max_until = terms.max_until(since);
+        self.kept_until = since.after(terms.min_hold);
+        self.fence = None;
+        self.permit = permit;
+    }
+
+    /// Begins the hold of a waiter with `terms` on a lease that was handed off, without a request.
+    /// Returns whether the background thread has to reschedule the lease; `None` if the lease does
+    /// not match `terms`.
+    pub(super) fn accept(
+        &mut self,
+        terms: &Terms,
+        permit: &mut Option<P>,
+        now: BootInstant,
+    ) -> Option<bool> {
+        let same = self.renewed && terms.renewed && self.term == terms.term;
+        if self.phase != Phase::HandedOff
+            || !same
+            || !terms.min_hold.is_zero()
+            || !self.can_be_handed_off(now)
+            || self.gone_by.since(now) > terms.term
+        {
+            return None;
+        }
+        let reschedule = std::mem::take(&mut self.skipped_renewal) || terms.max_hold.is_some();
+        self.begin(terms, now, permit.take());
+        if !Safeguard::HandoffKeepsDeadline.is_on() {
+            (self.extended, self.granted_until) = (now, deadline(now, self.term));
+        }
+        Some(reschedule)
+    }
+
+    /// Records that a request is about to be sent that renews a lease that was handed off to
+    /// `terms`. Returns the term to request. `None` if the key may last longer than the terms
+    /// allow, if the lease cannot have another hold, or if it has ended.
+    pub(super) fn about_to_renew_for(
+        &mut self,
+        terms: &Terms,
+        now: BootInstant,
+    ) -> Option<Duration> {
+        let term = terms.in_store();
+        if self.phase != Phase::HandedOff
+            || !self.can_be_handed_off(now)
+            || self.gone_by.since(now) > term
+        {
+            return None;
+        }
+        self.gone_by = now.after(term);
+        Some(term)
+    }
+
+    /// Begins a hold after the request of [`about_to_renew_for`](Self::about_to_renew_for), which
+    /// was sent at `sent`, has succeeded. False if the answer came too late.
+    pub(super) fn renewed_for(
+        &mut self,
+        terms: &Terms,
+        sent: BootInstant,
+        permit: &mut Option<P>,
+        now: BootInstant,
+    ) -> bool {
+        if self.phase != Phase::HandedOff || terms.deadline(sent) <= now {
+            return false;
+        }
+        self.begin(terms, sent, permit.take());
+        (self.term, self.renewed, self.extended) = (terms.term, terms.renewed, sent);
+        self.granted_until = deadline(sent, terms.term);
+        self.term_since = now;
+        self.skipped_renewal = false;
+        self.failures = 0;
+        true
+    }
+
+    /// Ends a lease that was handed off and that no waiter takes. False if the lease was not handed
+    /// off, or has ended.
+    pub(super) fn close(&mut self) -> bool {
+        let is_handed_off = self.phase == Phase::HandedOff;
+        if is_handed_off {
+            self.phase = Phase::Released;
+        }
+        is_handed_off
+    }
+
+    pub(super) fn tenure(&mut self) -> &mut Tenure {
+        &mut self.tenure
+    }
+
+    /// Records that a request is about to be sent that may extend the lease. Returns the term to
+    /// request: `term`, or the term of the lease, and at least `min_hold`. `None` if the lease has
+    /// ended.
+    pub(super) fn about_to_extend(
+        &mut self,
+        now: BootInstant,
+        term: Option<Duration>,
+        min_hold: Duration,
+    ) -> Option<Duration> {
+        if !self.phase.is_open() && Safeguard::ReleaseEndsRenewal.is_on() {
+            return None;
+        }
+        let stay = self.kept_until.since(now).max(min_hold);
+        let term = term.unwrap_or(self.term).max(stay);
+        self.gone_by = self.gone_by.max(now.after(term));
+        Some(term)
+    }
+
+    /// Records that the background thread is about to renew the lease. Returns the term to request.
+    /// `None` if the lease has ended or is fixed, or if it was handed off and no waiter takes it.
+    pub(super) fn about_to_renew(&mut self, now: BootInstant) -> Option<Duration> {
+        let is_abandoned = now.since(self.handed_off) >= self.term / 3;
+        self.skipped_renewal |= self.phase == Phase::HandedOff && is_abandoned;
+        if !self.renewed || self.skipped_renewal {
+            return None;
+        }
+        self.about_to_extend(now, None, Duration::ZERO)
+    }
+
+    /// Records that a request that was sent at `sent` has extended the lease, to its own term or to
+    /// `term`. Returns the number of failures before.
+    pub(super) fn extended(&mut self, sent: BootInstant, term: Option<Duration>) -> u32 {
+        let is_current = term.is_some() || sent > self.term_since;
+        if self.phase.is_open() && is_current {
+            let until = deadline(sent, term.unwrap_or(self.term));
+            self.term = term.map_or(self.term, |term| term.max(self.term));
+            self.extended = self.extended.max(sent);
+            // Answers may arrive in another order than the requests were served. No request
+            // shortens a lease, so the latest deadline is the valid one.
+            self.granted_until = self.granted_until.max(until);
+        }
+        std::mem::take(&mut self.failures)
+    }
+
+    /// Records a failed renewal. Returns the number of consecutive failures.
+    pub(super) fn failed(&mut self) -> u32 {
+        self.failures = self.failures.saturating_add(1);
+        self.failures
+    }
+
+    /// Whether a renewal would extend the hold.
+    pub(super) fn can_be_renewed(&self) -> bool {
+        self.renewed
+            && Safeguard::Renewal.is_on()
+            && self.max_until.is_none_or(|max_until| self.deadline() < max_until)
+    }
+
+    /// Keeps the key in the store for `min_hold` from `since`, even if the hold ends before.
+    pub(super) fn keep_for(&mut self, since: BootInstant, min_hold: Duration) {
+        self.kept_until = self.kept_until.max(since.after(min_hold));
+    }
+
+    /// Ends the `min_hold`: the key does not have to stay in the store after the hold.
+    pub(super) fn keep_no_longer(&mut self) {
+        self.kept_until = BootInstant::PAST;
+    }
+
+    /// Ends the lease for the reason that `why` returns. Calls `first` before the change, because
+    /// after it another thread may give the permit back. `None` if the lease had ended before, or
+    /// if `why` returns no reason.
+    pub(super) fn lose(
+        &mut self,
+        now: BootInstant,
+        why: impl FnOnce(&Self) -> Option<LostReason>,
+        first: impl FnOnce(),
+    ) -> Option<Loss> {
+        if !self.phase.is_open() {
+            return None;
+        }
+        let reason = why(self)?;
+        let held = self.phase == Phase::Held;
+        first();
+        self.phase = Phase::Lost(Lost { reason, held_for: now.since(self.granted) });
+        Some(Loss { reason, held })
+    }
+
+    /// The state of the hold with this number. A passed deadline is a loss, whether or not the
+    /// background thread has noticed it.
+    pub(super) fn standing(&self, number: u64, now: BootInstant) -> Standing {
+        match self.phase {
+            _ if self.hold != number => Standing::Over,
+            Phase::Lost(lost) => Standing::Lost(lost),
+            Phase::Held if now < self.deadline() => Standing::Until(self.deadline()),
+            Phase::Held => Standing::Lost(Lost {
+                reason: self.overdue(now),
+                held_for: now.since(self.granted),
+            }),
+            Phase::HandedOff | Phase::Released => Standing::Over,
+        }
+    }
+
+    /// The cell for the fencing token of the hold.
+    pub(super) fn fence(&mut self, number: u64) -> Arc<OnceCell<u64>> {
+        if self.hold != number {
+            return Arc::default();
+        }
+        Arc::clone(self.fence.get_or_insert_default())
+    }
+
+    pub(super) fn take_permit(&mut self) -> Option<P> {
+        self.permit.take()
+    }
+}

@@ -1,0 +1,50 @@
+//! The terms of a lease, and the deadline that follows from them.
+
+use std::time::Duration;
+
+use crate::clock::BootInstant;
+
+/// The terms on which a caller requests a lease.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    /// The length of one grant or renewal.
+    pub(crate) term: Duration,
+    /// Whether the lease is renewed until its hold ends. Otherwise it is fixed.
+    pub(crate) renewed: bool,
+    /// The time after which the hold ends, although the lease could be renewed.
+    pub(crate) max_hold: Option<Duration>,
+    /// The time for which the key stays in the store, even if the hold ends before. Counts from
+    /// just before the granting request was sent.
+    pub(crate) min_hold: Duration,
+}
+
+impl Terms {
+    /// The term that is requested from the store. It includes `min_hold`, because the key has to
+    /// stay for that time even if this process ends.
+    pub(crate) fn in_store(&self) -> Duration {
+        self.term.max(self.min_hold)
+    }
+
+    /// The deadline of a grant whose request was sent at `sent`.
+    pub(crate) fn deadline(&self, sent: BootInstant) -> BootInstant {
+        capped(deadline(sent, self.term), self.max_until(sent))
+    }
+
+    /// The end of `max_hold` for a hold that began at `since`.
+    pub(super) fn max_until(&self, since: BootInstant) -> Option<BootInstant> {
+        self.max_hold.map(|max_hold| since.after(max_hold))
+    }
+}
+
+/// The deadline of a hold whose lease ends at `granted_until`, and whose `max_hold` ends at
+/// `max_until`.
+pub(super) fn capped(granted_until: BootInstant, max_until: Option<BootInstant>) -> BootInstant {
+    max_until.map_or(granted_until, |max_until| granted_until.min(max_until))
+}
+
+/// The deadline of a lease of `term` whose request was sent at `sent`: the end of the term less 1 %
+/// and 2 ms, the allowance of Redlock for clock drift and rounding
+/// (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>).
+pub(crate) fn deadline(sent: BootInstant, term: Duration) -> BootInstant {
+    sent.after(term.saturating_sub(term / 100 + Duration::from_millis(2)))
+}

@@ -1,0 +1,87 @@
+//! Deadlines, renewals, and the limits of a hold.
+
+use super::*;
+
+#[test]
+fn the_deadline_is_a_margin_before_the_end_of_the_lease_in_the_store() {
+    let sent = BootInstant::now();
+    let (_queues, hold) = renewed(sent);
+    assert!(hold.is_valid(sent));
+    let margin = TERM / 100 + Duration::from_millis(2);
+    assert_eq!(hold.deadline().since(sent) + margin, TERM);
+    assert!(!hold.is_valid(hold.deadline()));
+    assert_eq!(hold.lease().gone_by(), sent.after(TERM));
+}
+
+#[test]
+fn the_deadline_after_a_renewal_counts_from_the_sending_of_its_request() {
+    let sent = BootInstant::now();
+    let (_queues, hold) = renewed(sent);
+    let again = sent.after(TERM / 3);
+    assert_eq!(hold.about_to_extend(again, None, Duration::ZERO), Some(TERM));
+    assert_eq!(
+        hold.lease().gone_by(),
+        again.after(TERM),
+        "the request may already have extended the key"
+    );
+    hold.lease().failed();
+    assert_eq!(hold.lease().failed(), 2);
+    assert_eq!(hold.lease().extended(again, None), 2);
+    assert_eq!(hold.deadline(), deadline(again, TERM));
+    assert_eq!(hold.lease().failed(), 1, "a success resets the count of failures");
+}
+
+#[test]
+fn the_latest_deadline_applies_in_whatever_order_answers_arrive() {
+    let sent = BootInstant::now();
+    let (_queues, hold) = granted(sent, &fixed(TERM));
+    hold.extended(sent, TERM * 6);
+    hold.extended(sent, TERM * 2);
+    assert_eq!(hold.deadline(), deadline(sent, TERM * 6));
+}
+
+#[test]
+fn a_released_lease_is_not_extended() {
+    let sent = BootInstant::now();
+    let (_queues, hold) = renewed(sent);
+    assert!(hold.about_to_extend(sent, None, Duration::ZERO).is_some());
+    drop(leave(&hold));
+    assert!(hold.about_to_extend(sent, None, Duration::ZERO).is_none());
+    hold.lease().extended(BootInstant::now(), None);
+    assert!(!hold.is_valid(BootInstant::now()));
+}
+
+#[test]
+fn a_max_hold_limits_every_extension() {
+    let (sent, max_hold) = (BootInstant::now(), TERM * 3 / 2);
+    let (_queues, hold) = granted(sent, &Terms { max_hold: Some(max_hold), ..terms() });
+    assert!(hold.lease().can_be_renewed());
+    hold.lease().extended(sent.after(TERM), None);
+    assert_eq!(hold.deadline(), sent.after(max_hold));
+    assert!(!hold.lease().can_be_renewed());
+}
+
+#[test]
+fn every_request_asks_for_at_least_the_rest_of_the_min_hold() {
+    let (sent, min_hold) = (BootInstant::now(), TERM * 2);
+    let terms = Terms { min_hold, ..terms() };
+    let (_queues, hold) = granted(sent, &terms);
+    assert_eq!(terms.in_store(), min_hold);
+    assert_eq!(hold.deadline(), deadline(sent, TERM), "the deadline of the holder is unaffected");
+    assert_eq!(hold.lease().gone_by(), sent.after(min_hold));
+    let term = hold.about_to_extend(sent.after(TERM / 2), None, Duration::ZERO);
+    assert_eq!(term, Some(TERM * 3 / 2));
+    assert_eq!(hold.about_to_extend(sent.after(min_hold), None, Duration::ZERO), Some(TERM));
+}
+
+#[test]
+fn a_key_is_kept_for_the_longest_min_hold() {
+    let sent = BootInstant::now();
+    let (_queues, hold) = renewed(sent);
+    assert!(hold.lease().kept_until() <= sent);
+    hold.keep_for(sent, TERM);
+    let longest = hold.lease().kept_until();
+    assert!(longest >= sent.after(TERM));
+    hold.keep_for(sent, TERM / 2);
+    assert_eq!(hold.lease().kept_until(), longest);
+}

@@ -1,0 +1,184 @@
+//! The periodic checks for offers that are not taken, and for holders that are not polled.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::holder::PermitHolder;
+use super::queue::{HandedOff, HashedKey, Offered, Wakers};
+use super::queues::{CHECK_INTERVAL, LocalQueues, PATROL_INTERVAL, Queues};
+use crate::clock::BootInstant;
+use crate::safeguard::Safeguard;
+use crate::user_code::contained;
+
+/// The largest number of holders that one patrol visits.
+pub(super) const MAX_VISITS: usize = 1_000;
+
+/// The findings of a check.
+#[derive(Debug)]
+pub(crate) struct Findings<H: HandedOff> {
+    /// Locks that no waiter takes.
+    unwanted: Vec<H>,
+    /// Ready holders that are not polled.
+    stalled: Vec<Arc<dyn PermitHolder>>,
+    /// Holders on runtimes without a sign of life for one response timeout.
+    silent: Vec<Arc<dyn PermitHolder>>,
+    /// Holders on runtimes without a sign of life for two response timeouts.
+    stuck: Vec<Arc<dyn PermitHolder>>,
+    /// The time until the next check.
+    pub(crate) again: Option<Duration>,
+}
+
+impl<H: HandedOff> Default for Findings<H> {
+    fn default() -> Self {
+        Self {
+            unwanted: Vec::new(),
+            stalled: Vec::new(),
+            silent: Vec::new(),
+            stuck: Vec::new(),
+            again: None,
+        }
+    }
+}
+
+impl<H: HandedOff> Findings<H> {
+    /// Acts on the findings. Call this function without the queues locked.
+    pub(crate) fn carry_out(self) {
+        for handoff in self.unwanted {
+            contained(|| handoff.decline());
+        }
+        for holder in self.stalled {
+            contained(|| holder.help());
+        }
+        for holder in self.silent {
+            contained(|| holder.ping());
+        }
+        for holder in self.stuck {
+            contained(|| holder.revoke());
+        }
+    }
+}
+
+impl<H: HandedOff> LocalQueues<H> {
+    /// Resolves when a check is needed earlier than planned.
+    pub(crate) async fn check_needed(&self) {
+        self.check_needed.notified().await;
+    }
+
+    /// Checks all offers, and the holders that other callers wait for.
+    pub(crate) fn check(&self) -> Findings<H> {
+        let (mut wakers, mut findings) = (Wakers::default(), Findings::default());
+        {
+            let mut state = self.lock();
+            Self::check_all(&mut state, &mut wakers, &mut findings);
+            let now = BootInstant::now();
+            if now.since(state.last_patrol) >= PATROL_INTERVAL {
+                state.last_patrol = now;
+                self.patrol(&mut state, &mut findings);
+            }
+            state.next_check = if !state.to_check.is_empty() {
+                Some(CHECK_INTERVAL)
+            } else if !state.to_patrol.is_empty() {
+                Some(PATROL_INTERVAL)
+            } else {
+                None
+            };
+            findings.again = state.next_check;
+        }
+        wakers.wake();
+        findings
+    }
+
+    fn check_all(state: &mut Queues<H>, wakers: &mut Wakers, findings: &mut Findings<H>) {
+        let Queues { by_key, to_check, checks, closed, .. } = state;
+        *checks += 1;
+        to_check.retain(|key| {
+            let queue = by_key.get_mut(key).filter(|queue| queue.check != *checks);
+            let Some(queue) = queue else { return false };
+            queue.check = *checks;
+            if queue.offer.is_some() {
+                if Safeguard::OffersContinue.is_on()
+                    && let Some(Offered::Handoff(handoff)) = queue.check_offer(wakers)
+                {
+                    findings.unwanted.push(handoff);
+                }
+            } else if queue.has_ready_holder(*closed)
+                && Safeguard::UnpolledCallsDoNotBlock.is_on()
+                && let Some(holder) = queue.holder.as_ref().filter(|one| one.is_stalled(*closed))
+            {
+                findings.stalled.push(Arc::clone(holder));
+            }
+            // An offer needs no checks while no waiter is awake.
+            let is_offered = queue.offer.is_some() && queue.waiters.awake > 0;
+            queue.is_listed = is_offered || queue.has_ready_holder(*closed);
+            queue.is_listed
+        });
+    }
+
+    /// Visits some of the holders that other callers wait for, in turns.
+    pub(super) fn patrol(&self, state: &mut Queues<H>, findings: &mut Findings<H>) {
+        let Queues { by_key, to_check, to_patrol, closed, .. } = state;
+        // A patrol visits only a part of a long list, because the queues are locked meanwhile.
+        let visits = to_patrol.len().min(MAX_VISITS.max(to_patrol.len() / 4));
+        let mut visit = |key: &HashedKey, first_grant| {
+            let queue = by_key.get_mut(key).filter(|queue| queue.first_grant == first_grant);
+            let Some(queue) = queue else { return false };
+            queue.is_patrolled = queue.has_holder(*closed);
+            if let Some(holder) = queue.holder.as_ref().filter(|_| queue.is_patrolled) {
+                let patrols = holder.patrol();
+                // The holder may have become ready just before the first waiter entered the queue.
+                if holder.is_ready() && !std::mem::replace(&mut queue.is_listed, true) {
+                    to_check.push(key.clone());
+                }
+                if !Safeguard::UnpolledCallsDoNotBlock.is_on() {
+                    return queue.is_patrolled;
+                }
+                if patrols >= self.max_patrols {
+                    findings.stuck.push(Arc::clone(holder));
+                } else if patrols == self.max_patrols / 2 {
+                    findings.silent.push(Arc::clone(holder));
+                }
+            }
+            queue.is_patrolled
+        };
+        for _ in 0..visits {
+            let Some((key, first_grant)) = to_patrol.pop_front() else { return };
+            if visit(&key, first_grant) {
+                to_patrol.push_back((key, first_grant));
+            }
+        }
+    }
+
+    /// Adds `key` to the keys to check, if it has waiters for the offer.
+    pub(super) fn watch_offer(&self, state: &mut Queues<H>, key: &HashedKey) {
+        let Some(queue) = state.by_key.get_mut(key) else { return };
+        if queue.waiters.awake > 0 && !std::mem::replace(&mut queue.is_listed, true) {
+            state.to_check.push(key.clone());
+            self.check_within(state, CHECK_INTERVAL);
+        }
+    }
+
+    /// Adds `key` to the keys to patrol, and to the keys to check if its holder is ready, if other
+    /// callers wait for the holder.
+    pub(super) fn watch_holder(&self, state: &mut Queues<H>, key: &HashedKey) {
+        let closed = state.closed;
+        let Some(queue) = state.by_key.get_mut(key).filter(|queue| queue.has_holder(closed)) else {
+            return;
+        };
+        if !std::mem::replace(&mut queue.is_patrolled, true) {
+            state.to_patrol.push_back((key.clone(), queue.first_grant));
+        }
+        let is_new =
+            queue.has_ready_holder(closed) && !std::mem::replace(&mut queue.is_listed, true);
+        if is_new {
+            state.to_check.push(key.clone());
+        }
+        self.check_within(state, if is_new { CHECK_INTERVAL } else { PATROL_INTERVAL });
+    }
+
+    fn check_within(&self, state: &mut Queues<H>, within: Duration) {
+        if state.next_check.is_none_or(|planned| within < planned) {
+            state.next_check = Some(within);
+            self.check_needed.notify_one();
+        }
+    }
+}

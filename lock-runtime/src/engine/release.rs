@@ -1,0 +1,389 @@
+//! The end of a hold.
+//!
+//! The last holder that leaves either hands the lock off to a waiter of this process or frees the
+//! key. A release that is dropped, or that gets no answer, continues in the background.
+//!
+//! Keeps the promise that nothing leaks.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::background::cleanup::{Cleanup, log_loss};
+use super::core::Engine;
+use super::driven::{Boxed, Settled, SharedWork, Work};
+use super::handoff::{Ending, Handoff, Hold, Lease, LeaseKeeper, Permit, QueuePosition};
+use super::local_queue::KeyStatus;
+use crate::clock::BootInstant;
+use crate::error::{LockError, LostReason};
+use crate::maybe_ready::MaybeReady;
+use crate::runtime;
+use crate::safeguard::Safeguard;
+use crate::store::contract::{Lane, Release, Released, StoreError};
+use crate::sync::yield_now;
+
+/// A release in progress. Its error is boxed, because every annotated function's future contains
+/// it.
+pub(crate) type Releasing<'a> = MaybeReady<'a, Result<(), Box<LockError>>>;
+
+impl Engine {
+    /// Ends a holder's share of a hold. The last holder frees the key, or hands the lock off to
+    /// another task of this process if `may_hand_off`. Costs one round trip; none if the lock is
+    /// handed off or was lost.
+    ///
+    /// Cancel safe: a release that is dropped, or that gets no answer, continues in the background.
+    /// With a store that answers immediately, the release is complete when this function returns.
+    pub(crate) fn release<'a>(
+        self: &'a Arc<Self>,
+        hold: &'a Hold,
+        may_hand_off: bool,
+    ) -> Releasing<'a> {
+        let (lost, ending) = self.leave(hold, may_hand_off);
+        let result = MaybeReady::ready(lost.clone().map_or(Ok(()), Err));
+        let permit = match ending {
+            Ending::None => return result,
+            Ending::Free(permit) if lost.is_some() => {
+                // The caller of a lost lock does not wait for its release.
+                self.free_later(hold.lease(), permit, BootInstant::PAST);
+                return result;
+            }
+            Ending::Free(permit) => permit,
+            Ending::HandOff { permit, count_waiters, reschedule } => {
+                let count = count_waiters.then(|| WaiterCount { lease: Arc::clone(hold.lease()) });
+                match (self.hand_off(hold, permit, reschedule), count) {
+                    (None, Some(count)) => return count.ask(hold),
+                    // No awake task waits for this key. A task that had the lock before may be
+                    // about to acquire it again, on another thread.
+                    (Some(permit), _) if hold.was_handed_off() => {
+                        let position = permit.position(0);
+                        let handoff = Handoff::new(self.keeper(), hold.lease(), permit);
+                        let offer_again = offer_again(Arc::clone(self), handoff, hold.clone());
+                        return Self::drive(hold, Some(position), offer_again);
+                    }
+                    (Some(permit), _) if hold.lease().close() => Some(permit),
+                    (None, None) | (Some(_), _) => return result,
+                }
+            }
+        };
+        let started = BootInstant::now();
+        let mut release = self.begin(hold.lease(), permit);
+        if hold.lease().store().is_immediate()
+            && let Some(answer) = release.send(Lane::Caller).known()
+        {
+            release.answered(&answer);
+            return MaybeReady::ready(self.outcome(hold.lease(), started, answer));
+        }
+        let position = release.permit.as_ref().map(|permit| permit.position(0));
+        Self::drive(hold, position, async move {
+            let answer = release.send(Lane::Caller).await;
+            release.answered(&answer);
+            release.engine.outcome(&release.lease, started, answer)
+        })
+    }
+
+    /// Ends a holder's share of a hold without waiting. With a store that answers immediately, the
+    /// release is complete when this function returns.
+    pub(crate) fn release_in_background(self: &Arc<Self>, hold: &Hold) {
+        let deadline = hold.deadline();
+        let (lost, ending) = self.leave(hold, true);
+        match ending {
+            Ending::None => {}
+            Ending::Free(permit) => {
+                let valid_until = if lost.is_some() { BootInstant::PAST } else { deadline };
+                self.free_later(hold.lease(), permit, valid_until);
+            }
+            Ending::HandOff { permit, count_waiters, reschedule } => {
+                let count = count_waiters.then(|| WaiterCount { lease: Arc::clone(hold.lease()) });
+                match (self.hand_off(hold, permit, reschedule), count) {
+                    // There is no caller to await the answer, so the count succeeds only with a
+                    // store that answers immediately.
+                    (None, Some(count)) => drop(count.ask(hold)),
+                    // Dropping the lock offers it once more, and then frees its key.
+                    (Some(permit), _) if hold.was_handed_off() => {
+                        drop(Handoff::new(self.keeper(), hold.lease(), permit));
+                    }
+                    (Some(permit), _) if hold.lease().close() => {
+                        self.free_later(hold.lease(), Some(permit), deadline);
+                    }
+                    (None, None) | (Some(_), _) => {}
+                }
+            }
+        }
+    }
+
+    /// Ends a hold, or one holder's share of it. Returns the loss that had ended the hold before.
+    /// The loss is boxed, because every annotated function's future contains it.
+    pub(super) fn leave(
+        &self,
+        hold: &Hold,
+        may_hand_off: bool,
+    ) -> (Option<Box<LockError>>, Ending) {
+        // If no call waits for any key, there is nothing to hand off to.
+        let is_waited_for = self.queues().queued() > 0 || hold.was_handed_off();
+        let limit = Some(&self.config().handoff_limit).filter(|_| may_hand_off && is_waited_for);
+        let (lost, unnoticed, ending) = hold.leave(limit);
+        if let Some(reason) = unnoticed {
+            self.found_lost(hold.lease(), reason);
+        }
+        (lost.map(Box::new), ending)
+    }
+
+    /// Offers the lock to the waiters. Returns the permit if no waiter is awake.
+    pub(super) fn hand_off(
+        self: &Arc<Self>,
+        hold: &Hold,
+        permit: Permit,
+        reschedule: bool,
+    ) -> Option<Permit> {
+        if reschedule {
+            self.background().reschedule(hold.lease());
+        }
+        Handoff::new(self.keeper(), hold.lease(), permit).offer()
+    }
+
+    pub(super) fn keeper(self: &Arc<Self>) -> Arc<dyn LeaseKeeper> {
+        Arc::clone(self) as Arc<dyn LeaseKeeper>
+    }
+
+    /// Makes a release that the notifier thread polls if its caller does not, while other callers
+    /// wait for the key.
+    fn drive(
+        hold: &Hold,
+        position: Option<QueuePosition>,
+        release: impl Future<Output = Result<(), Box<LockError>>> + Send + 'static,
+    ) -> Releasing<'static> {
+        match (position, runtime::here()) {
+            (Some(position), Ok(here)) => {
+                let began = BootInstant::now();
+                let work = AwaitedRelease { key: Arc::clone(hold.key()), began };
+                MaybeReady::Driven(SharedWork::driven(work, position, here, Box::pin(release)))
+            }
+            _ => MaybeReady::pending(release),
+        }
+    }
+
+    /// Frees the key of a lease that has ended. Returns the permit if the store has answered.
+    /// Otherwise the release continues in the background and keeps the permit.
+    pub(super) async fn free(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        permit: Option<Permit>,
+    ) -> (Result<Released, StoreError>, Option<Permit>) {
+        let mut release = self.begin(lease, permit);
+        let answer = release.send(Lane::Caller);
+        if let MaybeReady::Pending(_) = answer {
+            release.set_status();
+        }
+        let answer = answer.await;
+        release.answered(&answer);
+        let permit = if release.open { None } else { release.permit.take() };
+        (answer, permit)
+    }
+
+    /// Frees the key of a lease that has ended, without waiting. If the key is gone before
+    /// `valid_until`, the lock had been lost.
+    pub(super) fn free_later(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        permit: Option<Permit>,
+        valid_until: BootInstant,
+    ) {
+        let mut release = self.begin(lease, permit);
+        let answer = release.send(Lane::Background).known();
+        release.open = true;
+        release.valid_until = valid_until;
+        let Some(answer) = answer else { return release.set_status() };
+        release.answered(&answer);
+        let lost = answer.ok().and_then(Released::loss);
+        if let Some(reason) = lost.filter(|_| BootInstant::now() < valid_until) {
+            self.found_lost(lease, reason);
+        }
+    }
+
+    /// Begins the release of a lease that has ended.
+    fn begin(self: &Arc<Self>, lease: &Arc<Lease>, permit: Option<Permit>) -> KeyRelease {
+        self.background().forget(lease);
+        let open = Safeguard::ReleaseContinues.is_on();
+        let (engine, lease) = (Arc::clone(self), Arc::clone(lease));
+        KeyRelease { engine, lease, permit, open, valid_until: BootInstant::PAST }
+    }
+
+    /// The result of a release that began at `started`.
+    fn outcome(
+        &self,
+        lease: &Lease,
+        started: BootInstant,
+        answer: Result<Released, StoreError>,
+    ) -> Result<(), Box<LockError>> {
+        let lost = match answer {
+            Ok(released) => released.loss(),
+            Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }.into()),
+            Err(error) => return Err(Box::new(unconfirmed(lease.key(), started, &error))),
+        };
+        let Some(reason) = lost else { return Ok(()) };
+        self.found_lost(lease, reason);
+        Err(lease.lost_to(reason).into())
+    }
+
+    /// Counts and logs a loss that a release was the first to notice.
+    fn found_lost(&self, lease: &Lease, reason: LostReason) {
+        self.background().found_lost();
+        log_loss(Arc::clone(lease.key()), reason);
+    }
+}
+
+impl LeaseKeeper for Engine {
+    fn free_in_background(self: Arc<Self>, lease: &Arc<Lease>, permit: Option<Permit>) {
+        self.free_later(lease, permit, BootInstant::PAST);
+    }
+
+    fn reschedule(&self, lease: &Arc<Lease>) {
+        self.background().reschedule(lease);
+    }
+}
+
+fn unconfirmed(key: &Arc<str>, began: BootInstant, cause: &dyn std::fmt::Display) -> LockError {
+    LockError::Unavailable {
+        key: Some(key.as_ref().to_owned()),
+        waited: BootInstant::now().since(began),
+        cause: format!("{cause}; the release continues in the background"),
+    }
+}
+
+/// Offers the lock once more after other tasks had time to enter the queue, then frees the key.
+async fn offer_again(
+    engine: Arc<Engine>,
+    handoff: Handoff,
+    hold: Hold,
+) -> Result<(), Box<LockError>> {
+    yield_now().await;
+    let started = BootInstant::now();
+    match handoff.offer() {
+        Some(permit) if hold.lease().close() => {
+            let (answer, _) = engine.free(hold.lease(), Some(permit)).await;
+            engine.outcome(hold.lease(), started, answer)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A request for the number of waiting processes. Dropping it without an answer abandons the count.
+struct WaiterCount {
+    lease: Arc<Lease>,
+}
+
+impl WaiterCount {
+    /// Requests the number of other processes that wait for the key of `hold`.
+    fn ask(self, hold: &Hold) -> Releasing<'_> {
+        let store = hold.lease().store();
+        if !store.capabilities().counts_waiters {
+            self.answered(None);
+            return MaybeReady::ready(Ok(()));
+        }
+        match store.count_waiters(hold.lease().locked().resource()) {
+            MaybeReady::Ready(answer) => {
+                self.answered(answer);
+                MaybeReady::ready(Ok(()))
+            }
+            answer => MaybeReady::pending(async move {
+                self.answered(Some(answer.await));
+                Ok(())
+            }),
+        }
+    }
+
+    fn answered(self, count: Option<Result<usize, StoreError>>) {
+        self.lease.waiters_counted(count.and_then(Result::ok));
+    }
+}
+
+impl Drop for WaiterCount {
+    fn drop(&mut self) {
+        self.lease.count_abandoned();
+    }
+}
+
+/// A release whose caller awaits it, and which the notifier thread may continue.
+struct AwaitedRelease {
+    key: Arc<str>,
+    began: BootInstant,
+}
+
+impl Work for AwaitedRelease {
+    type Outcome = Result<(), Box<LockError>>;
+    type Resumed = Infallible;
+    type Value = Self::Outcome;
+
+    fn finish(&self, outcome: Self::Outcome) -> Self::Value {
+        outcome
+    }
+
+    fn settle(&self, outcome: Self::Outcome, _: &QueuePosition) -> Settled<Self> {
+        Settled::Done(outcome)
+    }
+
+    fn revoke(&self, _: &QueuePosition) -> Option<Settled<Self>> {
+        Some(Settled::Done(self.failed("the runtime is blocked")))
+    }
+
+    fn longest_delay(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn failed(&self, cause: &str) -> Self::Outcome {
+        Err(Box::new(unconfirmed(&self.key, self.began, &cause)))
+    }
+
+    fn resume(&self, resumed: Infallible) -> (u64, Boxed<Self::Outcome>) {
+        match resumed {}
+    }
+
+    fn abandon(&self, _: Self::Outcome) {}
+}
+
+/// A release of a key. If it is dropped without an answer, it continues in the background.
+#[derive(Debug)]
+struct KeyRelease {
+    engine: Arc<Engine>,
+    lease: Arc<Lease>,
+    /// The permit of the key, which is given back after the release.
+    permit: Option<Permit>,
+    /// Whether the store has not answered.
+    open: bool,
+    /// The deadline of the hold, if it was valid and no request has been sent; otherwise `PAST`.
+    valid_until: BootInstant,
+}
+
+impl KeyRelease {
+    fn send(&self, lane: Lane) -> MaybeReady<'_, Result<Released, StoreError>> {
+        let locked = self.lease.locked();
+        let keep = self.lease.kept_until().since(BootInstant::now());
+        let release = Release { resource: locked.resource(), owner: locked.owner, keep };
+        locked.store.release(release, lane)
+    }
+
+    /// Sets the status for waiters that give up: the lock has no holder, and it is not known yet
+    /// whether the key is free.
+    fn set_status(&self) {
+        if let Some(permit) = &self.permit {
+            permit.set_status(&KeyStatus::Acquiring(BootInstant::now()));
+        }
+    }
+
+    fn answered(&mut self, answer: &Result<Released, StoreError>) {
+        self.open &= answer.is_err();
+        if let (Ok(Released::Freed { woken }), Some(permit)) = (answer, &mut self.permit) {
+            permit.released(*woken);
+        }
+    }
+}
+
+impl Drop for KeyRelease {
+    fn drop(&mut self) {
+        if self.open || self.lease.locked().doubt.is_some() {
+            let cleanup = Cleanup::of(&self.lease, self.permit.take());
+            let cleanup = Cleanup { valid_until: self.valid_until, ..cleanup };
+            self.engine.background().clean_up(cleanup);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The shutdown of a client.
+
+use std::time::Duration;
+
+use super::core::Engine;
+use crate::error::LostReason;
+use crate::events;
+use crate::sync::time;
+
+/// The longest time for which a shutdown waits for the last releases.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest time for which a shutdown waits for the log.
+const LOG_TIMEOUT: Duration = Duration::from_millis(500);
+
+impl Engine {
+    /// Ends all waits, waits up to `grace` for the holders to finish, ends the remaining holds, and
+    /// waits for the last releases. No lock is granted from the start on.
+    ///
+    /// Returns the number of locks whose release has not been confirmed by then. These releases
+    /// continue.
+    pub(crate) async fn shut_down(&self, grace: Duration) -> usize {
+        self.close();
+        // The permit of a key has a holder from before the first request for the key until after
+        // the last one.
+        let is_idle = || self.open() == 0;
+        if !wait_until(grace, is_idle).await {
+            for lease in self.background().held() {
+                self.background().lose(&lease, LostReason::ShutDown);
+            }
+            wait_until(RELEASE_TIMEOUT, is_idle).await;
+        }
+        let open = self.open();
+        // The log is written before the process ends, unless the subscriber hangs.
+        wait_until(LOG_TIMEOUT, events::is_idle).await;
+        open
+    }
+
+    /// The number of locks that are held or being released.
+    pub(super) fn open(&self) -> usize {
+        // A lock that a shutdown has ended is no longer scheduled, but its permit has a holder.
+        let scheduled = self.background().held_count() + self.background().releasing();
+        self.queues().keys().max(scheduled)
+    }
+}
+
+/// Waits up to `limit` for a condition, which is polled. Only a shutdown may poll.
+pub(super) async fn wait_until(limit: Duration, condition: impl Fn() -> bool) -> bool {
+    let end = time::Instant::now() + limit;
+    while !condition() {
+        if time::Instant::now() >= end {
+            return false;
+        }
+        time::sleep(Duration::from_millis(2)).await;
+    }
+    true
+}

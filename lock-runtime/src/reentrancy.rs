@@ -1,0 +1,116 @@
+//! Re-entrancy: the chain of holds that enclose the running code.
+//!
+//! The holds around a body are in a task-local chain. Acquiring a key that an enclosing hold
+//! already has shares that hold. The chain of a branch of a body contains the holds that enclose
+//! the branch, but not those of other branches, so two branches exclude each other. A spawned task
+//! begins without a chain.
+
+use std::sync::Arc;
+
+use tokio::task;
+
+use crate::engine::Engine;
+use crate::engine::handoff::Hold;
+use crate::error::LockError;
+use crate::guard::LockGuard;
+use crate::store::contract::{LockStore, is_same};
+use crate::sync::{Mutex, lock};
+
+tokio::task_local! {
+    /// The innermost hold around the running code.
+    static ENCLOSING: Arc<Frame>;
+}
+
+/// One hold in the chain.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    engine: Arc<Engine>,
+    hold: Hold,
+    /// The task that is polling the body. The body's future may move between tasks. A task that the
+    /// body polls, such as one in a `LocalSet`, is not part of the body.
+    task: Mutex<Option<task::Id>>,
+    outer: Option<Arc<Frame>>,
+}
+
+impl Frame {
+    fn task(&self) -> Option<task::Id> {
+        *lock(&self.task)
+    }
+
+    /// The current task is about to poll the body.
+    pub(crate) fn set_polling_task(&self) {
+        *lock(&self.task) = task::try_id();
+    }
+}
+
+/// The chain inside a body.
+pub(crate) struct Scope {
+    frame: Arc<Frame>,
+    is_reentrant: bool,
+}
+
+impl Scope {
+    /// The chain for a body under `guard`: the current one if the guard shares an enclosing hold.
+    pub(crate) fn new(guard: &LockGuard) -> Self {
+        let (outer, is_reentrant) = (ENCLOSING.try_with(Arc::clone).ok(), guard.is_reentrant());
+        let frame = match outer {
+            Some(outer) if is_reentrant => outer,
+            outer => {
+                let (engine, hold) = (Arc::clone(guard.engine()), guard.hold().clone());
+                Arc::new(Frame { engine, hold, task: Mutex::default(), outer })
+            }
+        };
+        Self { frame, is_reentrant }
+    }
+
+    /// The frame of the body's own hold.
+    pub(crate) fn own_frame(&self) -> Option<Arc<Frame>> {
+        (!self.is_reentrant).then(|| Arc::clone(&self.frame))
+    }
+
+    /// Runs `body` inside the chain.
+    pub(crate) fn enclose<F: Future>(self, body: F) -> impl Future<Output = F::Output> {
+        ENCLOSING.scope(self.frame, body)
+    }
+}
+
+/// Shares the hold of `key` that encloses the running code, if there is one.
+///
+/// If that hold was lost, this call fails with the loss: the enclosing body is about to be dropped,
+/// and must not begin anything new. A hold in another layout than that of `store` is an error,
+/// because it excludes other clients than the caller expects.
+pub(crate) fn enclosing(
+    engine: &Arc<Engine>,
+    key: &str,
+    store: &Arc<dyn LockStore>,
+) -> Result<Option<LockGuard>, LockError> {
+    let task = task::try_id();
+    let found = ENCLOSING.try_with(|innermost| {
+        let mut frame = Some(innermost);
+        while let Some(candidate) = frame {
+            if candidate.task() == task
+                && Arc::ptr_eq(&candidate.engine, engine)
+                && **candidate.hold.key() == *key
+            {
+                return Some(candidate.hold.clone());
+            }
+            frame = candidate.outer.as_ref();
+        }
+        None
+    });
+    let Ok(Some(hold)) = found else { return Ok(None) };
+    let granted_by = hold.lease().store();
+    if !is_same(granted_by, store) {
+        return Err(LockError::WrongFormat {
+            key: key.to_owned(),
+            expected: store.layout(),
+            found: format!("{} that the enclosing body has locked", granted_by.layout()),
+        });
+    }
+    if hold.join() {
+        return Ok(Some(LockGuard::new(Arc::clone(engine), hold, true)));
+    }
+    // The hold has ended. If it was released, the running code is a future that was moved out of
+    // the body. Such a future shares nothing.
+    hold.loss().map_or(Ok(None), Err)
+}

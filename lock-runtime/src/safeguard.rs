@@ -1,0 +1,131 @@
+//! The safeguards that the promises depend on, each with a name and a switch.
+//!
+//! The switches are for the negative controls of the fault suite. In a build with `--cfg
+//! lock_controls`, a process runs without the safeguards that the environment variable
+//! `LOCK_WITHOUT` names, separated by `+`. The tests of these safeguards then have to fail. In
+//! every other build, all switches are on; they are constants, and cost nothing.
+
+/// Declares the safeguards with their names.
+macro_rules! safeguards {
+    ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        // The safeguards of the Lua scripts are used only in builds with switches.
+        #[cfg_attr(not(lock_controls), allow(dead_code))]
+        pub(crate) enum Safeguard {
+            $($(#[doc = $doc])* $variant,)*
+        }
+
+        impl Safeguard {
+            #[cfg(lock_controls)]
+            const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+safeguards! {
+    /// A body is not polled after its deadline, and is dropped when its lock is lost.
+    CheckBeforePoll = "check-before-poll",
+    /// A deadline counts from just before the request is sent. An answer after the deadline does
+    /// not count as a grant.
+    DeadlineFromSending = "deadline-from-sending",
+    /// A request without an answer does not count as a grant.
+    UnknownIsNotHeld = "unknown-is-not-held",
+    /// An unavailable store is not reported as a busy lock.
+    UnavailableIsNotBusy = "unavailable-is-not-busy",
+    /// A request without an answer is undone.
+    Undo = "undo",
+    /// All attempts of one acquisition use one owner id.
+    OneOwnerId = "one-owner-id",
+    /// Dropping a guard releases the lock.
+    ReleaseOnDrop = "release-on-drop",
+    /// A release that is dropped, or gets no answer, continues in the background.
+    ReleaseContinues = "release-continues",
+    /// A lock is granted only if its key is free.
+    OnlyIfFree = "only-if-free",
+    /// A lock is created with an expiry.
+    Expiry = "expiry",
+    /// Only the owner can release a lock.
+    OnlyOwnerReleases = "only-owner-releases",
+    /// Only the owner can renew a lock.
+    OnlyOwnerRenews = "only-owner-renews",
+    /// A renewal does not create a lock that no longer exists.
+    RenewalNeverRecreates = "renewal-never-recreates",
+    /// A late attempt of an acquisition, or a late renewal, does not shorten the lease.
+    AttemptsDoNotShorten = "attempts-do-not-shorten",
+    /// Locks are renewed.
+    Renewal = "renewal",
+    /// A failed renewal is retried.
+    RenewalRetry = "renewal-retry",
+    /// No renewal is sent after the release has begun.
+    ReleaseEndsRenewal = "release-ends-renewal",
+    /// A key that stays taken for its minimum hold has another owner name.
+    MinHoldRenamesOwner = "min-hold-renames-owner",
+    /// Renewals run on a thread of their own.
+    BackgroundThread = "background-thread",
+    /// Waiting acquisitions also wake up without a message.
+    SafetyPoll = "safety-poll",
+    /// Waiting acquisitions are woken when the subscription connection is lost, and when it is
+    /// back.
+    ReconnectWakes = "reconnect-wakes",
+    /// A script that the server does not have any more is sent as text.
+    ScriptFallback = "script-fallback",
+    /// Errors are classified by their kind.
+    ErrorKinds = "error-kinds",
+    /// The credentials in the URL are not shown.
+    SecretsAreHidden = "secrets-are-hidden",
+    /// A process hands a lock off among its own tasks for a limited time if other processes wait.
+    HandoffLimit = "handoff-limit",
+    /// A process yields to the processes that its release has woken.
+    Yielding = "yielding",
+    /// A lock that is handed off to a waiter that gives up goes to the next waiter, or is released.
+    HandoffContinues = "hand-off-continues",
+    /// A hand-off does not extend the deadline of a lock.
+    HandoffKeepsDeadline = "hand-off-keeps-deadline",
+    /// The key of a lost lock is not freed before the body is dropped.
+    KeyOutlivesBody = "key-outlives-body",
+    /// An offer that is not taken goes to the next waiters.
+    OffersContinue = "offers-continue",
+    /// A call that waits for the store and is not polled does not block other calls.
+    UnpolledCallsDoNotBlock = "unpolled-calls-do-not-block",
+    /// Requests that are not polled do not prevent others from being sent.
+    PermitsExpire = "permits-expire",
+    /// A request does not time out while other answers arrive on its connection.
+    TimeoutOnlyIfSilent = "timeout-only-if-silent",
+    /// Log events are emitted on a thread of their own.
+    LogThread = "log-thread",
+    /// A fencing token is higher than the last one.
+    FenceAboveLast = "fence-above-last",
+    /// A fencing token is at least the time of the server's clock.
+    FenceAboveClock = "fence-above-clock",
+    /// Only expected replies count as a grant.
+    ExpectedReplies = "expected-replies",
+    /// The number of requests in flight on a connection is limited.
+    LimitedRequests = "limited-requests",
+    /// Channels are subscribed in chunks.
+    LimitedSubscriptions = "limited-subscriptions",
+    /// A connection that has gone silent is discarded.
+    SilentConnectionsAreDiscarded = "silent-connections-are-discarded",
+}
+
+impl Safeguard {
+    #[cfg(not(lock_controls))]
+    #[inline]
+    #[allow(clippy::unused_self)]
+    pub(crate) const fn is_on(self) -> bool {
+        true
+    }
+
+    #[cfg(lock_controls)]
+    pub(crate) fn is_on(self) -> bool {
+        use std::sync::LazyLock;
+
+        static WITHOUT: LazyLock<Option<String>> =
+            LazyLock::new(|| std::env::var("LOCK_WITHOUT").ok());
+        let mut without = WITHOUT.iter().flat_map(|names| names.split('+'));
+        !without.any(|name| name == self.name())
+    }
+}

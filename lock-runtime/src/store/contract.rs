@@ -1,0 +1,386 @@
+//! The contract between the engine and a store.
+//!
+//! A store has resources, owners and leases, but no tasks, guards or queues. Each request is one
+//! atomic step at the store. Every answer is one of three kinds, which the engine treats
+//! differently: definite (`Ok`), refused before any effect ([`StoreError::Refused`] and the
+//! permanent errors), and unknown ([`StoreError::Unknown`]: the request may have taken effect, or
+//! may still do so).
+//!
+//! A store that can write its locks in several layouts has one handle for each layout. A lease
+//! keeps the handle that granted it, so the engine is independent of layouts.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime;
+
+pub(crate) use super::left::Left;
+use super::owner::OwnerId;
+use super::subscriptions::Subscription;
+use crate::clock::BootInstant;
+use crate::error::{LockError, LostReason};
+use crate::maybe_ready::MaybeReady;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::timeout::RequestTimeout;
+use crate::wire_format::WireFormat;
+
+/// A store that a client uses.
+pub(crate) trait Backend: Send + Sync {
+    /// Called once, before any request, with the runtimes for the store's background work. Both
+    /// live as long as the client.
+    fn adopt(&self, runtimes: &BackgroundRuntimes);
+
+    /// Connects and checks the store, so that problems are reported at the start. Called once,
+    /// after [`adopt`](Self::adopt).
+    fn connect(&self) -> MaybeReady<'_, Result<(), LockError>> {
+        MaybeReady::ready(Ok(()))
+    }
+
+    /// The handle for locks in this layout. It is always the same one, so that handles can be
+    /// compared by address. A store without layouts also has a handle for each.
+    fn handle(&self, format: WireFormat) -> Arc<dyn LockStore>;
+}
+
+/// One layout of the locks in a store.
+pub(crate) trait LockStore: Send + Sync + 'static {
+    /// Takes the resource if it is free, or if `claim.owner` already has it.
+    ///
+    /// Gives up after `timeout`; the effect of a request that was sent is then unknown. `trace`
+    /// records whether the request was sent, also for a future that is dropped before its answer.
+    fn try_acquire<'a>(
+        &'a self,
+        claim: Claim<'a>,
+        timeout: RequestTimeout,
+        trace: &'a SendTrace,
+    ) -> MaybeReady<'a, Result<Acquired, StoreError>>;
+
+    /// Extends each lease that its owner still has, and shortens none. Each renewal is answered
+    /// separately; the answers are in the order of the renewals. All renewals of a batch are for
+    /// one [place](Self::place).
+    fn renew<'a>(
+        &'a self,
+        batch: &'a [Renewal<'a>],
+        lane: Lane,
+    ) -> MaybeReady<'a, Vec<Result<Renewed, StoreError>>>;
+
+    /// Frees the resource if the owner has it, and wakes one waiter in every waiting process. With
+    /// a `keep` above zero, the resource expires after that time instead.
+    fn release<'a>(
+        &'a self,
+        release: Release<'a>,
+        lane: Lane,
+    ) -> MaybeReady<'a, Result<Released, StoreError>>;
+
+    /// Frees several resources of one [place](Self::place) as [`release`](Self::release) does. Each
+    /// release is answered separately; the answers are in the order of the releases.
+    fn release_all<'a>(
+        &'a self,
+        batch: &'a [Release<'a>],
+        lane: Lane,
+    ) -> MaybeReady<'a, ReleasedBatch>;
+
+    /// Issues a fencing token to the owner of the resource: a number above all earlier ones for
+    /// this key, even if the store has lost its data since.
+    fn fence<'a>(
+        &'a self,
+        resource: Resource<'a>,
+        owner: OwnerId,
+    ) -> MaybeReady<'a, Result<Fenced, StoreError>>;
+
+    /// The number of other processes that wait for the resource, as far as the store can tell.
+    fn count_waiters<'a>(
+        &'a self,
+        resource: Resource<'a>,
+    ) -> MaybeReady<'a, Result<usize, StoreError>>;
+
+    /// Subscribes to releases of the resource, by this process or by others. Wake-ups may get lost.
+    fn subscribe(&self, resource: Resource<'_>) -> Subscription;
+
+    /// The result of the store's last check of a resource that is [subscribed](Self::subscribe) to,
+    /// and the time of that check.
+    fn last_check(&self, resource: Resource<'_>) -> Option<(Left, BootInstant)> {
+        let _ = resource;
+        None
+    }
+
+    /// The part of the store that serves a key. What happens to one place does not affect the
+    /// others.
+    fn place(&self, key: &str) -> Place {
+        let _ = key;
+        Place::ONLY
+    }
+
+    /// The capabilities of the store.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::ALL
+    }
+
+    /// The kind of value that a lock is in this layout, such as `string`. It is used in errors.
+    fn layout(&self) -> &'static str;
+
+    /// Whether every answer is known as soon as its method returns.
+    fn is_immediate(&self) -> bool {
+        false
+    }
+}
+
+/// Whether two handles are the same.
+pub(crate) fn is_same(one: &Arc<dyn LockStore>, other: &Arc<dyn LockStore>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
+}
+
+/// The part of a store that serves a key, such as a node of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Place(u64);
+
+impl Place {
+    /// The place of a store that has only one part.
+    pub(crate) const ONLY: Self = Self(0);
+
+    #[cfg(test)]
+    pub(crate) const fn numbered(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// The capabilities of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Capabilities {
+    /// Whether the store can keep a resource taken for some time after its release.
+    pub(crate) keeps_after_release: bool,
+    /// Whether the store can renew a lease to another term than it was granted for.
+    pub(crate) renews_to_any_length: bool,
+    /// Whether the store can count the processes that wait for a resource.
+    pub(crate) counts_waiters: bool,
+}
+
+impl Capabilities {
+    pub(crate) const ALL: Self =
+        Self { keeps_after_release: true, renews_to_any_length: true, counts_waiters: true };
+}
+
+/// The runtimes of a client's background threads.
+#[derive(Debug, Clone)]
+pub(crate) struct BackgroundRuntimes {
+    /// The runtime of the background thread, which renews leases. Its tasks must not call user
+    /// code, such as wakers or a `tracing` subscriber, and their work must be bounded.
+    pub(crate) renewals: runtime::Handle,
+    /// The runtime of the notifier thread, which wakes waiters.
+    pub(crate) wake_ups: runtime::Handle,
+}
+
+/// A record of whether a request was sent, when, and over which connection. The store writes the
+/// record. If a request is dropped before its answer, the engine reads it to decide on the undo.
+#[derive(Debug, Default)]
+pub(crate) struct SendTrace {
+    /// Zero until the request is sent.
+    connection: AtomicU64,
+    /// The instant, by the clock of the deadlines.
+    at: AtomicU64,
+}
+
+impl SendTrace {
+    /// Records that the request is about to be sent over this connection of its lane. Connections
+    /// are numbered from 1; a store without connections passes 1.
+    pub(crate) fn sent(&self, connection: u64) {
+        self.at.store(BootInstant::now().as_nanos(), Ordering::Relaxed);
+        self.connection.store(connection, Ordering::Relaxed);
+    }
+
+    /// The connection that carried the request; `None` if it was not sent.
+    pub(crate) fn connection(&self) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.connection.load(Ordering::Relaxed))
+    }
+
+    /// The instant just before the request was sent. A lease counts from this instant and not from
+    /// the call, because the request may have waited for other requests before.
+    pub(crate) fn sent_at(&self) -> Option<BootInstant> {
+        self.connection()?;
+        Some(BootInstant::from_nanos(self.at.load(Ordering::Relaxed)))
+    }
+}
+
+/// The origin of a request without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) runtime: runtime::Id,
+    /// The connection that carried it; `None` if there were several, or if that is unknown.
+    pub(crate) connection: Option<NonZeroU64>,
+}
+
+/// The object of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Resource<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) mode: Mode,
+}
+
+impl<'a> Resource<'a> {
+    pub(crate) fn exclusive(key: &'a str) -> Self {
+        Self { key, mode: Mode::Exclusive }
+    }
+}
+
+/// The mode of a lock, which determines the owners that it excludes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Excludes all other owners.
+    Exclusive,
+}
+
+/// One attempt to take a resource.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim<'a> {
+    pub(crate) resource: Resource<'a>,
+    pub(crate) owner: OwnerId,
+    pub(crate) term: Duration,
+    /// Whether the store may use its cheapest request: no earlier attempt of this owner is
+    /// unanswered, and the resource is probably free.
+    pub(crate) fresh: bool,
+}
+
+/// The answer to a [`Claim`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Acquired {
+    Granted(Grant),
+    /// Another owner has the resource.
+    Busy(Left),
+}
+
+/// A grant by the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// At least the term that was requested.
+    pub(crate) term: Duration,
+    /// The fencing token, if the store issues one with every grant.
+    pub(crate) fence: Option<u64>,
+}
+
+impl Grant {
+    /// A grant of the requested term, without a fencing token.
+    pub(crate) fn of(term: Duration) -> Self {
+        Self { term, fence: None }
+    }
+}
+
+/// One lease to extend.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Renewal<'a> {
+    pub(crate) resource: Resource<'a>,
+    pub(crate) owner: OwnerId,
+    pub(crate) term: Duration,
+}
+
+/// The answer to a [`Renewal`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    Extended,
+    /// The key does not exist any more.
+    Gone,
+    /// The key has another owner.
+    Taken,
+}
+
+/// One lease to end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Release<'a> {
+    pub(crate) resource: Resource<'a>,
+    pub(crate) owner: OwnerId,
+    /// How long the key stays taken after the release; usually zero.
+    pub(crate) keep: Duration,
+}
+
+/// The answers to several releases.
+#[derive(Debug)]
+pub(crate) struct ReleasedBatch {
+    /// The connection that carried the releases, numbered as in [`SendTrace`]. All requests that
+    /// were sent over the same connection before were served before.
+    pub(crate) connection: Option<NonZeroU64>,
+    /// One answer for each release.
+    pub(crate) answers: Vec<Result<Released, StoreError>>,
+}
+
+/// The answer to a [`Release`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Released {
+    /// The key is free, or will be free after its `keep`. `woken` is the number of other processes
+    /// that were woken.
+    Freed { woken: usize },
+    /// The key does not exist any more.
+    Gone,
+    /// The key has another owner, and was not changed.
+    Taken,
+}
+
+impl Released {
+    /// The reason of the loss, if the owner no longer had the lock.
+    pub(crate) fn loss(self) -> Option<LostReason> {
+        match self {
+            Self::Freed { .. } => None,
+            Self::Gone => Some(LostReason::Gone),
+            Self::Taken => Some(LostReason::Taken),
+        }
+    }
+}
+
+/// The answer to a request for a fencing token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fenced {
+    With(u64),
+    /// The key does not exist any more.
+    Gone,
+    /// The key has another owner.
+    Taken,
+}
+
+/// The connection that carries a request. Requests of one lane reach the store in the order in
+/// which they were sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// The connection of the runtime that polls the request.
+    Caller,
+    /// The connection of the background thread.
+    Background,
+    /// The connection of this runtime, if there is one. An undo uses this lane to arrive after the
+    /// request that it undoes.
+    Runtime(runtime::Id),
+}
+
+/// The reason why a store gave no definite answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StoreError {
+    /// The request had no effect, and another attempt may succeed. For example, the server is
+    /// loading its data or out of memory, or the connection was refused.
+    Refused(String),
+    /// The request may have taken effect, or may still do so: there was no answer, or the
+    /// connection broke.
+    Unknown(String),
+    /// The request had no effect, and another attempt would not succeed either.
+    Denied(String),
+    /// The request was not sent, because the caller's runtime cannot send requests.
+    Config(String),
+    /// The key holds something other than a lock of this layout.
+    WrongFormat { key: String, expected: &'static str, found: String },
+}
+
+impl StoreError {
+    /// Whether the request may have taken effect.
+    pub(crate) fn may_have_run(&self) -> bool {
+        matches!(self, Self::Unknown(_))
+    }
+}
+
+impl std::fmt::Display for StoreError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(cause)
+            | Self::Unknown(cause)
+            | Self::Denied(cause)
+            | Self::Config(cause) => f.write_str(cause),
+            Self::WrongFormat { key, expected, found } => {
+                write!(f, "the key {key:?} holds a {found} instead of a {expected}")
+            }
+        }
+    }
+}

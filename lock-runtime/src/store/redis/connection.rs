@@ -1,0 +1,316 @@
+//! A connection that reconnects.
+//!
+//! redis-rs's multiplexed connection neither reconnects nor drops a socket that has gone silent,
+//! and its connection manager makes callers wait for its own retries. A [`Connection`] therefore
+//! manages its socket itself: it connects when a request needs it, and discards the socket when the
+//! socket closes, when a request times out while nothing else arrives, or when the server reports
+//! that it is the wrong one to use. While a server is down, requests fail immediately with the
+//! latest error. The pauses between retries are up to the callers.
+//!
+//! The number of requests in flight is limited, because a server answers them one after the other:
+//! with a hundred thousand in flight, the last answer would arrive too late although nothing is
+//! wrong. Further requests wait for a permit, and their response timeout begins when they have it.
+//! The timeout begins again while other answers arrive, up to the request's total timeout. Acquires
+//! and the requests of lock holders have separate permits, so that releases do not wait behind the
+//! acquires that wait for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisError, Value};
+use tokio::runtime;
+use tokio::time::{Instant, timeout};
+
+use super::connect::{Connector, Established, OnMessage, OpenSocket};
+use super::decode::Unexpected;
+use super::error;
+use super::in_flight::{InFlightLimit, PERMITS};
+use super::script::Script;
+use super::url::RedisUrl;
+use crate::safeguard::Safeguard;
+use crate::store::contract::{SendTrace, StoreError};
+use crate::timeout::RequestTimeout;
+
+/// A handle to the connection; cheap to clone.
+#[derive(Clone)]
+pub(super) struct Connection {
+    connector: Arc<Connector>,
+    /// How long a request may go unanswered before a silent socket is discarded.
+    response_timeout: Duration,
+}
+
+/// The limit that a request counts against while it is in flight.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum RequestClass {
+    /// Requests that acquire locks.
+    Acquires,
+    /// Requests about locks that are or were held, such as releases.
+    Holders,
+    /// No limit here: the sender limits their number.
+    Unlimited,
+}
+
+impl RequestClass {
+    fn limit(self, socket: &OpenSocket) -> Option<&InFlightLimit> {
+        match self {
+            _ if !Safeguard::LimitedRequests.is_on() => None,
+            Self::Acquires => Some(&socket.acquires),
+            Self::Holders => Some(&socket.holders),
+            Self::Unlimited => None,
+        }
+    }
+}
+
+/// How a request is sent.
+#[derive(Clone, Copy)]
+pub(super) struct RequestOptions<'a> {
+    pub(super) class: RequestClass,
+    pub(super) timeout: RequestTimeout,
+    /// Written just before the request is sent.
+    pub(super) trace: Option<&'a SendTrace>,
+}
+
+/// A request that may be sent. It is in flight until this is dropped.
+struct InFlight {
+    generation: u64,
+    commands: MultiplexedConnection,
+    socket: Arc<OpenSocket>,
+    class: RequestClass,
+    /// The epoch in which its permit was issued; 0 without one.
+    epoch: usize,
+}
+
+impl InFlight {
+    fn new(connection: Established, class: RequestClass, epoch: usize) -> Self {
+        let Established { generation, commands, socket } = connection;
+        socket.traffic.begin();
+        Self { generation, commands, socket, class, epoch }
+    }
+
+    /// Takes a permit if one is available. Otherwise returns the connection.
+    fn try_admit(connection: Established, class: RequestClass) -> Result<Self, Established> {
+        let mut epoch = 0;
+        if let Some(limit) = class.limit(&connection.socket) {
+            match limit.try_acquire() {
+                Some(issued) => epoch = issued,
+                None => return Err(connection),
+            }
+        }
+        Ok(Self::new(connection, class, epoch))
+    }
+
+    /// Waits for a permit. `None` if the connection is discarded first.
+    async fn admit(
+        connection: Established,
+        class: RequestClass,
+        response_timeout: Duration,
+    ) -> Option<Self> {
+        let mut epoch = 0;
+        if let Some(limit) = class.limit(&connection.socket) {
+            epoch = limit.acquire(response_timeout).await?;
+        }
+        Some(Self::new(connection, class, epoch))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.socket.traffic.end();
+        if let Some(limit) = self.class.limit(&self.socket) {
+            limit.give_back(self.epoch);
+        }
+    }
+}
+
+impl Connection {
+    /// A connection whose socket is served on `home`. Connects when it is first used.
+    pub(super) fn new(
+        url: Arc<RedisUrl>,
+        home: runtime::Handle,
+        response_timeout: Duration,
+        on_message: Option<OnMessage>,
+    ) -> Self {
+        Self { connector: Arc::new(Connector::new(url, home, on_message)), response_timeout }
+    }
+
+    /// Whether the runtime that serves the socket still runs.
+    pub(super) fn is_alive(&self) -> bool {
+        self.connector.is_alive()
+    }
+
+    pub(super) fn home(&self) -> runtime::Id {
+        self.connector.home()
+    }
+
+    /// Sends one command, and decodes its reply with `decode`.
+    pub(super) async fn send<T>(
+        &self,
+        command: &Cmd,
+        options: RequestOptions<'_>,
+        decode: impl FnOnce(&Value) -> Result<T, Unexpected>,
+    ) -> Result<T, StoreError> {
+        // A connection and a permit are usually available. The other case is boxed, to keep this
+        // future small.
+        let current = self.connector.current();
+        let admitted = current.map(|connection| InFlight::try_admit(connection, options.class));
+        let (mut request, limits) = match admitted {
+            Some(Ok(request)) => (request, options.timeout),
+            Some(Err(_)) | None => Box::pin(self.admitted(options)).await?,
+        };
+        if let Some(trace) = options.trace {
+            trace.sent(request.generation);
+        }
+        let (mut within, mut left) = (limits.answer.min(limits.total), limits.total);
+        let answer = {
+            let mut query = std::pin::pin!(command.query_async(&mut request.commands));
+            loop {
+                let mut answer = timeout(within, query.as_mut()).await;
+                left = left.saturating_sub(within);
+                if answer.is_err() && self.is_silent(&request.socket) {
+                    // Answers may have arrived without being read yet: the machine was suspended,
+                    // or the task that reads the socket is queued behind thousands of others.
+                    let grace = (self.response_timeout / 10).min(left);
+                    if !grace.is_zero() {
+                        answer = timeout(grace, query.as_mut()).await;
+                        left = left.saturating_sub(grace);
+                    }
+                }
+                // The server answers in order, so while other answers arrive, this one is still to
+                // come.
+                let may_arrive = !left.is_zero() && !self.is_silent(&request.socket);
+                if answer.is_ok() || !may_arrive || !Safeguard::TimeoutOnlyIfSilent.is_on() {
+                    break answer;
+                }
+                within = limits.answer.min(left);
+            }
+        };
+        match answer {
+            Ok(Ok(reply)) => decode(&reply).map_err(|Unexpected(kind)| {
+                // The replies may be out of step with the requests, so later ones cannot be
+                // trusted.
+                self.connector.discard(request.generation);
+                let address = self.connector.address();
+                StoreError::Unknown(format!("unexpected reply from {address}: {kind}"))
+            }),
+            Ok(Err(error)) => Err(self.classify(request.generation, &error)),
+            Err(_) => {
+                // A timeout that was cut short says nothing about the socket.
+                if within >= self.response_timeout {
+                    self.unanswered(request.generation, &request.socket);
+                }
+                let address = self.connector.address();
+                let waited = limits.total.saturating_sub(left).as_millis();
+                Err(StoreError::Unknown(format!("no answer from {address} within {waited} ms")))
+            }
+        }
+    }
+
+    /// Runs a script by its hash, or by its text if the server does not have it any more. `args`
+    /// adds the number of keys, the keys and the arguments.
+    pub(super) async fn run<T>(
+        &self,
+        script: &Script,
+        args: impl Fn(&mut Cmd),
+        options: RequestOptions<'_>,
+        decode: impl Fn(&Value) -> Result<T, Unexpected>,
+    ) -> Result<T, StoreError> {
+        let started = Instant::now();
+        let mut command = script.by_hash();
+        args(&mut command);
+        match self.send(&command, options, &decode).await {
+            Err(StoreError::Refused(cause))
+                if cause.starts_with(error::NO_SCRIPT) && Safeguard::ScriptFallback.is_on() => {}
+            reply => return reply,
+        }
+        command = script.by_text();
+        args(&mut command);
+        let total = options.timeout.total.saturating_sub(started.elapsed());
+        let timeout = RequestTimeout { total, ..options.timeout };
+        // Boxed, because it is rarely needed.
+        Box::pin(self.send(&command, RequestOptions { timeout, ..options }, decode)).await
+    }
+
+    /// Waits for a connection and for a permit. Returns the remaining timeout as well.
+    async fn admitted(
+        &self,
+        options: RequestOptions<'_>,
+    ) -> Result<(InFlight, RequestTimeout), StoreError> {
+        let (started, RequestTimeout { answer, total }) = (Instant::now(), options.timeout);
+        let left = || total.saturating_sub(started.elapsed());
+        loop {
+            let connection = self.established(answer.min(left())).await?;
+            let admit = InFlight::admit(connection, options.class, self.response_timeout);
+            match timeout(left(), admit).await {
+                Ok(Some(request)) => {
+                    return Ok((request, RequestTimeout { answer, total: left() }));
+                }
+                // The connection was discarded.
+                Ok(None) => {}
+                Err(_) => {
+                    let (address, total) = (self.connector.address(), total.as_millis());
+                    return Err(StoreError::Refused(format!(
+                        "{PERMITS} other requests to {address} were in flight for {total} ms, so \
+                         this request was not sent"
+                    )));
+                }
+            }
+        }
+    }
+
+    /// A request got no answer for a response timeout: discards the connection if it is silent.
+    ///
+    /// Half a response timeout of silence is enough. Requiring a whole one would be too strict: the
+    /// last data that this connection ever delivers may have arrived just after the request was
+    /// sent.
+    fn unanswered(&self, generation: u64, socket: &OpenSocket) {
+        if self.is_silent(socket) && Safeguard::SilentConnectionsAreDiscarded.is_on() {
+            self.connector.discard(generation);
+        }
+    }
+
+    fn is_silent(&self, socket: &OpenSocket) -> bool {
+        socket.traffic.silence() >= self.response_timeout / 2
+    }
+
+    /// Classifies an error, and discards the connection if it has become unusable.
+    pub(super) fn classify(&self, generation: u64, error: &RedisError) -> StoreError {
+        let classified = error::classify(error);
+        if classified.discard {
+            self.connector.discard(generation);
+        }
+        classified.error
+    }
+
+    /// A request over this connection got no answer for a response timeout.
+    pub(super) fn unanswered_on(&self, connection: &Established) {
+        self.unanswered(connection.generation, &connection.socket);
+    }
+
+    /// Resolves when an attempt to connect has ended or the connection was lost.
+    pub(super) async fn changed(&self) {
+        self.connector.changed().await;
+    }
+
+    /// The current connection, or a new one.
+    pub(super) async fn established(&self, within: Duration) -> Result<Established, StoreError> {
+        match self.connector.current() {
+            Some(connection) => Ok(connection),
+            None => Box::pin(self.connector.wait(within)).await,
+        }
+    }
+}
+
+/// Whether the current runtime can serve sockets. Tokio reports this only by a panic, so it is
+/// checked once per runtime, and not in the middle of a request. The panic hook has printed tokio's
+/// own advice by then.
+pub(super) fn has_io() -> bool {
+    let Ok(socket) = std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)) else {
+        return true;
+    };
+    if socket.set_nonblocking(true).is_err() {
+        return true;
+    }
+    let register = || drop(tokio::net::UdpSocket::from_std(socket));
+    std::panic::catch_unwind(register).is_ok()
+}

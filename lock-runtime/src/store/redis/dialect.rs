@@ -1,0 +1,273 @@
+//! Everything that differs between the wire formats.
+//!
+//! A [`Dialect`] has the scripts of one wire format, the keys of a lock, the name of its owner in
+//! these keys, and the channel and the message that announce a release. Every request about a lock
+//! uses one.
+//!
+//! The name of an owner is derived from the [`OwnerId`] of its acquisition. A format with shorter
+//! names uses some of its random bits.
+
+use std::io::{Cursor, Write};
+use std::time::Duration;
+
+use redis::{Cmd, Pipeline, ToRedisArgs};
+
+use super::hash_slot;
+use super::script::{Script, script};
+use crate::key;
+use crate::safeguard::Safeguard;
+use crate::store::contract::Claim;
+use crate::store::owner::OwnerId;
+use crate::wire_format::WireFormat;
+
+pub(super) struct Dialect {
+    pub(super) format: WireFormat,
+    /// What a lock looks like, for errors.
+    pub(super) layout: &'static str,
+    pub(super) acquire: Script,
+    pub(super) renew: Script,
+    pub(super) release: Script,
+    pub(super) release_all: Script,
+    pub(super) fence: Script,
+    pub(super) check: Script,
+    /// The command that acquires a free lock, if the format has one.
+    pub(super) take: Option<fn(&Claim<'_>) -> Cmd>,
+    /// The prefix of a lock's second key, if it has one.
+    second_key: Option<&'static str>,
+    /// Writes the name of an owner of this client.
+    owner_name: fn(OwnerId, client: &str, &mut Cursor<[u8; LONGEST_NAME]>) -> std::io::Result<()>,
+    /// The prefix of the wake-up channels.
+    channel_prefix: &'static str,
+    /// The message that announces a release; `None` for the id of the client.
+    fixed_message: Option<&'static str>,
+}
+
+/// A UUID, a colon and a number.
+const LONGEST_NAME: usize = 36 + 1 + 19;
+
+static TOKEN: Dialect = Dialect {
+    format: WireFormat::Token,
+    layout: "string",
+    acquire: script!("token/acquire.lua"),
+    renew: script!("token/held.lua", "extend.lua", "renew.lua"),
+    release: script!(
+        "token/free.lua",
+        "token/held.lua",
+        "token/keep.lua",
+        "release.lua",
+        "release_one.lua"
+    ),
+    release_all: script!("token/held.lua", "token/keep.lua", "release.lua", "release_all.lua"),
+    fence: script!("token/held.lua", "fence.lua"),
+    check: script!("token/check.lua"),
+    take: Some(|claim| {
+        let mut set = Cmd::with_capacity(6, claim.resource.key.len() + 64);
+        set.arg("SET").arg(claim.resource.key).arg(&claim.owner.to_hex()[..]);
+        if Safeguard::OnlyIfFree.is_on() {
+            set.arg("NX");
+        }
+        if Safeguard::Expiry.is_on() {
+            set.arg("PX").arg(milliseconds(claim.term));
+        }
+        set
+    }),
+    second_key: None,
+    owner_name: |owner, _, name| name.write_all(&owner.to_hex()),
+    channel_prefix: "lock_wake:",
+    fixed_message: None,
+};
+
+/// In Redisson, owners are threads: the UUID of a client, and the number of a thread. Here the
+/// number is random for each acquisition. Two acquisitions of one client have the same name with a
+/// probability of 2^-63, and those of two clients only if the UUIDs of the clients are equal as
+/// well.
+static REDISSON: Dialect = Dialect {
+    format: WireFormat::Redisson,
+    layout: "hash",
+    acquire: script!("redisson/acquire.lua"),
+    renew: script!("redisson/held.lua", "extend.lua", "renew.lua"),
+    release: script!("redisson/held.lua", "redisson/keep.lua", "release.lua", "release_one.lua"),
+    release_all: script!(
+        "redisson/held.lua",
+        "redisson/keep.lua",
+        "release.lua",
+        "release_all.lua"
+    ),
+    fence: script!("redisson/held.lua", "fence.lua"),
+    check: script!("redisson/check.lua"),
+    take: None,
+    second_key: None,
+    owner_name: |owner, client, name| write!(name, "{client}:{}", owner.number()),
+    channel_prefix: "redisson_lock__channel:",
+    fixed_message: Some("0"),
+};
+
+/// Other clients read the lock as a number, so it cannot name its owner. A second key does.
+static TIMESTAMP: Dialect = Dialect {
+    format: WireFormat::Timestamp,
+    layout: "Unix time in ms",
+    acquire: script!("timestamp/held.lua", "timestamp/write.lua", "timestamp/acquire.lua"),
+    renew: script!(
+        "timestamp/held.lua",
+        "timestamp/write.lua",
+        "timestamp/extend.lua",
+        "renew.lua"
+    ),
+    release: script!("timestamp/held.lua", "timestamp/keep.lua", "release.lua", "release_one.lua"),
+    release_all: script!(
+        "timestamp/held.lua",
+        "timestamp/keep.lua",
+        "release.lua",
+        "release_all.lua"
+    ),
+    fence: script!("timestamp/held.lua", "fence.lua"),
+    check: script!("timestamp/held.lua", "timestamp/check.lua"),
+    take: None,
+    second_key: Some(key::OWNERS),
+    owner_name: |owner, _, name| name.write_all(&owner.to_hex()),
+    channel_prefix: "lock_wake:",
+    fixed_message: None,
+};
+
+const ALL: [&Dialect; 3] = [&TOKEN, &REDISSON, &TIMESTAMP];
+
+/// Does nothing. Its reply shows that the server runs scripts.
+pub(super) static PROBE: Script = Script::new("return 1");
+
+/// Loads the texts of all scripts into the server.
+pub(super) fn load_all() -> Pipeline {
+    let mut load = Pipeline::new();
+    let scripts = ALL.iter().flat_map(|format| format.scripts());
+    for script in scripts.chain([&PROBE]) {
+        load.cmd("SCRIPT").arg("LOAD").arg(script.text());
+    }
+    load
+}
+
+impl Dialect {
+    pub(super) fn of(format: WireFormat) -> &'static Self {
+        match format {
+            WireFormat::Token => &TOKEN,
+            WireFormat::Redisson => &REDISSON,
+            WireFormat::Timestamp => &TIMESTAMP,
+        }
+    }
+
+    fn scripts(&self) -> [&Script; 6] {
+        [&self.acquire, &self.renew, &self.release, &self.release_all, &self.fence, &self.check]
+    }
+
+    /// The number of keys of a lock.
+    pub(super) fn keys(&self) -> usize {
+        1 + usize::from(self.second_key.is_some())
+    }
+
+    /// Adds the keys of a lock.
+    pub(super) fn add_keys(&self, call: &mut Cmd, key: &str) {
+        call.arg(key);
+        if let Some(prefix) = self.second_key {
+            call.arg(format!("{prefix}{{{}}}:{key}", hash_slot::tag(key)));
+        }
+    }
+
+    /// The name of an owner in the keys of a lock.
+    pub(super) fn owner(&self, owner: OwnerId, client: &str) -> OwnerName {
+        let mut name = Cursor::new([0; LONGEST_NAME]);
+        // Cannot fail: the buffer holds the longest name.
+        let _ = (self.owner_name)(owner, client, &mut name);
+        OwnerName(name)
+    }
+
+    /// The channel that announces the releases of `key`. Two keys may share one (`a` and `{a}`),
+    /// which costs no more than an attempt that finds the lock busy.
+    ///
+    /// Its hash tag is that of the key, or the whole key if it has none, by the rule of Redisson.
+    pub(super) fn channel(&self, key: &str) -> String {
+        let parts = if key.contains('{') { ["", key, ""] } else { ["{", key, "}"] };
+        let mut channel = String::with_capacity(self.channel_prefix.len() + key.len() + 2);
+        channel.push_str(self.channel_prefix);
+        channel.extend(parts);
+        channel
+    }
+
+    /// Whether messages do not name their sender.
+    pub(super) fn is_anonymous(&self) -> bool {
+        self.fixed_message.is_some()
+    }
+
+    /// The message that announces a release by this client.
+    pub(super) fn message<'a>(&self, client: &'a str) -> &'a str {
+        self.fixed_message.unwrap_or(client)
+    }
+}
+
+/// The name of an owner.
+pub(super) struct OwnerName(Cursor<[u8; LONGEST_NAME]>);
+
+impl OwnerName {
+    fn as_bytes(&self) -> &[u8] {
+        let length = usize::try_from(self.0.position()).unwrap_or(LONGEST_NAME);
+        &self.0.get_ref()[..length]
+    }
+}
+
+impl ToRedisArgs for OwnerName {
+    fn write_redis_args<W: redis::RedisWrite + ?Sized>(&self, out: &mut W) {
+        out.write_arg(self.as_bytes());
+    }
+}
+
+pub(super) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(lock_controls)]
+    use crate::store::redis::script::SWITCHES;
+
+    /// A control has no effect if the scripts no longer contain the piece that it replaces.
+    #[cfg(lock_controls)]
+    #[test]
+    fn the_pieces_that_controls_replace_exist() {
+        for (_, with, _) in SWITCHES {
+            let mut texts = ALL.iter().flat_map(|format| format.scripts()).map(Script::text);
+            assert!(texts.any(|text| text.contains(with)), "{with}");
+        }
+    }
+
+    const CLIENT: &str = "b983c153-7421-469a-addb-44fb92259a1b";
+
+    fn owner(dialect: &Dialect, owner: OwnerId) -> String {
+        String::from_utf8(dialect.owner(owner, CLIENT).as_bytes().to_vec()).expect("text")
+    }
+
+    #[test]
+    fn an_owner_is_named_by_its_token_or_like_a_thread() {
+        let id = OwnerId::random().expect("randomness");
+        for format in [&TOKEN, &TIMESTAMP] {
+            assert_eq!(owner(format, id).as_bytes(), id.to_hex());
+        }
+        let name = owner(&REDISSON, id);
+        let (client, number) = name.rsplit_once(':').expect("a colon");
+        assert_eq!(client, CLIENT);
+        assert_eq!(number.parse(), Ok(id.number()));
+    }
+
+    #[test]
+    fn the_longest_name_fits() {
+        let mut name = Cursor::new([0; LONGEST_NAME]);
+        write!(name, "{CLIENT}:{}", i64::MAX).expect("it fits");
+        assert_eq!(usize::try_from(name.position()), Ok(LONGEST_NAME));
+    }
+
+    #[test]
+    fn channels_are_named_by_the_rule_of_redisson() {
+        assert_eq!(TOKEN.channel("order:42"), "lock_wake:{order:42}");
+        assert_eq!(REDISSON.channel("order:42"), "redisson_lock__channel:{order:42}");
+        assert_eq!(REDISSON.channel("{user:7}:cart"), "redisson_lock__channel:{user:7}:cart");
+        // Redisson only searches for an opening brace.
+        assert_eq!(REDISSON.channel("a{"), "redisson_lock__channel:a{");
+    }
+}

@@ -1,0 +1,401 @@
+//! A socket that batches its writes.
+//!
+//! With many requests in flight, the tasks whose requests have just been answered are about to send
+//! their next ones. Written separately, each of these is a system call, a packet, and a wake-up of
+//! the server.
+//!
+//! * At low latency, Nagle's algorithm (RFC 896) batches the writes: data that is written while
+//!   other data is unacknowledged is sent after the acknowledgement. Client and server then work at
+//!   the same time. This costs up to a round trip, which is short.
+//! * At high latency, a write is instead delayed once, until all tasks that are ready have run, and
+//!   then includes what they have added. This has no measurable cost, but client and server work
+//!   alternately.
+//! * With few requests in flight, writes are not delayed. With very many, both methods together are
+//!   best.
+//!
+//! The latency is measured with the first requests of a connection.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use redis::ConnectionAddr;
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, lookup_host};
+
+/// The interval of TCP keep-alive probes. They prevent routers from dropping an idle connection,
+/// and detect a dead one before a request needs it.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// The number of requests in flight from which writes are delayed: with fewer, no other write is
+/// likely to follow soon.
+const MANY: usize = 4;
+/// The same for a connection that uses Nagle's algorithm.
+const MANY_WITH_NAGLE: usize = 128;
+
+/// A latency below this is low.
+const LOW_LATENCY: Duration = Duration::from_micros(250);
+/// The latency is high if it was not low this many times. A single answer may be late for any
+/// reason.
+const SAMPLES: u32 = 8;
+
+/// A connected socket.
+#[derive(Debug)]
+pub(super) struct Socket {
+    transport: Transport,
+    traffic: Arc<Traffic>,
+    /// The current write has been delayed.
+    delayed: bool,
+    latency: Latency,
+}
+
+/// The traffic of a connection. The socket records what arrives, and its users record their
+/// requests.
+#[derive(Debug)]
+pub(super) struct Traffic {
+    /// The number of requests in flight.
+    requests: AtomicUsize,
+    /// The time of the last arrival, in milliseconds since `began`.
+    arrived: AtomicU64,
+    began: Instant,
+}
+
+impl Default for Traffic {
+    fn default() -> Self {
+        Self { requests: AtomicUsize::new(0), arrived: AtomicU64::new(0), began: Instant::now() }
+    }
+}
+
+impl Traffic {
+    /// A request is in flight from now on.
+    pub(super) fn begin(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request is not in flight any more.
+    pub(super) fn end(&self) {
+        self.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The time since the last arrival.
+    pub(super) fn silence(&self) -> Duration {
+        let arrived = Duration::from_millis(self.arrived.load(Ordering::Relaxed));
+        self.began.elapsed().saturating_sub(arrived)
+    }
+
+    fn arrival(&self) {
+        let since = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.arrived.store(since, Ordering::Relaxed);
+    }
+}
+
+/// The latency of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Latency {
+    Unknown {
+        /// The time of the first write since the last answer.
+        written: Option<Instant>,
+        /// The number of samples so far. None of them was low.
+        samples: u32,
+    },
+    Low,
+    High,
+}
+
+#[derive(Debug)]
+enum Transport {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(tokio::net::UnixStream),
+}
+
+impl Socket {
+    pub(super) async fn connect(
+        address: &ConnectionAddr,
+        traffic: Arc<Traffic>,
+    ) -> io::Result<Self> {
+        let transport = match address {
+            ConnectionAddr::Tcp(host, port) => Transport::Tcp(connect(host, *port).await?),
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) => {
+                Transport::Unix(tokio::net::UnixStream::connect(path).await?)
+            }
+            _ => return Err(io::Error::from(io::ErrorKind::Unsupported)),
+        };
+        let latency = Latency::Unknown { written: None, samples: 0 };
+        Ok(Self { transport, traffic, delayed: false, latency })
+    }
+
+    fn write_begins(&mut self) {
+        if let Latency::Unknown { written, .. } = &mut self.latency {
+            written.get_or_insert_with(Instant::now);
+        }
+    }
+
+    fn data_arrived(&mut self) {
+        self.traffic.arrival();
+        let Latency::Unknown { written, samples } = &mut self.latency else { return };
+        let Some(written) = written.take() else { return };
+        if written.elapsed() < LOW_LATENCY {
+            self.latency = if self.transport.enable_nagle() { Latency::Low } else { Latency::High };
+            return;
+        }
+        *samples += 1;
+        if *samples == SAMPLES {
+            self.latency = Latency::High;
+        }
+    }
+
+    /// Whether this write is delayed, at most once. Wakes the task again.
+    fn delay_write(&mut self, cx: &Context<'_>) -> bool {
+        let many = if self.latency == Latency::Low { MANY_WITH_NAGLE } else { MANY };
+        self.delayed = !self.delayed && self.traffic.requests.load(Ordering::Relaxed) >= many;
+        if self.delayed {
+            cx.waker().wake_by_ref();
+        }
+        self.delayed
+    }
+}
+
+impl Transport {
+    /// Enables Nagle's algorithm. Returns false if the socket does not support it.
+    fn enable_nagle(&self) -> bool {
+        match self {
+            Self::Tcp(socket) => socket.set_nodelay(false).is_ok(),
+            #[cfg(unix)]
+            Self::Unix(_) => false,
+        }
+    }
+}
+
+/// Connects to the first address of the host that accepts the connection.
+async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
+    for address in lookup_host((host, port)).await? {
+        match TcpStream::connect(address).await {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                let socket = SockRef::from(&stream);
+                let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
+                socket.set_tcp_keepalive(&keepalive.with_interval(KEEPALIVE))?;
+                // Closing the socket resets the connection, so that unsent requests, whose callers
+                // have given up, do not arrive later.
+                socket.set_linger(Some(Duration::ZERO))?;
+                return Ok(stream);
+            }
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+/// Calls a method of the transport.
+macro_rules! of_socket {
+    ($stream:ident, $method:ident($($argument:expr),*)) => {
+        match &mut $stream.transport {
+            Transport::Tcp(socket) => Pin::new(socket).$method($($argument),*),
+            #[cfg(unix)]
+            Transport::Unix(socket) => Pin::new(socket).$method($($argument),*),
+        }
+    };
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let stream = self.get_mut();
+        let before = buffer.filled().len();
+        let read = of_socket!(stream, poll_read(cx, buffer));
+        if buffer.filled().len() > before {
+            stream.data_arrived();
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.delay_write(cx) {
+            return Poll::Pending;
+        }
+        let stream = self.get_mut();
+        stream.write_begins();
+        of_socket!(stream, poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.delay_write(cx) {
+            return Poll::Pending;
+        }
+        let stream = self.get_mut();
+        stream.write_begins();
+        of_socket!(stream, poll_write_vectored(cx, bytes))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let stream = self.get_mut();
+        of_socket!(stream, poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let stream = self.get_mut();
+        of_socket!(stream, poll_shutdown(cx))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::task::{Wake, Waker};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Counts wake-ups.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    async fn pair(in_flight: usize) -> (Socket, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let address = ConnectionAddr::Tcp("localhost".into(), port);
+        let traffic = Traffic { requests: AtomicUsize::new(in_flight), ..Traffic::default() };
+        let stream = Socket::connect(&address, Arc::new(traffic));
+        let (stream, (peer, _)) = tokio::try_join!(stream, listener.accept()).expect("loopback");
+        (stream, peer)
+    }
+
+    #[tokio::test]
+    async fn with_many_requests_in_flight_a_write_is_delayed_once() {
+        let (mut stream, mut peer) = pair(MANY).await;
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+        for writes in 1..4 {
+            assert!(Pin::new(&mut stream).poll_write(&mut cx, b"a").is_pending());
+            assert_eq!(woken.0.load(Ordering::Relaxed), writes, "the task is woken again");
+            let written = Pin::new(&mut stream).poll_write(&mut cx, b"ab");
+            assert!(matches!(written, Poll::Ready(Ok(2))), "{written:?}");
+        }
+        let mut all = [0; 6];
+        peer.read_exact(&mut all).await.expect("all of it");
+        assert_eq!(&all, b"ababab");
+    }
+
+    #[tokio::test]
+    async fn with_few_requests_in_flight_a_write_is_not_delayed() {
+        let (mut stream, _peer) = pair(MANY - 1).await;
+        let written = poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_write(cx, b"a")));
+        assert!(matches!(written.await, Poll::Ready(Ok(1))));
+    }
+
+    /// Writes a byte, and reads the answer that the peer writes after `pause`.
+    async fn exchange(stream: &mut Socket, peer: &mut TcpStream, pause: Duration) {
+        stream.write_all(b"a").await.expect("open");
+        peer.read_u8().await.expect("it arrives");
+        std::thread::sleep(pause);
+        peer.write_u8(0).await.expect("open");
+        stream.read_u8().await.expect("it arrives");
+    }
+
+    fn has_nagle(stream: &Socket) -> bool {
+        let Transport::Tcp(socket) = &stream.transport else { return false };
+        !socket.nodelay().expect("a TCP option")
+    }
+
+    #[tokio::test]
+    async fn one_quick_answer_means_low_latency() {
+        let (mut stream, mut peer) = pair(MANY - 1).await;
+        assert!(!has_nagle(&stream));
+        for _ in 1..SAMPLES {
+            exchange(&mut stream, &mut peer, LOW_LATENCY).await;
+        }
+        assert!(!has_nagle(&stream), "all answers were late");
+        // A write in the future: the answer is quick even on a slow machine.
+        let written = Some(Instant::now() + KEEPALIVE);
+        stream.latency = Latency::Unknown { written, samples: SAMPLES - 1 };
+        exchange(&mut stream, &mut peer, Duration::ZERO).await;
+        assert_eq!(stream.latency, Latency::Low);
+        assert!(has_nagle(&stream));
+    }
+
+    #[tokio::test]
+    async fn only_late_answers_mean_high_latency() {
+        let (mut stream, mut peer) = pair(MANY - 1).await;
+        for _ in 0..SAMPLES {
+            assert_ne!(stream.latency, Latency::High);
+            exchange(&mut stream, &mut peer, LOW_LATENCY).await;
+        }
+        assert_eq!(stream.latency, Latency::High);
+        assert!(!has_nagle(&stream));
+    }
+
+    #[tokio::test]
+    async fn at_low_latency_writes_are_delayed_with_very_many_requests_only() {
+        for (in_flight, is_delayed) in [(MANY_WITH_NAGLE - 1, false), (MANY_WITH_NAGLE, true)] {
+            let (mut stream, _peer) = pair(in_flight).await;
+            stream.latency = Latency::Low;
+            let written = poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_write(cx, b"a")));
+            assert_eq!(written.await.is_pending(), is_delayed);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dropped_connection_is_reset() {
+        let (mut stream, mut peer) = pair(MANY - 1).await;
+        stream.write_all(b"a").await.expect("open");
+        peer.read_u8().await.expect("it arrives");
+        drop(stream);
+        let read = peer.read_u8().await.map_err(|error| error.kind());
+        assert_eq!(read, Err(io::ErrorKind::ConnectionReset));
+    }
+
+    #[tokio::test]
+    async fn an_arrival_ends_the_silence() {
+        let (mut stream, mut peer) = pair(MANY - 1).await;
+        let traffic = Arc::clone(&stream.traffic);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let before = traffic.silence();
+        assert!(before >= Duration::from_millis(20), "{before:?}");
+        exchange(&mut stream, &mut peer, Duration::ZERO).await;
+        assert!(traffic.silence() < before, "{:?}", traffic.silence());
+    }
+
+    #[tokio::test]
+    async fn a_refused_connection_is_an_error() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        drop(listener);
+        let address = ConnectionAddr::Tcp("127.0.0.1".into(), port);
+        let refused = Socket::connect(&address, Arc::default()).await.map(drop);
+        let kind = refused.map_err(|error| error.kind());
+        assert_eq!(kind, Err(io::ErrorKind::ConnectionRefused));
+    }
+}

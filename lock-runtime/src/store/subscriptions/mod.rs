@@ -1,0 +1,27 @@
+//! The subscriptions of this process to releases. A store chooses the name of a key's channel; the
+//! memory store uses the key itself.
+//!
+//! An acquisition subscribes *before* its attempt. Each listener stores one wake-up, so no release
+//! between the attempt and the sleep is missed. A subscription depends on a connection. Each
+//! subscription therefore has the state `live`, and a store that had to reconnect wakes every
+//! listener. A lost wake-up costs time but never correctness: a remote store checks the keys of all
+//! listeners regularly, and acquisitions also have timers.
+//!
+//! A channel stays subscribed for a moment after its last listener has left. The next listener of a
+//! contended key comes soon, and would otherwise have to wait for a new subscription.
+//!
+//! There may be many thousands of keys. Channels to subscribe or unsubscribe, and keys to check,
+//! are therefore in separate queues, and no operation searches the map of all channels. Wakers are
+//! called after the map is unlocked, because they are user code.
+
+mod channels;
+#[cfg(feature = "redis")]
+mod remote;
+#[cfg(test)]
+mod tests;
+
+#[cfg(feature = "redis")]
+pub(crate) use self::channels::{CheckResult, DueCheck, Listener};
+pub(crate) use self::channels::{Subscription, Subscriptions};
+#[cfg(feature = "redis")]
+pub(crate) use self::remote::OwnRelease;

@@ -1,0 +1,214 @@
+//! The methods of [`Subscriptions`] for stores whose channels have to be subscribed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::channels::{CheckResult, DueCheck, GATHER, Listener, Subscriptions, next_check};
+use crate::clock::BootInstant;
+use crate::safeguard::Safeguard;
+use crate::sync::atomic::Ordering;
+use crate::user_code::contained;
+
+impl Subscriptions {
+    /// Resolves when a channel has to be subscribed.
+    pub(crate) async fn wanted(&self) {
+        self.wanted_some.notified().await;
+    }
+
+    /// Takes the first channels to subscribe, as long as the next one `fits`. The caller
+    /// reports the outcome for each channel: to [`subscribed`](Self::subscribed), to
+    /// [`want_again`](Self::want_again), or to [`disconnected`](Self::disconnected).
+    pub(crate) fn take_wanted(&self, mut fits: impl FnMut(&str) -> bool) -> Vec<Arc<str>> {
+        let (mut channels, mut taken) = (self.channels(), Vec::new());
+        while channels.wanted.first().is_some_and(|name| fits(name)) {
+            taken.extend(channels.wanted.pop_first());
+        }
+        taken
+    }
+
+    /// Queues channels again that could not be subscribed, if they still have listeners.
+    pub(crate) fn want_again(&self, names: Vec<Arc<str>>) {
+        let mut channels = self.channels();
+        for name in names {
+            if channels.by_name.get(&name).is_some_and(|channel| !channel.live) {
+                channels.wanted.insert(name);
+            }
+        }
+    }
+
+    /// Whether there is no channel, live or wanted.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.channels().by_name.is_empty()
+    }
+
+    /// Marks channels as live that the store has confirmed. Returns the channels without an entry,
+    /// which the caller unsubscribes.
+    pub(crate) fn subscribed(&self, names: &[Arc<str>]) -> Vec<Arc<str>> {
+        let (mut woken, mut orphans, mut planned) = (Vec::new(), Vec::new(), false);
+        let (mut channels, check) = (self.channels(), next_check());
+        for name in names {
+            channels.wanted.remove(name);
+            let Some(channel) = channels.by_name.get_mut(name) else {
+                orphans.push(Arc::clone(name));
+                continue;
+            };
+            channel.live = true;
+            let interrupted = std::mem::take(&mut channel.interrupted);
+            for listener in channel.all() {
+                planned |= channels.plan(&listener, check);
+                woken.push((listener, interrupted));
+            }
+        }
+        drop(channels);
+        for (listener, interrupted) in woken {
+            listener.set_live();
+            if interrupted && Safeguard::ReconnectWakes.is_on() {
+                contained(|| listener.woken.notify_one());
+            }
+        }
+        if planned {
+            self.planned.notify_one();
+        }
+        orphans
+    }
+
+    /// Queues all channels again, because the connection and all subscriptions were lost. Wakes all
+    /// listeners now, and once more when their subscriptions are live again, because releases may
+    /// have been missed before both.
+    pub(crate) fn disconnected(&self) {
+        let mut guard = self.channels();
+        let channels = &mut *guard;
+        channels.idle.clear();
+        channels.checks.clear();
+        channels.by_name.retain(|_, channel| !channel.listeners.is_empty());
+        let mut woken = Vec::with_capacity(channels.by_name.len());
+        for (name, channel) in &mut channels.by_name {
+            channel.interrupted |= channel.live;
+            channel.live = false;
+            channel.is_queued = false;
+            channel.own = 0;
+            channels.wanted.insert(Arc::clone(name));
+            for registered in &mut channel.listeners {
+                registered.check = None;
+                registered.listener.live.store(false, Ordering::Release);
+                woken.push(Arc::clone(&registered.listener));
+            }
+        }
+        drop(guard);
+        if Safeguard::ReconnectWakes.is_on() {
+            for listener in &woken {
+                contained(|| listener.woken.notify_one());
+            }
+        }
+        self.wanted_some.notify_one();
+    }
+
+    /// Expects a message of this process, which is about to release the key of `channel`. In the
+    /// layout of the key, the message does not name its sender.
+    pub(crate) fn own_release<'a>(&'a self, channel: &'a str) -> OwnRelease<'a> {
+        let mut channels = self.channels();
+        if let Some(channel) = channels.by_name.get_mut(channel).filter(|channel| channel.live) {
+            channel.own += 1;
+        }
+        OwnRelease { subscriptions: self, channel, published: false }
+    }
+
+    /// Whether `channel` is live.
+    pub(crate) fn is_live(&self, channel: &str) -> bool {
+        self.channels().by_name.get(channel).is_some_and(|channel| channel.live)
+    }
+
+    /// Removes and returns the channels that have had no listeners for `linger`.
+    pub(crate) fn take_idle(&self, linger: Duration) -> Vec<Arc<str>> {
+        let (now, mut over) = (BootInstant::now(), Vec::new());
+        let mut guard = self.channels();
+        let channels = &mut *guard;
+        // An entry may be outdated: the channel may have listeners again.
+        for _ in 0..channels.idle.len() {
+            let Some(name) = channels.idle.front() else { break };
+            let Some(channel) = channels.by_name.get_mut(name) else {
+                channels.idle.pop_front();
+                continue;
+            };
+            match channel.idle_since {
+                Some(since) if now.since(since) < linger => {
+                    channels.idle.rotate_left(1);
+                }
+                Some(_) => {
+                    let Some(name) = channels.idle.pop_front() else { break };
+                    channels.remove(&name);
+                    over.push(name);
+                }
+                None => {
+                    channel.is_queued = false;
+                    channels.idle.pop_front();
+                }
+            }
+        }
+        over
+    }
+
+    /// Resolves when the first check is planned.
+    pub(crate) async fn planned(&self) {
+        self.planned.notified().await;
+    }
+
+    /// Takes at most `most` listeners whose keys have to be checked now. The caller reports results
+    /// to [`checked`](Self::checked).
+    pub(crate) fn due(&self, now: BootInstant, most: usize) -> DueCheck {
+        let mut channels = self.channels();
+        match channels.checks.first_key_value() {
+            None => return DueCheck::Never,
+            Some(((first, _), _)) if *first > now => return DueCheck::At(*first),
+            Some(_) => {}
+        }
+        let until = now.after(GATHER);
+        DueCheck::Now(std::iter::from_fn(|| channels.take_check(until)).take(most).collect())
+    }
+
+    /// Stores the results of checks, wakes the listeners for which an attempt is worthwhile, and
+    /// plans the next checks.
+    pub(crate) fn checked(&self, found: impl Iterator<Item = (Arc<Listener>, CheckResult)>) {
+        let (now, next) = (BootInstant::now(), next_check());
+        let (mut woken, mut planned) = (Vec::new(), false);
+        let mut channels = self.channels();
+        for (listener, found) in found {
+            planned |= channels.plan(&listener, next);
+            match found {
+                CheckResult::Busy(left) => *listener.last_check() = Some((left, now)),
+                CheckResult::Free | CheckResult::Failed => woken.push(listener),
+            }
+        }
+        drop(channels);
+        for listener in &woken {
+            contained(|| listener.woken.notify_one());
+        }
+        if planned {
+            self.planned.notify_one();
+        }
+    }
+}
+
+/// A release by this process. If the value is dropped before [`published`](Self::published), no
+/// message is expected.
+pub(crate) struct OwnRelease<'a> {
+    subscriptions: &'a Subscriptions,
+    channel: &'a str,
+    published: bool,
+}
+
+impl OwnRelease<'_> {
+    /// Records that the message was published.
+    pub(crate) fn published(mut self) {
+        self.published = true;
+    }
+}
+
+impl Drop for OwnRelease<'_> {
+    fn drop(&mut self) {
+        let mut channels = self.subscriptions.channels();
+        if let (false, Some(channel)) = (self.published, channels.by_name.get_mut(self.channel)) {
+            channel.own = channel.own.saturating_sub(1);
+        }
+    }
+}

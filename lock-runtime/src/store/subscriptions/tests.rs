@@ -1,0 +1,201 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::wire_format::WireFormat;
+
+fn is_ready(future: impl Future<Output = ()>) -> bool {
+    let mut future = std::pin::pin!(future);
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    future.as_mut().poll(&mut cx).is_ready()
+}
+
+fn listen(subscriptions: &Arc<Subscriptions>, key: &str) -> Subscription {
+    subscriptions.listen(key, key, WireFormat::Token)
+}
+
+#[test]
+fn a_wake_up_before_the_wait_is_not_lost() {
+    let subscriptions = Subscriptions::local();
+    let (one, other) = (listen(&subscriptions, "a"), listen(&subscriptions, "b"));
+    subscriptions.wake("a", true);
+    assert!(is_ready(one.woken()));
+    assert!(!is_ready(one.woken()), "each release is one wake-up");
+    assert!(!is_ready(other.woken()));
+}
+
+#[test]
+fn a_local_subscription_is_live_at_once_and_leaves_nothing_behind() {
+    let subscriptions = Subscriptions::local();
+    let subscription = listen(&subscriptions, "a");
+    assert!(is_ready(subscription.live()));
+    drop(subscription);
+    assert!(subscriptions.channels().by_name.is_empty());
+}
+
+#[cfg(feature = "redis")]
+mod remote {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::BootInstant;
+    use crate::store::left::Left;
+    use crate::store::subscriptions::channels::CHECK_INTERVAL;
+
+    fn names(names: &[&str]) -> Vec<Arc<str>> {
+        names.iter().map(|name| Arc::from(*name)).collect()
+    }
+
+    fn wanted(subscriptions: &Subscriptions) -> Vec<Arc<str>> {
+        subscriptions.take_wanted(|_| true)
+    }
+
+    /// Confirms the subscriptions of these channels.
+    fn subscribe(subscriptions: &Subscriptions, channels: &[&str]) {
+        assert_eq!(subscriptions.subscribed(&names(channels)), names(&[]));
+    }
+
+    #[test]
+    fn a_subscription_is_live_from_its_confirmation_until_the_connection_is_lost() {
+        let subscriptions = Subscriptions::remote();
+        let subscription = listen(&subscriptions, "a");
+        assert!(!is_ready(subscription.live()));
+        assert_eq!(wanted(&subscriptions), names(&["a"]));
+
+        subscribe(&subscriptions, &["a"]);
+        assert!(is_ready(subscription.live()));
+        assert!(wanted(&subscriptions).is_empty());
+
+        subscriptions.disconnected();
+        assert!(!is_ready(subscription.live()));
+        assert!(is_ready(subscription.woken()), "the message of a release may be lost");
+        assert_eq!(wanted(&subscriptions), names(&["a"]));
+
+        subscribe(&subscriptions, &["a"]);
+        assert!(
+            is_ready(subscription.woken()),
+            "a release may have come before the new subscription"
+        );
+    }
+
+    #[test]
+    fn each_channel_is_requested_once_and_in_parts() {
+        let subscriptions = Subscriptions::remote();
+        let listeners = ["c", "a", "b", "a"].map(|key| listen(&subscriptions, key));
+        let mut fits = [true, true].into_iter();
+        assert_eq!(subscriptions.take_wanted(|_| fits.next().is_some()), names(&["a", "b"]));
+        subscriptions.want_again(names(&["a", "b"]));
+        subscribe(&subscriptions, &["b"]);
+        assert_eq!(wanted(&subscriptions), names(&["a", "c"]));
+        subscriptions.want_again(names(&["a", "b", "c"]));
+        drop(listeners);
+        assert!(wanted(&subscriptions).is_empty(), "there are no more listeners");
+        assert_eq!(subscriptions.subscribed(&names(&["a"])), names(&["a"]));
+    }
+
+    #[test]
+    fn releases_by_others_are_counted_without_own_releases() {
+        let subscriptions = Subscriptions::remote();
+        let subscription = listen(&subscriptions, "a");
+        subscriptions.own_release("a").published();
+        subscribe(&subscriptions, &["a"]);
+        subscriptions.wake("a", true);
+        assert_eq!(
+            subscription.releases(),
+            1,
+            "no message is expected for a release before the channel was live"
+        );
+
+        let (own, failed) = (subscriptions.own_release("a"), subscriptions.own_release("a"));
+        drop(failed);
+        subscriptions.wake("a", true);
+        own.published();
+        assert_eq!(subscription.releases(), 1);
+        assert!(is_ready(subscription.woken()), "the key may be free nevertheless");
+        subscriptions.wake("a", true);
+        assert_eq!(subscription.releases(), 2);
+
+        subscriptions.own_release("a").published();
+        subscriptions.disconnected();
+        subscribe(&subscriptions, &["a"]);
+        subscriptions.wake("a", true);
+        assert_eq!(
+            subscription.releases(),
+            3,
+            "no message of the own release is expected after a reconnection"
+        );
+    }
+
+    #[test]
+    fn a_subscription_remains_for_a_while_for_the_next_listener() {
+        let subscriptions = Subscriptions::remote();
+        drop(listen(&subscriptions, "never live"));
+        assert!(subscriptions.is_empty());
+
+        let subscription = listen(&subscriptions, "a");
+        subscribe(&subscriptions, &["a"]);
+        drop(subscription);
+        assert!(subscriptions.take_idle(Duration::from_secs(3600)).is_empty());
+        assert!(is_ready(listen(&subscriptions, "a").live()));
+        let staying = listen(&subscriptions, "a");
+        assert!(subscriptions.take_idle(Duration::ZERO).is_empty());
+        drop(staying);
+        assert_eq!(subscriptions.take_idle(Duration::ZERO), names(&["a"]));
+        assert!(subscriptions.is_empty());
+        let late = subscriptions.subscribed(&names(&["a"]));
+        assert_eq!(late, names(&["a"]), "a channel without listeners is unsubscribed again");
+    }
+
+    /// The listeners whose checks are due after this time.
+    fn due(subscriptions: &Subscriptions, after: Duration) -> Vec<Arc<Listener>> {
+        match subscriptions.due(BootInstant::now().after(after), 2) {
+            DueCheck::Now(listeners) => listeners,
+            DueCheck::At(_) | DueCheck::Never => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn keys_of_live_subscriptions_are_checked_every_second() {
+        let subscriptions = Subscriptions::remote();
+        let one = listen(&subscriptions, "a");
+        assert!(
+            matches!(subscriptions.due(BootInstant::now(), 1), DueCheck::Never),
+            "the subscription is not live"
+        );
+        subscribe(&subscriptions, &["a"]);
+        let other = listen(&subscriptions, "a");
+        assert!(due(&subscriptions, Duration::ZERO).is_empty(), "both listeners have just asked");
+        for _ in 0..3 {
+            let checked = due(&subscriptions, CHECK_INTERVAL);
+            assert_eq!(checked.len(), 2, "both listeners at once");
+            assert!(
+                due(&subscriptions, CHECK_INTERVAL * 9).is_empty(),
+                "their checks are in progress"
+            );
+            let found = CheckResult::Busy(Left::Forever);
+            subscriptions.checked(checked.into_iter().map(|listener| (listener, found)));
+            assert_eq!(one.last_check().map(|(left, _)| left), Some(Left::Forever));
+            assert!(!is_ready(one.woken()));
+        }
+        let last_check = subscriptions.last_check("a", "a");
+        assert_eq!(last_check.map(|(left, _)| left), Some(Left::Forever));
+        let checked = due(&subscriptions, CHECK_INTERVAL);
+        drop(other);
+        subscriptions.checked(checked.into_iter().map(|listener| (listener, CheckResult::Free)));
+        assert!(is_ready(one.woken()), "the key seems to be free");
+        assert_eq!(due(&subscriptions, CHECK_INTERVAL).len(), 1, "one listener has left");
+        drop(one);
+        assert!(subscriptions.channels().checks.is_empty());
+    }
+
+    #[test]
+    fn nothing_is_checked_while_the_connection_is_lost() {
+        let subscriptions = Subscriptions::remote();
+        let subscription = listen(&subscriptions, "a");
+        subscribe(&subscriptions, &["a"]);
+        let checked = due(&subscriptions, CHECK_INTERVAL);
+        subscriptions.disconnected();
+        subscriptions.checked(checked.into_iter().map(|listener| (listener, CheckResult::Failed)));
+        assert!(due(&subscriptions, CHECK_INTERVAL).is_empty());
+        assert!(is_ready(subscription.woken()), "its acquisition has to ask the store");
+    }
+}

@@ -1,0 +1,81 @@
+//! Checks that the table of log events in `docs/operations.md` and the events of `lock-runtime`
+//! agree.
+
+use std::collections::BTreeSet;
+
+use crate::{is_test, modules, without_tests};
+
+/// The text of a string literal that begins after `text`'s first quote, and what follows it.
+fn literal(text: &str) -> Option<(String, &str)> {
+    let start = text.find('"')? + 1;
+    let (mut value, mut chars) = (String::new(), text[start..].char_indices());
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => return Some((value, &text[start + at + 1..])),
+            '\\' => {
+                // A line break in a literal, with the indentation of the next line.
+                let (_, next) = chars.next()?;
+                if next == '\n' {
+                    let rest = chars.as_str().trim_start();
+                    let skipped = chars.as_str().len() - rest.len();
+                    let _ = skipped.checked_sub(1).and_then(|last| chars.nth(last));
+                } else {
+                    value.push(next);
+                }
+            }
+            other => value.push(other),
+        }
+    }
+    None
+}
+
+/// The messages of all events of this level in the code of `lock-runtime`.
+fn messages(level: &str) -> BTreeSet<String> {
+    let mut messages = BTreeSet::new();
+    for (module, text) in modules() {
+        if is_test(&module) {
+            continue;
+        }
+        let text = without_tests(&text);
+        for event in text.split(&format!("tracing::{level}!(")).skip(1) {
+            // The message is the last literal of the event.
+            let event = event.split(");").next().expect("the first part");
+            let (mut rest, mut last) = (event, None);
+            while let Some((value, after)) = literal(rest) {
+                (last, rest) = (Some(value), after);
+            }
+            messages.insert(last.unwrap_or_else(|| panic!("an event of {module} has no message")));
+        }
+    }
+    messages
+}
+
+#[test]
+fn the_page_for_operators_lists_every_event_and_no_other() {
+    let page = include_str!("../../docs/operations.md");
+    let table = page.split("| event | meaning | what to do |").nth(1).expect("a table");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with("| "));
+    let first_cells = rows.filter_map(|row| row.split(" | ").next());
+    let mut listed: BTreeSet<(String, String)> = BTreeSet::new();
+    for cell in first_cells {
+        let mut parts = cell.split('`');
+        let level = parts.next().expect("a level").trim_start_matches("| ").trim().to_lowercase();
+        let message = parts.next().expect("a message");
+        listed.insert((level, message.to_owned()));
+    }
+    for level in ["error", "warn", "info"] {
+        // The warning about a server is made from its description.
+        for message in messages(level).into_iter().filter(|message| message != "{warning}") {
+            let is_listed =
+                |(of, known): &(String, String)| of == level && message.starts_with(known);
+            assert!(listed.iter().any(is_listed), "the page does not list {level}: {message}");
+        }
+    }
+    for (level, known) in &listed {
+        let known = known.trim_end_matches(" …");
+        let is_event = messages(level).iter().any(|message| message.starts_with(known));
+        let is_server = known.starts_with("the server ");
+        assert!(is_event || is_server, "there is no event {level}: {known}");
+    }
+    assert!(listed.len() > 15, "{listed:?}");
+}

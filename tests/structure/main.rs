@@ -1,0 +1,321 @@
+//! Checks the structure of `lock-runtime`: no import cycles, no upward imports, no long files. Checks
+//! that no type name of the workspace has two meanings, and that the pages for developers and
+//! operators agree with the code.
+
+mod architecture;
+mod events;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+/// The longest file, in lines.
+const LONGEST_FILE: usize = 450;
+
+/// The layers from the top down, by module. A module may import from its own layer and from those
+/// below.
+const LAYERS: [&[&str]; 8] = [
+    &["attribute"],
+    &["builder", "global"],
+    &["client"],
+    &["lock"],
+    &["body", "connected", "guard", "options", "reentrancy"],
+    &["engine"],
+    &["store"],
+    &[
+        "backoff",
+        "capacity",
+        "clock",
+        "error",
+        "events",
+        "key",
+        "maybe_ready",
+        "runtime",
+        "safeguard",
+        "stats",
+        "sync",
+        "timeout",
+        "user_code",
+        "wire_format",
+    ],
+];
+
+/// The folders in which no two types have the same name.
+const TYPE_FOLDERS: [&str; 5] =
+    ["lock-runtime/src", "lock-macros/src", "tests", "bench", "examples"];
+
+/// Types that have the name of another type on purpose: the file, the names, and the reason.
+const REPEATED_NAMES: [(&str, &[&str], &str); 2] = [
+    (
+        "lock-runtime/src/engine/handoff.rs",
+        &["LocalQueues", "Permit", "Offer", "Waiter", "QueuePosition", "Lease", "Hold", "Ending"],
+        "the aliases fix the type parameter of the generic types",
+    ),
+    (
+        "lock-runtime/src/engine/local_queue/tests/mod.rs",
+        &["Permit", "Waiter", "Offer"],
+        "the aliases fix the type parameter of the generic types for these tests",
+    ),
+];
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-runtime/src")
+}
+
+/// All files by module path, such as `engine::lease::state`, and their texts.
+fn modules() -> BTreeMap<String, String> {
+    fn collect(folder: &Path, prefix: &str, modules: &mut BTreeMap<String, String>) {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_stem().and_then(|name| name.to_str()).expect("a name").to_owned();
+            let full = if prefix.is_empty() { name.clone() } else { format!("{prefix}::{name}") };
+            if path.is_dir() {
+                collect(&path, &full, modules);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).expect("a text");
+                let full = if name == "mod" { prefix.to_owned() } else { full };
+                modules.insert(full, text);
+            }
+        }
+    }
+    let mut modules = BTreeMap::new();
+    collect(&source(), "", &mut modules);
+    modules
+}
+
+/// Whether a module is only part of test builds.
+fn is_test(module: &str) -> bool {
+    let parts = ["tests", "testing", "models", "faulty", "scripted_store"];
+    module.split("::").any(|part| parts.contains(&part)) || module == "sync::model"
+}
+
+/// The text before the tests in a file.
+fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests {").next().expect("at least one part")
+}
+
+/// The paths of all `use` declarations, with groups expanded.
+fn uses(text: &str) -> Vec<String> {
+    fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
+        let tree = tree.trim();
+        let Some(open) = tree.find('{') else {
+            let path = tree.split(" as ").next().expect("a path").trim();
+            paths.push(format!("{prefix}{path}"));
+            return;
+        };
+        let (head, group) = (&tree[..open], &tree[open + 1..tree.rfind('}').expect("closed")]);
+        let (mut depth, mut start) = (0, 0);
+        for (at, c) in group.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                ',' if depth == 0 => {
+                    expand(&format!("{prefix}{head}"), &group[start..at], paths);
+                    start = at + 1;
+                }
+                _ => {}
+            }
+        }
+        if !group[start..].trim().is_empty() {
+            expand(&format!("{prefix}{head}"), &group[start..], paths);
+        }
+    }
+    let mut paths = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("use ") {
+        let line = rest[..at].rsplit('\n').next().expect("a line").trim();
+        let end = rest[at..].find(';').map_or(rest.len(), |end| at + end);
+        if line.is_empty() || line == "pub" || line.starts_with("pub(") {
+            let flat = rest[at + 4..end].split_whitespace().collect::<Vec<_>>().join(" ");
+            expand("", &flat, &mut paths);
+            rest = &rest[end..];
+        } else {
+            rest = &rest[at + 4..];
+        }
+    }
+    paths
+}
+
+/// The module that a path in `module` leads to, if it is one of this crate.
+fn target(module: &str, path: &str, modules: &BTreeMap<String, String>) -> Option<String> {
+    let mut parts: Vec<&str> = path.split("::").collect();
+    let mut base: Vec<&str> = module.split("::").filter(|part| !part.is_empty()).collect();
+    match parts[0] {
+        "crate" => base.clear(),
+        "self" => {}
+        "super" => {
+            while parts.first() == Some(&"super") {
+                base.pop();
+                parts.remove(0);
+            }
+            parts.insert(0, "");
+        }
+        _ => return None,
+    }
+    parts.remove(0);
+    base.extend(parts);
+    // The longest prefix that is a file.
+    (1..=base.len())
+        .rev()
+        .map(|length| base[..length].join("::"))
+        .find(|path| modules.contains_key(path))
+}
+
+/// The imports between the files, without tests.
+fn imports(modules: &BTreeMap<String, String>) -> BTreeMap<String, BTreeSet<String>> {
+    let files = modules.iter().filter(|(module, _)| !is_test(module) && *module != "lib");
+    let of = |(module, text): (&String, &String)| {
+        let paths = uses(without_tests(text));
+        let targets = paths.iter().filter_map(|path| target(module, path, modules));
+        let targets = targets.filter(|target| target != module && !is_test(target));
+        (module.clone(), targets.collect())
+    };
+    files.map(of).collect()
+}
+
+#[test]
+fn files_do_not_import_each_other_in_cycles() {
+    let imports = imports(&modules());
+    assert!(imports.values().map(BTreeSet::len).sum::<usize>() > 200, "imports are found");
+    // Removes files that import nothing, or that nothing imports, until only cycles are left.
+    let mut open = imports;
+    loop {
+        let imported: BTreeSet<String> = open.values().flatten().cloned().collect();
+        let before = open.len();
+        let left: BTreeSet<String> = open.keys().cloned().collect();
+        open.retain(|module, targets| {
+            targets.iter().any(|target| left.contains(target)) && imported.contains(module)
+        });
+        for targets in open.values_mut() {
+            targets.retain(|target| left.contains(target));
+        }
+        if open.len() == before {
+            break;
+        }
+    }
+    assert!(open.is_empty(), "import cycles among {open:#?}");
+}
+
+#[test]
+fn no_module_imports_from_a_layer_above() {
+    let layer = |module: &str| {
+        let top = module.split("::").next().expect("a name");
+        LAYERS.iter().position(|layer| layer.contains(&top))
+    };
+    for (module, targets) in imports(&modules()) {
+        let own = layer(&module).unwrap_or_else(|| panic!("{module} has no layer"));
+        for target in targets {
+            let below = layer(&target).unwrap_or_else(|| panic!("{target} has no layer"));
+            assert!(below >= own, "{module} imports {target}, which is above it");
+        }
+    }
+}
+
+#[test]
+fn the_engine_does_not_depend_on_redis_or_a_layout() {
+    for (module, text) in modules() {
+        if module.starts_with("engine") && !is_test(&module) {
+            for word in ["WireFormat", "redis::", "Redisson"] {
+                assert!(!without_tests(&text).contains(word), "{module} contains {word}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_file_is_too_long() {
+    for (module, text) in modules() {
+        let lines = text.lines().count();
+        assert!(lines <= LONGEST_FILE, "{module} has {lines} lines, the limit is {LONGEST_FILE}");
+    }
+}
+
+/// The names of the types that are defined in `tokens`, also those in functions and in macros.
+/// Associated types are not definitions.
+fn defined_types(tokens: TokenStream, is_associated: bool, names: &mut Vec<String>) {
+    // Whether the next block contains associated types.
+    let mut in_header = false;
+    let mut starts_item = true;
+    let mut tokens = tokens.into_iter().peekable();
+    while let Some(token) = tokens.next() {
+        let mut starts_next = false;
+        match token {
+            TokenTree::Group(group) => {
+                let is_block = group.delimiter() == Delimiter::Brace;
+                defined_types(group.stream(), is_block && in_header, names);
+                in_header &= !is_block;
+                starts_next = true;
+            }
+            TokenTree::Ident(word) => {
+                let word = word.to_string();
+                // In other places, `impl` is part of a type.
+                in_header |= word == "trait" || word == "impl" && starts_item;
+                starts_next = word == "unsafe";
+                let is_definition = match word.as_str() {
+                    "struct" | "enum" | "trait" | "union" => true,
+                    "type" => !is_associated,
+                    _ => false,
+                };
+                if let Some(TokenTree::Ident(name)) = tokens.peek()
+                    && is_definition
+                {
+                    names.push(name.to_string());
+                }
+            }
+            TokenTree::Punct(mark) => {
+                starts_next = mark.as_char() == ';';
+                in_header &= !starts_next;
+            }
+            TokenTree::Literal(_) => {}
+        }
+        starts_item = starts_next;
+    }
+}
+
+/// The files that define each type name, once per definition.
+fn type_definitions() -> BTreeMap<String, Vec<String>> {
+    fn collect(root: &Path, folder: &Path, definitions: &mut BTreeMap<String, Vec<String>>) {
+        for entry in std::fs::read_dir(root.join(folder)).expect("a folder") {
+            let path = folder.join(entry.expect("an entry").file_name());
+            if root.join(&path).is_dir() {
+                // The programs in this folder are compiled one by one.
+                if path != Path::new("tests/ui") {
+                    collect(root, &path, definitions);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(root.join(&path)).expect("a text");
+                let mut names = Vec::new();
+                defined_types(text.parse().expect("Rust"), false, &mut names);
+                for name in names {
+                    let file = path.to_str().expect("a path in UTF-8").to_owned();
+                    definitions.entry(name).or_default().push(file);
+                }
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut definitions = BTreeMap::new();
+    for folder in TYPE_FOLDERS {
+        collect(&root, Path::new(folder), &mut definitions);
+    }
+    definitions
+}
+
+#[test]
+fn no_type_name_has_two_meanings() {
+    let mut definitions = type_definitions();
+    assert!(definitions.len() > 300, "definitions are found");
+    for (file, names, _) in REPEATED_NAMES {
+        for name in names {
+            let files = definitions.get_mut(*name);
+            let at = files.as_ref().and_then(|files| files.iter().position(|other| other == file));
+            let at = at.unwrap_or_else(|| panic!("{file} does not define {name}"));
+            let files = files.expect("found");
+            files.remove(at);
+            assert!(!files.is_empty(), "{name} in {file} needs no exception");
+        }
+    }
+    definitions.retain(|_, files| files.len() > 1);
+    assert!(definitions.is_empty(), "type names with several definitions: {definitions:#?}");
+}
