@@ -54,6 +54,8 @@ pub(crate) struct Contestant {
     /// Whether it can wait for a busy lock.
     pub(crate) waits: bool,
     pub(crate) program: Program,
+    /// Whether it can connect with TLS here.
+    pub(crate) uses_tls: bool,
     /// Whether it takes part without being named on the command line.
     pub(crate) by_default: bool,
 }
@@ -64,6 +66,7 @@ const RUST: Contestant = Contestant {
     reach: Reach::Server,
     waits: true,
     program: Program::Own,
+    uses_tls: false,
     by_default: true,
 };
 
@@ -72,14 +75,15 @@ const fn peer(language: &'static str, name: &'static str) -> Contestant {
 }
 
 pub(crate) const ALL: [Contestant; 15] = [
-    Contestant { name: "raw", role: Role::Limit, waits: false, ..RUST },
+    Contestant { name: "raw", role: Role::Limit, waits: false, uses_tls: true, ..RUST },
     Contestant { name: "tokio-mutex", role: Role::Limit, reach: Reach::Process, ..RUST },
     Contestant { name: "ours-memory", role: Role::Ours, reach: Reach::Process, ..RUST },
-    Contestant { name: "ours", role: Role::Ours, ..RUST },
+    Contestant { name: "ours", role: Role::Ours, uses_tls: true, ..RUST },
     Contestant {
         name: "baseline",
         role: Role::Baseline,
         program: Program::Baseline,
+        uses_tls: true,
         by_default: false,
         ..RUST
     },

@@ -51,7 +51,7 @@ fn drive(options: &Options) -> Result<()> {
     let time = options.millis.unwrap_or(if options.quick { 300 } else { 800 });
     let time = Duration::from_millis(time);
     let mut bench = Bench {
-        server: Server::start(),
+        server: Server::start(options.tls),
         programs: options.programs(),
         files: tempfile::tempdir()?,
         quick: options.quick,
@@ -69,7 +69,10 @@ fn drive(options: &Options) -> Result<()> {
         println!("\n{}", report::tables(workload, &results)?);
         all.push((workload, results));
     }
-    let redis = bench.server.version()?;
+    let mut redis = bench.server.version()?;
+    if options.tls {
+        redis.push_str(" with TLS");
+    }
     run.about = about(&redis, options, time, start.elapsed());
     finish(options, &run, all)
 }

@@ -11,6 +11,8 @@ use crate::workloads;
 /// Measures lock-runtime against other lock libraries.
 #[derive(Debug, Parser)]
 #[command(args_conflicts_with_subcommands = true)]
+// Each is a flag of its own.
+#[allow(clippy::struct_excessive_bools)]
 pub(crate) struct Options {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
@@ -35,6 +37,9 @@ pub(crate) struct Options {
     /// Add the contestant `baseline`: `ours` in another build of this program
     #[arg(long, value_name = "PROGRAM")]
     baseline: Option<PathBuf>,
+    /// Connect with TLS. Only `raw`, `ours` and `baseline` take part
+    #[arg(long)]
+    pub(crate) tls: bool,
     /// Fail if a peer is not built
     #[arg(long)]
     pub(crate) require_peers: bool,
@@ -57,6 +62,7 @@ impl Options {
     /// The contestants that take part, in the order of [`contestant::ALL`].
     pub(crate) fn contestants(&self) -> Vec<Contestant> {
         let takes_part = |contestant: &Contestant| match contestant.program {
+            _ if self.tls && !contestant.uses_tls => false,
             Program::Baseline => self.baseline.is_some(),
             _ if self.contestants.is_empty() => contestant.by_default,
             _ => self.contestants.iter().any(|name| name == contestant.name),
@@ -115,6 +121,15 @@ mod tests {
         let options = parse(&["--only", "hot,idle"]).unwrap();
         assert!(options.wants("hot") && !options.wants("zipf"));
         assert!(parse(&[]).unwrap().wants("zipf"));
+    }
+
+    #[test]
+    fn few_contestants_connect_with_tls() {
+        let named = |words: &[&str]| -> Vec<&str> {
+            parse(words).unwrap().contestants().iter().map(|contestant| contestant.name).collect()
+        };
+        assert_eq!(named(&["--tls"]), ["raw", "ours"]);
+        assert_eq!(named(&["--tls", "--contestants", "ours,rslock"]), ["ours"]);
     }
 
     #[test]

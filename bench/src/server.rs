@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use lock_tests::RedisServer;
+use lock_tests::{Authority, RedisServer, Validity};
 
 use crate::figures::Durations;
 
@@ -19,6 +19,8 @@ const PINGS: usize = 300;
 pub(crate) struct Server {
     redis: RedisServer,
     connection: redis::Connection,
+    /// Issues the certificate of a server with TLS.
+    authority: Option<Authority>,
 }
 
 /// Counts of commands.
@@ -37,14 +39,22 @@ pub(crate) struct Clients {
 }
 
 impl Server {
-    pub(crate) fn start() -> Self {
-        let redis = RedisServer::with(&["--maxclients", "30000"]);
+    pub(crate) fn start(tls: bool) -> Self {
+        let options = ["--maxclients", "30000"];
+        let authority = tls.then(Authority::new);
+        let redis = match &authority {
+            Some(authority) => {
+                let identity = authority.issue(&["localhost"], Validity::Now);
+                RedisServer::with_tls(authority, &identity, &options)
+            }
+            None => RedisServer::with(&options),
+        };
         let connection = redis.connection();
-        Self { redis, connection }
+        Self { redis, connection, authority }
     }
 
     pub(crate) fn url(&self) -> String {
-        self.redis.url()
+        if self.authority.is_some() { self.redis.trusted_tls_url() } else { self.redis.url() }
     }
 
     pub(crate) fn version(&mut self) -> Result<String> {

@@ -1,11 +1,13 @@
 //! The settings of a client.
 
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::LockClient;
 use crate::connected::Connected;
+use crate::credentials::{Credentials, CredentialsSource};
 use crate::engine::fairness::limit::{HandoffLimit, LONGEST as LONGEST_TENURE};
 use crate::engine::{Config, Engine};
 use crate::error::LockError;
@@ -15,6 +17,8 @@ use crate::store::contract::Backend;
 use crate::store::memory::MemoryBackend;
 use crate::store::{Settings, open};
 use crate::timeout::Wait;
+#[cfg(feature = "tls")]
+use crate::tls::TlsOptions;
 use crate::wire_format::WireFormat;
 
 /// The lease of a lock that does not specify one.
@@ -34,7 +38,9 @@ impl LockClient {
     /// | URL | store |
     /// |---|---|
     /// | `redis://[[user]:password@]host[:port][/database]` | a Redis server, 6.0 or newer |
+    /// | `rediss://…[?tls_ca=…&tls_cert=…&tls_key=…&tls_server_name=…]` | a Redis server, over TLS (feature `tls`) |
     /// | `redis+unix:///path[?db=…&user=…&pass=…]` | a Redis server, over a Unix socket |
+    /// | `valkey://`, `valkeys://`, `valkey+unix://` | the same, for Valkey |
     /// | `memory:` | this process's memory, for this client alone |
     /// | `memory:name` | this process's memory, for all its clients that use this name |
     ///
@@ -102,18 +108,24 @@ pub struct LockClientBuilder {
     namespace: String,
     options: LockOptions,
     handoff_limit: HandoffLimit,
+    credentials: Option<CredentialsSource>,
+    #[cfg(feature = "tls")]
+    tls: Option<TlsOptions>,
 }
 
 /// Without the URL, which may contain a password.
 impl fmt::Debug for LockClientBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, namespace, options, handoff_limit } = self;
-        f.debug_struct("LockClientBuilder")
-            .field("url", &url.as_ref().map(|_| "…"))
-            .field("namespace", namespace)
-            .field("options", options)
-            .field("handoff_limit", handoff_limit)
-            .finish()
+        let mut shown = f.debug_struct("LockClientBuilder");
+        shown
+            .field("url", &self.url.as_ref().map(|_| "…"))
+            .field("namespace", &self.namespace)
+            .field("options", &self.options)
+            .field("handoff_limit", &self.handoff_limit)
+            .field("credentials", &self.credentials);
+        #[cfg(feature = "tls")]
+        shown.field("tls", &self.tls);
+        shown.finish()
     }
 }
 
@@ -206,6 +218,55 @@ impl LockClientBuilder {
         self
     }
 
+    /// A function that supplies the credentials of each new connection, instead of the URL: for
+    /// passwords that change, and for tokens that end.
+    ///
+    /// It is called before each connection, on a thread of the library with a tokio runtime of its
+    /// own, and has 3 s to return. (Objects that it creates there, such as an HTTP client, end with
+    /// that runtime when the client is dropped.) If it fails, panics or takes longer, the connection
+    /// is not made, and later attempts call it again. If the server rejects the credentials, the
+    /// function is called once more before the call fails with [`LockError::Denied`]. Its error is
+    /// shown in [`LockError::Unavailable`] and in the log.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use lock_runtime::{Credentials, LockClient, LockError};
+    /// use std::time::Duration;
+    ///
+    /// # async fn new_token() -> Result<String, std::io::Error> { unimplemented!() }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::builder()
+    ///     .url("rediss://cache.internal:6379")
+    ///     .credentials(|| async {
+    ///         let token = new_token().await?;
+    ///         let lifetime = Duration::from_secs(15 * 60);
+    ///         Ok::<_, std::io::Error>(Credentials::new(token).user("locks").valid_for(lifetime))
+    ///     })
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn credentials<F, E>(mut self, source: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        self.credentials = Some(CredentialsSource::new(source));
+        self
+    }
+
+    /// How to connect to a server with `rediss://`: the trusted authorities, the client's
+    /// certificate, or a whole configuration of rustls. Without it, the options of the URL are
+    /// used.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: impl Into<TlsOptions>) -> Self {
+        self.tls = Some(tls.into());
+        self
+    }
+
     /// Checks the settings and connects.
     ///
     /// # Errors
@@ -219,7 +280,13 @@ impl LockClientBuilder {
         let defaults = self.defaults()?;
         runtime::checked()?;
         let response_timeout = response_timeout(defaults.lease);
-        let store = open(url, Settings { response_timeout })?;
+        let settings = Settings {
+            response_timeout,
+            credentials: self.credentials,
+            #[cfg(feature = "tls")]
+            tls: self.tls,
+        };
+        let store = open(url, &settings)?;
         let client = start(Arc::clone(&store), self.namespace, defaults, self.handoff_limit);
         client.connected().engine.check_background(None)?;
         store.connect().await?;

@@ -104,6 +104,7 @@
 //!
 //! * `macros` (default): the attribute.
 //! * `redis` (default): the Redis store. Without it, there is only the memory store.
+//! * `tls`: TLS to the Redis server (`rediss://`), with rustls and ring.
 
 mod attribute;
 mod backoff;
@@ -113,6 +114,7 @@ mod capacity;
 mod client;
 mod clock;
 mod connected;
+mod credentials;
 mod engine;
 mod error;
 mod events;
@@ -129,11 +131,14 @@ mod stats;
 mod store;
 mod sync;
 mod timeout;
+#[cfg(feature = "tls")]
+mod tls;
 mod user_code;
 mod wire_format;
 
 pub use builder::LockClientBuilder;
 pub use client::LockClient;
+pub use credentials::Credentials;
 pub use error::{Holder, LockError, LostReason};
 pub use global::{global, with_client};
 pub use guard::LockGuard;
@@ -141,6 +146,8 @@ pub use key::LockKey;
 pub use lock::Lock;
 pub use stats::ClientStats;
 pub use timeout::Wait;
+#[cfg(feature = "tls")]
+pub use tls::TlsOptions;
 pub use wire_format::WireFormat;
 
 #[cfg(feature = "macros")]

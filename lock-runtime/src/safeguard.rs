@@ -105,6 +105,10 @@ safeguards! {
     ExpectedReplies = "expected-replies",
     /// The number of requests in flight on a connection is limited.
     LimitedRequests = "limited-requests",
+    /// Certificate files that have changed are read again.
+    CertificatesAreReread = "certificates-are-reread",
+    /// Connections log in again before their credentials end.
+    CredentialsAreRenewed = "credentials-are-renewed",
     /// Channels are subscribed in chunks.
     LimitedSubscriptions = "limited-subscriptions",
     /// A connection that has gone silent is discarded.

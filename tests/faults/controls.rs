@@ -1,6 +1,10 @@
 //! The negative controls: each test of a safeguard must fail without that safeguard.
 
 lock_tests::controls! {
+    tls_without_certificates_are_reread: "tls::certificates_are_replaced_while_locks_are_held"
+        without "certificates-are-reread" seeing "the new connection is trusted";
+    credentials_without_credentials_are_renewed: "credentials::connections_log_in_again_before_their_tokens_end"
+        without "credentials-are-renewed" seeing "a token ended";
     processes_without_only_if_free: "processes::the_lock_of_a_killed_process_is_free_when_its_lease_ends"
         without "only-if-free" seeing "it was killed while it held the lock";
     processes_without_check_before_poll: "processes::a_process_suspended_past_its_lease_does_not_resume_its_body"

@@ -8,6 +8,7 @@ mod callers;
 mod cancellation;
 #[cfg(lock_controls)]
 mod controls;
+mod credentials;
 mod fairness;
 mod foreign;
 mod processes;
@@ -17,6 +18,7 @@ mod requests;
 mod secrets;
 mod server;
 mod support;
+mod tls;
 mod unpolled;
 mod wake_ups;
 

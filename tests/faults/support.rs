@@ -43,7 +43,7 @@ impl FaultFixture {
 
     pub(crate) async fn on(server: RedisServer) -> Self {
         let guarded = RedisServer::start();
-        let register = Register::open(&guarded.url()).await.expect("the server is up");
+        let register = Register::open(&guarded.plain_url()).await.expect("the server is up");
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (recorder, files) = (Recorder::default(), Vec::new());
         Self { server, recorder, register, guarded, directory, files }
@@ -55,7 +55,7 @@ impl FaultFixture {
         let file = self.directory.path().join(self.files.len().to_string());
         let recording = file.to_str().expect("a path in UTF-8").to_owned();
         self.files.push(file);
-        let (register, lease) = (self.guarded.url(), milliseconds(LEASE));
+        let (register, lease) = (self.guarded.plain_url(), milliseconds(LEASE));
         let args = ["keep", url, &register, "k", &lease, &recording];
         let mut process = Helper::start(env!("CARGO_BIN_EXE_lock-helper"), &args);
         let line = process.line();

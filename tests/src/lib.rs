@@ -14,6 +14,7 @@ mod proxy;
 mod recorder;
 mod server;
 pub mod support;
+mod tls;
 pub mod workload;
 
 pub use helper::Helper;
@@ -22,3 +23,4 @@ pub use log::CapturedLog;
 pub use proxy::{Proxy, Toward};
 pub use recorder::{EventKind, HoldEvent, Recorder, boot_nanos};
 pub use server::RedisServer;
+pub use tls::{Authority, Identity, Validity};

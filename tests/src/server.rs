@@ -5,10 +5,33 @@ use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+
+use crate::tls::{Authority, Identity, Validity};
+
+/// The variable that says which kind of server all tests run on: `tls`, or a plain one.
+const KIND: &str = "LOCK_TESTS_SERVER";
+
+/// An authority and the identity of servers at `localhost`.
+type Certificates = (Authority, Identity);
+
+/// The certificates of all servers of a process that exist at one time.
+static LOCALHOST: Mutex<Weak<Certificates>> = Mutex::new(Weak::new());
+
+fn localhost() -> Arc<Certificates> {
+    let mut shared = LOCALHOST.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.upgrade().unwrap_or_else(|| {
+        let authority = Authority::new();
+        let identity = authority.issue(&["localhost"], Validity::Now);
+        let certificates = Arc::new((authority, identity));
+        *shared = Arc::downgrade(&certificates);
+        certificates
+    })
+}
 
 /// How long a server may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -22,6 +45,10 @@ pub struct RedisServer {
     port: u16,
     options: Vec<String>,
     password: Option<String>,
+    /// Where clients connect with TLS, and the file with the certificate of the authority.
+    tls: Option<(u16, PathBuf)>,
+    /// Set if clients use TLS unless a test says otherwise.
+    certificates: Option<Arc<Certificates>>,
     /// Whether the wall clock of the server can be set.
     own_clock: bool,
     directory: TempDir,
@@ -39,15 +66,56 @@ impl RedisServer {
     }
 
     /// Starts a server with additional options, such as `&["--maxclients", "10"]`.
+    ///
+    /// # Panics
+    ///
+    /// If `LOCK_TESTS_SERVER` is set to anything but `tls`.
     #[must_use]
     pub fn with(options: &[&str]) -> Self {
-        Self::start_on(options, false)
+        match std::env::var(KIND).as_deref() {
+            Err(_) => Self::start_on(options, false),
+            Ok("tls") => {
+                let certificates = localhost();
+                let (authority, identity) = &*certificates;
+                let mut server = Self::with_tls(authority, identity, options);
+                server.certificates = Some(certificates);
+                server
+            }
+            Ok(other) => panic!("`{KIND}` is {other:?}, and not `tls`"),
+        }
     }
 
     /// Starts a server whose wall clock can be [set](Self::set_clock). Linux only.
     #[must_use]
     pub fn with_own_clock(options: &[&str]) -> Self {
         Self::start_on(options, true)
+    }
+
+    /// Starts a server that has this certificate and also accepts connections with TLS, on another
+    /// port. Clients need a certificate of `authority` if `options` say so.
+    #[must_use]
+    pub fn with_tls(authority: &Authority, identity: &Identity, options: &[&str]) -> Self {
+        let certificates = [
+            ["--tls-cert-file", path(identity.certificate())],
+            ["--tls-key-file", path(identity.key())],
+            ["--tls-ca-cert-file", path(authority.file())],
+        ];
+        // Connections of clients without a certificate are accepted, unless `options` change that.
+        let mut all = vec!["--tls-auth-clients", "optional"];
+        all.extend(certificates.iter().flatten());
+        all.extend(options);
+        // Another process may take the port before the server binds it.
+        for _ in 0..10 {
+            let port = free_port();
+            let port_option = port.to_string();
+            let mut server =
+                Self::start_on(&[&all[..], &["--tls-port", &port_option]].concat(), false);
+            if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                server.tls = Some((port, authority.file().to_owned()));
+                return server;
+            }
+        }
+        panic!("the server does not accept TLS connections");
     }
 
     fn start_on(options: &[&str], own_clock: bool) -> Self {
@@ -58,6 +126,8 @@ impl RedisServer {
             port: 0,
             options: options.iter().map(ToString::to_string).collect(),
             password: password.map(ToOwned::to_owned),
+            tls: None,
+            certificates: None,
             own_clock,
             directory: tempfile::tempdir().expect("a temporary directory"),
         };
@@ -74,12 +144,61 @@ impl RedisServer {
         panic!("redis-server does not start: {}", server.log());
     }
 
-    /// The URL for a client, including the password if there is one.
+    /// The URL for a client, including the password if there is one. With TLS if all tests run so.
     #[must_use]
     pub fn url(&self) -> String {
-        match &self.password {
-            None => format!("redis://127.0.0.1:{}", self.port),
-            Some(password) => format!("redis://:{password}@127.0.0.1:{}", self.port),
+        if self.certificates.is_some() { self.trusted_tls_url() } else { self.plain_url() }
+    }
+
+    /// The URL for clients that know no TLS.
+    #[must_use]
+    pub fn plain_url(&self) -> String {
+        format!("redis://{}127.0.0.1:{}", self.login(), self.port)
+    }
+
+    /// The part of a URL with the password.
+    fn login(&self) -> String {
+        self.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default()
+    }
+
+    /// The URL for a client that connects with TLS, without options.
+    ///
+    /// # Panics
+    ///
+    /// If the server was not started [with TLS](Self::with_tls).
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        let (port, _) = self.tls.as_ref().expect("a server with TLS");
+        format!("rediss://{}localhost:{port}", self.login())
+    }
+
+    /// The port for connections with TLS.
+    ///
+    /// # Panics
+    ///
+    /// If the server was not started [with TLS](Self::with_tls).
+    #[must_use]
+    pub fn tls_port(&self) -> u16 {
+        self.tls.as_ref().expect("a server with TLS").0
+    }
+
+    /// The same, with the option that names the authority.
+    ///
+    /// # Panics
+    ///
+    /// If the server was not started [with TLS](Self::with_tls).
+    #[must_use]
+    pub fn trusted_tls_url(&self) -> String {
+        let (_, authority) = self.tls.as_ref().expect("a server with TLS");
+        format!("{}?tls_ca={}", self.tls_url(), authority.display())
+    }
+
+    /// The host and the port that clients connect to.
+    #[must_use]
+    pub fn address(&self) -> String {
+        match (&self.certificates, &self.tls) {
+            (Some(_), Some((port, _))) => format!("localhost:{port}"),
+            _ => format!("127.0.0.1:{}", self.port),
         }
     }
 
@@ -92,7 +211,7 @@ impl RedisServer {
     /// A plain connection, to inspect the server.
     #[must_use]
     pub fn connection(&self) -> redis::Connection {
-        let client = redis::Client::open(self.url()).expect("a valid URL");
+        let client = redis::Client::open(self.plain_url()).expect("a valid URL");
         client.get_connection().expect("the server answers")
     }
 
@@ -263,7 +382,7 @@ impl RedisServer {
     }
 
     fn answers(&self) -> bool {
-        let Ok(client) = redis::Client::open(self.url()) else { return false };
+        let Ok(client) = redis::Client::open(self.plain_url()) else { return false };
         let Ok(mut connection) = client.get_connection_with_timeout(START_TIMEOUT) else {
             return false;
         };
@@ -286,6 +405,10 @@ impl Drop for RedisServer {
         // SIGKILL also ends a suspended process.
         self.kill();
     }
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
 }
 
 /// A port that is currently unused.

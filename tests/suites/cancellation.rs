@@ -142,7 +142,7 @@ async fn a_dropped_request_in_flight_is_undone() {
 #[tokio::test]
 async fn a_dropped_request_of_a_plain_client_leaks() {
     let server = RedisServer::start();
-    let plain = redis::Client::open(server.url()).expect("a valid URL");
+    let plain = redis::Client::open(server.plain_url()).expect("a valid URL");
     let mut plain = plain.get_multiplexed_async_connection().await.expect("up");
     server.freeze();
     let mut set = redis::cmd("SET");

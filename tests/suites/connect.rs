@@ -98,7 +98,7 @@ async fn a_server_that_may_evict_locks_causes_a_warning() {
     {
         let server = RedisServer::with(&["--maxmemory", memory, "--maxmemory-policy", policy]);
         LockClient::connect(server.url()).await.expect("the client connects");
-        let warnings = log.lines(&["WARN", &format!(":{}", server.port()), "evict"]);
+        let warnings = log.lines(&["WARN", &server.address(), "evict"]);
         assert_eq!(warnings.len(), warned, "{policy}: {warnings:?}");
         assert!(warnings.iter().all(|line| line.contains("noeviction")), "{warnings:?}");
     }

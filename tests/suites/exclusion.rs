@@ -7,8 +7,8 @@ use crate::support::helper;
 const TASKS: u64 = 1000;
 
 fn count(server: &RedisServer, how: &str) -> u64 {
-    let url = server.url();
-    let args = ["count", url.as_str(), "hot", &TASKS.to_string(), how];
+    let (url, counter) = (server.url(), server.plain_url());
+    let args = ["count", &url, &counter, "hot", &TASKS.to_string(), how];
     let mut processes: Vec<Helper> = (0..2).map(|_| helper(&args)).collect();
     for process in &mut processes {
         assert_eq!(process.line(), "ready");

@@ -20,3 +20,4 @@ mod scale;
 mod semantics;
 mod support;
 mod takeover;
+mod tls;

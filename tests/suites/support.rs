@@ -1,7 +1,9 @@
 //! Helpers shared by the suites.
 
 use lock_tests::Helper;
-pub(crate) use lock_tests::support::{LEASE, Pair, client, milliseconds, until};
+pub(crate) use lock_tests::support::{
+    LEASE, Pair, client, count_under_contention, milliseconds, until,
+};
 
 /// Starts a `lock-helper` process.
 pub(crate) fn helper(args: &[&str]) -> Helper {

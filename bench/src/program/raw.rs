@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, ensure};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Script};
+use redis::{AsyncConnectionConfig, Client, Script, TlsCertificates};
 
 use super::library::{LEASE, Library};
 
@@ -40,7 +40,15 @@ pub(super) struct Taken {
 impl Raw {
     pub(super) async fn connect(url: &str) -> Result<Self> {
         // The default socket settings, because many small writes are slower with TCP_NODELAY.
-        let client = redis::Client::open(url)?;
+        let client = match url.split_once("?tls_ca=") {
+            Some((url, authority)) => {
+                // Fails if there is a provider already.
+                let _ = rustls::crypto::ring::default_provider().install_default();
+                let root_cert = Some(std::fs::read(authority)?);
+                Client::build_with_tls(url, TlsCertificates { client_tls: None, root_cert })?
+            }
+            None => Client::open(url)?,
+        };
         // No response timeout, to avoid a timer per command.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         Ok(Self(client.get_multiplexed_async_connection_with_config(&config).await?))

@@ -77,8 +77,8 @@ impl Engine {
                 Ok(Fenced::Gone) => LostReason::Gone,
                 Ok(Fenced::Taken) => LostReason::Taken,
                 Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }),
-                Err(StoreError::Config(problem)) => {
-                    return Err(LockError::Config { option: "runtime", problem });
+                Err(StoreError::Config { option, problem }) => {
+                    return Err(LockError::Config { option, problem });
                 }
                 Err(StoreError::WrongFormat { key, expected, found }) => {
                     return Err(self.wrong_format(key, expected, found));

@@ -358,8 +358,8 @@ pub(crate) enum StoreError {
     Unknown(String),
     /// The request had no effect, and another attempt would not succeed either.
     Denied(String),
-    /// The request was not sent, because the caller's runtime cannot send requests.
-    Config(String),
+    /// The request had no effect, and none will have until this option or the program is changed.
+    Config { option: &'static str, problem: String },
     /// The key holds something other than a lock of this layout.
     WrongFormat { key: String, expected: &'static str, found: String },
 }
@@ -377,7 +377,7 @@ impl std::fmt::Display for StoreError {
             Self::Refused(cause)
             | Self::Unknown(cause)
             | Self::Denied(cause)
-            | Self::Config(cause) => f.write_str(cause),
+            | Self::Config { problem: cause, .. } => f.write_str(cause),
             Self::WrongFormat { key, expected, found } => {
                 write!(f, "the key {key:?} holds a {found} instead of a {expected}")
             }

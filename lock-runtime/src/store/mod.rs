@@ -12,6 +12,8 @@ mod open;
 pub(crate) mod owner;
 #[cfg(feature = "redis")]
 mod redis;
+mod settings;
 pub(crate) mod subscriptions;
 
-pub(crate) use open::{Settings, open};
+pub(crate) use open::open;
+pub(crate) use settings::Settings;

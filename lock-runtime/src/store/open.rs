@@ -1,47 +1,111 @@
 //! URLs, and the stores that they name.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::contract::Backend;
 use super::memory::MemoryBackend;
 #[cfg(feature = "redis")]
-use super::redis::RedisBackend;
+use super::redis::{RedisBackend, is_redis};
+use super::settings::Settings;
 use crate::error::LockError;
 
-/// The client's settings that a store uses.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Settings {
-    /// The longest time from sending a request to its answer.
-    pub(crate) response_timeout: Duration,
-}
-
-/// Checks `url`, and creates the store that it names, without a connection.
-pub(crate) fn open(url: &str, settings: Settings) -> Result<Arc<dyn Backend>, LockError> {
+/// Checks `url`, and creates the store that it names. Does not connect.
+pub(crate) fn open(url: &str, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
     let url = url.trim();
     let (scheme, rest) = url.split_once(':').unwrap_or_default();
     match scheme {
+        "memory" if settings.credentials.is_some() => Err(LockError::Config {
+            option: "credentials",
+            problem: "the memory store needs none".into(),
+        }),
+        #[cfg(feature = "tls")]
+        "memory" if settings.tls.is_some() => Err(LockError::Config {
+            option: "tls",
+            problem: "the memory store uses no network; use a URL with `rediss://`".into(),
+        }),
         "memory" => Ok(match rest.trim_start_matches('/') {
             "" => MemoryBackend::new(),
             name => MemoryBackend::named(name),
         }),
         #[cfg(feature = "redis")]
-        "redis" | "redis+unix" => Ok(Arc::new(RedisBackend::new(url, settings.response_timeout)?)),
+        scheme if is_redis(scheme) => Ok(Arc::new(RedisBackend::new(url, settings)?)),
         #[cfg(not(feature = "redis"))]
-        "redis" | "redis+unix" => {
+        "redis" | "rediss" | "redis+unix" | "valkey" | "valkeys" | "valkey+unix" => {
             let _ = settings;
             Err(url_error(
                 "this build has no Redis store; enable the feature `redis` of `lock-runtime`",
             ))
         }
-        "rediss" => Err(url_error("TLS (`rediss://`) is not supported yet; use `redis://`")),
         _ => Err(url_error(
-            "the URL does not start with `redis://`, `redis+unix://` or `memory:`; for a server, \
-             write `redis://host:port`",
+            "the URL does not start with `redis://`, `rediss://`, `redis+unix://` or `memory:`; for \
+             a server, write `redis://host:port`",
         )),
     }
 }
 
 fn url_error(problem: &str) -> LockError {
     LockError::Config { option: "url", problem: problem.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(feature = "redis")]
+    use crate::credentials::{Credentials, CredentialsSource};
+
+    /// The option and the problem of a URL that names no store.
+    fn refused(url: &str, settings: &Settings) -> (&'static str, String) {
+        match open(url, settings).map(drop) {
+            Err(LockError::Config { option, problem }) => (option, problem),
+            other => panic!("{url}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_scheme_names_its_store() {
+        let settings = Settings::default();
+        for url in ["memory:", " memory:a ", "memory://a"] {
+            let one = open(url, &settings).expect("the memory store");
+            let other = open(url, &settings).expect("the memory store");
+            assert_eq!(Arc::ptr_eq(&one, &other), url.contains('a'), "{url}");
+        }
+        for url in ["", "memory", "http://localhost", "rediss"] {
+            let (option, problem) = refused(url, &settings);
+            assert_eq!(option, "url");
+            assert!(problem.contains("does not start with"), "{problem}");
+        }
+        for scheme in ["redis", "valkey", "redis+unix", "valkey+unix"] {
+            let opened = open(&format!("{scheme}://localhost/0"), &settings).map(drop);
+            if cfg!(feature = "redis") {
+                opened.expect("a URL");
+            } else {
+                let (_, problem) = refused(&format!("{scheme}://localhost"), &settings);
+                assert!(problem.contains("feature `redis`"), "{problem}");
+            }
+        }
+        for scheme in ["rediss", "valkeys"] {
+            let opened = open(&format!("{scheme}://localhost"), &settings);
+            assert_eq!(opened.is_ok(), cfg!(feature = "tls"), "{scheme}");
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn the_memory_store_needs_no_credentials() {
+        let source = || async { Ok::<_, LockError>(Credentials::new("any")) };
+        let credentials = Some(CredentialsSource::new(source));
+        let settings = Settings { credentials, ..Settings::default() };
+        assert_eq!(refused("memory:", &settings).0, "credentials");
+        open("redis://localhost", &settings).expect("a URL without credentials");
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn the_memory_store_needs_no_tls() {
+        use crate::tls::TlsOptions;
+
+        let settings = Settings { tls: Some(TlsOptions::new()), ..Settings::default() };
+        assert_eq!(refused("memory:", &settings).0, "tls");
+        open("rediss://localhost", &settings).expect("a URL with TLS");
+    }
 }

@@ -22,8 +22,8 @@
 //!     "late N": the longest time in milliseconds from a deadline to the end of its body.
 //! lock-helper work URL REGISTER LEASE_MS KEYS TASKS WORK_MS WAIT_MS RECORDING
 //!     Runs the workload; see `workload.rs`. Prints its outcomes at the end.
-//! lock-helper count URL KEY TASKS HOW
-//!     Increments the counter "n" with TASKS tasks, each with a GET and a SET. HOW is "locked" or
+//! lock-helper count URL COUNTER KEY TASKS HOW
+//!     Increments the key "n" at the URL COUNTER with TASKS tasks, each with a GET and a SET. HOW is "locked" or
 //!     "unlocked".
 //! ```
 //!
@@ -95,7 +95,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
             quiet_planned_panics();
             work_on(client, register, plan, Recorder::in_file(recording.as_ref())?).await
         }
-        ["count", url, key, tasks, how] => count(url, key, tasks.parse()?, how == "locked").await,
+        ["count", url, counter, key, tasks, how] => {
+            count(url, counter, key, tasks.parse()?, how == "locked").await
+        }
         _ => Err("usage: see the top of lock_helper.rs".into()),
     }
 }
@@ -329,9 +331,15 @@ async fn add_one(server: &mut MultiplexedConnection) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-async fn count(url: &str, key: &str, tasks: usize, locked: bool) -> Result<(), Box<dyn Error>> {
+async fn count(
+    url: &str,
+    counter: &str,
+    key: &str,
+    tasks: usize,
+    locked: bool,
+) -> Result<(), Box<dyn Error>> {
     LockClient::connect(url).await?.install()?;
-    let server = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+    let server = redis::Client::open(counter)?.get_multiplexed_async_connection().await?;
     println!("ready");
     read_input().await;
     let mut running = JoinSet::new();

@@ -108,11 +108,11 @@ async fn two_formats_of_one_key_exclude_each_other_within_a_client() {
     let formats = FORMATS.iter().cycle().take(30);
     let mut waiters = Vec::new();
     for format in formats {
-        let (lock, port) = (client.lock("k").wire_format(*format), server.url());
+        let (lock, url) = (client.lock("k").wire_format(*format), server.plain_url());
         let expected = if *format == WireFormat::Redisson { "hash" } else { "string" };
         waiters.push(tokio::spawn(async move {
             let body = async {
-                let client = redis::Client::open(port).expect("a valid URL");
+                let client = redis::Client::open(url).expect("a valid URL");
                 let mut connection = client.get_connection().expect("up");
                 redis::cmd("TYPE").arg("k").query::<String>(&mut connection).expect("a reply")
             };

@@ -210,8 +210,8 @@ impl Acquisition {
                     Sleep::Pause(backoff.pause())
                 }
                 Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }),
-                Err(StoreError::Config(problem)) => {
-                    return Err(LockError::Config { option: "runtime", problem });
+                Err(StoreError::Config { option, problem }) => {
+                    return Err(LockError::Config { option, problem });
                 }
                 Err(StoreError::WrongFormat { key, expected, found }) => {
                     return Err(self.engine.wrong_format(key, expected, found));

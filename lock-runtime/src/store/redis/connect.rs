@@ -11,17 +11,18 @@ use std::task::Poll;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, ErrorKind, PushInfo, PushKind, RedisError, Value};
 use tokio::runtime;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Level;
 
+use super::endpoint::Endpoint;
 use super::in_flight::{InFlightLimit, PERMITS};
-use super::socket::{Socket, Traffic};
-use super::url::RedisUrl;
-use super::{dialect, error};
+use super::socket::Socket;
+use super::traffic::Traffic;
+use super::{dialect, error, probe};
 use crate::clock::BootInstant;
 use crate::events;
 use crate::store::contract::StoreError;
@@ -43,7 +44,7 @@ pub(super) type OnMessage = Arc<dyn Fn(&PushInfo) + Send + Sync>;
 
 /// Makes the connections to one server, and keeps the current one.
 pub(super) struct Connector {
-    url: Arc<RedisUrl>,
+    endpoint: Arc<Endpoint>,
     /// The runtime that serves the socket.
     home: runtime::Handle,
     on_message: Option<OnMessage>,
@@ -82,6 +83,8 @@ pub(super) struct Established {
 pub(super) struct OpenSocket {
     /// The task that serves the socket. It is aborted in `drop`, so that nothing more is sent.
     driver: AbortHandle,
+    /// The task that renews credentials that end.
+    stay_logged_in: Option<AbortHandle>,
     /// The permits for acquires.
     pub(super) acquires: InFlightLimit,
     /// The permits for the requests of lock holders.
@@ -100,13 +103,16 @@ impl OpenSocket {
 impl Drop for OpenSocket {
     fn drop(&mut self) {
         self.driver.abort();
+        if let Some(task) = &self.stay_logged_in {
+            task.abort();
+        }
     }
 }
 
 impl Connector {
     /// Connects when a connection is first asked for.
     pub(super) fn new(
-        url: Arc<RedisUrl>,
+        endpoint: Arc<Endpoint>,
         home: runtime::Handle,
         on_message: Option<OnMessage>,
     ) -> Self {
@@ -118,12 +124,17 @@ impl Connector {
         });
         let home_task = home_task.abort_handle();
         let (state, changed) = (Mutex::default(), Notify::new());
-        Self { url, home, on_message, state, changed, home_alive, home_task }
+        Self { endpoint, home, on_message, state, changed, home_alive, home_task }
     }
 
     /// The server's address, without credentials.
     pub(super) fn address(&self) -> &str {
-        self.url.address()
+        self.endpoint.shown()
+    }
+
+    /// Whether the program supplies the credentials.
+    pub(super) fn has_credentials_source(&self) -> bool {
+        self.endpoint.login().has_source()
     }
 
     pub(super) fn home(&self) -> runtime::Id {
@@ -184,7 +195,7 @@ impl Connector {
         }
     }
 
-    async fn connect(self: &Arc<Self>, generation: u64) -> Result<Established, RedisError> {
+    async fn connect(self: &Arc<Self>, generation: u64) -> Result<Established, StoreError> {
         let weak = Arc::downgrade(self);
         let on_message = self.on_message.clone();
         let config = AsyncConnectionConfig::new()
@@ -201,14 +212,29 @@ impl Connector {
                 }
                 Ok::<(), ()>(())
             });
-        let info = self.url.info();
-        let traffic = Arc::<Traffic>::default();
-        let stream = Socket::connect(info.addr(), Arc::clone(&traffic)).await?;
-        let (commands, driver) =
-            MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
-        let (driver, acquires, holders) =
-            (tokio::spawn(driver).abort_handle(), InFlightLimit::new(), InFlightLimit::new());
-        let socket = Arc::new(OpenSocket { driver, acquires, holders, traffic });
+        let endpoint = &*self.endpoint;
+        let mut login = log_in(endpoint, config.clone()).await;
+        let is_rejected =
+            matches!(&login, Err(StoreError::Denied(cause)) if error::is_login(cause));
+        if is_rejected && self.has_credentials_source() {
+            // The credentials may have just been replaced.
+            login = log_in(endpoint, config).await;
+        }
+        let LoggedIn { commands, driver, traffic, valid_for } = login?;
+        let stay_logged_in = valid_for.map(|valid_for| {
+            let (login, server) = (Arc::clone(endpoint.login()), endpoint.shown().to_owned());
+            let weak = Arc::downgrade(self);
+            let discard = move || {
+                if let Some(connector) = weak.upgrade() {
+                    connector.discard(generation);
+                }
+            };
+            let task = login.stay_logged_in(commands.clone(), valid_for, server, discard);
+            tokio::spawn(task).abort_handle()
+        });
+        let (acquires, holders) = (InFlightLimit::new(), InFlightLimit::new());
+        let socket = OpenSocket { driver, stay_logged_in, acquires, holders, traffic };
+        let socket = Arc::new(socket);
         // Loads the scripts once per connection, so that requests can use their hashes. The first
         // poll puts the load ahead of all requests, so no request has to wait for the reply. For a
         // user without the permission to load scripts, requests fall back to the text.
@@ -254,6 +280,51 @@ impl Drop for Connector {
     }
 }
 
+/// A connection that has logged in.
+struct LoggedIn {
+    commands: MultiplexedConnection,
+    /// The task that serves the socket.
+    driver: AbortHandle,
+    traffic: Arc<Traffic>,
+    /// For how long the credentials are valid.
+    valid_for: Option<Duration>,
+}
+
+/// Makes one connection and logs in.
+async fn log_in(
+    endpoint: &Endpoint,
+    config: AsyncConnectionConfig,
+) -> Result<LoggedIn, StoreError> {
+    let (login, valid_for) = endpoint.login().current().await?;
+    let traffic = Arc::<Traffic>::default();
+    let stream = Socket::connect(endpoint, Arc::clone(&traffic)).await?;
+    match MultiplexedConnection::new_with_config(&login, stream, config).await {
+        Ok((commands, driver)) => {
+            let driver = tokio::spawn(driver).abort_handle();
+            endpoint.worked();
+            Ok(LoggedIn { commands, driver, traffic, valid_for })
+        }
+        Err(error) => Err(login_failed(endpoint, &traffic, &error).await),
+    }
+}
+
+/// Explains why the server did not answer the login.
+async fn login_failed(endpoint: &Endpoint, traffic: &Traffic, error: &RedisError) -> StoreError {
+    // The server reports a problem with the client's certificate after the handshake.
+    if let Some(problem) = traffic.problem() {
+        return problem;
+    }
+    if let Some((host, port)) = endpoint.plain_tcp()
+        && matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse)
+        && !endpoint.has_worked()
+        && probe::is_tls(host, port).await
+    {
+        let problem = format!("{} uses TLS; use `rediss://`", endpoint.shown());
+        return StoreError::Config { option: "url", problem };
+    }
+    error::classify(error).error
+}
+
 /// One attempt to connect. Its outcome is published when it is dropped, so that an attempt that is
 /// cut short ends as well.
 struct ConnectAttempt {
@@ -270,7 +341,7 @@ impl ConnectAttempt {
         let outcome = match timeout(CONNECT_TIMEOUT, connector.connect(generation)).await {
             Ok(Ok(established)) => Ok(established),
             // No request was sent yet, so none can have run.
-            Ok(Err(error)) => Err(match error::classify(&error).error {
+            Ok(Err(error)) => Err(match error {
                 StoreError::Unknown(cause) | StoreError::Refused(cause) => {
                     StoreError::Refused(format!("cannot connect to {address}: {cause}"))
                 }

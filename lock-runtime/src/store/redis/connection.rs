@@ -24,10 +24,10 @@ use tokio::time::{Instant, timeout};
 
 use super::connect::{Connector, Established, OnMessage, OpenSocket};
 use super::decode::Unexpected;
+use super::endpoint::Endpoint;
 use super::error;
 use super::in_flight::{InFlightLimit, PERMITS};
 use super::script::Script;
-use super::url::RedisUrl;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{SendTrace, StoreError};
 use crate::timeout::RequestTimeout;
@@ -126,12 +126,12 @@ impl Drop for InFlight {
 impl Connection {
     /// A connection whose socket is served on `home`. Connects when it is first used.
     pub(super) fn new(
-        url: Arc<RedisUrl>,
+        endpoint: Arc<Endpoint>,
         home: runtime::Handle,
         response_timeout: Duration,
         on_message: Option<OnMessage>,
     ) -> Self {
-        Self { connector: Arc::new(Connector::new(url, home, on_message)), response_timeout }
+        Self { connector: Arc::new(Connector::new(endpoint, home, on_message)), response_timeout }
     }
 
     /// Whether the runtime that serves the socket still runs.
@@ -279,7 +279,15 @@ impl Connection {
         if classified.discard {
             self.connector.discard(generation);
         }
-        classified.error
+        match classified.error {
+            // The next connection logs in with new credentials.
+            StoreError::Denied(cause)
+                if error::is_login(&cause) && self.connector.has_credentials_source() =>
+            {
+                StoreError::Refused(cause)
+            }
+            error => error,
+        }
     }
 
     /// A request over this connection got no answer for a response timeout.

@@ -283,6 +283,8 @@ mod tests {
 
     #[test]
     fn every_status_has_its_meaning() {
+        assert_eq!(probed(&Value::Int(1)), Ok(()));
+        assert_eq!(probed(&Value::Int(0)), Err(Unexpected("an integer")));
         let all = |replies: &[Value]| Value::Array(replies.to_vec());
         let renewals = all(&["EXTENDED", "GONE", "TAKEN"].map(string));
         let meanings = [Renewed::Extended, Renewed::Gone, Renewed::Taken].map(Ok).to_vec();
@@ -328,6 +330,27 @@ mod tests {
         let denied = StoreError::Denied("NOPERM no permissions".into());
         let freed = ReleaseReply::Freed { subscribers: 0 };
         assert_eq!(released_all(&reply, 2), Ok(vec![Ok(freed), Err(denied)]));
+    }
+
+    #[test]
+    fn subscribers_are_counted_in_both_protocol_versions() {
+        let (channel, count) = (|| string("channel"), || Value::Int(3));
+        assert_eq!(subscribers(&Value::Array(vec![channel(), count()])), Ok(3));
+        assert_eq!(subscribers(&Value::Map(vec![(channel(), count())])), Ok(3));
+        for other in [
+            Value::Array(vec![channel(), count(), channel(), count()]),
+            Value::Map(vec![(channel(), count()), (channel(), count())]),
+            Value::Array(vec![channel(), Value::Int(-1)]),
+            count(),
+        ] {
+            assert!(subscribers(&other).is_err(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn the_description_of_a_server_is_a_text() {
+        assert_eq!(info(&string("redis_version:7")), Ok("redis_version:7".into()));
+        assert_eq!(info(&Value::Array(Vec::new())), Err(Unexpected("an array")));
     }
 
     #[test]

@@ -223,6 +223,8 @@ pub(super) fn milliseconds(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use redis::cmd;
+
     use super::*;
     #[cfg(lock_controls)]
     use crate::store::redis::script::SWITCHES;
@@ -253,6 +255,56 @@ mod tests {
         let (client, number) = name.rsplit_once(':').expect("a colon");
         assert_eq!(client, CLIENT);
         assert_eq!(number.parse(), Ok(id.number()));
+    }
+
+    fn arguments(command: &Cmd) -> Vec<String> {
+        let text = |argument| match argument {
+            redis::Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            other => panic!("{other:?}"),
+        };
+        command.args_iter().map(text).collect()
+    }
+
+    #[test]
+    fn a_lock_has_one_key_or_two_in_one_hash_slot() {
+        for (dialect, keys) in [(&TOKEN, 1), (&REDISSON, 1), (&TIMESTAMP, 2)] {
+            let mut command = cmd("X");
+            dialect.add_keys(&mut command, "order:42");
+            let added = &arguments(&command)[1..];
+            assert_eq!((dialect.keys(), added.len()), (keys, keys));
+            assert_eq!(added[0], "order:42");
+            let slots: Vec<_> = added.iter().map(|key| hash_slot::tag(key)).collect();
+            assert!(slots.iter().all(|slot| *slot == slots[0]), "{added:?}");
+        }
+    }
+
+    #[test]
+    fn an_owner_is_written_as_its_name() {
+        let (id, mut command) = (OwnerId::random().expect("randomness"), cmd("X"));
+        command.arg(TOKEN.owner(id, CLIENT));
+        assert_eq!(arguments(&command)[1].as_bytes(), id.to_hex());
+    }
+
+    #[test]
+    fn only_redisson_does_not_name_the_sender_of_a_message() {
+        for dialect in ALL {
+            let is_anonymous = dialect.format == WireFormat::Redisson;
+            assert_eq!(dialect.is_anonymous(), is_anonymous);
+            assert_eq!(dialect.message(CLIENT), if is_anonymous { "0" } else { CLIENT });
+        }
+    }
+
+    #[test]
+    fn all_scripts_are_loaded() {
+        let loads = load_all();
+        let scripts = ALL.iter().flat_map(|format| format.scripts()).count() + 1;
+        assert_eq!(loads.cmd_iter().count(), scripts);
+    }
+
+    #[test]
+    fn durations_are_written_in_milliseconds() {
+        assert_eq!(milliseconds(Duration::from_secs(2)), 2000);
+        assert_eq!(milliseconds(Duration::MAX), u64::MAX);
     }
 
     #[test]

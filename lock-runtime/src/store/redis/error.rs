@@ -16,6 +16,11 @@ pub(super) fn is_too_old(text: &str) -> bool {
     text.contains("HELLO") && (text.contains("unknown command") || text.contains("resp3"))
 }
 
+/// Whether the server does not accept the credentials of a connection.
+pub(super) fn is_login(text: &str) -> bool {
+    text.contains("NOAUTH") || text.contains("WRONGPASS")
+}
+
 /// Whether the server does not have the command: it was renamed or disabled, or the server is too
 /// old.
 pub(super) fn is_unknown_command(text: &str) -> bool {
@@ -70,10 +75,16 @@ pub(super) fn classify(error: &RedisError) -> Classified {
         _ if text.contains(NO_SUCH_DATABASE) => {
             Classified { error: StoreError::Denied(text), discard: true }
         }
-        // The error of a script that uses a command or a key without the user's permission.
-        _ if text.contains("The user executing the script can't") => {
+        // The error of a script that uses a command or a key without the user's permission: the
+        // first text is that of Redis 7, the second one that of Redis 8 and Valkey.
+        _ if text.contains("The user executing the script can't")
+            || text.contains("ACL failure in script") =>
+        {
             Classified { error: StoreError::Denied(text), discard: false }
         }
+        // The server's role has changed while it waited for replicas, and the request before has
+        // run.
+        _ if code == "UNBLOCKED" => Classified { error: StoreError::Unknown(text), discard: true },
         // The server's role has changed. A new connection may reach the right server.
         _ if matches!(code, "READONLY" | "MASTERDOWN") => {
             Classified { error: StoreError::Refused(text), discard: true }
@@ -168,12 +179,23 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_was_ended_by_a_failover_may_have_run() {
+        let unblocked = of_reply("UNBLOCKED", "force unblock from blocking operation");
+        assert!(matches!(unblocked.error, StoreError::Unknown(_)));
+        assert!(unblocked.discard);
+    }
+
+    #[test]
     fn permission_errors_are_permanent() {
         for code in ["NOAUTH", "WRONGPASS"] {
             assert!(matches!(of_reply(code, "…").error, StoreError::Denied(_)));
         }
-        let in_script = of_reply("ERR", "The user executing the script can't run this command");
-        assert!(matches!(in_script.error, StoreError::Denied(_)));
+        for in_script in [
+            "The user executing the script can't run this command",
+            "ACL failure in script: User mute has no permissions to run the 'publish' command",
+        ] {
+            assert!(matches!(of_reply("ERR", in_script).error, StoreError::Denied(_)));
+        }
     }
 
     #[test]
@@ -182,6 +204,56 @@ mod tests {
         let classified = of_reply("ERR", detail);
         assert_eq!(classified.error, StoreError::Denied("ERR unknown command 'EVALSHA'".into()));
         assert!(!classified.discard);
+    }
+
+    #[test]
+    fn a_server_that_is_too_old_is_a_permanent_error() {
+        for detail in ["unknown command `HELLO`", "HELLO is not supported: resp3 is disabled"] {
+            assert!(is_too_old(detail), "{detail}");
+            let classified = of_reply("NOPROTO", detail);
+            assert!(matches!(classified.error, StoreError::Denied(_)), "{detail}");
+            assert!(classified.discard);
+        }
+        assert!(!is_too_old("HELLO") && !is_too_old("unknown command `EVAL`"));
+    }
+
+    #[test]
+    fn a_database_that_does_not_exist_is_a_permanent_error() {
+        let classified = of_reply("ERR", NO_SUCH_DATABASE);
+        assert!(matches!(classified.error, StoreError::Denied(_)) && classified.discard);
+    }
+
+    #[test]
+    fn a_failed_login_is_permanent_unless_the_server_is_busy() {
+        let login = |detail: &str| {
+            let kind = ErrorKind::AuthenticationFailed;
+            classify(&RedisError::from((kind, "login", detail.to_owned())))
+        };
+        for (detail, is_permanent) in
+            [("WRONGPASS invalid password", true), ("LOADING data", false), ("BUSY script", false)]
+        {
+            let classified = login(detail);
+            assert_eq!(matches!(classified.error, StoreError::Denied(_)), is_permanent, "{detail}");
+            assert!(classified.discard);
+        }
+    }
+
+    #[test]
+    fn an_error_that_a_script_returns_is_classified_by_its_code() {
+        assert!(matches!(classify_text("NOPERM no rights"), StoreError::Denied(_)));
+        let plain = classify_text("user_script:3: -OOM command not allowed");
+        assert_eq!(
+            plain,
+            StoreError::Refused("ERR user_script:3: -OOM command not allowed".into())
+        );
+        assert!(matches!(classify_text(""), StoreError::Refused(_)));
+    }
+
+    #[test]
+    fn a_reply_of_an_unexpected_type_leaves_the_outcome_unknown() {
+        let error = RedisError::from((ErrorKind::UnexpectedReturnType, "type"));
+        let classified = classify(&error);
+        assert!(matches!(classified.error, StoreError::Unknown(_)) && !classified.discard);
     }
 
     #[test]

@@ -15,20 +15,25 @@ mod connect;
 mod connection;
 mod decode;
 mod dialect;
+mod endpoint;
 mod error;
 mod handle;
 mod hash_slot;
 mod in_flight;
+mod login;
 mod poller;
+mod probe;
 mod script;
 mod server_info;
 mod shared;
 mod socket;
 mod subscriber;
+#[cfg(feature = "tls")]
+mod tls;
+mod traffic;
 mod url;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::{Cmd, cmd};
 use tokio::runtime;
@@ -40,8 +45,9 @@ use self::handle::RedisStore;
 use self::poller::Poller;
 use self::server_info::ServerInfo;
 use self::shared::{OwnConnections, Shared};
-use self::url::RedisUrl;
+pub(crate) use self::url::is_redis;
 use super::contract::{Backend, BackgroundRuntimes, Lane, LockStore, StoreError};
+use super::settings::Settings;
 use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
@@ -56,8 +62,9 @@ pub(crate) struct RedisBackend {
 
 impl RedisBackend {
     /// Checks the URL. Does not connect.
-    pub(crate) fn new(url: &str, response_timeout: Duration) -> Result<Self, LockError> {
-        let shared = Arc::new(Shared::new(RedisUrl::parse(url)?, response_timeout)?);
+    pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self, LockError> {
+        let endpoint = url::parse(url, settings)?;
+        let shared = Arc::new(Shared::new(endpoint, settings.response_timeout)?);
         let handle = |format| Arc::new(RedisStore::new(Arc::clone(&shared), Dialect::of(format)));
         let handles = WireFormat::ALL.map(handle);
         Ok(Self { shared, handles })
@@ -78,7 +85,7 @@ impl RedisBackend {
             Err(problem) => problem,
         };
         Err(match problem {
-            StoreError::Config(problem) => LockError::Config { option: "runtime", problem },
+            StoreError::Config { option, problem } => LockError::Config { option, problem },
             StoreError::Denied(cause) => match server_info::permanent(&cause) {
                 Some(problem) => LockError::Config { option: "url", problem },
                 None => LockError::Denied { cause },
@@ -120,7 +127,7 @@ impl Backend for RedisBackend {
         let shared = &self.shared;
         let connection = |home: &runtime::Handle, on_message| {
             Connection::new(
-                Arc::clone(&shared.url),
+                Arc::clone(&shared.endpoint),
                 home.clone(),
                 shared.response_timeout,
                 on_message,

@@ -8,7 +8,7 @@ use tracing::Level;
 use uuid::Uuid;
 
 use super::connection::{Connection, has_io};
-use super::url::RedisUrl;
+use super::endpoint::Endpoint;
 use crate::error::LockError;
 use crate::events;
 use crate::runtime;
@@ -17,7 +17,7 @@ use crate::store::subscriptions::Subscriptions;
 use crate::sync::{Mutex, lock};
 
 pub(super) struct Shared {
-    pub(super) url: Arc<RedisUrl>,
+    pub(super) endpoint: Arc<Endpoint>,
     pub(super) response_timeout: Duration,
     /// The connections of the callers' runtimes. Few, because most programs have one runtime.
     callers: Mutex<Vec<Connection>>,
@@ -39,7 +39,7 @@ pub(super) struct OwnConnections {
 }
 
 impl Shared {
-    pub(super) fn new(url: RedisUrl, response_timeout: Duration) -> Result<Self, LockError> {
+    pub(super) fn new(endpoint: Endpoint, response_timeout: Duration) -> Result<Self, LockError> {
         let mut random = [0_u8; 16];
         getrandom::fill(&mut random).map_err(|error| LockError::Unavailable {
             key: None,
@@ -48,7 +48,7 @@ impl Shared {
         })?;
         let id = uuid::Builder::from_random_bytes(random).into_uuid();
         Ok(Self {
-            url: Arc::new(url),
+            endpoint: Arc::new(endpoint),
             response_timeout,
             callers: Mutex::default(),
             own: OnceLock::new(),
@@ -60,7 +60,7 @@ impl Shared {
 
     /// The server's address, without credentials.
     pub(super) fn address(&self) -> &str {
-        self.url.address()
+        self.endpoint.shown()
     }
 
     pub(super) fn own(&self) -> Result<&OwnConnections, StoreError> {
@@ -84,14 +84,14 @@ impl Shared {
                 }
                 callers.retain(Connection::is_alive);
                 if !has_io() {
-                    return Err(StoreError::Config(
-                        "requests use a connection of the runtime that awaits them, and this \
-                         runtime has no I/O: build it with `enable_io()` or `enable_all()`"
-                            .into(),
-                    ));
+                    let problem = "requests use a connection of the runtime that awaits them, and \
+                                   this runtime has no I/O: build it with `enable_io()` or \
+                                   `enable_all()`";
+                    let problem = problem.into();
+                    return Err(StoreError::Config { option: "runtime", problem });
                 }
-                let url = Arc::clone(&self.url);
-                let caller = Connection::new(url, here, self.response_timeout, None);
+                let endpoint = Arc::clone(&self.endpoint);
+                let caller = Connection::new(endpoint, here, self.response_timeout, None);
                 callers.push(caller.clone());
                 Ok(caller)
             }
@@ -129,12 +129,15 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::url;
+    use crate::store::settings::Settings;
 
     #[test]
     fn a_client_has_a_uuid_of_its_own() {
         let id = || {
-            let url = RedisUrl::parse("redis://localhost").expect("valid");
-            let shared = Shared::new(url, Duration::from_secs(1)).expect("randomness");
+            let endpoint = url::parse("redis://localhost", &Settings::default());
+            let shared =
+                Shared::new(endpoint.expect("valid"), Duration::from_secs(1)).expect("randomness");
             Uuid::parse_str(&shared.id).expect("a UUID")
         };
         let (one, two) = (id(), id());

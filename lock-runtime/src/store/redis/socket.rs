@@ -18,14 +18,19 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use redis::ConnectionAddr;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
+
+use super::endpoint::{Address, Endpoint};
+use super::error;
+#[cfg(feature = "tls")]
+use super::tls::{SecureSocket, TlsServer};
+use super::traffic::Traffic;
+use crate::store::contract::StoreError;
 
 /// The interval of TCP keep-alive probes. They prevent routers from dropping an idle connection,
 /// and detect a dead one before a request needs it.
@@ -53,46 +58,6 @@ pub(super) struct Socket {
     latency: Latency,
 }
 
-/// The traffic of a connection. The socket records what arrives, and its users record their
-/// requests.
-#[derive(Debug)]
-pub(super) struct Traffic {
-    /// The number of requests in flight.
-    requests: AtomicUsize,
-    /// The time of the last arrival, in milliseconds since `began`.
-    arrived: AtomicU64,
-    began: Instant,
-}
-
-impl Default for Traffic {
-    fn default() -> Self {
-        Self { requests: AtomicUsize::new(0), arrived: AtomicU64::new(0), began: Instant::now() }
-    }
-}
-
-impl Traffic {
-    /// A request is in flight from now on.
-    pub(super) fn begin(&self) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A request is not in flight any more.
-    pub(super) fn end(&self) {
-        self.requests.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// The time since the last arrival.
-    pub(super) fn silence(&self) -> Duration {
-        let arrived = Duration::from_millis(self.arrived.load(Ordering::Relaxed));
-        self.began.elapsed().saturating_sub(arrived)
-    }
-
-    fn arrival(&self) {
-        let since = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.arrived.store(since, Ordering::Relaxed);
-    }
-}
-
 /// The latency of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Latency {
@@ -109,23 +74,19 @@ enum Latency {
 #[derive(Debug)]
 enum Transport {
     Tcp(TcpStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<SecureSocket>),
     #[cfg(unix)]
     Unix(tokio::net::UnixStream),
 }
 
 impl Socket {
+    /// Connects, including the TLS handshake.
     pub(super) async fn connect(
-        address: &ConnectionAddr,
+        endpoint: &Endpoint,
         traffic: Arc<Traffic>,
-    ) -> io::Result<Self> {
-        let transport = match address {
-            ConnectionAddr::Tcp(host, port) => Transport::Tcp(connect(host, *port).await?),
-            #[cfg(unix)]
-            ConnectionAddr::Unix(path) => {
-                Transport::Unix(tokio::net::UnixStream::connect(path).await?)
-            }
-            _ => return Err(io::Error::from(io::ErrorKind::Unsupported)),
-        };
+    ) -> Result<Self, StoreError> {
+        let transport = Transport::connect(endpoint).await?;
         let latency = Latency::Unknown { written: None, samples: 0 };
         Ok(Self { transport, traffic, delayed: false, latency })
     }
@@ -153,7 +114,7 @@ impl Socket {
     /// Whether this write is delayed, at most once. Wakes the task again.
     fn delay_write(&mut self, cx: &Context<'_>) -> bool {
         let many = if self.latency == Latency::Low { MANY_WITH_NAGLE } else { MANY };
-        self.delayed = !self.delayed && self.traffic.requests.load(Ordering::Relaxed) >= many;
+        self.delayed = !self.delayed && self.traffic.in_flight() >= many;
         if self.delayed {
             cx.waker().wake_by_ref();
         }
@@ -162,14 +123,41 @@ impl Socket {
 }
 
 impl Transport {
+    async fn connect(endpoint: &Endpoint) -> Result<Self, StoreError> {
+        match endpoint.address() {
+            Address::Tcp { host, port } => {
+                let socket = connect(host, *port).await.map_err(failed)?;
+                #[cfg(feature = "tls")]
+                if let Some(tls) = endpoint.tls() {
+                    let (shown, uses_tls) = (endpoint.shown(), endpoint.has_worked());
+                    let server = TlsServer { host, shown, uses_tls };
+                    let secured = SecureSocket::connect(tls, server, socket).await?;
+                    return Ok(Self::Tls(Box::new(secured)));
+                }
+                Ok(Self::Tcp(socket))
+            }
+            #[cfg(unix)]
+            Address::Unix(path) => {
+                Ok(Self::Unix(tokio::net::UnixStream::connect(path).await.map_err(failed)?))
+            }
+        }
+    }
+
     /// Enables Nagle's algorithm. Returns false if the socket does not support it.
     fn enable_nagle(&self) -> bool {
         match self {
             Self::Tcp(socket) => socket.set_nodelay(false).is_ok(),
+            #[cfg(feature = "tls")]
+            Self::Tls(tls) => tls.stream.get_ref().0.set_nodelay(false).is_ok(),
             #[cfg(unix)]
             Self::Unix(_) => false,
         }
     }
+}
+
+/// The error of an attempt to connect.
+fn failed(error: io::Error) -> StoreError {
+    error::classify(&error.into()).error
 }
 
 /// Connects to the first address of the host that accepts the connection.
@@ -198,6 +186,8 @@ macro_rules! of_socket {
     ($stream:ident, $method:ident($($argument:expr),*)) => {
         match &mut $stream.transport {
             Transport::Tcp(socket) => Pin::new(socket).$method($($argument),*),
+            #[cfg(feature = "tls")]
+            Transport::Tls(tls) => Pin::new(&mut tls.stream).$method($($argument),*),
             #[cfg(unix)]
             Transport::Unix(socket) => Pin::new(socket).$method($($argument),*),
         }
@@ -215,6 +205,17 @@ impl AsyncRead for Socket {
         let read = of_socket!(stream, poll_read(cx, buffer));
         if buffer.filled().len() > before {
             stream.data_arrived();
+        }
+        #[cfg(feature = "tls")]
+        if let (Poll::Ready(Err(error)), Transport::Tls(tls)) = (&read, &stream.transport) {
+            // The connection was closed without the end of the TLS session, as after a crash. No
+            // reply is cut unnoticed, because replies have boundaries of their own.
+            if error.kind() == io::ErrorKind::UnexpectedEof {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(problem) = tls.permanent(error) {
+                stream.traffic.report(problem);
+            }
         }
         read
     }
@@ -265,12 +266,15 @@ impl AsyncWrite for Socket {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::{Wake, Waker};
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::store::redis::url;
+    use crate::store::settings::Settings;
 
     /// Counts wake-ups.
     #[derive(Default)]
@@ -282,14 +286,20 @@ mod tests {
         }
     }
 
+    fn endpoint(port: u16) -> Endpoint {
+        let url = format!("redis://localhost:{port}");
+        url::parse(&url, &Settings::default()).expect("valid")
+    }
+
     async fn pair(in_flight: usize) -> (Socket, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
-        let address = ConnectionAddr::Tcp("localhost".into(), port);
-        let traffic = Traffic { requests: AtomicUsize::new(in_flight), ..Traffic::default() };
-        let stream = Socket::connect(&address, Arc::new(traffic));
-        let (stream, (peer, _)) = tokio::try_join!(stream, listener.accept()).expect("loopback");
-        (stream, peer)
+        let endpoint = endpoint(port);
+        let traffic = Traffic::default();
+        (0..in_flight).for_each(|_| traffic.begin());
+        let stream = Socket::connect(&endpoint, Arc::new(traffic));
+        let (stream, accepted) = tokio::join!(stream, listener.accept());
+        (stream.expect("loopback"), accepted.expect("loopback").0)
     }
 
     #[tokio::test]
@@ -393,9 +403,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
         drop(listener);
-        let address = ConnectionAddr::Tcp("127.0.0.1".into(), port);
-        let refused = Socket::connect(&address, Arc::default()).await.map(drop);
-        let kind = refused.map_err(|error| error.kind());
-        assert_eq!(kind, Err(io::ErrorKind::ConnectionRefused));
+        let refused = Socket::connect(&endpoint(port), Arc::default()).await.map(drop);
+        let cause = refused.expect_err("nobody listens").to_string();
+        assert!(cause.contains("refused"), "{cause}");
     }
 }

@@ -1,0 +1,198 @@
+//! TLS: the configuration of a client, and the explanation of failed handshakes.
+//!
+//! redis-rs reads the certificates of the operating system before every connection, which takes
+//! milliseconds. Here, a client reads all certificates once, and again only if a file has changed.
+
+mod certificates;
+mod explain;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tracing::Level;
+
+use self::certificates::{FileState, read};
+use self::explain::{config_error, permanent, speaks_no_tls};
+use super::{error, probe};
+use crate::error::LockError;
+use crate::events;
+use crate::safeguard::Safeguard;
+use crate::store::contract::StoreError;
+use crate::sync::{Mutex, lock};
+use crate::tls::TlsOptions;
+
+/// How long a handshake may take before the server is suspected not to use TLS.
+const SLOW_HANDSHAKE: Duration = Duration::from_millis(500);
+
+/// The TLS configuration of a client.
+pub(super) struct Tls {
+    options: TlsOptions,
+    server_name: Option<ServerName<'static>>,
+    /// What was read from the files.
+    loaded: Mutex<Option<Loaded>>,
+    /// Locked while the files are read, so that files that cannot be read, such as those of a
+    /// network that hangs, block one thread at most.
+    reading: Arc<tokio::sync::Mutex<()>>,
+}
+
+struct Loaded {
+    config: Arc<ClientConfig>,
+    /// The states of the files that were read.
+    files: Vec<FileState>,
+    /// The states of the files that could not be read later. The log has said so.
+    failed: Vec<FileState>,
+}
+
+impl Tls {
+    /// Checks the options. Reads no files.
+    pub(super) fn new(options: TlsOptions) -> Result<Self, LockError> {
+        let error = |problem: &str| LockError::Config { option: "tls", problem: problem.into() };
+        if options.certificate.is_some() != options.key.is_some() {
+            return Err(error(
+                "a client certificate needs two files: give both `tls_cert` and `tls_key`",
+            ));
+        }
+        if options.config.is_some() && (options.ca.is_some() || options.certificate.is_some()) {
+            return Err(error(
+                "a rustls configuration cannot be combined with files; name the certificates in \
+                 the configuration",
+            ));
+        }
+        let server_name = match &options.server_name {
+            None => None,
+            Some(name) => Some(ServerName::try_from(name.clone()).map_err(|_| {
+                error("`tls_server_name` is neither a host name nor an IP address")
+            })?),
+        };
+        let (loaded, reading) = (Mutex::default(), Arc::default());
+        Ok(Self { options, server_name, loaded, reading })
+    }
+
+    /// The name that the certificate of the server at `host` must be valid for.
+    fn name_of(&self, host: &str) -> Result<ServerName<'static>, StoreError> {
+        if let Some(name) = &self.server_name {
+            return Ok(name.clone());
+        }
+        ServerName::try_from(host.to_owned()).map_err(|_| {
+            config_error("url", "its host is neither a valid host name nor an IP address".into())
+        })
+    }
+
+    /// The current configuration. Reads files that are new or have changed.
+    async fn config(self: &Arc<Self>) -> Result<Arc<ClientConfig>, StoreError> {
+        if let Some(config) = &self.options.config {
+            return Ok(Arc::clone(config));
+        }
+        let (tls, reading) = (Arc::clone(self), Arc::clone(&self.reading).lock_owned().await);
+        let load = spawn_blocking(move || {
+            let _reading = reading;
+            tls.load()
+        });
+        load.await.map_err(|_| StoreError::Refused("the runtime is shutting down".into()))?
+    }
+
+    fn load(&self) -> Result<Arc<ClientConfig>, StoreError> {
+        let TlsOptions { ca, certificate, key, .. } = &self.options;
+        let files = [ca, certificate, key].into_iter().flatten();
+        let files: Vec<FileState> = files.map(|path| FileState::of(path)).collect();
+        let is_current =
+            |loaded: &&Loaded| loaded.files == files || !Safeguard::CertificatesAreReread.is_on();
+        if let Some(loaded) = lock(&self.loaded).as_ref().filter(is_current) {
+            return Ok(Arc::clone(&loaded.config));
+        }
+        let read = read(&self.options);
+        let mut loaded = lock(&self.loaded);
+        match (read, &mut *loaded) {
+            (Ok(config), _) => {
+                let config = Arc::new(config);
+                let failed = Vec::new();
+                *loaded = Some(Loaded { config: Arc::clone(&config), files, failed });
+                Ok(config)
+            }
+            (Err(problem), None) => Err(config_error("tls", problem)),
+            // The next connection tries again.
+            (Err(problem), Some(earlier)) => {
+                if earlier.failed != files {
+                    earlier.failed = files;
+                    events::emit(Level::WARN, move || {
+                        tracing::warn!(
+                            problem,
+                            "cannot read the changed TLS certificates; the earlier ones stay in use"
+                        );
+                    });
+                }
+                Ok(Arc::clone(&earlier.config))
+            }
+        }
+    }
+}
+
+/// The server of a handshake.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TlsServer<'a> {
+    pub(super) host: &'a str,
+    /// The address, for messages.
+    pub(super) shown: &'a str,
+    /// Whether it has used TLS before.
+    pub(super) uses_tls: bool,
+}
+
+/// A socket with TLS.
+pub(super) struct SecureSocket {
+    pub(super) stream: TlsStream<TcpStream>,
+    /// The server's address, for messages.
+    server: String,
+    has_certificate: bool,
+}
+
+impl SecureSocket {
+    /// Makes the handshake over `socket`. If the server does not answer, checks whether it uses TLS
+    /// at all.
+    pub(super) async fn connect(
+        tls: &Arc<Tls>,
+        server: TlsServer<'_>,
+        socket: TcpStream,
+    ) -> Result<Self, StoreError> {
+        let TlsServer { host, shown: server, uses_tls } = server;
+        let config = tls.config().await?;
+        let has_certificate = config.client_auth_cert_resolver.has_certs();
+        let address = socket.peer_addr().ok().filter(|_| !uses_tls);
+        let handshake = TlsConnector::from(config).connect(tls.name_of(host)?, socket);
+        let plain = async {
+            let Some(address) = address else { return std::future::pending().await };
+            sleep(SLOW_HANDSHAKE).await;
+            if !probe::is_plain(address).await {
+                std::future::pending::<()>().await;
+            }
+        };
+        let handshake = tokio::select! {
+            handshake = handshake => handshake,
+            () = plain => return Err(config_error("url", speaks_no_tls(server))),
+        };
+        match handshake {
+            Ok(stream) => Ok(Self { stream, server: server.to_owned(), has_certificate }),
+            Err(error) => Err(permanent(&error, server, has_certificate)
+                .unwrap_or_else(|| error::classify(&error.into()).error)),
+        }
+    }
+
+    /// Explains an error that another attempt would meet as well.
+    pub(super) fn permanent(&self, error: &io::Error) -> Option<StoreError> {
+        permanent(error, &self.server, self.has_certificate)
+    }
+}
+
+impl fmt::Debug for SecureSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SecureSocket").field(&self.server).finish()
+    }
+}

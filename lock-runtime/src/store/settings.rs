@@ -1,0 +1,31 @@
+//! What a store has to know of its client.
+
+use std::time::Duration;
+
+use crate::credentials::CredentialsSource;
+#[cfg(feature = "tls")]
+use crate::tls::TlsOptions;
+
+/// The settings of a client that its store uses.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// How long the store may take for one answer.
+    pub(crate) response_timeout: Duration,
+    /// The program's function that supplies credentials, instead of the URL.
+    pub(crate) credentials: Option<CredentialsSource>,
+    /// TLS options that are not part of the URL.
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<TlsOptions>,
+}
+
+#[cfg(test)]
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            response_timeout: Duration::from_secs(1),
+            credentials: None,
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
+    }
+}

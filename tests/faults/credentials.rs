@@ -1,0 +1,242 @@
+//! Credentials that change or end while locks are held, and functions of the program that supply
+//! none.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lock_runtime::{Credentials, LockClient, LockError};
+use lock_tests::{CapturedLog, RedisServer};
+use tokio::time::sleep;
+
+use crate::support::{LEASE, until};
+
+/// A service that issues tokens: each one is a user of its own, who is deleted when it ends. The
+/// server then closes the connections that are logged in as this user.
+#[derive(Clone)]
+struct Tokens {
+    server: Arc<RedisServer>,
+    lifetime: Duration,
+    issued: Arc<AtomicUsize>,
+    /// The number of the request that fails.
+    failing: usize,
+    valid: Arc<Mutex<VecDeque<(Instant, String)>>>,
+}
+
+impl Tokens {
+    fn new(server: Arc<RedisServer>, lifetime: Duration, failing: usize) -> Self {
+        Self { server, lifetime, issued: Arc::default(), failing, valid: Arc::default() }
+    }
+
+    fn issue(&self) -> Result<Credentials, String> {
+        let number = self.issued.fetch_add(1, Ordering::SeqCst);
+        if number == self.failing {
+            return Err("the token service is down".into());
+        }
+        let user = format!("token{number}");
+        let expires = Instant::now() + self.lifetime;
+        self.server.tell(&["ACL", "SETUSER", &user, "on", ">s3cret", "~*", "&*", "+@all"]);
+        self.valid.lock().expect("no panic").push_back((expires, user.clone()));
+        Ok(Credentials::new("s3cret").user(user).valid_for(self.lifetime))
+    }
+
+    /// Ends the tokens whose time is over.
+    fn expire(&self) {
+        let mut valid = self.valid.lock().expect("no panic");
+        while valid.front().is_some_and(|(expires, _)| *expires <= Instant::now()) {
+            let (_, user) = valid.pop_front().expect("not empty");
+            self.server.tell(&["ACL", "DELUSER", &user]);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_log_in_again_before_their_tokens_end() {
+    const LOCKS: usize = 20;
+    let log = CapturedLog::here();
+    let server = Arc::new(RedisServer::start());
+    // The first three requests are those of the first connections.
+    let tokens = Tokens::new(Arc::clone(&server), LEASE * 2, 7);
+    let source = tokens.clone();
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    let client = LockClient::builder().url(url).lease(LEASE).credentials(move || {
+        let issued = source.issue();
+        async { issued }
+    });
+    let client = client.connect().await.expect("the first tokens are valid");
+    let mut guards = Vec::new();
+    for n in 0..LOCKS {
+        guards.push(client.lock(format!("k{n}")).acquire().await.expect("free"));
+    }
+    let address = format!(":{}", server.port());
+    let disconnected = || log.lines(&["disconnected", &address]).len();
+    let before = disconnected();
+    let end = Instant::now() + LEASE * 8;
+    while Instant::now() < end {
+        tokens.expire();
+        client.lock("other").run(async {}).await.expect("logged in");
+        sleep(LEASE / 50).await;
+    }
+    assert_eq!(disconnected(), before, "a token ended");
+    assert_eq!(guards.iter().filter(|guard| guard.is_held()).count(), LOCKS);
+    assert!(tokens.issued.load(Ordering::SeqCst) > 9, "tokens were renewed");
+    let warnings = log.lines(&["WARN", "cannot renew the credentials", "token service", &address]);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(log.lines(&["s3cret"]).is_empty());
+}
+
+/// The password changes while all connections are lost. The function supplies the old password once
+/// more, as one that reads a file just before the change.
+#[tokio::test]
+async fn new_connections_use_new_passwords() {
+    const LOCKS: usize = 1000;
+    let mut server = RedisServer::with(&["--requirepass", "old"]);
+    let passwords = Arc::new(Mutex::new(VecDeque::from(["old"])));
+    let source = Arc::clone(&passwords);
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    let builder = LockClient::builder().url(url).lease(LEASE).credentials(move || {
+        let mut passwords = source.lock().expect("no panic");
+        let password = passwords.pop_front().expect("a password");
+        if passwords.is_empty() {
+            passwords.push_back(password);
+        }
+        async move { Ok::<_, LockError>(Credentials::new(password)) }
+    });
+    let client = builder.connect().await.expect("the password is right");
+    let mut guards = Vec::new();
+    for n in 0..LOCKS {
+        guards.push(client.lock(format!("k{n}")).acquire().await.expect("free"));
+    }
+    server.set_password("new");
+    *passwords.lock().expect("no panic") = VecDeque::from(["old", "new"]);
+    for kind in ["normal", "pubsub"] {
+        server.tell(&["CLIENT", "KILL", "TYPE", kind]);
+    }
+    client.lock("other").run(async {}).await.expect("the function was called again");
+    sleep(LEASE * 2).await;
+    assert_eq!(guards.iter().filter(|guard| guard.is_held()).count(), LOCKS);
+}
+
+/// What a program's function may do instead of supplying credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SourceFault {
+    Error,
+    Panic,
+    Block,
+}
+
+/// Locks stay held as long as their connections last, bodies end at their deadlines, and the calls
+/// say what is wrong.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_function_that_supplies_no_credentials_delays_no_deadline() {
+    for fault in [SourceFault::Error, SourceFault::Panic, SourceFault::Block] {
+        let server = RedisServer::with(&["--requirepass", "any"]);
+        let broken = Arc::new(Mutex::new(None));
+        let source = Arc::clone(&broken);
+        let url = format!("redis://127.0.0.1:{}", server.port());
+        let builder = LockClient::builder().url(url).lease(LEASE).credentials(move || {
+            let fault = *source.lock().expect("no panic");
+            async move {
+                match fault {
+                    None => Ok(Credentials::new("any")),
+                    Some(SourceFault::Error) => Err("the token service is down"),
+                    Some(SourceFault::Panic) => panic!("a mistake in the program"),
+                    Some(SourceFault::Block) => {
+                        std::thread::sleep(LEASE * 30);
+                        Err("too late")
+                    }
+                }
+            }
+        });
+        let client = builder.connect().await.expect("the credentials are right");
+        let ended = client.lock("k").run(std::future::pending::<()>());
+        let ended = tokio::spawn(async move {
+            let outcome = ended.await;
+            (outcome, Instant::now())
+        });
+        assert!(until(LEASE, || server.exists("k")).await.is_some());
+        *broken.lock().expect("no panic") = Some(fault);
+        let cut = Instant::now();
+        for kind in ["normal", "pubsub"] {
+            server.tell(&["CLIENT", "KILL", "TYPE", kind]);
+        }
+        let cause = match client.lock("other").wait(LEASE).acquire().await.map(drop) {
+            Err(LockError::Unavailable { cause, .. }) => cause,
+            other => panic!("{fault:?}: {other:?}"),
+        };
+        let words = match fault {
+            SourceFault::Error => "the token service is down",
+            SourceFault::Panic => "panicked",
+            SourceFault::Block => "no connection",
+        };
+        assert!(cause.contains(words), "{fault:?}: {cause}");
+        let (outcome, at) = ended.await.expect("no panic");
+        assert!(matches!(outcome, Err(LockError::Lost { .. })), "{fault:?}: {outcome:?}");
+        assert!(at - cut < LEASE * 3 / 2, "{fault:?}: {:?}", at - cut);
+    }
+}
+
+#[tokio::test]
+async fn credentials_in_two_places_are_refused() {
+    let source = || async { Ok::<_, LockError>(Credentials::new("any")) };
+    for (url, words) in [("redis://:any@localhost", "choose one"), ("memory:", "needs none")] {
+        let refused = LockClient::builder().url(url).credentials(source).connect().await;
+        match refused {
+            Err(LockError::Config { option: "credentials", problem, .. }) => {
+                assert!(problem.contains(words), "{problem}");
+            }
+            other => panic!("{url}: {other:?}"),
+        }
+    }
+}
+
+/// Short, missing and endless lifetimes do not make a connection log in all the time, and requests
+/// whose senders gave up do not pile up.
+#[tokio::test(flavor = "multi_thread")]
+async fn extreme_lifetimes_and_functions_without_end_cause_few_calls() {
+    for valid_for in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
+        let server = RedisServer::with(&["--requirepass", "any"]);
+        let (calls, running) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let counted = (Arc::clone(&calls), Arc::clone(&running));
+        let url = format!("redis://127.0.0.1:{}", server.port());
+        let client = LockClient::builder().url(url).lease(LEASE).credentials(move || {
+            let number = counted.0.fetch_add(1, Ordering::SeqCst);
+            let running = Running::new(&counted.1);
+            async move {
+                let _running = running;
+                if number >= 3 {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, LockError>(Credentials::new("any").valid_for(valid_for))
+            }
+        });
+        let client = client.connect().await.expect("the password is right");
+        sleep(LEASE * 4).await;
+        client.lock("k").run(async {}).await.expect("the connection stays");
+        // Three connections. Each asks for new credentials at most twice a second, and a request
+        // ends after three seconds.
+        let called = calls.load(Ordering::SeqCst);
+        assert!(called <= 3 * 4, "{valid_for:?}: {called} calls");
+        assert!(running.load(Ordering::SeqCst) <= 3, "{valid_for:?}");
+        drop(client);
+        let ended = || running.load(Ordering::SeqCst) == 0;
+        assert!(until(LEASE * 10, ended).await.is_some(), "the thread ends with the client");
+    }
+}
+
+/// Counts the calls of a function that have not ended.
+struct Running(Arc<AtomicUsize>);
+
+impl Running {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,84 @@
+//! Faults of connections with TLS.
+
+use lock_runtime::LockError;
+use lock_tests::{Authority, Proxy, RedisServer, Toward, Validity};
+use tokio::time::sleep;
+
+use crate::support::{LEASE, client, client_with_lease, until, until_idle};
+
+const HOST: &[&str] = &["localhost"];
+
+#[tokio::test]
+async fn certificates_are_replaced_while_locks_are_held() {
+    const LOCKS: usize = 1000;
+    let (old, new) = (Authority::new(), Authority::new());
+    let identity = old.issue(HOST, Validity::Now);
+    let server = RedisServer::with_tls(&old, &identity, &["--tls-auth-clients", "yes"]);
+    let own = old.issue(&["client"], Validity::Now);
+    let (certificate, key) = (own.certificate().display(), own.key().display());
+    let url = format!("{}&tls_cert={certificate}&tls_key={key}", server.trusted_tls_url());
+    let client = client(&url).await;
+    let mut guards = Vec::new();
+    for n in 0..LOCKS {
+        guards.push(client.lock(format!("k{n}")).acquire().await.expect("free"));
+    }
+
+    // First both authorities are trusted, then the certificates of the new one are used, and then
+    // all connections are made again.
+    old.also_trust(&new);
+    let file = |path: &std::path::Path| path.to_str().expect("a path in UTF-8").to_owned();
+    let reload = || {
+        server.tell(&["CONFIG", "SET", "tls-ca-cert-file", &file(old.file())]);
+        server.tell(&["CONFIG", "SET", "tls-cert-file", &file(identity.certificate())]);
+    };
+    new.reissue(&identity, HOST, Validity::Now);
+    new.reissue(&own, &["client"], Validity::Now);
+    reload();
+    let new_only = file(new.file());
+    for trusted in [file(old.file()), file(old.file()), new_only] {
+        // In the end, the server trusts the new authority only.
+        server.tell(&["CONFIG", "SET", "tls-ca-cert-file", &trusted]);
+        server.tell(&["CLIENT", "KILL", "TYPE", "normal"]);
+        server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        sleep(LEASE / 2).await;
+        client.lock("other").run(async {}).await.expect("the new connection is trusted");
+    }
+    sleep(LEASE).await;
+    assert_eq!(guards.iter().filter(|guard| guard.is_held()).count(), LOCKS);
+    drop(guards);
+    let free = || server.command::<usize>(&["DBSIZE"]) == 0;
+    assert!(until(LEASE * 5, free).await.is_some(), "all keys are released");
+}
+
+/// A handshake that gets no answer, and one whose connection is closed, are faults of the network
+/// like others: the call is `Unavailable`, and a later one connects.
+#[tokio::test]
+async fn a_handshake_that_is_cut_is_unavailable_and_repeated() {
+    let authority = Authority::new();
+    let server = RedisServer::with_tls(&authority, &authority.issue(HOST, Validity::Now), &[]);
+    let proxy = Proxy::to(server.tls_port());
+    let authority = authority.file().display();
+    let url = format!(
+        "{}?tls_ca={authority}",
+        proxy.url().replace("redis://127.0.0.1", "rediss://localhost")
+    );
+    let client = client_with_lease(&url, LEASE * 30).await;
+    let guard = client.lock("held").acquire().await.expect("free");
+    for is_silent in [true, false] {
+        if is_silent {
+            proxy.blackhole(Toward::Client);
+        } else {
+            proxy.refuse(true);
+        }
+        proxy.reset();
+        match client.lock("k").wait(LEASE).acquire().await.map(drop) {
+            Err(LockError::Unavailable { .. }) => {}
+            other => panic!("silent: {is_silent}: {other:?}"),
+        }
+        proxy.heal();
+        client.lock("k").run(async {}).await.expect("the handshake is repeated");
+    }
+    assert!(guard.is_held());
+    guard.release().await.expect("held");
+    until_idle(&client, LEASE * 10).await;
+}
