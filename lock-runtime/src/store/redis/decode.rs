@@ -1,7 +1,8 @@
 //! Decodes the replies to commands and scripts, with one function for each of them.
 //!
 //! A script replies with a status and at most one field: either the status as a string, or an array
-//! of both. A script for several locks replies with an array of these.
+//! of both. A script for several locks replies with an array of these. The usual reply of a release
+//! is a number without a status, which costs the server less.
 //!
 //! A reply that the command or script never gives is [`Unexpected`], and is not taken for an
 //! answer. It may be the reply to another request, or come from something between client and server
@@ -107,8 +108,10 @@ pub(super) enum ReleaseReply {
 
 /// Decodes the reply of `release.lua`.
 pub(super) fn released(reply: &Value) -> Result<ReleaseReply, Unexpected> {
+    if let Value::Int(subscribers @ 0..) = reply {
+        return Ok(ReleaseReply::Freed { subscribers: *subscribers });
+    }
     match status(reply) {
-        Some(("FREED", Field::Int(subscribers @ 0..))) => Ok(ReleaseReply::Freed { subscribers }),
         Some(("KEPT", Field::Int(subscribers @ 0..))) => Ok(ReleaseReply::Kept { subscribers }),
         Some(("UNPUBLISHED", Field::Text(cause))) => Ok(ReleaseReply::Unpublished(cause.into())),
         Some(("GONE", Field::None)) => Ok(ReleaseReply::Gone),
@@ -248,14 +251,14 @@ mod tests {
         // Statuses of scripts with a field of the wrong type, and without the field.
         let wrong =
             ["GRANTED", "EXTENDED", "GONE", "TAKEN", "FREE"].map(|status| number(status, 1));
-        let typed = ["BUSY", "FREED", "KEPT"].map(|status| with(status, string("1")));
+        let typed = ["BUSY", "KEPT"].map(|status| with(status, string("1")));
         let texts = ["ISSUED", "UNPUBLISHED", "FAILED"].map(|status| number(status, 1));
-        let bare = ["BUSY", "FREED", "KEPT", "ISSUED", "UNPUBLISHED", "FAILED"].map(string);
-        let negative = [number("BUSY", -2), number("FREED", -1), number("KEPT", -1)];
+        let bare = ["BUSY", "KEPT", "ISSUED", "UNPUBLISHED", "FAILED"].map(string);
+        let negative = [number("BUSY", -2), number("KEPT", -1)];
         let map = Value::Map(vec![(string("a"), Value::Int(1))]);
         let plain = [queued, empty, map, Value::Boolean(true), Value::Double(1.0), Value::Nil];
         let numbers = [Value::Okay, Value::Int(0), Value::Int(1), Value::Int(-1), Value::Int(-2)];
-        let three = Value::Array(vec![string("FREED"), Value::Int(1), Value::Int(1)]);
+        let three = Value::Array(vec![string("KEPT"), Value::Int(1), Value::Int(1)]);
         let mut all = vec![string("5f"), with("ISSUED", string("5f")), three];
         for some in [&unknown[..], &wrong, &typed, &texts, &bare, &negative, &plain, &numbers] {
             all.extend_from_slice(some);
@@ -294,7 +297,7 @@ mod tests {
         assert_eq!(checked(&checks, 3), Ok(vec![None, Some(time(1)), Some(Left::Forever)]));
         assert_eq!(checked(&checks, 2), Err(Unexpected("an array")));
         let freed = ReleaseReply::Freed { subscribers: 2 };
-        assert_eq!(released(&number("FREED", 2)), Ok(freed));
+        assert_eq!(released(&Value::Int(2)), Ok(freed));
         assert_eq!(released(&number("KEPT", 0)), Ok(ReleaseReply::Kept { subscribers: 0 }));
         assert_eq!(released(&string("GONE")), Ok(ReleaseReply::Gone));
         assert_eq!(released(&string("TAKEN")), Ok(ReleaseReply::Taken));
@@ -315,18 +318,21 @@ mod tests {
             let one = || Value::Array(vec![reply.clone()]);
             assert!(renewed(&reply, 2).is_err(), "{reply:?}");
             assert!(renewed(&one(), 1).is_err(), "{reply:?}");
-            assert!(released(&reply).is_err(), "{reply:?}");
-            assert!(released_all(&one(), 1).is_err(), "{reply:?}");
             assert!(fenced(&reply).is_err(), "{reply:?}");
             assert!(checked(&reply, 2).is_err(), "{reply:?}");
             assert!(checked(&one(), 1).is_err(), "{reply:?}");
+            // The number of subscribers that a release has reached.
+            if !matches!(reply, Value::Int(0..)) {
+                assert!(released(&reply).is_err(), "{reply:?}");
+                assert!(released_all(&one(), 1).is_err(), "{reply:?}");
+            }
         }
     }
 
     #[test]
     fn one_release_of_several_may_fail() {
         let failed = Value::Array(vec![string("FAILED"), string("NOPERM no permissions")]);
-        let reply = Value::Array(vec![number("FREED", 0), failed]);
+        let reply = Value::Array(vec![Value::Int(0), failed]);
         let denied = StoreError::Denied("NOPERM no permissions".into());
         let freed = ReleaseReply::Freed { subscribers: 0 };
         assert_eq!(released_all(&reply, 2), Ok(vec![Ok(freed), Err(denied)]));

@@ -6,7 +6,8 @@
 -- ARGV for each lock: owner, wake-up channel, for how many ms it stays taken; last: the message for
 -- the channels
 -- Replies (`decode::released`):
---   FREED, n            it is free, and the message has reached n subscribers
+--   n                   it is free, and the message has reached n subscribers. Without a status,
+--                       because a table for the usual reply would cost a tenth of a release
 --   KEPT, n             it stays taken, and the message has reached n subscribers
 --   UNPUBLISHED, error  it is free or stays taken, but the message could not be published: waiters
 --                       poll
@@ -33,5 +34,5 @@ local function release(i, owner, channel, time)
   if type(subscribers) == 'table' then
     return {'UNPUBLISHED', subscribers.err}
   end
-  return {stays and 'KEPT' or 'FREED', subscribers}
+  return stays and {'KEPT', subscribers} or subscribers
 end
