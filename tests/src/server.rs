@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use redis::IntoConnectionInfo;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -211,7 +212,10 @@ impl RedisServer {
     /// A plain connection, to inspect the server.
     #[must_use]
     pub fn connection(&self) -> redis::Connection {
-        let client = redis::Client::open(self.plain_url()).expect("a valid URL");
+        let info = self.plain_url().into_connection_info().expect("a valid URL");
+        // `CLIENT SETINFO` would count among the commands of the clients.
+        let login = info.redis_settings().clone().set_skip_set_lib_name();
+        let client = redis::Client::open(info.set_redis_settings(login)).expect("a valid URL");
         client.get_connection().expect("the server answers")
     }
 
