@@ -38,32 +38,24 @@ impl Engine {
         hold: &'a Hold,
         may_hand_off: bool,
     ) -> Releasing<'a> {
-        let (lost, ending) = self.leave(hold, may_hand_off);
-        let result = MaybeReady::ready(lost.clone().map_or(Ok(()), Err));
-        let permit = match ending {
-            Ending::None => return result,
-            Ending::Free(permit) if lost.is_some() => {
+        let (lost, left) = self.leave(hold, may_hand_off);
+        let is_lost = lost.is_some();
+        let result = MaybeReady::ready(lost.map_or(Ok(()), Err));
+        let permit = match left {
+            AfterLeave::Nothing => return result,
+            AfterLeave::Count(count) => return count.ask(hold),
+            // A task that had the lock before may be about to acquire it again, on another thread.
+            AfterLeave::OfferAgain(handoff) => {
+                let position = handoff.position(0);
+                let offer_again = offer_again(Arc::clone(self), handoff, hold.clone());
+                return Self::drive(hold, position, offer_again);
+            }
+            AfterLeave::Free(permit) if is_lost => {
                 // The caller of a lost lock does not wait for its release.
                 self.free_later(hold.lease(), permit, BootInstant::PAST);
                 return result;
             }
-            Ending::Free(permit) => permit,
-            Ending::HandOff { permit, count_waiters, reschedule } => {
-                let count = count_waiters.then(|| WaiterCount { lease: Arc::clone(hold.lease()) });
-                match (self.hand_off(hold, permit, reschedule), count) {
-                    (None, Some(count)) => return count.ask(hold),
-                    // No awake task waits for this key. A task that had the lock before may be
-                    // about to acquire it again, on another thread.
-                    (Some(permit), _) if hold.was_handed_off() => {
-                        let position = permit.position(0);
-                        let handoff = Handoff::new(self.keeper(), hold.lease(), permit);
-                        let offer_again = offer_again(Arc::clone(self), handoff, hold.clone());
-                        return Self::drive(hold, Some(position), offer_again);
-                    }
-                    (Some(permit), _) if hold.lease().close() => Some(permit),
-                    (None, None) | (Some(_), _) => return result,
-                }
-            }
+            AfterLeave::Free(permit) => permit,
         };
         let started = BootInstant::now();
         let mut release = self.begin(hold.lease(), permit);
@@ -85,39 +77,29 @@ impl Engine {
     /// release is complete when this function returns.
     pub(crate) fn release_in_background(self: &Arc<Self>, hold: &Hold) {
         let deadline = hold.deadline();
-        let (lost, ending) = self.leave(hold, true);
-        match ending {
-            Ending::None => {}
-            Ending::Free(permit) => {
+        let (lost, left) = self.leave(hold, true);
+        match left {
+            AfterLeave::Nothing => {}
+            // There is no caller to await the answer, so the count succeeds only with a store that
+            // answers immediately.
+            AfterLeave::Count(count) => drop(count.ask(hold)),
+            // Dropping the lock offers it once more, and then frees its key.
+            AfterLeave::OfferAgain(handoff) => drop(handoff),
+            AfterLeave::Free(permit) => {
                 let valid_until = if lost.is_some() { BootInstant::PAST } else { deadline };
                 self.free_later(hold.lease(), permit, valid_until);
-            }
-            Ending::HandOff { permit, count_waiters, reschedule } => {
-                let count = count_waiters.then(|| WaiterCount { lease: Arc::clone(hold.lease()) });
-                match (self.hand_off(hold, permit, reschedule), count) {
-                    // There is no caller to await the answer, so the count succeeds only with a
-                    // store that answers immediately.
-                    (None, Some(count)) => drop(count.ask(hold)),
-                    // Dropping the lock offers it once more, and then frees its key.
-                    (Some(permit), _) if hold.was_handed_off() => {
-                        drop(Handoff::new(self.keeper(), hold.lease(), permit));
-                    }
-                    (Some(permit), _) if hold.lease().close() => {
-                        self.free_later(hold.lease(), Some(permit), deadline);
-                    }
-                    (None, None) | (Some(_), _) => {}
-                }
             }
         }
     }
 
-    /// Ends a hold, or one holder's share of it. Returns the loss that had ended the hold before.
-    /// The loss is boxed, because every annotated function's future contains it.
+    /// Ends a hold, or one holder's share of it, and offers the lock to the waiters. Returns the
+    /// loss that had ended the hold before, and what remains to be done. The loss is boxed, because
+    /// every annotated function's future contains it.
     pub(super) fn leave(
-        &self,
+        self: &Arc<Self>,
         hold: &Hold,
         may_hand_off: bool,
-    ) -> (Option<Box<LockError>>, Ending) {
+    ) -> (Option<Box<LockError>>, AfterLeave) {
         // If no call waits for any key, there is nothing to hand off to.
         let is_waited_for = self.queues().queued() > 0 || hold.was_handed_off();
         let limit = Some(&self.config().handoff_limit).filter(|_| may_hand_off && is_waited_for);
@@ -125,20 +107,27 @@ impl Engine {
         if let Some(reason) = unnoticed {
             self.found_lost(hold.lease(), reason);
         }
-        (lost.map(Box::new), ending)
-    }
-
-    /// Offers the lock to the waiters. Returns the permit if no waiter is awake.
-    pub(super) fn hand_off(
-        self: &Arc<Self>,
-        hold: &Hold,
-        permit: Permit,
-        reschedule: bool,
-    ) -> Option<Permit> {
-        if reschedule {
-            self.background().reschedule(hold.lease());
-        }
-        Handoff::new(self.keeper(), hold.lease(), permit).offer()
+        let left = match ending {
+            Ending::None => AfterLeave::Nothing,
+            Ending::Free(permit) => AfterLeave::Free(permit),
+            Ending::HandOff { permit, count_waiters, reschedule } => {
+                let count = count_waiters.then(|| WaiterCount { lease: Arc::clone(hold.lease()) });
+                if reschedule {
+                    self.background().reschedule(hold.lease());
+                }
+                let handoff = |permit| Handoff::new(self.keeper(), hold.lease(), permit);
+                match (handoff(permit).offer(), count) {
+                    (None, Some(count)) => AfterLeave::Count(count),
+                    // No awake task waits for this key.
+                    (Some(permit), _) if hold.was_handed_off() => {
+                        AfterLeave::OfferAgain(handoff(permit))
+                    }
+                    (Some(permit), _) if hold.lease().close() => AfterLeave::Free(Some(permit)),
+                    (None, None) | (Some(_), _) => AfterLeave::Nothing,
+                }
+            }
+        };
+        (lost.map(Box::new), left)
     }
 
     pub(super) fn keeper(self: &Arc<Self>) -> Arc<dyn LeaseKeeper> {
@@ -267,8 +256,19 @@ async fn offer_again(
     }
 }
 
+/// What remains to be done after a holder has left.
+pub(super) enum AfterLeave {
+    Nothing,
+    /// The lock was handed off. Request the number of waiting processes.
+    Count(WaiterCount),
+    /// No task is awake to take a lock that was handed off before.
+    OfferAgain(Handoff),
+    /// Free the key, then give the permit back.
+    Free(Option<Permit>),
+}
+
 /// A request for the number of waiting processes. Dropping it without an answer abandons the count.
-struct WaiterCount {
+pub(super) struct WaiterCount {
     lease: Arc<Lease>,
 }
 

@@ -6,7 +6,7 @@
 //! it was released. The key is freed once. In the first control, the last holder checks for a loss
 //! only before it leaves. The second control shows why `lost()` registers before it checks.
 
-use super::super::handoff::Ending;
+use super::super::release::AfterLeave;
 use super::*;
 
 type EndHold = fn(TestEngine, Hold) -> MaybeReady<'static, Result<(), Box<LockError>>>;
@@ -69,7 +69,7 @@ fn a_loss_is_missed_if_the_last_holder_checks_for_it_only_before_it_leaves() {
         race(|engine, hold| {
             MaybeReady::pending(async move {
                 let lost = hold.loss();
-                let (_, Ending::Free(permit)) = engine.leave(&hold, true) else {
+                let (_, AfterLeave::Free(permit)) = engine.leave(&hold, true) else {
                     return lost.map_or(Ok(()), |lost| Err(lost.into()));
                 };
                 engine.free(hold.lease(), permit).await.0.expect("the store is up");

@@ -7,7 +7,7 @@
 //! be in progress.
 
 use super::*;
-use crate::engine::handoff::Ending;
+use crate::engine::release::AfterLeave;
 
 /// The number of waiting tasks in the process that hands the lock off.
 const LOCAL_TASKS: usize = 4;
@@ -96,16 +96,13 @@ fn a_tenure_does_not_end_if_a_dropped_count_of_waiters_is_considered_in_progress
             std::mem::forget(guard);
             let engine = local.engine();
             match engine.leave(&hold, true).1 {
-                Ending::Free(permit) => {
+                AfterLeave::Free(permit) => {
                     engine.free_later(hold.lease(), permit, BootInstant::PAST);
                 }
-                // If a count is due, it is neither answered nor abandoned.
-                Ending::HandOff { permit, reschedule, .. } => {
-                    if let Some(permit) = engine.hand_off(&hold, permit, reschedule) {
-                        drop(Handoff::new(engine.keeper(), hold.lease(), permit));
-                    }
-                }
-                Ending::None => {}
+                // The count is neither answered nor abandoned.
+                AfterLeave::Count(count) => std::mem::forget(count),
+                AfterLeave::OfferAgain(handoff) => drop(handoff),
+                AfterLeave::Nothing => {}
             }
             MaybeReady::ready(())
         })
