@@ -74,7 +74,7 @@ impl RedisServer {
     #[must_use]
     pub fn with(options: &[&str]) -> Self {
         match std::env::var(KIND).as_deref() {
-            Err(_) => Self::start_on(options, false),
+            Err(_) => Self::start_on(options, None, false),
             Ok("tls") => {
                 let certificates = localhost();
                 let (authority, identity) = &*certificates;
@@ -89,45 +89,26 @@ impl RedisServer {
     /// Starts a server whose wall clock can be [set](Self::set_clock). Linux only.
     #[must_use]
     pub fn with_own_clock(options: &[&str]) -> Self {
-        Self::start_on(options, true)
+        Self::start_on(options, None, true)
     }
 
     /// Starts a server that has this certificate and also accepts connections with TLS, on another
     /// port. Clients need a certificate of `authority` if `options` say so.
     #[must_use]
     pub fn with_tls(authority: &Authority, identity: &Identity, options: &[&str]) -> Self {
-        let certificates = [
-            ["--tls-cert-file", path(identity.certificate())],
-            ["--tls-key-file", path(identity.key())],
-            ["--tls-ca-cert-file", path(authority.file())],
-        ];
-        // Connections of clients without a certificate are accepted, unless `options` change that.
-        let mut all = vec!["--tls-auth-clients", "optional"];
-        all.extend(certificates.iter().flatten());
-        all.extend(options);
-        // Another process may take the port before the server binds it.
-        for _ in 0..10 {
-            let port = free_port();
-            let port_option = port.to_string();
-            let mut server =
-                Self::start_on(&[&all[..], &["--tls-port", &port_option]].concat(), false);
-            if TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                server.tls = Some((port, authority.file().to_owned()));
-                return server;
-            }
-        }
-        panic!("the server does not accept TLS connections");
+        Self::start_on(options, Some((authority, identity)), false)
     }
 
-    fn start_on(options: &[&str], own_clock: bool) -> Self {
+    fn start_on(options: &[&str], tls: Option<(&Authority, &Identity)>, own_clock: bool) -> Self {
         let password =
             options.iter().position(|option| *option == "--requirepass").map(|at| options[at + 1]);
+        let own_options = options.iter().map(ToString::to_string);
         let mut server = Self {
             child: None,
             port: 0,
-            options: options.iter().map(ToString::to_string).collect(),
+            options: tls.map(tls_options).into_iter().flatten().chain(own_options).collect(),
             password: password.map(ToOwned::to_owned),
-            tls: None,
+            tls: tls.map(|(authority, _)| (0, authority.file().to_owned())),
             certificates: None,
             own_clock,
             directory: tempfile::tempdir().expect("a temporary directory"),
@@ -135,9 +116,12 @@ impl RedisServer {
         if own_clock {
             server.build_clock();
         }
-        // Another process may take the port before the server binds it.
+        // Another process may take a port before the server binds it.
         for _ in 0..10 {
             server.port = free_port();
+            if let Some((port, _)) = &mut server.tls {
+                *port = free_port();
+            }
             if server.spawn() {
                 return server;
             }
@@ -169,18 +153,7 @@ impl RedisServer {
     /// If the server was not started [with TLS](Self::with_tls).
     #[must_use]
     pub fn tls_url(&self) -> String {
-        let (port, _) = self.tls.as_ref().expect("a server with TLS");
-        format!("rediss://{}localhost:{port}", self.login())
-    }
-
-    /// The port for connections with TLS.
-    ///
-    /// # Panics
-    ///
-    /// If the server was not started [with TLS](Self::with_tls).
-    #[must_use]
-    pub fn tls_port(&self) -> u16 {
-        self.tls.as_ref().expect("a server with TLS").0
+        format!("rediss://{}localhost:{}", self.login(), self.tls_port())
     }
 
     /// The same, with the option that names the authority.
@@ -203,10 +176,20 @@ impl RedisServer {
         }
     }
 
-    /// The port that the server listens on.
+    /// The port for connections without TLS.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The port for connections with TLS.
+    ///
+    /// # Panics
+    ///
+    /// If the server was not started [with TLS](Self::with_tls).
+    #[must_use]
+    pub fn tls_port(&self) -> u16 {
+        self.tls.as_ref().expect("a server with TLS").0
     }
 
     /// A plain connection, to inspect the server.
@@ -352,6 +335,7 @@ impl RedisServer {
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
             .arg("--dir")
             .arg(self.directory.path())
+            .args(self.tls.iter().flat_map(|(port, _)| ["--tls-port".into(), port.to_string()]))
             .args(&self.options)
             .stdin(Stdio::null())
             .stdout(log)
@@ -411,8 +395,20 @@ impl Drop for RedisServer {
     }
 }
 
-fn path(path: &Path) -> &str {
-    path.to_str().expect("a path in UTF-8")
+/// The options for connections with TLS. Connections of clients without a certificate are accepted,
+/// unless later options change that.
+fn tls_options((authority, identity): (&Authority, &Identity)) -> [String; 8] {
+    let file = |path: &Path| path.to_str().expect("a path in UTF-8").to_owned();
+    [
+        "--tls-auth-clients".into(),
+        "optional".into(),
+        "--tls-cert-file".into(),
+        file(identity.certificate()),
+        "--tls-key-file".into(),
+        file(identity.key()),
+        "--tls-ca-cert-file".into(),
+        file(authority.file()),
+    ]
 }
 
 /// A port that is currently unused.
