@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 
-use lock_runtime::{LockClient, LockError, LockGuard, LostReason};
+use lock_runtime::{LockClient, LockError, LostReason};
 use lock_tests::{Helper, Proxy, RedisServer, boot_nanos};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{AcquireFuture, LEASE, client, milliseconds, until, until_idle};
+use crate::support::{
+    AcquireFuture, LEASE, acquire_many, assert_all_held, client, milliseconds, until, until_idle,
+};
 
 /// The number of locks that the process with the faulty log holds.
 const LOCKS: usize = 20;
@@ -247,10 +249,7 @@ async fn a_flood_of_cancelled_calls_loses_no_lock_and_leaves_no_key() {
     // Long enough for renewals in time while the cancellations keep the machine busy.
     let builder = LockClient::builder().url(server.url()).lease(LEASE * 3);
     let client = builder.connect().await.expect("up");
-    let mut held = Vec::new();
-    for n in 0..50 {
-        held.push(client.lock(format!("held:{n}")).acquire().await.expect("free"));
-    }
+    let held = acquire_many(&client, 50).await;
     let (start, sent) = (Instant::now(), server.calls("evalsha"));
     let mut cancelled = 0_u64;
     while start.elapsed() < LEASE * 4 {
@@ -263,7 +262,7 @@ async fn a_flood_of_cancelled_calls_loses_no_lock_and_leaves_no_key() {
         cancelled += 100;
         tokio::task::yield_now().await;
     }
-    assert!(held.iter().all(LockGuard::is_held), "no lock is lost");
+    assert_all_held(&held);
     assert_eq!(client.stats().lost, 0);
     let limit = LEASE * 20;
     let is_clean = || client.stats().releasing == 0 && server.command::<u64>(&["DBSIZE"]) == 50;

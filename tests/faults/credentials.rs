@@ -10,7 +10,7 @@ use lock_runtime::{Credentials, LockClient, LockError};
 use lock_tests::{CapturedLog, RedisServer};
 use tokio::time::sleep;
 
-use crate::support::{LEASE, until};
+use crate::support::{LEASE, acquire_many, assert_all_held, until};
 
 /// A service that issues tokens: each one is a user of its own, who is deleted when it ends. The
 /// server then closes the connections that are logged in as this user.
@@ -53,7 +53,6 @@ impl Tokens {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_log_in_again_before_their_tokens_end() {
-    const LOCKS: usize = 20;
     let log = CapturedLog::here();
     let server = Arc::new(RedisServer::start());
     // The first three requests are those of the first connections.
@@ -65,10 +64,7 @@ async fn connections_log_in_again_before_their_tokens_end() {
         async { issued }
     });
     let client = client.connect().await.expect("the first tokens are valid");
-    let mut guards = Vec::new();
-    for n in 0..LOCKS {
-        guards.push(client.lock(format!("k{n}")).acquire().await.expect("free"));
-    }
+    let guards = acquire_many(&client, 20).await;
     let address = format!(":{}", server.port());
     let disconnected = || log.lines(&["disconnected", &address]).len();
     let before = disconnected();
@@ -79,7 +75,7 @@ async fn connections_log_in_again_before_their_tokens_end() {
         sleep(LEASE / 50).await;
     }
     assert_eq!(disconnected(), before, "a token ended");
-    assert_eq!(guards.iter().filter(|guard| guard.is_held()).count(), LOCKS);
+    assert_all_held(&guards);
     assert!(tokens.issued.load(Ordering::SeqCst) > 9, "tokens were renewed");
     let warnings = log.lines(&["WARN", "cannot renew the credentials", "token service", &address]);
     assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -90,7 +86,6 @@ async fn connections_log_in_again_before_their_tokens_end() {
 /// more, as one that reads a file just before the change.
 #[tokio::test]
 async fn new_connections_use_new_passwords() {
-    const LOCKS: usize = 1000;
     let mut server = RedisServer::with(&["--requirepass", "old"]);
     let passwords = Arc::new(Mutex::new(VecDeque::from(["old"])));
     let source = Arc::clone(&passwords);
@@ -104,18 +99,13 @@ async fn new_connections_use_new_passwords() {
         async move { Ok::<_, LockError>(Credentials::new(password)) }
     });
     let client = builder.connect().await.expect("the password is right");
-    let mut guards = Vec::new();
-    for n in 0..LOCKS {
-        guards.push(client.lock(format!("k{n}")).acquire().await.expect("free"));
-    }
+    let guards = acquire_many(&client, 1000).await;
     server.set_password("new");
     *passwords.lock().expect("no panic") = VecDeque::from(["old", "new"]);
-    for kind in ["normal", "pubsub"] {
-        server.tell(&["CLIENT", "KILL", "TYPE", kind]);
-    }
+    server.kill_all_connections();
     client.lock("other").run(async {}).await.expect("the function was called again");
     sleep(LEASE * 2).await;
-    assert_eq!(guards.iter().filter(|guard| guard.is_held()).count(), LOCKS);
+    assert_all_held(&guards);
 }
 
 /// What a program's function may do instead of supplying credentials.
@@ -158,9 +148,7 @@ async fn a_function_that_supplies_no_credentials_delays_no_deadline() {
         assert!(until(LEASE, || server.exists("k")).await.is_some());
         *broken.lock().expect("no panic") = Some(fault);
         let cut = Instant::now();
-        for kind in ["normal", "pubsub"] {
-            server.tell(&["CLIENT", "KILL", "TYPE", kind]);
-        }
+        server.kill_all_connections();
         let cause = match client.lock("other").wait(LEASE).acquire().await.map(drop) {
             Err(LockError::Unavailable { cause, .. }) => cause,
             other => panic!("{fault:?}: {other:?}"),

@@ -198,7 +198,7 @@ async fn denied_requests_are_not_retried() {
     assert!(matches!(half.lock("k").acquire().await, Err(LockError::Denied { .. })), "NOPERM");
 
     server.set_password("changed");
-    server.tell(&["CLIENT", "KILL", "TYPE", "normal"]);
+    server.kill_connections("normal");
     let denied = async || {
         matches!(client.lock("l").wait(LEASE).acquire().await, Err(LockError::Denied { .. }))
     };
@@ -215,7 +215,7 @@ async fn a_release_during_a_password_change_is_repeated() {
     let awaited = client.lock(&*keys[0]).acquire().await.expect("free");
     let dropped = client.lock(&*keys[1]).acquire().await.expect("free");
     server.set_password("changed");
-    server.tell(&["CLIENT", "KILL", "TYPE", "normal"]);
+    server.kill_connections("normal");
     drop(dropped);
     assert!(awaited.release().await.is_err());
     let denied = || keys.iter().all(|key| !log.lines(&["denied a release", key]).is_empty());
@@ -300,8 +300,7 @@ async fn repeatedly_killed_connections_cause_no_error() {
     without_an_error(move |server| {
         // Every 50 ms.
         if killed.fetch_add(1, Ordering::Relaxed).is_multiple_of(5) {
-            server.tell(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-            server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+            server.kill_all_connections();
         }
     })
     .await;

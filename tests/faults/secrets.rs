@@ -58,7 +58,7 @@ async fn no_password_is_shown_in_errors_debug_or_log() {
     check_error(&guard.release().await.expect_err("lost"));
     server.restart();
     server.set_password("changed");
-    server.tell(&["CLIENT", "KILL", "TYPE", "normal"]);
+    server.kill_connections("normal");
     let denied = client.lock("other").wait(LEASE).acquire().await.expect_err("a wrong password");
     assert!(matches!(denied, LockError::Denied { .. }), "{denied:?}");
     check_error(&denied);

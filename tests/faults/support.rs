@@ -25,6 +25,21 @@ pub(crate) async fn client_with_lease(url: &str, lease: Duration) -> LockClient 
     builder.connect().await.expect("the server is up")
 }
 
+/// Acquires this many locks, on `k0`, `k1`, and so on.
+pub(crate) async fn acquire_many(client: &LockClient, count: usize) -> Vec<LockGuard> {
+    let mut guards = Vec::new();
+    for n in 0..count {
+        guards.push(client.lock(format!("k{n}")).acquire().await.expect("free"));
+    }
+    guards
+}
+
+/// Asserts that no lock was lost.
+pub(crate) fn assert_all_held(guards: &[LockGuard]) {
+    let lost = guards.iter().filter(|guard| !guard.is_held()).count();
+    assert_eq!(lost, 0, "locks of {} were lost", guards.len());
+}
+
 /// A server for the locks, a server for the guarded register, and the records of the lock holders.
 #[derive(Debug)]
 pub(crate) struct FaultFixture {

@@ -4,13 +4,14 @@ use lock_runtime::LockError;
 use lock_tests::{Authority, Proxy, RedisServer, Toward, Validity};
 use tokio::time::sleep;
 
-use crate::support::{LEASE, client, client_with_lease, until, until_idle};
+use crate::support::{
+    LEASE, acquire_many, assert_all_held, client, client_with_lease, until, until_idle,
+};
 
 const HOST: &[&str] = &["localhost"];
 
 #[tokio::test]
 async fn certificates_are_replaced_while_locks_are_held() {
-    const LOCKS: usize = 1000;
     let (old, new) = (Authority::new(), Authority::new());
     let identity = old.issue(HOST, Validity::Now);
     let server = RedisServer::with_tls(&old, &identity, &["--tls-auth-clients", "yes"]);
@@ -18,10 +19,7 @@ async fn certificates_are_replaced_while_locks_are_held() {
     let (certificate, key) = (own.certificate().display(), own.key().display());
     let url = format!("{}&tls_cert={certificate}&tls_key={key}", server.trusted_tls_url());
     let client = client(&url).await;
-    let mut guards = Vec::new();
-    for n in 0..LOCKS {
-        guards.push(client.lock(format!("k{n}")).acquire().await.expect("free"));
-    }
+    let guards = acquire_many(&client, 1000).await;
 
     // First both authorities are trusted, then the certificates of the new one are used, and then
     // all connections are made again.
@@ -38,13 +36,12 @@ async fn certificates_are_replaced_while_locks_are_held() {
     for trusted in [file(old.file()), file(old.file()), new_only] {
         // In the end, the server trusts the new authority only.
         server.tell(&["CONFIG", "SET", "tls-ca-cert-file", &trusted]);
-        server.tell(&["CLIENT", "KILL", "TYPE", "normal"]);
-        server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        server.kill_all_connections();
         sleep(LEASE / 2).await;
         client.lock("other").run(async {}).await.expect("the new connection is trusted");
     }
     sleep(LEASE).await;
-    assert_eq!(guards.iter().filter(|guard| guard.is_held()).count(), LOCKS);
+    assert_all_held(&guards);
     drop(guards);
     let free = || server.command::<usize>(&["DBSIZE"]) == 0;
     assert!(until(LEASE * 5, free).await.is_some(), "all keys are released");

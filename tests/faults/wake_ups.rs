@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use lock_runtime::{Lock, LockClient, LockGuard, WireFormat};
+use lock_runtime::{Lock, LockClient, WireFormat};
 use lock_tests::{Proxy, RedisServer};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::support::{LEASE, client, milliseconds, until};
+use crate::support::{LEASE, acquire_many, assert_all_held, client, milliseconds, until};
 
 /// The longest time for which a waiter sleeps without a wake-up.
 const SAFETY_POLL: Duration = Duration::from_secs(1);
@@ -134,10 +134,7 @@ async fn hundreds_of_subscriptions_are_restored_and_no_lock_is_lost() {
     const WAITING: usize = 600;
     let server = RedisServer::with(&["--client-output-buffer-limit", "pubsub", "256kb", "0", "0"]);
     let client = client(&server.url()).await;
-    let mut held: Vec<LockGuard> = Vec::new();
-    for n in 0..20 {
-        held.push(client.lock(format!("held{n}")).acquire().await.expect("free"));
-    }
+    let held = acquire_many(&client, 20).await;
     let mut waiting = JoinSet::new();
     let mut wait = |lock: Lock| {
         let lock = lock.wait(LEASE * 60);
@@ -155,10 +152,10 @@ async fn hundreds_of_subscriptions_are_restored_and_no_lock_is_lost() {
     let subscribed = || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).len();
     let all = async || until(LEASE * 5, || subscribed() == WAITING + 1).await.is_some();
     assert!(all().await, "only {} channels", subscribed());
-    server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    server.kill_connections("pubsub");
     let lost = until(LEASE, || subscribed() <= WAITING).await;
     assert!(lost.is_some(), "all subscriptions are lost");
     assert!(all().await, "only {} channels are back", subscribed());
     sleep(LEASE).await;
-    assert!(held.iter().all(LockGuard::is_held), "the held locks are renewed");
+    assert_all_held(&held);
 }

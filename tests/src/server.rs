@@ -215,6 +215,17 @@ impl RedisServer {
         let _: redis::Value = self.command(words);
     }
 
+    /// Closes the connections of this kind: `normal`, or `pubsub` for those with subscriptions.
+    pub fn kill_connections(&self, kind: &str) {
+        self.tell(&["CLIENT", "KILL", "TYPE", kind]);
+    }
+
+    /// Closes the connections of all clients.
+    pub fn kill_all_connections(&self) {
+        self.kill_connections("normal");
+        self.kill_connections("pubsub");
+    }
+
     /// The time to live of a key in milliseconds; negative if the key does not exist or has no
     /// expiry.
     #[must_use]

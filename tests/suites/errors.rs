@@ -98,19 +98,10 @@ async fn wrong_credentials_are_denied_and_not_shown() {
 
 #[tokio::test]
 async fn after_a_password_change_a_call_is_denied_at_once() {
-    let server = RedisServer::with(&["--requirepass", "first"]);
+    let mut server = RedisServer::with(&["--requirepass", "first"]);
     let client = client(&server.url()).await;
-    let mut admin = server.connection();
-    let change = || redis::cmd("CONFIG").arg("SET").arg("requirepass").arg("second").to_owned();
-    change().exec(&mut admin).expect("permitted");
-    redis::cmd("CLIENT")
-        .arg("KILL")
-        .arg("TYPE")
-        .arg("normal")
-        .arg("SKIPME")
-        .arg("yes")
-        .exec(&mut admin)
-        .expect("permitted");
+    server.set_password("second");
+    server.kill_connections("normal");
     let start = Instant::now();
     match client.lock("k").acquire().await {
         Err(LockError::Denied { .. }) => {}
@@ -360,7 +351,7 @@ async fn wake_ups_work_again_after_an_outage() {
     let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
     tokio::time::sleep(LEASE / 4).await;
     // The connection of the subscription is lost.
-    server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    server.kill_connections("pubsub");
     tokio::time::sleep(LEASE / 4).await;
     let subscribers: Vec<redis::Value> = server.command(&["PUBSUB", "CHANNELS"]);
     assert_eq!(subscribers.len(), 1, "the subscription is restored");

@@ -31,6 +31,14 @@ fn problem(error: &LockError, of: &str) -> String {
     }
 }
 
+/// What a client is told whose own certificate is missing or not trusted.
+async fn denial(url: &str) -> String {
+    match refusal(url).await {
+        LockError::Denied { cause, .. } => cause,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[tokio::test]
 async fn locks_work_over_tls() {
     let authority = Authority::new();
@@ -93,10 +101,7 @@ async fn a_server_may_require_a_client_certificate() {
         let options = [&required[..], &["--tls-protocols", versions]].concat();
         let identity = authority.issue(HOST, Validity::Now);
         let server = RedisServer::with_tls(&authority, &identity, &options);
-        let cause = match refusal(&server.trusted_tls_url()).await {
-            LockError::Denied { cause, .. } => cause,
-            error => panic!("{versions}: {error:?}"),
-        };
+        let cause = denial(&server.trusted_tls_url()).await;
         assert!(cause.contains("`tls_cert`"), "{versions}: {cause}");
 
         let with = |issuer: &Authority| {
@@ -105,10 +110,7 @@ async fn a_server_may_require_a_client_certificate() {
             let files = format!("&tls_cert={}&tls_key={}", certificate.display(), key.display());
             server.trusted_tls_url() + &files
         };
-        let cause = match refusal(&with(&other)).await {
-            LockError::Denied { cause, .. } => cause,
-            error => panic!("{versions}: {error:?}"),
-        };
+        let cause = denial(&with(&other)).await;
         assert!(cause.contains("rejected the client certificate"), "{versions}: {cause}");
 
         let client = LockClient::connect(with(&authority)).await.expect("trusted");

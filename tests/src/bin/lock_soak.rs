@@ -273,11 +273,7 @@ impl Round {
             SoakFault::BlockReplies => {
                 self.for_a_while(proxy, long, |proxy| proxy.blackhole(Toward::Client));
             }
-            SoakFault::KillClients => {
-                for kind in ["normal", "pubsub"] {
-                    self.server.tell(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"]);
-                }
-            }
+            SoakFault::KillClients => self.server.kill_all_connections(),
             SoakFault::ForgetScripts => self.server.tell(&["SCRIPT", "FLUSH"]),
             SoakFault::FreezeServer => {
                 self.server.freeze();
