@@ -93,6 +93,7 @@ lock_tests::controls! {
     replies_without_only_if_free: "replies::repeatedly_killed_connections_cause_no_error"
         without "only-if-free" seeing "two holders of";
     replies_without_error_kinds: "replies::denied_requests_are_not_retried" without "error-kinds" seeing "Err(LockError::Denied";
+    replies_without_error_kinds_2: "replies::denied_commands_in_scripts_are_not_retried" without "error-kinds" seeing "-get: Err(Unavailable";
     replies_without_unavailable_is_not_busy: "replies::a_refusal_is_reported_as_unavailable_with_its_cause_and_waited_out"
         without "unavailable-is-not-busy" seeing "Ok(())";
     server_without_unavailable_is_not_busy: "server::a_loading_server_is_unavailable_and_waited_for"

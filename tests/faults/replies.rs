@@ -206,6 +206,33 @@ async fn denied_requests_are_not_retried() {
     assert!(begun.elapsed() < LEASE, "none of the calls was retried: {:?}", begun.elapsed());
 }
 
+/// The user may run scripts, but not all the commands in them.
+#[tokio::test]
+async fn denied_commands_in_scripts_are_not_retried() {
+    let server = RedisServer::start();
+    server.tell(&["ACL", "SETUSER", "half", "on", ">password", "~*", "&*", "+@all"]);
+    let half = format!("redis://half:password@127.0.0.1:{}", server.port());
+    let client = client_with_lease(&half, LEASE * 30).await;
+    let allow = |rule| server.tell(&["ACL", "SETUSER", "half", rule]);
+    for [denied, allowed] in [["-get", "+get"], ["-del", "+del"]] {
+        let guard = client.lock("k").acquire().await.expect("acquiring a free key needs neither");
+        allow(denied);
+        let begun = Instant::now();
+        let release = guard.release().await;
+        assert!(matches!(release, Err(LockError::Denied { .. })), "{denied}: {release:?}");
+        assert!(begun.elapsed() < LEASE, "{denied}: {:?}", begun.elapsed());
+        allow(allowed);
+        let freed = until(LEASE * 10, || !server.exists("k")).await;
+        assert!(freed.is_some(), "{denied}: the release is repeated in the background");
+    }
+    server.tell(&["SET", "k", "stranger"]);
+    allow("-type");
+    let begun = Instant::now();
+    let acquired = client.lock("k").acquire().await.map(drop);
+    assert!(matches!(acquired, Err(LockError::Denied { .. })), "{acquired:?}");
+    assert!(begun.elapsed() < LEASE, "{:?}", begun.elapsed());
+}
+
 /// The password of the server is changed for a moment, and all connections are lost meanwhile.
 #[tokio::test]
 async fn a_release_during_a_password_change_is_repeated() {
