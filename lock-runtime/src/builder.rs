@@ -52,13 +52,14 @@ impl LockClient {
     /// # Errors
     ///
     /// * [`LockError::Config`]: the URL or a setting is invalid, the server cannot be used for
-    ///   locks (too old, without scripts, a node of a cluster, a Sentinel), or there is no tokio
-    ///   runtime with timers here.
+    ///   locks (too old, without scripts, a node of a cluster, a Sentinel), a certificate cannot be
+    ///   read or verified, the server uses TLS and the URL does not, or the reverse, or there is no
+    ///   tokio runtime with timers here.
     /// * [`LockError::Unavailable`]: the server cannot be reached, or the client's threads cannot
     ///   be started. A refused connection fails at once. A connection or a request without an
     ///   answer fails after 5 s. There are no retries.
-    /// * [`LockError::Denied`]: the server rejects the credentials, or the user may not run
-    ///   scripts.
+    /// * [`LockError::Denied`]: the server rejects the credentials or the client certificate,
+    ///   requires a client certificate, or the user may not run scripts.
     ///
     /// No error shows the URL's user and password.
     pub async fn connect(url: impl Into<String>) -> Result<Self, LockError> {
@@ -261,6 +262,25 @@ impl LockClientBuilder {
     /// How to connect to a server with `rediss://`: the trusted authorities, the client's
     /// certificate, or a whole configuration of rustls. Without it, the options of the URL are
     /// used.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use lock_runtime::{LockClient, LockError, TlsOptions};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let certificates = TlsOptions::new()
+    ///     .ca_file("/etc/cache/ca.pem")
+    ///     .client_certificate("/etc/cache/client.pem", "/etc/cache/client.key");
+    /// let client = LockClient::builder()
+    ///     .url("rediss://cache.internal:6379")
+    ///     .tls(certificates)
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: impl Into<TlsOptions>) -> Self {
         self.tls = Some(tls.into());

@@ -17,8 +17,9 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 /// A connection to a lock store, with the background threads that keep its locks alive.
 ///
 /// Create one per process, and [install](Self::install) it or pass it around. Clones are cheap and
-/// share everything. Each client has two background threads. With Redis, it has one connection for
-/// renewals and background releases, one for wake-ups, and one for each runtime whose tasks use
+/// share everything. Each client has two background threads, and a third one if the program
+/// [supplies credentials](crate::LockClientBuilder::credentials). With Redis, it has one connection
+/// for renewals and background releases, one for wake-ups, and one for each runtime whose tasks use
 /// locks: three in a program with one runtime.
 ///
 /// After the last clone, [`Lock`] and guard are dropped, the pending releases continue in the

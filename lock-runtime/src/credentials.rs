@@ -12,7 +12,20 @@ use std::time::Duration;
 /// A password, with or without a user name, for the connections to a server. See
 /// [`LockClientBuilder::credentials`](crate::LockClientBuilder::credentials).
 ///
-/// `Debug` shows the user name only.
+/// `Debug` does not show the password.
+///
+/// # Examples
+///
+/// ```
+/// use lock_runtime::Credentials;
+/// use std::time::Duration;
+///
+/// let token = String::from("eyJhbGciOi…");
+/// let lifetime = Duration::from_secs(15 * 60);
+/// let credentials = Credentials::new(token).user("locks").valid_for(lifetime);
+/// let shown = format!("{credentials:?}");
+/// assert_eq!(shown, "Credentials { user: Some(\"locks\"), valid_for: Some(900s) }");
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct Credentials {

@@ -127,12 +127,13 @@ pub enum LockError {
         found: String,
     },
 
-    /// The store rejected the credentials, or the user lacks a permission that locks need.
+    /// The store rejected the credentials or the client certificate, it requires a client
+    /// certificate, or the user lacks a permission that locks need.
     ///
     /// Calls do not retry after this error, because only a change of the configuration helps.
     #[error(
-        "the store denied access: {cause}; check the user, its password and its permissions, which \
-         differ for each `WireFormat`"
+        "the store denied access: {cause}; check the user, its password or client certificate, and \
+         its permissions, which differ for each `WireFormat`"
     )]
     #[non_exhaustive]
     Denied {

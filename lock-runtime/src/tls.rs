@@ -52,6 +52,15 @@ impl TlsOptions {
 
     /// The file with the certificates of the trusted authorities, instead of the operating system's
     /// authorities.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_runtime::TlsOptions;
+    /// // The same as the URL `rediss://cache:6379?tls_ca=/etc/cache/ca.pem`.
+    /// let tls = TlsOptions::new().ca_file("/etc/cache/ca.pem");
+    /// # let _ = tls;
+    /// ```
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.ca = Some(path.into());
         self
@@ -59,6 +68,14 @@ impl TlsOptions {
 
     /// The files with the client's certificate chain and with its private key, for servers that
     /// require them (`tls-auth-clients yes`).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_runtime::TlsOptions;
+    /// let tls = TlsOptions::new().client_certificate("client.pem", "client.key");
+    /// # let _ = tls;
+    /// ```
     pub fn client_certificate(
         mut self,
         certificate: impl Into<PathBuf>,
@@ -70,6 +87,15 @@ impl TlsOptions {
     }
 
     /// The name in the server's certificate, if it is not the host of the URL.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_runtime::TlsOptions;
+    /// // The URL contains an IP address, or the address of a tunnel.
+    /// let tls = TlsOptions::new().server_name("cache.internal");
+    /// # let _ = tls;
+    /// ```
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.server_name = Some(name.into());
         self
@@ -88,6 +114,28 @@ impl TlsOptions {
 ///
 /// The configuration is one of rustls 0.23. Its verifiers, resolvers and key log are called on the
 /// threads that make connections, among them the thread that renews leases: they must not block.
+///
+/// # Examples
+///
+/// ```
+/// # use tokio_rustls::rustls;
+/// use lock_runtime::TlsOptions;
+/// use rustls::{ClientConfig, RootCertStore};
+/// use std::sync::Arc;
+///
+/// # fn main() -> Result<(), rustls::Error> {
+/// let roots = RootCertStore::empty();
+/// // … `roots.add(certificate)`, for each authority that is trusted
+/// let provider = Arc::new(rustls::crypto::ring::default_provider());
+/// let config = ClientConfig::builder_with_provider(provider)
+///     .with_safe_default_protocol_versions()?
+///     .with_root_certificates(roots)
+///     .with_no_client_auth();
+/// let tls = TlsOptions::from(Arc::new(config)).server_name("cache.internal");
+/// # let _ = tls;
+/// # Ok(())
+/// # }
+/// ```
 impl From<Arc<ClientConfig>> for TlsOptions {
     fn from(config: Arc<ClientConfig>) -> Self {
         Self { config: Some(config), ..Self::default() }
