@@ -321,7 +321,9 @@ mod tests {
 
     #[tokio::test]
     async fn with_few_requests_in_flight_a_write_is_not_delayed() {
-        let (mut stream, _peer) = pair(MANY - 1).await;
+        let (mut stream, _peer) = pair(MANY).await;
+        // One of the requests is answered.
+        stream.traffic.end();
         let written = poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_write(cx, b"a")));
         assert!(matches!(written.await, Poll::Ready(Ok(1))));
     }
@@ -388,12 +390,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_arrival_ends_the_silence() {
+    async fn an_arrival_and_nothing_else_ends_the_silence() {
         let (mut stream, mut peer) = pair(MANY - 1).await;
         let traffic = Arc::clone(&stream.traffic);
         tokio::time::sleep(Duration::from_millis(20)).await;
         let before = traffic.silence();
         assert!(before >= Duration::from_millis(20), "{before:?}");
+        let mut buffer = [0; 1];
+        let read = poll_fn(|cx| {
+            Poll::Ready(Pin::new(&mut stream).poll_read(cx, &mut ReadBuf::new(&mut buffer)))
+        });
+        assert!(read.await.is_pending());
+        assert!(traffic.silence() >= before, "nothing has arrived");
         exchange(&mut stream, &mut peer, Duration::ZERO).await;
         assert!(traffic.silence() < before, "{:?}", traffic.silence());
     }

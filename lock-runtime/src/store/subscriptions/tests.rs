@@ -58,11 +58,11 @@ mod remote {
     fn a_subscription_is_live_from_its_confirmation_until_the_connection_is_lost() {
         let subscriptions = Subscriptions::remote();
         let subscription = listen(&subscriptions, "a");
-        assert!(!is_ready(subscription.live()));
+        assert!(!is_ready(subscription.live()) && !subscriptions.is_live("a"));
         assert_eq!(wanted(&subscriptions), names(&["a"]));
 
         subscribe(&subscriptions, &["a"]);
-        assert!(is_ready(subscription.live()));
+        assert!(is_ready(subscription.live()) && subscriptions.is_live("a"));
         assert!(wanted(&subscriptions).is_empty());
 
         subscriptions.disconnected();
@@ -113,6 +113,9 @@ mod remote {
         assert!(is_ready(subscription.woken()), "the key may be free nevertheless");
         subscriptions.wake("a", true);
         assert_eq!(subscription.releases(), 2);
+        subscriptions.own_release("a").published();
+        subscriptions.wake("a", true);
+        assert_eq!(subscription.releases(), 2, "the message of the own release arrived later");
 
         subscriptions.own_release("a").published();
         subscriptions.disconnected();
@@ -132,6 +135,7 @@ mod remote {
         assert!(subscriptions.is_empty());
 
         let subscription = listen(&subscriptions, "a");
+        assert!(!subscriptions.is_empty());
         subscribe(&subscriptions, &["a"]);
         drop(subscription);
         assert!(subscriptions.take_idle(Duration::from_secs(3600)).is_empty());
@@ -185,6 +189,35 @@ mod remote {
         assert_eq!(due(&subscriptions, CHECK_INTERVAL).len(), 1, "one listener has left");
         drop(one);
         assert!(subscriptions.channels().checks.is_empty());
+    }
+
+    #[test]
+    fn the_tasks_that_subscribe_and_check_are_notified_when_there_is_work() {
+        let subscriptions = Subscriptions::remote();
+        assert!(!is_ready(subscriptions.wanted()));
+        let _subscription = subscriptions.listen("channel", "key", WireFormat::Redisson);
+        assert!(is_ready(subscriptions.wanted()));
+        assert!(!is_ready(subscriptions.planned()), "the subscription is not live");
+        subscribe(&subscriptions, &["channel"]);
+        assert!(is_ready(subscriptions.planned()));
+        let checked = due(&subscriptions, CHECK_INTERVAL);
+        assert_eq!((checked[0].key(), checked[0].format()), ("key", WireFormat::Redisson));
+        assert!(!is_ready(subscriptions.planned()), "the check is in progress");
+        subscriptions.checked(checked.into_iter().map(|listener| (listener, CheckResult::Free)));
+        assert!(is_ready(subscriptions.planned()), "the next check");
+    }
+
+    #[test]
+    fn a_check_is_due_in_the_last_quarter_of_the_interval() {
+        for _ in 0..20 {
+            let subscriptions = Subscriptions::remote();
+            let _subscription = listen(&subscriptions, "a");
+            let before = BootInstant::now();
+            subscribe(&subscriptions, &["a"]);
+            let DueCheck::At(at) = subscriptions.due(before, 1) else { panic!("not due yet") };
+            assert!(at.since(before) >= CHECK_INTERVAL * 3 / 4);
+            assert!(at <= BootInstant::now().after(CHECK_INTERVAL));
+        }
     }
 
     #[test]
