@@ -26,9 +26,11 @@ fn a_wake_up_before_the_wait_is_not_lost() {
 #[test]
 fn a_local_subscription_is_live_at_once_and_leaves_nothing_behind() {
     let subscriptions = Subscriptions::local();
-    let subscription = listen(&subscriptions, "a");
-    assert!(is_ready(subscription.live()));
-    drop(subscription);
+    let both = [listen(&subscriptions, "a"), listen(&subscriptions, "a")];
+    assert!(is_ready(both[0].live()));
+    assert_eq!(subscriptions.listeners("a"), 2);
+    drop(both);
+    assert_eq!(subscriptions.listeners("a"), 0);
     assert!(subscriptions.channels().by_name.is_empty());
 }
 
