@@ -241,3 +241,41 @@ fn kind(channel: &str) -> &str {
 fn names(channels: &[Arc<str>]) -> Vec<&str> {
     channels.iter().map(|channel| &**channel).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire_format::WireFormat;
+
+    /// How many of these channels one request subscribes.
+    fn fitting<'a>(channels: impl IntoIterator<Item = &'a str>) -> usize {
+        let mut fits = chunk();
+        channels.into_iter().take_while(|channel| fits(channel)).count()
+    }
+
+    #[test]
+    fn a_request_has_a_limited_number_of_channels_of_one_kind() {
+        assert_eq!(fitting(["a:1", "a:2", "b:1", "a:3"]), 2);
+        assert_eq!(fitting(std::iter::repeat_n("a:1", CHUNK.0 * 2)), CHUNK.0);
+        let long = format!("a:{}", "1".repeat(998));
+        assert_eq!(fitting(std::iter::repeat_n(&*long, CHUNK.0)), CHUNK.1 / long.len());
+        let longer = format!("a:{}", "1".repeat(CHUNK.1));
+        assert_eq!(fitting([&*longer, "a:1"]), 1, "at least one");
+    }
+
+    #[test]
+    fn a_message_that_does_not_come_from_this_client_counts_as_a_release_by_another() {
+        let (subscriptions, own) = (Subscriptions::remote(), Arc::from("own"));
+        let subscription = subscriptions.listen("channel", "k", WireFormat::Token);
+        let on_message = on_message(&subscriptions, &own);
+        for (kind, message, releases) in [
+            (PushKind::Message, "own", 0),
+            (PushKind::Message, "other", 1),
+            (PushKind::PMessage, "other", 1),
+        ] {
+            let data = ["channel", message].map(|text| Value::BulkString(text.into())).into();
+            on_message(&PushInfo { kind, data });
+            assert_eq!(subscription.releases(), releases, "{message}");
+        }
+    }
+}
