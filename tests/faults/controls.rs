@@ -33,6 +33,8 @@ lock_tests::controls! {
         without "attempts-do-not-shorten" seeing "shortened: ";
     requests_without_only_owner_releases: "requests::a_late_release_does_not_free_the_key_of_a_successor"
         without "only-owner-releases" seeing "the key belongs to the successor";
+    requests_without_silent_connections_are_discarded: "requests::a_silent_connection_is_closed"
+        without "silent-connections-are-discarded" seeing "connections are open";
     requests_without_undo: "requests::a_request_that_arrives_after_its_caller_gave_up_is_undone" without "undo" seeing "not undone: ";
     requests_without_expiry: "requests::the_key_of_a_request_that_arrives_very_late_expires_with_its_lease" without "expiry" seeing "it expires";
     cancellation_without_release_on_drop: "cancellation::a_call_dropped_at_any_poll_leaves_nothing_on_the_memory_store"

@@ -76,7 +76,9 @@ async fn connections_log_in_again_before_their_tokens_end() {
     }
     assert_eq!(disconnected(), before, "a token ended");
     assert_all_held(&guards);
-    assert!(tokens.issued.load(Ordering::SeqCst) > 9, "tokens were renewed");
+    // Three connections log in again after 1.4 to 1.6 leases, and one request fails.
+    let issued = tokens.issued.load(Ordering::SeqCst);
+    assert!((10..=3 + 3 * 6 + 1).contains(&issued), "{issued} tokens");
     let warnings = log.lines(&["WARN", "cannot renew the credentials", "token service", &address]);
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(log.lines(&["s3cret"]).is_empty());

@@ -1,7 +1,7 @@
 //! Faults of connections with TLS.
 
 use lock_runtime::LockError;
-use lock_tests::{Authority, Proxy, RedisServer, Toward, Validity};
+use lock_tests::{Authority, CapturedLog, Proxy, RedisServer, Toward, Validity};
 use tokio::time::sleep;
 
 use crate::support::{
@@ -9,6 +9,12 @@ use crate::support::{
 };
 
 const HOST: &[&str] = &["localhost"];
+
+/// The URL of a server with TLS through a proxy.
+fn through(proxy: &Proxy, authority: &Authority) -> String {
+    let url = proxy.url().replace("redis://127.0.0.1", "rediss://localhost");
+    format!("{url}?tls_ca={}", authority.file().display())
+}
 
 #[tokio::test]
 async fn certificates_are_replaced_while_locks_are_held() {
@@ -47,6 +53,39 @@ async fn certificates_are_replaced_while_locks_are_held() {
     assert!(until(LEASE * 5, free).await.is_some(), "all keys are released");
 }
 
+#[tokio::test]
+async fn certificates_stay_in_use_when_their_file_becomes_invalid() {
+    let (log, authority) = (CapturedLog::here(), Authority::new());
+    let server = RedisServer::with_tls(&authority, &authority.issue(HOST, Validity::Now), &[]);
+    let client = client(&server.trusted_tls_url()).await;
+    std::fs::write(authority.file(), "no certificate").expect("a temporary file");
+    for _ in 0..3 {
+        server.kill_all_connections();
+        client.lock("k").run(async {}).await.expect("the earlier certificates are used");
+    }
+    let file = authority.file().display().to_string();
+    let warned = || log.lines(&["WARN", "cannot read the changed TLS certificates", &file]).len();
+    assert!(until(LEASE, || warned() > 0).await.is_some());
+    sleep(LEASE / 2).await;
+    assert_eq!(warned(), 1);
+}
+
+/// A client that has never connected checks after a while whether the port uses TLS at all.
+#[tokio::test]
+async fn a_slow_handshake_is_not_mistaken_for_a_port_without_tls() {
+    let authority = Authority::new();
+    let server = RedisServer::with_tls(&authority, &authority.issue(HOST, Validity::Now), &[]);
+    let proxy = Proxy::to(server.tls_port());
+    proxy.blackhole(Toward::Client);
+    let url = through(&proxy, &authority);
+    let heal = async {
+        sleep(LEASE).await;
+        proxy.heal();
+    };
+    let (client, ()) = tokio::join!(client_with_lease(&url, LEASE * 30), heal);
+    client.lock("k").run(async {}).await.expect("free");
+}
+
 /// A handshake that gets no answer, and one whose connection is closed, are faults of the network
 /// like others: the call is `Unavailable`, and a later one connects.
 #[tokio::test]
@@ -54,12 +93,7 @@ async fn a_handshake_that_is_cut_is_unavailable_and_repeated() {
     let authority = Authority::new();
     let server = RedisServer::with_tls(&authority, &authority.issue(HOST, Validity::Now), &[]);
     let proxy = Proxy::to(server.tls_port());
-    let authority = authority.file().display();
-    let url = format!(
-        "{}?tls_ca={authority}",
-        proxy.url().replace("redis://127.0.0.1", "rediss://localhost")
-    );
-    let client = client_with_lease(&url, LEASE * 30).await;
+    let client = client_with_lease(&through(&proxy, &authority), LEASE * 30).await;
     let guard = client.lock("held").acquire().await.expect("free");
     for is_silent in [true, false] {
         if is_silent {
