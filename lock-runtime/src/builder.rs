@@ -39,8 +39,10 @@ impl LockClient {
     /// |---|---|
     /// | `redis://[[user]:password@]host[:port][/database]` | a Redis server, 6.0 or newer |
     /// | `rediss://…[?tls_ca=…&tls_cert=…&tls_key=…&tls_server_name=…]` | a Redis server, over TLS (feature `tls`) |
+    /// | `redis+sentinel://[[user]:password@]host[:port],host[:port]/master-name[/database][?sentinel_user=…&sentinel_pass=…]` | the master that these sentinels name |
+    /// | `rediss+sentinel://…` | the same, with TLS to the sentinels and to the master; the options are also those of `rediss://` |
     /// | `redis+unix:///path[?db=…&user=…&pass=…]` | a Redis server, over a Unix socket |
-    /// | `valkey://`, `valkeys://`, `valkey+unix://` | the same, for Valkey |
+    /// | `valkey://`, `valkeys://`, `valkey+sentinel://`, `valkeys+sentinel://`, `valkey+unix://` | the same, for Valkey |
     /// | `memory:` | this process's memory, for this client alone |
     /// | `memory:name` | this process's memory, for all its clients that use this name |
     ///
@@ -52,9 +54,9 @@ impl LockClient {
     /// # Errors
     ///
     /// * [`LockError::Config`]: the URL or a setting is invalid, the server cannot be used for
-    ///   locks (too old, without scripts, a node of a cluster, a Sentinel), a certificate cannot be
-    ///   read or verified, the server uses TLS and the URL does not, or the reverse, or there is no
-    ///   tokio runtime with timers here.
+    ///   locks (too old, without scripts, a node of a cluster, a sentinel), no sentinel knows the
+    ///   name of the master, a certificate cannot be read or verified, the server uses TLS and the URL
+    ///   does not, or the reverse, or there is no tokio runtime with timers here.
     /// * [`LockError::Unavailable`]: the server cannot be reached, or the client's threads cannot
     ///   be started. A refused connection fails at once. A connection or a request without an
     ///   answer fails after 5 s. There are no retries.
@@ -220,7 +222,8 @@ impl LockClientBuilder {
     }
 
     /// A function that supplies the credentials of each new connection, instead of the URL: for
-    /// passwords that change, and for tokens that end.
+    /// passwords that change, and for tokens that end. With sentinels, it supplies the credentials
+    /// for the master.
     ///
     /// It is called before each connection, on a thread of the library with a tokio runtime of its
     /// own, and has 3 s to return. (Objects that it creates there, such as an HTTP client, end with
@@ -259,9 +262,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// How to connect to a server with `rediss://`: the trusted authorities, the client's
-    /// certificate, or a whole configuration of rustls. Without it, the options of the URL are
-    /// used.
+    /// How to connect to servers with `rediss://` or `rediss+sentinel://`: the trusted authorities,
+    /// the client's certificate, or a whole configuration of rustls. Without it, the options of the
+    /// URL are used.
     ///
     /// # Examples
     ///
@@ -301,6 +304,7 @@ impl LockClientBuilder {
         runtime::checked()?;
         let response_timeout = response_timeout(defaults.lease);
         let settings = Settings {
+            lease: defaults.lease,
             response_timeout,
             credentials: self.credentials,
             #[cfg(feature = "tls")]

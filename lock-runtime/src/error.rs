@@ -275,6 +275,9 @@ pub enum LostReason {
     Gone,
     /// The key had another owner.
     Taken,
+    /// Another server took over the keys of the store, and did not have this lock: the key no longer
+    /// existed there, or had another owner.
+    Failover,
     /// The client was shut down while the lock was held.
     ShutDown,
 }
@@ -296,8 +299,14 @@ impl LostReason {
             Self::MaxHold => "max_hold",
             Self::Gone => "gone",
             Self::Taken => "taken",
+            Self::Failover => "failover",
             Self::ShutDown => "shut_down",
         }
+    }
+
+    /// Whether the key is known to be free, or to have another owner.
+    pub(crate) fn is_over_in_store(self) -> bool {
+        matches!(self, Self::Gone | Self::Taken | Self::Failover)
     }
 }
 
@@ -309,6 +318,7 @@ impl fmt::Display for LostReason {
             Self::MaxHold => "its `max_hold` has passed",
             Self::Gone => "its key no longer exists in the store (deleted, evicted or lost)",
             Self::Taken => "its key has another owner",
+            Self::Failover => "a failover promoted a server that did not have it",
             Self::ShutDown => "the lock client was shut down",
         })
     }
@@ -347,12 +357,13 @@ impl fmt::Display for UnavailableText<'_> {
 mod tests {
     use super::*;
 
-    const REASONS: [LostReason; 6] = [
+    const REASONS: [LostReason; 7] = [
         LostReason::LeaseOver,
         LostReason::RenewalFailed,
         LostReason::MaxHold,
         LostReason::Gone,
         LostReason::Taken,
+        LostReason::Failover,
         LostReason::ShutDown,
     ];
 

@@ -111,6 +111,12 @@ safeguards! {
     CredentialsAreRenewed = "credentials-are-renewed",
     /// Channels are subscribed in chunks.
     LimitedSubscriptions = "limited-subscriptions",
+    /// A client notices a failover although its connections still work.
+    FailoversAreNoticed = "failovers-are-noticed",
+    /// The newest configuration that sentinels have counts.
+    NewestConfiguration = "newest-configuration",
+    /// All held locks are verified after a failover.
+    HoldsAreVerified = "holds-are-verified",
     /// A connection that has gone silent is discarded.
     SilentConnectionsAreDiscarded = "silent-connections-are-discarded",
 }

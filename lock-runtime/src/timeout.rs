@@ -79,7 +79,7 @@ pub(crate) struct RequestTimeout {
 impl RequestTimeout {
     /// The same limit for both.
     #[cfg(any(feature = "redis", test))]
-    pub(crate) fn of(total: Duration) -> Self {
+    pub(crate) const fn of(total: Duration) -> Self {
         Self { answer: total, total }
     }
 }

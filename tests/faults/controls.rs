@@ -1,6 +1,16 @@
 //! The negative controls: each test of a safeguard must fail without that safeguard.
 
 lock_tests::controls! {
+    sentinel_without_failovers_are_noticed: "sentinel::a_planned_failover_is_noticed_although_no_request_fails"
+        without "failovers-are-noticed" seeing "the client moves to the new master";
+    sentinel_without_failovers_are_noticed_2: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
+        without "failovers-are-noticed" seeing "the loss is noticed at once";
+    sentinel_without_holds_are_verified: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
+        without "holds-are-verified" seeing "the loss is noticed at once";
+    sentinel_without_newest_configuration: "sentinel::an_older_configuration_is_followed_only_if_it_stays"
+        without "newest-configuration" seeing "the earlier master is not used";
+    sentinel_without_renewal_never_recreates: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
+        without "renewal-never-recreates" seeing "the loss is noticed at once";
     tls_without_certificates_are_reread: "tls::certificates_are_replaced_while_locks_are_held"
         without "certificates-are-reread" seeing "the new connection is trusted";
     credentials_without_credentials_are_renewed: "credentials::connections_log_in_again_before_their_tokens_end"

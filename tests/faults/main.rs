@@ -16,6 +16,7 @@ mod renewals;
 mod replies;
 mod requests;
 mod secrets;
+mod sentinel;
 mod server;
 mod support;
 mod tls;

@@ -35,6 +35,13 @@ async fn no_password_is_shown_in_errors_debug_or_log() {
         format!("redis://:{CANARY}@"),
         format!("redis://:{CANARY}@127.0.0.1:{CANARY}"),
         format!("rediss://:{CANARY}@127.0.0.1"),
+        format!(
+            "redis+sentinel://u:{CANARY}@127.0.0.1:1,127.0.0.1:{port}/m?sentinel_pass={CANARY}"
+        ),
+        format!("redis+sentinel://127.0.0.1:{port}/m?sentinel_pass={CANARY}-wrong"),
+        format!("redis+sentinel://:{CANARY},127.0.0.1:{port}/m"),
+        format!("redis+sentinel://127.0.0.1:{port}/m?{CANARY}=1"),
+        format!("redis-sentinel://:{CANARY}@127.0.0.1:{port}"),
         format!("mysql://:{CANARY}@127.0.0.1"),
     ] {
         let builder = LockClient::builder().url(&url).namespace("shop");

@@ -83,7 +83,7 @@ async fn a_release_just_before_the_subscription_takes_effect_is_noticed_at_once(
     let (one, two) = (client(&server.url()).await, client(&proxy.url()).await);
     for n in 1..=3 {
         let guard = one.lock("k").lease(LEASE * 60).acquire().await.expect("free");
-        let subscribed = || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).len();
+        let subscribed = || server.channels().len();
         assert!(until(LEASE, || subscribed() == 0).await.is_some());
         proxy.hold("SUBSCRIBE");
         let (lock, before) = (two.lock("k").wait(LEASE * 20), server.calls("evalsha"));
@@ -149,7 +149,7 @@ async fn hundreds_of_subscriptions_are_restored_and_no_lock_is_lost() {
         set.arg(&key).arg("stranger").arg(1).exec(&mut stranger).expect("permitted");
         wait(client.lock(key).wire_format(WireFormat::Redisson));
     }
-    let subscribed = || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).len();
+    let subscribed = || server.channels().len();
     let all = async || until(LEASE * 5, || subscribed() == WAITING + 1).await.is_some();
     assert!(all().await, "only {} channels", subscribed());
     server.kill_connections("pubsub");

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::io::Read;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,13 +12,12 @@ use redis::IntoConnectionInfo;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::tls::{Authority, Identity, Validity};
+use crate::ports::{START_TIMEOUT, free_port};
+use crate::sentinel_process::{MASTER, SentinelProcess};
+use crate::tls::{Authority, Certificates, Identity, Validity};
 
-/// The variable that says which kind of server all tests run on: `tls`, or a plain one.
+/// The variable that says which kind of server all tests run on: `tls`, `sentinel`, or a plain one.
 const KIND: &str = "LOCK_TESTS_SERVER";
-
-/// An authority and the identity of servers at `localhost`.
-type Certificates = (Authority, Identity);
 
 /// The certificates of all servers of a process that exist at one time.
 static LOCALHOST: Mutex<Weak<Certificates>> = Mutex::new(Weak::new());
@@ -34,9 +33,6 @@ fn localhost() -> Arc<Certificates> {
     })
 }
 
-/// How long a server may take to start.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
-
 /// A server on a free port of the loopback interface, with a directory of its own and without
 /// persistence. Killed when dropped.
 #[derive(Debug)]
@@ -50,6 +46,8 @@ pub struct RedisServer {
     tls: Option<(u16, PathBuf)>,
     /// Set if clients use TLS unless a test says otherwise.
     certificates: Option<Arc<Certificates>>,
+    /// Set if clients ask a sentinel for the address unless a test says otherwise.
+    sentinel: Option<SentinelProcess>,
     /// Whether the wall clock of the server can be set.
     own_clock: bool,
     directory: TempDir,
@@ -70,7 +68,7 @@ impl RedisServer {
     ///
     /// # Panics
     ///
-    /// If `LOCK_TESTS_SERVER` is set to anything but `tls`.
+    /// If `LOCK_TESTS_SERVER` is set to anything but `tls` and `sentinel`.
     #[must_use]
     pub fn with(options: &[&str]) -> Self {
         match std::env::var(KIND).as_deref() {
@@ -82,7 +80,12 @@ impl RedisServer {
                 server.certificates = Some(certificates);
                 server
             }
-            Ok(other) => panic!("`{KIND}` is {other:?}, and not `tls`"),
+            Ok("sentinel") => {
+                let mut server = Self::start_on(options, None, false);
+                server.sentinel = Some(SentinelProcess::start(server.port));
+                server
+            }
+            Ok(other) => panic!("`{KIND}` is {other:?}, and neither `tls` nor `sentinel`"),
         }
     }
 
@@ -99,6 +102,13 @@ impl RedisServer {
         Self::start_on(options, Some((authority, identity)), false)
     }
 
+    /// Starts a server without TLS that only its clients talk to, whichever kind of server the tests
+    /// run on.
+    #[must_use]
+    pub fn plain(options: &[&str]) -> Self {
+        Self::start_on(options, None, false)
+    }
+
     fn start_on(options: &[&str], tls: Option<(&Authority, &Identity)>, own_clock: bool) -> Self {
         let password =
             options.iter().position(|option| *option == "--requirepass").map(|at| options[at + 1]);
@@ -110,6 +120,7 @@ impl RedisServer {
             password: password.map(ToOwned::to_owned),
             tls: tls.map(|(authority, _)| (0, authority.file().to_owned())),
             certificates: None,
+            sentinel: None,
             own_clock,
             directory: tempfile::tempdir().expect("a temporary directory"),
         };
@@ -129,10 +140,17 @@ impl RedisServer {
         panic!("redis-server does not start: {}", server.log());
     }
 
-    /// The URL for a client, including the password if there is one. With TLS if all tests run so.
+    /// The URL for a client, including the password if there is one. With TLS or with a sentinel if
+    /// all tests run so.
     #[must_use]
     pub fn url(&self) -> String {
-        if self.certificates.is_some() { self.trusted_tls_url() } else { self.plain_url() }
+        match &self.sentinel {
+            Some(sentinel) => {
+                format!("redis+sentinel://{}{}/{MASTER}", self.login(), sentinel.address())
+            }
+            None if self.certificates.is_some() => self.trusted_tls_url(),
+            None => self.plain_url(),
+        }
     }
 
     /// The URL for clients that know no TLS.
@@ -237,6 +255,14 @@ impl RedisServer {
     #[must_use]
     pub fn exists(&self, key: &str) -> bool {
         self.command(&["EXISTS", key])
+    }
+
+    /// The channels that clients are subscribed to, without that of the sentinels.
+    #[must_use]
+    pub fn channels(&self) -> Vec<String> {
+        let mut channels: Vec<String> = self.command(&["PUBSUB", "CHANNELS"]);
+        channels.retain(|channel| channel != "__sentinel__:hello");
+        channels
     }
 
     /// How often clients and scripts have called a command.
@@ -420,10 +446,4 @@ fn tls_options((authority, identity): (&Authority, &Identity)) -> [String; 8] {
         "--tls-ca-cert-file".into(),
         file(authority.file()),
     ]
-}
-
-/// A port that is currently unused.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
 }

@@ -10,6 +10,9 @@ use rcgen::{
 use tempfile::TempDir;
 use time::{Duration, OffsetDateTime};
 
+/// An authority and the identity of servers.
+pub(crate) type Certificates = (Authority, Identity);
+
 /// An authority with a new key. Its files are deleted when it is dropped.
 #[derive(Debug)]
 pub struct Authority {

@@ -96,7 +96,7 @@ async fn a_server_that_may_evict_locks_causes_a_warning() {
     for (memory, policy, warned) in
         [("100mb", "allkeys-lru", 1), ("100mb", "noeviction", 0), ("0", "volatile-ttl", 0)]
     {
-        let server = RedisServer::with(&["--maxmemory", memory, "--maxmemory-policy", policy]);
+        let server = RedisServer::plain(&["--maxmemory", memory, "--maxmemory-policy", policy]);
         LockClient::connect(server.url()).await.expect("the client connects");
         let warnings = log.lines(&["WARN", &server.address(), "evict"]);
         assert_eq!(warnings.len(), warned, "{policy}: {warnings:?}");

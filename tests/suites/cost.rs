@@ -46,6 +46,14 @@ async fn inner(id: u64) -> Result<(), LockError> {
 async fn warm(server: &RedisServer) -> LockClient {
     let client = client(&server.url()).await;
     with_client(client.clone(), inner(1)).await.expect("free");
+    // Each connection loads the scripts when it is opened, and does not wait for the replies.
+    let mut loaded = 0;
+    let all_loaded = || {
+        std::thread::sleep(LEASE / 20);
+        let earlier = std::mem::replace(&mut loaded, server.calls("script|load"));
+        earlier == loaded
+    };
+    assert!(crate::support::until(LEASE * 10, all_loaded).await.is_some(), "scripts are loaded");
     client
 }
 
@@ -178,7 +186,7 @@ async fn without_hand_offs_each_grant_costs_two_commands() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_waiters_cost_one_subscription_and_few_commands() {
     const WAITERS: u64 = 10_000;
-    let server = RedisServer::start();
+    let server = RedisServer::plain(&[]);
     let (holder, waiting) = (client(&server.url()).await, client(&server.url()).await);
     let guard = holder.lock("k").acquire().await.expect("free");
     let before = sent(&server);
@@ -220,7 +228,7 @@ async fn scripts_survive_a_script_flush() {
 
 #[tokio::test]
 async fn an_idle_client_sends_nothing() {
-    let server = RedisServer::start();
+    let server = RedisServer::plain(&[]);
     let _client = warm(&server).await;
     let before = sent(&server);
     tokio::time::sleep(LEASE * 4).await;

@@ -124,10 +124,13 @@ async fn a_port_without_tls_and_a_port_with_tls_are_told_apart() {
     let server = server(&authority);
     let plain = format!("rediss://localhost:{}", server.port());
     let without = problem(&refusal(&plain).await, "url");
-    assert!(without.contains("does not use TLS") && without.contains("`redis://`"), "{without}");
+    assert!(
+        without.contains("does not use TLS") && without.contains("`redis` instead"),
+        "{without}"
+    );
 
     let with = problem(&refusal(&server.tls_url().replace("rediss", "redis")).await, "url");
-    assert!(with.contains("uses TLS") && with.contains("`rediss://`"), "{with}");
+    assert!(with.contains("uses TLS") && with.contains("`rediss` instead"), "{with}");
 }
 
 #[tokio::test]

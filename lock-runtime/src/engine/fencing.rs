@@ -93,6 +93,7 @@ impl Engine {
                     continue;
                 }
             };
+            let lost = self.background().reason(lease, lost);
             self.background().lose(lease, lost);
             return Err(lease.lost_to(lost));
         }

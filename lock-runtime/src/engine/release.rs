@@ -185,7 +185,7 @@ impl Engine {
         release.answered(&answer);
         let lost = answer.ok().and_then(Released::loss);
         if let Some(reason) = lost.filter(|_| BootInstant::now() < valid_until) {
-            self.found_lost(lease, reason);
+            self.found_lost(lease, self.background().reason(lease, reason));
         }
     }
 
@@ -210,6 +210,7 @@ impl Engine {
             Err(error) => return Err(Box::new(unconfirmed(lease.key(), started, &error))),
         };
         let Some(reason) = lost else { return Ok(()) };
+        let reason = self.background().reason(lease, reason);
         self.found_lost(lease, reason);
         Err(lease.lost_to(reason).into())
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::contract::{
     Acquired, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Lane, LockStore, Place,
     Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
+    VerifyHolds,
 };
 use super::owner::OwnerId;
 use super::subscriptions::Subscription;
@@ -306,7 +307,7 @@ impl LockStore for FaultyStore {
 pub(crate) struct OneStore(pub(crate) Arc<dyn LockStore>);
 
 impl Backend for OneStore {
-    fn adopt(&self, _: &BackgroundRuntimes) {}
+    fn adopt(&self, _: &BackgroundRuntimes, _: VerifyHolds) {}
 
     fn handle(&self, _: WireFormat) -> Arc<dyn LockStore> {
         Arc::clone(&self.0)

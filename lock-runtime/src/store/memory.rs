@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use super::contract::{
     Acquired, Backend, BackgroundRuntimes, Claim, Fenced, Grant, Lane, Left, LockStore, Release,
-    Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
+    Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError, VerifyHolds,
 };
 use super::owner::OwnerId;
 use super::subscriptions::{Subscription, Subscriptions};
@@ -93,7 +93,7 @@ impl MemoryBackend {
 }
 
 impl Backend for MemoryBackend {
-    fn adopt(&self, _: &BackgroundRuntimes) {}
+    fn adopt(&self, _: &BackgroundRuntimes, _: VerifyHolds) {}
 
     fn handle(&self, format: WireFormat) -> Arc<dyn LockStore> {
         Arc::clone(&self.handles[format.index()]) as Arc<dyn LockStore>

@@ -30,15 +30,16 @@ pub(crate) fn open(url: &str, settings: &Settings) -> Result<Arc<dyn Backend>, L
         #[cfg(feature = "redis")]
         scheme if is_redis(scheme) => Ok(Arc::new(RedisBackend::new(url, settings)?)),
         #[cfg(not(feature = "redis"))]
-        "redis" | "rediss" | "redis+unix" | "valkey" | "valkeys" | "valkey+unix" => {
+        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "valkey"
+        | "valkeys" | "valkey+unix" | "valkey+sentinel" | "valkeys+sentinel" => {
             let _ = settings;
             Err(url_error(
                 "this build has no Redis store; enable the feature `redis` of `lock-runtime`",
             ))
         }
         _ => Err(url_error(
-            "the URL does not start with `redis://`, `rediss://`, `redis+unix://` or `memory:`; for \
-             a server, write `redis://host:port`",
+            "the URL does not start with `redis://`, `rediss://`, `redis+unix://`, \
+             `redis+sentinel://` or `memory:`; for a server, write `redis://host:port`",
         )),
     }
 }

@@ -9,6 +9,8 @@ use crate::tls::TlsOptions;
 /// The settings of a client that its store uses.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
+    /// The lease of locks that do not specify one.
+    pub(crate) lease: Duration,
     /// How long the store may take for one answer.
     pub(crate) response_timeout: Duration,
     /// The program's function that supplies credentials, instead of the URL.
@@ -22,6 +24,7 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            lease: Duration::from_secs(3),
             response_timeout: Duration::from_secs(1),
             credentials: None,
             #[cfg(feature = "tls")]

@@ -371,6 +371,7 @@ impl Drop for Acquisition {
                 // The lock was never granted.
                 kept_until: BootInstant::PAST,
                 valid_until: BootInstant::PAST,
+                confirmed: BootInstant::PAST,
                 reason: CleanupReason::Unanswered,
                 permit: self.permit.take(),
             });

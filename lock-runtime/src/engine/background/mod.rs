@@ -10,6 +10,7 @@
 //! [`events`](crate::events) emits log events on another one.
 
 pub(crate) mod cleanup;
+mod failovers;
 mod notifier;
 mod place_limit;
 mod renewal;
@@ -20,6 +21,7 @@ mod tests;
 mod thread;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::cleanup::Cleanup;
 use self::notifier::Notifier;
@@ -55,7 +57,12 @@ impl Background {
 
     /// Renews a granted lease from now on.
     pub(crate) fn watch(&self, lease: &Arc<Lease>) {
-        if self.shared.schedule.add(lease) {
+        let mut wake = self.shared.schedule.add(lease);
+        // Granted before the store's data has moved, and not verified with the others.
+        if self.shared.is_unverified(lease) && lease.verify() {
+            wake |= self.shared.schedule.retry(lease, Duration::ZERO);
+        }
+        if wake {
             self.shared.wake.notify_one();
         }
     }
@@ -70,7 +77,7 @@ impl Background {
 
     /// Schedules a lease anew, because its deadline or its term has changed.
     pub(crate) fn reschedule(&self, lease: &Arc<Lease>) {
-        if self.shared.schedule.reschedule(lease) {
+        if self.shared.reschedule(lease) {
             self.shared.wake.notify_one();
         }
     }
@@ -89,6 +96,12 @@ impl Background {
             self.shared.cleanups.clear();
         }
         self.shared.wake.notify_one();
+    }
+
+    /// The reason of a loss that an answer of the store has shown: a failover if the store's data has
+    /// moved to another server since the lease was last confirmed.
+    pub(crate) fn reason(&self, lease: &Lease, answer: LostReason) -> LostReason {
+        self.shared.reason(lease, answer)
     }
 
     /// Counts a lock whose loss only the release has noticed.

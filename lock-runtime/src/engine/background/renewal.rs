@@ -108,7 +108,7 @@ impl BackgroundState {
                         tracing::info!(key = &*key, failures, "renewal works again");
                     });
                 }
-                self.schedule.reschedule(lease);
+                self.reschedule(lease);
             }
             Ok(Renewed::Gone) => self.lose(lease, LostReason::Gone),
             Ok(Renewed::Taken) | Err(StoreError::WrongFormat { .. }) => {

@@ -1,11 +1,13 @@
 //! The state that the background threads and the callers share, and the loss of a lease.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio::runtime;
 use tracing::Level;
 
 use super::cleanup::{Cleanup, Cleanups};
+use super::failovers::Failovers;
 use super::notifier::{Notice, Notifier};
 use super::place_limit::Renewals;
 use super::schedule::Schedule;
@@ -14,6 +16,7 @@ use crate::engine::handoff::Lease;
 use crate::engine::lease::Loss;
 use crate::error::LostReason;
 use crate::events;
+use crate::safeguard::Safeguard;
 use crate::sync::Notify;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -28,6 +31,7 @@ pub(super) struct BackgroundState {
     pub(super) wake: Notify,
     /// The number of locks that were lost while they were held.
     pub(super) lost: AtomicU64,
+    failovers: Arc<Failovers>,
     /// The reason why the background thread does not run.
     pub(super) failure: OnceLock<String>,
     /// Set when the client is dropped. The thread then completes the cleanups and ends.
@@ -45,21 +49,59 @@ impl std::fmt::Debug for BackgroundState {
 
 impl BackgroundState {
     pub(super) fn new(notifier: Arc<Notifier>) -> Arc<Self> {
+        let failovers = Arc::<Failovers>::default();
         Arc::new(Self {
             schedule: Schedule::default(),
             renewals: Renewals::default(),
-            cleanups: Cleanups::new(Arc::clone(&notifier)),
+            cleanups: Cleanups::new(Arc::clone(&notifier), Arc::clone(&failovers)),
             notifier,
             wake_ups: OnceLock::new(),
             wake: Notify::new(),
             lost: AtomicU64::new(0),
+            failovers,
             failure: OnceLock::new(),
             closing: AtomicBool::new(false),
         })
     }
 
+    /// Records that the data of the store has moved to another server, which may lack a part of it.
+    pub(super) fn moved(&self) {
+        self.failovers.moved();
+        self.wake.notify_one();
+    }
+
+    /// Makes a request for each held lease due if the data has moved. The answers tell which leases
+    /// are lost.
+    pub(super) fn verify_if_moved(&self) {
+        if self.failovers.take() && Safeguard::HoldsAreVerified.is_on() {
+            self.schedule.verify_all(BootInstant::now());
+        }
+    }
+
+    /// Schedules the next renewal of a lease whose deadline or term has changed. Returns whether the
+    /// background thread has to be woken.
+    pub(super) fn reschedule(&self, lease: &Arc<Lease>) -> bool {
+        if self.is_unverified(lease) && lease.verify() {
+            // The answer was that of a server which no longer counts.
+            return self.schedule.retry(lease, Duration::ZERO);
+        }
+        self.schedule.reschedule(lease)
+    }
+
+    /// The reason of a loss that an answer of the store has shown: a failover if the data has moved
+    /// since the lease was last confirmed.
+    pub(super) fn reason(&self, lease: &Lease, answer: LostReason) -> LostReason {
+        self.failovers.reason(|| lease.confirmed(), answer)
+    }
+
+    /// Whether the data of the store has moved since the last successful request for this lease.
+    pub(super) fn is_unverified(&self, lease: &Lease) -> bool {
+        self.failovers.is_after(|| lease.confirmed())
+    }
+
     /// Ends a lease because it is lost.
     pub(super) fn lose(&self, lease: &Arc<Lease>, reason: LostReason) {
+        let reason = self.reason(lease, reason);
         if let Some(loss) = lease.lose(reason, || self.cleanups.begin()) {
             self.clean_up(lease, loss);
             self.cleanups.done();
@@ -97,8 +139,7 @@ impl BackgroundState {
         self.schedule.remove(lease);
         // A key that may still have this owner is freed. If the key is gone or taken, only a late
         // request of the acquisition could give it this owner again. A late renewal could not.
-        let is_over = matches!(reason, LostReason::Gone | LostReason::Taken);
-        if !is_over || lease.locked().doubt.is_some() {
+        if !reason.is_over_in_store() || lease.locked().doubt.is_some() {
             self.cleanups.push(Cleanup::of(lease, None));
             self.wake.notify_one();
         }

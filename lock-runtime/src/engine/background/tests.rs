@@ -6,7 +6,7 @@ use super::cleanup::CleanupReason;
 use super::renewal;
 use super::*;
 use crate::clock::BootInstant;
-use crate::engine::handoff::Offer;
+use crate::engine::handoff::{Hold, Offer};
 use crate::engine::lease::Terms;
 use crate::engine::local_queue::Entered;
 use crate::engine::testing::{hold_in, locked_in, permit};
@@ -54,6 +54,7 @@ async fn a_cleanup_after_the_end_of_the_background_thread_gives_its_permit_back(
         gone_by: BootInstant::now().after(TERM),
         kept_until: BootInstant::PAST,
         valid_until: BootInstant::PAST,
+        confirmed: BootInstant::PAST,
         reason: CleanupReason::Released,
         permit: Some(permit),
     });
@@ -79,6 +80,50 @@ async fn a_renewal_that_finds_a_value_of_another_format_is_a_loss() {
     let open = (background.held_count(), background.releasing());
     assert_eq!(open, (0, 0), "no request is sent for the key");
     assert_eq!(background.lost(), 1);
+}
+
+/// The reason that is recorded if a renewal finds the key of this hold gone.
+async fn reason_of_loss(background: &Background, hold: &Hold) -> LostReason {
+    let leases = vec![Arc::clone(hold.lease())];
+    // The store has never granted this lease.
+    renewal::renew(Arc::clone(&background.shared), Place::ONLY, leases).await;
+    match hold.loss() {
+        Some(LockError::Lost { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_loss_after_the_data_has_moved_is_that_of_the_failover() {
+    let (store, background) = (store(), without_threads(&Arc::default()));
+    let hold = |key: &str| {
+        let store = Arc::clone(&store) as Arc<dyn LockStore>;
+        let hold = hold_in(store, key, &TERMS, BootInstant::now());
+        background.watch(hold.lease());
+        hold
+    };
+    let (before, confirmed) = (hold("before"), hold("confirmed"));
+    background.shared.verify_if_moved();
+    assert!(background.shared.schedule.due(BootInstant::now()).renew.is_empty());
+
+    background.shared.moved();
+    background.shared.verify_if_moved();
+    let due = background.shared.schedule.due(BootInstant::now()).renew;
+    assert_eq!(due.len(), 2, "both are verified at once");
+    assert_eq!(reason_of_loss(&background, &before).await, LostReason::Failover);
+
+    let granted = BootInstant::now();
+    background.shared.moved();
+    background.shared.verify_if_moved();
+    background.shared.schedule.due(BootInstant::now());
+    let late = hold_in(Arc::clone(&store) as Arc<dyn LockStore>, "late", &TERMS, granted);
+    background.watch(late.lease());
+    let due = background.shared.schedule.due(BootInstant::now()).renew;
+    assert!(due.iter().any(|due| Arc::ptr_eq(due, late.lease())), "its answer came too late");
+
+    confirmed.lease().extended(BootInstant::now(), None);
+    assert_eq!(reason_of_loss(&background, &confirmed).await, LostReason::Gone);
+    assert_eq!(reason_of_loss(&background, &hold("after")).await, LostReason::Gone);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use super::shared::BackgroundState;
 use crate::clock::BootInstant;
 #[cfg(not(all(test, lock_shuttle)))]
 use crate::safeguard::Safeguard;
-use crate::store::contract::{Backend, BackgroundRuntimes};
+use crate::store::contract::{Backend, BackgroundRuntimes, VerifyHolds};
 use crate::sync::atomic::Ordering;
 use crate::sync::{spawn_task, time};
 
@@ -27,9 +27,10 @@ pub(super) fn spawn(shared: &Arc<BackgroundState>, backend: &dyn Backend) -> std
         while catch_unwind(AssertUnwindSafe(|| runtime.block_on(notifier.run()))).is_err() {}
     })?;
     let _ = shared.wake_ups.set(wake_ups.clone());
+    let verify = verify_holds(shared);
     if !Safeguard::BackgroundThread.is_on() {
         let renewals = runtime::Handle::current();
-        backend.adopt(&BackgroundRuntimes { renewals, wake_ups });
+        backend.adopt(&BackgroundRuntimes { renewals, wake_ups }, verify);
         tokio::spawn(run(Arc::clone(shared)));
         return Ok(());
     }
@@ -46,7 +47,7 @@ pub(super) fn spawn(shared: &Arc<BackgroundState>, backend: &dyn Backend) -> std
         background.notifier.close();
     });
     let renewals = renewals.inspect_err(|_| shared.notifier.close())?;
-    backend.adopt(&BackgroundRuntimes { renewals, wake_ups });
+    backend.adopt(&BackgroundRuntimes { renewals, wake_ups }, verify);
     // The thread waits for this message, so the send cannot fail.
     let _ = begin.send(());
     Ok(())
@@ -80,7 +81,8 @@ fn start_thread(
 #[expect(clippy::unnecessary_wraps, reason = "as for the thread")]
 pub(super) fn spawn(shared: &Arc<BackgroundState>, backend: &dyn Backend) -> std::io::Result<()> {
     let here = runtime::Handle::current();
-    backend.adopt(&BackgroundRuntimes { renewals: here.clone(), wake_ups: here });
+    let runtimes = BackgroundRuntimes { renewals: here.clone(), wake_ups: here };
+    backend.adopt(&runtimes, verify_holds(shared));
     let notifier = Arc::clone(&shared.notifier);
     spawn_task(async move { notifier.run().await });
     let background = Arc::clone(shared);
@@ -89,6 +91,17 @@ pub(super) fn spawn(shared: &Arc<BackgroundState>, backend: &dyn Backend) -> std
         background.notifier.close();
     });
     Ok(())
+}
+
+/// What the store calls when its data has moved. The store must not keep the state alive, because
+/// the leases in the state keep the store alive.
+fn verify_holds(shared: &Arc<BackgroundState>) -> VerifyHolds {
+    let shared = Arc::downgrade(shared);
+    VerifyHolds::new(move || {
+        if let Some(shared) = shared.upgrade() {
+            shared.moved();
+        }
+    })
 }
 
 /// Ends all locks if the thread panics.
@@ -116,6 +129,7 @@ impl Drop for WakeOnDrop {
 async fn run(shared: Arc<BackgroundState>) {
     let mut last_cleanups_end = None;
     loop {
+        shared.verify_if_moved();
         let due = shared.schedule.due(BootInstant::now());
         for lease in &due.expired {
             shared.expire(lease);

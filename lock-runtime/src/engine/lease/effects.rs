@@ -53,13 +53,8 @@ impl Loss {
     /// this case the key still has their owner, and destructors of their bodies may not have run
     /// yet.
     pub(crate) fn leaves_the_key(self) -> bool {
-        self.held && !is_over_in_store(self.reason) && Safeguard::KeyOutlivesBody.is_on()
+        self.held && !self.reason.is_over_in_store() && Safeguard::KeyOutlivesBody.is_on()
     }
-}
-
-/// Whether the key is known to be free, or to have another owner.
-pub(super) fn is_over_in_store(reason: LostReason) -> bool {
-    matches!(reason, LostReason::Gone | LostReason::Taken)
 }
 
 /// The state of one hold at one instant.

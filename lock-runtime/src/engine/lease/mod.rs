@@ -124,6 +124,11 @@ impl<P> Lease<P> {
         self.read(State::term)
     }
 
+    /// When the last successful request was sent.
+    pub(crate) fn confirmed(&self) -> BootInstant {
+        self.read(State::confirmed)
+    }
+
     /// See [`State::after_part`].
     pub(crate) fn after_part(&self, part: u32) -> BootInstant {
         self.read(|state| state.after_part(part))
@@ -142,6 +147,11 @@ impl<P> Lease<P> {
     /// Whether a renewal would extend the hold.
     pub(crate) fn can_be_renewed(&self) -> bool {
         self.read(State::can_be_renewed)
+    }
+
+    /// See [`State::verify`].
+    pub(crate) fn verify(&self) -> bool {
+        self.change(State::verify)
     }
 
     /// The error for a loss at this moment.

@@ -10,13 +10,16 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use super::effects::{Departure, Ending, Loss, Lost, Standing, is_over_in_store};
+use super::effects::{Departure, Ending, Loss, Lost, Standing};
 use super::terms::{Terms, capped, deadline};
 use crate::clock::BootInstant;
 use crate::engine::fairness::limit::{Decision, HandoffLimit, Tenure};
 use crate::error::LostReason;
 use crate::safeguard::Safeguard;
 use crate::store::contract::Grant;
+
+/// The shortest time to which a fixed lease is set when it is verified.
+const SHORTEST_TERM: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct State<P> {
@@ -52,6 +55,8 @@ pub(super) struct State<P> {
     kept_until: BootInstant,
     /// The number of consecutive failed renewals.
     failures: u32,
+    /// Whether the store may not have the lease any more, and has to be asked.
+    to_verify: bool,
     tenure: Tenure,
     /// The permit of the key, which is given back when the hold ends.
     permit: Option<P>,
@@ -98,6 +103,7 @@ impl<P> State<P> {
             gone_by: sent.after(terms.in_store().max(grant.term)),
             kept_until: sent.after(terms.min_hold),
             failures: 0,
+            to_verify: false,
             tenure,
             permit,
         }
@@ -134,6 +140,11 @@ impl<P> State<P> {
 
     pub(super) fn kept_until(&self) -> BootInstant {
         self.kept_until
+    }
+
+    /// When the last successful request was sent.
+    pub(super) fn confirmed(&self) -> BootInstant {
+        self.extended
     }
 
     /// The instant at which one `part`-th of the term has passed since the last extension.
@@ -182,7 +193,9 @@ impl<P> State<P> {
         let ending = match self.phase {
             Phase::Held => self.end(limit.filter(|_| lost.is_none()), now),
             // The key was left to the holders.
-            Phase::Lost(lost) if !is_over_in_store(lost.reason) => Ending::Free(self.permit.take()),
+            Phase::Lost(lost) if !lost.reason.is_over_in_store() => {
+                Ending::Free(self.permit.take())
+            }
             Phase::Lost(_) | Phase::Released | Phase::HandedOff => Ending::None,
         };
         Departure { lost, unnoticed, ending }
@@ -322,22 +335,32 @@ impl<P> State<P> {
         Some(term)
     }
 
-    /// Records that the background thread is about to renew the lease. Returns the term to request.
-    /// `None` if the lease has ended or is fixed, or if it was handed off and no waiter takes it.
+    /// Records that the background thread is about to renew the lease. Returns the term to request,
+    /// which is the remaining time for a fixed lease that has to be verified. `None` if the lease has
+    /// ended or is fixed, or if it was handed off and no waiter takes it.
     pub(super) fn about_to_renew(&mut self, now: BootInstant) -> Option<Duration> {
         let is_abandoned = now.since(self.handed_off) >= self.term / 3;
         self.skipped_renewal |= self.phase == Phase::HandedOff && is_abandoned;
-        if !self.renewed || self.skipped_renewal {
+        if self.skipped_renewal {
             return None;
         }
-        self.about_to_extend(now, None, Duration::ZERO)
+        if self.renewed {
+            return self.about_to_extend(now, None, Duration::ZERO);
+        }
+        // The key expires when it would have expired anyway.
+        let left = self.gone_by.since(now);
+        let is_wanted = self.to_verify && self.phase.is_open() && left >= SHORTEST_TERM;
+        is_wanted.then_some(left)
     }
 
     /// Records that a request that was sent at `sent` has extended the lease, to its own term or to
     /// `term`. Returns the number of failures before.
     pub(super) fn extended(&mut self, sent: BootInstant, term: Option<Duration>) -> u32 {
+        self.to_verify = false;
         let is_current = term.is_some() || sent > self.term_since;
-        if self.phase.is_open() && is_current {
+        if !self.renewed && term.is_none() {
+            self.extended = self.extended.max(sent);
+        } else if self.phase.is_open() && is_current {
             let until = deadline(sent, term.unwrap_or(self.term));
             self.term = term.map_or(self.term, |term| term.max(self.term));
             self.extended = self.extended.max(sent);
@@ -352,6 +375,13 @@ impl<P> State<P> {
     pub(super) fn failed(&mut self) -> u32 {
         self.failures = self.failures.saturating_add(1);
         self.failures
+    }
+
+    /// Requests a renewal although none is due, to find out whether the store still has the lease.
+    /// False if the lease has ended.
+    pub(super) fn verify(&mut self) -> bool {
+        self.to_verify = self.phase.is_open();
+        self.to_verify
     }
 
     /// Whether a renewal would extend the hold.

@@ -11,18 +11,19 @@ use std::task::Poll;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ErrorKind, PushInfo, PushKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, Value};
 use tokio::runtime;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Level;
 
+use super::dialect;
 use super::endpoint::Endpoint;
+use super::handshake::{Driver, LoggedIn};
 use super::in_flight::{InFlightLimit, PERMITS};
-use super::socket::Socket;
+use super::topology::{NewSocket, Opened, Topology};
 use super::traffic::Traffic;
-use super::{dialect, error, probe};
 use crate::clock::BootInstant;
 use crate::events;
 use crate::store::contract::StoreError;
@@ -42,9 +43,9 @@ const QUEUE: usize = 4 * PERMITS as usize;
 /// Called with each message that the server sends without a request.
 pub(super) type OnMessage = Arc<dyn Fn(&PushInfo) + Send + Sync>;
 
-/// Makes the connections to one server, and keeps the current one.
+/// Makes the connections to the server that has the keys, and keeps the current one.
 pub(super) struct Connector {
-    endpoint: Arc<Endpoint>,
+    topology: Arc<Topology>,
     /// The runtime that serves the socket.
     home: runtime::Handle,
     on_message: Option<OnMessage>,
@@ -60,8 +61,8 @@ pub(super) struct Connector {
 #[derive(Default)]
 struct ConnectorState {
     current: Option<Established>,
-    /// The number of attempts so far. Each attempt has a generation of its own, so that a late
-    /// report about a failed attempt does not affect the next one.
+    /// The number of sockets so far. Each socket has a generation of its own, so that a late report
+    /// about one does not affect the next one.
     generation: u64,
     /// The latest generation that was lost. The loss may be reported before the attempt has
     /// returned the connection.
@@ -81,10 +82,14 @@ pub(super) struct Established {
 
 /// An open socket and what its users share. It is closed when the last reference is dropped.
 pub(super) struct OpenSocket {
-    /// The task that serves the socket. It is aborted in `drop`, so that nothing more is sent.
-    driver: AbortHandle,
+    pub(super) server: Arc<Endpoint>,
+    /// The number of the server in its topology.
+    number: u64,
+    _driver: Driver,
     /// The task that renews credentials that end.
     stay_logged_in: Option<AbortHandle>,
+    /// The task that discards the connection when another server has the keys.
+    replaced: AbortHandle,
     /// The permits for acquires.
     pub(super) acquires: InFlightLimit,
     /// The permits for the requests of lock holders.
@@ -102,7 +107,7 @@ impl OpenSocket {
 
 impl Drop for OpenSocket {
     fn drop(&mut self) {
-        self.driver.abort();
+        self.replaced.abort();
         if let Some(task) = &self.stay_logged_in {
             task.abort();
         }
@@ -112,7 +117,7 @@ impl Drop for OpenSocket {
 impl Connector {
     /// Connects when a connection is first asked for.
     pub(super) fn new(
-        endpoint: Arc<Endpoint>,
+        topology: Arc<Topology>,
         home: runtime::Handle,
         on_message: Option<OnMessage>,
     ) -> Self {
@@ -124,17 +129,17 @@ impl Connector {
         });
         let home_task = home_task.abort_handle();
         let (state, changed) = (Mutex::default(), Notify::new());
-        Self { endpoint, home, on_message, state, changed, home_alive, home_task }
+        Self { topology, home, on_message, state, changed, home_alive, home_task }
     }
 
-    /// The server's address, without credentials.
+    /// The server, without credentials.
     pub(super) fn address(&self) -> &str {
-        self.endpoint.shown()
+        self.topology.shown()
     }
 
     /// Whether the program supplies the credentials.
     pub(super) fn has_credentials_source(&self) -> bool {
-        self.endpoint.login().has_source()
+        self.topology.has_credentials_source()
     }
 
     pub(super) fn home(&self) -> runtime::Id {
@@ -146,9 +151,19 @@ impl Connector {
         self.home_alive.strong_count() > 0
     }
 
-    /// The current connection, if there is one.
-    pub(super) fn current(&self) -> Option<Established> {
-        self.state().current.clone()
+    /// The current connection, if there is one, and if its server still has the keys.
+    pub(super) fn current(self: &Arc<Self>) -> Option<Established> {
+        let current = self.state().current.clone()?;
+        if self.is_current(&current.socket) {
+            return Some(current);
+        }
+        self.discard(current.generation);
+        None
+    }
+
+    /// Whether the server of a connection still has the keys.
+    pub(super) fn is_current(&self, socket: &OpenSocket) -> bool {
+        self.topology.is_current(socket.number)
     }
 
     /// Resolves when an attempt to connect has ended or the connection was lost.
@@ -166,23 +181,27 @@ impl Connector {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            let attempt = {
+            if let Some(current) = self.current() {
+                return Ok(current);
+            }
+            let is_first = {
                 let mut state = self.state();
                 if let Some(current) = &state.current {
-                    return Ok(current.clone());
+                    if self.is_current(&current.socket) {
+                        return Ok(current.clone());
+                    }
+                    // The next round discards it.
+                    continue;
                 }
                 if let Some((at, error)) = &state.failure
                     && (*at >= started || BootInstant::now().since(*at) < FAILURE_REUSED_FOR)
                 {
                     return Err(error.clone());
                 }
-                let is_first = !std::mem::replace(&mut state.connecting, true);
-                state.generation += u64::from(is_first);
-                is_first.then_some(state.generation)
+                !std::mem::replace(&mut state.connecting, true)
             };
-            if let Some(generation) = attempt {
-                let connector = Arc::clone(self);
-                let attempt = ConnectAttempt { connector, generation, outcome: None };
+            if is_first {
+                let attempt = ConnectAttempt { connector: Arc::clone(self), outcome: None };
                 // The state must be unlocked here: a runtime that has ended drops the attempt
                 // inside `spawn`, and the attempt then locks the state.
                 self.home.spawn(attempt.run());
@@ -195,7 +214,13 @@ impl Connector {
         }
     }
 
-    async fn connect(self: &Arc<Self>, generation: u64) -> Result<Established, StoreError> {
+    /// A socket whose loss and whose messages are reported to this connector.
+    fn new_socket(self: &Arc<Self>) -> NewSocket {
+        let generation = {
+            let mut state = self.state();
+            state.generation += 1;
+            state.generation
+        };
         let weak = Arc::downgrade(self);
         let on_message = self.on_message.clone();
         let config = AsyncConnectionConfig::new()
@@ -212,29 +237,42 @@ impl Connector {
                 }
                 Ok::<(), ()>(())
             });
-        let endpoint = &*self.endpoint;
-        let mut login = log_in(endpoint, config.clone()).await;
-        let is_rejected =
-            matches!(&login, Err(StoreError::Denied(cause)) if error::is_login(cause));
-        if is_rejected && self.has_credentials_source() {
-            // The credentials may have just been replaced.
-            login = log_in(endpoint, config).await;
-        }
-        let LoggedIn { commands, driver, traffic, valid_for } = login?;
+        NewSocket { generation, config }
+    }
+
+    async fn connect(self: &Arc<Self>) -> Result<Established, StoreError> {
+        let opened = self.topology.open(&|| self.new_socket()).await?;
+        let Opened { server, number, generation, login } = opened;
+        let LoggedIn { commands, driver, traffic, valid_for } = login;
         let stay_logged_in = valid_for.map(|valid_for| {
-            let (login, server) = (Arc::clone(endpoint.login()), endpoint.shown().to_owned());
+            let (login, shown) = (Arc::clone(server.login()), server.shown().to_owned());
             let weak = Arc::downgrade(self);
             let discard = move || {
                 if let Some(connector) = weak.upgrade() {
                     connector.discard(generation);
                 }
             };
-            let task = login.stay_logged_in(commands.clone(), valid_for, server, discard);
+            let task = login.stay_logged_in(commands.clone(), valid_for, shown, discard);
             tokio::spawn(task).abort_handle()
         });
+        let replaced = tokio::spawn(discard_if_replaced(
+            Arc::downgrade(self),
+            Arc::clone(&self.topology),
+            (number, generation),
+            driver.handle(),
+        ));
+        let replaced = replaced.abort_handle();
         let (acquires, holders) = (InFlightLimit::new(), InFlightLimit::new());
-        let socket = OpenSocket { driver, stay_logged_in, acquires, holders, traffic };
-        let socket = Arc::new(socket);
+        let socket = Arc::new(OpenSocket {
+            server,
+            number,
+            _driver: driver,
+            stay_logged_in,
+            replaced,
+            acquires,
+            holders,
+            traffic,
+        });
         // Loads the scripts once per connection, so that requests can use their hashes. The first
         // poll puts the load ahead of all requests, so no request has to wait for the reply. For a
         // user without the permission to load scripts, requests fall back to the text.
@@ -256,7 +294,8 @@ impl Connector {
         let lost = state.current.take_if(|current| current.generation == generation);
         drop(state);
         if let Some(lost) = lost {
-            let (connector, address) = (Arc::clone(self), self.address().to_owned());
+            let connector = Arc::clone(self);
+            let address = lost.socket.server.shown().to_owned();
             // Both calls wake callers, which the background thread must not do. They therefore run
             // on the runtime that serves the connection.
             self.home.spawn(async move {
@@ -280,65 +319,34 @@ impl Drop for Connector {
     }
 }
 
-/// A connection that has logged in.
-struct LoggedIn {
-    commands: MultiplexedConnection,
-    /// The task that serves the socket.
+/// Discards the connection of this generation when the server with this number no longer has the
+/// keys. Its requests in flight fail, so that no answer of that server counts.
+async fn discard_if_replaced(
+    connector: Weak<Connector>,
+    topology: Arc<Topology>,
+    (number, generation): (u64, u64),
     driver: AbortHandle,
-    traffic: Arc<Traffic>,
-    /// For how long the credentials are valid.
-    valid_for: Option<Duration>,
-}
-
-/// Makes one connection and logs in.
-async fn log_in(
-    endpoint: &Endpoint,
-    config: AsyncConnectionConfig,
-) -> Result<LoggedIn, StoreError> {
-    let (login, valid_for) = endpoint.login().current().await?;
-    let traffic = Arc::<Traffic>::default();
-    let stream = Socket::connect(endpoint, Arc::clone(&traffic)).await?;
-    match MultiplexedConnection::new_with_config(&login, stream, config).await {
-        Ok((commands, driver)) => {
-            let driver = tokio::spawn(driver).abort_handle();
-            endpoint.worked();
-            Ok(LoggedIn { commands, driver, traffic, valid_for })
-        }
-        Err(error) => Err(login_failed(endpoint, &traffic, &error).await),
+) {
+    topology.replaced(number).await;
+    if let Some(connector) = connector.upgrade() {
+        connector.discard(generation);
     }
-}
-
-/// Explains why the server did not answer the login.
-async fn login_failed(endpoint: &Endpoint, traffic: &Traffic, error: &RedisError) -> StoreError {
-    // The server reports a problem with the client's certificate after the handshake.
-    if let Some(problem) = traffic.problem() {
-        return problem;
-    }
-    if let Some((host, port)) = endpoint.plain_tcp()
-        && matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse)
-        && !endpoint.has_worked()
-        && probe::is_tls(host, port).await
-    {
-        let problem = format!("{} uses TLS; use `rediss://`", endpoint.shown());
-        return StoreError::Config { option: "url", problem };
-    }
-    error::classify(error).error
+    driver.abort();
 }
 
 /// One attempt to connect. Its outcome is published when it is dropped, so that an attempt that is
 /// cut short ends as well.
 struct ConnectAttempt {
     connector: Arc<Connector>,
-    generation: u64,
     /// `None` if the attempt is cut short, because its runtime ends.
     outcome: Option<Result<Established, StoreError>>,
 }
 
 impl ConnectAttempt {
     async fn run(mut self) {
-        let (connector, generation) = (&self.connector, self.generation);
+        let connector = &self.connector;
         let address = connector.address();
-        let outcome = match timeout(CONNECT_TIMEOUT, connector.connect(generation)).await {
+        let outcome = match timeout(CONNECT_TIMEOUT, connector.connect()).await {
             Ok(Ok(established)) => Ok(established),
             // No request was sent yet, so none can have run.
             Ok(Err(error)) => Err(match error {
@@ -362,27 +370,29 @@ impl Drop for ConnectAttempt {
             let cause = "the runtime that served the connection has ended";
             Err(StoreError::Refused(cause.into()))
         });
-        let address = connector.address();
         let mut state = connector.state();
         state.connecting = false;
-        let failure = match outcome {
+        let connected = match outcome {
             Ok(established) if state.lost < established.generation => {
+                let server = Arc::clone(&established.socket.server);
+                let generation = established.generation;
                 state.current = Some(established);
-                None
+                Ok((server, generation))
             }
-            Ok(_) => {
+            Ok(established) => {
+                let address = established.socket.server.shown();
                 let cause = format!("{address} closed the connection immediately");
-                Some(StoreError::Refused(cause))
+                Err(StoreError::Refused(cause))
             }
-            Err(error) => Some(error),
+            Err(error) => Err(error),
         };
-        let connected = failure.is_none();
+        let failure = connected.as_ref().err().cloned();
         state.failure = failure.map(|error| (BootInstant::now(), error));
         drop(state);
         connector.changed.notify_waiters();
         // Logged last: a subscriber may block, or use a lock itself.
-        if connected {
-            let (address, generation) = (address.to_owned(), self.generation);
+        if let Ok((server, generation)) = connected {
+            let address = server.shown().to_owned();
             events::emit(Level::DEBUG, move || {
                 tracing::debug!(address, generation, "connected");
             });

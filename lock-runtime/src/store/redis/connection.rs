@@ -24,10 +24,10 @@ use tokio::time::{Instant, timeout};
 
 use super::connect::{Connector, Established, OnMessage, OpenSocket};
 use super::decode::Unexpected;
-use super::endpoint::Endpoint;
 use super::error;
 use super::in_flight::{InFlightLimit, PERMITS};
 use super::script::Script;
+use super::topology::Topology;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{SendTrace, StoreError};
 use crate::timeout::RequestTimeout;
@@ -126,12 +126,12 @@ impl Drop for InFlight {
 impl Connection {
     /// A connection whose socket is served on `home`. Connects when it is first used.
     pub(super) fn new(
-        endpoint: Arc<Endpoint>,
+        topology: Arc<Topology>,
         home: runtime::Handle,
         response_timeout: Duration,
         on_message: Option<OnMessage>,
     ) -> Self {
-        Self { connector: Arc::new(Connector::new(endpoint, home, on_message)), response_timeout }
+        Self { connector: Arc::new(Connector::new(topology, home, on_message)), response_timeout }
     }
 
     /// Whether the runtime that serves the socket still runs.
@@ -186,11 +186,16 @@ impl Connection {
             }
         };
         match answer {
+            Ok(Ok(_)) if !self.connector.is_current(&request.socket) => {
+                let address = request.socket.server.shown();
+                let cause = format!("{address} answered, but another server has the keys now");
+                Err(StoreError::Unknown(cause))
+            }
             Ok(Ok(reply)) => decode(&reply).map_err(|Unexpected(kind)| {
                 // The replies may be out of step with the requests, so later ones cannot be
                 // trusted.
                 self.connector.discard(request.generation);
-                let address = self.connector.address();
+                let address = request.socket.server.shown();
                 StoreError::Unknown(format!("unexpected reply from {address}: {kind}"))
             }),
             Ok(Err(error)) => Err(self.classify(request.generation, &error)),
@@ -199,7 +204,7 @@ impl Connection {
                 if within >= self.response_timeout {
                     self.unanswered(request.generation, &request.socket);
                 }
-                let address = self.connector.address();
+                let address = request.socket.server.shown();
                 let waited = limits.total.saturating_sub(left).as_millis();
                 Err(StoreError::Unknown(format!("no answer from {address} within {waited} ms")))
             }

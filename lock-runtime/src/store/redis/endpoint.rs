@@ -1,4 +1,4 @@
-//! One server: its address, and how to log in. Neither credentials nor keys are ever shown.
+//! One server: its address, and how to connect to it. Neither credentials nor keys are ever shown.
 
 use std::fmt;
 #[cfg(unix)]
@@ -10,18 +10,54 @@ use super::login::Login;
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 
-pub(super) struct Endpoint {
-    address: Address,
-    /// The address in one line, for messages.
-    shown: String,
+/// How to connect to servers: the credentials, and whether to use TLS. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Access {
     login: Arc<Login>,
     /// Set by the first successful login.
-    has_worked: AtomicBool,
+    has_worked: Arc<AtomicBool>,
     #[cfg(feature = "tls")]
     tls: Option<Arc<Tls>>,
 }
 
-#[derive(Debug)]
+impl Access {
+    /// Without TLS.
+    pub(super) fn new(login: Login) -> Self {
+        Self {
+            login: Arc::new(login),
+            has_worked: Arc::default(),
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
+    }
+
+    /// The same credentials, over TLS.
+    #[cfg(feature = "tls")]
+    pub(super) fn with_tls(self, tls: Arc<Tls>) -> Self {
+        Self { tls: Some(tls), ..self }
+    }
+
+    /// Other credentials, with or without TLS as before.
+    pub(super) fn with_login(&self, login: Login) -> Self {
+        let mut other = self.clone();
+        (other.login, other.has_worked) = (Arc::new(login), Arc::default());
+        other
+    }
+
+    /// Whether the program supplies the credentials.
+    pub(super) fn has_credentials_source(&self) -> bool {
+        self.login.has_source()
+    }
+}
+
+pub(super) struct Endpoint {
+    address: Address,
+    /// The address in one line, for messages.
+    shown: String,
+    access: Access,
+}
+
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Tcp {
         host: String,
@@ -32,21 +68,14 @@ pub(super) enum Address {
 }
 
 impl Endpoint {
-    pub(super) fn new(address: Address, shown: String, login: Login) -> Self {
-        Self {
-            address,
-            shown,
-            login: Arc::new(login),
-            has_worked: AtomicBool::new(false),
-            #[cfg(feature = "tls")]
-            tls: None,
-        }
+    pub(super) fn new(address: Address, shown: String, access: Access) -> Self {
+        Self { address, shown, access }
     }
 
-    /// The same server, over TLS.
-    #[cfg(feature = "tls")]
-    pub(super) fn with_tls(self, tls: Arc<Tls>) -> Self {
-        Self { tls: Some(tls), ..self }
+    /// A server at a TCP address.
+    pub(super) fn tcp(host: &str, port: u16, access: Access) -> Self {
+        let address = Address::Tcp { host: host.to_owned(), port };
+        Self { address, shown: shown(host, port), access }
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -60,28 +89,28 @@ impl Endpoint {
 
     /// How to log in.
     pub(super) fn login(&self) -> &Arc<Login> {
-        &self.login
+        &self.access.login
     }
 
     #[cfg(feature = "tls")]
     pub(super) fn tls(&self) -> Option<&Arc<Tls>> {
-        self.tls.as_ref()
+        self.access.tls.as_ref()
     }
 
     /// Records a successful login.
     pub(super) fn worked(&self) {
-        self.has_worked.store(true, Ordering::Relaxed);
+        self.access.has_worked.store(true, Ordering::Relaxed);
     }
 
     /// Whether a login has ever succeeded, so that the URL fits the server.
     pub(super) fn has_worked(&self) -> bool {
-        self.has_worked.load(Ordering::Relaxed)
+        self.access.has_worked.load(Ordering::Relaxed)
     }
 
     /// Host and port, unless connections use TLS or a Unix socket.
     pub(super) fn plain_tcp(&self) -> Option<(&str, u16)> {
         #[cfg(feature = "tls")]
-        if self.tls.is_some() {
+        if self.tls().is_some() {
             return None;
         }
         match &self.address {
@@ -89,6 +118,17 @@ impl Endpoint {
             #[cfg(unix)]
             Address::Unix(_) => None,
         }
+    }
+}
+
+/// A TCP address for messages.
+pub(super) fn shown(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Access")
     }
 }
 

@@ -18,6 +18,7 @@ mod dialect;
 mod endpoint;
 mod error;
 mod handle;
+mod handshake;
 mod hash_slot;
 mod in_flight;
 mod login;
@@ -30,10 +31,12 @@ mod socket;
 mod subscriber;
 #[cfg(feature = "tls")]
 mod tls;
+mod topology;
 mod traffic;
 mod url;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{Cmd, cmd};
 use tokio::runtime;
@@ -45,8 +48,9 @@ use self::handle::RedisStore;
 use self::poller::Poller;
 use self::server_info::ServerInfo;
 use self::shared::{OwnConnections, Shared};
+use self::topology::Topology;
 pub(crate) use self::url::is_redis;
-use super::contract::{Backend, BackgroundRuntimes, Lane, LockStore, StoreError};
+use super::contract::{Backend, BackgroundRuntimes, Lane, LockStore, StoreError, VerifyHolds};
 use super::settings::Settings;
 use crate::clock::BootInstant;
 use crate::error::LockError;
@@ -57,34 +61,26 @@ use crate::wire_format::WireFormat;
 /// A Redis server, and a handle to it for each dialect.
 pub(crate) struct RedisBackend {
     shared: Arc<Shared>,
+    /// The lease of locks that do not specify one.
+    lease: Duration,
     handles: [Arc<RedisStore>; WireFormat::ALL.len()],
 }
 
 impl RedisBackend {
     /// Checks the URL. Does not connect.
     pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self, LockError> {
-        let endpoint = url::parse(url, settings)?;
-        let shared = Arc::new(Shared::new(endpoint, settings.response_timeout)?);
+        let topology = Topology::new(url::parse(url, settings)?);
+        let shared = Arc::new(Shared::new(topology, settings.response_timeout)?);
         let handle = |format| Arc::new(RedisStore::new(Arc::clone(&shared), Dialect::of(format)));
         let handles = WireFormat::ALL.map(handle);
-        Ok(Self { shared, handles })
+        Ok(Self { shared, lease: settings.lease, handles })
     }
 
     /// Opens the client's own two connections and that of the current runtime, and checks the
     /// server, so that problems are reported at the start.
     async fn connect_and_check(&self) -> Result<(), LockError> {
         let started = BootInstant::now();
-        let problem = match self.check_server().await {
-            Ok(server) => {
-                server.check()?;
-                if let Some(warning) = server.warning() {
-                    tracing::warn!(address = self.shared.address(), "{warning}");
-                }
-                return Ok(());
-            }
-            Err(problem) => problem,
-        };
-        Err(match problem {
+        let failed = |problem| match problem {
             StoreError::Config { option, problem } => LockError::Config { option, problem },
             StoreError::Denied(cause) => match server_info::permanent(&cause) {
                 Some(problem) => LockError::Config { option: "url", problem },
@@ -95,23 +91,25 @@ impl RedisBackend {
                 waited: BootInstant::now().since(started),
                 cause: error.to_string(),
             },
-        })
+        };
+        let server = self.connect_all().await.map_err(failed)?;
+        server.check()?;
+        self.probe_scripts().await.map_err(failed)?;
+        let by_topology = self.shared.topology.warning(self.lease);
+        for warning in server.warnings().into_iter().chain(by_topology) {
+            tracing::warn!(address = self.shared.address(), "{warning}");
+        }
+        Ok(())
     }
 
-    async fn check_server(&self) -> Result<ServerInfo, StoreError> {
+    /// Opens the connections, and asks the server for its description.
+    async fn connect_all(&self) -> Result<ServerInfo, StoreError> {
         let own = self.shared.own()?;
         own.background.established(CONNECT_TIMEOUT).await?;
         own.wake_ups.established(CONNECT_TIMEOUT).await?;
         let caller = self.shared.connection(Lane::Caller)?;
         caller.established(CONNECT_TIMEOUT).await?;
-        let timeout = RequestTimeout::of(CONNECT_TIMEOUT);
-        let options = RequestOptions { class: RequestClass::Unlimited, timeout, trace: None };
-        // Without scripts, a lock could be acquired but never released.
-        let no_keys = |call: &mut Cmd| {
-            call.arg(0);
-        };
-        caller.run(&dialect::PROBE, no_keys, options, decode::probed).await?;
-        match caller.send(&cmd("INFO"), options, decode::info).await {
+        match caller.send(&cmd("INFO"), CHECK, decode::info).await {
             // A user without this permission can use locks all the same.
             Err(StoreError::Denied(cause) | StoreError::Refused(cause)) => {
                 tracing::debug!(%cause, "cannot check the version and the settings of the server");
@@ -120,14 +118,31 @@ impl RedisBackend {
             info => info.map(|info| ServerInfo::parse(&info)),
         }
     }
+
+    /// Checks that the server runs scripts. Without them, a lock could be acquired but never
+    /// released.
+    async fn probe_scripts(&self) -> Result<(), StoreError> {
+        let no_keys = |call: &mut Cmd| {
+            call.arg(0);
+        };
+        let caller = self.shared.connection(Lane::Caller)?;
+        caller.run(&dialect::PROBE, no_keys, CHECK, decode::probed).await
+    }
 }
 
+/// How the requests of the check are sent.
+const CHECK: RequestOptions<'static> = RequestOptions {
+    class: RequestClass::Unlimited,
+    timeout: RequestTimeout::of(CONNECT_TIMEOUT),
+    trace: None,
+};
+
 impl Backend for RedisBackend {
-    fn adopt(&self, runtimes: &BackgroundRuntimes) {
+    fn adopt(&self, runtimes: &BackgroundRuntimes, verify: VerifyHolds) {
         let shared = &self.shared;
         let connection = |home: &runtime::Handle, on_message| {
             Connection::new(
-                Arc::clone(&shared.endpoint),
+                Arc::clone(&shared.topology),
                 home.clone(),
                 shared.response_timeout,
                 on_message,
@@ -139,6 +154,8 @@ impl Backend for RedisBackend {
         let own = OwnConnections { background, wake_ups: wake_ups.clone() };
         if shared.own.set(own).is_ok() {
             let (home, subscriptions) = (&runtimes.wake_ups, &shared.subscriptions);
+            // On the runtime of the renewals, because no code of the program runs there.
+            shared.topology.watch(&runtimes.renewals, verify);
             let poller =
                 Poller::new(wake_ups.clone(), Arc::clone(subscriptions), shared.response_timeout);
             home.spawn(poller.run());

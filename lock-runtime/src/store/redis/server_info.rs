@@ -21,6 +21,12 @@ pub(super) struct ServerInfo {
     role: String,
     max_memory: u64,
     eviction: String,
+    replicas: u64,
+    /// Whether the server refuses writes while too few replicas are connected
+    /// (`min-replicas-to-write`).
+    needs_replicas: bool,
+    /// Whether the server writes an append-only file; `None` if it does not tell.
+    appends: Option<bool>,
 }
 
 impl ServerInfo {
@@ -35,6 +41,10 @@ impl ServerInfo {
                 "role" => value.clone_into(&mut server.role),
                 "maxmemory" => server.max_memory = value.parse().unwrap_or_default(),
                 "maxmemory_policy" => value.clone_into(&mut server.eviction),
+                "connected_slaves" => server.replicas = value.parse().unwrap_or_default(),
+                // The field exists only if the option is set.
+                "min_slaves_good_slaves" => server.needs_replicas = true,
+                "aof_enabled" => server.appends = Some(value == "1"),
                 _ => {}
             }
         }
@@ -53,30 +63,47 @@ impl ServerInfo {
                  renewals of several locks would fail; use a server that is not part of a cluster"
             }
             "sentinel" => {
-                "the server is a Sentinel, which stores no data; use the address of the master \
-                 that it monitors"
+                "the server is a sentinel, which stores no data; use \
+                 `redis+sentinel://host:port/master-name`"
             }
             _ => return Ok(()),
         };
         Err(LockError::Config { option: "url", problem: problem.into() })
     }
 
-    /// Describes a setting that may prevent locks, or may lose a held lock.
-    pub(super) fn warning(&self) -> Option<String> {
+    /// Describes the settings that may prevent locks, or may lose a held lock.
+    pub(super) fn warnings(&self) -> Vec<String> {
         if self.role == "slave" {
             let warning = "the server is a replica, where locks cannot be acquired; use the \
                            address of its master";
-            return Some(warning.into());
+            return vec![warning.into()];
         }
-        let evicts = self.max_memory > 0 && !matches!(self.eviction.as_str(), "" | "noeviction");
-        evicts.then(|| {
-            format!(
+        let mut warnings = Vec::new();
+        if self.max_memory > 0 && !matches!(self.eviction.as_str(), "" | "noeviction") {
+            warnings.push(format!(
                 "the server evicts keys when its {} bytes of memory are used up \
                  (`maxmemory-policy {}`), and may evict held locks; set the policy to \
                  `noeviction`, or use a separate server for locks",
                 self.max_memory, self.eviction
-            )
-        })
+            ));
+        }
+        if self.replicas > 0 && !self.needs_replicas {
+            warnings.push(
+                "the server accepts writes that no replica has received, so a failover may lose \
+                 locks that have just been acquired; set `min-replicas-to-write`, which limits \
+                 this, and use fencing tokens where an overlap matters"
+                    .into(),
+            );
+        }
+        if self.replicas > 0 && self.appends == Some(false) {
+            warnings.push(
+                "the server has replicas and no append-only file: if it restarts without a \
+                 failover, it comes back without its latest data, and its replicas follow, so held \
+                 locks may be lost; set `appendonly yes`"
+                    .into(),
+            );
+        }
+        warnings
     }
 }
 
@@ -138,7 +165,7 @@ mod tests {
             ["", "", "", "not a field"],
         ] {
             let server = server(&lines);
-            assert_eq!((server.check(), server.warning()), (Ok(()), None), "{lines:?}");
+            assert_eq!((server.check(), server.warnings()), (Ok(()), vec![]), "{lines:?}");
         }
     }
 
@@ -152,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_server_in_another_mode_is_an_error() {
-        for (mode, words) in [("cluster", "Redis Cluster"), ("sentinel", "master")] {
+        for (mode, words) in [("cluster", "Redis Cluster"), ("sentinel", "`redis+sentinel://")] {
             for name in ["redis_mode", "server_mode"] {
                 let problem = problem(&server(&[&format!("{name}:{mode}")]));
                 assert!(problem.contains(words), "{problem}");
@@ -162,9 +189,25 @@ mod tests {
 
     #[test]
     fn a_replica_is_a_warning() {
-        let warning = server(&["role:slave", "redis_mode:standalone"]).warning();
-        assert!(warning.expect("it may become a master").contains("replica"));
-        assert_eq!(server(&["role:master"]).warning(), None);
+        let warnings = server(&["role:slave", "redis_mode:standalone"]).warnings();
+        assert!(warnings.len() == 1 && warnings[0].contains("is a replica"), "{warnings:?}");
+        assert_eq!(server(&["role:master"]).warnings(), [""; 0]);
+    }
+
+    #[test]
+    fn settings_with_which_a_failover_loses_locks_are_warnings() {
+        let of = |lines: &[&str]| server(&[&["role:master"], lines].concat()).warnings();
+        let warnings = of(&["connected_slaves:1", "aof_enabled:0"]);
+        assert_eq!(warnings.len(), 2);
+        assert!(warnings[0].contains("min-replicas-to-write"), "{warnings:?}");
+        assert!(warnings[1].contains("appendonly yes"), "{warnings:?}");
+        for lines in [
+            ["connected_slaves:0", "aof_enabled:0", ""],
+            ["connected_slaves:2", "min_slaves_good_slaves:2", "aof_enabled:1"],
+            ["connected_slaves:2", "min_slaves_good_slaves:0", ""],
+        ] {
+            assert_eq!(of(&lines), [""; 0], "{lines:?}");
+        }
     }
 
     #[test]
@@ -172,8 +215,8 @@ mod tests {
         for policy in ["allkeys-lru", "volatile-ttl", "volatile-lru", "allkeys-random"] {
             let server = server(&["maxmemory:1024", &format!("maxmemory_policy:{policy}")]);
             assert_eq!(server.check(), Ok(()));
-            let warning = server.warning().expect("it evicts");
-            assert!(warning.contains(policy) && warning.contains("noeviction"), "{warning}");
+            let warnings = server.warnings();
+            assert!(warnings[0].contains(policy) && warnings[0].contains("noeviction"));
         }
     }
 }

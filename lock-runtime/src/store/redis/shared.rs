@@ -8,7 +8,7 @@ use tracing::Level;
 use uuid::Uuid;
 
 use super::connection::{Connection, has_io};
-use super::endpoint::Endpoint;
+use super::topology::Topology;
 use crate::error::LockError;
 use crate::events;
 use crate::runtime;
@@ -17,7 +17,7 @@ use crate::store::subscriptions::Subscriptions;
 use crate::sync::{Mutex, lock};
 
 pub(super) struct Shared {
-    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) topology: Arc<Topology>,
     pub(super) response_timeout: Duration,
     /// The connections of the callers' runtimes. Few, because most programs have one runtime.
     callers: Mutex<Vec<Connection>>,
@@ -39,7 +39,7 @@ pub(super) struct OwnConnections {
 }
 
 impl Shared {
-    pub(super) fn new(endpoint: Endpoint, response_timeout: Duration) -> Result<Self, LockError> {
+    pub(super) fn new(topology: Topology, response_timeout: Duration) -> Result<Self, LockError> {
         let mut random = [0_u8; 16];
         getrandom::fill(&mut random).map_err(|error| LockError::Unavailable {
             key: None,
@@ -48,7 +48,7 @@ impl Shared {
         })?;
         let id = uuid::Builder::from_random_bytes(random).into_uuid();
         Ok(Self {
-            endpoint: Arc::new(endpoint),
+            topology: Arc::new(topology),
             response_timeout,
             callers: Mutex::default(),
             own: OnceLock::new(),
@@ -58,9 +58,9 @@ impl Shared {
         })
     }
 
-    /// The server's address, without credentials.
+    /// The server, without credentials.
     pub(super) fn address(&self) -> &str {
-        self.endpoint.shown()
+        self.topology.shown()
     }
 
     pub(super) fn own(&self) -> Result<&OwnConnections, StoreError> {
@@ -90,8 +90,8 @@ impl Shared {
                     let problem = problem.into();
                     return Err(StoreError::Config { option: "runtime", problem });
                 }
-                let endpoint = Arc::clone(&self.endpoint);
-                let caller = Connection::new(endpoint, here, self.response_timeout, None);
+                let topology = Arc::clone(&self.topology);
+                let caller = Connection::new(topology, here, self.response_timeout, None);
                 callers.push(caller.clone());
                 Ok(caller)
             }
@@ -135,9 +135,9 @@ mod tests {
     #[test]
     fn a_client_has_a_uuid_of_its_own() {
         let id = || {
-            let endpoint = url::parse("redis://localhost", &Settings::default());
-            let shared =
-                Shared::new(endpoint.expect("valid"), Duration::from_secs(1)).expect("randomness");
+            let target = url::parse("redis://localhost", &Settings::default());
+            let topology = Topology::new(target.expect("valid"));
+            let shared = Shared::new(topology, Duration::from_secs(1)).expect("randomness");
             Uuid::parse_str(&shared.id).expect("a UUID")
         };
         let (one, two) = (id(), id());

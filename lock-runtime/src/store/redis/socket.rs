@@ -273,8 +273,8 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::store::redis::url;
-    use crate::store::settings::Settings;
+    use crate::store::redis::endpoint::Access;
+    use crate::store::redis::login::Login;
 
     /// Counts wake-ups.
     #[derive(Default)]
@@ -287,8 +287,8 @@ mod tests {
     }
 
     fn endpoint(port: u16) -> Endpoint {
-        let url = format!("redis://localhost:{port}");
-        url::parse(&url, &Settings::default()).expect("valid")
+        let login = Login::new(redis::RedisConnectionInfo::default(), None);
+        Endpoint::tcp("localhost", port, Access::new(login))
     }
 
     async fn pair(in_flight: usize) -> (Socket, TcpStream) {

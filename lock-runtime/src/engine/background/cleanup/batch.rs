@@ -187,7 +187,7 @@ impl Pending {
         match (answer, lost) {
             (Ok(_), Some(reason)) if failures == 0 && sent < self.cleanup.valid_until => {
                 cleanups.found_lost.fetch_add(1, Ordering::Relaxed);
-                log_loss(key, reason);
+                log_loss(key, cleanups.failovers.reason(|| self.cleanup.confirmed, reason));
             }
             (Ok(_), _) if failures > 0 => events::emit(Level::INFO, move || {
                 tracing::info!(key = &*key, failures, "background release works again");

@@ -9,6 +9,7 @@ use tracing::Level;
 
 use crate::backoff::Backoff;
 use crate::clock::BootInstant;
+use crate::engine::background::failovers::Failovers;
 use crate::engine::background::notifier::{Notice, Notifier};
 use crate::engine::handoff::{Lease, Permit};
 use crate::engine::lease::Locked;
@@ -42,6 +43,8 @@ pub(crate) struct Cleanup {
     /// The deadline of the hold: if the key is gone before it, the lock had been lost. `PAST` if
     /// the deadline is not known.
     pub(crate) valid_until: BootInstant,
+    /// When the last successful request for the lease was sent; `PAST` if none was.
+    pub(crate) confirmed: BootInstant,
     pub(crate) reason: CleanupReason,
     /// The permit of the key. It is given back after any first answer on the background lane: from
     /// then on, other callers of this process can send requests for the key.
@@ -63,15 +66,22 @@ impl Cleanup {
         let locked = lease.locked().clone();
         let is_certain = locked.doubt.is_none();
         let reason = if is_certain { CleanupReason::Released } else { CleanupReason::Unanswered };
-        let (gone_by, kept_until) = (lease.gone_by(), lease.kept_until());
-        Self { locked, gone_by, kept_until, valid_until: BootInstant::PAST, reason, permit }
+        Self {
+            locked,
+            gone_by: lease.gone_by(),
+            kept_until: lease.kept_until(),
+            valid_until: BootInstant::PAST,
+            confirmed: lease.confirmed(),
+            reason,
+            permit,
+        }
     }
 
     /// The same cleanup for the lane of the original request, without the permit.
     fn on_origin(&self) -> Self {
-        let Self { gone_by, kept_until, reason, .. } = *self;
-        let locked = self.locked.clone();
-        Self { locked, gone_by, kept_until, valid_until: BootInstant::PAST, reason, permit: None }
+        let Self { gone_by, kept_until, confirmed, reason, .. } = *self;
+        let (locked, valid_until) = (self.locked.clone(), BootInstant::PAST);
+        Self { locked, gone_by, kept_until, valid_until, confirmed, reason, permit: None }
     }
 }
 
@@ -106,6 +116,7 @@ pub(crate) struct Cleanups {
     open: AtomicUsize,
     /// The number of locks whose loss only a cleanup has noticed.
     pub(super) found_lost: AtomicU64,
+    pub(super) failovers: Arc<Failovers>,
 }
 
 #[derive(Debug, Default)]
@@ -174,9 +185,9 @@ impl CleanupQueues {
 }
 
 impl Cleanups {
-    pub(crate) fn new(notifier: Arc<Notifier>) -> Self {
+    pub(crate) fn new(notifier: Arc<Notifier>, failovers: Arc<Failovers>) -> Self {
         let (open, found_lost) = (AtomicUsize::new(0), AtomicU64::new(0));
-        Self { notifier, queues: Mutex::default(), open, found_lost }
+        Self { notifier, queues: Mutex::default(), open, found_lost, failovers }
     }
 
     /// Counts a cleanup before it is queued. Paired with [`done`](Self::done).

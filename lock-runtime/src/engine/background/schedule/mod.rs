@@ -120,6 +120,19 @@ impl Schedule {
         self.move_to(lease, Some(BootInstant::now().after(pause)))
     }
 
+    /// Makes a renewal of each lease due at `now`, also of fixed leases, which it does not extend.
+    pub(crate) fn verify_all(&self, now: BootInstant) {
+        for some in self.held().chunks(AT_ONCE) {
+            let mut entries = self.lock();
+            for lease in some {
+                // A lease without an entry has ended since.
+                if lease.verify() && entries.remove_held(lease) {
+                    entries.put(lease, now, Action::Renew);
+                }
+            }
+        }
+    }
+
     /// Takes the leases that are due at `now`, or a part of them. The next call returns more.
     pub(crate) fn due(&self, now: BootInstant) -> Due {
         let mut due = Due::default();

@@ -44,6 +44,23 @@ fn an_answered_renewal_is_due_again_a_third_later() {
 }
 
 #[test]
+fn all_leases_can_be_verified_at_once() {
+    let (schedule, one, two) = (Schedule::default(), lease("one", true), lease("two", true));
+    let (fixed, ended) = (lease("fixed", false), lease("ended", true));
+    for lease in [&one, &two, &fixed, &ended] {
+        schedule.add(lease);
+    }
+    schedule.remove(&ended);
+    let now = BootInstant::now();
+    schedule.verify_all(now);
+    let due = schedule.due(now);
+    let is_due = |lease: &&Arc<Lease>| due.renew.iter().any(|due| Arc::ptr_eq(due, lease));
+    assert!([&one, &two, &fixed].iter().all(is_due));
+    assert_eq!(due.renew.len(), 3);
+    assert_eq!(schedule.len(), 3, "at their deadlines");
+}
+
+#[test]
 fn a_renewal_without_an_answer_does_not_hide_the_deadline() {
     let (schedule, lease) = (Schedule::default(), lease("k", true));
     schedule.add(&lease);

@@ -52,6 +52,26 @@ fn a_released_lease_is_not_extended() {
 }
 
 #[test]
+fn a_fixed_lease_is_verified_without_an_extension() {
+    let sent = BootInstant::now();
+    let (_queues, hold) = granted(sent, &fixed(TERM));
+    let lease = hold.lease();
+    let later = sent.after(TERM / 4);
+    assert_eq!(lease.about_to_renew(later), None);
+    assert!(lease.verify());
+    assert_eq!(lease.about_to_renew(later), Some(TERM * 3 / 4), "the key expires when it would");
+    assert_eq!(lease.about_to_renew(sent.after(TERM)), None, "the key has expired");
+    lease.failed();
+    assert!(lease.about_to_renew(later).is_some(), "there was no answer");
+    lease.extended(later, None);
+    assert_eq!((lease.confirmed(), lease.about_to_renew(later)), (later, None));
+    assert_eq!((hold.deadline(), lease.gone_by()), (deadline(sent, TERM), sent.after(TERM)));
+    assert!(lease.verify());
+    drop(leave(&hold));
+    assert_eq!((lease.verify(), lease.about_to_renew(later)), (false, None));
+}
+
+#[test]
 fn a_max_hold_limits_every_extension() {
     let (sent, max_hold) = (BootInstant::now(), TERM * 3 / 2);
     let (_queues, hold) = granted(sent, &Terms { max_hold: Some(max_hold), ..terms() });

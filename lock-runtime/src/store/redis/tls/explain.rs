@@ -112,7 +112,10 @@ pub(super) fn config_error(option: &'static str, problem: String) -> StoreError 
 
 /// The problem of a server that does not answer in TLS.
 pub(super) fn speaks_no_tls(server: &str) -> String {
-    format!("{server} does not use TLS; use `redis://`, or the server's TLS port")
+    format!(
+        "{server} does not use TLS; begin the URL with `redis` instead of `rediss`, or use the \
+         server's TLS port"
+    )
 }
 
 #[cfg(test)]

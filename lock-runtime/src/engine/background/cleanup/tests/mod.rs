@@ -27,7 +27,7 @@ use crate::timeout::RequestTimeout;
 const LEASE: Duration = Duration::from_secs(10);
 
 fn cleanups() -> Cleanups {
-    Cleanups::new(Notifier::new(Arc::default()))
+    Cleanups::new(Notifier::new(Arc::default()), Arc::default())
 }
 
 fn store() -> (Arc<FaultyStore>, OwnerId) {
@@ -39,7 +39,8 @@ fn cleanup(store: &Arc<FaultyStore>, owner: OwnerId, reason: CleanupReason) -> C
     let (gone_by, past) = (BootInstant::now().after(LEASE), BootInstant::PAST);
     let store = Arc::clone(store) as Arc<dyn LockStore>;
     let locked = Locked { key: Arc::from("k"), owner, store, doubt: None };
-    Cleanup { locked, gone_by, kept_until: past, valid_until: past, reason, permit: None }
+    let (kept_until, valid_until, confirmed) = (past, past, past);
+    Cleanup { locked, gone_by, kept_until, valid_until, confirmed, reason, permit: None }
 }
 
 /// The cleanup after a release.

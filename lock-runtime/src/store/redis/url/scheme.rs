@@ -1,0 +1,105 @@
+//! The schemes of URLs, and the options that each of them has.
+
+use crate::error::LockError;
+
+/// The options of a URL with TLS.
+pub(super) const TLS_OPTIONS: [&str; 4] = ["tls_ca", "tls_cert", "tls_key", "tls_server_name"];
+/// The options of a URL with a Unix socket.
+const UNIX_OPTIONS: [&str; 3] = ["db", "user", "pass"];
+/// The options of a URL that names sentinels, without and with TLS.
+const SENTINEL_OPTIONS: [&str; 2] = ["sentinel_user", "sentinel_pass"];
+const SENTINEL_TLS_OPTIONS: [&str; 6] =
+    ["sentinel_user", "sentinel_pass", "tls_ca", "tls_cert", "tls_key", "tls_server_name"];
+
+/// The schemes, and what each of them means.
+const SCHEMES: [(&str, Scheme); 10] = [
+    ("redis", Scheme::Tcp),
+    ("valkey", Scheme::Tcp),
+    ("rediss", Scheme::Tls),
+    ("valkeys", Scheme::Tls),
+    ("redis+unix", Scheme::Unix),
+    ("valkey+unix", Scheme::Unix),
+    ("redis+sentinel", Scheme::Sentinel),
+    ("valkey+sentinel", Scheme::Sentinel),
+    ("rediss+sentinel", Scheme::SentinelTls),
+    ("valkeys+sentinel", Scheme::SentinelTls),
+];
+
+/// Schemes of other libraries, and what they are called here.
+const FOREIGN: [(&str, &str); 6] = [
+    ("redis-sentinel", "redis+sentinel"),
+    ("rediss-sentinel", "rediss+sentinel"),
+    ("redis-sentinels", "rediss+sentinel"),
+    ("valkey-sentinel", "valkey+sentinel"),
+    ("valkeys-sentinel", "valkeys+sentinel"),
+    ("sentinel", "redis+sentinel"),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scheme {
+    Tcp,
+    Tls,
+    Unix,
+    Sentinel,
+    SentinelTls,
+}
+
+impl Scheme {
+    pub(super) fn named(name: &str) -> Result<Self, LockError> {
+        if let Some((_, scheme)) =
+            SCHEMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name))
+        {
+            return Ok(*scheme);
+        }
+        let problem = match FOREIGN.iter().find(|(foreign, _)| *foreign == name) {
+            Some((_, known)) => format!(
+                "the scheme `{name}://` is that of another library; write \
+                 `{known}://host:port,host:port/master-name`"
+            ),
+            None => "the scheme of the URL is unknown".into(),
+        };
+        Err(LockError::Config { option: "url", problem })
+    }
+
+    pub(super) fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::Tcp => &[],
+            Self::Tls => &TLS_OPTIONS,
+            Self::Unix => &UNIX_OPTIONS,
+            Self::Sentinel => &SENTINEL_OPTIONS,
+            Self::SentinelTls => &SENTINEL_TLS_OPTIONS,
+        }
+    }
+
+    pub(super) fn has_tls(self) -> bool {
+        matches!(self, Self::Tls | Self::SentinelTls)
+    }
+
+    /// The scheme for the same servers with TLS.
+    pub(super) fn secure(self) -> &'static str {
+        match self {
+            Self::Tcp | Self::Tls | Self::Unix => "rediss://",
+            Self::Sentinel | Self::SentinelTls => "rediss+sentinel://",
+        }
+    }
+
+    /// The form of a URL with this scheme, for messages.
+    pub(super) fn form(self) -> &'static str {
+        match self {
+            Self::Tcp | Self::Tls | Self::Unix => {
+                "`redis://[[user]:password@]host[:port][/database]`, the same with `rediss://` for \
+                 TLS, or `redis+unix:///path`"
+            }
+            Self::Sentinel | Self::SentinelTls => {
+                "`redis+sentinel://[[user]:password@]host[:port],host[:port]/master-name[/database]` \
+                 with the hosts of the sentinels, or the same with `rediss+sentinel://` for TLS"
+            }
+        }
+    }
+}
+
+/// Whether a URL with this scheme names a Redis server.
+pub(crate) fn is_redis(scheme: &str) -> bool {
+    let known = SCHEMES.iter().map(|(name, _)| name);
+    known.chain(FOREIGN.iter().map(|(name, _)| name)).any(|name| name.eq_ignore_ascii_case(scheme))
+}
