@@ -79,7 +79,7 @@ async fn a_slow_handshake_is_not_mistaken_for_a_port_without_tls() {
     proxy.blackhole(Toward::Client);
     let url = through(&proxy, &authority);
     let heal = async {
-        sleep(LEASE).await;
+        sleep(LEASE * 2).await;
         proxy.heal();
     };
     let (client, ()) = tokio::join!(client_with_lease(&url, LEASE * 30), heal);

@@ -125,6 +125,23 @@ async fn a_silent_subscription_connection_is_replaced() {
     assert!(got.saturating_duration_since(released) < LEASE / 3, "{:?}", got - released);
 }
 
+/// The client subscribes denied channels again after about ten seconds.
+#[tokio::test]
+async fn a_waiter_subscribes_when_its_user_gets_the_permission() {
+    let server = RedisServer::start();
+    server.tell(&["ACL", "SETUSER", "deaf", "on", ">password", "~*", "resetchannels", "+@all"]);
+    let client = client(&format!("redis://deaf:password@127.0.0.1:{}", server.port())).await;
+    server.tell(&["SET", "k", "stranger"]);
+    let lock = client.lock("k").wait(LEASE * 60);
+    let waiting = tokio::spawn(async move { lock.acquire().await.map(drop) });
+    let denied = || !server.command::<Vec<redis::Value>>(&["ACL", "LOG"]).is_empty();
+    assert!(until(LEASE, denied).await.is_some(), "the subscription is denied");
+    server.tell(&["ACL", "SETUSER", "deaf", "&*"]);
+    let subscribed = || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).len() == 1;
+    assert!(until(LEASE * 20, subscribed).await.is_some());
+    waiting.abort();
+}
+
 /// A server limits the output buffer of a subscriber (to 32 MB by default), and closes the
 /// connection if the limit is exceeded. The confirmations of all subscriptions at once exceed the
 /// limit of this test. A client counts as a subscriber from its first channel on. Here, this is the
