@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lock_runtime::{Credentials, LockClient, LockError};
-use lock_tests::{CapturedLog, RedisServer};
+use lock_tests::{CapturedLog, Proxy, RedisServer};
 use tokio::time::sleep;
 
 use crate::support::{LEASE, acquire_many, assert_all_held, until};
@@ -111,6 +111,33 @@ async fn new_connections_use_new_passwords() {
     client.lock("other").run(async {}).await.expect("the function was called again");
     sleep(LEASE * 2).await;
     assert_all_held(&guards);
+}
+
+/// A new login can help only if the server asks for one, and if the credentials may have changed.
+#[tokio::test]
+async fn a_request_that_needs_a_new_login_is_repeated_with_new_credentials() {
+    let server = RedisServer::with(&["--requirepass", "any"]);
+    let proxy = Proxy::to(server.port());
+    let address = proxy.url();
+    for (has_source, reply, is_repeated) in [
+        (true, "-NOAUTH Authentication required.\r\n", true),
+        (true, "-NOPERM this user has no permissions\r\n", false),
+        (false, "-NOAUTH Authentication required.\r\n", false),
+    ] {
+        let builder = if has_source {
+            let source = || async { Ok::<_, LockError>(Credentials::new("any")) };
+            LockClient::builder().url(&address).credentials(source)
+        } else {
+            LockClient::builder().url(address.replace("//", "//:any@"))
+        };
+        let client = builder.lease(LEASE).wait(LEASE * 3).connect().await.expect("logged in");
+        // Afterwards, no other request is in flight.
+        client.lock("k").run(async {}).await.expect("free");
+        proxy.replace_reply_to("SET", reply.as_bytes());
+        let outcome = client.lock("k").run(async {}).await;
+        let is_denied = matches!(outcome, Err(LockError::Denied { .. }));
+        assert_eq!((outcome.is_ok(), is_denied), (is_repeated, !is_repeated), "{outcome:?}");
+    }
 }
 
 /// What a program's function may do instead of supplying credentials.
