@@ -131,15 +131,26 @@ mod tests {
     use super::*;
     use crate::store::redis::url;
     use crate::store::settings::Settings;
+    use crate::wire_format::WireFormat;
+
+    fn shared() -> Shared {
+        let target = url::parse("redis://localhost", &Settings::default());
+        let topology = Topology::new(target.expect("valid"));
+        Shared::new(topology, Duration::from_secs(1)).expect("randomness")
+    }
+
+    #[test]
+    fn the_own_subscription_is_not_that_of_another_client() {
+        let shared = shared();
+        let _subscription = shared.subscriptions.listen("channel", "k", WireFormat::Token);
+        assert_eq!(shared.others_of("channel", 3), 3, "the subscription is not live");
+        shared.subscriptions.subscribed(&[Arc::from("channel")]);
+        assert_eq!([0, 1, 3].map(|all| shared.others_of("channel", all)), [0, 0, 2]);
+    }
 
     #[test]
     fn a_client_has_a_uuid_of_its_own() {
-        let id = || {
-            let target = url::parse("redis://localhost", &Settings::default());
-            let topology = Topology::new(target.expect("valid"));
-            let shared = Shared::new(topology, Duration::from_secs(1)).expect("randomness");
-            Uuid::parse_str(&shared.id).expect("a UUID")
-        };
+        let id = || Uuid::parse_str(&shared().id).expect("a UUID");
         let (one, two) = (id(), id());
         assert_ne!(one, two);
         assert_eq!(one.get_version_num(), 4);
