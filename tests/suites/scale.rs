@@ -45,3 +45,15 @@ async fn ten_thousand_held_locks_are_renewed_on_time() {
     client.shutdown().await.expect("all released");
     assert_eq!(server.command::<usize>(&["DBSIZE"]), 0);
 }
+
+/// A call that is answered makes room for another one below the limit of requests in flight.
+#[tokio::test]
+async fn more_calls_than_the_limit_of_requests_in_flight_succeed_one_after_the_other() {
+    let server = RedisServer::start();
+    let client = LockClient::builder().url(server.url()).lease(LEASE * 30);
+    let client = client.connect().await.expect("up");
+    for n in 0..1100 {
+        let outcome = client.lock("k").wait(LEASE / 2).run(async {}).await;
+        assert!(outcome.is_ok(), "{n}: {outcome:?}");
+    }
+}
