@@ -257,7 +257,7 @@ async fn sentinels_that_are_not_in_the_url_are_found() {
         let list: String = sentinels.sentinel(sentinel).command(&["CLIENT", "LIST"]);
         list.contains("sub=2")
     };
-    let found = until(SOON, || is_watched(1) && is_watched(2)).await;
+    let found = until(LONG_LEASE, || is_watched(1) && is_watched(2)).await;
     assert!(found.is_some(), "the other sentinels are found");
     sentinels.sentinel(0).kill();
     sentinels.server(0).kill_connections("normal");
@@ -332,7 +332,7 @@ async fn the_documented_permissions_suffice_for_the_sentinels_and_the_master() {
         let list: String = sentinels.sentinel(sentinel).command(&["CLIENT", "LIST"]);
         list.lines().any(|line| line.contains("sub=2") && line.contains("user=watcher"))
     };
-    assert!(until(SOON, || (0..3).all(is_watched)).await.is_some(), "all sentinels are watched");
+    assert!(until(LONG_LEASE, || (0..3).all(is_watched)).await.is_some(), "all sentinels are watched");
     let began = Instant::now();
     sentinels.failover();
     let master = sentinels.wait_for_another_master(0).await;

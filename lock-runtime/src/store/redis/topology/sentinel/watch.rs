@@ -36,7 +36,8 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the answers over an open connection may take.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// One of this many questions is also about the other sentinels.
+/// The first questions to a sentinel, and then one of this many, are also about the other sentinels.
+const FIRST_SEARCHES: u32 = 5;
 const QUESTIONS_PER_SEARCH: u32 = 10;
 
 /// How long the lookup of a host name may take.
@@ -214,7 +215,7 @@ async fn watch(sentinel: Arc<Endpoint>, name: Arc<str>, reports: mpsc::Sender<Re
     let mut open = None;
     let mut answered = 0_u32;
     loop {
-        let search = answered.is_multiple_of(QUESTIONS_PER_SEARCH);
+        let search = answered < FIRST_SEARCHES || answered.is_multiple_of(QUESTIONS_PER_SEARCH);
         let patience = if open.is_some() { PATIENCE } else { CONNECT_PATIENCE };
         let asking = ask(open.take(), &sentinel, (&name, &changed), search);
         let heard = match timeout(patience, asking).await {
