@@ -15,7 +15,7 @@ use crate::support::{FaultFixture, LEASE, client_with_lease, keep, take, until};
 const LONG_LEASE: Duration = Duration::from_secs(60);
 
 /// How soon after a change a client must have noticed it.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(7);
 
 /// Starts a task that holds `k` until it loses the lock. Returns the task and its fencing token.
 async fn start_keeper(
@@ -332,7 +332,10 @@ async fn the_documented_permissions_suffice_for_the_sentinels_and_the_master() {
         let list: String = sentinels.sentinel(sentinel).command(&["CLIENT", "LIST"]);
         list.lines().any(|line| line.contains("sub=2") && line.contains("user=watcher"))
     };
-    assert!(until(LONG_LEASE, || (0..3).all(is_watched)).await.is_some(), "all sentinels are watched");
+    assert!(
+        until(LONG_LEASE, || (0..3).all(is_watched)).await.is_some(),
+        "all sentinels are watched"
+    );
     let began = Instant::now();
     sentinels.failover();
     let master = sentinels.wait_for_another_master(0).await;
