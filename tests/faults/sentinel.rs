@@ -40,6 +40,17 @@ fn was_renewed(sentinels: &Sentinels, server: usize, began: Instant) -> bool {
     left > 0 && LONG_LEASE < began.elapsed() + Duration::from_millis(left)
 }
 
+/// Begins a planned failover from the server `earlier`, and waits until the lease of `k` has been
+/// renewed at the new master. Returns the new master.
+async fn fail_over(sentinels: &Sentinels, earlier: usize) -> usize {
+    let began = Instant::now();
+    sentinels.failover();
+    let master = sentinels.wait_for_another_master(earlier).await;
+    let renewed = until(SOON, || was_renewed(sentinels, master, began)).await;
+    assert!(renewed.is_some(), "the client moves to the new master");
+    master
+}
+
 /// Asserts that a lock that is acquired now is acquired at this server.
 async fn assert_locks_at(client: &LockClient, sentinels: &Sentinels, server: usize, key: &str) {
     let guard = client.lock(key).acquire().await.expect("granted");
@@ -85,12 +96,8 @@ async fn a_planned_failover_is_noticed_although_no_request_fails() {
     let waiter = client_with_lease(&sentinels.url(), LONG_LEASE).await;
     let mut waiting = Box::pin(take(&waiter, &fixture));
     assert!(timeout(LEASE / 10, &mut waiting).await.is_err(), "the lock is held");
-    let began = Instant::now();
-    sentinels.failover();
-    let master = sentinels.wait_for_another_master(0).await;
     // The earlier master accepts requests for about ten seconds.
-    let renewed = until(SOON, || was_renewed(&sentinels, master, began)).await;
-    assert!(renewed.is_some(), "the client moves to the new master");
+    let master = fail_over(&sentinels, 0).await;
     assert_locks_at(&client, &sentinels, master, "other").await;
     assert!(!keeper.is_finished(), "the lock is still held");
     keeper.abort();
@@ -106,11 +113,7 @@ async fn sentinels_and_the_master_are_used_with_tls() {
     let client = client_with_lease(&sentinels.url(), LONG_LEASE).await;
     let guard = client.lock("k").acquire().await.expect("free");
     until_replicated(&sentinels, "k").await;
-    let began = Instant::now();
-    sentinels.failover();
-    let master = sentinels.wait_for_another_master(0).await;
-    let renewed = until(SOON, || was_renewed(&sentinels, master, began)).await;
-    assert!(renewed.is_some(), "the client moves to the new master");
+    fail_over(&sentinels, 0).await;
     guard.release().await.expect("held");
     // The authority of the operating system has not issued the certificates.
     let untrusted = sentinels.url().split('?').next().expect("a URL").to_owned();
@@ -336,21 +339,13 @@ async fn the_documented_permissions_suffice_for_the_sentinels_and_the_master() {
         until(LONG_LEASE, || (0..3).all(is_watched)).await.is_some(),
         "all sentinels are watched"
     );
-    let began = Instant::now();
-    sentinels.failover();
-    let master = sentinels.wait_for_another_master(0).await;
-    let moved = until(SOON, || was_renewed(&sentinels, master, began)).await;
-    assert!(moved.is_some(), "the client moves to the new master");
+    let master = fail_over(&sentinels, 0).await;
 
     // Without the epochs, the client follows most sentinels.
     for index in 0..3 {
         sentinels.sentinel(index).tell(&["ACL", "SETUSER", "watcher", "-sentinel|master"]);
     }
-    let began = Instant::now();
-    sentinels.failover();
-    let third = sentinels.wait_for_another_master(master).await;
-    let moved = until(SOON, || was_renewed(&sentinels, third, began)).await;
-    assert!(moved.is_some(), "the client moves once more");
+    fail_over(&sentinels, master).await;
     guard.release().await.expect("held");
 }
 
@@ -362,11 +357,7 @@ async fn an_older_configuration_is_followed_only_if_it_stays() {
     let client = client_with_lease(&sentinels.url(), LONG_LEASE).await;
     let guard = client.lock("k").acquire().await.expect("free");
     until_replicated(&sentinels, "k").await;
-    let began = Instant::now();
-    sentinels.failover();
-    let master = sentinels.wait_for_another_master(0).await;
-    let moved = until(SOON, || was_renewed(&sentinels, master, began)).await;
-    assert!(moved.is_some(), "the client moves to the new master");
+    let master = fail_over(&sentinels, 0).await;
 
     sentinels.sentinel(0).kill();
     let others = [1, 2].map(|index| sentinels.sentinel(index));
@@ -437,12 +428,8 @@ async fn a_held_lock_survives_planned_failovers() {
     let mut master = 0;
     for round in 0..rounds {
         until_replicated(&sentinels, "k").await;
-        let began = Instant::now();
-        sentinels.failover();
-        master = sentinels.wait_for_another_master(master).await;
-        let moved = until(SOON, || was_renewed(&sentinels, master, began)).await;
-        assert!(moved.is_some(), "the client moves to the new master in round {round}");
-        assert!(guard.is_held());
+        master = fail_over(&sentinels, master).await;
+        assert!(guard.is_held(), "round {round}");
     }
     guard.release().await.expect("held");
     assert_eq!(client.stats().lost, 0);
