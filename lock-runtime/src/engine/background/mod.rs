@@ -21,7 +21,6 @@ mod tests;
 mod thread;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use self::cleanup::Cleanup;
 use self::notifier::Notifier;
@@ -57,12 +56,10 @@ impl Background {
 
     /// Renews a granted lease from now on.
     pub(crate) fn watch(&self, lease: &Arc<Lease>) {
-        let mut wake = self.shared.schedule.add(lease);
-        // Granted before the store's data has moved, and not verified with the others.
-        if self.shared.is_unverified(lease) && lease.verify() {
-            wake |= self.shared.schedule.retry(lease, Duration::ZERO);
-        }
-        if wake {
+        let wake = self.shared.schedule.add(lease);
+        // The lease may have been granted just before the store's data moved.
+        let verified = self.shared.verify_if_unverified(lease);
+        if wake || verified == Some(true) {
             self.shared.wake.notify_one();
         }
     }

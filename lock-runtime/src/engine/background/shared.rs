@@ -78,25 +78,24 @@ impl BackgroundState {
         }
     }
 
+    /// Verifies a lease at once whose latest answer was that of a server which no longer counts.
+    /// Returns whether the background thread has to be woken; `None` if the answer counts.
+    pub(super) fn verify_if_unverified(&self, lease: &Arc<Lease>) -> Option<bool> {
+        let is_wanted = self.failovers.is_after(|| lease.confirmed()) && lease.verify();
+        is_wanted.then(|| self.schedule.retry(lease, Duration::ZERO))
+    }
+
     /// Schedules the next renewal of a lease whose deadline or term has changed. Returns whether the
     /// background thread has to be woken.
     pub(super) fn reschedule(&self, lease: &Arc<Lease>) -> bool {
-        if self.is_unverified(lease) && lease.verify() {
-            // The answer was that of a server which no longer counts.
-            return self.schedule.retry(lease, Duration::ZERO);
-        }
-        self.schedule.reschedule(lease)
+        let verified = self.verify_if_unverified(lease);
+        verified.unwrap_or_else(|| self.schedule.reschedule(lease))
     }
 
     /// The reason of a loss that an answer of the store has shown: a failover if the data has moved
     /// since the lease was last confirmed.
     pub(super) fn reason(&self, lease: &Lease, answer: LostReason) -> LostReason {
         self.failovers.reason(|| lease.confirmed(), answer)
-    }
-
-    /// Whether the data of the store has moved since the last successful request for this lease.
-    pub(super) fn is_unverified(&self, lease: &Lease) -> bool {
-        self.failovers.is_after(|| lease.confirmed())
     }
 
     /// Ends a lease because it is lost.
