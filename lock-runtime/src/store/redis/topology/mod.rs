@@ -88,6 +88,14 @@ impl Topology {
         }
     }
 
+    /// Whether another server may take over the keys.
+    pub(super) fn may_change(&self) -> bool {
+        match &self.0 {
+            TopologyKind::Single(_) => false,
+            TopologyKind::Sentinel(_) => true,
+        }
+    }
+
     /// Resolves when the server with this number no longer has the keys.
     pub(super) async fn replaced(&self, number: u64) {
         match &self.0 {
