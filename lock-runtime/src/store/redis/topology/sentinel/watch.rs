@@ -2,8 +2,8 @@
 //!
 //! A planned failover breaks no connection, and for about ten seconds the earlier master accepts
 //! requests whose effects are lost afterwards. A client therefore subscribes to the announcements
-//! of *every* sentinel, because a single one may be cut off, and asks each of them every second in
-//! case an announcement was lost. Each sentinel has a task of its own, so that one that does not
+//! of *every* sentinel, because a single one may be cut off. It also asks each of them every second,
+//! in case an announcement was lost. Each sentinel has a task of its own, so that one that does not
 //! answer delays no other. The watch also finds further sentinels.
 
 use std::collections::HashMap;
