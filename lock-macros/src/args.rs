@@ -13,7 +13,7 @@ use crate::duration;
 use crate::template::{self, Names, Template};
 
 /// All options, in the order in which error messages list them.
-const OPTIONS: [&str; 13] = [
+const OPTIONS: [&str; 14] = [
     "key",
     "wait",
     "lease",
@@ -24,6 +24,7 @@ const OPTIONS: [&str; 13] = [
     "or_else",
     "guard",
     "when",
+    "acknowledged_by",
     "wire_format",
     "client",
     "crate",
@@ -37,6 +38,9 @@ const FORMATS: [(&str, &str); 3] =
 /// has the same bounds.
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// The highest value of `acknowledged_by`. `lock-runtime` has the same bound.
+const MOST_REPLICAS: u32 = 1_000;
 
 pub(crate) struct Args {
     pub(crate) key: Key,
@@ -67,8 +71,13 @@ pub(crate) enum Value {
     WaitForever,
     /// A variant of `WireFormat`.
     WireFormat(Ident),
+    /// A number of replicas.
+    Replicas(u32),
+    AllReplicas,
     /// An expression that implements `Into<Wait>`.
     WaitExpression(Expr),
+    /// An expression that implements `Into<Replicas>`.
+    ReplicasExpression(Expr),
     /// An expression of the field's type.
     Expression(Expr),
 }
@@ -77,11 +86,12 @@ pub(crate) enum Value {
 type ParseValue = fn(&Ident, Expr) -> syn::Result<Value>;
 
 /// The options that set fields of `LockOptions`, with the parsers of their values.
-const LOCK_OPTIONS: [(&str, ParseValue); 5] = [
+const LOCK_OPTIONS: [(&str, ParseValue); 6] = [
     ("wait", parse_wait),
     ("lease", parse_duration),
     ("max_hold", parse_duration),
     ("min_hold", parse_duration),
+    ("acknowledged_by", parse_replicas),
     ("wire_format", parse_wire_format),
 ];
 
@@ -373,6 +383,28 @@ fn parse_wire_format(option: &Ident, value: Expr) -> syn::Result<Value> {
             Err(Error::new_spanned(value, problem))
         }
     }
+}
+
+fn parse_replicas(option: &Ident, value: Expr) -> syn::Result<Value> {
+    let given = match &value {
+        Expr::Lit(ExprLit { lit: Lit::Int(count), .. }) => {
+            let count = count.base10_parse().ok().filter(|count| *count <= MOST_REPLICAS);
+            count.map(Value::Replicas)
+        }
+        Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => {
+            (text.value() == "all").then_some(Value::AllReplicas)
+        }
+        // A negative number.
+        Expr::Lit(_) | Expr::Unary(_) => None,
+        _ => return Ok(Value::ReplicasExpression(value)),
+    };
+    given.ok_or_else(|| {
+        let problem = format!(
+            "`{option}` must be a number of replicas from 0 to {MOST_REPLICAS}, \"all\", or an \
+             expression whose type implements `Into<Replicas>`"
+        );
+        Error::new_spanned(value, problem)
+    })
 }
 
 fn parse_guard(value: Expr) -> syn::Result<Ident> {

@@ -296,7 +296,9 @@ fn constant(value: &Value, runtime: &TokenStream) -> Option<TokenStream> {
         }
         Value::WaitForever => Some(quote!(#runtime::Wait::Forever)),
         Value::WireFormat(variant) => Some(quote!(#runtime::WireFormat::#variant)),
-        Value::WaitExpression(_) | Value::Expression(_) => None,
+        Value::Replicas(count) => Some(quote!(#runtime::Replicas::AtLeast(#count))),
+        Value::AllReplicas => Some(quote!(#runtime::Replicas::All)),
+        Value::WaitExpression(_) | Value::ReplicasExpression(_) | Value::Expression(_) => None,
     }
 }
 
@@ -306,8 +308,16 @@ fn computed(value: &Value, runtime: &TokenStream) -> Option<TokenStream> {
         Value::WaitExpression(wait) => Some(quote_spanned! {wait.span()=>
             ::core::convert::Into::<#runtime::Wait>::into(#wait)
         }),
+        Value::ReplicasExpression(replicas) => Some(quote_spanned! {replicas.span()=>
+            ::core::convert::Into::<#runtime::Replicas>::into(#replicas)
+        }),
         Value::Expression(value) => Some(value.to_token_stream()),
-        Value::Duration(_) | Value::Wait(_) | Value::WaitForever | Value::WireFormat(_) => None,
+        Value::Duration(_)
+        | Value::Wait(_)
+        | Value::WaitForever
+        | Value::WireFormat(_)
+        | Value::Replicas(_)
+        | Value::AllReplicas => None,
     }
 }
 

@@ -106,6 +106,7 @@ fn most_options() {
             on_busy = (),
             guard = guard,
             when = file.is_large(),
+            acknowledged_by = "all",
             wire_format = "redisson",
             crate = locks
         ),
@@ -123,6 +124,7 @@ fn most_options() {
                             min_hold: ::core::option::Option::Some(
                                 ::core::time::Duration::from_millis(10000u64),
                             ),
+                            acknowledged_by: ::core::option::Option::Some(locks::Replicas::All),
                             wire_format: ::core::option::Option::Some(locks::WireFormat::Redisson),
                             ..locks::__private::LockOptions::NONE
                         },
@@ -342,7 +344,7 @@ fn a_mistake_in_the_options_leaves_the_function_unchanged() {
                 Ok(())
             }
             ::core::compile_error! {
-                "unknown option `retries`, expected one of `key`, `wait`, `lease`, `max_hold`, `min_hold`, `on_lost`, `on_busy`, `or_else`, `guard`, `when`, `wire_format`, `client`, `crate`"
+                "unknown option `retries`, expected one of `key`, `wait`, `lease`, `max_hold`, `min_hold`, `on_lost`, `on_busy`, `or_else`, `guard`, `when`, `acknowledged_by`, `wire_format`, `client`, `crate`"
             }
             ::core::compile_error! {
                 "`idd` in `<idd>` is not an argument of this function; the arguments are `id`"

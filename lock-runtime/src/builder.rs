@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::address_map::AddressMap;
 use crate::client::LockClient;
 use crate::connected::Connected;
 use crate::credentials::{Credentials, CredentialsSource};
@@ -12,6 +13,7 @@ use crate::engine::fairness::limit::{HandoffLimit, LONGEST as LONGEST_TENURE};
 use crate::engine::{Config, Engine};
 use crate::error::LockError;
 use crate::options::{Defaults, LockOptions, check_span};
+use crate::replicas::{Replicas, RequiredReplicas};
 use crate::runtime;
 use crate::store::contract::Backend;
 use crate::store::memory::MemoryBackend;
@@ -41,22 +43,27 @@ impl LockClient {
     /// | `rediss://…[?tls_ca=…&tls_cert=…&tls_key=…&tls_server_name=…]` | a Redis server, over TLS (feature `tls`) |
     /// | `redis+sentinel://[[user]:password@]host[:port],host[:port]/master-name[/database][?sentinel_user=…&sentinel_pass=…]` | the master that these sentinels name |
     /// | `rediss+sentinel://…` | the same, with TLS to the sentinels and to the master; the options are also those of `rediss://` |
+    /// | `redis+cluster://[[user]:password@]host[:port],host[:port]` | the Redis Cluster of these nodes |
+    /// | `rediss+cluster://…` | the same, over TLS; the options are those of `rediss://` |
     /// | `redis+unix:///path[?db=…&user=…&pass=…]` | a Redis server, over a Unix socket |
-    /// | `valkey://`, `valkeys://`, `valkey+sentinel://`, `valkeys+sentinel://`, `valkey+unix://` | the same, for Valkey |
+    /// | `valkey://`, `valkeys://`, `valkey+sentinel://`, `valkeys+sentinel://`, `valkey+cluster://`, `valkeys+cluster://`, `valkey+unix://` | the same, for Valkey |
     /// | `memory:` | this process's memory, for this client alone |
     /// | `memory:name` | this process's memory, for all its clients that use this name |
     ///
     /// With Redis, opens three connections, one after the other, and then checks the server with
-    /// two requests. The memory store costs nothing.
+    /// two requests. With a cluster, these lead to one of its nodes, and the other connections are
+    /// opened when they are first used. The memory store costs nothing.
     ///
     /// Cancel safe: if the future is dropped, the threads and connections of the client end.
     ///
     /// # Errors
     ///
     /// * [`LockError::Config`]: the URL or a setting is invalid, the server cannot be used for
-    ///   locks (too old, without scripts, a node of a cluster, a sentinel), no sentinel knows the
-    ///   name of the master, a certificate cannot be read or verified, the server uses TLS and the URL
-    ///   does not, or the reverse, or there is no tokio runtime with timers here.
+    ///   locks (too old, without scripts, a sentinel, a node of a cluster without
+    ///   `redis+cluster://`), no sentinel knows the name of the master, a host of
+    ///   `redis+cluster://` is not a node of the cluster, a certificate cannot be read or verified,
+    ///   the server uses TLS and the URL does not, or the reverse, or there is no tokio runtime with
+    ///   timers here.
     /// * [`LockError::Unavailable`]: the server cannot be reached, or the client's threads cannot
     ///   be started. A refused connection fails at once. A connection or a request without an
     ///   answer fails after 5 s. There are no retries.
@@ -77,7 +84,7 @@ impl LockClient {
     /// without a server.
     #[must_use]
     pub fn memory() -> Self {
-        let defaults = LockOptions::NONE.defaults();
+        let defaults = LockOptions::NONE.defaults(RequiredReplicas::NONE);
         start(MemoryBackend::new(), String::new(), defaults, HandoffLimit::default())
     }
 }
@@ -112,6 +119,7 @@ pub struct LockClientBuilder {
     options: LockOptions,
     handoff_limit: HandoffLimit,
     credentials: Option<CredentialsSource>,
+    address_map: Option<AddressMap>,
     #[cfg(feature = "tls")]
     tls: Option<TlsOptions>,
 }
@@ -125,7 +133,8 @@ impl fmt::Debug for LockClientBuilder {
             .field("namespace", &self.namespace)
             .field("options", &self.options)
             .field("handoff_limit", &self.handoff_limit)
-            .field("credentials", &self.credentials);
+            .field("credentials", &self.credentials)
+            .field("address_map", &self.address_map);
         #[cfg(feature = "tls")]
         shown.field("tls", &self.tls);
         shown.finish()
@@ -185,6 +194,16 @@ impl LockClientBuilder {
         self
     }
 
+    /// Requires that replicas of the server acknowledge each grant and each renewal of locks that do
+    /// not specify it: at least this number of replicas, or [`Replicas::All`]. See
+    /// [`Lock::acknowledged_by`](crate::Lock::acknowledged_by). None by default.
+    ///
+    /// If the server has fewer replicas, the client logs a warning when it connects.
+    pub fn acknowledged_by(mut self, replicas: impl Into<Replicas>) -> Self {
+        self.options.acknowledged_by = Some(replicas.into());
+        self
+    }
+
     /// Limits how long this process may hand a lock off among its own tasks while other processes
     /// wait: for this many holds or for this time, whichever ends first. 32 holds and 50 ms by
     /// default.
@@ -223,7 +242,7 @@ impl LockClientBuilder {
 
     /// A function that supplies the credentials of each new connection, instead of the URL: for
     /// passwords that change, and for tokens that end. With sentinels, it supplies the credentials
-    /// for the master.
+    /// for the master, and with a cluster, those for all nodes.
     ///
     /// It is called before each connection, on a thread of the library with a tokio runtime of its
     /// own, and has 3 s to return. (Objects that it creates there, such as an HTTP client, end with
@@ -262,9 +281,39 @@ impl LockClientBuilder {
         self
     }
 
-    /// How to connect to servers with `rediss://` or `rediss+sentinel://`: the trusted authorities,
-    /// the client's certificate, or a whole configuration of rustls. Without it, the options of the
-    /// URL are used.
+    /// Maps the addresses that the nodes of a cluster announce, or that sentinels name, to those at
+    /// which this client reaches the servers, such as forwarded ports of containers. The hosts of
+    /// the URL are not mapped. The default is to use the announced addresses.
+    ///
+    /// The function must return at once, because it is called on the thread that wakes waiting
+    /// calls. If it panics, the announced address is used. If it does not return within a second,
+    /// its latest result for the address is used, or the connection fails if there is none.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::builder()
+    ///     .url("redis+cluster://localhost:7000,localhost:7001")
+    ///     .address_map(|_host, port| ("localhost".to_owned(), port))
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn address_map(
+        mut self,
+        map: impl Fn(&str, u16) -> (String, u16) + Send + Sync + 'static,
+    ) -> Self {
+        self.address_map = Some(AddressMap::new(map));
+        self
+    }
+
+    /// How to connect to servers over TLS: the trusted authorities, the client's certificate, or a
+    /// whole configuration of rustls. Without it, the options of the URL are used.
     ///
     /// # Examples
     ///
@@ -306,7 +355,9 @@ impl LockClientBuilder {
         let settings = Settings {
             lease: defaults.lease,
             response_timeout,
+            acknowledged_by: defaults.acknowledged_by,
             credentials: self.credentials,
+            address_map: self.address_map,
             #[cfg(feature = "tls")]
             tls: self.tls,
         };
@@ -318,7 +369,8 @@ impl LockClientBuilder {
     }
 
     fn defaults(&self) -> Result<Defaults, LockError> {
-        let defaults = self.options.defaults();
+        let acknowledged_by = self.options.acknowledged_by.unwrap_or(Replicas::AtLeast(0));
+        let defaults = self.options.defaults(acknowledged_by.required()?);
         let lease = defaults.lease;
         if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) {
             let problem =
@@ -359,12 +411,13 @@ impl LockClientBuilder {
 }
 
 impl LockOptions {
-    fn defaults(&self) -> Defaults {
+    fn defaults(&self, acknowledged_by: RequiredReplicas) -> Defaults {
         Defaults {
             wire_format: self.wire_format.unwrap_or_default(),
             wait: self.wait.unwrap_or(DEFAULT_WAIT),
             lease: self.lease.unwrap_or(DEFAULT_LEASE),
             max_hold: self.max_hold,
+            acknowledged_by,
         }
     }
 }

@@ -15,6 +15,9 @@ const LONGEST_KEY: usize = 1024;
 /// The prefix of the keys that hold the highest fencing tokens.
 pub(crate) const FENCES: &str = "lock_fence:";
 
+/// The prefix of the keys that are written so that replicas acknowledge what was written before.
+pub(crate) const ACKNOWLEDGEMENTS: &str = "lock_ack:";
+
 /// The prefix of the keys that hold the owner of a lock, in layouts whose locks have no room for
 /// it.
 pub(crate) const OWNERS: &str = "lock_owner:";
@@ -31,7 +34,11 @@ pub(crate) fn full<'a>(namespace: &str, key: &'a str) -> Result<Cow<'a, str>, Lo
         "" => Cow::Borrowed(key),
         namespace => Cow::Owned(format!("{namespace}:{key}")),
     };
-    for (reserved, purpose) in [(FENCES, "fencing tokens"), (OWNERS, "the owners of locks")] {
+    for (reserved, purpose) in [
+        (FENCES, "fencing tokens"),
+        (OWNERS, "the owners of locks"),
+        (ACKNOWLEDGEMENTS, "the acknowledgements of replicas"),
+    ] {
         if full.starts_with(reserved) {
             let problem = format!("keys that begin with `{reserved}` are reserved for {purpose}");
             return Err(invalid(key, problem));
@@ -373,7 +380,7 @@ mod tests {
         assert!(problem(full("", "").map(Cow::into_owned)).contains("empty"));
         assert!(problem(full("ns", "").map(Cow::into_owned)).contains("empty"));
         assert_eq!(full("ns", "k").as_deref(), Ok("ns:k"));
-        for reserved in [FENCES, OWNERS] {
+        for reserved in [FENCES, OWNERS, ACKNOWLEDGEMENTS] {
             let key = format!("{reserved}{{1}}");
             assert!(problem(full("", &key).map(Cow::into_owned)).contains(reserved));
             assert!(full("ns", &key).is_ok());

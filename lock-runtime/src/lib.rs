@@ -60,6 +60,7 @@
 //!
 //! A lock is only as safe as its server. Redis may lose keys when it fails over to a replica, or
 //! when it restarts without persistence. It expires keys by its wall clock.
+//! [`Lock::acknowledged_by`] makes it unlikely that a failover loses a lock.
 //!
 //! A body that never ends holds its lock for as long as the process runs, because another thread
 //! renews the lease. [`Lock::max_hold`] limits this.
@@ -75,6 +76,7 @@
 //! | holding renewed locks | 1 per third of a lease, for up to 100 locks |
 //! | a single attempt on a busy lock | at most 2 |
 //! | a fencing token | 1 per hold, if it is requested |
+//! | the acknowledgement of replicas, if it is required | 1 per acquisition, shared by those at the same time |
 //!
 //! # Requirements
 //!
@@ -96,7 +98,8 @@
 //!   lock errors of functions that return nothing.
 //! * Warnings: a lost lock, the first failure of a renewal or a background release, a body whose
 //!   release was not confirmed, a key in another wire format, missing permissions to publish or
-//!   subscribe, a server that may evict locks or is a replica, dropped log events.
+//!   subscribe, a server that may evict locks, is a replica or has too few replicas, dropped log
+//!   events.
 //! * Info: renewals and releases that succeed again.
 //! * Debug: connections that are made and lost, retries, skipped functions.
 //!
@@ -106,6 +109,7 @@
 //! * `redis` (default): the Redis store. Without it, there is only the memory store.
 //! * `tls`: TLS to the Redis server (`rediss://`), with rustls and ring.
 
+mod address_map;
 mod attribute;
 mod backoff;
 mod body;
@@ -125,6 +129,7 @@ mod lock;
 mod maybe_ready;
 mod options;
 mod reentrancy;
+mod replicas;
 mod runtime;
 mod safeguard;
 mod stats;
@@ -144,6 +149,7 @@ pub use global::{global, with_client};
 pub use guard::LockGuard;
 pub use key::LockKey;
 pub use lock::Lock;
+pub use replicas::Replicas;
 pub use stats::ClientStats;
 pub use timeout::Wait;
 #[cfg(feature = "tls")]

@@ -9,6 +9,7 @@ use crate::body::{self, OnLost};
 use crate::clock::BootInstant;
 use crate::connected::Connected;
 use crate::engine::acquire::{self, AcquireRequest};
+use crate::engine::extend::Extension;
 use crate::engine::lease::Terms;
 use crate::error::LockError;
 use crate::guard::{Acquiring, LockGuard};
@@ -16,6 +17,7 @@ use crate::key::{self, LockKey};
 use crate::maybe_ready::MaybeReady;
 use crate::options::LockOptions;
 use crate::reentrancy;
+use crate::replicas::Replicas;
 use crate::timeout::Wait;
 use crate::wire_format::WireFormat;
 
@@ -28,7 +30,8 @@ use crate::wire_format::WireFormat;
 /// function holds a key, an acquisition of the same key inside the body, through the same client,
 /// shares that hold without a round trip. The inner lock has the lease of the outer lock. If both
 /// leases are fixed and that of the inner lock would end later, the hold is extended, which costs
-/// one round trip. A `min_hold` of the inner lock may cost one round trip as well. Branches of one
+/// one round trip. A `min_hold` of the inner lock may cost one round trip as well, and so may its
+/// `acknowledged_by`, which then applies to the rest of the hold. Branches of one
 /// body, such as those of `join!`, share the holds around them, and do not exclude each other on
 /// those keys. Spawned tasks share no holds. Guards from [`acquire`](Self::acquire) are not shared.
 ///
@@ -136,6 +139,37 @@ impl Lock {
     /// ```
     pub fn min_hold(mut self, min_hold: Duration) -> Self {
         self.options().min_hold = Some(min_hold);
+        self
+    }
+
+    /// Requires that replicas of the server acknowledge each grant and each renewal: at least this
+    /// number of replicas, or [`Replicas::All`]. Zero requires none. The client's requirement by
+    /// default, which is none unless configured.
+    ///
+    /// A grant that is not acknowledged within half a response timeout does not count, and the call
+    /// tries again. When its wait is over, the grant is undone, and the call returns
+    /// [`LockError::Unavailable`], which says what was missing. A renewal that is not acknowledged counts as failed, and is retried until
+    /// the deadline of the lock. Costs a round trip to the slowest of these replicas, which all
+    /// locks that are acquired or renewed at the same time share. Releases are not acknowledged.
+    ///
+    /// This makes it unlikely that a failover loses the lock, but not impossible: the replica that
+    /// is promoted may be another one than the replicas that have acknowledged the lock. The
+    /// memory store has no replicas that could lose a lock, and ignores this option.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// client.lock("payment:42").acknowledged_by(1).run(async { /* … */ }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn acknowledged_by(mut self, replicas: impl Into<Replicas>) -> Self {
+        self.options().acknowledged_by = Some(replicas.into());
         self
     }
 
@@ -300,19 +334,24 @@ pub(crate) fn hold(
 }
 
 /// Shares an enclosing hold. Extends the hold if the inner lock's fixed lease or `min_hold` would
-/// end later.
+/// end later, or if replicas have to acknowledge it that the outer lock does not require.
 fn share(guard: LockGuard, terms: &Terms, wait: Wait) -> Acquiring {
     let is_fixed = !terms.renewed && !guard.hold().is_renewed();
     let longer = Some(terms.term).filter(|term| is_fixed && *term > guard.remaining());
-    let min_hold = terms.min_hold;
-    if longer.is_none() && min_hold <= guard.remaining() {
+    let (min_hold, acknowledged_by) = (terms.min_hold, terms.acknowledged_by);
+    let is_acknowledged = acknowledged_by.is_none() || {
+        let known = guard.hold().lease().acknowledged_by();
+        known.and(acknowledged_by) == known
+    };
+    if longer.is_none() && min_hold <= guard.remaining() && is_acknowledged {
         if !min_hold.is_zero() {
             guard.hold().keep_for(BootInstant::now(), min_hold);
         }
         return MaybeReady::ready(Ok(guard));
     }
     MaybeReady::pending(async move {
-        let extend = guard.engine().extend(guard.hold(), longer, min_hold);
+        let extension = Extension { term: longer, min_hold, acknowledged_by };
+        let extend = guard.engine().extend(guard.hold(), extension);
         let extended = match wait.limit().filter(|limit| !limit.is_zero()) {
             None => extend.await,
             Some(limit) => tokio::time::timeout(limit, extend).await.unwrap_or_else(|_| {

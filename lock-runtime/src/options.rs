@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::engine::lease::Terms;
 use crate::error::LockError;
+use crate::replicas::{Replicas, RequiredReplicas};
 use crate::timeout::Wait;
 use crate::wire_format::WireFormat;
 
@@ -26,6 +27,8 @@ pub struct LockOptions {
     pub max_hold: Option<Duration>,
     /// See [`Lock::min_hold`](crate::Lock::min_hold).
     pub min_hold: Option<Duration>,
+    /// See [`Lock::acknowledged_by`](crate::Lock::acknowledged_by).
+    pub acknowledged_by: Option<Replicas>,
 }
 
 /// The checked defaults of a client.
@@ -36,12 +39,19 @@ pub(crate) struct Defaults {
     /// The lease of renewed locks, which are renewed every third of it.
     pub(crate) lease: Duration,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) acknowledged_by: RequiredReplicas,
 }
 
 impl LockOptions {
     /// No option is set.
-    pub const NONE: Self =
-        Self { wire_format: None, wait: None, lease: None, max_hold: None, min_hold: None };
+    pub const NONE: Self = Self {
+        wire_format: None,
+        wait: None,
+        lease: None,
+        max_hold: None,
+        min_hold: None,
+        acknowledged_by: None,
+    };
 
     pub(crate) fn wire_format(&self, defaults: &Defaults) -> WireFormat {
         self.wire_format.unwrap_or(defaults.wire_format)
@@ -71,11 +81,14 @@ impl LockOptions {
             let problem = format!("{min_hold:?} is longer than `max_hold`");
             return Err(LockError::Config { option: "min_hold", problem });
         }
+        let acknowledged_by =
+            self.acknowledged_by.map_or(Ok(defaults.acknowledged_by), Replicas::required)?;
         Ok(Terms {
             term: self.lease.unwrap_or(defaults.lease),
             renewed: self.lease.is_none(),
             max_hold,
             min_hold,
+            acknowledged_by,
         })
     }
 }

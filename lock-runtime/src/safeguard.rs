@@ -117,6 +117,27 @@ safeguards! {
     NewestConfiguration = "newest-configuration",
     /// All held locks are verified after a failover.
     HoldsAreVerified = "holds-are-verified",
+    /// The slots of a cluster are read again after a failure.
+    SlotsAreRefreshed = "slots-are-refreshed",
+    /// The nodes of other clusters are ignored.
+    ForeignNodesAreIgnored = "foreign-nodes-are-ignored",
+    /// All nodes of a cluster are asked for their slots at once.
+    NodesAreAskedAtOnce = "nodes-are-asked-at-once",
+    /// `ASKING` is sent together with its request.
+    AskingInOnePiece = "asking-in-one-piece",
+    /// The subscriptions to a key's releases follow its slot to another node of a cluster.
+    SubscriptionsFollow = "subscriptions-follow",
+    /// The renewals of each node of a cluster are sent and limited separately.
+    PlacesAreSeparate = "places-are-separate",
+    /// A grant counts only if the required replicas have acknowledged it.
+    GrantsAreAcknowledged = "grants-are-acknowledged",
+    /// A renewal counts only if the required replicas have acknowledged it.
+    RenewalsAreAcknowledged = "renewals-are-acknowledged",
+    /// A hand-off to a waiter that requires other replicas renews the lease.
+    HandoffsAreAcknowledged = "hand-offs-are-acknowledged",
+    /// An acknowledgement counts only if it comes over the connection that was open before the
+    /// request, from the server that has answered the request.
+    OneServerAcknowledges = "one-server-acknowledges",
     /// A connection that has gone silent is discarded.
     SilentConnectionsAreDiscarded = "silent-connections-are-discarded",
 }

@@ -1,6 +1,32 @@
 //! The negative controls: each test of a safeguard must fail without that safeguard.
 
 lock_tests::controls! {
+    cluster_without_foreign_nodes_are_ignored: "cluster::a_node_that_belongs_to_another_cluster_is_ignored"
+        without "foreign-nodes-are-ignored" seeing "the node is ignored";
+    replicas_without_grants_are_acknowledged: "replicas::a_grant_without_its_replicas_is_undone_and_delays_no_other_lock"
+        without "grants-are-acknowledged" seeing "granted without the acknowledgement";
+    replicas_without_undo: "replicas::a_grant_without_its_replicas_is_undone_and_delays_no_other_lock"
+        without "undo" seeing "k is undone";
+    replicas_without_renewals_are_acknowledged: "replicas::a_renewal_without_its_replicas_does_not_count"
+        without "renewals-are-acknowledged" seeing "no renewal counts";
+    replicas_without_hand_offs_are_acknowledged: "replicas::a_waiter_that_requires_replicas_does_not_get_a_lock_that_they_may_lack"
+        without "hand-offs-are-acknowledged" seeing "granted without the acknowledgement";
+    replicas_without_renewals_are_acknowledged_2: "replicas::a_nested_lock_that_requires_replicas_waits_for_them"
+        without "renewals-are-acknowledged" seeing "granted without the acknowledgement";
+    replicas_without_unknown_is_not_held: "replicas::a_wait_for_replicas_that_is_interrupted_grants_nothing"
+        without "unknown-is-not-held" seeing "granted after";
+    replicas_without_one_server_acknowledges: "replicas::an_acknowledgement_over_a_later_connection_does_not_count"
+        without "one-server-acknowledges" seeing "a later connection has acknowledged it";
+    replicas_without_one_server_acknowledges_2: "replicas::the_replicas_of_another_server_do_not_count"
+        without "one-server-acknowledges" seeing "granted without the acknowledgement";
+    replicas_without_grants_are_acknowledged_2: "replicas::a_lock_that_replicas_have_acknowledged_survives_the_failover_to_one_of_them"
+        without "grants-are-acknowledged" seeing "granted without the acknowledgement";
+    replicas_without_grants_are_acknowledged_3: "replicas::no_grant_or_renewal_of_a_master_counts_that_was_suspended_during_its_failover"
+        without "grants-are-acknowledged" seeing "granted by a master that was replaced";
+    replicas_without_renewals_are_acknowledged_3: "replicas::no_grant_or_renewal_of_a_master_counts_that_was_suspended_during_its_failover"
+        without "renewals-are-acknowledged" seeing "renewed by a master that was replaced";
+    replicas_without_grants_are_acknowledged_4: "replicas::each_node_of_a_cluster_has_replicas_of_its_own"
+        without "grants-are-acknowledged" seeing "granted without the acknowledgement";
     sentinel_without_failovers_are_noticed: "sentinel::a_planned_failover_is_noticed_although_no_request_fails"
         without "failovers-are-noticed" seeing "the client moves to the new master";
     sentinel_without_failovers_are_noticed_2: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
@@ -10,6 +36,22 @@ lock_tests::controls! {
     sentinel_without_newest_configuration: "sentinel::an_older_configuration_is_followed_only_if_it_stays"
         without "newest-configuration" seeing "the earlier master is not used";
     sentinel_without_renewal_never_recreates: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
+        without "renewal-never-recreates" seeing "the loss is noticed at once";
+    cluster_without_slots_are_refreshed: "cluster::a_suspended_master_delays_no_other_shard_and_its_locks_survive"
+        without "slots-are-refreshed" seeing "the shard is back";
+    cluster_without_slots_are_refreshed_2: "cluster::the_holder_and_its_waiters_continue_when_a_master_is_killed"
+        without "slots-are-refreshed" seeing "the lease is renewed at the new master at once";
+    cluster_without_nodes_are_asked_at_once: "cluster::nodes_that_hang_do_not_delay_the_news_of_a_failover"
+        without "nodes-are-asked-at-once" seeing "the shard is back";
+    cluster_without_asking_in_one_piece: "cluster::a_slot_moves_while_its_locks_are_held_renewed_waited_for_and_released"
+        without "asking-in-one-piece" seeing "sent back by the new node";
+    cluster_without_subscriptions_follow: "cluster::waiters_follow_their_slot_to_another_node"
+        without "subscriptions-follow" seeing "after the release";
+    cluster_without_places_are_separate: "cluster::the_renewals_of_ten_thousand_locks_are_on_time_while_one_of_three_nodes_is_suspended"
+        without "places-are-separate" seeing "renewals were late";
+    cluster_without_unavailable_is_not_busy: "cluster::a_cluster_that_is_down_in_part_is_unavailable_and_waited_for"
+        without "unavailable-is-not-busy" seeing "Busy";
+    cluster_without_renewal_never_recreates: "cluster::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
         without "renewal-never-recreates" seeing "the loss is noticed at once";
     tls_without_certificates_are_reread: "tls::certificates_are_replaced_while_locks_are_held"
         without "certificates-are-reread" seeing "the new connection is trusted";

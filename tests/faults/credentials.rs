@@ -61,7 +61,7 @@ async fn connections_log_in_again_before_their_tokens_end() {
     // The first three requests are those of the first connections.
     let tokens = Tokens::new(Arc::clone(&server), LEASE * 2, 7);
     let source = tokens.clone();
-    let url = format!("redis://127.0.0.1:{}", server.port());
+    let url = server.url_without_login();
     let client = LockClient::builder().url(url).lease(LEASE).credentials(move || {
         let issued = source.issue();
         async { issued }
@@ -94,7 +94,7 @@ async fn new_connections_use_new_passwords() {
     let mut server = RedisServer::with(&["--requirepass", "old"]);
     let passwords = Arc::new(Mutex::new(VecDeque::from(["old"])));
     let source = Arc::clone(&passwords);
-    let url = format!("redis://127.0.0.1:{}", server.port());
+    let url = server.url_without_login();
     let builder = LockClient::builder().url(url).lease(LEASE).credentials(move || {
         let mut passwords = source.lock().expect("no panic");
         let password = passwords.pop_front().expect("a password");
@@ -156,7 +156,7 @@ async fn a_function_that_supplies_no_credentials_delays_no_deadline() {
         let server = RedisServer::with(&["--requirepass", "any"]);
         let broken = Arc::new(Mutex::new(None));
         let source = Arc::clone(&broken);
-        let url = format!("redis://127.0.0.1:{}", server.port());
+        let url = server.url_without_login();
         let builder = LockClient::builder().url(url).lease(LEASE).credentials(move || {
             let fault = *source.lock().expect("no panic");
             async move {
@@ -219,7 +219,7 @@ async fn extreme_lifetimes_and_functions_without_end_cause_few_calls() {
         let server = RedisServer::with(&["--requirepass", "any"]);
         let (calls, running) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let counted = (Arc::clone(&calls), Arc::clone(&running));
-        let url = format!("redis://127.0.0.1:{}", server.port());
+        let url = server.url_without_login();
         let client = LockClient::builder().url(url).lease(LEASE).credentials(move || {
             let number = counted.0.fetch_add(1, Ordering::SeqCst);
             let running = Running::new(&counted.1);

@@ -6,6 +6,7 @@
 mod bodies;
 mod callers;
 mod cancellation;
+mod cluster;
 #[cfg(lock_controls)]
 mod controls;
 mod credentials;
@@ -13,6 +14,7 @@ mod fairness;
 mod foreign;
 mod processes;
 mod renewals;
+mod replicas;
 mod replies;
 mod requests;
 mod secrets;

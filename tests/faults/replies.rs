@@ -190,7 +190,7 @@ async fn denied_requests_are_not_retried() {
     let mut server = RedisServer::start();
     let client = client(&server.url()).await;
     server.tell(&["ACL", "SETUSER", "half", "on", ">password", "~*", "&*", "+@all"]);
-    let half = format!("redis://half:password@127.0.0.1:{}", server.port());
+    let half = server.url_as("half:password");
     let half = LockClient::connect(half).await.expect("all permissions");
     server.tell(&["ACL", "SETUSER", "half", "-evalsha", "-eval"]);
     let begun = Instant::now();
@@ -212,7 +212,7 @@ async fn denied_requests_are_not_retried() {
 async fn denied_commands_in_scripts_are_not_retried() {
     let server = RedisServer::start();
     server.tell(&["ACL", "SETUSER", "half", "on", ">password", "~*", "&*", "+@all"]);
-    let half = format!("redis://half:password@127.0.0.1:{}", server.port());
+    let half = server.url_as("half:password");
     let client = client_with_lease(&half, LEASE * 30).await;
     let allow = |rule| server.tell(&["ACL", "SETUSER", "half", rule]);
     for [denied, allowed] in [["-get", "+get"], ["-del", "+del"]] {

@@ -1,14 +1,13 @@
 //! Failovers of a master that sentinels monitor.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use lock_runtime::{LockClient, LockError, LostReason};
-use lock_tests::{CapturedLog, DOWN_AFTER, Expected, SentinelProcess, Sentinels};
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use lock_tests::{CapturedLog, DOWN_AFTER, Expected, Proxy, SentinelProcess, Sentinels};
 use tokio::time::timeout;
 
-use crate::support::{FaultFixture, LEASE, client_with_lease, keep, take, until};
+use crate::support::{Contention, FaultFixture, LEASE, client_with_lease, start_keeper, until};
 
 /// Longer than a failover after a crash takes, also if the sentinels need several votes. A renewal
 /// within [`SOON`] of another one is a verification.
@@ -16,17 +15,6 @@ const LONG_LEASE: Duration = Duration::from_secs(60);
 
 /// How soon after a change a client must have noticed it.
 const SOON: Duration = Duration::from_secs(7);
-
-/// Starts a task that holds `k` until it loses the lock. Returns the task and its fencing token.
-async fn start_keeper(
-    client: &LockClient,
-    fixture: &FaultFixture,
-) -> (JoinHandle<Result<(), LockError>>, u64) {
-    let (held, token) = oneshot::channel();
-    let (recorder, register) = (fixture.recorder.clone(), fixture.register.clone());
-    let keeper = tokio::spawn(keep(client.clone(), recorder, register, held));
-    (keeper, timeout(LONG_LEASE, token).await.expect("free").expect("the task has the lock"))
-}
 
 /// Waits until all servers have `key`.
 async fn until_replicated(sentinels: &Sentinels, key: &str) {
@@ -60,51 +48,33 @@ async fn assert_locks_at(client: &LockClient, sentinels: &Sentinels, server: usi
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_holder_and_its_waiters_continue_when_the_master_is_killed() {
-    let fixture = FaultFixture::new().await;
     let mut sentinels = Sentinels::start();
-    let holder = client_with_lease(&sentinels.url(), LONG_LEASE).await;
-    let waiter = client_with_lease(&sentinels.url(), LONG_LEASE).await;
-    let (keeper, first) = start_keeper(&holder, &fixture).await;
+    let contention = Contention::start(&sentinels.url(), LONG_LEASE).await;
+    let client = contention.waiter.clone();
     until_replicated(&sentinels, "k").await;
-    let waiting = async {
-        let second = take(&waiter, &fixture).await.expect("released at the new master");
-        assert!(second > first, "{second} after {first}");
-    };
     let killing = async {
         let began = Instant::now();
         sentinels.kill(0);
         let master = sentinels.wait_for_another_master(0).await;
         let renewed = until(SOON, || was_renewed(&sentinels, master, began)).await;
         assert!(renewed.is_some(), "the lease is renewed at the new master at once");
-        assert!(!keeper.is_finished(), "the lock is still held");
-        assert_locks_at(&waiter, &sentinels, master, "other").await;
-        keeper.abort();
+        assert_locks_at(&client, &sentinels, master, "other").await;
     };
-    let both = Box::pin(async { tokio::join!(waiting, killing) });
-    timeout(LONG_LEASE * 3, both).await.expect("the waiter is served");
-    assert_eq!(holder.stats().lost + waiter.stats().lost, 0);
-    fixture.assert_history(Expected::EVERYTHING);
+    contention.outlasts(Box::pin(killing), LONG_LEASE).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_planned_failover_is_noticed_although_no_request_fails() {
-    let fixture = FaultFixture::new().await;
     let sentinels = Sentinels::steady(&[]);
-    let client = client_with_lease(&sentinels.url(), LONG_LEASE).await;
-    let (keeper, first) = start_keeper(&client, &fixture).await;
+    let contention = Contention::start(&sentinels.url(), LONG_LEASE).await;
+    let client = contention.holder.clone();
     until_replicated(&sentinels, "k").await;
-    let waiter = client_with_lease(&sentinels.url(), LONG_LEASE).await;
-    let mut waiting = Box::pin(take(&waiter, &fixture));
-    assert!(timeout(LEASE / 10, &mut waiting).await.is_err(), "the lock is held");
-    // The earlier master accepts requests for about ten seconds.
-    let master = fail_over(&sentinels, 0).await;
-    assert_locks_at(&client, &sentinels, master, "other").await;
-    assert!(!keeper.is_finished(), "the lock is still held");
-    keeper.abort();
-    let second = timeout(SOON, waiting).await.expect("released at the new master");
-    assert!(second.is_ok_and(|second| second > first));
-    assert_eq!(client.stats().lost, 0);
-    fixture.assert_history(Expected::EVERYTHING);
+    let failover = async {
+        // The earlier master accepts requests for about ten seconds.
+        let master = fail_over(&sentinels, 0).await;
+        assert_locks_at(&client, &sentinels, master, "other").await;
+    };
+    contention.outlasts(Box::pin(failover), SOON).await;
 }
 
 #[tokio::test]
@@ -415,6 +385,30 @@ async fn a_lock_is_lost_when_its_master_restarts_without_its_data() {
     let reason = timeout(LEASE * 2, guard.lost()).await.expect("the renewal notices the loss");
     assert!(matches!(reason, LostReason::Gone | LostReason::RenewalFailed), "{reason:?}");
     assert_locks_at(&client, &sentinels, 0, "k").await;
+}
+
+/// The URL names one sentinel. The others and the servers are behind other addresses than it names.
+#[tokio::test]
+async fn servers_behind_other_addresses_than_the_sentinels_name_are_used_with_a_map() {
+    let sentinels = Sentinels::steady(&[]);
+    let servers = [0, 1, 2].map(|index| sentinels.server(index).port());
+    let watchers = [0, 1, 2].map(|index| sentinels.sentinel(index).port());
+    let proxies: HashMap<u16, Proxy> =
+        servers.iter().chain(&watchers).map(|port| (*port, Proxy::to(*port))).collect();
+    let reached: HashMap<u16, u16> =
+        proxies.iter().map(|(port, proxy)| (*port, proxy.port())).collect();
+    let url = sentinels.url_with(&[format!("127.0.0.1:{}", reached[&watchers[0]])]);
+    let builder = LockClient::builder().url(url).lease(LONG_LEASE);
+    let client = builder.address_map(move |host, port| (host.to_owned(), reached[&port]));
+    let client = client.connect().await.expect("reachable");
+    let guard = client.lock("k").acquire().await.expect("free");
+    assert!(proxies[&servers[0]].connections() > 0, "the map was used");
+    let are_watched = || watchers.iter().all(|port| proxies[port].connections() > 0);
+    assert!(until(LONG_LEASE, are_watched).await.is_some(), "the other sentinels are found");
+    until_replicated(&sentinels, "k").await;
+    let master = fail_over(&sentinels, 0).await;
+    assert!(proxies[&servers[master]].connections() > 0, "the map was used again");
+    guard.release().await.expect("held");
 }
 
 /// `LOCK_TESTS_FAILOVERS` sets the number of failovers.

@@ -4,21 +4,9 @@ use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LostReason};
 use lock_tests::{Expected, Proxy, RedisServer, Toward};
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{FaultFixture, LEASE, client, keep, take, until};
-
-/// Starts a task that holds `k` until it loses the lock. Returns the task and its fencing token.
-async fn start_keeper(
-    client: &LockClient,
-    fixture: &FaultFixture,
-) -> (tokio::task::JoinHandle<Result<(), LockError>>, u64) {
-    let (held, token) = oneshot::channel();
-    let (recorder, register) = (fixture.recorder.clone(), fixture.register.clone());
-    let keeper = tokio::spawn(keep(client.clone(), recorder, register, held));
-    (keeper, timeout(LEASE, token).await.expect("at once").expect("the task has the lock"))
-}
+use crate::support::{FaultFixture, LEASE, client, start_keeper, take, until};
 
 fn lost(outcome: Result<(), LockError>) -> LostReason {
     match outcome {

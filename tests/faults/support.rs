@@ -11,7 +11,8 @@ use lock_runtime::{LockClient, LockError, LockGuard};
 use lock_tests::workload::{Register, WorkloadHolder};
 use lock_tests::{EventKind, Expected, Helper, HoldEvent, Recorder, RedisServer, boot_nanos};
 use tempfile::TempDir;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 pub(crate) use lock_tests::support::{LEASE, client, milliseconds, until, until_idle};
@@ -102,7 +103,7 @@ pub(crate) async fn keep(
     client: LockClient,
     recorder: Recorder,
     register: Register,
-    held: tokio::sync::oneshot::Sender<u64>,
+    held: oneshot::Sender<u64>,
 ) -> Result<(), LockError> {
     let body = async |holder: &WorkloadHolder| {
         let token = holder.fence().await?;
@@ -115,6 +116,17 @@ pub(crate) async fn keep(
     lock_tests::workload::run(&client, "k", &recorder, body).await?
 }
 
+/// Starts a task that holds `k` until it loses the lock. Returns the task and its fencing token.
+pub(crate) async fn start_keeper(
+    client: &LockClient,
+    fixture: &FaultFixture,
+) -> (JoinHandle<Result<(), LockError>>, u64) {
+    let (held, token) = oneshot::channel();
+    let (recorder, register) = (fixture.recorder.clone(), fixture.register.clone());
+    let keeper = tokio::spawn(keep(client.clone(), recorder, register, held));
+    (keeper, timeout(LEASE * 5, token).await.expect("free").expect("the task has the lock"))
+}
+
 /// Takes the lock on `k` once, and returns the fencing token.
 pub(crate) async fn take(client: &LockClient, fixture: &FaultFixture) -> Result<u64, LockError> {
     let body = async |holder: &WorkloadHolder| {
@@ -123,6 +135,46 @@ pub(crate) async fn take(client: &LockClient, fixture: &FaultFixture) -> Result<
         Ok(token)
     };
     lock_tests::workload::run(client, "k", &fixture.recorder, body).await?
+}
+
+/// A client that holds `k`, and another one that waits for it.
+pub(crate) struct Contention {
+    pub(crate) holder: LockClient,
+    pub(crate) waiter: LockClient,
+    fixture: FaultFixture,
+    keeper: JoinHandle<Result<(), LockError>>,
+    first: u64,
+}
+
+impl Contention {
+    /// Connects both clients. The holder has the lock.
+    pub(crate) async fn start(url: &str, lease: Duration) -> Self {
+        let fixture = FaultFixture::new().await;
+        let holder = client_with_lease(url, lease).await;
+        let waiter = client_with_lease(url, lease).await;
+        let (keeper, first) = start_keeper(&holder, &fixture).await;
+        Self { holder, waiter, fixture, keeper, first }
+    }
+
+    /// Asserts that the lock stays with the holder during `fault`, and that the waiter gets it
+    /// within `limit` when the holder gives it up after that.
+    pub(crate) async fn outlasts(self, fault: impl Future<Output = ()>, limit: Duration) {
+        let Self { holder, waiter, fixture, keeper, first } = self;
+        {
+            let mut waiting = Box::pin(take(&waiter, &fixture));
+            tokio::select! {
+                token = &mut waiting => panic!("granted although it is held: {token:?}"),
+                () = fault => {}
+            }
+            assert!(!keeper.is_finished(), "the lock is still held");
+            keeper.abort();
+            let second = timeout(limit, waiting).await.expect("the waiter is served");
+            let second = second.expect("released");
+            assert!(second > first, "{second} after {first}");
+        }
+        assert_eq!(holder.stats().lost + waiter.stats().lost, 0);
+        fixture.assert_history(Expected::EVERYTHING);
+    }
 }
 
 /// Polls a future up to `times` times, each time after it was woken, and then drops it. Returns

@@ -83,9 +83,10 @@ async fn a_release_just_before_the_subscription_takes_effect_is_noticed_at_once(
     let (one, two) = (client(&server.url()).await, client(&proxy.url()).await);
     for n in 1..=3 {
         let guard = one.lock("k").lease(LEASE * 60).acquire().await.expect("free");
-        let subscribed = || server.channels().len();
+        let subscribed = || server.channels("*").len();
         assert!(until(LEASE, || subscribed() == 0).await.is_some());
-        proxy.hold("SUBSCRIBE");
+        let is_cluster = server.url().contains("cluster");
+        proxy.hold(if is_cluster { "SSUBSCRIBE" } else { "SUBSCRIBE" });
         let (lock, before) = (two.lock("k").wait(LEASE * 20), server.calls("evalsha"));
         let waiting = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
         let held_up = until(LEASE, || proxy.triggered() == n).await;
@@ -108,7 +109,7 @@ async fn a_silent_subscription_connection_is_replaced() {
     let proxy = Proxy::to(server.port());
     let (one, two) = (client(&server.url()).await, client(&proxy.url()).await);
     let guard = one.lock("silent").acquire().await.expect("free");
-    let subscribed = || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS", "*silent*"]).len();
+    let subscribed = || server.channels("*silent*").len();
     let lock = two.lock("silent").wait(LEASE * 20);
     let waiting = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
     assert!(until(LEASE, || subscribed() == 1).await.is_some());
@@ -130,14 +131,14 @@ async fn a_silent_subscription_connection_is_replaced() {
 async fn a_waiter_subscribes_when_its_user_gets_the_permission() {
     let server = RedisServer::start();
     server.tell(&["ACL", "SETUSER", "deaf", "on", ">password", "~*", "resetchannels", "+@all"]);
-    let client = client(&format!("redis://deaf:password@127.0.0.1:{}", server.port())).await;
+    let client = client(&server.url_as("deaf:password")).await;
     server.tell(&["SET", "k", "stranger"]);
     let lock = client.lock("k").wait(LEASE * 60);
     let waiting = tokio::spawn(async move { lock.acquire().await.map(drop) });
     let denied = || !server.command::<Vec<redis::Value>>(&["ACL", "LOG"]).is_empty();
     assert!(until(LEASE, denied).await.is_some(), "the subscription is denied");
     server.tell(&["ACL", "SETUSER", "deaf", "&*"]);
-    let subscribed = || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).len() == 1;
+    let subscribed = || server.channels("*").len() == 1;
     assert!(until(LEASE * 20, subscribed).await.is_some());
     waiting.abort();
 }
@@ -166,7 +167,7 @@ async fn hundreds_of_subscriptions_are_restored_and_no_lock_is_lost() {
         set.arg(&key).arg("stranger").arg(1).exec(&mut stranger).expect("permitted");
         wait(client.lock(key).wire_format(WireFormat::Redisson));
     }
-    let subscribed = || server.channels().len();
+    let subscribed = || server.channels("*").len();
     let all = async || until(LEASE * 5, || subscribed() == WAITING + 1).await.is_some();
     assert!(all().await, "only {} channels", subscribed());
     server.kill_connections("pubsub");

@@ -6,6 +6,7 @@
 // The harness reports every failure by a panic.
 #![allow(clippy::missing_panics_doc)]
 
+mod cluster;
 pub mod controls;
 mod helper;
 mod history;
@@ -20,6 +21,7 @@ pub mod support;
 mod tls;
 pub mod workload;
 
+pub use cluster::{Cluster, NODE_TIMEOUT, SlotMove};
 pub use helper::Helper;
 pub use history::{Expected, History, Violation};
 pub use log::CapturedLog;

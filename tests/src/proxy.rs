@@ -8,7 +8,7 @@
 //! Blocked data is not lost. As on a network that recovers, it is delivered later, even on
 //! connections whose other end has given up in the meantime.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -18,6 +18,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::server::is_cluster;
 
 /// The direction of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,12 +67,17 @@ enum Effect {
 
 #[derive(Debug)]
 struct ProxyState {
+    /// The port of the server to which new connections lead.
+    server: AtomicU16,
     faults: watch::Sender<Faults>,
     request_faults: Mutex<Vec<RequestFault>>,
     /// The number of request faults that have taken effect.
     triggered: AtomicU64,
     /// The number of accepted connections.
     connections: AtomicU64,
+    /// In a cluster, the port of the server in its replies, and what it is replaced by. Otherwise,
+    /// clients would leave the proxy for the address that the server announces.
+    announced: Option<[Vec<u8>; 2]>,
 }
 
 /// A running proxy. Closes all its connections when dropped.
@@ -90,7 +97,11 @@ impl Proxy {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.set_nonblocking(true).expect("a plain socket");
         let port = listener.local_addr().expect("an address").port();
+        let integer = |port| format!(":{port}\r\n").into_bytes();
+        let announced = is_cluster().then(|| [server, port].map(integer));
         let shared = Arc::new(ProxyState {
+            server: AtomicU16::new(server),
+            announced,
             faults: watch::Sender::new(Faults::default()),
             request_faults: Mutex::default(),
             triggered: AtomicU64::new(0),
@@ -103,7 +114,7 @@ impl Proxy {
             runtime.expect("a runtime").block_on(async {
                 let listener = TcpListener::from_std(listener).expect("a plain socket");
                 tokio::select! {
-                    () = accept(listener, server, thread_shared) => {}
+                    () = accept(listener, thread_shared) => {}
                     _ = stopped.recv() => {}
                 }
             });
@@ -111,10 +122,23 @@ impl Proxy {
         Self { port, shared, stop: Some(stop), thread: Some(thread) }
     }
 
+    /// The port on which it listens.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// The URL of the server through the proxy.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        let scheme = if is_cluster() { "redis+cluster" } else { "redis" };
+        format!("{scheme}://127.0.0.1:{}", self.port)
+    }
+
+    /// Lets new connections lead to the server on this port. Existing ones stay, as when a name
+    /// gets another address.
+    pub fn move_to(&self, server: u16) {
+        self.shared.server.store(server, Ordering::Relaxed);
     }
 
     /// Delays all data in this direction from now on.
@@ -235,11 +259,12 @@ impl ProxyState {
     }
 }
 
-async fn accept(listener: TcpListener, server: u16, shared: Arc<ProxyState>) {
+async fn accept(listener: TcpListener, shared: Arc<ProxyState>) {
     while let Ok((client, _)) = listener.accept().await {
         shared.connections.fetch_add(1, Ordering::Release);
         let faults = shared.faults.borrow().clone();
         if !faults.refuse {
+            let server = shared.server.load(Ordering::Relaxed);
             tokio::spawn(serve(client, server, faults.resets, Arc::clone(&shared)));
         }
     }
@@ -331,6 +356,9 @@ async fn deliver_all(
         let effect = match toward {
             Toward::Server => shared.effect(&bytes),
             Toward::Client => {
+                if let Some([port, own]) = &shared.announced {
+                    bytes = replaced(&bytes, port, own);
+                }
                 let now = phase.borrow().clone();
                 match now {
                     ConnectionPhase::LoseReply => {
@@ -380,6 +408,18 @@ async fn deliver_all(
     let _ = to.shutdown().await;
 }
 
+/// The bytes with `to` instead of each `from`.
+fn replaced(mut bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    let mut result = Vec::with_capacity(bytes.len());
+    while let Some(at) = bytes.windows(from.len()).position(|window| window == from) {
+        result.extend_from_slice(&bytes[..at]);
+        result.extend_from_slice(to);
+        bytes = &bytes[at + from.len()..];
+    }
+    result.extend_from_slice(bytes);
+    result
+}
+
 /// The length of the first complete request, if there is one. Bytes that are not an array of bulk
 /// strings count as one request.
 fn frame(bytes: &[u8]) -> Option<usize> {
@@ -427,6 +467,15 @@ mod tests {
             assert_eq!(frame(&one[..length]), None, "{length} bytes are not a complete request");
         }
         assert_eq!(frame(b"PING\r\n"), Some(6));
+    }
+
+    #[test]
+    fn the_port_of_the_server_is_replaced() {
+        assert_eq!(
+            replaced(b"a:1\r\nb:1\r\n:12\r\n", b":1\r\n", b":20\r\n"),
+            b"a:20\r\nb:20\r\n:12\r\n"
+        );
+        assert_eq!(replaced(b"", b":1\r\n", b":2\r\n"), b"");
     }
 
     #[test]

@@ -93,7 +93,13 @@ impl SentinelProcess {
     /// The host and the port that clients connect to.
     #[must_use]
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.tls_port.unwrap_or(self.port))
+        format!("127.0.0.1:{}", self.port())
+    }
+
+    /// The port that clients connect to.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.tls_port.unwrap_or(self.port)
     }
 
     /// Kills the sentinel with SIGKILL.

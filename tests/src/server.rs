@@ -12,12 +12,18 @@ use redis::IntoConnectionInfo;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::ports::{START_TIMEOUT, free_port};
+use crate::ports::{START_TIMEOUT, free_cluster_port, free_port};
 use crate::sentinel_process::{MASTER, SentinelProcess};
 use crate::tls::{Authority, Certificates, Identity, Validity};
 
-/// The variable that says which kind of server all tests run on: `tls`, `sentinel`, or a plain one.
+/// The variable that says which kind of server all tests run on: `tls`, `sentinel`, `cluster` (a
+/// cluster of one node), or a plain one.
 const KIND: &str = "LOCK_TESTS_SERVER";
+
+/// Whether all tests run on a cluster.
+pub(crate) fn is_cluster() -> bool {
+    std::env::var(KIND).as_deref() == Ok("cluster")
+}
 
 /// The certificates of all servers of a process that exist at one time.
 static LOCALHOST: Mutex<Weak<Certificates>> = Mutex::new(Weak::new());
@@ -48,6 +54,8 @@ pub struct RedisServer {
     certificates: Option<Arc<Certificates>>,
     /// Set if clients ask a sentinel for the address unless a test says otherwise.
     sentinel: Option<SentinelProcess>,
+    /// Whether clients use the server as a cluster unless a test says otherwise.
+    in_cluster: bool,
     /// Whether the wall clock of the server can be set.
     own_clock: bool,
     directory: TempDir,
@@ -68,7 +76,7 @@ impl RedisServer {
     ///
     /// # Panics
     ///
-    /// If `LOCK_TESTS_SERVER` is set to anything but `tls` and `sentinel`.
+    /// If `LOCK_TESTS_SERVER` is set to anything but `tls`, `sentinel` and `cluster`.
     #[must_use]
     pub fn with(options: &[&str]) -> Self {
         match std::env::var(KIND).as_deref() {
@@ -85,14 +93,50 @@ impl RedisServer {
                 server.sentinel = Some(SentinelProcess::start(server.port));
                 server
             }
-            Ok(other) => panic!("`{KIND}` is {other:?}, and neither `tls` nor `sentinel`"),
+            Ok("cluster") => Self::start_cluster(options, false),
+            Ok(other) => panic!("`{KIND}` is {other:?}, and not `tls`, `sentinel` or `cluster`"),
         }
+    }
+
+    /// Starts a server that may become a node of a cluster, and has no slots.
+    #[must_use]
+    pub fn start_node() -> Self {
+        Self::plain(&["--cluster-enabled", "yes"])
     }
 
     /// Starts a server whose wall clock can be [set](Self::set_clock). Linux only.
     #[must_use]
     pub fn with_own_clock(options: &[&str]) -> Self {
-        Self::start_on(options, None, true)
+        if is_cluster() {
+            Self::start_cluster(options, true)
+        } else {
+            Self::start_on(options, None, true)
+        }
+    }
+
+    /// Starts a cluster of one node, which has all slots.
+    fn start_cluster(options: &[&str], own_clock: bool) -> Self {
+        let all = [&["--cluster-enabled", "yes"], options].concat();
+        let mut server = Self::start_on(&all, None, own_clock);
+        server.in_cluster = true;
+        server.tell(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+        server.wait_until_serving();
+        server
+    }
+
+    /// Waits until a node of a cluster serves its slots. A master waits for two seconds after its
+    /// start, because it may have been replaced before.
+    fn wait_until_serving(&self) {
+        let end = Instant::now() + START_TIMEOUT;
+        let is_ok = || {
+            let info = self.ask::<String>(&["CLUSTER", "INFO"]);
+            // A server that loads its data does not say.
+            info.map_or(true, |info| info.contains("cluster_state:ok"))
+        };
+        while self.in_cluster && !is_ok() {
+            assert!(Instant::now() < end, "the cluster does not work: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Starts a server that has this certificate and also accepts connections with TLS, on another
@@ -121,6 +165,7 @@ impl RedisServer {
             tls: tls.map(|(authority, _)| (0, authority.file().to_owned())),
             certificates: None,
             sentinel: None,
+            in_cluster: false,
             own_clock,
             directory: tempfile::tempdir().expect("a temporary directory"),
         };
@@ -129,9 +174,11 @@ impl RedisServer {
         }
         // Another process may take a port before the server binds it.
         for _ in 0..10 {
-            server.port = free_port();
-            if let Some((port, _)) = &mut server.tls {
-                *port = free_port();
+            let is_node = options.contains(&"--cluster-enabled");
+            let port = || if is_node { free_cluster_port() } else { free_port() };
+            server.port = port();
+            if let Some((tls_port, _)) = &mut server.tls {
+                *tls_port = port();
             }
             if server.spawn() {
                 return server;
@@ -140,17 +187,31 @@ impl RedisServer {
         panic!("redis-server does not start: {}", server.log());
     }
 
-    /// The URL for a client, including the password if there is one. With TLS or with a sentinel if
-    /// all tests run so.
+    /// The URL for a client, including the password if there is one. With TLS, with a sentinel, or
+    /// for a cluster if all tests run so.
     #[must_use]
     pub fn url(&self) -> String {
         match &self.sentinel {
             Some(sentinel) => {
                 format!("redis+sentinel://{}{}/{MASTER}", self.login(), sentinel.address())
             }
+            None if self.in_cluster => self.plain_url().replacen("redis://", "redis+cluster://", 1),
             None if self.certificates.is_some() => self.trusted_tls_url(),
             None => self.plain_url(),
         }
+    }
+
+    /// The URL for a client without TLS that logs in with `login`, such as `user:password`.
+    #[must_use]
+    pub fn url_as(&self, login: &str) -> String {
+        let scheme = if self.in_cluster { "redis+cluster" } else { "redis" };
+        format!("{scheme}://{login}@127.0.0.1:{}", self.port)
+    }
+
+    /// The URL for a client without TLS, without a login.
+    #[must_use]
+    pub fn url_without_login(&self) -> String {
+        self.url_as("").replacen('@', "", 1)
     }
 
     /// The URL for clients that know no TLS.
@@ -228,6 +289,15 @@ impl RedisServer {
         command.query(&mut self.connection()).expect("a reply")
     }
 
+    /// Sends one command to a server that may be down or suspended.
+    pub(crate) fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
+        let patience = Duration::from_millis(500);
+        let mut connection =
+            redis::Client::open(self.plain_url())?.get_connection_with_timeout(patience)?;
+        connection.set_read_timeout(Some(patience))?;
+        redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
+    }
+
     /// Sends one command and ignores the reply.
     pub fn tell(&self, words: &[&str]) {
         let _: redis::Value = self.command(words);
@@ -257,14 +327,6 @@ impl RedisServer {
         self.command(&["EXISTS", key])
     }
 
-    /// The channels that clients are subscribed to, without that of the sentinels.
-    #[must_use]
-    pub fn channels(&self) -> Vec<String> {
-        let mut channels: Vec<String> = self.command(&["PUBSUB", "CHANNELS"]);
-        channels.retain(|channel| channel != "__sentinel__:hello");
-        channels
-    }
-
     /// How often clients and scripts have called a command.
     #[must_use]
     pub fn calls(&self, command: &str) -> u64 {
@@ -283,6 +345,15 @@ impl RedisServer {
         let mut said = [0; 64];
         let length = socket.read(&mut said).unwrap_or(0);
         String::from_utf8_lossy(&said[..length]).contains("max number of clients")
+    }
+
+    /// The channels with subscribers whose names match a pattern, without that of sentinels.
+    #[must_use]
+    pub fn channels(&self, pattern: &str) -> Vec<String> {
+        let all = if self.in_cluster { "SHARDCHANNELS" } else { "CHANNELS" };
+        let mut channels: Vec<String> = self.command(&["PUBSUB", all, pattern]);
+        channels.retain(|channel| channel != "__sentinel__:hello");
+        channels
     }
 
     /// Kills the server with SIGKILL. Without persistence, its data is lost.
@@ -347,6 +418,7 @@ impl RedisServer {
         while !self.spawn() {
             assert!(Instant::now() < end, "the server does not restart: {}", self.log());
         }
+        self.wait_until_serving();
     }
 
     /// Suspends the server with SIGSTOP. It keeps its connections and does not reply.

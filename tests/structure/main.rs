@@ -32,6 +32,8 @@ const LAYERS: [&[&str]; 8] = [
         "events",
         "key",
         "maybe_ready",
+        "address_map",
+        "replicas",
         "runtime",
         "safeguard",
         "stats",

@@ -38,7 +38,7 @@ async fn a_user_without_permission_for_scripts_is_refused() {
         let server = RedisServer::start();
         let acl = ["ACL", "SETUSER", "mute", "on", ">password", "~*", "&*", "+@all"];
         server.tell(&[&acl[..], denied].concat());
-        let url = format!("redis://mute:password@127.0.0.1:{}", server.port());
+        let url = server.url_as("mute:password");
         match LockClient::connect(url).await {
             Err(LockError::Denied { cause, .. }) => assert!(cause.contains("NOPERM"), "{cause}"),
             other => panic!("{other:?}"),
@@ -51,7 +51,7 @@ async fn a_user_without_permission_for_scripts_is_refused() {
 async fn a_user_with_permission_only_for_loaded_scripts_can_connect() {
     let server = RedisServer::start();
     server.tell(&["ACL", "SETUSER", "hash", "on", ">password", "~*", "&*", "+@all", "-eval"]);
-    let url = format!("redis://hash:password@127.0.0.1:{}", server.port());
+    let url = server.url_as("hash:password");
     let client = LockClient::connect(url).await.expect("the permissions suffice");
     client.lock("k").run(async {}).await.expect("free");
     assert!(!server.exists("k"));
@@ -85,7 +85,7 @@ async fn a_server_that_is_not_redis_is_reported_in_one_line() {
 
 #[tokio::test]
 async fn a_node_of_a_cluster_is_refused() {
-    let server = RedisServer::with(&["--cluster-enabled", "yes"]);
+    let server = RedisServer::start_node();
     let problem = refusal(&server).await;
     assert!(problem.contains("Redis Cluster"), "{problem}");
 }
@@ -120,7 +120,7 @@ async fn a_server_that_evicts_loses_held_locks() {
 async fn a_user_without_permission_for_info_can_connect() {
     let server = RedisServer::start();
     server.tell(&["ACL", "SETUSER", "blind", "on", ">password", "~*", "&*", "+@all", "-info"]);
-    let url = format!("redis://blind:password@127.0.0.1:{}", server.port());
+    let url = server.url_as("blind:password");
     let client = LockClient::connect(url).await.expect("the client connects");
     client.lock("k").run(async {}).await.expect("free");
 }

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{LockClient, LockError, LostReason, WireFormat, distributed_lock, with_client};
+use lock_runtime::{LockClient, LockError, LostReason, Replicas, WireFormat};
+use lock_runtime::{distributed_lock, with_client};
 use lock_tests::RedisServer;
 use tokio::time::Instant;
 
@@ -301,4 +302,47 @@ async fn a_function_may_have_another_format_than_its_client() {
     assert_eq!(with_any(&locks, 1, WireFormat::Token, &server).await.as_deref(), Ok("string"));
     assert_eq!(with_both(&locks, 1, &server).await, Ok(2));
     assert_eq!(server.command::<i64>(&["DBSIZE"]), 0);
+}
+
+#[tokio::test]
+async fn acknowledged_by_is_a_number_all_or_an_expression() {
+    #[distributed_lock(key = "one", acknowledged_by = 1)]
+    async fn one() -> Result<(), LockError> {
+        Ok(())
+    }
+    #[distributed_lock(key = "all", acknowledged_by = "all")]
+    async fn all() -> Result<(), LockError> {
+        Ok(())
+    }
+    #[distributed_lock(key = "some", acknowledged_by = replicas)]
+    async fn some(replicas: impl Into<Replicas>) -> Result<(), LockError> {
+        Ok(())
+    }
+    #[distributed_lock(key = "none", acknowledged_by = 0)]
+    async fn none() -> Result<(), LockError> {
+        Ok(())
+    }
+    with_client(LockClient::memory(), async {
+        let calls = [one().await, all().await, some(2).await, some(Replicas::All).await];
+        assert_eq!(calls, [const { Ok(()) }; 4], "the memory store has no replicas to wait for");
+    })
+    .await;
+    // Without replicas.
+    let server = RedisServer::plain(&[]);
+    let builder = LockClient::builder().url(server.url()).wait(Duration::ZERO);
+    with_client(builder.connect().await.expect("the server is up"), async {
+        for call in [one().await, all().await, some(2).await, some(Replicas::All).await] {
+            assert!(matches!(call, Err(LockError::Unavailable { .. })), "{call:?}");
+        }
+        assert_eq!((none().await, some(0).await), (Ok(()), Ok(())));
+    })
+    .await;
+    let client = LockClient::memory();
+    let many = LockClient::builder().url("memory:").acknowledged_by(1001).connect().await;
+    for many in [many.map(drop), client.lock("k").acknowledged_by(1001).run(async {}).await] {
+        match many {
+            Err(LockError::Config { option: "acknowledged_by", .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
 }

@@ -12,6 +12,7 @@ use crate::engine::lease::Terms;
 use crate::engine::testing;
 use crate::error::LostReason;
 use crate::maybe_ready::MaybeReady;
+use crate::replicas::RequiredReplicas;
 use crate::store::faulty::OneStore;
 use crate::store::memory::MemoryStore;
 
@@ -21,7 +22,13 @@ const LEASE: Duration = Duration::from_millis(50);
 fn unwatched() -> (LockGuard, Hold) {
     let store = MemoryStore::new();
     let engine = testing::start(&OneStore(Arc::clone(&store) as _), HandoffLimit::default());
-    let terms = Terms { term: LEASE, renewed: false, max_hold: None, min_hold: Duration::ZERO };
+    let terms = Terms {
+        term: LEASE,
+        renewed: false,
+        max_hold: None,
+        min_hold: Duration::ZERO,
+        acknowledged_by: RequiredReplicas::NONE,
+    };
     let hold = testing::hold_in(store, "k", &terms, BootInstant::now());
     (LockGuard::new(engine, hold.clone(), false), hold)
 }

@@ -6,16 +6,27 @@ use super::core::Engine;
 use super::handoff::Hold;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
+use crate::replicas::RequiredReplicas;
 use crate::store::contract::{Lane, Renewed};
+
+/// How a hold is extended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extension {
+    /// The new length of a fixed lease.
+    pub(crate) term: Option<Duration>,
+    pub(crate) min_hold: Duration,
+    pub(crate) acknowledged_by: RequiredReplicas,
+}
 
 impl Engine {
     /// Extends a fixed lease to `term` from now. Without a `term`, the store keeps the key for
-    /// `min_hold`, which does not extend the deadline of the holder. Costs one round trip.
+    /// `min_hold`, which does not extend the deadline of the holder. From now on, the replicas of
+    /// `acknowledged_by` have to acknowledge the lease as well. Costs one round trip, and another
+    /// one for their acknowledgement.
     pub(crate) async fn extend(
         &self,
         hold: &Hold,
-        term: Option<Duration>,
-        min_hold: Duration,
+        Extension { term, min_hold, acknowledged_by }: Extension,
     ) -> Result<(), LockError> {
         let (sent, lease) = (BootInstant::now(), hold.lease());
         if !lease.store().capabilities().renews_to_any_length {
@@ -24,10 +35,13 @@ impl Engine {
             return Err(LockError::Config { option: "lease", problem: problem.into() });
         }
         if let Some(asked) = hold.about_to_extend(sent, term, min_hold) {
-            let renewal = [lease.renewal(asked)];
+            let mut renewal = lease.renewal(asked);
+            renewal.acknowledged_by = renewal.acknowledged_by.and(acknowledged_by);
+            let renewal = [renewal];
             let answer = lease.store().renew(&renewal, Lane::Caller).await.into_iter().next();
             match answer {
                 Some(Ok(Renewed::Extended)) => {
+                    hold.acknowledged(acknowledged_by);
                     hold.keep_for(sent, min_hold);
                     if let Some(term) = term {
                         hold.extended(sent, term);

@@ -19,7 +19,7 @@ use super::lease::{self, Terms};
 use super::local_queue::{self, HandedOff, KeyStatus};
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
-use crate::store::contract::{Lane, LockStore, Renewed, is_same};
+use crate::store::contract::{Lane, LockStore, Renewal, Renewed, is_same};
 
 pub(crate) type LocalQueues = local_queue::LocalQueues<Handoff>;
 pub(crate) type Permit = local_queue::Permit<Handoff>;
@@ -131,7 +131,8 @@ impl Handoff {
         if let Some(permit) = &self.permit {
             permit.set_status(&KeyStatus::Acquiring(sent));
         }
-        let renewal = [self.lease.renewal(term)];
+        let acknowledged_by = terms.acknowledged_by;
+        let renewal = [Renewal { acknowledged_by, ..self.lease.renewal(term) }];
         let answer = self.lease.store().renew(&renewal, Lane::Caller).await.into_iter().next();
         if !matches!(answer, Some(Ok(Renewed::Extended))) {
             return None;

@@ -10,7 +10,7 @@ pub(crate) mod acquire;
 mod background;
 mod core;
 mod driven;
-mod extend;
+pub(crate) mod extend;
 pub(crate) mod fairness;
 mod fencing;
 pub(crate) mod handoff;

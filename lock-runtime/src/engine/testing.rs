@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::{self, AcquireRequest};
+use super::extend::Extension;
 use super::fairness::limit::HandoffLimit;
 use super::handoff::{Hold, LocalQueues, Permit};
 use super::lease::{Locked, Terms};
@@ -13,6 +14,7 @@ use super::shutdown::wait_until;
 use super::{Config, Engine};
 use crate::clock::BootInstant;
 use crate::error::LockError;
+use crate::replicas::RequiredReplicas;
 use crate::store::contract::{
     Acquired, Backend, Claim, Grant, Lane, LockStore, Release, Resource, SendTrace,
 };
@@ -102,6 +104,7 @@ pub(crate) fn request(lease: Option<Duration>) -> Request {
         renewed: lease.is_none(),
         max_hold: None,
         min_hold: Duration::ZERO,
+        acknowledged_by: RequiredReplicas::NONE,
     };
     Request { key: Arc::from("k"), wait: Wait::For(LEASE * 10), terms }
 }
@@ -110,6 +113,11 @@ pub(crate) async fn acquire(engine: &TestEngine, request: Request) -> Result<Hol
     let request = engine.request(request);
     let hold = acquire::acquire(Arc::clone(engine), request, |_, hold| hold).await;
     hold.map_err(|error| *error)
+}
+
+/// An extension that needs no acknowledgement.
+pub(crate) fn extension(term: Option<Duration>, min_hold: Duration) -> Extension {
+    Extension { term, min_hold, acknowledged_by: RequiredReplicas::NONE }
 }
 
 /// The owner of a hold.
@@ -123,7 +131,8 @@ pub(crate) fn new_owner() -> OwnerId {
 
 /// A claim to the key `k`.
 pub(crate) fn claim(owner: OwnerId, term: Duration) -> Claim<'static> {
-    Claim { resource: Resource::exclusive("k"), owner, term, fresh: true }
+    let acknowledged_by = RequiredReplicas::NONE;
+    Claim { resource: Resource::exclusive("k"), owner, term, fresh: true, acknowledged_by }
 }
 
 /// Takes the key `k` without the engine.

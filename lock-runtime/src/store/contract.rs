@@ -21,6 +21,7 @@ use super::subscriptions::Subscription;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::maybe_ready::MaybeReady;
+use crate::replicas::RequiredReplicas;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::timeout::RequestTimeout;
 use crate::wire_format::WireFormat;
@@ -138,7 +139,8 @@ impl Place {
     /// The place of a store that has only one part.
     pub(crate) const ONLY: Self = Self(0);
 
-    #[cfg(test)]
+    /// One of several places.
+    #[cfg(any(test, feature = "redis"))]
     pub(crate) const fn numbered(number: u64) -> Self {
         Self(number)
     }
@@ -254,6 +256,9 @@ pub(crate) struct Claim<'a> {
     /// Whether the store may use its cheapest request: no earlier attempt of this owner is
     /// unanswered, and the resource is probably free.
     pub(crate) fresh: bool,
+    /// The replicas that have to acknowledge the grant. Without their acknowledgement, the answer
+    /// is [`StoreError::Unknown`].
+    pub(crate) acknowledged_by: RequiredReplicas,
 }
 
 /// The answer to a [`Claim`].
@@ -262,6 +267,14 @@ pub(crate) enum Acquired {
     Granted(Grant),
     /// Another owner has the resource.
     Busy(Left),
+}
+
+impl Acquired {
+    /// Whether the lock was granted.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_grant(&self) -> bool {
+        matches!(self, Self::Granted(_))
+    }
 }
 
 /// A grant by the store.
@@ -286,6 +299,8 @@ pub(crate) struct Renewal<'a> {
     pub(crate) resource: Resource<'a>,
     pub(crate) owner: OwnerId,
     pub(crate) term: Duration,
+    /// The replicas that have to acknowledge the renewal, as in [`Claim`].
+    pub(crate) acknowledged_by: RequiredReplicas,
 }
 
 /// The answer to a [`Renewal`].

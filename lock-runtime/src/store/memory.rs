@@ -1,5 +1,6 @@
 //! Locks in this process's memory, for tests and for running without a server. They exclude only
-//! the tasks of one process. The store keeps all other promises.
+//! the tasks of one process. The store keeps all other promises. It has no replicas that a lock could
+//! be missing on, so every request counts as acknowledged.
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -283,6 +284,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::replicas::RequiredReplicas;
 
     const LEASE: Duration = Duration::from_secs(10);
 
@@ -293,11 +295,18 @@ mod tests {
     }
 
     fn claim(key: &str, owner: OwnerId) -> Claim<'_> {
-        Claim { resource: Resource::exclusive(key), owner, term: LEASE, fresh: true }
+        Claim {
+            resource: Resource::exclusive(key),
+            owner,
+            term: LEASE,
+            fresh: true,
+            acknowledged_by: RequiredReplicas::NONE,
+        }
     }
 
     fn renewal(owner: OwnerId, term: Duration) -> Renewal<'static> {
-        Renewal { resource: Resource::exclusive("k"), owner, term }
+        let acknowledged_by = RequiredReplicas::NONE;
+        Renewal { resource: Resource::exclusive("k"), owner, term, acknowledged_by }
     }
 
     fn release(owner: OwnerId, keep: Duration) -> Release<'static> {

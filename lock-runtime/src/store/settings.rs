@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use crate::address_map::AddressMap;
 use crate::credentials::CredentialsSource;
+use crate::replicas::RequiredReplicas;
 #[cfg(feature = "tls")]
 use crate::tls::TlsOptions;
 
@@ -13,8 +15,12 @@ pub(crate) struct Settings {
     pub(crate) lease: Duration,
     /// How long the store may take for one answer.
     pub(crate) response_timeout: Duration,
+    /// The replicas that have to acknowledge locks that do not specify it.
+    pub(crate) acknowledged_by: RequiredReplicas,
     /// The program's function that supplies credentials, instead of the URL.
     pub(crate) credentials: Option<CredentialsSource>,
+    /// The program's function that maps the addresses of the nodes of a cluster.
+    pub(crate) address_map: Option<AddressMap>,
     /// TLS options that are not part of the URL.
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<TlsOptions>,
@@ -26,7 +32,9 @@ impl Default for Settings {
         Self {
             lease: Duration::from_secs(3),
             response_timeout: Duration::from_secs(1),
+            acknowledged_by: RequiredReplicas::NONE,
             credentials: None,
+            address_map: None,
             #[cfg(feature = "tls")]
             tls: None,
         }

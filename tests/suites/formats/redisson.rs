@@ -321,7 +321,7 @@ async fn many_waiters_for_a_few_keys_all_succeed_and_leave_no_subscription() {
             }
         });
     }
-    let channels = || fixture.server.channels();
+    let channels = || fixture.server.channels("*");
     let waited_for = || channels().contains(&"redisson_lock__channel:{0}".into());
     assert!(until(LEASE, waited_for).await.is_some(), "no task waits");
     assert_eq!(java.release(), Some(1));

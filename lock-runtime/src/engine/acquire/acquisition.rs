@@ -380,7 +380,9 @@ impl Drop for Acquisition {
 }
 
 fn claim(request: &AcquireRequest, owner: OwnerId, fresh: bool) -> Claim<'_> {
-    Claim { resource: request.resource(), owner, term: request.terms.in_store(), fresh }
+    let (resource, terms) = (request.resource(), &request.terms);
+    let acknowledged_by = terms.acknowledged_by;
+    Claim { resource, owner, term: terms.in_store(), fresh, acknowledged_by }
 }
 
 /// A request that may be dropped before its answer.

@@ -1,8 +1,8 @@
 //! The renewal of leases, in batches.
 //!
-//! A batch contains leases of one handle and one place of a store. The batches of each place are
-//! limited separately, so that a place that does not answer delays no other place. Each lease in a
-//! batch is answered separately.
+//! A batch contains leases of one handle and one place of a store, which the same replicas have to
+//! acknowledge. The batches of each place are limited separately, so that a place that does not
+//! answer delays no other place. Each lease in a batch is answered separately.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use crate::clock::BootInstant;
 use crate::engine::handoff::Lease;
 use crate::error::LostReason;
 use crate::events;
+use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Lane, Place, Renewed, StoreError};
 use crate::sync::spawn_task;
@@ -27,26 +28,30 @@ const BATCH: usize = 100;
 pub(super) fn start(shared: &Arc<BackgroundState>, leases: Vec<Arc<Lease>>) {
     let key = |lease: &Arc<Lease>| {
         let store = lease.store();
-        (Arc::as_ptr(store).addr(), store.place(lease.key()))
+        (Arc::as_ptr(store).addr(), store.place(lease.key()), lease.acknowledged_by())
     };
     let mut leases: Vec<_> = leases.into_iter().map(|lease| (key(&lease), lease)).collect();
     leases.sort_by_key(|(key, _)| *key);
     for of_one_place in leases.chunk_by(|(one, _), (next, _)| one == next) {
         for batch in of_one_place.chunks(BATCH) {
-            let ((_, place), _) = batch[0];
+            let ((_, place, acknowledged_by), _) = batch[0];
             let batch = batch.iter().map(|(_, lease)| Arc::clone(lease)).collect();
-            spawn_task(renew(Arc::clone(shared), place, batch));
+            spawn_task(renew(Arc::clone(shared), (place, acknowledged_by), batch));
         }
     }
 }
 
 /// Renews leases of one store and place, and schedules the next renewal of each.
-pub(super) async fn renew(shared: Arc<BackgroundState>, place: Place, leases: Vec<Arc<Lease>>) {
+pub(super) async fn renew(
+    shared: Arc<BackgroundState>,
+    (place, acknowledged_by): (Place, RequiredReplicas),
+    leases: Vec<Arc<Lease>>,
+) {
     // However this future ends, each lease that has not been scheduled by then is retried.
     let mut unplanned = Unplanned { shared: &shared, leases };
     let Some(first) = unplanned.leases.first() else { return };
     let store = Arc::clone(first.store());
-    let limit = shared.renewals.limit(&store, place);
+    let limit = shared.renewals.limit(&store, place, acknowledged_by);
     // The semaphore is never closed, so this cannot fail.
     let _permit = limit.acquire().await;
     let sent = BootInstant::now();

@@ -11,13 +11,23 @@ use crate::engine::lease::Terms;
 use crate::engine::local_queue::Entered;
 use crate::engine::testing::{hold_in, locked_in, permit};
 use crate::error::LockError;
+use crate::replicas::RequiredReplicas;
 use crate::store::contract::{LockStore, Place};
 use crate::store::faulty::{Fault, FaultyStore};
 use crate::store::memory::MemoryStore;
 
 const TERM: Duration = Duration::from_secs(10);
 
-const TERMS: Terms = Terms { term: TERM, renewed: true, max_hold: None, min_hold: Duration::ZERO };
+const TERMS: Terms = Terms {
+    term: TERM,
+    renewed: true,
+    max_hold: None,
+    min_hold: Duration::ZERO,
+    acknowledged_by: RequiredReplicas::NONE,
+};
+
+/// The only place, and no replicas.
+const HERE: (Place, RequiredReplicas) = (Place::ONLY, RequiredReplicas::NONE);
 
 fn store() -> Arc<FaultyStore> {
     Arc::new(FaultyStore::new(MemoryStore::new()))
@@ -72,7 +82,7 @@ async fn a_renewal_that_finds_a_value_of_another_format_is_a_loss() {
     let hold = hold_in(handle, "k", &TERMS, BootInstant::now());
     background.watch(hold.lease());
     let leases = vec![Arc::clone(hold.lease())];
-    renewal::renew(Arc::clone(&background.shared), Place::ONLY, leases).await;
+    renewal::renew(Arc::clone(&background.shared), HERE, leases).await;
     match hold.loss() {
         Some(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Taken),
         other => panic!("{other:?}"),
@@ -86,7 +96,7 @@ async fn a_renewal_that_finds_a_value_of_another_format_is_a_loss() {
 async fn reason_of_loss(background: &Background, hold: &Hold) -> LostReason {
     let leases = vec![Arc::clone(hold.lease())];
     // The store has never granted this lease.
-    renewal::renew(Arc::clone(&background.shared), Place::ONLY, leases).await;
+    renewal::renew(Arc::clone(&background.shared), HERE, leases).await;
     match hold.loss() {
         Some(LockError::Lost { reason, .. }) => reason,
         other => panic!("{other:?}"),
@@ -135,7 +145,7 @@ async fn a_renewal_that_panics_is_repeated() {
         (0..3).map(|n| watched(&background, &store, &format!("k{n}"))).collect();
     let due = background.shared.schedule.due(sent.after(TERM / 2)).renew;
     assert_eq!(due.len(), leases.len());
-    let renew = renewal::renew(Arc::clone(&background.shared), Place::ONLY, due);
+    let renew = renewal::renew(Arc::clone(&background.shared), HERE, due);
     assert!(tokio::spawn(renew).await.is_err_and(|error| error.is_panic()));
     let again = background.shared.schedule.due(BootInstant::now().after(TERM / 2)).renew;
     assert_eq!(again.len(), leases.len(), "before the deadline");
@@ -163,6 +173,7 @@ async fn a_blocked_place_does_not_delay_the_renewals_of_other_places() {
         owner,
         term: TERM,
         fresh: true,
+        acknowledged_by: RequiredReplicas::NONE,
     };
     let timeout = crate::timeout::RequestTimeout::of(TERM);
     let trace = crate::store::contract::SendTrace::default();

@@ -30,6 +30,7 @@ use self::terms::deadline;
 use super::fairness::limit::{HandoffLimit, Tenure};
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
+use crate::replicas::RequiredReplicas;
 use crate::runtime;
 use crate::store::contract::{Grant, LockStore, Origin, Renewal, Resource};
 use crate::store::owner::OwnerId;
@@ -92,7 +93,14 @@ impl<P> Lease<P> {
 
     /// Returns the request that renews the lease to `term`.
     pub(crate) fn renewal(&self, term: Duration) -> Renewal<'_> {
-        Renewal { resource: self.locked.resource(), owner: self.locked.owner, term }
+        let acknowledged_by = self.acknowledged_by();
+        let (resource, owner) = (self.locked.resource(), self.locked.owner);
+        Renewal { resource, owner, term, acknowledged_by }
+    }
+
+    /// The replicas that have to acknowledge each renewal.
+    pub(crate) fn acknowledged_by(&self) -> RequiredReplicas {
+        self.read(State::acknowledged_by)
     }
 
     /// Reads the state.
@@ -400,6 +408,11 @@ impl<P> Hold<P> {
     /// See [`State::extended`].
     pub(crate) fn extended(&self, sent: BootInstant, term: Duration) {
         self.change(|state| state.extended(sent, Some(term)));
+    }
+
+    /// See [`State::acknowledged`].
+    pub(crate) fn acknowledged(&self, by: RequiredReplicas) {
+        self.change(|state| state.acknowledged(by, BootInstant::now()));
     }
 
     /// See [`State::keep_for`].

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::BootInstant;
+use crate::replicas::RequiredReplicas;
 
 /// The terms on which a caller requests a lease.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +17,8 @@ pub(crate) struct Terms {
     /// The time for which the key stays in the store, even if the hold ends before. Counts from
     /// just before the granting request was sent.
     pub(crate) min_hold: Duration,
+    /// The replicas that have to acknowledge the grant and each renewal.
+    pub(crate) acknowledged_by: RequiredReplicas,
 }
 
 impl Terms {

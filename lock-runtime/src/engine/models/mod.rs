@@ -57,6 +57,7 @@ use super::{Config, Engine};
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::maybe_ready::MaybeReady;
+use crate::replicas::RequiredReplicas;
 use crate::store::contract::{
     Acquired, Claim, Fenced, Grant, Lane, LockStore, Renewal, Renewed, Resource, SendTrace,
 };
@@ -196,7 +197,13 @@ impl Process {
 
 /// A request for the key `k` with a renewed lease. It waits without a limit.
 fn request() -> Request {
-    let terms = Terms { term: TERM, renewed: true, max_hold: None, min_hold: Duration::ZERO };
+    let terms = Terms {
+        term: TERM,
+        renewed: true,
+        max_hold: None,
+        min_hold: Duration::ZERO,
+        acknowledged_by: RequiredReplicas::NONE,
+    };
     Request { key: Arc::from("k"), wait: Wait::Forever, terms }
 }
 

@@ -236,10 +236,11 @@ impl LockStore for RemoteStore {
         trace: &'a SendTrace,
     ) -> MaybeReady<'a, Result<Acquired, StoreError>> {
         let key = claim.resource.key.to_owned();
-        let Claim { owner, term, fresh, .. } = claim;
+        let Claim { owner, term, fresh, acknowledged_by, .. } = claim;
         let answer_timeout = timeout.answer.min(timeout.total);
         let sent = self.0.send(Lane::Caller, answer_timeout, move |network| {
-            let claim = Claim { resource: Resource::exclusive(&key), owner, term, fresh };
+            let resource = Resource::exclusive(&key);
+            let claim = Claim { resource, owner, term, fresh, acknowledged_by };
             let answer = ready(network.store.try_acquire(claim, timeout, &SendTrace::default()));
             if answer == Ok(Acquired::Granted(Grant::of(term))) {
                 *lock(&network.owner) = Some(owner);
@@ -258,13 +259,14 @@ impl LockStore for RemoteStore {
         lane: Lane,
     ) -> MaybeReady<'a, Vec<Result<Renewed, StoreError>>> {
         let first = batch.first().copied();
-        let Some(Renewal { resource, owner, term }) = first else {
+        let Some(Renewal { resource, owner, term, acknowledged_by }) = first else {
             return MaybeReady::ready(vec![]);
         };
         assert_eq!(batch.len(), 1, "the models have one key");
         let key = resource.key.to_owned();
         let sent = self.0.send(lane, RENEWAL_TIMEOUT, move |network| {
-            let renewal = [Renewal { resource: Resource::exclusive(&key), owner, term }];
+            let resource = Resource::exclusive(&key);
+            let renewal = [Renewal { resource, owner, term, acknowledged_by }];
             ready(network.store.renew(&renewal, lane)).swap_remove(0)
         });
         let lost = self

@@ -15,7 +15,9 @@ async fn race() {
     let renewal = {
         let store = Arc::clone(&store);
         spawn(async move {
-            let renewal = [Renewal { resource: Resource::exclusive("k"), owner, term: TERM }];
+            let resource = Resource::exclusive("k");
+            let acknowledged_by = RequiredReplicas::NONE;
+            let renewal = [Renewal { resource, owner, term: TERM, acknowledged_by }];
             ready(store.renew(&renewal, Lane::Background));
         })
     };

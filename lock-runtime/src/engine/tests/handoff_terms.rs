@@ -49,7 +49,7 @@ async fn a_waiter_acquires_the_lock_anew_if_the_store_cannot_change_the_term() {
     engine.release(&same, true).await.expect("handed off");
     let longer = longer.as_mut().await.expect("acquired anew");
     assert_ne!(owner(&longer), owner(&first));
-    match engine.extend(&longer, Some(LEASE * 3), Duration::ZERO).await {
+    match engine.extend(&longer, extension(Some(LEASE * 3), Duration::ZERO)).await {
         Err(LockError::Config { option: "lease", .. }) => {}
         other => panic!("{other:?}"),
     }

@@ -22,7 +22,7 @@ use super::lease::Terms;
 use super::shutdown::wait_until;
 use super::testing::{
     LEASE, Request, TestEngine, acquire, assert_nothing_left, claim, engine, engine_on,
-    engine_with, hold_in, is_free, new_owner, owner, release, request, take,
+    engine_with, extension, hold_in, is_free, new_owner, owner, release, request, take,
 };
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};

@@ -57,7 +57,7 @@ async fn a_failed_extension_leaves_no_min_hold() {
     let (store, engine) = engine();
     let hold = acquire(&engine, request(Some(LEASE * 10))).await.expect("free");
     store.next_renewals([Fault::LoseReply]);
-    engine.extend(&hold, None, LEASE * 1000).await.expect_err("no answer");
+    engine.extend(&hold, extension(None, LEASE * 1000)).await.expect_err("no answer");
     engine.release(&hold, true).await.expect("held");
     assert!(is_free(&store).await);
 }
@@ -67,11 +67,11 @@ async fn a_refused_extension_reports_the_cause() {
     let (store, engine) = engine();
     let hold = acquire(&engine, request(Some(LEASE * 10))).await.expect("free");
     store.next_renewals([Fault::Refuse]);
-    match engine.extend(&hold, Some(LEASE * 20), Duration::ZERO).await {
+    match engine.extend(&hold, extension(Some(LEASE * 20), Duration::ZERO)).await {
         Err(LockError::Unavailable { cause, .. }) => assert_eq!(cause, "refused as planned"),
         other => panic!("{other:?}"),
     }
-    engine.extend(&hold, Some(LEASE * 20), Duration::ZERO).await.expect("held");
+    engine.extend(&hold, extension(Some(LEASE * 20), Duration::ZERO)).await.expect("held");
     assert!(hold.deadline() > BootInstant::now().after(LEASE * 15));
     engine.release(&hold, true).await.expect("held");
 }

@@ -21,6 +21,7 @@ use tracing::Level;
 use super::dialect;
 use super::endpoint::Endpoint;
 use super::handshake::{Driver, LoggedIn};
+use super::home::Home;
 use super::in_flight::{InFlightLimit, PERMITS};
 use super::topology::{NewSocket, Opened, Topology};
 use super::traffic::Traffic;
@@ -47,15 +48,11 @@ pub(super) type OnMessage = Arc<dyn Fn(&PushInfo) + Send + Sync>;
 pub(super) struct Connector {
     topology: Arc<Topology>,
     /// The runtime that serves the socket.
-    home: runtime::Handle,
+    home: Home,
     on_message: Option<OnMessage>,
     state: Mutex<ConnectorState>,
     /// Notified when an attempt has ended or the connection was lost.
     changed: Notify,
-    /// Upgradable for as long as `home` runs its tasks.
-    home_alive: Weak<()>,
-    /// The task on `home` that keeps `home_alive` upgradable.
-    home_task: AbortHandle,
 }
 
 #[derive(Default)]
@@ -120,15 +117,25 @@ impl Connector {
         home: runtime::Handle,
         on_message: Option<OnMessage>,
     ) -> Self {
-        let alive = Arc::new(());
-        let home_alive = Arc::downgrade(&alive);
-        let home_task = home.spawn(async move {
-            std::future::pending::<()>().await;
-            drop(alive);
-        });
-        let home_task = home_task.abort_handle();
-        let (state, changed) = (Mutex::default(), Notify::new());
-        Self { topology, home, on_message, state, changed, home_alive, home_task }
+        let generation = topology.first_generation();
+        let state = Mutex::new(ConnectorState { generation, ..ConnectorState::default() });
+        let changed = Notify::new();
+        Self { topology, home: Home::new(home), on_message, state, changed }
+    }
+
+    /// A connector to the same server, on the same runtime.
+    pub(super) fn sibling(&self) -> Self {
+        Self::new(Arc::clone(&self.topology), self.home.runtime().clone(), None)
+    }
+
+    /// Whether the server never has keys again.
+    pub(super) fn is_obsolete(&self) -> bool {
+        self.topology.is_obsolete()
+    }
+
+    /// Starts a task on the runtime that serves the socket.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.home.runtime().spawn(task);
     }
 
     /// The server, without credentials.
@@ -142,12 +149,12 @@ impl Connector {
     }
 
     pub(super) fn home(&self) -> runtime::Id {
-        self.home.id()
+        self.home.runtime().id()
     }
 
     /// Whether the runtime that serves the socket still runs.
     pub(super) fn is_alive(&self) -> bool {
-        self.home_alive.strong_count() > 0
+        self.home.is_alive()
     }
 
     /// The current connection, if there is one, and if its server still has the keys.
@@ -203,7 +210,7 @@ impl Connector {
                 let attempt = ConnectAttempt { connector: Arc::clone(self), outcome: None };
                 // The state must be unlocked here: a runtime that has ended drops the attempt
                 // inside `spawn`, and the attempt then locks the state.
-                self.home.spawn(attempt.run());
+                self.home.runtime().spawn(attempt.run());
             }
             if timeout_at(end, changed).await.is_err() {
                 let (address, within) = (self.address(), within.as_millis());
@@ -275,8 +282,9 @@ impl Connector {
         // poll puts the load ahead of all requests, so no request has to wait for the reply. For a
         // user without the permission to load scripts, requests fall back to the text.
         let mut loading = commands.clone();
+        let scripts = dialect::load_all(self.topology.is_node());
         let mut load = Box::pin(async move {
-            drop(dialect::load_all().query_async::<Value>(&mut loading).await);
+            drop(scripts.query_async::<Value>(&mut loading).await);
         });
         if poll_fn(|cx| Poll::Ready(load.as_mut().poll(cx).is_pending())).await {
             drop(tokio::spawn(load));
@@ -292,11 +300,12 @@ impl Connector {
         let lost = state.current.take_if(|current| current.generation == generation);
         drop(state);
         if let Some(lost) = lost {
+            self.topology.connection_lost();
             let connector = Arc::clone(self);
             let address = lost.socket.server.shown().to_owned();
             // Both calls wake callers, which the background thread must not do. They therefore run
             // on the runtime that serves the connection.
-            self.home.spawn(async move {
+            self.home.runtime().spawn(async move {
                 contained(|| lost.socket.close());
                 contained(|| connector.changed.notify_waiters());
             });
@@ -308,12 +317,6 @@ impl Connector {
 
     fn state(&self) -> MutexGuard<'_, ConnectorState> {
         lock(&self.state)
-    }
-}
-
-impl Drop for Connector {
-    fn drop(&mut self) {
-        self.home_task.abort();
     }
 }
 

@@ -15,10 +15,11 @@
 //! acquires that wait for them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisError, Value};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{Cmd, Pipeline, RedisError, RedisResult, Value, cmd};
 use tokio::runtime;
 use tokio::time::{Instant, timeout};
 
@@ -38,6 +39,46 @@ pub(super) struct Connection {
     connector: Arc<Connector>,
     /// How long a request may go unanswered before a silent socket is discarded.
     response_timeout: Duration,
+    /// Whether each request is preceded by `ASKING`.
+    asking: bool,
+}
+
+/// What is sent in one request.
+#[derive(Clone, Copy)]
+enum Outgoing<'a> {
+    Command(&'a Cmd),
+    /// The reply is an array of all replies, with errors.
+    Commands(&'a Pipeline),
+    /// After `ASKING`.
+    Asking(&'a Cmd),
+}
+
+impl Outgoing<'_> {
+    async fn query(self, commands: &mut MultiplexedConnection) -> RedisResult<Value> {
+        match self {
+            Self::Command(command) => command.query_async(commands).await,
+            // Boxed, because both are rare.
+            Self::Commands(pipeline) => {
+                let count = pipeline.len();
+                Box::pin(commands.req_packed_commands(pipeline, 0, count)).await.map(Value::Array)
+            }
+            Self::Asking(command) => Box::pin(ask(command, commands)).await,
+        }
+    }
+}
+
+/// Sends a command right after `ASKING`. A node of a cluster forgets `ASKING` with the next command
+/// of the connection, so no other request may be sent between the two.
+async fn ask(command: &Cmd, commands: &mut MultiplexedConnection) -> RedisResult<Value> {
+    if !Safeguard::AskingInOnePiece.is_on() {
+        let _: Value = cmd("ASKING").query_async(commands).await?;
+        return command.query_async(commands).await;
+    }
+    let mut both = Pipeline::with_capacity(2);
+    both.cmd("ASKING").add_command(command.clone());
+    let replies = commands.req_packed_commands(&both, 1, 1).await?;
+    let reply = replies.into_iter().next();
+    reply.unwrap_or(Value::Nil).extract_error()
 }
 
 /// The limit that a request counts against while it is in flight.
@@ -131,7 +172,33 @@ impl Connection {
         response_timeout: Duration,
         on_message: Option<OnMessage>,
     ) -> Self {
-        Self { connector: Arc::new(Connector::new(topology, home, on_message)), response_timeout }
+        let connector = Arc::new(Connector::new(topology, home, on_message));
+        Self { connector, response_timeout, asking: false }
+    }
+
+    /// The same connection. Each of its requests is served although its slot is only being moved to
+    /// this node.
+    pub(super) fn asking(&self) -> Self {
+        Self { asking: true, ..self.clone() }
+    }
+
+    /// Another connection to the same server, which is served on the same runtime.
+    pub(super) fn sibling(&self) -> Self {
+        Self { connector: Arc::new(self.connector.sibling()), asking: false, ..self.clone() }
+    }
+
+    /// Whether the connection is never used again.
+    pub(super) fn is_obsolete(&self) -> bool {
+        !self.is_alive() || self.connector.is_obsolete()
+    }
+
+    pub(super) fn response_timeout(&self) -> Duration {
+        self.response_timeout
+    }
+
+    /// Starts a task on the runtime that serves the socket.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.connector.spawn(task);
     }
 
     /// Whether the runtime that serves the socket still runs.
@@ -147,7 +214,49 @@ impl Connection {
     pub(super) async fn send<T>(
         &self,
         command: &Cmd,
-        options: RequestOptions<'_>,
+        options: &RequestOptions<'_>,
+        decode: impl FnOnce(&Value) -> Result<T, Unexpected>,
+    ) -> Result<T, StoreError> {
+        let outgoing =
+            if self.asking { Outgoing::Asking(command) } else { Outgoing::Command(command) };
+        self.exchange(outgoing, options, decode).await
+    }
+
+    /// Sends several commands at once, and decodes each reply with `decode`.
+    pub(super) async fn send_all<T>(
+        &self,
+        commands: &Pipeline,
+        options: &RequestOptions<'_>,
+        decode: impl Fn(&Value) -> Result<T, Unexpected>,
+    ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
+        let (trace, must_discard) = (SendTrace::default(), AtomicBool::new(false));
+        let options = RequestOptions { trace: options.trace.or(Some(&trace)), ..*options };
+        let decode_one = |reply: &Value| match reply {
+            Value::ServerError(error) => {
+                let classified = error::classify(&error.clone().into());
+                must_discard.fetch_or(classified.discard, Ordering::Relaxed);
+                Ok(Err(classified.error))
+            }
+            reply => decode(reply).map(Ok),
+        };
+        let decode_all = |replies: &Value| match replies {
+            Value::Array(replies) if replies.len() == commands.len() => {
+                replies.iter().map(decode_one).collect()
+            }
+            other => Err(Unexpected::new(other)),
+        };
+        let answers = self.exchange(Outgoing::Commands(commands), &options, decode_all).await;
+        let sent = options.trace.and_then(SendTrace::connection);
+        if let (true, Some(generation)) = (must_discard.load(Ordering::Relaxed), sent) {
+            self.connector.discard(generation.get());
+        }
+        answers
+    }
+
+    async fn exchange<T>(
+        &self,
+        outgoing: Outgoing<'_>,
+        options: &RequestOptions<'_>,
         decode: impl FnOnce(&Value) -> Result<T, Unexpected>,
     ) -> Result<T, StoreError> {
         // A connection and a permit are usually available. The other case is boxed, to keep this
@@ -156,14 +265,14 @@ impl Connection {
         let admitted = current.map(|connection| InFlight::try_admit(connection, options.class));
         let (mut request, limits) = match admitted {
             Some(Ok(request)) => (request, options.timeout),
-            Some(Err(_)) | None => Box::pin(self.admitted(options)).await?,
+            Some(Err(_)) | None => Box::pin(self.admitted(*options)).await?,
         };
         if let Some(trace) = options.trace {
             trace.sent(request.generation);
         }
         let (mut within, mut left) = (limits.answer.min(limits.total), limits.total);
         let answer = {
-            let mut query = std::pin::pin!(command.query_async(&mut request.commands));
+            let mut query = std::pin::pin!(outgoing.query(&mut request.commands));
             loop {
                 let mut answer = timeout(within, query.as_mut()).await;
                 left = left.saturating_sub(within);
@@ -217,7 +326,7 @@ impl Connection {
         &self,
         script: &Script,
         args: impl Fn(&mut Cmd),
-        options: RequestOptions<'_>,
+        options: &RequestOptions<'_>,
         decode: impl Fn(&Value) -> Result<T, Unexpected>,
     ) -> Result<T, StoreError> {
         let started = Instant::now();
@@ -233,7 +342,8 @@ impl Connection {
         let total = options.timeout.total.saturating_sub(started.elapsed());
         let timeout = RequestTimeout { total, ..options.timeout };
         // Boxed, because it is rarely needed.
-        Box::pin(self.send(&command, RequestOptions { timeout, ..options }, decode)).await
+        let options = RequestOptions { timeout, ..*options };
+        Box::pin(async move { self.send(&command, &options, decode).await }).await
     }
 
     /// Waits for a connection and for a permit. Returns the remaining timeout as well.
@@ -293,6 +403,16 @@ impl Connection {
             }
             error => error,
         }
+    }
+
+    /// Whether the connection of this generation is the current one.
+    pub(super) fn is_current(&self, generation: u64) -> bool {
+        self.connector.current().is_some_and(|current| current.generation == generation)
+    }
+
+    /// Discards the connection of this generation, if it is the current one.
+    pub(super) fn discard(&self, generation: u64) {
+        self.connector.discard(generation);
     }
 
     /// A request over this connection got no answer for a response timeout.

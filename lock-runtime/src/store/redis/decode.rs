@@ -21,7 +21,7 @@ use crate::store::contract::{Left, Renewed, StoreError};
 pub(super) struct Unexpected(pub(super) &'static str);
 
 impl Unexpected {
-    fn new(value: &Value) -> Self {
+    pub(super) fn new(value: &Value) -> Self {
         Self(match value {
             Value::Nil => "nil",
             Value::Int(_) => "an integer",
@@ -182,6 +182,28 @@ pub(super) fn subscribers(reply: &Value) -> Result<i64, Unexpected> {
 /// Decodes the reply to `INFO`.
 pub(super) fn info(reply: &Value) -> Result<String, Unexpected> {
     redis::from_redis_value_ref(reply).map_err(|_| Unexpected::new(reply))
+}
+
+/// A reply about the replicas of a server.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ReplicationReply {
+    /// To a write.
+    Written,
+    /// To `WAIT`.
+    Count(u32),
+    /// To `INFO`.
+    Text(String),
+}
+
+/// Decodes the replies to `SET`, `WAIT` and `INFO`.
+pub(super) fn replication(reply: &Value) -> Result<ReplicationReply, Unexpected> {
+    match reply {
+        Value::Okay => Ok(ReplicationReply::Written),
+        Value::Int(count) => {
+            u32::try_from(*count).map(ReplicationReply::Count).map_err(|_| Unexpected::new(reply))
+        }
+        text => info(text).map(ReplicationReply::Text),
+    }
 }
 
 /// Decodes an array with one reply for each lock.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use redis::{Cmd, Pipeline, ToRedisArgs};
 
 use super::hash_slot;
-use super::script::{Script, script};
+use super::script::{Publish, Script, script};
 use crate::key;
 use crate::safeguard::Safeguard;
 use crate::store::contract::Claim;
@@ -26,8 +26,8 @@ pub(super) struct Dialect {
     pub(super) layout: &'static str,
     pub(super) acquire: Script,
     pub(super) renew: Script,
-    pub(super) release: Script,
-    pub(super) release_all: Script,
+    release: ReleaseScripts,
+    release_all: ReleaseScripts,
     pub(super) fence: Script,
     pub(super) check: Script,
     /// The command that acquires a free lock, if the format has one.
@@ -42,6 +42,26 @@ pub(super) struct Dialect {
     fixed_message: Option<&'static str>,
 }
 
+/// A script that publishes messages, in both ways.
+struct ReleaseScripts {
+    everywhere: Script,
+    to_shard: Script,
+}
+
+impl ReleaseScripts {
+    const fn new(script: Script) -> Self {
+        let to_shard = script.publishing(Publish::ToShard);
+        Self { everywhere: script, to_shard }
+    }
+
+    fn publishing(&self, publish: Publish) -> &Script {
+        match publish {
+            Publish::Everywhere => &self.everywhere,
+            Publish::ToShard => &self.to_shard,
+        }
+    }
+}
+
 /// A UUID, a colon and a number.
 const LONGEST_NAME: usize = 36 + 1 + 19;
 
@@ -50,14 +70,19 @@ static TOKEN: Dialect = Dialect {
     layout: "string",
     acquire: script!("token/acquire.lua"),
     renew: script!("token/held.lua", "extend.lua", "renew.lua"),
-    release: script!(
+    release: ReleaseScripts::new(script!(
         "token/free.lua",
         "token/held.lua",
         "token/keep.lua",
         "release.lua",
         "release_one.lua"
-    ),
-    release_all: script!("token/held.lua", "token/keep.lua", "release.lua", "release_all.lua"),
+    )),
+    release_all: ReleaseScripts::new(script!(
+        "token/held.lua",
+        "token/keep.lua",
+        "release.lua",
+        "release_all.lua"
+    )),
     fence: script!("token/held.lua", "fence.lua"),
     check: script!("token/check.lua"),
     take: Some(|claim| {
@@ -86,13 +111,18 @@ static REDISSON: Dialect = Dialect {
     layout: "hash",
     acquire: script!("redisson/acquire.lua"),
     renew: script!("redisson/held.lua", "extend.lua", "renew.lua"),
-    release: script!("redisson/held.lua", "redisson/keep.lua", "release.lua", "release_one.lua"),
-    release_all: script!(
+    release: ReleaseScripts::new(script!(
+        "redisson/held.lua",
+        "redisson/keep.lua",
+        "release.lua",
+        "release_one.lua"
+    )),
+    release_all: ReleaseScripts::new(script!(
         "redisson/held.lua",
         "redisson/keep.lua",
         "release.lua",
         "release_all.lua"
-    ),
+    )),
     fence: script!("redisson/held.lua", "fence.lua"),
     check: script!("redisson/check.lua"),
     take: None,
@@ -113,13 +143,18 @@ static TIMESTAMP: Dialect = Dialect {
         "timestamp/extend.lua",
         "renew.lua"
     ),
-    release: script!("timestamp/held.lua", "timestamp/keep.lua", "release.lua", "release_one.lua"),
-    release_all: script!(
+    release: ReleaseScripts::new(script!(
+        "timestamp/held.lua",
+        "timestamp/keep.lua",
+        "release.lua",
+        "release_one.lua"
+    )),
+    release_all: ReleaseScripts::new(script!(
         "timestamp/held.lua",
         "timestamp/keep.lua",
         "release.lua",
         "release_all.lua"
-    ),
+    )),
     fence: script!("timestamp/held.lua", "fence.lua"),
     check: script!("timestamp/held.lua", "timestamp/check.lua"),
     take: None,
@@ -134,11 +169,14 @@ const ALL: [&Dialect; 3] = [&TOKEN, &REDISSON, &TIMESTAMP];
 /// Does nothing. Its reply shows that the server runs scripts.
 pub(super) static PROBE: Script = Script::new("return 1");
 
-/// Loads the texts of all scripts into the server.
-pub(super) fn load_all() -> Pipeline {
+/// Loads the texts of all scripts into the server, which may be a node of a cluster.
+pub(super) fn load_all(into_node: bool) -> Pipeline {
     let mut load = Pipeline::new();
     let scripts = ALL.iter().flat_map(|format| format.scripts());
-    for script in scripts.chain([&PROBE]) {
+    let to_shard = ALL.iter().filter(|_| into_node);
+    let to_shard =
+        to_shard.flat_map(|format| [&format.release.to_shard, &format.release_all.to_shard]);
+    for script in scripts.chain(to_shard).chain([&PROBE]) {
         load.cmd("SCRIPT").arg("LOAD").arg(script.text());
     }
     load
@@ -154,7 +192,18 @@ impl Dialect {
     }
 
     fn scripts(&self) -> [&Script; 6] {
-        [&self.acquire, &self.renew, &self.release, &self.release_all, &self.fence, &self.check]
+        let (release, release_all) = (&self.release.everywhere, &self.release_all.everywhere);
+        [&self.acquire, &self.renew, release, release_all, &self.fence, &self.check]
+    }
+
+    /// The script that releases one lock.
+    pub(super) fn release(&self, publish: Publish) -> &Script {
+        self.release.publishing(publish)
+    }
+
+    /// The script that releases several locks.
+    pub(super) fn release_all(&self, publish: Publish) -> &Script {
+        self.release_all.publishing(publish)
     }
 
     /// The number of keys of a lock.
@@ -182,11 +231,20 @@ impl Dialect {
     /// which costs no more than an attempt that finds the lock busy.
     ///
     /// Its hash tag is that of the key, or the whole key if it has none, by the rule of Redisson.
+    /// If that leads to another slot, because the braces of the key are not balanced, a channel
+    /// that no other library uses has a short tag of the right slot instead.
     pub(super) fn channel(&self, key: &str) -> String {
         let parts = if key.contains('{') { ["", key, ""] } else { ["{", key, "}"] };
         let mut channel = String::with_capacity(self.channel_prefix.len() + key.len() + 2);
         channel.push_str(self.channel_prefix);
         channel.extend(parts);
+        let is_own = self.fixed_message.is_none();
+        if is_own && key.contains(['{', '}']) {
+            let tag = hash_slot::hash_tag(key);
+            if hash_slot::hash_tag(&channel) != tag {
+                return format!("{}{{{}}}:{key}", self.channel_prefix, hash_slot::tag(key));
+            }
+        }
         channel
     }
 
@@ -296,9 +354,21 @@ mod tests {
 
     #[test]
     fn all_scripts_are_loaded() {
-        let loads = load_all();
         let scripts = ALL.iter().flat_map(|format| format.scripts()).count() + 1;
-        assert_eq!(loads.cmd_iter().count(), scripts);
+        assert_eq!(load_all(false).cmd_iter().count(), scripts);
+        assert_eq!(load_all(true).cmd_iter().count(), scripts + 2 * ALL.len());
+    }
+
+    #[test]
+    fn releases_publish_in_both_ways() {
+        for dialect in ALL {
+            for release in [Dialect::release, Dialect::release_all] {
+                let everywhere = release(dialect, Publish::Everywhere).text();
+                let to_shard = release(dialect, Publish::ToShard).text();
+                assert!(everywhere.contains("'publish'") && !everywhere.contains("'spublish'"));
+                assert!(to_shard.contains("'spublish'") && !to_shard.contains("'publish'"));
+            }
+        }
     }
 
     #[test]
@@ -321,5 +391,16 @@ mod tests {
         assert_eq!(REDISSON.channel("{user:7}:cart"), "redisson_lock__channel:{user:7}:cart");
         // Redisson only searches for an opening brace.
         assert_eq!(REDISSON.channel("a{"), "redisson_lock__channel:a{");
+    }
+
+    #[test]
+    fn a_channel_of_this_library_has_the_slot_of_its_key() {
+        for key in ["order:42", "{user:7}:cart", "a{", "a{}b", "a}b", "}", "}{", "{}", "a{b}c{d}"] {
+            for dialect in [&TOKEN, &TIMESTAMP] {
+                let channel = dialect.channel(key);
+                assert_eq!(hash_slot::slot(&channel), hash_slot::slot(key), "{key}: {channel}");
+                assert!(channel.starts_with("lock_wake:") && channel.contains(key));
+            }
+        }
     }
 }

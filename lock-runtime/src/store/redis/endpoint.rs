@@ -55,6 +55,8 @@ pub(super) struct Endpoint {
     /// The address in one line, for messages.
     shown: String,
     access: Access,
+    /// The name that its certificate has to be valid for, if that is not the host.
+    tls_name: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -69,13 +71,17 @@ pub(super) enum Address {
 
 impl Endpoint {
     pub(super) fn new(address: Address, shown: String, access: Access) -> Self {
-        Self { address, shown, access }
+        Self { address, shown, access, tls_name: None }
     }
 
     /// A server at a TCP address.
     pub(super) fn tcp(host: &str, port: u16, access: Access) -> Self {
-        let address = Address::Tcp { host: host.to_owned(), port };
-        Self { address, shown: shown(host, port), access }
+        Self::new(Address::Tcp { host: host.to_owned(), port }, shown(host, port), access)
+    }
+
+    /// The same server, whose certificate is valid for this name.
+    pub(super) fn with_tls_name(self, tls_name: Option<String>) -> Self {
+        Self { tls_name, ..self }
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -90,6 +96,11 @@ impl Endpoint {
     /// How to log in.
     pub(super) fn login(&self) -> &Arc<Login> {
         &self.access.login
+    }
+
+    /// The name that its certificate has to be valid for, if that is not the host.
+    pub(super) fn tls_name(&self) -> Option<&str> {
+        self.tls_name.as_deref()
     }
 
     #[cfg(feature = "tls")]

@@ -1,5 +1,6 @@
 //! The requests about locks in one dialect.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +10,17 @@ use super::connection::{RequestClass, RequestOptions};
 use super::decode::{self, AcquireReply};
 use super::dialect::{Dialect, milliseconds};
 use super::hash_slot;
+use super::request::{BatchAnswers, ScriptBatch};
+use super::route::Route;
+use super::script::Publish;
 use super::shared::Shared;
 use crate::clock::BootInstant;
 use crate::key;
 use crate::maybe_ready::MaybeReady;
+use crate::replicas::RequiredReplicas;
+use crate::safeguard::Safeguard;
 use crate::store::contract::{
-    Acquired, Claim, Fenced, Grant, Lane, Left, LockStore, Release, Released, ReleasedBatch,
+    Acquired, Claim, Fenced, Grant, Lane, Left, LockStore, Place, Release, Released, ReleasedBatch,
     Renewal, Renewed, Resource, SendTrace, StoreError,
 };
 use crate::store::owner::OwnerId;
@@ -26,7 +32,7 @@ use crate::timeout::RequestTimeout;
 const HOLDER_SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct RedisStore {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     dialect: &'static Dialect,
 }
 
@@ -48,19 +54,33 @@ impl RedisStore {
         timeout: RequestTimeout,
         trace: &SendTrace,
     ) -> Result<Acquired, StoreError> {
-        let connection = self.shared.connection(Lane::Caller)?;
-        let dialect = self.dialect;
+        let route = self.shared.route(Lane::Caller)?;
+        if claim.acknowledged_by.is_none() || !Safeguard::GrantsAreAcknowledged.is_on() {
+            return self.claim(&route, claim, timeout, trace).await;
+        }
+        // Boxed, to keep the future of other requests small.
+        Box::pin(self.acquire_acknowledged(&route, claim, timeout, trace)).await
+    }
+
+    pub(super) async fn claim(
+        &self,
+        route: &Route,
+        claim: Claim<'_>,
+        timeout: RequestTimeout,
+        trace: &SendTrace,
+    ) -> Result<Acquired, StoreError> {
+        let (dialect, key) = (self.dialect, claim.resource.key);
         let options = RequestOptions { class: RequestClass::Acquires, timeout, trace: Some(trace) };
         let reply = if let (true, Some(take)) = (claim.fresh, dialect.take) {
             // Cheaper for the server than a script, and enough for most locks.
-            connection.send(&take(&claim), options, decode::taken).await?
+            route.send(key, &take(&claim), &options, decode::taken).await?
         } else {
             let args = |call: &mut Cmd| {
                 call.arg(dialect.keys());
-                dialect.add_keys(call, claim.resource.key);
+                dialect.add_keys(call, key);
                 call.arg(dialect.owner(claim.owner, &self.shared.id)).arg(milliseconds(claim.term));
             };
-            connection.run(&dialect.acquire, args, options, decode::acquired).await?
+            route.run((key, &dialect.acquire), &args, &options, decode::acquired).await?.value
         };
         match reply {
             AcquireReply::Granted => Ok(Acquired::Granted(Grant::of(claim.term))),
@@ -78,8 +98,24 @@ impl RedisStore {
         batch: &[Renewal<'_>],
         lane: Lane,
     ) -> Result<Vec<Result<Renewed, StoreError>>, StoreError> {
+        let route = self.shared.route(lane)?;
+        let none = RequiredReplicas::NONE;
+        let required = batch.iter().fold(none, |all, one| all.and(one.acknowledged_by));
+        if required.is_none() || !Safeguard::RenewalsAreAcknowledged.is_on() {
+            return Ok(self.send_renewals(&route, batch, false).await.answers);
+        }
+        Box::pin(self.renew_acknowledged(&route, batch, required)).await
+    }
+
+    pub(super) async fn send_renewals(
+        &self,
+        route: &Route,
+        batch: &[Renewal<'_>],
+        wants_carriers: bool,
+    ) -> BatchAnswers<Renewed> {
         let dialect = self.dialect;
-        let args = |call: &mut Cmd| {
+        let args = |call: &mut Cmd, some: Range<usize>| {
+            let batch = &batch[some];
             call.arg(batch.len() * dialect.keys());
             for renewal in batch {
                 dialect.add_keys(call, renewal.resource.key);
@@ -91,23 +127,29 @@ impl RedisStore {
         };
         let timeout = RequestTimeout::of(self.shared.response_timeout);
         let options = RequestOptions { class: RequestClass::Unlimited, timeout, trace: None };
-        let decode = |reply: &_| decode::renewed(reply, batch.len());
-        self.shared.connection(lane)?.run(&dialect.renew, args, options, decode).await
+        let key = |index: usize| batch[index].resource.key;
+        let (script, locks) = (&dialect.renew, batch.len());
+        let requests = ScriptBatch { script, locks, key: &key, options, wants_carriers };
+        route.run_for_each(&requests, &args, decode::renewed).await
     }
 
     async fn free(&self, release: Release<'_>, lane: Lane) -> Result<Released, StoreError> {
-        let dialect = self.dialect;
-        let channel = dialect.channel(release.resource.key);
+        let (dialect, key) = (self.dialect, release.resource.key);
+        let channel = dialect.channel(key);
         let args = |call: &mut Cmd| {
             call.arg(dialect.keys());
-            dialect.add_keys(call, release.resource.key);
+            dialect.add_keys(call, key);
             self.add_release(call, &release, &channel);
             call.arg(dialect.message(&self.shared.id));
         };
         let own = self.own_release(&channel);
-        let (connection, options) = (self.shared.connection(lane)?, self.holder_options());
-        let reply = connection.run(&dialect.release, args, options, decode::released).await?;
-        Ok(self.freed(&reply, &channel, own))
+        let (route, options) = (self.shared.route(lane)?, self.holder_options());
+        let script = dialect.release(self.shared.servers.publish());
+        let answer = route.run((key, script), &args, &options, decode::released).await?;
+        if answer.was_asked {
+            self.publish_at_owner(&route, channel.clone());
+        }
+        Ok(self.freed(&answer.value, &channel, own))
     }
 
     /// Frees several with one script.
@@ -120,18 +162,19 @@ impl RedisStore {
         let dialect = self.dialect;
         let channels: Vec<String> =
             batch.iter().map(|release| dialect.channel(release.resource.key)).collect();
-        let args = |call: &mut Cmd| {
+        let args = |call: &mut Cmd, some: Range<usize>| {
+            let (batch, channels) = (&batch[some.clone()], &channels[some]);
             call.arg(batch.len() * dialect.keys());
             for release in batch {
                 dialect.add_keys(call, release.resource.key);
             }
-            for (release, channel) in batch.iter().zip(&channels) {
+            for (release, channel) in batch.iter().zip(channels) {
                 self.add_release(call, release, channel);
             }
             call.arg(dialect.message(&self.shared.id));
         };
         let own: Vec<_> = channels.iter().map(|channel| self.own_release(channel)).collect();
-        let connection = self.shared.connection(lane)?;
+        let route = self.shared.route(lane)?;
         // The sender limits how many of these are in flight. Returning a permit would wake callers,
         // which the background thread must not do.
         let options = RequestOptions {
@@ -139,13 +182,37 @@ impl RedisStore {
             class: RequestClass::Unlimited,
             ..self.holder_options()
         };
-        let decode = |reply: &_| decode::released_all(reply, batch.len());
-        let replies = connection.run(&dialect.release_all, args, options, decode).await?;
-        let answers = replies.into_iter().zip(&channels).zip(own);
+        let script = dialect.release_all(self.shared.servers.publish());
+        let key = |index: usize| batch[index].resource.key;
+        let (locks, wants_carriers) = (batch.len(), false);
+        let requests = ScriptBatch { script, locks, key: &key, options, wants_carriers };
+        let replies = route.run_for_each(&requests, &args, decode::released_all).await;
+        for index in replies.asked {
+            self.publish_at_owner(&route, channels[index].clone());
+        }
+        let answers = replies.answers.into_iter().zip(&channels).zip(own);
         let freed = |((reply, channel), own): ((Result<_, _>, &String), _)| {
             reply.map(|reply| self.freed(&reply, channel, own))
         };
         Ok(answers.map(freed).collect())
+    }
+
+    /// Publishes the message of a release once more, at the node that has the slot of the channel.
+    /// The release ran at another node, to which the slot is being moved, and the waiters have
+    /// subscribed at its owner. Without this message, they would find the key free a second later.
+    ///
+    /// Runs in a task of its own: the release is complete, and the owner may not answer.
+    fn publish_at_owner(&self, route: &Route, channel: String) {
+        if self.shared.servers.publish() != Publish::ToShard {
+            return;
+        }
+        let mut publish = cmd("SPUBLISH");
+        publish.arg(&channel).arg(self.dialect.message(&self.shared.id));
+        let (route, timeout) = (route.clone(), RequestTimeout::of(self.shared.response_timeout));
+        let options = RequestOptions { class: RequestClass::Unlimited, timeout, trace: None };
+        drop(tokio::spawn(async move {
+            let _ = route.send(&channel, &publish, &options, |_| Ok(())).await;
+        }));
     }
 
     /// Adds the arguments of one release.
@@ -188,9 +255,13 @@ impl RedisStore {
     async fn subscribers(&self, key: &str) -> Result<usize, StoreError> {
         let channel = self.dialect.channel(key);
         let mut count = cmd("PUBSUB");
-        count.arg("NUMSUB").arg(&channel);
-        let connection = self.shared.connection(Lane::Caller)?;
-        let all = connection.send(&count, self.holder_options(), decode::subscribers).await?;
+        count.arg(match self.shared.servers.publish() {
+            Publish::Everywhere => "NUMSUB",
+            Publish::ToShard => "SHARDNUMSUB",
+        });
+        count.arg(&channel);
+        let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
+        let all = route.send(key, &count, &options, decode::subscribers).await?;
         Ok(self.shared.others_of(&channel, all))
     }
 
@@ -202,9 +273,8 @@ impl RedisStore {
             dialect.add_keys(call, key);
             call.arg(&last).arg(dialect.owner(owner, &self.shared.id));
         };
-        let connection = self.shared.connection(Lane::Caller)?;
-        let options = self.holder_options();
-        match connection.run(&dialect.fence, args, options, decode::fenced).await? {
+        let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
+        match route.run((key, &dialect.fence), &args, &options, decode::fenced).await?.value {
             decode::FenceReply::With(fence) => Ok(Fenced::With(fence)),
             decode::FenceReply::Gone => Ok(Fenced::Gone),
             decode::FenceReply::Taken => Ok(Fenced::Taken),
@@ -284,7 +354,44 @@ impl LockStore for RedisStore {
         self.shared.subscriptions.last_check(&channel, resource.key)
     }
 
+    fn place(&self, key: &str) -> Place {
+        self.shared.servers.place(key)
+    }
+
     fn layout(&self) -> &'static str {
         self.dialect.layout
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::size_of_val;
+
+    use super::*;
+    use crate::replicas::RequiredReplicas;
+    use crate::store::redis::servers::Servers;
+    use crate::store::redis::url;
+    use crate::store::settings::Settings;
+    use crate::wire_format::WireFormat;
+
+    /// Each request allocates its future. It must not contain the futures for a cluster.
+    #[test]
+    fn the_future_of_a_request_is_small() {
+        let target = url::parse("redis://localhost", &Settings::default()).expect("valid");
+        let shared = Shared::new(Servers::new(target), Duration::from_secs(1)).expect("randomness");
+        let store = RedisStore::new(Arc::new(shared), Dialect::of(WireFormat::Token));
+        let (resource, term) = (Resource::exclusive("k"), Duration::from_secs(1));
+        let (owner, trace) = (OwnerId::random().expect("randomness"), SendTrace::default());
+        let acknowledged_by = RequiredReplicas::NONE;
+        let claim = Claim { resource, owner, term, fresh: true, acknowledged_by };
+        let release = Release { resource, owner, keep: Duration::ZERO };
+        let sizes = [
+            size_of_val(&store.acquire(claim, RequestTimeout::of(term), &trace)),
+            size_of_val(&store.renew(&[], Lane::Caller)),
+            size_of_val(&store.free(release, Lane::Caller)),
+            size_of_val(&store.free_all(&[], Lane::Caller, &trace)),
+            size_of_val(&store.fencing_token("k", owner)),
+        ];
+        assert!(sizes.iter().all(|size| *size < 1400), "{sizes:?} bytes");
     }
 }

@@ -7,7 +7,27 @@
 
 use std::sync::LazyLock;
 
-const SLOTS: u16 = 16_384;
+/// The number of slots.
+pub(super) const SLOTS: u16 = 16_384;
+
+/// The CRC-16 of each byte.
+static CRC16: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < table.len() {
+        // The table is indexed by a byte.
+        #[allow(clippy::cast_possible_truncation)]
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
 
 /// For each slot, the smallest number whose decimal digits hash to it. The first request that needs
 /// the table builds it, in about two milliseconds.
@@ -29,26 +49,28 @@ static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
 
 /// A short hash tag for the slot of `key`.
 pub(super) fn tag(key: &str) -> u32 {
-    TAGS[usize::from(slot(key))]
+    tag_of(slot(key))
 }
 
-fn slot(key: &str) -> u16 {
+/// A short hash tag for a slot.
+pub(super) fn tag_of(slot: u16) -> u32 {
+    TAGS[usize::from(slot)]
+}
+
+/// The slot of `key`.
+pub(super) fn slot(key: &str) -> u16 {
     crc16(hash_tag(key).as_bytes()) % SLOTS
 }
 
 /// The text between the first `{` and the next `}` if it is not empty, otherwise the whole key.
-fn hash_tag(key: &str) -> &str {
+pub(super) fn hash_tag(key: &str) -> &str {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |mut crc: u16, byte| {
-        crc ^= u16::from(*byte) << 8;
-        for _ in 0..8 {
-            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
-        }
-        crc
+    bytes.iter().fold(0, |crc: u16, byte| {
+        (crc << 8) ^ CRC16[usize::from((crc >> 8).to_le_bytes()[0] ^ byte)]
     })
 }
 

@@ -9,8 +9,12 @@
 //!
 //! Requests that a caller awaits use a connection of the caller's runtime, one per runtime.
 //! Renewals and background releases use another connection. Wake-ups arrive on a third one, which
-//! also checks the keys of waiters. Waiters can therefore never delay a renewal.
+//! also checks the keys of waiters. Waiters can therefore never delay a renewal. In a cluster, each
+//! of these is a connection to each node ([`route`]).
 
+mod acknowledged;
+mod cluster_channels;
+mod cluster_subscriber;
 mod connect;
 mod connection;
 mod decode;
@@ -20,15 +24,24 @@ mod error;
 mod handle;
 mod handshake;
 mod hash_slot;
+mod home;
 mod in_flight;
+mod join;
 mod login;
+mod node_subscriber;
+mod nodes;
 mod poller;
 mod probe;
+mod replicas;
+mod request;
+mod route;
 mod script;
 mod server_info;
+mod servers;
 mod shared;
 mod socket;
 mod subscriber;
+mod subscription_ends;
 #[cfg(feature = "tls")]
 mod tls;
 mod topology;
@@ -39,22 +52,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, cmd};
-use tokio::runtime;
 
+use self::cluster_channels::ClusterChannels;
 use self::connect::CONNECT_TIMEOUT;
 use self::connection::{Connection, RequestClass, RequestOptions};
 use self::dialect::Dialect;
 use self::handle::RedisStore;
 use self::poller::Poller;
+use self::replicas::KeyReplicas;
+use self::route::Route;
 use self::server_info::ServerInfo;
+use self::servers::Servers;
 use self::shared::{OwnConnections, Shared};
-use self::topology::Topology;
 pub(crate) use self::url::is_redis;
 use super::contract::{Backend, BackgroundRuntimes, Lane, LockStore, StoreError, VerifyHolds};
 use super::settings::Settings;
 use crate::clock::BootInstant;
 use crate::error::LockError;
+use crate::key;
 use crate::maybe_ready::MaybeReady;
+use crate::replicas::RequiredReplicas;
 use crate::timeout::RequestTimeout;
 use crate::wire_format::WireFormat;
 
@@ -63,17 +80,20 @@ pub(crate) struct RedisBackend {
     shared: Arc<Shared>,
     /// The lease of locks that do not specify one.
     lease: Duration,
+    /// The replicas that have to acknowledge locks that do not specify it.
+    acknowledged_by: RequiredReplicas,
     handles: [Arc<RedisStore>; WireFormat::ALL.len()],
 }
 
 impl RedisBackend {
     /// Checks the URL. Does not connect.
     pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self, LockError> {
-        let topology = Topology::new(url::parse(url, settings)?);
-        let shared = Arc::new(Shared::new(topology, settings.response_timeout)?);
+        let servers = Servers::new(url::parse(url, settings)?);
+        let shared = Arc::new(Shared::new(servers, settings.response_timeout)?);
         let handle = |format| Arc::new(RedisStore::new(Arc::clone(&shared), Dialect::of(format)));
         let handles = WireFormat::ALL.map(handle);
-        Ok(Self { shared, lease: settings.lease, handles })
+        let Settings { lease, acknowledged_by, .. } = *settings;
+        Ok(Self { shared, lease, acknowledged_by, handles })
     }
 
     /// Opens the client's own two connections and that of the current runtime, and checks the
@@ -93,40 +113,53 @@ impl RedisBackend {
             },
         };
         let server = self.connect_all().await.map_err(failed)?;
-        server.check()?;
-        self.probe_scripts().await.map_err(failed)?;
-        let by_topology = self.shared.topology.warning(self.lease);
-        for warning in server.warnings().into_iter().chain(by_topology) {
+        server.check(self.shared.servers.is_cluster())?;
+        let by_topology = self.shared.servers.warning(self.lease);
+        for warning in server.warnings(self.acknowledged_by).into_iter().chain(by_topology) {
             tracing::warn!(address = self.shared.address(), "{warning}");
+        }
+        let shortage = self.shortage().await.map_err(failed)?;
+        if let Some(problem) = shortage {
+            let address = self.shared.address();
+            tracing::warn!(address, problem, "no lock is granted until there are more replicas");
         }
         Ok(())
     }
 
-    /// Opens the connections, and asks the server for its description.
+    /// Describes the problem if a server has fewer replicas than the client's locks require.
+    async fn shortage(&self) -> Result<Option<String>, StoreError> {
+        if self.acknowledged_by.is_none() {
+            return Ok(None);
+        }
+        let route = self.shared.route(Lane::Caller)?;
+        let required = KeyReplicas { key: key::ACKNOWLEDGEMENTS, replicas: self.acknowledged_by };
+        self.shared.acknowledgers.shortage(&route, required, CONNECT_TIMEOUT).await
+    }
+
+    /// Opens the connections, asks the server for its description, and checks that it runs scripts.
+    /// Without them, a lock could be acquired but never released.
     async fn connect_all(&self) -> Result<ServerInfo, StoreError> {
         let own = self.shared.own()?;
-        own.background.established(CONNECT_TIMEOUT).await?;
-        own.wake_ups.established(CONNECT_TIMEOUT).await?;
-        let caller = self.shared.connection(Lane::Caller)?;
-        caller.established(CONNECT_TIMEOUT).await?;
-        match caller.send(&cmd("INFO"), CHECK, decode::info).await {
+        own.background.any(CONNECT_TIMEOUT).await?;
+        own.wake_ups.any(CONNECT_TIMEOUT).await?;
+        let server = self.shared.route(Lane::Caller)?.any(CONNECT_TIMEOUT).await?;
+        let info = match server.send(&cmd("INFO"), &CHECK, decode::info).await {
             // A user without this permission can use locks all the same.
             Err(StoreError::Denied(cause) | StoreError::Refused(cause)) => {
                 tracing::debug!(%cause, "cannot check the version and the settings of the server");
-                Ok(ServerInfo::default())
+                ServerInfo::default()
             }
-            info => info.map(|info| ServerInfo::parse(&info)),
-        }
-    }
-
-    /// Checks that the server runs scripts. Without them, a lock could be acquired but never
-    /// released.
-    async fn probe_scripts(&self) -> Result<(), StoreError> {
+            info => ServerInfo::parse(&info?),
+        };
         let no_keys = |call: &mut Cmd| {
             call.arg(0);
         };
-        let caller = self.shared.connection(Lane::Caller)?;
-        caller.run(&dialect::PROBE, no_keys, CHECK, decode::probed).await
+        // A server of a wrong kind is explained by its description.
+        let probed = server.run(&dialect::PROBE, no_keys, &CHECK, decode::probed).await;
+        match info.check(self.shared.servers.is_cluster()) {
+            Err(_) => Ok(info),
+            Ok(()) => probed.map(|()| info),
+        }
     }
 }
 
@@ -140,30 +173,43 @@ const CHECK: RequestOptions<'static> = RequestOptions {
 impl Backend for RedisBackend {
     fn adopt(&self, runtimes: &BackgroundRuntimes, verify: VerifyHolds) {
         let shared = &self.shared;
-        let connection = |home: &runtime::Handle, on_message| {
-            Connection::new(
-                Arc::clone(&shared.topology),
-                home.clone(),
-                shared.response_timeout,
-                on_message,
-            )
-        };
+        let within = shared.response_timeout;
         let on_message = subscriber::on_message(&shared.subscriptions, &shared.id);
-        let background = connection(&runtimes.renewals, None);
-        let wake_ups = connection(&runtimes.wake_ups, Some(on_message));
+        let home = &runtimes.wake_ups;
+        let subscriptions = Arc::clone(&shared.subscriptions);
+        let background = shared.servers.route(runtimes.renewals.clone(), within);
+        let (wake_ups, cluster) = match &shared.servers {
+            Servers::One(topology) => {
+                let topology = Arc::clone(topology);
+                let connection =
+                    Connection::new(topology, home.clone(), within, Some(Arc::clone(&on_message)));
+                (Route::One(connection), None)
+            }
+            Servers::Cluster(cluster) => {
+                (shared.servers.route(home.clone(), within), Some(Arc::clone(cluster)))
+            }
+        };
         let own = OwnConnections { background, wake_ups: wake_ups.clone() };
-        if shared.own.set(own).is_ok() {
-            let (home, subscriptions) = (&runtimes.wake_ups, &shared.subscriptions);
-            // On the runtime of the renewals, because no code of the program runs there.
-            shared.topology.watch(&runtimes.renewals, verify);
-            let poller =
-                Poller::new(wake_ups.clone(), Arc::clone(subscriptions), shared.response_timeout);
-            home.spawn(poller.run());
-            home.spawn(subscriber::run(
-                wake_ups,
-                Arc::clone(subscriptions),
-                shared.response_timeout,
-            ));
+        if shared.own.set(own).is_err() {
+            return;
+        }
+        shared.servers.watch(runtimes, verify);
+        home.spawn(Poller::new(wake_ups.clone(), Arc::clone(&subscriptions), within).run());
+        match (wake_ups, cluster) {
+            (Route::One(connection), _) => {
+                home.spawn(subscriber::run(connection, subscriptions, within));
+            }
+            (Route::Cluster(_), Some(cluster)) => {
+                let (response_timeout, given_back) = (within, Arc::default());
+                home.spawn(cluster_subscriber::run(ClusterChannels {
+                    cluster,
+                    subscriptions,
+                    response_timeout,
+                    on_message,
+                    given_back,
+                }));
+            }
+            (Route::Cluster(_), None) => {}
         }
     }
 

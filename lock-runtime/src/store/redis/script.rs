@@ -14,7 +14,17 @@ const BYTES: usize = 256;
 
 pub(super) struct Script {
     source: &'static str,
+    publish: Publish,
     prepared: OnceLock<Prepared>,
+}
+
+/// How the messages of a script reach their subscribers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Publish {
+    /// Over all nodes of a cluster, if there is one.
+    Everywhere,
+    /// Over the nodes of a cluster that have the slot of the channel.
+    ToShard,
 }
 
 /// A script in the form in which it is sent.
@@ -34,12 +44,22 @@ pub(super) use script;
 
 impl Script {
     pub(super) const fn new(source: &'static str) -> Self {
-        Self { source, prepared: OnceLock::new() }
+        Self { source, publish: Publish::Everywhere, prepared: OnceLock::new() }
+    }
+
+    /// The same script, which publishes its messages in this way.
+    pub(super) const fn publishing(&self, publish: Publish) -> Self {
+        Self { source: self.source, publish, prepared: OnceLock::new() }
     }
 
     fn prepared(&self) -> &Prepared {
         self.prepared.get_or_init(|| {
             let text = without_switched_off(self.source);
+            let text = match self.publish {
+                Publish::Everywhere => text,
+                // Once for each script of the program.
+                Publish::ToShard => text.replace("'publish'", "'spublish'").leak(),
+            };
             Prepared { text, hash: Hashed::new(text).get_hash().to_owned() }
         })
     }

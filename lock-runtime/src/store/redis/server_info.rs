@@ -6,6 +6,7 @@
 
 use super::error;
 use crate::error::LockError;
+use crate::replicas::RequiredReplicas;
 
 /// The oldest major version with effects replication of scripts, and with protocol version 3 and
 /// its push messages.
@@ -51,16 +52,17 @@ impl ServerInfo {
         server
     }
 
-    /// Returns an error for a server on which locks would not work.
-    pub(super) fn check(&self) -> Result<(), LockError> {
+    /// Returns an error for a server on which locks would not work. `in_cluster` says whether the
+    /// URL names a cluster.
+    pub(super) fn check(&self, in_cluster: bool) -> Result<(), LockError> {
         let major: Option<u32> = self.version.split('.').next().and_then(|n| n.parse().ok());
         if major.is_some_and(|major| major < OLDEST) {
             return Err(too_old(&self.version));
         }
         let problem = match self.mode.as_str() {
-            "cluster" => {
-                "the server is a node of a Redis Cluster, which is not supported yet, because \
-                 renewals of several locks would fail; use a server that is not part of a cluster"
+            "cluster" if !in_cluster => {
+                "the server is a node of a Redis Cluster; use `redis+cluster://host:port` or \
+                 `rediss+cluster://host:port`"
             }
             "sentinel" => {
                 "the server is a sentinel, which stores no data; use \
@@ -71,8 +73,9 @@ impl ServerInfo {
         Err(LockError::Config { option: "url", problem: problem.into() })
     }
 
-    /// Describes the settings that may prevent locks, or may lose a held lock.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    /// Describes the settings that may prevent locks, or may lose a held lock. The client's locks
+    /// count only if these replicas have them.
+    pub(super) fn warnings(&self, acknowledged_by: RequiredReplicas) -> Vec<String> {
         if self.role == "slave" {
             let warning = "the server is a replica, where locks cannot be acquired; use the \
                            address of its master";
@@ -87,11 +90,12 @@ impl ServerInfo {
                 self.max_memory, self.eviction
             ));
         }
-        if self.replicas > 0 && !self.needs_replicas {
+        if self.replicas > 0 && !self.needs_replicas && acknowledged_by.is_none() {
             warnings.push(
                 "the server accepts writes that no replica has received, so a failover may lose \
-                 locks that have just been acquired; set `min-replicas-to-write`, which limits \
-                 this, and use fencing tokens where an overlap matters"
+                 locks that have just been acquired; set `acknowledged_by`, or the server's \
+                 `min-replicas-to-write`, which limits this, and use fencing tokens where an \
+                 overlap matters"
                     .into(),
             );
         }
@@ -143,13 +147,14 @@ fn without_scripts(cause: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replicas::Replicas;
 
     fn server(lines: &[&str]) -> ServerInfo {
         ServerInfo::parse(&lines.join("\r\n"))
     }
 
     fn problem(server: &ServerInfo) -> String {
-        match server.check() {
+        match server.check(false) {
             Err(LockError::Config { option: "url", problem }) => problem,
             other => panic!("{other:?}"),
         }
@@ -165,7 +170,11 @@ mod tests {
             ["", "", "", "not a field"],
         ] {
             let server = server(&lines);
-            assert_eq!((server.check(), server.warnings()), (Ok(()), vec![]), "{lines:?}");
+            assert_eq!(
+                (server.check(false), server.warnings(RequiredReplicas::NONE)),
+                (Ok(()), vec![]),
+                "{lines:?}"
+            );
         }
     }
 
@@ -189,14 +198,17 @@ mod tests {
 
     #[test]
     fn a_replica_is_a_warning() {
-        let warnings = server(&["role:slave", "redis_mode:standalone"]).warnings();
+        let warnings =
+            server(&["role:slave", "redis_mode:standalone"]).warnings(RequiredReplicas::NONE);
         assert!(warnings.len() == 1 && warnings[0].contains("is a replica"), "{warnings:?}");
-        assert_eq!(server(&["role:master"]).warnings(), [""; 0]);
+        assert_eq!(server(&["role:master"]).warnings(RequiredReplicas::NONE), [""; 0]);
     }
 
     #[test]
     fn settings_with_which_a_failover_loses_locks_are_warnings() {
-        let of = |lines: &[&str]| server(&[&["role:master"], lines].concat()).warnings();
+        let of = |lines: &[&str]| {
+            server(&[&["role:master"], lines].concat()).warnings(RequiredReplicas::NONE)
+        };
         let warnings = of(&["connected_slaves:1", "aof_enabled:0"]);
         assert_eq!(warnings.len(), 2);
         assert!(warnings[0].contains("min-replicas-to-write"), "{warnings:?}");
@@ -208,14 +220,18 @@ mod tests {
         ] {
             assert_eq!(of(&lines), [""; 0], "{lines:?}");
         }
+        // Locks that replicas have to acknowledge are no locks before.
+        let required = Replicas::All.required().expect("valid");
+        let warnings = server(&["role:master", "connected_slaves:1"]).warnings(required);
+        assert_eq!(warnings, [""; 0]);
     }
 
     #[test]
     fn an_eviction_policy_is_a_warning() {
         for policy in ["allkeys-lru", "volatile-ttl", "volatile-lru", "allkeys-random"] {
             let server = server(&["maxmemory:1024", &format!("maxmemory_policy:{policy}")]);
-            assert_eq!(server.check(), Ok(()));
-            let warnings = server.warnings();
+            assert_eq!(server.check(false), Ok(()));
+            let warnings = server.warnings(RequiredReplicas::NONE);
             assert!(warnings[0].contains(policy) && warnings[0].contains("noeviction"));
         }
     }

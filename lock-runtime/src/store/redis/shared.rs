@@ -7,8 +7,10 @@ use std::time::Duration;
 use tracing::Level;
 use uuid::Uuid;
 
-use super::connection::{Connection, has_io};
-use super::topology::Topology;
+use super::connection::has_io;
+use super::replicas::Acknowledgers;
+use super::route::Route;
+use super::servers::Servers;
 use crate::error::LockError;
 use crate::events;
 use crate::runtime;
@@ -17,13 +19,15 @@ use crate::store::subscriptions::Subscriptions;
 use crate::sync::{Mutex, lock};
 
 pub(super) struct Shared {
-    pub(super) topology: Arc<Topology>,
+    pub(super) servers: Servers,
     pub(super) response_timeout: Duration,
     /// The connections of the callers' runtimes. Few, because most programs have one runtime.
-    callers: Mutex<Vec<Connection>>,
+    callers: Mutex<Vec<Route>>,
     /// Set as soon as the client's own threads run.
     pub(super) own: OnceLock<OwnConnections>,
     pub(super) subscriptions: Arc<Subscriptions>,
+    /// Unused while no lock requires replicas.
+    pub(super) acknowledgers: Acknowledgers,
     /// Identifies this client in owner names and messages: a UUID.
     pub(super) id: Arc<str>,
     /// The log has said that releases cannot be published.
@@ -33,13 +37,13 @@ pub(super) struct Shared {
 /// The connections of the client's own threads.
 pub(super) struct OwnConnections {
     /// For renewals and background releases.
-    pub(super) background: Connection,
-    /// For subscriptions and checks.
-    pub(super) wake_ups: Connection,
+    pub(super) background: Route,
+    /// For the checks of keys, and for subscriptions unless they need connections of their own.
+    pub(super) wake_ups: Route,
 }
 
 impl Shared {
-    pub(super) fn new(topology: Topology, response_timeout: Duration) -> Result<Self, LockError> {
+    pub(super) fn new(servers: Servers, response_timeout: Duration) -> Result<Self, LockError> {
         let mut random = [0_u8; 16];
         getrandom::fill(&mut random).map_err(|error| LockError::Unavailable {
             key: None,
@@ -48,11 +52,12 @@ impl Shared {
         })?;
         let id = uuid::Builder::from_random_bytes(random).into_uuid();
         Ok(Self {
-            topology: Arc::new(topology),
+            servers,
             response_timeout,
             callers: Mutex::default(),
             own: OnceLock::new(),
             subscriptions: Subscriptions::remote(),
+            acknowledgers: Acknowledgers::default(),
             id: Uuid::hyphenated(id).to_string().into(),
             publish_failed: AtomicBool::new(false),
         })
@@ -60,7 +65,7 @@ impl Shared {
 
     /// The server, without credentials.
     pub(super) fn address(&self) -> &str {
-        self.topology.shown()
+        self.servers.shown()
     }
 
     pub(super) fn own(&self) -> Result<&OwnConnections, StoreError> {
@@ -68,8 +73,8 @@ impl Shared {
         self.own.get().ok_or_else(missing)
     }
 
-    /// The connection of a lane.
-    pub(super) fn connection(&self, lane: Lane) -> Result<Connection, StoreError> {
+    /// The connections of a lane.
+    pub(super) fn route(&self, lane: Lane) -> Result<Route, StoreError> {
         match lane {
             Lane::Background => Ok(self.own()?.background.clone()),
             Lane::Caller => {
@@ -78,11 +83,11 @@ impl Shared {
                     StoreError::Refused(format!("{cause} {problem}"))
                 })?;
                 let mut callers = lock(&self.callers);
-                let own = |caller: &&Connection| caller.home() == here.id() && caller.is_alive();
+                let own = |caller: &&Route| caller.home() == here.id() && caller.is_alive();
                 if let Some(caller) = callers.iter().find(own) {
                     return Ok(caller.clone());
                 }
-                callers.retain(Connection::is_alive);
+                callers.retain(Route::is_alive);
                 if !has_io() {
                     let problem = "requests use a connection of the runtime that awaits them, and \
                                    this runtime has no I/O: build it with `enable_io()` or \
@@ -90,8 +95,7 @@ impl Shared {
                     let problem = problem.into();
                     return Err(StoreError::Config { option: "runtime", problem });
                 }
-                let topology = Arc::clone(&self.topology);
-                let caller = Connection::new(topology, here, self.response_timeout, None);
+                let caller = self.servers.route(here, self.response_timeout);
                 callers.push(caller.clone());
                 Ok(caller)
             }
@@ -135,8 +139,8 @@ mod tests {
 
     fn shared() -> Shared {
         let target = url::parse("redis://localhost", &Settings::default());
-        let topology = Topology::new(target.expect("valid"));
-        Shared::new(topology, Duration::from_secs(1)).expect("randomness")
+        let servers = Servers::new(target.expect("valid"));
+        Shared::new(servers, Duration::from_secs(1)).expect("randomness")
     }
 
     #[test]

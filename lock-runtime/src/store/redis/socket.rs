@@ -130,6 +130,7 @@ impl Transport {
                 #[cfg(feature = "tls")]
                 if let Some(tls) = endpoint.tls() {
                     let (shown, uses_tls) = (endpoint.shown(), endpoint.has_worked());
+                    let host = endpoint.tls_name().unwrap_or(host);
                     let server = TlsServer { host, shown, uses_tls };
                     let secured = SecureSocket::connect(tls, server, socket).await?;
                     return Ok(Self::Tls(Box::new(secured)));

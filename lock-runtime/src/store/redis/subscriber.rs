@@ -27,27 +27,27 @@ use crate::store::subscriptions::Subscriptions;
 
 /// How long a channel without listeners stays subscribed: long enough for a loop that acquires the
 /// same lock repeatedly. Not longer, because other processes count a subscriber as a waiter.
-const LINGER: Duration = Duration::from_millis(10);
+pub(super) const LINGER: Duration = Duration::from_millis(10);
 
 /// How often channels without listeners are searched for, while there are any channels.
-const IDLE_INTERVAL: Duration = Duration::from_millis(50);
+pub(super) const IDLE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The most channels of one request, and the most bytes of their names: far below the smallest
 /// output buffer limit that a server would have for subscribers.
 const CHUNK: (usize, usize) = (1000, 64 * 1024);
 
 /// The pause after a failed attempt, before jitter.
-const RETRY: Duration = Duration::from_millis(100);
+pub(super) const RETRY: Duration = Duration::from_millis(100);
 
 /// The same if the user lacks the permission, which rarely changes soon.
-const RETRY_DENIED: Duration = Duration::from_secs(10);
+pub(super) const RETRY_DENIED: Duration = Duration::from_secs(10);
 
 /// Passes the server's messages on to the listeners. The message `own` announces a release by this
 /// client.
 pub(super) fn on_message(subscriptions: &Arc<Subscriptions>, own: &Arc<str>) -> OnMessage {
     let (subscriptions, own) = (Arc::clone(subscriptions), Arc::clone(own));
     Arc::new(move |push: &PushInfo| {
-        if push.kind != PushKind::Message {
+        if !matches!(push.kind, PushKind::Message | PushKind::SMessage) {
             return;
         }
         if let [Value::BulkString(channel), Value::BulkString(message)] = &push.data[..] {
@@ -187,14 +187,7 @@ impl Subscriber {
         let until = Instant::now() + jittered(RETRY_DENIED);
         let pattern = format!("{kind}:*");
         if self.denied.insert(kind, Denied { until, channels }).is_none() {
-            let cause = cause.to_owned();
-            events::emit(Level::WARN, move || {
-                tracing::warn!(
-                    channels = pattern,
-                    cause,
-                    "no permission to subscribe to releases; waiting calls poll instead"
-                );
-            });
+            warn_denied(pattern, cause.to_owned());
         }
     }
 
@@ -233,8 +226,19 @@ fn chunk() -> impl FnMut(&str) -> bool {
     }
 }
 
+/// Logs that channels of this kind cannot be subscribed.
+pub(super) fn warn_denied(pattern: String, cause: String) {
+    events::emit(Level::WARN, move || {
+        tracing::warn!(
+            channels = pattern,
+            cause,
+            "no permission to subscribe to releases; waiting calls poll instead"
+        );
+    });
+}
+
 /// The kind of a channel: the prefix that the channels of one format share.
-fn kind(channel: &str) -> &str {
+pub(super) fn kind(channel: &str) -> &str {
     channel.split(':').next().unwrap_or(channel)
 }
 

@@ -49,8 +49,7 @@ pub(super) struct Channel {
     pub(super) listeners: Vec<Registered>,
     /// Whether the store has confirmed the subscription.
     pub(super) live: bool,
-    /// Whether the channel was live before, so that releases may have been missed since.
-    pub(super) interrupted: bool,
+    pub(super) interruption: Interruption,
     /// When the last listener left; `None` while there are listeners.
     pub(super) idle_since: Option<BootInstant>,
     /// Whether the channel is in [`Channels::idle`].
@@ -60,6 +59,17 @@ pub(super) struct Channel {
     /// The number of messages of this process's own releases that have not arrived yet, in a layout
     /// whose messages do not name the sender.
     pub(super) own: u64,
+}
+
+/// Whether a channel that is not live was live before, so that releases may have been missed since.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Interruption {
+    #[default]
+    None,
+    /// The listeners have been woken since.
+    Announced,
+    /// The listeners have not been woken, because the channel is to be live again at once.
+    Unannounced,
 }
 
 #[derive(Debug)]
@@ -90,6 +100,11 @@ impl Listener {
 
     pub(crate) fn format(&self) -> WireFormat {
         self.format
+    }
+
+    /// Whether messages about releases arrive.
+    pub(crate) fn is_live(&self) -> bool {
+        self.live.load(Ordering::Acquire)
     }
 
     pub(super) fn set_live(&self) {
@@ -264,7 +279,8 @@ pub(super) fn next_check() -> BootInstant {
     BootInstant::now().after(between(CHECK_INTERVAL * 3 / 4, CHECK_INTERVAL))
 }
 
-fn address(listener: &Arc<Listener>) -> usize {
+/// Distinguishes checks of one instant.
+pub(super) fn address(listener: &Arc<Listener>) -> usize {
     Arc::as_ptr(listener).addr()
 }
 
@@ -295,7 +311,7 @@ pub(crate) struct Subscription {
 impl Subscription {
     /// Whether the subscription is live, so that messages about releases arrive.
     pub(crate) fn is_live(&self) -> bool {
-        self.listener.live.load(Ordering::Acquire)
+        self.listener.is_live()
     }
 
     /// Resolves as soon as the subscription is live.

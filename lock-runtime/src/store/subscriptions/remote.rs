@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::channels::{CheckResult, DueCheck, GATHER, Listener, Subscriptions, next_check};
+use super::channels::{
+    Channel, CheckResult, DueCheck, GATHER, Interruption, Listener, Subscriptions, address,
+    next_check,
+};
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
 use crate::sync::atomic::Ordering;
@@ -26,14 +29,22 @@ impl Subscriptions {
         taken
     }
 
-    /// Queues channels again that could not be subscribed, if they still have listeners.
+    /// Queues channels again that could not be subscribed, if they still have listeners. Wakes the
+    /// listeners that [`resubscribe`](Self::resubscribe) has not woken.
     pub(crate) fn want_again(&self, names: Vec<Arc<str>>) {
-        let mut channels = self.channels();
+        let (mut guard, mut woken) = (self.channels(), Vec::new());
+        let channels = &mut *guard;
         for name in names {
-            if channels.by_name.get(&name).is_some_and(|channel| !channel.live) {
-                channels.wanted.insert(name);
+            let channel = channels.by_name.get_mut(&name).filter(|channel| !channel.live);
+            let Some(channel) = channel else { continue };
+            if channel.interruption == Interruption::Unannounced {
+                channel.interruption = Interruption::Announced;
+                woken.extend(channel.all());
             }
+            channels.wanted.insert(name);
         }
+        drop(guard);
+        wake_interrupted(&woken);
     }
 
     /// Whether there is no channel, live or wanted.
@@ -53,7 +64,8 @@ impl Subscriptions {
                 continue;
             };
             channel.live = true;
-            let interrupted = std::mem::take(&mut channel.interrupted);
+            let interruption = std::mem::take(&mut channel.interruption);
+            let interrupted = interruption != Interruption::None;
             for listener in channel.all() {
                 planned |= channels.plan(&listener, check);
                 woken.push((listener, interrupted));
@@ -62,8 +74,8 @@ impl Subscriptions {
         drop(channels);
         for (listener, interrupted) in woken {
             listener.set_live();
-            if interrupted && Safeguard::ReconnectWakes.is_on() {
-                contained(|| listener.woken.notify_one());
+            if interrupted {
+                wake_interrupted(std::slice::from_ref(&listener));
             }
         }
         if planned {
@@ -83,23 +95,57 @@ impl Subscriptions {
         channels.by_name.retain(|_, channel| !channel.listeners.is_empty());
         let mut woken = Vec::with_capacity(channels.by_name.len());
         for (name, channel) in &mut channels.by_name {
-            channel.interrupted |= channel.live;
-            channel.live = false;
             channel.is_queued = false;
-            channel.own = 0;
             channels.wanted.insert(Arc::clone(name));
-            for registered in &mut channel.listeners {
-                registered.check = None;
-                registered.listener.live.store(false, Ordering::Release);
-                woken.push(Arc::clone(&registered.listener));
-            }
+            channel.interrupt(Interruption::Announced, |listener, _| woken.push(listener));
         }
         drop(guard);
-        if Safeguard::ReconnectWakes.is_on() {
-            for listener in &woken {
-                contained(|| listener.woken.notify_one());
+        self.interrupted(&woken);
+    }
+
+    /// Does the same for these channels only, because their connection was lost or their slots have
+    /// moved to another server.
+    pub(crate) fn disconnected_some<'a>(&self, names: impl Iterator<Item = &'a Arc<str>>) {
+        self.interrupted(&self.interrupt(names, Interruption::Announced));
+    }
+
+    /// Does the same for these channels, but wakes the listeners only once: when their subscriptions
+    /// are live again, which is expected at once, or when this has failed.
+    pub(crate) fn resubscribe<'a>(&self, names: impl Iterator<Item = &'a Arc<str>>) {
+        self.interrupt(names, Interruption::Unannounced);
+        self.wanted_some.notify_one();
+    }
+
+    /// Queues these channels again, because their subscriptions were lost. Returns their listeners.
+    fn interrupt<'a>(
+        &self,
+        names: impl Iterator<Item = &'a Arc<str>>,
+        interruption: Interruption,
+    ) -> Vec<Arc<Listener>> {
+        let mut guard = self.channels();
+        let channels = &mut *guard;
+        let mut listeners = Vec::new();
+        for name in names {
+            let Some(channel) = channels.by_name.get_mut(name) else { continue };
+            if channel.listeners.is_empty() {
+                channels.remove(name);
+                continue;
             }
+            channels.wanted.insert(Arc::clone(name));
+            let checks = &mut channels.checks;
+            channel.interrupt(interruption, |listener, check| {
+                if let Some(check) = check {
+                    checks.remove(&(check, address(&listener)));
+                }
+                listeners.push(listener);
+            });
         }
+        listeners
+    }
+
+    /// Wakes listeners whose channels are not live any more.
+    fn interrupted(&self, listeners: &[Arc<Listener>]) {
+        wake_interrupted(listeners);
         self.wanted_some.notify_one();
     }
 
@@ -166,16 +212,21 @@ impl Subscriptions {
         DueCheck::Now(std::iter::from_fn(|| channels.take_check(until)).take(most).collect())
     }
 
-    /// Stores the results of checks, wakes the listeners for which an attempt is worthwhile, and
-    /// plans the next checks.
-    pub(crate) fn checked(&self, found: impl Iterator<Item = (Arc<Listener>, CheckResult)>) {
-        let (now, next) = (BootInstant::now(), next_check());
+    /// Stores the results of checks that were sent at `sent`, wakes the listeners for which an
+    /// attempt is worthwhile, and plans the next checks. The rest of a lease counts from the
+    /// sending, because the server may have answered long before the answer arrives.
+    pub(crate) fn checked(
+        &self,
+        found: impl Iterator<Item = (Arc<Listener>, CheckResult)>,
+        sent: BootInstant,
+    ) {
+        let next = next_check();
         let (mut woken, mut planned) = (Vec::new(), false);
         let mut channels = self.channels();
         for (listener, found) in found {
             planned |= channels.plan(&listener, next);
             match found {
-                CheckResult::Busy(left) => *listener.last_check() = Some((left, now)),
+                CheckResult::Busy(left) => *listener.last_check() = Some((left, sent)),
                 CheckResult::Free | CheckResult::Failed => woken.push(listener),
             }
         }
@@ -185,6 +236,36 @@ impl Subscriptions {
         }
         if planned {
             self.planned.notify_one();
+        }
+    }
+}
+
+impl Channel {
+    /// The channel is not live any more. Calls `each` with each listener and the time of its planned
+    /// check, which does not take place.
+    fn interrupt(
+        &mut self,
+        interruption: Interruption,
+        mut each: impl FnMut(Arc<Listener>, Option<BootInstant>),
+    ) {
+        if self.live || self.interruption == Interruption::Unannounced {
+            self.interruption = interruption;
+        }
+        self.live = false;
+        self.own = 0;
+        for registered in &mut self.listeners {
+            registered.listener.live.store(false, Ordering::Release);
+            each(Arc::clone(&registered.listener), registered.check.take());
+        }
+    }
+}
+
+/// Wakes listeners whose channels are not live, or were not live, because releases may have been
+/// missed.
+fn wake_interrupted(listeners: &[Arc<Listener>]) {
+    if Safeguard::ReconnectWakes.is_on() {
+        for listener in listeners {
+            contained(|| listener.woken.notify_one());
         }
     }
 }

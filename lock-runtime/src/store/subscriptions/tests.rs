@@ -80,6 +80,45 @@ mod remote {
     }
 
     #[test]
+    fn the_loss_of_some_channels_does_not_affect_the_others() {
+        let subscriptions = Subscriptions::remote();
+        let (lost, kept) = (listen(&subscriptions, "a"), listen(&subscriptions, "b"));
+        drop(listen(&subscriptions, "c"));
+        assert_eq!(wanted(&subscriptions), names(&["a", "b"]));
+        let idle = listen(&subscriptions, "c");
+        subscribe(&subscriptions, &["a", "b", "c"]);
+        drop(idle);
+        subscriptions.disconnected_some(names(&["a", "c", "never"]).iter());
+        assert!(is_ready(lost.woken()) && !is_ready(lost.live()));
+        assert!(!is_ready(kept.woken()) && is_ready(kept.live()));
+        assert_eq!(wanted(&subscriptions), names(&["a"]));
+        assert_eq!(due(&subscriptions, CHECK_INTERVAL).len(), 1, "the lost one is not checked");
+        subscribe(&subscriptions, &["a"]);
+        assert!(is_ready(lost.woken()), "a release may have been missed");
+        assert!(!subscriptions.is_live("c"));
+    }
+
+    #[test]
+    fn listeners_are_woken_once_if_their_channel_is_live_again_at_once() {
+        let subscriptions = Subscriptions::remote();
+        let (one, other) = (listen(&subscriptions, "a"), listen(&subscriptions, "b"));
+        subscribe(&subscriptions, &["a", "b"]);
+        subscriptions.resubscribe(names(&["a", "b", "never"]).iter());
+        assert!(!one.is_live() && !is_ready(one.woken()) && !is_ready(other.woken()));
+        assert!(due(&subscriptions, CHECK_INTERVAL).is_empty(), "they are not checked");
+        assert_eq!(wanted(&subscriptions), names(&["a", "b"]));
+        subscribe(&subscriptions, &["a"]);
+        assert!(one.is_live() && is_ready(one.woken()), "a release may have been missed");
+        assert!(!is_ready(one.woken()) && !is_ready(other.woken()));
+        subscriptions.want_again(names(&["b"]));
+        assert!(is_ready(other.woken()), "it has to poll from now on");
+        subscriptions.want_again(names(&["b"]));
+        assert!(!is_ready(other.woken()), "it polls already");
+        subscribe(&subscriptions, &["b"]);
+        assert!(is_ready(other.woken()));
+    }
+
+    #[test]
     fn each_channel_is_requested_once_and_in_parts() {
         let subscriptions = Subscriptions::remote();
         let listeners = ["c", "a", "b", "a"].map(|key| listen(&subscriptions, key));
@@ -178,15 +217,19 @@ mod remote {
                 "their checks are in progress"
             );
             let found = CheckResult::Busy(Left::Forever);
-            subscriptions.checked(checked.into_iter().map(|listener| (listener, found)));
-            assert_eq!(one.last_check().map(|(left, _)| left), Some(Left::Forever));
+            let sent = BootInstant::now().after(CHECK_INTERVAL);
+            subscriptions.checked(checked.into_iter().map(|listener| (listener, found)), sent);
+            assert_eq!(one.last_check(), Some((Left::Forever, sent)));
             assert!(!is_ready(one.woken()));
         }
         let last_check = subscriptions.last_check("a", "a");
         assert_eq!(last_check.map(|(left, _)| left), Some(Left::Forever));
         let checked = due(&subscriptions, CHECK_INTERVAL);
         drop(other);
-        subscriptions.checked(checked.into_iter().map(|listener| (listener, CheckResult::Free)));
+        subscriptions.checked(
+            checked.into_iter().map(|listener| (listener, CheckResult::Free)),
+            BootInstant::now(),
+        );
         assert!(is_ready(one.woken()), "the key seems to be free");
         assert_eq!(due(&subscriptions, CHECK_INTERVAL).len(), 1, "one listener has left");
         drop(one);
@@ -205,7 +248,10 @@ mod remote {
         let checked = due(&subscriptions, CHECK_INTERVAL);
         assert_eq!((checked[0].key(), checked[0].format()), ("key", WireFormat::Redisson));
         assert!(!is_ready(subscriptions.planned()), "the check is in progress");
-        subscriptions.checked(checked.into_iter().map(|listener| (listener, CheckResult::Free)));
+        subscriptions.checked(
+            checked.into_iter().map(|listener| (listener, CheckResult::Free)),
+            BootInstant::now(),
+        );
         assert!(is_ready(subscriptions.planned()), "the next check");
     }
 
@@ -229,7 +275,10 @@ mod remote {
         subscribe(&subscriptions, &["a"]);
         let checked = due(&subscriptions, CHECK_INTERVAL);
         subscriptions.disconnected();
-        subscriptions.checked(checked.into_iter().map(|listener| (listener, CheckResult::Failed)));
+        subscriptions.checked(
+            checked.into_iter().map(|listener| (listener, CheckResult::Failed)),
+            BootInstant::now(),
+        );
         assert!(due(&subscriptions, CHECK_INTERVAL).is_empty());
         assert!(is_ready(subscription.woken()), "its acquisition has to ask the store");
     }

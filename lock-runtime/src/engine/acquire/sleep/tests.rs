@@ -133,7 +133,8 @@ mod checks {
         let DueCheck::Now(listeners) = channels.due(BootInstant::now().after(LEASE * 10), 9) else {
             panic!("a listener is subscribed")
         };
-        channels.checked(listeners.into_iter().map(|listener| (listener, CheckResult::Busy(left))));
+        let found = listeners.into_iter().map(|listener| (listener, CheckResult::Busy(left)));
+        channels.checked(found, BootInstant::now());
     }
 
     #[tokio::test]

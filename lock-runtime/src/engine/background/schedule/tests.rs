@@ -5,6 +5,7 @@ use crate::engine::handoff::LocalQueues;
 use crate::engine::lease::Terms;
 use crate::engine::testing;
 use crate::error::LostReason;
+use crate::replicas::RequiredReplicas;
 
 const TERM: Duration = Duration::from_secs(30);
 
@@ -13,7 +14,13 @@ fn lease(name: &str, renewed: bool) -> Arc<Lease> {
 }
 
 fn lease_of(name: &str, renewed: bool, term: Duration) -> Arc<Lease> {
-    let terms = Terms { term, renewed, max_hold: None, min_hold: Duration::ZERO };
+    let terms = Terms {
+        term,
+        renewed,
+        max_hold: None,
+        min_hold: Duration::ZERO,
+        acknowledged_by: RequiredReplicas::NONE,
+    };
     let queues = Arc::new(LocalQueues::default());
     let hold = testing::hold(&queues, name, &terms, BootInstant::now());
     Arc::clone(hold.lease())

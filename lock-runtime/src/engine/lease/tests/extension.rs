@@ -105,3 +105,21 @@ fn a_key_is_kept_for_the_longest_min_hold() {
     hold.keep_for(sent, TERM / 2);
     assert_eq!(hold.lease().kept_until(), longest);
 }
+
+#[test]
+fn renewals_that_were_sent_before_more_replicas_are_required_do_not_count() {
+    let sent = BootInstant::now();
+    let (_queues, hold) = granted(sent, &acknowledged_by(1));
+    hold.acknowledged(RequiredReplicas::NONE);
+    hold.lease().extended(BootInstant::now(), None);
+    let deadline_before = hold.deadline();
+    let early = BootInstant::now();
+    hold.acknowledged(RequiredReplicas { at_least: 1, all: true });
+    let both = RequiredReplicas { at_least: 1, all: true };
+    assert_eq!(hold.lease().renewal(TERM).acknowledged_by, both);
+    hold.lease().extended(early, None);
+    assert_eq!(hold.deadline(), deadline_before);
+    let late = BootInstant::now();
+    hold.lease().extended(late, None);
+    assert_eq!(hold.deadline(), deadline(late, TERM));
+}

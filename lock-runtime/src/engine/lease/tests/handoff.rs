@@ -64,6 +64,7 @@ fn a_waiter_with_other_terms_renews_the_lease_or_does_not_get_it() {
         (fixed(TERM / 2), None),
         (kept, Some(TERM)),
         (Terms { min_hold: TERM * 3, ..kept }, Some(TERM * 3)),
+        (acknowledged_by(1), Some(TERM)),
     ] {
         let sent = BootInstant::now();
         let (_queues, hold) = renewed(sent);
@@ -154,4 +155,21 @@ fn a_renewal_for_a_waiter_that_is_answered_after_its_deadline_begins_no_hold() {
     assert!(hold.lease().renewed_for(&longer, sent, &mut permit).is_none());
     assert!(permit.is_some(), "the waiter has the permit");
     assert!(hold.lease().close(), "the lease has to be released");
+}
+
+#[test]
+fn a_waiter_gets_a_lease_unchanged_only_if_it_requires_the_same_replicas() {
+    for (first, next, is_unchanged) in [(0, 1, false), (1, 0, false), (2, 1, false), (1, 1, true)] {
+        let sent = BootInstant::now();
+        let (_queues, hold) = granted(sent, &acknowledged_by(first));
+        let mut permit = hand_off(&hold);
+        let accepted = hold.lease().accept(&acknowledged_by(next), &mut permit);
+        assert_eq!(accepted.is_some(), is_unchanged, "{first} and {next}");
+        if accepted.is_none() {
+            let now = BootInstant::now();
+            let renewed = hold.lease().renewed_for(&acknowledged_by(next), now, &mut permit);
+            assert!(renewed.is_some());
+        }
+        assert_eq!(hold.lease().acknowledged_by().at_least, next);
+    }
 }

@@ -9,12 +9,24 @@ use super::*;
 use crate::engine::fairness::limit::HandoffLimit;
 use crate::engine::handoff::{Hold, LocalQueues, Permit};
 use crate::engine::testing;
+use crate::replicas::RequiredReplicas;
 
 const TERM: Duration = Duration::from_secs(10);
 
 /// The terms of a renewed lease.
 fn terms() -> Terms {
-    Terms { term: TERM, renewed: true, max_hold: None, min_hold: Duration::ZERO }
+    Terms {
+        term: TERM,
+        renewed: true,
+        max_hold: None,
+        min_hold: Duration::ZERO,
+        acknowledged_by: RequiredReplicas::NONE,
+    }
+}
+
+/// The same with the acknowledgement of this number of replicas.
+fn acknowledged_by(at_least: u32) -> Terms {
+    Terms { acknowledged_by: RequiredReplicas { at_least, all: false }, ..terms() }
 }
 
 /// The same with a fixed lease of this length.

@@ -1,37 +1,49 @@
-//! Which server has the keys. No other part of the store knows that there may be several servers.
+//! Which server has the keys. Apart from the [routes](super::route), no other part of the store
+//! knows that there may be several servers.
 //!
 //! Each attempt to connect opens its connection here. While connections are open, the topology
 //! finds out on its own when another server has taken over the keys. All connections to the earlier
 //! server are then discarded, even if they still work.
+//!
+//! In a [cluster](RedisCluster), each master has a part of the keys, and a topology of its own.
 
+mod announced;
+mod cluster;
 mod opened;
 mod sentinel;
 mod single;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime;
-
+pub(super) use self::cluster::{ClusterNode, Redirect, RedisCluster, may_be_failover};
 pub(super) use self::opened::{NewSocket, Opened};
 use self::sentinel::MonitoredMaster;
 use self::single::SingleServer;
-use super::url::UrlTarget;
-use crate::store::contract::{StoreError, VerifyHolds};
+use super::endpoint::Endpoint;
+use super::url::SentinelUrl;
+use crate::store::contract::{BackgroundRuntimes, StoreError, VerifyHolds};
 
-/// The servers of a client.
+/// The servers that may have some keys.
 pub(super) struct Topology(TopologyKind);
 
 enum TopologyKind {
     Single(SingleServer),
     Sentinel(Box<MonitoredMaster>),
+    Node(Arc<ClusterNode>),
 }
 
 impl Topology {
-    pub(super) fn new(target: UrlTarget) -> Self {
-        Self(match target {
-            UrlTarget::Server(server) => TopologyKind::Single(SingleServer::new(server)),
-            UrlTarget::Sentinels(url) => TopologyKind::Sentinel(MonitoredMaster::new(url).into()),
-        })
+    pub(super) fn of_server(server: Endpoint) -> Self {
+        Self(TopologyKind::Single(SingleServer::new(server)))
+    }
+
+    pub(super) fn of_master(url: SentinelUrl) -> Self {
+        Self(TopologyKind::Sentinel(MonitoredMaster::new(url).into()))
+    }
+
+    pub(super) fn of_node(node: Arc<ClusterNode>) -> Self {
+        Self(TopologyKind::Node(node))
     }
 
     /// The server for messages: its address, or its name.
@@ -39,6 +51,7 @@ impl Topology {
         match &self.0 {
             TopologyKind::Single(single) => single.shown(),
             TopologyKind::Sentinel(master) => master.shown(),
+            TopologyKind::Node(node) => node.server().shown(),
         }
     }
 
@@ -47,14 +60,15 @@ impl Topology {
         match &self.0 {
             TopologyKind::Single(single) => single.has_credentials_source(),
             TopologyKind::Sentinel(master) => master.has_credentials_source(),
+            TopologyKind::Node(node) => node.server().login().has_source(),
         }
     }
 
     /// Starts to watch for other servers that take over the keys. `verify` is called when one has.
-    pub(super) fn watch(&self, home: &runtime::Handle, verify: VerifyHolds) {
+    pub(super) fn watch(&self, runtimes: &BackgroundRuntimes, verify: VerifyHolds) {
         match &self.0 {
-            TopologyKind::Single(_) => {}
-            TopologyKind::Sentinel(master) => master.watch(home, verify),
+            TopologyKind::Single(_) | TopologyKind::Node(_) => {}
+            TopologyKind::Sentinel(master) => master.watch(runtimes, verify),
         }
     }
 
@@ -68,6 +82,7 @@ impl Topology {
         match &self.0 {
             TopologyKind::Single(single) => single.open(new_socket()).await,
             TopologyKind::Sentinel(master) => master.open(new_socket).await,
+            TopologyKind::Node(node) => node.open(new_socket()).await,
         }
     }
 
@@ -75,7 +90,7 @@ impl Topology {
     /// connection.
     pub(super) fn warning(&self, lease: Duration) -> Option<String> {
         match &self.0 {
-            TopologyKind::Single(_) => None,
+            TopologyKind::Single(_) | TopologyKind::Node(_) => None,
             TopologyKind::Sentinel(master) => master.warning(lease),
         }
     }
@@ -85,14 +100,20 @@ impl Topology {
         match &self.0 {
             TopologyKind::Single(_) => true,
             TopologyKind::Sentinel(master) => master.is_current(number),
+            TopologyKind::Node(node) => node.is_current(),
         }
+    }
+
+    /// Whether no server has the keys any more: the master of a cluster was replaced.
+    pub(super) fn is_obsolete(&self) -> bool {
+        matches!(&self.0, TopologyKind::Node(node) if !node.is_current())
     }
 
     /// Whether another server may take over the keys.
     pub(super) fn may_change(&self) -> bool {
         match &self.0 {
             TopologyKind::Single(_) => false,
-            TopologyKind::Sentinel(_) => true,
+            TopologyKind::Sentinel(_) | TopologyKind::Node(_) => true,
         }
     }
 
@@ -101,6 +122,33 @@ impl Topology {
         match &self.0 {
             TopologyKind::Single(_) => std::future::pending().await,
             TopologyKind::Sentinel(master) => master.replaced(number).await,
+            TopologyKind::Node(node) => node.replaced().await,
         }
+    }
+
+    /// How connections are numbered: above this number. Connections of one lane that lead to
+    /// different nodes have different numbers.
+    pub(super) fn first_generation(&self) -> u64 {
+        match &self.0 {
+            TopologyKind::Single(_) | TopologyKind::Sentinel(_) => 0,
+            TopologyKind::Node(node) => u64::from(node.number()) << 32,
+        }
+    }
+
+    /// The number of the node to which the connection with this number leads.
+    pub(super) fn node_of(generation: u64) -> Option<u32> {
+        u32::try_from(generation >> 32).ok().filter(|number| *number > 0)
+    }
+
+    /// A connection to the server was lost.
+    pub(super) fn connection_lost(&self) {
+        if let TopologyKind::Node(node) = &self.0 {
+            node.lost();
+        }
+    }
+
+    /// Whether the server is a node of a cluster.
+    pub(super) fn is_node(&self) -> bool {
+        matches!(self.0, TopologyKind::Node(_))
     }
 }

@@ -1,10 +1,13 @@
 //! URLs of Redis servers. No error shows a part of a URL that could be a secret.
 
+mod cluster;
+mod hosts;
 mod parts;
 mod scheme;
 mod sentinels;
 mod server;
 
+pub(super) use self::cluster::ClusterUrl;
 use self::scheme::Scheme;
 pub(crate) use self::scheme::is_redis;
 pub(super) use self::sentinels::SentinelUrl;
@@ -17,6 +20,7 @@ use crate::store::settings::Settings;
 pub(super) enum UrlTarget {
     Server(Endpoint),
     Sentinels(SentinelUrl),
+    Cluster(ClusterUrl),
 }
 
 /// Parses a URL. Does not connect.
@@ -30,6 +34,9 @@ pub(super) fn parse(url: &str, settings: &Settings) -> Result<UrlTarget, LockErr
         Scheme::Sentinel | Scheme::SentinelTls => {
             UrlTarget::Sentinels(sentinels::parse(scheme, rest, settings)?)
         }
+        Scheme::Cluster | Scheme::ClusterTls => {
+            UrlTarget::Cluster(cluster::parse(scheme, rest, settings)?)
+        }
     })
 }
 
@@ -42,7 +49,7 @@ mod tests {
     fn parse_with(url: &str, settings: &Settings) -> Result<Endpoint, LockError> {
         super::parse(url, settings).map(|target| match target {
             UrlTarget::Server(server) => server,
-            UrlTarget::Sentinels(other) => panic!("{other:?}"),
+            other => panic!("{other:?}"),
         })
     }
 
@@ -142,6 +149,7 @@ mod tests {
             ("redis-sentinel://c4nary@one:1,two:1#m", "`redis+sentinel://"),
             ("rediss-sentinel://c4nary@one:1", "`rediss+sentinel://"),
             ("sentinel://one/m", "`redis+sentinel://"),
+            ("redis-cluster://c4nary@one:1", "`redis+cluster://host:port,host:port`"),
         ] {
             let problem = problem(foreign);
             assert!(problem.contains(own) && !problem.contains(CANARY), "{problem}");
@@ -149,13 +157,18 @@ mod tests {
     }
 
     #[test]
-    fn a_url_names_sentinels_under_both_names() {
+    fn a_url_names_sentinels_or_a_cluster_under_both_names() {
         for scheme in ["redis+sentinel", "valkey+sentinel"] {
             let target = super::parse(&format!("{scheme}://one/m"), &Settings::default());
             assert!(matches!(target, Ok(UrlTarget::Sentinels(_))), "{target:?}");
         }
-        for scheme in ["rediss+sentinel", "valkeys+sentinel"] {
-            let target = super::parse(&format!("{scheme}://one/m"), &Settings::default());
+        for scheme in ["redis+cluster", "valkey+cluster"] {
+            let target = super::parse(&format!("{scheme}://one"), &Settings::default());
+            assert!(matches!(target, Ok(UrlTarget::Cluster(_))), "{target:?}");
+        }
+        for scheme in ["rediss+sentinel", "valkeys+sentinel", "rediss+cluster", "valkeys+cluster"] {
+            let path = if scheme.ends_with("cluster") { "" } else { "/m" };
+            let target = super::parse(&format!("{scheme}://one{path}"), &Settings::default());
             assert_eq!(target.is_ok(), cfg!(feature = "tls"), "{target:?}");
         }
     }

@@ -12,7 +12,7 @@ const SENTINEL_TLS_OPTIONS: [&str; 6] =
     ["sentinel_user", "sentinel_pass", "tls_ca", "tls_cert", "tls_key", "tls_server_name"];
 
 /// The schemes, and what each of them means.
-const SCHEMES: [(&str, Scheme); 10] = [
+const SCHEMES: [(&str, Scheme); 14] = [
     ("redis", Scheme::Tcp),
     ("valkey", Scheme::Tcp),
     ("rediss", Scheme::Tls),
@@ -23,16 +23,24 @@ const SCHEMES: [(&str, Scheme); 10] = [
     ("valkey+sentinel", Scheme::Sentinel),
     ("rediss+sentinel", Scheme::SentinelTls),
     ("valkeys+sentinel", Scheme::SentinelTls),
+    ("redis+cluster", Scheme::Cluster),
+    ("valkey+cluster", Scheme::Cluster),
+    ("rediss+cluster", Scheme::ClusterTls),
+    ("valkeys+cluster", Scheme::ClusterTls),
 ];
 
 /// Schemes of other libraries, and what they are called here.
-const FOREIGN: [(&str, &str); 6] = [
+const FOREIGN: [(&str, &str); 10] = [
     ("redis-sentinel", "redis+sentinel"),
     ("rediss-sentinel", "rediss+sentinel"),
     ("redis-sentinels", "rediss+sentinel"),
     ("valkey-sentinel", "valkey+sentinel"),
     ("valkeys-sentinel", "valkeys+sentinel"),
     ("sentinel", "redis+sentinel"),
+    ("redis-cluster", "redis+cluster"),
+    ("rediss-cluster", "rediss+cluster"),
+    ("valkey-cluster", "valkey+cluster"),
+    ("valkeys-cluster", "valkeys+cluster"),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +50,8 @@ pub(super) enum Scheme {
     Unix,
     Sentinel,
     SentinelTls,
+    Cluster,
+    ClusterTls,
 }
 
 impl Scheme {
@@ -52,10 +62,13 @@ impl Scheme {
             return Ok(*scheme);
         }
         let problem = match FOREIGN.iter().find(|(foreign, _)| *foreign == name) {
-            Some((_, known)) => format!(
-                "the scheme `{name}://` is that of another library; write \
-                 `{known}://host:port,host:port/master-name`"
-            ),
+            Some((_, known)) => {
+                let master = if known.ends_with("cluster") { "" } else { "/master-name" };
+                format!(
+                    "the scheme `{name}://` is that of another library; write \
+                     `{known}://host:port,host:port{master}`"
+                )
+            }
             None => "the scheme of the URL is unknown".into(),
         };
         Err(LockError::Config { option: "url", problem })
@@ -63,8 +76,8 @@ impl Scheme {
 
     pub(super) fn options(self) -> &'static [&'static str] {
         match self {
-            Self::Tcp => &[],
-            Self::Tls => &TLS_OPTIONS,
+            Self::Tcp | Self::Cluster => &[],
+            Self::Tls | Self::ClusterTls => &TLS_OPTIONS,
             Self::Unix => &UNIX_OPTIONS,
             Self::Sentinel => &SENTINEL_OPTIONS,
             Self::SentinelTls => &SENTINEL_TLS_OPTIONS,
@@ -72,7 +85,7 @@ impl Scheme {
     }
 
     pub(super) fn has_tls(self) -> bool {
-        matches!(self, Self::Tls | Self::SentinelTls)
+        matches!(self, Self::Tls | Self::SentinelTls | Self::ClusterTls)
     }
 
     /// The scheme for the same servers with TLS.
@@ -80,6 +93,7 @@ impl Scheme {
         match self {
             Self::Tcp | Self::Tls | Self::Unix => "rediss://",
             Self::Sentinel | Self::SentinelTls => "rediss+sentinel://",
+            Self::Cluster | Self::ClusterTls => "rediss+cluster://",
         }
     }
 
@@ -93,6 +107,10 @@ impl Scheme {
             Self::Sentinel | Self::SentinelTls => {
                 "`redis+sentinel://[[user]:password@]host[:port],host[:port]/master-name[/database]` \
                  with the hosts of the sentinels, or the same with `rediss+sentinel://` for TLS"
+            }
+            Self::Cluster | Self::ClusterTls => {
+                "`redis+cluster://[[user]:password@]host[:port],host[:port]` with nodes of the \
+                 cluster, or the same with `rediss+cluster://` for TLS"
             }
         }
     }

@@ -1,9 +1,11 @@
 //! URLs that name sentinels and a master.
 
-use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
+use redis::RedisConnectionInfo;
 
+use super::hosts::{self, HostsUrl};
 use super::parts::{self, UrlOptions, error, unusable};
 use super::scheme::Scheme;
+use crate::address_map::AddressMap;
 use crate::error::LockError;
 use crate::store::redis::endpoint::{Access, Endpoint};
 use crate::store::redis::login::Login;
@@ -23,6 +25,8 @@ pub(in crate::store::redis) struct SentinelUrl {
     pub(in crate::store::redis) to_sentinels: Access,
     /// How to connect to the master.
     pub(in crate::store::redis) to_master: Access,
+    /// The program's function that maps the addresses that the sentinels name.
+    pub(in crate::store::redis) addresses: Option<AddressMap>,
 }
 
 /// The master and the sentinels of a URL with `scheme`, whose rest begins with `//`.
@@ -31,28 +35,17 @@ pub(super) fn parse(
     rest: &str,
     settings: &Settings,
 ) -> Result<SentinelUrl, LockError> {
-    let Some(rest) = rest.strip_prefix("//") else {
-        return Err(unusable("it does not begin with `//`", scheme));
-    };
-    let (authority, after) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    parts::check_address_end(after)?;
-    if after.contains('#') {
-        return Err(unusable("it contains a `#`", scheme));
-    }
-    let (path, query) = after.split_once('?').unwrap_or((after, ""));
+    let HostsUrl { user_info, hosts, path, query } = HostsUrl::split(rest, scheme)?;
     let (name, database) = master(path, scheme)?;
-    let (user_info, hosts) = match authority.rsplit_once('@') {
-        Some((user_info, hosts)) => (format!("{user_info}@"), hosts),
-        None => (String::new(), authority),
-    };
     // The login as redis-rs reads it, at an address that is not used.
     let plain = format!("redis://{user_info}localhost/{database}?{query}");
     let (info, mut options) = parts::read(scheme, &plain)?;
     let login = sentinel_login(&mut options)?;
     let to_master = parts::access(scheme, &info, options, settings)?;
     let to_sentinels = to_master.with_login(login);
-    let sentinels = sentinels(hosts, &to_sentinels, scheme)?;
-    Ok(SentinelUrl { name, sentinels, to_sentinels, to_master })
+    let sentinels = hosts::list(hosts, DEFAULT_PORT, &to_sentinels, scheme)?;
+    let addresses = settings.address_map.clone();
+    Ok(SentinelUrl { name, sentinels, to_sentinels, to_master, addresses })
 }
 
 /// The name of the master and the number of the database.
@@ -88,32 +81,6 @@ fn sentinel_login(options: &mut UrlOptions) -> Result<Login, LockError> {
         (None, None) => {}
     }
     Ok(Login::new(login, None))
-}
-
-/// The sentinels of a list such as `host:port,host`.
-fn sentinels(hosts: &str, access: &Access, scheme: Scheme) -> Result<Vec<Endpoint>, LockError> {
-    if hosts.is_empty() {
-        return Err(unusable("it names no sentinel", scheme));
-    }
-    let mut sentinels: Vec<Endpoint> = Vec::new();
-    for (number, host) in (1..).zip(hosts.split(',')) {
-        if host.is_empty() {
-            return Err(unusable(&format!("host {number} of the list is empty"), scheme));
-        }
-        // The text is not shown, because it could be a part of a password.
-        let wrong = || unusable(&format!("host {number} of the list is no `host:port`"), scheme);
-        let mut url = redis::parse_redis_url(&format!("redis://{host}")).ok_or_else(wrong)?;
-        if url.port().is_none() {
-            url.set_port(Some(DEFAULT_PORT)).map_err(|()| wrong())?;
-        }
-        let info = url.into_connection_info().map_err(|_| wrong())?;
-        let ConnectionAddr::Tcp(host, port) = info.addr() else { return Err(wrong()) };
-        let sentinel = Endpoint::tcp(host, *port, access.clone());
-        if sentinels.iter().all(|known| known.address() != sentinel.address()) {
-            sentinels.push(sentinel);
-        }
-    }
-    Ok(sentinels)
 }
 
 #[cfg(test)]
@@ -161,8 +128,8 @@ mod tests {
     #[test]
     fn a_wrong_url_is_explained_without_its_secrets() {
         for (rest, words) in [
-            ("///m", "names no sentinel"),
-            ("//user:c4nary@/m", "names no sentinel"),
+            ("///m", "names no host"),
+            ("//user:c4nary@/m", "names no host"),
             ("//one,,two/m", "host 2 of the list is empty"),
             ("//one,/m", "host 2 of the list is empty"),
             ("//one", "name of the master is missing"),
@@ -185,6 +152,8 @@ mod tests {
             assert!(!problem.contains(CANARY), "{problem}");
         }
         assert!(problem("//user:c4/nary@one/m").contains("percent-encoded"));
+        let twice = problem("//user:c4nary@one:1,user:c4nary@two/m");
+        assert!(twice.contains("given once") && !twice.contains("c4nary"), "{twice}");
         assert!(problem("//one/m?sentinel_user=a").contains("`sentinel_pass`"));
         assert!(problem("//one/m?tls_ca=a").contains("`rediss+sentinel://`"));
     }

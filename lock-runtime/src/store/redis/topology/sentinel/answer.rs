@@ -14,10 +14,8 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
+use super::super::announced::ServerAddress;
 use crate::safeguard::Safeguard;
-
-/// The address of a server as the sentinels name it.
-pub(super) type ServerAddress = (String, u16);
 
 /// What a sentinel says about the master.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -10,7 +10,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::Level;
 
-use super::answer::{Candidate, ServerAddress};
+use super::super::announced::ServerAddress;
+use super::answer::Candidate;
 use crate::clock::BootInstant;
 use crate::events;
 use crate::safeguard::Safeguard;

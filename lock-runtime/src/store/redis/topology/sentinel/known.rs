@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer::ServerAddress;
+use super::super::announced::ServerAddress;
 use crate::clock::BootInstant;
 use crate::store::redis::endpoint::{Access, Address, Endpoint};
 use crate::sync::{Mutex, lock};

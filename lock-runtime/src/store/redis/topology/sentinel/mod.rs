@@ -19,7 +19,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::{AsyncConnectionConfig, Value, cmd};
-use tokio::runtime;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -28,11 +27,12 @@ use self::current::CurrentMaster;
 use self::known::KnownSentinels;
 use self::question::SentinelConnection;
 use self::watch::Watcher;
+use super::announced::AnnouncedAddresses;
 use super::opened::{NewSocket, Opened};
 use crate::backoff::jittered;
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
-use crate::store::contract::{StoreError, VerifyHolds};
+use crate::store::contract::{BackgroundRuntimes, StoreError, VerifyHolds};
 use crate::store::redis::endpoint::{Access, Endpoint, shown};
 use crate::store::redis::error;
 use crate::store::redis::handshake::{LoggedIn, log_in};
@@ -74,6 +74,7 @@ pub(super) struct MonitoredMaster {
     /// The master for messages.
     shown: String,
     to_master: Access,
+    addresses: Arc<AnnouncedAddresses>,
     known: Arc<KnownSentinels>,
     current: Arc<CurrentMaster>,
     /// The longest time that a sentinel waits before the master counts as down, in milliseconds.
@@ -98,11 +99,12 @@ type SentinelReply = (Arc<Endpoint>, Result<SentinelAnswer, StoreError>);
 
 impl MonitoredMaster {
     pub(super) fn new(url: SentinelUrl) -> Self {
-        let SentinelUrl { name, sentinels, to_sentinels, to_master } = url;
+        let SentinelUrl { name, sentinels, to_sentinels, to_master, addresses } = url;
         Self {
             shown: format!("the master `{name}`"),
             name: name.into(),
             to_master,
+            addresses: Arc::new(AnnouncedAddresses::new(addresses)),
             known: Arc::new(KnownSentinels::new(sentinels, to_sentinels)),
             current: Arc::new(CurrentMaster::new()),
             down_after: AtomicU64::new(0),
@@ -118,12 +120,14 @@ impl MonitoredMaster {
         self.to_master.has_credentials_source()
     }
 
-    pub(super) fn watch(&self, home: &runtime::Handle, verify: VerifyHolds) {
+    pub(super) fn watch(&self, runtimes: &BackgroundRuntimes, verify: VerifyHolds) {
         self.current.on_change(verify);
+        self.addresses.run_on(&runtimes.wake_ups);
         if Safeguard::FailoversAreNoticed.is_on() {
             let (name, known) = (Arc::clone(&self.name), Arc::clone(&self.known));
-            let watcher = Watcher::new(name, known, Arc::clone(&self.current));
-            home.spawn(watcher.run());
+            let (addresses, current) = (Arc::clone(&self.addresses), Arc::clone(&self.current));
+            // No code of the program runs on this runtime.
+            runtimes.renewals.spawn(Watcher::new(name, addresses, known, current).run());
         }
     }
 
@@ -175,8 +179,14 @@ impl MonitoredMaster {
         let candidates = self.found(since).await?;
         let patience = if candidates.len() > 1 { LOGIN_PATIENCE } else { Duration::MAX };
         for candidate in candidates {
-            let (host, port) = &candidate.address;
-            let server = Arc::new(Endpoint::tcp(host, *port, self.to_master.clone()));
+            let (host, port) = match self.addresses.map_one(candidate.address.clone()).await {
+                Ok(address) => address,
+                Err(error) => {
+                    failure = Some(error);
+                    continue;
+                }
+            };
+            let server = Arc::new(Endpoint::tcp(&host, port, self.to_master.clone()));
             let NewSocket { generation, config } = new_socket();
             let login = timeout(patience, log_in_to_master(&server, &config)).await;
             match login.unwrap_or_else(|_| Err(no_answer(patience))) {

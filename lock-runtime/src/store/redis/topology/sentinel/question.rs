@@ -11,7 +11,8 @@ use redis::{
 };
 use tokio::sync::Notify;
 
-use super::answer::{SentinelAnswer, ServerAddress};
+use super::super::announced::ServerAddress;
+use super::answer::SentinelAnswer;
 use crate::store::contract::StoreError;
 use crate::store::redis::endpoint::Endpoint;
 use crate::store::redis::error;

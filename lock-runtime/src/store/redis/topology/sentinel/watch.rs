@@ -17,7 +17,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::Level;
 
-use super::answer::{SentinelAnswer, ServerAddress, candidates};
+use super::super::announced::{AnnouncedAddresses, ServerAddress};
+use super::answer::{SentinelAnswer, candidates};
 use super::current::{ANSWER_COUNTS_FOR, CurrentMaster};
 use super::known::KnownSentinels;
 use super::question::SentinelConnection;
@@ -52,6 +53,7 @@ const REPORTS: usize = 64;
 /// Watches all sentinels of one master.
 pub(super) struct Watcher {
     name: Arc<str>,
+    addresses: Arc<AnnouncedAddresses>,
     known: Arc<KnownSentinels>,
     current: Arc<CurrentMaster>,
     /// The latest answer of each sentinel that answers, by its address, and when it was asked.
@@ -79,11 +81,13 @@ struct Heard {
 impl Watcher {
     pub(super) fn new(
         name: Arc<str>,
+        addresses: Arc<AnnouncedAddresses>,
         known: Arc<KnownSentinels>,
         current: Arc<CurrentMaster>,
     ) -> Self {
         Self {
             name,
+            addresses,
             known,
             current,
             answers: HashMap::new(),
@@ -150,7 +154,8 @@ impl Watcher {
         let is_own = named.is_some() && named == current.address();
         let is_learning = self.learning.as_ref().is_some_and(|task| !task.is_finished());
         if is_own && !others.is_empty() && !is_learning {
-            let task = tokio::spawn(learn(Arc::clone(&self.known), others));
+            let (addresses, known) = (Arc::clone(&self.addresses), Arc::clone(&self.known));
+            let task = tokio::spawn(learn(addresses, known, others));
             self.learning = Some(task.abort_handle());
         }
     }
@@ -187,7 +192,14 @@ impl Drop for Watcher {
 }
 
 /// Adds the sentinels that another one has named.
-async fn learn(known: Arc<KnownSentinels>, mut others: Vec<ServerAddress>) {
+async fn learn(
+    addresses: Arc<AnnouncedAddresses>,
+    known: Arc<KnownSentinels>,
+    mut others: Vec<ServerAddress>,
+) {
+    if addresses.map(others.iter_mut().map(|(host, port)| (host, port))).await.is_err() {
+        return;
+    }
     // Sentinels are named by their IP addresses. Those that the URL names by a host name are left
     // out, unless the host name stands for several sentinels.
     for (host, port) in known.seed_names() {

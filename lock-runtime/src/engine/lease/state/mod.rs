@@ -5,6 +5,8 @@
 //! hold to the next within this process. Holds are numbered, so that the holders of an earlier hold
 //! cannot act on a later one.
 
+mod renewal;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,11 +17,9 @@ use super::terms::{Terms, capped, deadline};
 use crate::clock::BootInstant;
 use crate::engine::fairness::limit::{Decision, HandoffLimit, Tenure};
 use crate::error::LostReason;
+use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
 use crate::store::contract::Grant;
-
-/// The shortest time to which a fixed lease is set when it is verified.
-const SHORTEST_TERM: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct State<P> {
@@ -42,8 +42,10 @@ pub(super) struct State<P> {
     term: Duration,
     /// Whether the lease is renewed until it ends. Otherwise it is fixed.
     renewed: bool,
-    /// When a renewal for a new holder changed the term; `PAST` for the original term. Renewals
-    /// that were sent before that requested the old term.
+    /// The replicas that have to acknowledge each renewal.
+    acknowledged_by: RequiredReplicas,
+    /// When the term or the required replicas were changed; `PAST` if they are the original ones.
+    /// Renewals that were sent before that do not count.
     term_since: BootInstant,
     /// When the last successful request was sent.
     extended: BootInstant,
@@ -97,6 +99,7 @@ impl<P> State<P> {
             fence: grant.fence.map(|fence| Arc::new(OnceCell::new_with(Some(fence)))),
             term: terms.term,
             renewed: terms.renewed,
+            acknowledged_by: terms.acknowledged_by,
             term_since: BootInstant::PAST,
             extended: sent,
             granted_until: deadline(sent, terms.term),
@@ -128,6 +131,11 @@ impl<P> State<P> {
 
     pub(super) fn is_renewed(&self) -> bool {
         self.renewed
+    }
+
+    /// The replicas that have to acknowledge each renewal.
+    pub(super) fn acknowledged_by(&self) -> RequiredReplicas {
+        self.acknowledged_by
     }
 
     pub(super) fn granted(&self) -> BootInstant {
@@ -247,8 +255,12 @@ impl<P> State<P> {
         now: BootInstant,
     ) -> Option<bool> {
         let same = self.renewed && terms.renewed && self.term == terms.term;
+        // The last request may have been acknowledged by fewer replicas, or may not need to be.
+        let same_replicas = self.acknowledged_by == terms.acknowledged_by
+            || !Safeguard::HandoffsAreAcknowledged.is_on();
         if self.phase != Phase::HandedOff
             || !same
+            || !same_replicas
             || !terms.min_hold.is_zero()
             || !self.can_be_handed_off(now)
             || self.gone_by.since(now) > terms.term
@@ -297,6 +309,7 @@ impl<P> State<P> {
         self.begin(terms, sent, permit.take());
         (self.term, self.renewed, self.extended) = (terms.term, terms.renewed, sent);
         self.granted_until = deadline(sent, terms.term);
+        self.acknowledged_by = terms.acknowledged_by;
         self.term_since = now;
         self.skipped_renewal = false;
         self.failures = 0;
@@ -315,80 +328,6 @@ impl<P> State<P> {
 
     pub(super) fn tenure(&mut self) -> &mut Tenure {
         &mut self.tenure
-    }
-
-    /// Records that a request is about to be sent that may extend the lease. Returns the term to
-    /// request: `term`, or the term of the lease, and at least `min_hold`. `None` if the lease has
-    /// ended.
-    pub(super) fn about_to_extend(
-        &mut self,
-        now: BootInstant,
-        term: Option<Duration>,
-        min_hold: Duration,
-    ) -> Option<Duration> {
-        if !self.phase.is_open() && Safeguard::ReleaseEndsRenewal.is_on() {
-            return None;
-        }
-        let stay = self.kept_until.since(now).max(min_hold);
-        let term = term.unwrap_or(self.term).max(stay);
-        self.gone_by = self.gone_by.max(now.after(term));
-        Some(term)
-    }
-
-    /// Records that the background thread is about to renew the lease. Returns the term to request,
-    /// which is the remaining time for a fixed lease that has to be verified. `None` if the lease has
-    /// ended or is fixed, or if it was handed off and no waiter takes it.
-    pub(super) fn about_to_renew(&mut self, now: BootInstant) -> Option<Duration> {
-        let is_abandoned = now.since(self.handed_off) >= self.term / 3;
-        self.skipped_renewal |= self.phase == Phase::HandedOff && is_abandoned;
-        if self.skipped_renewal {
-            return None;
-        }
-        if self.renewed {
-            return self.about_to_extend(now, None, Duration::ZERO);
-        }
-        // The key expires when it would have expired anyway.
-        let left = self.gone_by.since(now);
-        let is_wanted = self.to_verify && self.phase.is_open() && left >= SHORTEST_TERM;
-        is_wanted.then_some(left)
-    }
-
-    /// Records that a request that was sent at `sent` has extended the lease, to its own term or to
-    /// `term`. Returns the number of failures before.
-    pub(super) fn extended(&mut self, sent: BootInstant, term: Option<Duration>) -> u32 {
-        self.to_verify = false;
-        let is_current = term.is_some() || sent > self.term_since;
-        if !self.renewed && term.is_none() {
-            self.extended = self.extended.max(sent);
-        } else if self.phase.is_open() && is_current {
-            let until = deadline(sent, term.unwrap_or(self.term));
-            self.term = term.map_or(self.term, |term| term.max(self.term));
-            self.extended = self.extended.max(sent);
-            // Answers may arrive in another order than the requests were served. No request
-            // shortens a lease, so the latest deadline is the valid one.
-            self.granted_until = self.granted_until.max(until);
-        }
-        std::mem::take(&mut self.failures)
-    }
-
-    /// Records a failed renewal. Returns the number of consecutive failures.
-    pub(super) fn failed(&mut self) -> u32 {
-        self.failures = self.failures.saturating_add(1);
-        self.failures
-    }
-
-    /// Requests a renewal although none is due, to find out whether the store still has the lease.
-    /// False if the lease has ended.
-    pub(super) fn verify(&mut self) -> bool {
-        self.to_verify = self.phase.is_open();
-        self.to_verify
-    }
-
-    /// Whether a renewal would extend the hold.
-    pub(super) fn can_be_renewed(&self) -> bool {
-        self.renewed
-            && Safeguard::Renewal.is_on()
-            && self.max_until.is_none_or(|max_until| self.deadline() < max_until)
     }
 
     /// Keeps the key in the store for `min_hold` from `since`, even if the hold ends before.

@@ -1,0 +1,42 @@
+//! The runtime that serves connections.
+
+use std::sync::{Arc, Weak};
+
+use tokio::runtime;
+use tokio::task::AbortHandle;
+
+/// The runtime that serves some connections, and whether it still runs.
+pub(super) struct Home {
+    runtime: runtime::Handle,
+    /// Upgradable for as long as the runtime runs its tasks.
+    alive: Weak<()>,
+    /// The task on the runtime that keeps `alive` upgradable.
+    task: AbortHandle,
+}
+
+impl Home {
+    pub(super) fn new(runtime: runtime::Handle) -> Self {
+        let kept = Arc::new(());
+        let alive = Arc::downgrade(&kept);
+        let task = runtime.spawn(async move {
+            std::future::pending::<()>().await;
+            drop(kept);
+        });
+        Self { runtime, alive, task: task.abort_handle() }
+    }
+
+    pub(super) fn runtime(&self) -> &runtime::Handle {
+        &self.runtime
+    }
+
+    /// Whether the runtime still runs.
+    pub(super) fn is_alive(&self) -> bool {
+        self.alive.strong_count() > 0
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

@@ -1,0 +1,89 @@
+//! The servers of a client: one at a time, or the nodes of a cluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime;
+
+use super::connection::Connection;
+use super::nodes::{self, NodeConnections};
+use super::route::Route;
+use super::script::Publish;
+use super::topology::{RedisCluster, Topology};
+use super::url::UrlTarget;
+use crate::store::contract::{BackgroundRuntimes, Place, VerifyHolds};
+
+/// The servers of a client.
+pub(super) enum Servers {
+    /// One server at a time has all keys.
+    One(Arc<Topology>),
+    Cluster(Arc<RedisCluster>),
+}
+
+impl Servers {
+    pub(super) fn new(target: UrlTarget) -> Self {
+        match target {
+            UrlTarget::Server(server) => Self::One(Arc::new(Topology::of_server(server))),
+            UrlTarget::Sentinels(url) => Self::One(Arc::new(Topology::of_master(url))),
+            UrlTarget::Cluster(url) => Self::Cluster(Arc::new(RedisCluster::new(url))),
+        }
+    }
+
+    /// The servers, without credentials.
+    pub(super) fn shown(&self) -> &str {
+        match self {
+            Self::One(topology) => topology.shown(),
+            Self::Cluster(cluster) => cluster.shown(),
+        }
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
+    /// Starts to watch for servers that take over keys. `verify` is called when one has.
+    pub(super) fn watch(&self, runtimes: &BackgroundRuntimes, verify: VerifyHolds) {
+        match self {
+            Self::One(topology) => topology.watch(runtimes, verify),
+            Self::Cluster(cluster) => cluster.watch(runtimes, verify),
+        }
+    }
+
+    /// Describes a setting with which locks of this lease may be lost.
+    pub(super) fn warning(&self, lease: Duration) -> Option<String> {
+        match self {
+            Self::One(topology) => topology.warning(lease),
+            Self::Cluster(_) => None,
+        }
+    }
+
+    /// The part of the servers that has a key.
+    pub(super) fn place(&self, key: &str) -> Place {
+        match self {
+            Self::One(_) => Place::ONLY,
+            Self::Cluster(cluster) => nodes::place(cluster, key),
+        }
+    }
+
+    /// How the messages of releases are published.
+    pub(super) fn publish(&self) -> Publish {
+        match self {
+            Self::Cluster(cluster) if cluster.has_shard_channels() => Publish::ToShard,
+            _ => Publish::Everywhere,
+        }
+    }
+
+    /// The connections of one lane, which are served on `home`.
+    pub(super) fn route(&self, home: runtime::Handle, response_timeout: Duration) -> Route {
+        match self {
+            Self::One(topology) => {
+                let topology = Arc::clone(topology);
+                Route::One(Connection::new(topology, home, response_timeout, None))
+            }
+            Self::Cluster(cluster) => {
+                let nodes = NodeConnections::new(Arc::clone(cluster), home, response_timeout);
+                Route::Cluster(Arc::new(nodes))
+            }
+        }
+    }
+}
