@@ -18,6 +18,9 @@ pub(crate) const FENCES: &str = "lock_fence:";
 /// The prefix of the keys that are written so that replicas acknowledge what was written before.
 pub(crate) const ACKNOWLEDGEMENTS: &str = "lock_ack:";
 
+/// The prefix of the keys that say since when a server grants locks.
+pub(crate) const QUARANTINES: &str = "lock_quarantine:";
+
 /// The prefix of the keys that hold the owner of a lock, in layouts whose locks have no room for
 /// it.
 pub(crate) const OWNERS: &str = "lock_owner:";
@@ -38,6 +41,7 @@ pub(crate) fn full<'a>(namespace: &str, key: &'a str) -> Result<Cow<'a, str>, Lo
         (FENCES, "fencing tokens"),
         (OWNERS, "the owners of locks"),
         (ACKNOWLEDGEMENTS, "the acknowledgements of replicas"),
+        (QUARANTINES, "the quarantines of servers"),
     ] {
         if full.starts_with(reserved) {
             let problem = format!("keys that begin with `{reserved}` are reserved for {purpose}");
@@ -70,8 +74,8 @@ fn invalid(key: &str, problem: String) -> LockError {
 /// [`key!`](crate::key!).
 ///
 /// A key has at least one byte and at most 1,024 bytes, including the namespace. Keys that begin
-/// with `lock_fence:` or `lock_owner:` are reserved. An invalid key is reported when the lock is
-/// acquired.
+/// with `lock_fence:`, `lock_owner:`, `lock_ack:` or `lock_quarantine:` are reserved. An invalid key
+/// is reported when the lock is acquired.
 ///
 /// # Examples
 ///
@@ -380,7 +384,7 @@ mod tests {
         assert!(problem(full("", "").map(Cow::into_owned)).contains("empty"));
         assert!(problem(full("ns", "").map(Cow::into_owned)).contains("empty"));
         assert_eq!(full("ns", "k").as_deref(), Ok("ns:k"));
-        for reserved in [FENCES, OWNERS, ACKNOWLEDGEMENTS] {
+        for reserved in [FENCES, OWNERS, ACKNOWLEDGEMENTS, QUARANTINES] {
             let key = format!("{reserved}{{1}}");
             assert!(problem(full("", &key).map(Cow::into_owned)).contains(reserved));
             assert!(full("ns", &key).is_ok());

@@ -61,6 +61,8 @@
 //! A lock is only as safe as its server. Redis may lose keys when it fails over to a replica, or
 //! when it restarts without persistence. It expires keys by its wall clock.
 //! [`Lock::acknowledged_by`] makes it unlikely that a failover loses a lock.
+//! [`LockClientBuilder::quarantine`] prevents a lost lock from having two holders, at the price of
+//! waiting.
 //!
 //! A body that never ends holds its lock for as long as the process runs, because another thread
 //! renews the lease. [`Lock::max_hold`] limits this.

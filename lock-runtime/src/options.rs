@@ -40,6 +40,26 @@ pub(crate) struct Defaults {
     pub(crate) lease: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) acknowledged_by: RequiredReplicas,
+    /// How long a server that may have lost locks grants none. No lease is longer.
+    pub(crate) quarantine: Option<Duration>,
+}
+
+impl Defaults {
+    /// Fails if a lock could end later than the quarantine of a server that has lost it.
+    pub(crate) fn check_quarantine(
+        &self,
+        option: &'static str,
+        span: Duration,
+    ) -> Result<(), LockError> {
+        let Some(quarantine) = self.quarantine.filter(|quarantine| *quarantine < span) else {
+            return Ok(());
+        };
+        let problem = format!(
+            "{span:?} is longer than the client's `quarantine` of {quarantine:?}, so the lock could \
+             have two holders after a failover; use a longer `quarantine`"
+        );
+        Err(LockError::Config { option, problem })
+    }
 }
 
 impl LockOptions {
@@ -70,6 +90,9 @@ impl LockOptions {
             [("lease", self.lease), ("max_hold", self.max_hold), ("min_hold", min_span)]
         {
             span.map_or(Ok(()), |span| check_span(option, span))?;
+        }
+        for (option, span) in [("lease", self.lease), ("min_hold", min_span)] {
+            span.map_or(Ok(()), |span| defaults.check_quarantine(option, span))?;
         }
         if self.lease.is_some() && self.max_hold.is_some() {
             let problem = "a fixed lease already limits the hold; set either `lease` or `max_hold`";

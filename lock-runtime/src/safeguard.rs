@@ -138,6 +138,8 @@ safeguards! {
     /// An acknowledgement counts only if it comes over the connection that was open before the
     /// request, from the server that has answered the request.
     OneServerAcknowledges = "one-server-acknowledges",
+    /// A server that may have lost locks grants none until they have ended.
+    Quarantine = "quarantine",
     /// A connection that has gone silent is discarded.
     SilentConnectionsAreDiscarded = "silent-connections-are-discarded",
 }

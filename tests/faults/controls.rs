@@ -27,6 +27,12 @@ lock_tests::controls! {
         without "renewals-are-acknowledged" seeing "renewed by a master that was replaced";
     replicas_without_grants_are_acknowledged_4: "replicas::each_node_of_a_cluster_has_replicas_of_its_own"
         without "grants-are-acknowledged" seeing "granted without the acknowledgement";
+    quarantine_without_quarantine: "quarantine::a_server_that_has_lost_its_data_grants_nothing_until_its_locks_have_ended"
+        without "quarantine" seeing "after the restart";
+    quarantine_without_quarantine_2: "quarantine::a_promoted_replica_grants_nothing_until_the_locks_of_its_predecessor_have_ended"
+        without "quarantine" seeing "after the restart or failover";
+    quarantine_without_quarantine_3: "quarantine::the_nodes_of_a_cluster_have_separate_quarantines"
+        without "quarantine" seeing "after the restart or failover";
     sentinel_without_failovers_are_noticed: "sentinel::a_planned_failover_is_noticed_although_no_request_fails"
         without "failovers-are-noticed" seeing "the client moves to the new master";
     sentinel_without_failovers_are_noticed_2: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"

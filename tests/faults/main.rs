@@ -13,6 +13,7 @@ mod credentials;
 mod fairness;
 mod foreign;
 mod processes;
+mod quarantine;
 mod renewals;
 mod replicas;
 mod replies;

@@ -10,7 +10,7 @@ use lock_tests::{CapturedLog, Cluster, Proxy, RedisServer, Sentinels};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{LEASE, client, client_with_lease, until};
+use crate::support::{LEASE, LOCKER, client, client_with_lease, until};
 
 /// Longer than a failover takes.
 const LONG_LEASE: Duration = Duration::from_secs(12);
@@ -336,11 +336,7 @@ async fn the_documented_permissions_suffice_for_acknowledgements() {
     let page = include_str!("../../docs/redis.md");
     let permitted = "~lock_ack:* +wait";
     assert!(page.contains(permitted), "{permitted} is documented");
-    let locker = "ACL SETUSER locker on >c4nary resetkeys ~k ~lock_fence:* resetchannels \
-                  &lock_wake:* -@all +set +get +getrange +del +pexpire +pttl +type +time +info \
-                  +publish +subscribe +unsubscribe +pubsub|numsub +eval +evalsha +script|load \
-                  +ping +hello +select";
-    servers.master.tell(&locker.split_whitespace().collect::<Vec<_>>());
+    servers.master.tell(&LOCKER.split_whitespace().collect::<Vec<_>>());
     let url = servers.url().replace("://", "://locker:c4nary@");
     let required = || LockClient::builder().url(&url).lease(LEASE).acknowledged_by(1);
     let plain = client(&url).await;

@@ -1,5 +1,6 @@
 //! Each problem has its own error, and no error shows a secret.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, Wait, WireFormat, distributed_lock};
@@ -10,7 +11,7 @@ use crate::support::{LEASE, client, until};
 
 const CANARY: &str = "c4nary";
 
-fn config_error(outcome: Result<LockClient, LockError>) -> (&'static str, String) {
+fn config_error<T: Debug>(outcome: Result<T, LockError>) -> (&'static str, String) {
     match outcome {
         Err(LockError::Config { option, problem, .. }) => (option, problem),
         other => panic!("{other:?}"),
@@ -42,6 +43,23 @@ async fn invalid_settings_are_configuration_errors() {
     assert_eq!(option, "handoff_limit", "{problem}");
     assert!(problem.contains("1s"), "{problem}");
     builder().handoff_limit(u32::MAX, Duration::from_secs(1)).connect().await.expect("the most");
+    for (lease, quarantine, named) in [(200, 199, "lease"), (100, 9, "quarantine")] {
+        let builder = builder().lease(Duration::from_millis(lease));
+        let builder = builder.quarantine(Duration::from_millis(quarantine));
+        let (option, problem) = config_error(builder.connect().await);
+        assert_eq!(option, named, "{problem}");
+    }
+    let quarantined = builder().lease(LEASE).quarantine(LEASE).connect().await.expect("as long");
+    let longer = LEASE + Duration::from_millis(1);
+    for (named, lock) in [
+        ("lease", quarantined.lock("k").lease(longer)),
+        ("min_hold", quarantined.lock("k").min_hold(longer)),
+    ] {
+        let (option, problem) = config_error(lock.acquire().await);
+        assert_eq!(option, named, "{problem}");
+        assert!(problem.contains("`quarantine`"), "{problem}");
+    }
+    quarantined.lock("k").lease(LEASE).run(async {}).await.expect("no longer than the quarantine");
     let (option, problem) = config_error(builder().wait(Duration::MAX).connect().await);
     assert_eq!(option, "wait");
     assert!(problem.contains("Wait::Forever"), "{problem}");

@@ -17,9 +17,11 @@ pub(crate) struct Settings {
     pub(crate) response_timeout: Duration,
     /// The replicas that have to acknowledge locks that do not specify it.
     pub(crate) acknowledged_by: RequiredReplicas,
+    /// How long a server that may have lost locks grants none.
+    pub(crate) quarantine: Option<Duration>,
     /// The program's function that supplies credentials, instead of the URL.
     pub(crate) credentials: Option<CredentialsSource>,
-    /// The program's function that maps the addresses of the nodes of a cluster.
+    /// The program's function that maps the addresses that servers announce.
     pub(crate) address_map: Option<AddressMap>,
     /// TLS options that are not part of the URL.
     #[cfg(feature = "tls")]
@@ -33,6 +35,7 @@ impl Default for Settings {
             lease: Duration::from_secs(3),
             response_timeout: Duration::from_secs(1),
             acknowledged_by: RequiredReplicas::NONE,
+            quarantine: None,
             credentials: None,
             address_map: None,
             #[cfg(feature = "tls")]

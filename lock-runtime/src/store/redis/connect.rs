@@ -23,6 +23,7 @@ use super::endpoint::Endpoint;
 use super::handshake::{Driver, LoggedIn};
 use super::home::Home;
 use super::in_flight::{InFlightLimit, PERMITS};
+use super::quarantine::Quarantine;
 use super::topology::{NewSocket, Opened, Topology};
 use super::traffic::Traffic;
 use crate::clock::BootInstant;
@@ -92,6 +93,8 @@ pub(super) struct OpenSocket {
     /// The permits for the requests of lock holders.
     pub(super) holders: InFlightLimit,
     pub(super) traffic: Arc<Traffic>,
+    /// `None` if the client has no quarantines.
+    pub(super) quarantine: Option<Quarantine>,
 }
 
 impl OpenSocket {
@@ -141,6 +144,12 @@ impl Connector {
     /// The server, without credentials.
     pub(super) fn address(&self) -> &str {
         self.topology.shown()
+    }
+
+    /// The key that says since when the server grants locks. `None` for a node of a cluster without
+    /// slots.
+    pub(super) fn quarantine_marker(&self) -> Option<String> {
+        self.topology.quarantine_marker()
     }
 
     /// Whether the program supplies the credentials.
@@ -277,6 +286,7 @@ impl Connector {
             acquires,
             holders,
             traffic,
+            quarantine: self.topology.quarantine().map(Quarantine::new),
         });
         // Loads the scripts once per connection, so that requests can use their hashes. The first
         // poll puts the load ahead of all requests, so no request has to wait for the reply. For a

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{Cmd, Pipeline, RedisError, RedisResult, Value, cmd};
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::runtime;
 use tokio::time::{Instant, timeout};
 
@@ -27,6 +27,8 @@ use super::connect::{Connector, Established, OnMessage, OpenSocket};
 use super::decode::Unexpected;
 use super::error;
 use super::in_flight::{InFlightLimit, PERMITS};
+use super::outgoing::Outgoing;
+use super::quarantine::Quarantine;
 use super::script::Script;
 use super::topology::Topology;
 use crate::safeguard::Safeguard;
@@ -41,44 +43,6 @@ pub(super) struct Connection {
     response_timeout: Duration,
     /// Whether each request is preceded by `ASKING`.
     asking: bool,
-}
-
-/// What is sent in one request.
-#[derive(Clone, Copy)]
-enum Outgoing<'a> {
-    Command(&'a Cmd),
-    /// The reply is an array of all replies, with errors.
-    Commands(&'a Pipeline),
-    /// After `ASKING`.
-    Asking(&'a Cmd),
-}
-
-impl Outgoing<'_> {
-    async fn query(self, commands: &mut MultiplexedConnection) -> RedisResult<Value> {
-        match self {
-            Self::Command(command) => command.query_async(commands).await,
-            // Boxed, because both are rare.
-            Self::Commands(pipeline) => {
-                let count = pipeline.len();
-                Box::pin(commands.req_packed_commands(pipeline, 0, count)).await.map(Value::Array)
-            }
-            Self::Asking(command) => Box::pin(ask(command, commands)).await,
-        }
-    }
-}
-
-/// Sends a command right after `ASKING`. A node of a cluster forgets `ASKING` with the next command
-/// of the connection, so no other request may be sent between the two.
-async fn ask(command: &Cmd, commands: &mut MultiplexedConnection) -> RedisResult<Value> {
-    if !Safeguard::AskingInOnePiece.is_on() {
-        let _: Value = cmd("ASKING").query_async(commands).await?;
-        return command.query_async(commands).await;
-    }
-    let mut both = Pipeline::with_capacity(2);
-    both.cmd("ASKING").add_command(command.clone());
-    let replies = commands.req_packed_commands(&both, 1, 1).await?;
-    let reply = replies.into_iter().next();
-    reply.unwrap_or(Value::Nil).extract_error()
 }
 
 /// The limit that a request counts against while it is in flight.
@@ -263,10 +227,16 @@ impl Connection {
         // future small.
         let current = self.connector.current();
         let admitted = current.map(|connection| InFlight::try_admit(connection, options.class));
-        let (mut request, limits) = match admitted {
+        let (mut request, mut limits) = match admitted {
             Some(Ok(request)) => (request, options.timeout),
             Some(Err(_)) | None => Box::pin(self.admitted(*options)).await?,
         };
+        if let (RequestClass::Acquires, Some(quarantine)) =
+            (options.class, &request.socket.quarantine)
+            && !quarantine.is_over()
+        {
+            limits = Box::pin(self.check_quarantine(quarantine, &request, limits)).await?;
+        }
         if let Some(trace) = options.trace {
             trace.sent(request.generation);
         }
@@ -318,6 +288,20 @@ impl Connection {
                 Err(StoreError::Unknown(format!("no answer from {address} within {waited} ms")))
             }
         }
+    }
+
+    /// Fails while the server is in quarantine. Returns the remaining timeout.
+    async fn check_quarantine(
+        &self,
+        quarantine: &Quarantine,
+        request: &InFlight,
+        RequestTimeout { answer, total }: RequestTimeout,
+    ) -> Result<RequestTimeout, StoreError> {
+        let (started, server) = (Instant::now(), request.socket.server.shown());
+        if let Some(marker) = self.connector.quarantine_marker() {
+            quarantine.check(&request.commands, (&marker, server), answer.min(total)).await?;
+        }
+        Ok(RequestTimeout { answer, total: total.saturating_sub(started.elapsed()) })
     }
 
     /// Runs a script by its hash, or by its text if the server does not have it any more. `args`
@@ -432,18 +416,4 @@ impl Connection {
             None => Box::pin(self.connector.wait(within)).await,
         }
     }
-}
-
-/// Whether the current runtime can serve sockets. Tokio reports this only by a panic, so it is
-/// checked once per runtime, and not in the middle of a request. The panic hook has printed tokio's
-/// own advice by then.
-pub(super) fn has_io() -> bool {
-    let Ok(socket) = std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)) else {
-        return true;
-    };
-    if socket.set_nonblocking(true).is_err() {
-        return true;
-    }
-    let register = || drop(tokio::net::UdpSocket::from_std(socket));
-    std::panic::catch_unwind(register).is_ok()
 }

@@ -206,6 +206,16 @@ pub(super) fn replication(reply: &Value) -> Result<ReplicationReply, Unexpected>
     }
 }
 
+/// Decodes the reply of `quarantine.lua`.
+pub(super) fn quarantined(reply: &Value) -> Result<Duration, Unexpected> {
+    match reply {
+        Value::Int(left) => {
+            u64::try_from(*left).map(Duration::from_millis).map_err(|_| Unexpected::new(reply))
+        }
+        other => Err(Unexpected::new(other)),
+    }
+}
+
 /// Decodes an array with one reply for each lock.
 fn each<T>(
     reply: &Value,
@@ -332,6 +342,18 @@ mod tests {
         assert_eq!(fenced(&string("GONE")), Ok(FenceReply::Gone));
         assert_eq!(fenced(&string("TAKEN")), Ok(FenceReply::Taken));
         assert_eq!(fenced(&string("WRONGFORMAT")), Ok(FenceReply::NoLastToken));
+    }
+
+    #[test]
+    fn the_rest_of_a_quarantine() {
+        assert_eq!(quarantined(&Value::Int(0)), Ok(Duration::ZERO));
+        assert_eq!(quarantined(&Value::Int(7)), Ok(Duration::from_millis(7)));
+        let unexpected = unrelated();
+        let unexpected =
+            unexpected.iter().filter(|reply| !matches!(reply, Value::Int(left) if *left >= 0));
+        for reply in unexpected {
+            assert!(quarantined(reply).is_err(), "{reply:?}");
+        }
     }
 
     #[test]

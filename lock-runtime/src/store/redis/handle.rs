@@ -378,7 +378,8 @@ mod tests {
     #[test]
     fn the_future_of_a_request_is_small() {
         let target = url::parse("redis://localhost", &Settings::default()).expect("valid");
-        let shared = Shared::new(Servers::new(target), Duration::from_secs(1)).expect("randomness");
+        let shared =
+            Shared::new(Servers::new(target, None), Duration::from_secs(1)).expect("randomness");
         let store = RedisStore::new(Arc::new(shared), Dialect::of(WireFormat::Token));
         let (resource, term) = (Resource::exclusive("k"), Duration::from_secs(1));
         let (owner, trace) = (OwnerId::random().expect("randomness"), SendTrace::default());

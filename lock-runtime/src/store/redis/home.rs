@@ -40,3 +40,17 @@ impl Drop for Home {
         self.task.abort();
     }
 }
+
+/// Whether the current runtime can serve sockets. Tokio reports this only by a panic, so it is
+/// checked once per runtime, and not in the middle of a request. The panic hook has printed tokio's
+/// own advice by then.
+pub(super) fn has_io() -> bool {
+    let Ok(socket) = std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)) else {
+        return true;
+    };
+    if socket.set_nonblocking(true).is_err() {
+        return true;
+    }
+    let register = || drop(tokio::net::UdpSocket::from_std(socket));
+    std::panic::catch_unwind(register).is_ok()
+}

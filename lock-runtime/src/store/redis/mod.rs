@@ -30,8 +30,10 @@ mod join;
 mod login;
 mod node_subscriber;
 mod nodes;
+mod outgoing;
 mod poller;
 mod probe;
+mod quarantine;
 mod replicas;
 mod request;
 mod route;
@@ -88,7 +90,7 @@ pub(crate) struct RedisBackend {
 impl RedisBackend {
     /// Checks the URL. Does not connect.
     pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self, LockError> {
-        let servers = Servers::new(url::parse(url, settings)?);
+        let servers = Servers::new(url::parse(url, settings)?, settings.quarantine);
         let shared = Arc::new(Shared::new(servers, settings.response_timeout)?);
         let handle = |format| Arc::new(RedisStore::new(Arc::clone(&shared), Dialect::of(format)));
         let handles = WireFormat::ALL.map(handle);

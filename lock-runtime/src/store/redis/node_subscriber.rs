@@ -84,7 +84,7 @@ impl NodeSubscriber {
     ) -> (Self, UnboundedSender<SubscriptionOrder>) {
         let ends = Arc::<SubscriptionEnds>::default();
         let on_message = ends.on_message(&channels.on_message);
-        let topology = Arc::new(Topology::of_node(Arc::clone(&node)));
+        let topology = Arc::new(Topology::of_node(Arc::clone(&node), None));
         let (home, within) = (tokio::runtime::Handle::current(), channels.response_timeout);
         let connection = Connection::new(topology, home, within, Some(on_message));
         let (sender, orders) = unbounded_channel();

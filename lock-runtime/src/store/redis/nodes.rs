@@ -84,7 +84,7 @@ impl NodeConnections {
             return connections[known].connection.clone();
         }
         connections.retain(|known| known.node.is_current());
-        let topology = Arc::new(Topology::of_node(Arc::clone(node)));
+        let topology = Arc::new(Topology::of_node(Arc::clone(node), self.cluster.quarantine()));
         let home = self.home.runtime().clone();
         let connection = Connection::new(topology, home, self.response_timeout, None);
         let new = NodeConnection { node: Arc::clone(node), connection: connection.clone() };
@@ -388,7 +388,7 @@ mod tests {
         let Ok(UrlTarget::Cluster(cluster)) = target else { panic!("a cluster") };
         let answer = Duration::from_secs(2);
         let home = runtime::Handle::current();
-        let nodes = NodeConnections::new(Arc::new(RedisCluster::new(cluster)), home, answer);
+        let nodes = NodeConnections::new(Arc::new(RedisCluster::new(cluster, None)), home, answer);
         let timeout = RequestTimeout { answer, total: answer / 10 };
         let options = RequestOptions { class: RequestClass::Unlimited, timeout, trace: None };
         let command = cmd("PING");

@@ -111,6 +111,12 @@ impl ServerInfo {
     }
 }
 
+/// A field of the reply to `INFO`.
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
+    fields.into_iter().find(|(field, _)| *field == name).map(|(_, value)| value)
+}
+
 fn too_old(version: &str) -> LockError {
     let problem = format!("the server is Redis {version}; version {OLDEST}.0 or newer is required");
     LockError::Config { option: "url", problem }

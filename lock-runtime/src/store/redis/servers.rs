@@ -21,11 +21,14 @@ pub(super) enum Servers {
 }
 
 impl Servers {
-    pub(super) fn new(target: UrlTarget) -> Self {
+    /// `quarantine` is the time for which a server grants no locks after it may have lost some.
+    pub(super) fn new(target: UrlTarget, quarantine: Option<Duration>) -> Self {
         match target {
-            UrlTarget::Server(server) => Self::One(Arc::new(Topology::of_server(server))),
-            UrlTarget::Sentinels(url) => Self::One(Arc::new(Topology::of_master(url))),
-            UrlTarget::Cluster(url) => Self::Cluster(Arc::new(RedisCluster::new(url))),
+            UrlTarget::Server(server) => {
+                Self::One(Arc::new(Topology::of_server(server, quarantine)))
+            }
+            UrlTarget::Sentinels(url) => Self::One(Arc::new(Topology::of_master(url, quarantine))),
+            UrlTarget::Cluster(url) => Self::Cluster(Arc::new(RedisCluster::new(url, quarantine))),
         }
     }
 

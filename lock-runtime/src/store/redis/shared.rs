@@ -7,7 +7,7 @@ use std::time::Duration;
 use tracing::Level;
 use uuid::Uuid;
 
-use super::connection::has_io;
+use super::home::has_io;
 use super::replicas::Acknowledgers;
 use super::route::Route;
 use super::servers::Servers;
@@ -139,7 +139,7 @@ mod tests {
 
     fn shared() -> Shared {
         let target = url::parse("redis://localhost", &Settings::default());
-        let servers = Servers::new(target.expect("valid"));
+        let servers = Servers::new(target.expect("valid"), None);
         Shared::new(servers, Duration::from_secs(1)).expect("randomness")
     }
 

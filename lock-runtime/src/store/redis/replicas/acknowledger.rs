@@ -18,6 +18,7 @@ use crate::store::redis::dialect::milliseconds;
 use crate::store::redis::error;
 use crate::store::redis::hash_slot::{self, SLOTS};
 use crate::store::redis::request::KeyServer;
+use crate::store::redis::server_info::field;
 use crate::store::redis::topology::{Redirect, RedisCluster};
 use crate::sync::{Mutex, lock};
 use crate::timeout::RequestTimeout;
@@ -310,12 +311,6 @@ fn permitted(error: StoreError) -> Result<(), StoreError> {
         }
         error => Err(error),
     }
-}
-
-/// A field of the reply to `INFO`.
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    let fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
-    fields.into_iter().find(|(field, _)| *field == name).map(|(_, value)| value)
 }
 
 /// The number of replicas in the reply to `INFO replication`.

@@ -21,11 +21,16 @@ pub(super) use self::opened::{NewSocket, Opened};
 use self::sentinel::MonitoredMaster;
 use self::single::SingleServer;
 use super::endpoint::Endpoint;
+use super::hash_slot;
 use super::url::SentinelUrl;
+use crate::key;
 use crate::store::contract::{BackgroundRuntimes, StoreError, VerifyHolds};
 
 /// The servers that may have some keys.
-pub(super) struct Topology(TopologyKind);
+pub(super) struct Topology {
+    kind: TopologyKind,
+    quarantine: Option<Duration>,
+}
 
 enum TopologyKind {
     Single(SingleServer),
@@ -34,21 +39,38 @@ enum TopologyKind {
 }
 
 impl Topology {
-    pub(super) fn of_server(server: Endpoint) -> Self {
-        Self(TopologyKind::Single(SingleServer::new(server)))
+    /// `quarantine` is the time for which a server grants no locks after it may have lost some.
+    pub(super) fn of_server(server: Endpoint, quarantine: Option<Duration>) -> Self {
+        Self { kind: TopologyKind::Single(SingleServer::new(server)), quarantine }
     }
 
-    pub(super) fn of_master(url: SentinelUrl) -> Self {
-        Self(TopologyKind::Sentinel(MonitoredMaster::new(url).into()))
+    pub(super) fn of_master(url: SentinelUrl, quarantine: Option<Duration>) -> Self {
+        Self { kind: TopologyKind::Sentinel(MonitoredMaster::new(url).into()), quarantine }
     }
 
-    pub(super) fn of_node(node: Arc<ClusterNode>) -> Self {
-        Self(TopologyKind::Node(node))
+    pub(super) fn of_node(node: Arc<ClusterNode>, quarantine: Option<Duration>) -> Self {
+        Self { kind: TopologyKind::Node(node), quarantine }
+    }
+
+    pub(super) fn quarantine(&self) -> Option<Duration> {
+        self.quarantine
+    }
+
+    /// The key that says since when the server grants locks. `None` for a node of a cluster without
+    /// slots.
+    pub(super) fn quarantine_marker(&self) -> Option<String> {
+        match &self.kind {
+            TopologyKind::Single(_) | TopologyKind::Sentinel(_) => Some(key::QUARANTINES.into()),
+            TopologyKind::Node(node) => {
+                let tag = hash_slot::tag_of(node.first_slot()?);
+                Some(format!("{}{{{tag}}}", key::QUARANTINES))
+            }
+        }
     }
 
     /// The server for messages: its address, or its name.
     pub(super) fn shown(&self) -> &str {
-        match &self.0 {
+        match &self.kind {
             TopologyKind::Single(single) => single.shown(),
             TopologyKind::Sentinel(master) => master.shown(),
             TopologyKind::Node(node) => node.server().shown(),
@@ -57,7 +79,7 @@ impl Topology {
 
     /// Whether the program supplies the credentials.
     pub(super) fn has_credentials_source(&self) -> bool {
-        match &self.0 {
+        match &self.kind {
             TopologyKind::Single(single) => single.has_credentials_source(),
             TopologyKind::Sentinel(master) => master.has_credentials_source(),
             TopologyKind::Node(node) => node.server().login().has_source(),
@@ -66,7 +88,7 @@ impl Topology {
 
     /// Starts to watch for other servers that take over the keys. `verify` is called when one has.
     pub(super) fn watch(&self, runtimes: &BackgroundRuntimes, verify: VerifyHolds) {
-        match &self.0 {
+        match &self.kind {
             TopologyKind::Single(_) | TopologyKind::Node(_) => {}
             TopologyKind::Sentinel(master) => master.watch(runtimes, verify),
         }
@@ -79,7 +101,7 @@ impl Topology {
         &self,
         new_socket: &(dyn Fn() -> NewSocket + Sync),
     ) -> Result<Opened, StoreError> {
-        match &self.0 {
+        match &self.kind {
             TopologyKind::Single(single) => single.open(new_socket()).await,
             TopologyKind::Sentinel(master) => master.open(new_socket).await,
             TopologyKind::Node(node) => node.open(new_socket()).await,
@@ -89,7 +111,7 @@ impl Topology {
     /// Describes a setting with which locks of this lease may be lost. Called after the first
     /// connection.
     pub(super) fn warning(&self, lease: Duration) -> Option<String> {
-        match &self.0 {
+        match &self.kind {
             TopologyKind::Single(_) | TopologyKind::Node(_) => None,
             TopologyKind::Sentinel(master) => master.warning(lease),
         }
@@ -97,7 +119,7 @@ impl Topology {
 
     /// Whether the server with this number still has the keys, as far as the client knows.
     pub(super) fn is_current(&self, number: u64) -> bool {
-        match &self.0 {
+        match &self.kind {
             TopologyKind::Single(_) => true,
             TopologyKind::Sentinel(master) => master.is_current(number),
             TopologyKind::Node(node) => node.is_current(),
@@ -106,12 +128,12 @@ impl Topology {
 
     /// Whether no server has the keys any more: the master of a cluster was replaced.
     pub(super) fn is_obsolete(&self) -> bool {
-        matches!(&self.0, TopologyKind::Node(node) if !node.is_current())
+        matches!(&self.kind, TopologyKind::Node(node) if !node.is_current())
     }
 
     /// Whether another server may take over the keys.
     pub(super) fn may_change(&self) -> bool {
-        match &self.0 {
+        match &self.kind {
             TopologyKind::Single(_) => false,
             TopologyKind::Sentinel(_) | TopologyKind::Node(_) => true,
         }
@@ -119,7 +141,7 @@ impl Topology {
 
     /// Resolves when the server with this number no longer has the keys.
     pub(super) async fn replaced(&self, number: u64) {
-        match &self.0 {
+        match &self.kind {
             TopologyKind::Single(_) => std::future::pending().await,
             TopologyKind::Sentinel(master) => master.replaced(number).await,
             TopologyKind::Node(node) => node.replaced().await,
@@ -129,7 +151,7 @@ impl Topology {
     /// How connections are numbered: above this number. Connections of one lane that lead to
     /// different nodes have different numbers.
     pub(super) fn first_generation(&self) -> u64 {
-        match &self.0 {
+        match &self.kind {
             TopologyKind::Single(_) | TopologyKind::Sentinel(_) => 0,
             TopologyKind::Node(node) => u64::from(node.number()) << 32,
         }
@@ -142,13 +164,13 @@ impl Topology {
 
     /// A connection to the server was lost.
     pub(super) fn connection_lost(&self) {
-        if let TopologyKind::Node(node) = &self.0 {
+        if let TopologyKind::Node(node) = &self.kind {
             node.lost();
         }
     }
 
     /// Whether the server is a node of a cluster.
     pub(super) fn is_node(&self) -> bool {
-        matches!(self.0, TopologyKind::Node(_))
+        matches!(self.kind, TopologyKind::Node(_))
     }
 }

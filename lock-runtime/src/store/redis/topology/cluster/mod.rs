@@ -36,14 +36,20 @@ pub(in crate::store::redis) struct RedisCluster {
     state: Arc<ClusterState>,
     /// The cluster for messages.
     shown: String,
+    /// The time for which a node grants no locks after it may have lost some.
+    quarantine: Option<Duration>,
 }
 
 impl RedisCluster {
-    pub(in crate::store::redis) fn new(url: ClusterUrl) -> Self {
+    pub(in crate::store::redis) fn new(url: ClusterUrl, quarantine: Option<Duration>) -> Self {
         let state = Arc::new(ClusterState::new(url));
         let seeds: Vec<_> = state.seeds().iter().map(|seed| seed.shown()).collect();
         let shown = format!("the cluster of {}", seeds.join(", "));
-        Self { state, shown }
+        Self { state, shown, quarantine }
+    }
+
+    pub(in crate::store::redis) fn quarantine(&self) -> Option<Duration> {
+        self.quarantine
     }
 
     pub(in crate::store::redis) fn shown(&self) -> &str {

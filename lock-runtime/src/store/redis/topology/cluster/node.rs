@@ -1,7 +1,7 @@
 //! One master of a cluster.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use tokio::sync::watch;
 
@@ -9,6 +9,7 @@ use super::trouble::Trouble;
 use crate::store::contract::StoreError;
 use crate::store::redis::endpoint::Endpoint;
 use crate::store::redis::handshake::log_in;
+use crate::store::redis::hash_slot::SLOTS;
 use crate::store::redis::topology::opened::{NewSocket, Opened};
 
 /// A master of a cluster, from the time at which a client hears of it until another server takes
@@ -20,13 +21,16 @@ pub(in crate::store::redis) struct ClusterNode {
     /// Read twice for each request.
     is_replaced: AtomicBool,
     replaced: watch::Sender<bool>,
+    /// The lowest of its slots, or [`SLOTS`].
+    first_slot: AtomicU16,
     trouble: Arc<Trouble>,
 }
 
 impl ClusterNode {
     pub(super) fn new(number: u32, server: Endpoint, trouble: Arc<Trouble>) -> Self {
         let (is_replaced, replaced) = (AtomicBool::new(false), watch::Sender::new(false));
-        Self { number, server: Arc::new(server), is_replaced, replaced, trouble }
+        let (server, first_slot) = (Arc::new(server), AtomicU16::new(SLOTS));
+        Self { number, server, is_replaced, replaced, first_slot, trouble }
     }
 
     pub(in crate::store::redis) fn number(&self) -> u32 {
@@ -35,6 +39,15 @@ impl ClusterNode {
 
     pub(in crate::store::redis) fn server(&self) -> &Arc<Endpoint> {
         &self.server
+    }
+
+    /// The lowest slot that it had when the nodes were last asked.
+    pub(in crate::store::redis) fn first_slot(&self) -> Option<u16> {
+        Some(self.first_slot.load(Ordering::Relaxed)).filter(|slot| *slot < SLOTS)
+    }
+
+    pub(super) fn set_first_slot(&self, slot: Option<u16>) {
+        self.first_slot.store(slot.unwrap_or(SLOTS), Ordering::Relaxed);
     }
 
     /// Whether the node is still a master, as far as the client knows.

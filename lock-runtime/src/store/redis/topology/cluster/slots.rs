@@ -4,7 +4,7 @@
 //! assignment, which was read from the nodes, changes all slots but those that were redirected
 //! after it was read, and those of which a newer claim is known.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -164,8 +164,10 @@ impl SlotTable {
         }
         let is_by_most = has_lower && assignment.is_by_most && !insists;
         masters.lower_since = if is_by_most { masters.lower_since.or(Some(now)) } else { None };
-        let owners = self.owners.iter().map(|owner| owner.load(Ordering::Relaxed));
-        let new_owners: HashSet<u32> = owners.collect();
+        let mut first_slots = HashMap::new();
+        for (slot, owner) in (0..SLOTS).zip(&self.owners) {
+            first_slots.entry(owner.load(Ordering::Relaxed)).or_insert(slot);
+        }
         let shown: HashMap<u32, String> = masters
             .all
             .iter()
@@ -173,7 +175,9 @@ impl SlotTable {
             .collect();
         masters.all.retain_mut(|master| {
             let number = master.node.number();
-            let had_slots = std::mem::replace(&mut master.had_slots, new_owners.contains(&number));
+            let first_slot = first_slots.get(&number).copied();
+            master.node.set_first_slot(first_slot);
+            let had_slots = std::mem::replace(&mut master.had_slots, first_slot.is_some());
             if master.had_slots {
                 return true;
             }

@@ -1,5 +1,7 @@
 //! The settings of a client.
 
+mod defaults;
+
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
@@ -9,10 +11,10 @@ use crate::address_map::AddressMap;
 use crate::client::LockClient;
 use crate::connected::Connected;
 use crate::credentials::{Credentials, CredentialsSource};
-use crate::engine::fairness::limit::{HandoffLimit, LONGEST as LONGEST_TENURE};
+use crate::engine::fairness::limit::HandoffLimit;
 use crate::engine::{Config, Engine};
 use crate::error::LockError;
-use crate::options::{Defaults, LockOptions, check_span};
+use crate::options::{Defaults, LockOptions};
 use crate::replicas::{Replicas, RequiredReplicas};
 use crate::runtime;
 use crate::store::contract::Backend;
@@ -22,17 +24,6 @@ use crate::timeout::Wait;
 #[cfg(feature = "tls")]
 use crate::tls::TlsOptions;
 use crate::wire_format::WireFormat;
-
-/// The lease of a lock that does not specify one.
-const DEFAULT_LEASE: Duration = Duration::from_secs(30);
-/// The timeout of an acquisition that does not specify one.
-const DEFAULT_WAIT: Wait = Wait::For(Duration::from_secs(30));
-/// The shortest lease that can be renewed in time on a busy machine.
-const SHORTEST_LEASE: Duration = Duration::from_millis(100);
-/// The longest lease. If a holder dies, its waiters wait for this long.
-const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
-/// The longest namespace, in bytes.
-const LONGEST_NAMESPACE: usize = 128;
 
 impl LockClient {
     /// Connects to the store at `url`, with the default settings.
@@ -84,7 +75,7 @@ impl LockClient {
     /// without a server.
     #[must_use]
     pub fn memory() -> Self {
-        let defaults = LockOptions::NONE.defaults(RequiredReplicas::NONE);
+        let defaults = LockOptions::NONE.defaults(RequiredReplicas::NONE, None);
         start(MemoryBackend::new(), String::new(), defaults, HandoffLimit::default())
     }
 }
@@ -118,6 +109,7 @@ pub struct LockClientBuilder {
     namespace: String,
     options: LockOptions,
     handoff_limit: HandoffLimit,
+    quarantine: Option<Duration>,
     credentials: Option<CredentialsSource>,
     address_map: Option<AddressMap>,
     #[cfg(feature = "tls")]
@@ -133,6 +125,7 @@ impl fmt::Debug for LockClientBuilder {
             .field("namespace", &self.namespace)
             .field("options", &self.options)
             .field("handoff_limit", &self.handoff_limit)
+            .field("quarantine", &self.quarantine)
             .field("credentials", &self.credentials)
             .field("address_map", &self.address_map);
         #[cfg(feature = "tls")]
@@ -237,6 +230,44 @@ impl LockClientBuilder {
     /// ```
     pub fn handoff_limit(mut self, holds: u32, time: Duration) -> Self {
         self.handoff_limit = HandoffLimit { holds, time };
+        self
+    }
+
+    /// How long a server grants no locks after it may have lost some, from 10 ms to 7 days: after
+    /// each restart, and after each failover. Without it, which is the default, such a server grants
+    /// locks at once, although an earlier holder may not yet know that its lock is lost.
+    ///
+    /// Meanwhile, calls wait, and return [`LockError::Unavailable`] if their wait ends first. Held
+    /// locks are renewed and released as usual. No lease and no `min_hold` may be longer. The
+    /// quarantine should be the longest lease that any client uses on the server, and in addition
+    /// the time for which an earlier master may grant locks during a failover; see
+    /// `docs/operations.md` for what this takes. All clients of a server have to use it;
+    /// those in other languages do not know it.
+    ///
+    /// The server remembers when it began, so a client that connects later waits for the rest only.
+    /// The first client that ever uses a server waits for all of it. Costs two round trips for each
+    /// new connection, and none for each lock.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use lock_runtime::{LockClient, LockError};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::builder()
+    ///     .url("redis+sentinel://sentinel-1,sentinel-2,sentinel-3/locks")
+    ///     .lease(Duration::from_secs(10))
+    ///     .quarantine(Duration::from_secs(15))
+    ///     .wait(Duration::from_secs(30))
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn quarantine(mut self, quarantine: Duration) -> Self {
+        self.quarantine = Some(quarantine);
         self
     }
 
@@ -349,13 +380,14 @@ impl LockClientBuilder {
             let problem = "no URL was given; use `memory:` to run without a server".into();
             return Err(LockError::Config { option: "url", problem });
         };
-        let defaults = self.defaults()?;
+        let defaults = self.checked()?;
         runtime::checked()?;
         let response_timeout = response_timeout(defaults.lease);
         let settings = Settings {
             lease: defaults.lease,
             response_timeout,
             acknowledged_by: defaults.acknowledged_by,
+            quarantine: defaults.quarantine,
             credentials: self.credentials,
             address_map: self.address_map,
             #[cfg(feature = "tls")]
@@ -366,59 +398,6 @@ impl LockClientBuilder {
         client.connected().engine.check_background(None)?;
         store.connect().await?;
         Ok(client)
-    }
-
-    fn defaults(&self) -> Result<Defaults, LockError> {
-        let acknowledged_by = self.options.acknowledged_by.unwrap_or(Replicas::AtLeast(0));
-        let defaults = self.options.defaults(acknowledged_by.required()?);
-        let lease = defaults.lease;
-        if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) {
-            let problem =
-                format!("{lease:?} is not in the range {SHORTEST_LEASE:?} to {LONGEST_LEASE:?}");
-            return Err(LockError::Config { option: "lease", problem });
-        }
-        if let Some(max_hold) = defaults.max_hold {
-            check_span("max_hold", max_hold)?;
-        }
-        defaults.wait.check()?;
-        let HandoffLimit { time, .. } = self.handoff_limit;
-        if self.handoff_limit.allows_any() && time > LONGEST_TENURE {
-            let problem = format!(
-                "the time {time:?} is longer than {LONGEST_TENURE:?}; other processes would have \
-                 to wait for that long"
-            );
-            return Err(LockError::Config { option: "handoff_limit", problem });
-        }
-        self.check_namespace()?;
-        Ok(defaults)
-    }
-
-    fn check_namespace(&self) -> Result<(), LockError> {
-        let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '{' | '}');
-        let problem = if self.namespace.len() > LONGEST_NAMESPACE {
-            format!("it has more than {LONGEST_NAMESPACE} bytes")
-        } else if self.namespace.ends_with(':') {
-            "it ends with a `:`; remove the `:`, because the client adds one".to_owned()
-        } else if let Some(bad) = self.namespace.chars().find(|c| bad(*c)) {
-            format!(
-                "it contains {bad:?}; white space, control characters and braces are not allowed"
-            )
-        } else {
-            return Ok(());
-        };
-        Err(LockError::Config { option: "namespace", problem })
-    }
-}
-
-impl LockOptions {
-    fn defaults(&self, acknowledged_by: RequiredReplicas) -> Defaults {
-        Defaults {
-            wire_format: self.wire_format.unwrap_or_default(),
-            wait: self.wait.unwrap_or(DEFAULT_WAIT),
-            lease: self.lease.unwrap_or(DEFAULT_LEASE),
-            max_hold: self.max_hold,
-            acknowledged_by,
-        }
     }
 }
 

@@ -1,0 +1,87 @@
+//! The defaults of a client, and the limits of its settings.
+
+use std::time::Duration;
+
+use super::LockClientBuilder;
+use crate::engine::fairness::limit::{HandoffLimit, LONGEST as LONGEST_TENURE};
+use crate::error::LockError;
+use crate::options::{Defaults, LockOptions, check_span};
+use crate::replicas::{Replicas, RequiredReplicas};
+use crate::timeout::Wait;
+
+/// The lease of a lock that does not specify one.
+const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+/// The timeout of an acquisition that does not specify one.
+const DEFAULT_WAIT: Wait = Wait::For(Duration::from_secs(30));
+/// The shortest lease that can be renewed in time on a busy machine.
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+/// The longest lease. If a holder dies, its waiters wait for this long.
+const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest namespace, in bytes.
+const LONGEST_NAMESPACE: usize = 128;
+
+impl LockClientBuilder {
+    /// The client's defaults, checked.
+    pub(super) fn checked(&self) -> Result<Defaults, LockError> {
+        let acknowledged_by = self.options.acknowledged_by.unwrap_or(Replicas::AtLeast(0));
+        let defaults = self.options.defaults(acknowledged_by.required()?, self.quarantine);
+        let lease = defaults.lease;
+        if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) {
+            let problem =
+                format!("{lease:?} is not in the range {SHORTEST_LEASE:?} to {LONGEST_LEASE:?}");
+            return Err(LockError::Config { option: "lease", problem });
+        }
+        if let Some(max_hold) = defaults.max_hold {
+            check_span("max_hold", max_hold)?;
+        }
+        if let Some(quarantine) = self.quarantine {
+            check_span("quarantine", quarantine)?;
+            defaults.check_quarantine("lease", lease)?;
+        }
+        defaults.wait.check()?;
+        let HandoffLimit { time, .. } = self.handoff_limit;
+        if self.handoff_limit.allows_any() && time > LONGEST_TENURE {
+            let problem = format!(
+                "the time {time:?} is longer than {LONGEST_TENURE:?}; other processes would have \
+                 to wait for that long"
+            );
+            return Err(LockError::Config { option: "handoff_limit", problem });
+        }
+        self.check_namespace()?;
+        Ok(defaults)
+    }
+
+    fn check_namespace(&self) -> Result<(), LockError> {
+        let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '{' | '}');
+        let problem = if self.namespace.len() > LONGEST_NAMESPACE {
+            format!("it has more than {LONGEST_NAMESPACE} bytes")
+        } else if self.namespace.ends_with(':') {
+            "it ends with a `:`; remove the `:`, because the client adds one".to_owned()
+        } else if let Some(bad) = self.namespace.chars().find(|c| bad(*c)) {
+            format!(
+                "it contains {bad:?}; white space, control characters and braces are not allowed"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(LockError::Config { option: "namespace", problem })
+    }
+}
+
+impl LockOptions {
+    /// The defaults of a client with these options.
+    pub(super) fn defaults(
+        &self,
+        acknowledged_by: RequiredReplicas,
+        quarantine: Option<Duration>,
+    ) -> Defaults {
+        Defaults {
+            wire_format: self.wire_format.unwrap_or_default(),
+            wait: self.wait.unwrap_or(DEFAULT_WAIT),
+            lease: self.lease.unwrap_or(DEFAULT_LEASE),
+            max_hold: self.max_hold,
+            acknowledged_by,
+            quarantine,
+        }
+    }
+}

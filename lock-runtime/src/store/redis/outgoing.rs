@@ -1,0 +1,44 @@
+//! The commands of one request.
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{Cmd, Pipeline, RedisResult, Value, cmd};
+
+use crate::safeguard::Safeguard;
+
+/// What is sent in one request.
+#[derive(Clone, Copy)]
+pub(super) enum Outgoing<'a> {
+    Command(&'a Cmd),
+    /// The reply is an array of all replies, with errors.
+    Commands(&'a Pipeline),
+    /// After `ASKING`.
+    Asking(&'a Cmd),
+}
+
+impl Outgoing<'_> {
+    pub(super) async fn query(self, commands: &mut MultiplexedConnection) -> RedisResult<Value> {
+        match self {
+            Self::Command(command) => command.query_async(commands).await,
+            // Boxed, because both are rare.
+            Self::Commands(pipeline) => {
+                let count = pipeline.len();
+                Box::pin(commands.req_packed_commands(pipeline, 0, count)).await.map(Value::Array)
+            }
+            Self::Asking(command) => Box::pin(ask(command, commands)).await,
+        }
+    }
+}
+
+/// Sends a command right after `ASKING`. A node of a cluster forgets `ASKING` with the next command
+/// of the connection, so no other request may be sent between the two.
+async fn ask(command: &Cmd, commands: &mut MultiplexedConnection) -> RedisResult<Value> {
+    if !Safeguard::AskingInOnePiece.is_on() {
+        let _: Value = cmd("ASKING").query_async(commands).await?;
+        return command.query_async(commands).await;
+    }
+    let mut both = Pipeline::with_capacity(2);
+    both.cmd("ASKING").add_command(command.clone());
+    let replies = commands.req_packed_commands(&both, 1, 1).await?;
+    let reply = replies.into_iter().next();
+    reply.unwrap_or(Value::Nil).extract_error()
+}
