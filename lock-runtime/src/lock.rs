@@ -147,10 +147,14 @@ impl Lock {
     /// default, which is none unless configured.
     ///
     /// A grant that is not acknowledged within half a response timeout does not count, and the call
-    /// tries again. When its wait is over, the grant is undone, and the call returns
-    /// [`LockError::Unavailable`], which says what was missing. A renewal that is not acknowledged counts as failed, and is retried until
-    /// the deadline of the lock. Costs a round trip to the slowest of these replicas, which all
-    /// locks that are acquired or renewed at the same time share. Releases are not acknowledged.
+    /// tries again. Meanwhile, the key is taken. When the call's wait is over, the grant is undone,
+    /// and the call returns [`LockError::Unavailable`], which says what was missing. A renewal that
+    /// is not acknowledged counts as failed, and is retried until the deadline of the lock. Costs a
+    /// round trip to the slowest of these replicas, which all locks that are acquired or renewed at
+    /// the same time share. Releases are not acknowledged.
+    ///
+    /// A server that is out of memory acknowledges nothing, so held locks with this option are lost
+    /// at their deadlines.
     ///
     /// This makes it unlikely that a failover loses the lock, but not impossible: the replica that
     /// is promoted may be another one than the replicas that have acknowledged the lock. The

@@ -28,7 +28,8 @@ pub enum Replicas {
     /// At least this number of replicas, up to 1,000. With zero, locks need no acknowledgement.
     AtLeast(u32),
     /// All replicas that the server reports, and at least one. A replica that is added counts from
-    /// the next acknowledgement on. A replica that is down counts until the client connects anew.
+    /// the next acknowledgement on. A replica that is down or was removed counts until the client
+    /// opens its connection for acknowledgements anew.
     All,
 }
 

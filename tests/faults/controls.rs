@@ -19,6 +19,8 @@ lock_tests::controls! {
         without "one-server-acknowledges" seeing "a later connection has acknowledged it";
     replicas_without_one_server_acknowledges_2: "replicas::the_replicas_of_another_server_do_not_count"
         without "one-server-acknowledges" seeing "granted without the acknowledgement";
+    replicas_without_one_server_acknowledges_3: "replicas::each_node_of_a_cluster_has_replicas_of_its_own"
+        without "one-server-acknowledges" seeing "granted without the acknowledgement";
     replicas_without_grants_are_acknowledged_2: "replicas::a_lock_that_replicas_have_acknowledged_survives_the_failover_to_one_of_them"
         without "grants-are-acknowledged" seeing "granted without the acknowledgement";
     replicas_without_grants_are_acknowledged_3: "replicas::no_grant_or_renewal_of_a_master_counts_that_was_suspended_during_its_failover"

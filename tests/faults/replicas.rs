@@ -258,12 +258,13 @@ async fn the_replicas_of_another_server_do_not_count() {
     let client = client(&proxy.url()).await;
     // The address of the server changes, and the connections to the earlier one stay open.
     proxy.move_to(later.master.port());
-    let lock = client.lock("k").acknowledged_by(1).wait(LEASE);
+    let lock = |wait| client.lock("k").acknowledged_by(1).wait(wait);
     let words = ["the connection for acknowledgements leads to another server"];
-    assert_not_acknowledged(lock.acquire().await, &words);
+    assert_not_acknowledged(lock(Duration::ZERO).acquire().await, &words);
     assert!(!earlier.master.exists("k"), "no request was sent");
-    earlier.master.tell(&["CLIENT", "KILL", "TYPE", "normal"]);
-    lock.run(async {}).await.expect("all connections lead to the later server");
+    let guard = lock(LEASE).acquire().await.expect("all connections lead to the later server");
+    assert!(later.master.exists("k"));
+    guard.release().await.expect("held");
 }
 
 #[tokio::test]
@@ -283,6 +284,27 @@ async fn all_replicas_are_those_that_the_server_reports() {
         client.lock("k").acknowledged_by(3).wait(LEASE / 2).acquire().await,
         &["the server has 2 replicas", "requires 3"],
     );
+    servers.replicas[1].thaw();
+    all().run(async {}).await.expect("acknowledged");
+    // The server does not report this replica any more.
+    servers.replicas[1].kill();
+    assert_not_acknowledged(all().wait(LEASE * 2).acquire().await, &words);
+    servers.master.kill_connections("normal");
+    all().run(async {}).await.expect("one replica is reported over the new connection");
+}
+
+#[tokio::test]
+async fn a_lost_lock_is_noticed_although_its_replicas_are_missing() {
+    let mut servers = Replicated::start(1).await;
+    let client = client_with_lease(&servers.url(), LEASE * 6).await;
+    let guard = client.lock("k").acknowledged_by(1).acquire().await.expect("acknowledged");
+    servers.replicas[0].kill();
+    // One renewal is not acknowledged, and then the client knows that there is no replica.
+    tokio::time::sleep(LEASE * 5 / 2).await;
+    assert!(guard.is_held());
+    servers.master.tell(&["DEL", "k"]);
+    let reason = timeout(LEASE * 2, guard.lost()).await.expect("before the deadline");
+    assert_eq!(reason, LostReason::Gone);
 }
 
 #[tokio::test]
@@ -334,13 +356,18 @@ async fn many_locks_share_their_acknowledgements() {
 async fn the_documented_permissions_suffice_for_acknowledgements() {
     let servers = Replicated::start(1).await;
     let page = include_str!("../../docs/redis.md");
-    let permitted = "~lock_ack:* +wait";
+    let permitted = "~lock_ack:* +wait +info";
     assert!(page.contains(permitted), "{permitted} is documented");
     servers.master.tell(&LOCKER.split_whitespace().collect::<Vec<_>>());
     let url = servers.url().replace("://", "://locker:c4nary@");
     let required = || LockClient::builder().url(&url).lease(LEASE).acknowledged_by(1);
     let plain = client(&url).await;
-    for missing in [&["+wait"][..], &["~lock_ack:*", "-wait"]] {
+    let names = ["`acknowledged_by`", "`+wait`", "`~lock_ack:*`"];
+    for (missing, names) in [
+        (&["+wait"][..], &names[..]),
+        (&["~lock_ack:*", "-wait"], &names),
+        (&["+wait", "-info"], &["`acknowledged_by`", "`+info`"]),
+    ] {
         let words = [&["ACL", "SETUSER", "locker"][..], missing].concat();
         servers.master.tell(&words);
         let connect = required().connect().await.map(drop);
@@ -348,7 +375,6 @@ async fn the_documented_permissions_suffice_for_acknowledgements() {
         for denied in [connect, acquire] {
             match denied {
                 Err(LockError::Denied { cause, .. }) => {
-                    let names = ["`acknowledged_by`", "`+wait`", "`~lock_ack:*`"];
                     assert!(names.iter().all(|name| cause.contains(name)), "{cause}");
                 }
                 other => panic!("{other:?}"),
@@ -447,6 +473,12 @@ async fn each_node_of_a_cluster_has_replicas_of_its_own() {
     let begun = cluster.begin_move(slot, 0, 1);
     let new = client.lock(cluster.key_of(0, 1)).acquire().await;
     let new = new.expect("acknowledged by the replicas of the next node");
+    // The replicas of the node that still has the slot do not count.
+    cluster.freeze(cluster.replica_of(1));
+    let key = cluster.key_of(0, 2);
+    let result = client.lock(&*key).wait(Duration::ZERO).acquire().await;
+    assert_not_acknowledged(result, &["0 of 1 replica has acknowledged", "requires 1"]);
+    cluster.thaw(cluster.replica_of(1));
     tokio::time::sleep(LEASE * 5).await;
     assert!(moved.is_held(), "it is renewed at the node that has it still");
     assert!(new.is_held(), "it is renewed at the next node");

@@ -41,10 +41,12 @@ impl Engine {
             let answer = lease.store().renew(&renewal, Lane::Caller).await.into_iter().next();
             match answer {
                 Some(Ok(Renewed::Extended)) => {
-                    hold.acknowledged(acknowledged_by);
+                    let is_new = hold.acknowledged(acknowledged_by, (sent, asked));
                     hold.keep_for(sent, min_hold);
                     if let Some(term) = term {
                         hold.extended(sent, term);
+                    }
+                    if is_new || term.is_some() {
                         self.background().reschedule(lease);
                     }
                 }

@@ -411,8 +411,14 @@ impl<P> Hold<P> {
     }
 
     /// See [`State::acknowledged`].
-    pub(crate) fn acknowledged(&self, by: RequiredReplicas) {
-        self.change(|state| state.acknowledged(by, BootInstant::now()));
+    pub(crate) fn acknowledged(
+        &self,
+        by: RequiredReplicas,
+        (sent, term): (BootInstant, Duration),
+    ) -> bool {
+        let change =
+            |state: &mut State<P>| state.acknowledged(by, (sent, term), BootInstant::now());
+        self.change(change).unwrap_or(false)
     }
 
     /// See [`State::keep_for`].

@@ -4,11 +4,13 @@
 //! request is then sent once more, as soon as the acknowledgement by the replicas of that node is
 //! prepared. An owner gets its lock again, so this changes nothing.
 
+use std::collections::HashMap;
 use std::num::NonZeroU64;
 
 use tokio::time::Instant;
 
 use super::handle::RedisStore;
+use super::join::join_all;
 use super::replicas::{Acknowledgement, KeyReplicas};
 use super::request::BatchAnswers;
 use super::route::Route;
@@ -37,8 +39,7 @@ impl RedisStore {
             let moved = self.prepare_moved(route, required, trace.connection());
             acknowledgement = moved.await?;
             let again = Claim { fresh: false, ..claim };
-            acquired =
-                self.claim(route, again, rest(), trace).await.map_err(|error| unknown(&error))?;
+            acquired = self.claim(route, again, rest(), trace).await.map_err(sent)?;
         }
         if acquired.is_grant() {
             acknowledgement.check_carrier(trace.connection())?;
@@ -48,67 +49,80 @@ impl RedisStore {
     }
 
     /// Renews leases that count only if replicas have them. One acknowledgement is enough for all
-    /// of them.
+    /// of them. Without replicas, the requests are sent as well, because they find lost locks.
     pub(super) async fn renew_acknowledged(
         &self,
         route: &Route,
         batch: &[Renewal<'_>],
         replicas: RequiredReplicas,
-    ) -> Result<Vec<Result<Renewed, StoreError>>, StoreError> {
-        let Some(first) = batch.first() else { return Ok(Vec::new()) };
+    ) -> Vec<Result<Renewed, StoreError>> {
+        let Some(first) = batch.first() else { return Vec::new() };
         let within = self.shared.response_timeout;
-        let acknowledgers = &self.shared.acknowledgers;
-        let acknowledgement = acknowledgers
-            .prepare(route, KeyReplicas { key: first.resource.key, replicas }, within)
-            .await?;
-        let BatchAnswers { answers, carriers, .. } = self.send_renewals(route, batch, true).await;
-        let is_expected = |carrier| acknowledgement.check_carrier(carrier).is_ok();
-        let is_renewed = |(answer, carrier): (&Result<_, _>, &Option<_>)| {
-            *answer == Ok(Renewed::Extended) && is_expected(*carrier)
+        let required = KeyReplicas { key: first.resource.key, replicas };
+        let prepared = self.shared.acknowledgers.prepare(route, required, within).await;
+        let BatchAnswers { mut answers, carriers, .. } =
+            self.send_renewals(route, batch, true).await;
+        let acknowledgement = match prepared {
+            Ok(acknowledgement) => acknowledgement,
+            Err(error) => {
+                for answer in &mut answers {
+                    if *answer == Ok(Renewed::Extended) {
+                        *answer = Err(sent(error.clone()));
+                    }
+                }
+                return answers;
+            }
         };
-        let given = if answers.iter().zip(&carriers).any(is_renewed) {
-            acknowledgement.given(within).await
-        } else {
-            Ok(())
-        };
-        let (mut results, mut may_follow) = (Vec::with_capacity(batch.len()), true);
-        for ((renewal, answer), carrier) in batch.iter().zip(answers).zip(carriers) {
-            results.push(match answer {
-                Ok(Renewed::Extended) if is_expected(carrier) => {
-                    given.clone().map(|()| Renewed::Extended)
-                }
-                // One that fails does not delay the others any further.
-                Ok(Renewed::Extended) if may_follow => {
-                    let renewed = self.renew_moved(route, (renewal, replicas), carrier);
-                    renewed.await.inspect_err(|_| may_follow = false)
-                }
-                Ok(Renewed::Extended) => {
-                    acknowledgement.check_carrier(carrier).map(|()| Renewed::Extended)
-                }
-                answer => answer,
-            });
+        let is_extended = |lock: &usize| answers[*lock] == Ok(Renewed::Extended);
+        let (expected, moved): (Vec<usize>, Vec<usize>) = (0..batch.len())
+            .filter(is_extended)
+            .partition(|lock| acknowledgement.check_carrier(carriers[*lock]).is_ok());
+        if !expected.is_empty()
+            && let Err(error) = acknowledgement.given(within).await
+        {
+            for lock in expected {
+                answers[lock] = Err(error.clone());
+            }
         }
-        Ok(results)
+        let mut by_carrier: HashMap<_, Vec<usize>> = HashMap::new();
+        for lock in moved {
+            by_carrier.entry(carriers[lock]).or_default().push(lock);
+        }
+        let again = by_carrier.into_iter().map(|(carrier, locks)| async move {
+            let renewals: Vec<_> = locks.iter().map(|lock| batch[*lock]).collect();
+            let renewed = self.renew_moved(route, (&renewals, replicas), carrier).await;
+            locks.into_iter().zip(renewed)
+        });
+        for (lock, answer) in join_all(again).await.into_iter().flatten() {
+            answers[lock] = answer;
+        }
+        answers
     }
 
-    /// Renews a lease once more whose slot is being moved.
+    /// Renews leases once more whose slots are being moved. The same connection has carried their
+    /// renewals.
     async fn renew_moved(
         &self,
         route: &Route,
-        (renewal, replicas): (&Renewal<'_>, RequiredReplicas),
+        (batch, replicas): (&[Renewal<'_>], RequiredReplicas),
         carrier: Option<NonZeroU64>,
-    ) -> Result<Renewed, StoreError> {
-        let required = KeyReplicas { key: renewal.resource.key, replicas };
-        let acknowledgement = self.prepare_moved(route, required, carrier).await?;
-        let again = self.send_renewals(route, std::slice::from_ref(renewal), true).await;
-        let (answer, carrier) = (again.answers.into_iter().next(), again.carriers.first());
-        let renewed = answer.unwrap_or_else(|| Err(StoreError::Unknown("no answer".into())));
-        let renewed = renewed.map_err(|error| unknown(&error))?;
-        if renewed == Renewed::Extended {
-            acknowledgement.check_carrier(carrier.copied().flatten())?;
-            acknowledgement.given(self.shared.response_timeout).await?;
-        }
-        Ok(renewed)
+    ) -> Vec<Result<Renewed, StoreError>> {
+        let required = KeyReplicas { key: batch[0].resource.key, replicas };
+        let acknowledgement = match self.prepare_moved(route, required, carrier).await {
+            Ok(acknowledgement) => acknowledgement,
+            Err(error) => return batch.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let BatchAnswers { answers, carriers, .. } = self.send_renewals(route, batch, true).await;
+        let given = acknowledgement.given(self.shared.response_timeout).await;
+        let result = |(answer, carrier): (Result<Renewed, StoreError>, Option<NonZeroU64>)| {
+            let renewed = answer.map_err(sent)?;
+            if renewed == Renewed::Extended {
+                acknowledgement.check_carrier(carrier)?;
+                given.clone()?;
+            }
+            Ok(renewed)
+        };
+        answers.into_iter().zip(carriers).map(result).collect()
     }
 
     /// Prepares the acknowledgement by the replicas of the node that has answered a request.
@@ -125,14 +139,14 @@ impl RedisStore {
             StoreError::Unknown(cause.into())
         })?;
         let acknowledgers = &self.shared.acknowledgers;
-        acknowledgers
-            .prepare_at(route, &server, required, within)
-            .await
-            .map_err(|error| unknown(&error))
+        acknowledgers.prepare_at(route, &server, required, within).await.map_err(sent)
     }
 }
 
-/// The first request may have taken effect.
-fn unknown(error: &StoreError) -> StoreError {
-    StoreError::Unknown(error.to_string())
+/// An error after a first request, which may have taken effect.
+fn sent(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Refused(cause) | StoreError::Unknown(cause) => StoreError::Unknown(cause),
+        other => StoreError::Unknown(other.to_string()),
+    }
 }

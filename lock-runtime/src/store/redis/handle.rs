@@ -104,7 +104,7 @@ impl RedisStore {
         if required.is_none() || !Safeguard::RenewalsAreAcknowledged.is_on() {
             return Ok(self.send_renewals(&route, batch, false).await.answers);
         }
-        Box::pin(self.renew_acknowledged(&route, batch, required)).await
+        Ok(Box::pin(self.renew_acknowledged(&route, batch, required)).await)
     }
 
     pub(super) async fn send_renewals(

@@ -128,14 +128,21 @@ impl RedisBackend {
         Ok(())
     }
 
-    /// Describes the problem if a server has fewer replicas than the client's locks require.
+    /// Describes the problem if a server has fewer replicas than the client's locks require. In a
+    /// cluster, asks all nodes.
     async fn shortage(&self) -> Result<Option<String>, StoreError> {
         if self.acknowledged_by.is_none() {
             return Ok(None);
         }
         let route = self.shared.route(Lane::Caller)?;
-        let required = KeyReplicas { key: key::ACKNOWLEDGEMENTS, replicas: self.acknowledged_by };
-        self.shared.acknowledgers.shortage(&route, required, CONNECT_TIMEOUT).await
+        for key in self.shared.servers.keys_of_all(key::ACKNOWLEDGEMENTS) {
+            let required = KeyReplicas { key: &key, replicas: self.acknowledged_by };
+            let shortage = self.shared.acknowledgers.shortage(&route, required, CONNECT_TIMEOUT);
+            if let Some(problem) = shortage.await? {
+                return Ok(Some(problem));
+            }
+        }
+        Ok(None)
     }
 
     /// Opens the connections, asks the server for its description, and checks that it runs scripts.

@@ -60,6 +60,17 @@ impl Servers {
         }
     }
 
+    /// A key that begins with `prefix` for each server that has keys.
+    pub(super) fn keys_of_all(&self, prefix: &str) -> Vec<String> {
+        match self {
+            Self::One(_) => vec![prefix.to_owned()],
+            Self::Cluster(cluster) => {
+                let nodes = cluster.nodes();
+                nodes.iter().filter_map(|node| node.key_with(prefix)).collect()
+            }
+        }
+    }
+
     /// The part of the servers that has a key.
     pub(super) fn place(&self, key: &str) -> Place {
         match self {

@@ -73,18 +73,24 @@ impl<P> State<P> {
         std::mem::take(&mut self.failures)
     }
 
-    /// Records that these replicas have acknowledged a request that has extended the lease. They
-    /// then have to acknowledge each later renewal as well.
+    /// Records that these replicas have acknowledged a request that was sent at `sent` and has set
+    /// the lease to `term`. They then have to acknowledge each later renewal as well. Returns
+    /// whether that is new. The deadline may then be earlier, because they may not have what other
+    /// renewals have set meanwhile.
     pub(in crate::engine::lease) fn acknowledged(
         &mut self,
         by: RequiredReplicas,
+        (sent, term): (BootInstant, Duration),
         now: BootInstant,
-    ) {
+    ) -> bool {
         let both = self.acknowledged_by.and(by);
-        if both != self.acknowledged_by {
+        let is_new = both != self.acknowledged_by;
+        if is_new {
             self.acknowledged_by = both;
             self.term_since = now;
+            self.granted_until = self.granted_until.min(deadline(sent, term));
         }
+        is_new
     }
 
     /// Records a failed renewal. Returns the number of consecutive failures.

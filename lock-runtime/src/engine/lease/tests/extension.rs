@@ -110,15 +110,18 @@ fn a_key_is_kept_for_the_longest_min_hold() {
 fn renewals_that_were_sent_before_more_replicas_are_required_do_not_count() {
     let sent = BootInstant::now();
     let (_queues, hold) = granted(sent, &acknowledged_by(1));
-    hold.acknowledged(RequiredReplicas::NONE);
-    hold.lease().extended(BootInstant::now(), None);
-    let deadline_before = hold.deadline();
-    let early = BootInstant::now();
-    hold.acknowledged(RequiredReplicas { at_least: 1, all: true });
     let both = RequiredReplicas { at_least: 1, all: true };
+    let request = BootInstant::now();
+    assert!(!hold.acknowledged(RequiredReplicas::NONE, (sent, TERM)));
+    // The replicas of the stricter request may not have this renewal.
+    hold.lease().extended(BootInstant::now(), None);
+    assert!(hold.deadline() > deadline(request, TERM));
+    let early = BootInstant::now();
+    assert!(hold.acknowledged(both, (request, TERM)));
+    assert_eq!(hold.deadline(), deadline(request, TERM));
     assert_eq!(hold.lease().renewal(TERM).acknowledged_by, both);
     hold.lease().extended(early, None);
-    assert_eq!(hold.deadline(), deadline_before);
+    assert_eq!(hold.deadline(), deadline(request, TERM));
     let late = BootInstant::now();
     hold.lease().extended(late, None);
     assert_eq!(hold.deadline(), deadline(late, TERM));

@@ -44,8 +44,18 @@ pub(super) struct Acknowledger {
 struct KnownServer {
     /// Connections that lead to the same process, which permits `WAIT`.
     verified: Option<ConnectionPair>,
-    /// The number of replicas, as far as the server says it.
-    replicas: Option<u32>,
+    /// The number of replicas, as far as the server says it, and the acknowledging connection over
+    /// which it did.
+    replicas: Option<(u32, u64)>,
+}
+
+impl KnownServer {
+    /// The number of replicas if all of them are required. A replica that the server does not
+    /// report any more counts for as long as the connection lasts.
+    fn all_over(self, connection: u64) -> Option<u32> {
+        let (replicas, over) = self.replicas?;
+        (over == connection).then_some(replicas)
+    }
 }
 
 /// The connection of requests and the acknowledging one, by their generations.
@@ -103,7 +113,7 @@ impl Acknowledger {
     /// Describes the problem if the server has too few replicas.
     pub(super) fn shortage(&self) -> Option<String> {
         let (mut server, required) = (lock(&self.server), self.required);
-        let few = server.replicas.filter(|replicas| *replicas < required.at_least)?;
+        let (few, _) = server.replicas.filter(|(replicas, _)| *replicas < required.at_least)?;
         // The next request asks again.
         server.verified = None;
         Some(format!("the server has {}; `acknowledged_by` requires {required}", count(few)))
@@ -118,41 +128,38 @@ impl Acknowledger {
         let mut asked = Pipeline::with_capacity(1);
         asked.cmd("INFO").arg("server");
         let theirs = send(requests, &asked, within).await?;
-        let mut asked = round(slot, 0, Duration::ZERO);
+        let mut asked = self.round(slot, 0, Duration::ZERO);
         asked.cmd("INFO").arg("server").cmd("INFO").arg("replication");
         let own = send(&self.connection, &asked, within).await?;
         let mut answers = own.answers.into_iter();
-        for answer in answers.by_ref().take(2) {
+        for answer in answers.by_ref().take(self.round_length()) {
             answer.map_or_else(permitted, |_| Ok(()))?;
         }
-        let run_id = |answer: Option<Result<ReplicationReply, StoreError>>| match answer {
-            Some(Ok(ReplicationReply::Text(info))) => field(&info, "run_id").map(str::to_owned),
-            // A user without the permission for `INFO`.
-            _ => None,
-        };
-        let is_same_process = run_id(theirs.answers.into_iter().next()) == run_id(answers.next())
-            || !Safeguard::OneServerAcknowledges.is_on();
+        let their_id = run_id(theirs.answers.into_iter().next())?;
+        let is_same_process =
+            their_id == run_id(answers.next())? || !Safeguard::OneServerAcknowledges.is_on();
         if !is_same_process {
+            // Each of them may be the one that leads to the earlier server.
             self.connection.discard(own.connection);
+            requests.discard(theirs.connection);
         }
         if !is_same_process || (theirs.connection, own.connection) != (pair.requests, pair.own) {
             let cause = "the connection for acknowledgements leads to another server";
             return Err(StoreError::Refused(cause.into()));
         }
-        let replicas = match answers.next() {
+        let reported = match answers.next() {
             Some(Ok(ReplicationReply::Text(info))) => replicas(&info),
-            Some(Err(StoreError::Denied(cause))) if self.required.all => {
-                let problem = "`acknowledged_by = \"all\"` needs the permission `+info`";
-                return Err(StoreError::Denied(format!("{problem}: {cause}")));
-            }
             _ => None,
         };
-        if replicas.is_none() && self.required.all {
+        if reported.is_none() && self.required.all {
             let problem = "the server does not say how many replicas it has; require a number";
             let (option, problem) = ("acknowledged_by", problem.into());
             return Err(StoreError::Config { option, problem });
         }
-        *lock(&self.server) = KnownServer { verified: Some(pair), replicas };
+        let mut server = lock(&self.server);
+        let known = server.all_over(pair.own).filter(|_| self.required.all);
+        let replicas = reported.max(known).map(|replicas| (replicas, pair.own));
+        *server = KnownServer { verified: Some(pair), replicas };
         Ok(())
     }
 
@@ -191,7 +198,14 @@ impl Acknowledger {
                             whether replicas have the lock"
                 .into(),
             Some(Err(error)) => format!("replicas have not acknowledged the lock: {error}"),
-            None => self.missing(0, started.elapsed()),
+            None => {
+                let waited = started.elapsed().as_millis();
+                let required = self.required;
+                format!(
+                    "no answer to `WAIT` within {waited} ms, so it is not known whether replicas \
+                     have the lock; `acknowledged_by` requires {required}"
+                )
+            }
         };
         lock(&self.server).verified = None;
         Err(StoreError::Unknown(problem))
@@ -199,7 +213,7 @@ impl Acknowledger {
 
     /// Says which replicas are missing.
     fn missing(&self, acknowledged: u32, waited: Duration) -> String {
-        let all = lock(&self.server).replicas.map(|all| all.max(acknowledged));
+        let all = lock(&self.server).replicas.map(|(all, _)| all.max(acknowledged));
         let of = match all {
             Some(all) => format!("{acknowledged} of {}", count(all)),
             None => count(acknowledged),
@@ -225,15 +239,15 @@ impl Acknowledger {
         let response_timeout = self.connection.response_timeout();
         let patience = response_timeout / 2;
         let known = lock(&self.server).replicas.filter(|_| self.required.all);
-        let mut required = self.required.at_least.max(known.unwrap_or_default());
+        let mut required = self.required.at_least.max(known.map_or(0, |(replicas, _)| replicas));
         let mut slots = self.slots_from(slot);
         loop {
-            let mut asked = round(slots.next().unwrap_or(slot), required, patience);
+            let mut asked = self.round(slots.next().unwrap_or(slot), required, patience);
             if self.required.all {
                 asked.cmd("INFO").arg("replication");
             }
             let sent = send(&self.connection, &asked, patience + response_timeout).await?;
-            let mut answers = sent.answers.into_iter();
+            let mut answers = sent.answers.into_iter().skip(self.round_length() - 2);
             match answers.next() {
                 // The slot has left the node, or is about to.
                 Some(Err(error)) if Redirect::of(&error).is_some() && slots.len() > 0 => continue,
@@ -250,11 +264,20 @@ impl Acknowledger {
                 && let Some(now) = replicas(&info).filter(|now| *now > required)
             {
                 required = now;
-                lock(&self.server).replicas = Some(now);
+                lock(&self.server).replicas = Some((now, sent.connection));
             }
             let connection = sent.connection;
             return Ok(RoundAnswer { connection, acknowledged, required, patience });
         }
+    }
+
+    fn round(&self, slot: u16, replicas: u32, patience: Duration) -> Pipeline {
+        round(slot, replicas, patience, self.node.is_some())
+    }
+
+    /// The number of replies to a round. The last two are those to `SET` and `WAIT`.
+    fn round_length(&self) -> usize {
+        if self.node.is_some() { 3 } else { 2 }
     }
 
     /// Slots of the node: this one first, and a few more.
@@ -269,10 +292,14 @@ impl Acknowledger {
     }
 }
 
-/// A write to a key in this slot, and a `WAIT` for it.
-fn round(slot: u16, replicas: u32, patience: Duration) -> Pipeline {
+/// A write to a key in this slot, and a `WAIT` for it. With `asking`, a node to which the slot is
+/// being moved serves it as well.
+fn round(slot: u16, replicas: u32, patience: Duration, asking: bool) -> Pipeline {
     let written = format!("{}{{{}}}", key::ACKNOWLEDGEMENTS, hash_slot::tag_of(slot));
-    let mut round = Pipeline::with_capacity(4);
+    let mut round = Pipeline::with_capacity(5);
+    if asking {
+        round.cmd("ASKING");
+    }
     round.cmd("SET").arg(written).arg(1).arg("PX").arg(milliseconds(WRITTEN_FOR));
     // Zero would wait for ever.
     round.cmd("WAIT").arg(replicas).arg(milliseconds(patience).max(1));
@@ -313,6 +340,25 @@ fn permitted(error: StoreError) -> Result<(), StoreError> {
     }
 }
 
+/// The run id in the answer to `INFO server`.
+fn run_id(answer: Option<Result<ReplicationReply, StoreError>>) -> Result<String, StoreError> {
+    match answer {
+        Some(Ok(ReplicationReply::Text(info))) => {
+            field(&info, "run_id").map(str::to_owned).ok_or_else(|| {
+                let problem = "the server does not tell its run id, so another server could \
+                               acknowledge the lock";
+                StoreError::Config { option: "acknowledged_by", problem: problem.into() }
+            })
+        }
+        Some(Err(StoreError::Denied(cause))) => {
+            let problem = "`acknowledged_by` needs the permission `+info`";
+            Err(StoreError::Denied(format!("{problem}: {cause}")))
+        }
+        Some(Err(error)) => Err(error),
+        Some(Ok(_)) | None => Err(StoreError::Refused("no answer to `INFO`".into())),
+    }
+}
+
 /// The number of replicas in the reply to `INFO replication`.
 fn replicas(info: &str) -> Option<u32> {
     field(info, "connected_slaves")?.parse().ok()
@@ -329,7 +375,7 @@ mod tests {
     #[test]
     fn a_round_writes_a_key_of_its_slot() {
         for slot in [0, 1, 9_999, SLOTS - 1] {
-            let round = round(slot, 1, Duration::ZERO);
+            let round = round(slot, 1, Duration::ZERO, false);
             let packed = String::from_utf8(round.get_packed_pipeline()).expect("text");
             let key = packed.lines().find(|line| line.starts_with("lock_ack:"));
             assert_eq!(hash_slot::slot(key.expect("a key")), slot);

@@ -43,7 +43,11 @@ struct RoundsState {
 }
 
 /// Sends rounds, one after the other, until nobody asks for one.
-pub(super) struct RoundTurn<'a>(&'a Rounds);
+pub(super) struct RoundTurn<'a> {
+    rounds: &'a Rounds,
+    /// Nobody asks for a round. Another task may send rounds from then on.
+    is_over: bool,
+}
 
 impl Rounds {
     /// Joins the next round. Returns its result to come, and whether the caller has to start a task
@@ -57,16 +61,17 @@ impl Rounds {
 
     /// For the task that sends the rounds.
     pub(super) fn turn(&self) -> RoundTurn<'_> {
-        RoundTurn(self)
+        RoundTurn { rounds: self, is_over: false }
     }
 }
 
 impl RoundTurn<'_> {
     /// The next round; `None` if nobody asks for one. The task then has to end.
     pub(super) fn next(&mut self) -> Option<NextRound> {
-        let mut state = lock(&self.0.0);
+        let mut state = lock(&self.rounds.0);
         let next = state.next.take();
         state.is_running = next.is_some();
+        self.is_over = next.is_none();
         next
     }
 }
@@ -74,9 +79,8 @@ impl RoundTurn<'_> {
 /// Also ends the waits of those who share the next round if the task is dropped.
 impl Drop for RoundTurn<'_> {
     fn drop(&mut self) {
-        let mut state = lock(&self.0.0);
-        if state.is_running {
-            *state = RoundsState::default();
+        if !self.is_over {
+            *lock(&self.rounds.0) = RoundsState::default();
         }
     }
 }
@@ -106,8 +110,16 @@ mod tests {
         second.result.send_replace(Some(RESULT));
         assert_eq!(*late.wait_for(Option::is_some).await.expect("sent"), Some(RESULT));
         assert!(turn.next().is_none());
+        let (mut next, starts) = rounds.join(8);
+        assert!(starts, "another task sends the next rounds");
+        let mut another = rounds.turn();
         drop(turn);
-        assert!(rounds.join(8).1, "another task sends the next rounds");
+        another
+            .next()
+            .expect("the end of the first task changes nothing")
+            .result
+            .send_replace(Some(RESULT));
+        assert_eq!(*next.wait_for(Option::is_some).await.expect("sent"), Some(RESULT));
     }
 
     #[tokio::test]

@@ -21,7 +21,6 @@ pub(super) use self::opened::{NewSocket, Opened};
 use self::sentinel::MonitoredMaster;
 use self::single::SingleServer;
 use super::endpoint::Endpoint;
-use super::hash_slot;
 use super::url::SentinelUrl;
 use crate::key;
 use crate::store::contract::{BackgroundRuntimes, StoreError, VerifyHolds};
@@ -61,10 +60,7 @@ impl Topology {
     pub(super) fn quarantine_marker(&self) -> Option<String> {
         match &self.kind {
             TopologyKind::Single(_) | TopologyKind::Sentinel(_) => Some(key::QUARANTINES.into()),
-            TopologyKind::Node(node) => {
-                let tag = hash_slot::tag_of(node.first_slot()?);
-                Some(format!("{}{{{tag}}}", key::QUARANTINES))
-            }
+            TopologyKind::Node(node) => node.key_with(key::QUARANTINES),
         }
     }
 

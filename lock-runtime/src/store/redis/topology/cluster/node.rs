@@ -9,7 +9,7 @@ use super::trouble::Trouble;
 use crate::store::contract::StoreError;
 use crate::store::redis::endpoint::Endpoint;
 use crate::store::redis::handshake::log_in;
-use crate::store::redis::hash_slot::SLOTS;
+use crate::store::redis::hash_slot::{SLOTS, tag_of};
 use crate::store::redis::topology::opened::{NewSocket, Opened};
 
 /// A master of a cluster, from the time at which a client hears of it until another server takes
@@ -41,9 +41,10 @@ impl ClusterNode {
         &self.server
     }
 
-    /// The lowest slot that it had when the nodes were last asked.
-    pub(in crate::store::redis) fn first_slot(&self) -> Option<u16> {
-        Some(self.first_slot.load(Ordering::Relaxed)).filter(|slot| *slot < SLOTS)
+    /// A key in the lowest slot that it had when the nodes were last asked. `None` if it had none.
+    pub(in crate::store::redis) fn key_with(&self, prefix: &str) -> Option<String> {
+        let slot = Some(self.first_slot.load(Ordering::Relaxed)).filter(|slot| *slot < SLOTS)?;
+        Some(format!("{prefix}{{{}}}", tag_of(slot)))
     }
 
     pub(super) fn set_first_slot(&self, slot: Option<u16>) {
