@@ -37,6 +37,19 @@ pub(crate) struct Programs {
     pub(crate) baseline: Option<PathBuf>,
 }
 
+/// The servers of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServerKind {
+    /// One server.
+    Plain,
+    /// One server, with TLS.
+    Tls,
+    /// Three masters of a cluster, with a replica each.
+    Cluster,
+}
+
+use ServerKind::{Cluster, Plain, Tls};
+
 /// The scope of the locks of a contestant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
@@ -54,8 +67,8 @@ pub(crate) struct Contestant {
     /// Whether it can wait for a busy lock.
     pub(crate) waits: bool,
     pub(crate) program: Program,
-    /// Whether it can connect with TLS here.
-    pub(crate) uses_tls: bool,
+    /// The servers with which it is measured.
+    pub(crate) servers: &'static [ServerKind],
     /// Whether it takes part without being named on the command line.
     pub(crate) by_default: bool,
 }
@@ -66,7 +79,7 @@ const RUST: Contestant = Contestant {
     reach: Reach::Server,
     waits: true,
     program: Program::Own,
-    uses_tls: false,
+    servers: &[Plain],
     by_default: true,
 };
 
@@ -74,19 +87,24 @@ const fn peer(language: &'static str, name: &'static str) -> Contestant {
     Contestant { name, program: Program::Peer(language), ..RUST }
 }
 
-pub(crate) const ALL: [Contestant; 15] = [
-    Contestant { name: "raw", role: Role::Limit, waits: false, uses_tls: true, ..RUST },
+/// Of this library and its limit.
+const ALL_SERVERS: &[ServerKind] = &[Plain, Tls, Cluster];
+
+pub(crate) const ALL: [Contestant; 16] = [
+    Contestant { name: "raw", role: Role::Limit, waits: false, servers: ALL_SERVERS, ..RUST },
     Contestant { name: "tokio-mutex", role: Role::Limit, reach: Reach::Process, ..RUST },
     Contestant { name: "ours-memory", role: Role::Ours, reach: Reach::Process, ..RUST },
-    Contestant { name: "ours", role: Role::Ours, uses_tls: true, ..RUST },
+    Contestant { name: "ours", role: Role::Ours, servers: ALL_SERVERS, ..RUST },
     Contestant {
         name: "baseline",
         role: Role::Baseline,
         program: Program::Baseline,
-        uses_tls: true,
+        servers: ALL_SERVERS,
         by_default: false,
         ..RUST
     },
+    // The commands of `raw`, over the cluster client of redis-rs.
+    Contestant { name: "redis-rs-cluster", waits: false, servers: &[Cluster], ..RUST },
     Contestant { name: "rslock", ..RUST },
     Contestant { name: "async-redis-lock", ..RUST },
     Contestant { name: "distkit", ..RUST },

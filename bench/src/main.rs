@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 
-use contestant::Contestant;
+use contestant::{Contestant, ServerKind};
 use metric::{CROSSING_P50, HANDOFF_P50, WAIT_P99};
 use options::Options;
 use report::RunInfo;
@@ -51,7 +51,7 @@ fn drive(options: &Options) -> Result<()> {
     let time = options.millis.unwrap_or(if options.quick { 300 } else { 800 });
     let time = Duration::from_millis(time);
     let mut bench = Bench {
-        server: Server::start(options.tls),
+        server: Server::start(options.servers()),
         programs: options.programs(),
         files: tempfile::tempdir()?,
         quick: options.quick,
@@ -64,15 +64,17 @@ fn drive(options: &Options) -> Result<()> {
     present.retain(|contestant| run.settings.iter().any(|(name, _)| *name == contestant.name));
 
     let mut all = Vec::new();
-    for workload in workloads::ALL.iter().filter(|workload| options.wants(workload.name)) {
+    for workload in workloads::ALL.iter().filter(|workload| options.wants(workload)) {
         let results = measure(&mut bench, options, workload, &present);
         println!("\n{}", report::tables(workload, &results)?);
         all.push((workload, results));
     }
     let mut redis = bench.server.version()?;
-    if options.tls {
-        redis.push_str(" with TLS");
-    }
+    redis.push_str(match options.servers() {
+        ServerKind::Plain => "",
+        ServerKind::Tls => " with TLS",
+        ServerKind::Cluster => " (a cluster of three masters and three replicas)",
+    });
     run.about = about(&redis, options, time, start.elapsed());
     finish(options, &run, all)
 }
@@ -174,7 +176,7 @@ fn finish(options: &Options, run: &RunInfo, all: Vec<(&Workload, Results)>) -> R
         }
     }
     let (workloads, results): (Vec<&Workload>, Vec<Results>) = all.into_iter().unzip();
-    let targets = report::target_table(&results)?;
+    let targets = report::target_table(options.servers(), &results)?;
     println!("{targets}");
     let pairs: Vec<(&Workload, &Results)> = workloads.into_iter().zip(&results).collect();
     let document = report::document(run, &pairs, &targets, &drawn)?;

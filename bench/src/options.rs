@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Parser, Subcommand};
 
-use crate::contestant::{self, Contestant, Program, Programs};
-use crate::workloads;
+use crate::contestant::{self, Contestant, Program, Programs, ServerKind};
+use crate::workloads::{self, Workload};
 
 /// Measures lock-runtime against other lock libraries.
 #[derive(Debug, Parser)]
@@ -39,7 +39,11 @@ pub(crate) struct Options {
     baseline: Option<PathBuf>,
     /// Connect with TLS. Only `raw`, `ours` and `baseline` take part
     #[arg(long)]
-    pub(crate) tls: bool,
+    tls: bool,
+    /// Use a cluster. Only `raw`, `ours`, `baseline` and `redis-rs-cluster` take part, in the
+    /// workload `uncontended`
+    #[arg(long, conflicts_with_all = ["tls", "only"])]
+    cluster: bool,
     /// Fail if a peer is not built
     #[arg(long)]
     pub(crate) require_peers: bool,
@@ -62,7 +66,7 @@ impl Options {
     /// The contestants that take part, in the order of [`contestant::ALL`].
     pub(crate) fn contestants(&self) -> Vec<Contestant> {
         let takes_part = |contestant: &Contestant| match contestant.program {
-            _ if self.tls && !contestant.uses_tls => false,
+            _ if !contestant.servers.contains(&self.servers()) => false,
             Program::Baseline => self.baseline.is_some(),
             _ if self.contestants.is_empty() => contestant.by_default,
             _ => self.contestants.iter().any(|name| name == contestant.name),
@@ -74,8 +78,19 @@ impl Options {
         Programs { peers: self.peers.clone(), baseline: self.baseline.clone() }
     }
 
-    pub(crate) fn wants(&self, workload: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| only == workload)
+    pub(crate) fn servers(&self) -> ServerKind {
+        match (self.tls, self.cluster) {
+            (true, _) => ServerKind::Tls,
+            (false, true) => ServerKind::Cluster,
+            (false, false) => ServerKind::Plain,
+        }
+    }
+
+    pub(crate) fn wants(&self, workload: &Workload) -> bool {
+        if self.cluster {
+            return workload.runs_on_cluster;
+        }
+        self.only.is_empty() || self.only.iter().any(|only| only == workload.name)
     }
 }
 
@@ -110,6 +125,7 @@ mod tests {
             &["--contestants", "ours,theirs"],
             &["--contestants", "baseline"],
             &["--fast"][..],
+            &["--tls", "--cluster"],
             &["--only"],
         ] {
             assert!(parse(words).is_err(), "{words:?}");
@@ -118,17 +134,23 @@ mod tests {
 
     #[test]
     fn all_workloads_are_wanted_unless_some_are_named() {
-        let options = parse(&["--only", "hot,idle"]).unwrap();
-        assert!(options.wants("hot") && !options.wants("zipf"));
-        assert!(parse(&[]).unwrap().wants("zipf"));
+        let wanted = |words: &[&str]| -> Vec<&str> {
+            let options = parse(words).unwrap();
+            workloads::ALL.iter().filter(|all| options.wants(all)).map(|all| all.name).collect()
+        };
+        assert_eq!(wanted(&["--only", "hot,idle"]), ["hot", "idle"]);
+        assert_eq!(wanted(&[]).len(), workloads::ALL.len());
+        assert_eq!(wanted(&["--cluster"]), ["uncontended"]);
     }
 
     #[test]
-    fn few_contestants_connect_with_tls() {
+    fn few_contestants_use_tls_or_a_cluster() {
         let named = |words: &[&str]| -> Vec<&str> {
             parse(words).unwrap().contestants().iter().map(|contestant| contestant.name).collect()
         };
         assert_eq!(named(&["--tls"]), ["raw", "ours"]);
+        assert_eq!(named(&["--cluster"]), ["raw", "ours", "redis-rs-cluster"]);
+        assert!(!named(&[]).contains(&"redis-rs-cluster"));
         assert_eq!(named(&["--tls", "--contestants", "ours,rslock"]), ["ours"]);
     }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::contestant::Contestant;
+use crate::contestant::ServerKind;
 use crate::figures::median;
 use crate::metric::{GRANTS, IDLE_P50, Metric, Unit};
 use crate::results::Results;
@@ -104,9 +105,9 @@ fn remarks(
 }
 
 /// Formats the targets as a table.
-pub(crate) fn target_table(results: &[Results]) -> Result<String, fmt::Error> {
+pub(crate) fn target_table(servers: ServerKind, results: &[Results]) -> Result<String, fmt::Error> {
     let mut text = String::from("| figure | target | measured | |\n|---|---:|---:|---|\n");
-    for target in targets(results) {
+    for target in targets(servers, results) {
         let verdict = match target.measured {
             None => "",
             Some(_) if target.is_met => "met",

@@ -8,20 +8,30 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use lock_tests::{Authority, RedisServer, Validity};
+use lock_tests::{Authority, Cluster, RedisServer, Validity};
 
+use crate::contestant::ServerKind;
 use crate::figures::Durations;
 
 /// The number of round trips of which the median is taken.
 const PINGS: usize = 300;
 
-/// A server with a connection to inspect it.
+/// The server, or the nodes of a cluster, with connections to inspect them.
 pub(crate) struct Server {
-    redis: RedisServer,
-    connection: redis::Connection,
-    /// Issues the certificate of a server with TLS.
-    authority: Option<Authority>,
+    processes: Processes,
+    /// One to each master.
+    connections: Vec<redis::Connection>,
+    /// Keeps the certificates of a server with TLS.
+    _authority: Option<Authority>,
 }
+
+enum Processes {
+    One(Box<RedisServer>),
+    Cluster(Cluster),
+}
+
+/// The masters of a cluster.
+const MASTERS: usize = 3;
 
 /// Counts of commands.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,55 +49,72 @@ pub(crate) struct Clients {
 }
 
 impl Server {
-    pub(crate) fn start(tls: bool) -> Self {
+    pub(crate) fn start(kind: ServerKind) -> Self {
         let options = ["--maxclients", "30000"];
-        let authority = tls.then(Authority::new);
-        let redis = match &authority {
-            Some(authority) => {
+        let authority = (kind == ServerKind::Tls).then(Authority::new);
+        let processes = match (kind, &authority) {
+            (ServerKind::Cluster, _) => Processes::Cluster(Cluster::with(&options)),
+            (_, Some(authority)) => {
                 let identity = authority.issue(&["localhost"], Validity::Now);
-                RedisServer::with_tls(authority, &identity, &options)
+                Processes::One(RedisServer::with_tls(authority, &identity, &options).into())
             }
-            None => RedisServer::with(&options),
+            (_, None) => Processes::One(RedisServer::with(&options).into()),
         };
-        let connection = redis.connection();
-        Self { redis, connection, authority }
+        let connections = processes.masters().iter().map(|master| master.connection()).collect();
+        Self { processes, connections, _authority: authority }
     }
 
     pub(crate) fn url(&self) -> String {
-        if self.authority.is_some() { self.redis.trusted_tls_url() } else { self.redis.url() }
+        match &self.processes {
+            Processes::One(server) => server.url(),
+            Processes::Cluster(cluster) => cluster.url(),
+        }
     }
 
     pub(crate) fn version(&mut self) -> Result<String> {
-        let info: String = redis::cmd("INFO").arg("server").query(&mut self.connection)?;
+        let info: String = redis::cmd("INFO").arg("server").query(&mut self.connections[0])?;
         Ok(field(&info, "redis_version").context("no version")?.to_owned())
     }
 
     /// Deletes all keys. Requests in flight may still create keys.
     pub(crate) fn clear(&mut self) -> Result<()> {
-        Ok(redis::cmd("FLUSHALL").exec(&mut self.connection)?)
+        for connection in &mut self.connections {
+            redis::cmd("FLUSHALL").exec(connection)?;
+        }
+        Ok(())
     }
 
     /// The median round trip of a PING, in nanoseconds.
     pub(crate) fn round_trip(&mut self) -> Result<f64> {
         let mut ping = || {
             let start = Instant::now();
-            redis::cmd("PING").exec(&mut self.connection)?;
+            redis::cmd("PING").exec(&mut self.connections[0])?;
             Ok(start.elapsed().as_nanos() as u64)
         };
         let trips: Durations = (0..PINGS).map(|_| ping()).collect::<Result<_>>()?;
         Ok(trips.median().unwrap_or_default() as f64)
     }
 
-    /// The number of commands since the start, including those of scripts. Each call adds one.
+    /// The number of commands since the start, including those of scripts. Each call adds one for
+    /// each master.
     pub(crate) fn commands(&mut self) -> Result<u64> {
-        let info: String = redis::cmd("INFO").arg("stats").query(&mut self.connection)?;
-        let count = field(&info, "total_commands_processed").context("no count of commands")?;
-        Ok(count.parse()?)
+        let mut commands = 0;
+        for connection in &mut self.connections {
+            let info: String = redis::cmd("INFO").arg("stats").query(connection)?;
+            let count = field(&info, "total_commands_processed").context("no count of commands")?;
+            commands += count.parse::<u64>()?;
+        }
+        Ok(commands)
+    }
+
+    /// The number of commands since an earlier count, without the counting itself.
+    pub(crate) fn commands_since(&mut self, earlier: u64) -> Result<u64> {
+        Ok(self.commands()? - earlier - self.connections.len() as u64)
     }
 
     /// The connected clients, without this connection.
     pub(crate) fn clients(&mut self) -> Result<Clients> {
-        let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut self.connection)?;
+        let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut self.connections[0])?;
         let is_subscriber = |line: &&str| !line.contains(" sub=0 psub=0 ssub=0 ");
         Ok(Clients {
             connections: list.lines().count() - 1,
@@ -96,12 +123,12 @@ impl Server {
     }
 
     pub(crate) fn keys(&mut self) -> Result<usize> {
-        Ok(redis::cmd("DBSIZE").query(&mut self.connection)?)
+        Ok(redis::cmd("DBSIZE").query(&mut self.connections[0])?)
     }
 
     /// The names of all keys that expire.
     pub(crate) fn expiring(&mut self) -> Result<Vec<String>> {
-        let names: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut self.connection)?;
+        let names: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut self.connections[0])?;
         let left = self.left(&names)?;
         Ok(names
             .into_iter()
@@ -119,9 +146,18 @@ impl Server {
             for name in some {
                 pipeline.cmd("PTTL").arg(name);
             }
-            left.append(&mut pipeline.query(&mut self.connection)?);
+            left.append(&mut pipeline.query(&mut self.connections[0])?);
         }
         Ok(left)
+    }
+}
+
+impl Processes {
+    fn masters(&self) -> Vec<&RedisServer> {
+        match self {
+            Self::One(server) => vec![server],
+            Self::Cluster(cluster) => (0..MASTERS).map(|node| cluster.node(node)).collect(),
+        }
     }
 }
 
@@ -134,7 +170,9 @@ pub(crate) struct Monitor {
 
 impl Monitor {
     pub(crate) fn start(server: &Server) -> Result<Self> {
-        let mut socket = TcpStream::connect(("127.0.0.1", server.redis.port()))?;
+        // The shares at the other masters are the same.
+        let port = server.processes.masters()[0].port();
+        let mut socket = TcpStream::connect(("127.0.0.1", port))?;
         socket.write_all(b"MONITOR\r\n")?;
         socket.set_read_timeout(Some(Duration::from_millis(20)))?;
         let stop = Arc::new(AtomicBool::new(false));

@@ -1,5 +1,6 @@
 //! The targets of the benchmark.
 
+use crate::contestant::ServerKind;
 use crate::metric::{self as m, Metric};
 use crate::results::Results;
 
@@ -161,9 +162,53 @@ const FIGURES: [Figure; 17] = [
     ),
 ];
 
+const TLS_FIGURES: [Figure; 1] = [figure(
+    "uncontended over TLS, 64 tasks: of the raw limit",
+    "uncontended",
+    "64 tasks",
+    m::OF_LIMIT,
+    AtLeast(0.9),
+)];
+
+const CLUSTER_FIGURES: [Figure; 4] = [
+    figure(
+        "uncontended on a cluster, 64 tasks: of the raw limit",
+        "uncontended",
+        "64 tasks",
+        m::OF_LIMIT,
+        AtLeast(0.95),
+    ),
+    figure(
+        "uncontended on a cluster, 1 task: against redis-rs's cluster client",
+        "uncontended",
+        "1 task",
+        m::GRANTS,
+        Leads(1.2),
+    ),
+    figure(
+        "uncontended on a cluster, 64 tasks: against redis-rs's cluster client",
+        "uncontended",
+        "64 tasks",
+        m::GRANTS,
+        Leads(1.2),
+    ),
+    figure(
+        "uncontended on a cluster, 1,024 tasks: against redis-rs's cluster client",
+        "uncontended",
+        "1,024 tasks",
+        m::GRANTS,
+        Leads(1.2),
+    ),
+];
+
 /// Compares the results with the targets.
-pub(crate) fn targets(results: &[Results]) -> Vec<Target> {
-    FIGURES.iter().map(|figure| figure.target(results)).collect()
+pub(crate) fn targets(servers: ServerKind, results: &[Results]) -> Vec<Target> {
+    let figures: &[Figure] = match servers {
+        ServerKind::Plain => &FIGURES,
+        ServerKind::Tls => &TLS_FIGURES,
+        ServerKind::Cluster => &CLUSTER_FIGURES,
+    };
+    figures.iter().map(|figure| figure.target(results)).collect()
 }
 
 impl Figure {
@@ -218,7 +263,7 @@ mod tests {
         measurement.set(m::JAIN_PROCESSES, jain);
         measurement.overlaps = overlaps;
         results.add(measurement);
-        let targets = targets(&[results]);
+        let targets = targets(ServerKind::Plain, &[results]);
         targets.into_iter().find(|target| target.what.ends_with("Jain across processes")).unwrap()
     }
 
@@ -232,6 +277,8 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_is_not_met() {
-        assert!(targets(&[]).iter().all(|target| !target.is_met));
+        for servers in [ServerKind::Plain, ServerKind::Tls, ServerKind::Cluster] {
+            assert!(targets(servers, &[]).iter().all(|target| !target.is_met));
+        }
     }
 }

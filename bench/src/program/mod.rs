@@ -23,6 +23,7 @@ pub(crate) fn start(name: &str, url: &str) -> Result<()> {
     runtime.block_on(async {
         match name {
             "raw" => serve(name, raw::Raw::connect(url).await?).await,
+            "redis-rs-cluster" => serve(name, raw::Raw::connect_cluster(url).await?).await,
             "tokio-mutex" => serve(name, tokio_mutex::Mutexes::default()).await,
             "ours-memory" => serve(name, ours::Ours::new(LockClient::memory())).await,
             "ours" => serve(name, ours::Ours::new(LockClient::connect(url).await?)).await,

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Result, ensure};
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Script, TlsCertificates};
+use anyhow::{Context, Result, ensure};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::cluster::ClusterClient;
+use redis::cluster_async::ClusterConnection;
+use redis::{AsyncConnectionConfig, Client, Script, TlsCertificates, Value};
 
 use super::library::{LEASE, Library};
 
@@ -21,25 +23,36 @@ static RELEASE: LazyLock<Script> = LazyLock::new(|| {
 /// The next token. Tokens must differ, but need not be unpredictable.
 static TOKEN: AtomicU64 = AtomicU64::new(0);
 
-#[derive(Clone)]
-pub(super) struct Raw(MultiplexedConnection);
+/// The number of slots of a cluster.
+const SLOTS: u16 = 16_384;
 
-pub(super) struct RawKey {
-    connection: MultiplexedConnection,
+#[derive(Clone)]
+pub(super) struct Raw<C> {
+    connections: Arc<[C]>,
+    /// For each slot of a cluster, the index of its connection. Empty for one connection.
+    by_slot: Arc<[usize]>,
+    about: &'static str,
+}
+
+pub(super) struct RawKey<C> {
+    connection: C,
     name: Arc<str>,
     channel: Arc<str>,
 }
 
-pub(super) struct Taken {
-    connection: MultiplexedConnection,
+pub(super) struct Taken<C> {
+    connection: C,
     name: Arc<str>,
     channel: Arc<str>,
     token: u64,
 }
 
-impl Raw {
+impl Raw<MultiplexedConnection> {
+    /// Connects to a server, or to all masters of a cluster.
     pub(super) async fn connect(url: &str) -> Result<Self> {
-        // The default socket settings, because many small writes are slower with TCP_NODELAY.
+        if let Some(nodes) = url.strip_prefix("redis+cluster://") {
+            return Self::connect_to_nodes(nodes).await;
+        }
         let client = match url.split_once("?tls_ca=") {
             Some((url, authority)) => {
                 // Fails if there is a provider already.
@@ -49,33 +62,75 @@ impl Raw {
             }
             None => Client::open(url)?,
         };
-        // No response timeout, to avoid a timer per command.
-        let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        Ok(Self(client.get_multiplexed_async_connection_with_config(&config).await?))
+        let about = "redis-rs, one multiplexed connection, no timeouts; SET NX PX, then EVALSHA of \
+                     compare, delete and publish; no lock library";
+        Ok(Self { connections: [open(&client).await?].into(), by_slot: Arc::new([]), about })
+    }
+
+    async fn connect_to_nodes(nodes: &str) -> Result<Self> {
+        let seed = format!("redis://{}", nodes.split(',').next().unwrap_or(nodes));
+        let mut seed = Client::open(seed)?.get_multiplexed_async_connection().await?;
+        let ranges: Vec<Vec<Value>> =
+            redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut seed).await?;
+        let (mut connections, mut by_slot) = (Vec::new(), vec![0; SLOTS.into()]);
+        for range in ranges {
+            let [first, last, master, ..] = &range[..] else { continue };
+            let (first, last): (usize, usize) =
+                (redis::from_redis_value_ref(first)?, redis::from_redis_value_ref(last)?);
+            let Value::Array(master) = master else { continue };
+            let [host, port, ..] = &master[..] else { continue };
+            let host: String = redis::from_redis_value_ref(host)?;
+            let port: u16 = redis::from_redis_value_ref(port)?;
+            by_slot[first..=last].fill(connections.len());
+            connections.push(open(&Client::open(format!("redis://{host}:{port}"))?).await?);
+        }
+        let about = "redis-rs, one multiplexed connection to each master, slots read at the start, \
+                     no timeouts; the same commands as with one server; no lock library";
+        Ok(Self { connections: connections.into(), by_slot: by_slot.into(), about })
     }
 }
 
-impl Library for Raw {
-    type Lock = RawKey;
-    type Guard = Taken;
+/// Connects with the default settings of the socket, because many small writes are slower with
+/// `TCP_NODELAY`, and without a response timeout, to avoid a timer per command.
+async fn open(client: &Client) -> Result<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
+}
+
+impl Raw<ClusterConnection> {
+    /// Connects with the cluster client of redis-rs.
+    pub(super) async fn connect_cluster(url: &str) -> Result<Self> {
+        let nodes = url.strip_prefix("redis+cluster://").context("not the URL of a cluster")?;
+        let client = ClusterClient::new(nodes.split(',').map(|node| format!("redis://{node}")))?;
+        let connection = client.get_async_connection().await?;
+        let about = "the cluster client of redis-rs with its default settings; the commands of \
+                     `raw`; no lock library";
+        Ok(Self { connections: [connection].into(), by_slot: Arc::new([]), about })
+    }
+}
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> Library for Raw<C> {
+    type Lock = RawKey<C>;
+    type Guard = Taken<C>;
 
     const RENEWS: bool = false;
 
     fn settings(&self) -> (String, String) {
-        let settings = "redis-rs, one multiplexed connection, no timeouts; SET NX PX, \
-                        then EVALSHA of compare, delete and publish; no lock library";
-        ("1.8".to_owned(), settings.to_owned())
+        ("1.8".to_owned(), self.about.to_owned())
     }
 
-    fn lock(&self, key: &str) -> RawKey {
+    /// The key has no braces.
+    fn lock(&self, key: &str) -> RawKey<C> {
+        let slot = crc16::State::<crc16::XMODEM>::calculate(key.as_bytes()) % SLOTS;
+        let connection = self.by_slot.get(usize::from(slot)).copied().unwrap_or_default();
         RawKey {
-            connection: self.0.clone(),
+            connection: self.connections[connection].clone(),
             name: key.into(),
             channel: format!("lock_wake:{{{key}}}").into(),
         }
     }
 
-    async fn acquire(key: &RawKey) -> Result<Taken> {
+    async fn acquire(key: &RawKey<C>) -> Result<Taken<C>> {
         let RawKey { mut connection, name, channel } = RawKey {
             connection: key.connection.clone(),
             name: key.name.clone(),
@@ -89,7 +144,7 @@ impl Library for Raw {
         Ok(Taken { connection, name, channel, token })
     }
 
-    async fn release(mut taken: Taken) -> Result<()> {
+    async fn release(mut taken: Taken<C>) -> Result<()> {
         let mut release = RELEASE.prepare_invoke();
         release.key(&*taken.name).arg(taken.token).arg(&*taken.channel);
         let released: u64 = release.invoke_async(&mut taken.connection).await?;

@@ -58,8 +58,7 @@ pub(super) fn run(
     let commands = bench.server.commands()?;
     let started = Instant::now();
     start(bench, processes, load, bench.time)?;
-    // The second count includes itself.
-    let commands = bench.server.commands()? - commands - 1;
+    let commands = bench.server.commands_since(commands)?;
     let processor = (used(processes)? - processor) / started.elapsed().as_secs_f64();
 
     let mut grants = Vec::new();

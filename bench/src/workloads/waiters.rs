@@ -78,7 +78,7 @@ pub(super) fn measure(
         measurement.note = Some(format!("not drained after {DRAIN_TIMEOUT:?}"));
         return Ok(vec![measurement]);
     }
-    let commands = bench.server.commands()? - commands - 1;
+    let commands = bench.server.commands_since(commands)?;
     holder.as_ref().unwrap_or(&waiting).done(release, DRAIN_TIMEOUT)?;
 
     let records = record::read(&path)?;
