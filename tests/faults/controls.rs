@@ -32,9 +32,13 @@ lock_tests::controls! {
     quarantine_without_quarantine: "quarantine::a_server_that_has_lost_its_data_grants_nothing_until_its_locks_have_ended"
         without "quarantine" seeing "after the restart";
     quarantine_without_quarantine_2: "quarantine::a_promoted_replica_grants_nothing_until_the_locks_of_its_predecessor_have_ended"
-        without "quarantine" seeing "after the restart or failover";
+        without "quarantine" seeing "the promoted replica has no quarantine";
     quarantine_without_quarantine_3: "quarantine::the_nodes_of_a_cluster_have_separate_quarantines"
-        without "quarantine" seeing "after the restart or failover";
+        without "quarantine" seeing "after the failover";
+    quarantine_without_quarantine_4: "quarantine::a_node_that_a_redirection_has_named_has_its_quarantine"
+        without "quarantine" seeing "after the failover";
+    quarantine_without_quarantine_5: "quarantine::a_server_that_was_a_replica_meanwhile_has_a_new_quarantine"
+        without "quarantine" seeing "after the promotion";
     sentinel_without_failovers_are_noticed: "sentinel::a_planned_failover_is_noticed_although_no_request_fails"
         without "failovers-are-noticed" seeing "the client moves to the new master";
     sentinel_without_failovers_are_noticed_2: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"

@@ -94,7 +94,7 @@ pub(super) struct OpenSocket {
     pub(super) holders: InFlightLimit,
     pub(super) traffic: Arc<Traffic>,
     /// `None` if the client has no quarantines.
-    pub(super) quarantine: Option<Quarantine>,
+    pub(super) quarantine: Option<Arc<Quarantine>>,
 }
 
 impl OpenSocket {
@@ -146,10 +146,10 @@ impl Connector {
         self.topology.shown()
     }
 
-    /// The key that says since when the server grants locks. `None` for a node of a cluster without
+    /// The keys that say since when the server grants locks. None for a node of a cluster without
     /// slots.
-    pub(super) fn quarantine_marker(&self) -> Option<String> {
-        self.topology.quarantine_marker()
+    pub(super) fn quarantine_markers(&self) -> Vec<String> {
+        self.topology.quarantine_markers()
     }
 
     /// Whether the program supplies the credentials.
@@ -286,7 +286,7 @@ impl Connector {
             acquires,
             holders,
             traffic,
-            quarantine: self.topology.quarantine().map(Quarantine::new),
+            quarantine: self.topology.quarantine().map(Quarantine::new).map(Arc::new),
         });
         // Loads the scripts once per connection, so that requests can use their hashes. The first
         // poll puts the load ahead of all requests, so no request has to wait for the reply. For a

@@ -165,6 +165,16 @@ impl Connection {
         self.connector.spawn(task);
     }
 
+    /// The server, without credentials.
+    pub(super) fn address(&self) -> &str {
+        self.connector.address()
+    }
+
+    /// The keys that say since when the server grants locks.
+    pub(super) fn quarantine_markers(&self) -> Vec<String> {
+        self.connector.quarantine_markers()
+    }
+
     /// Whether the runtime that serves the socket still runs.
     pub(super) fn is_alive(&self) -> bool {
         self.connector.is_alive()
@@ -293,14 +303,12 @@ impl Connection {
     /// Fails while the server is in quarantine. Returns the remaining timeout.
     async fn check_quarantine(
         &self,
-        quarantine: &Quarantine,
+        quarantine: &Arc<Quarantine>,
         request: &InFlight,
         RequestTimeout { answer, total }: RequestTimeout,
     ) -> Result<RequestTimeout, StoreError> {
-        let (started, server) = (Instant::now(), request.socket.server.shown());
-        if let Some(marker) = self.connector.quarantine_marker() {
-            quarantine.check(&request.commands, (&marker, server), answer.min(total)).await?;
-        }
+        let started = Instant::now();
+        quarantine.check(self, request.generation, answer.min(total)).await?;
         Ok(RequestTimeout { answer, total: total.saturating_sub(started.elapsed()) })
     }
 

@@ -206,13 +206,27 @@ pub(super) fn replication(reply: &Value) -> Result<ReplicationReply, Unexpected>
     }
 }
 
-/// Decodes the reply of `quarantine.lua`.
-pub(super) fn quarantined(reply: &Value) -> Result<Duration, Unexpected> {
+/// A reply about the quarantine of a server.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum MarkerReply {
+    /// To a write, or to `GET` if there is no such key.
+    None,
+    /// To `TIME`, in milliseconds.
+    Time(u64),
+    /// To `INFO` or `GET`.
+    Text(String),
+}
+
+/// Decodes the replies to `INFO`, `TIME`, `GET` and `SET`.
+pub(super) fn marker(reply: &Value) -> Result<MarkerReply, Unexpected> {
     match reply {
-        Value::Int(left) => {
-            u64::try_from(*left).map(Duration::from_millis).map_err(|_| Unexpected::new(reply))
+        Value::Okay | Value::Nil => Ok(MarkerReply::None),
+        Value::Array(_) => {
+            let time: Result<(u64, u64), _> = redis::from_redis_value_ref(reply);
+            let (seconds, micros) = time.map_err(|_| Unexpected::new(reply))?;
+            Ok(MarkerReply::Time(seconds.saturating_mul(1_000).saturating_add(micros / 1_000)))
         }
-        other => Err(Unexpected::new(other)),
+        text => info(text).map(MarkerReply::Text),
     }
 }
 
@@ -345,14 +359,17 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_quarantine() {
-        assert_eq!(quarantined(&Value::Int(0)), Ok(Duration::ZERO));
-        assert_eq!(quarantined(&Value::Int(7)), Ok(Duration::from_millis(7)));
-        let unexpected = unrelated();
-        let unexpected =
-            unexpected.iter().filter(|reply| !matches!(reply, Value::Int(left) if *left >= 0));
-        for reply in unexpected {
-            assert!(quarantined(reply).is_err(), "{reply:?}");
+    fn the_replies_about_a_quarantine() {
+        let time = Value::Array(vec![string("12"), string("345678")]);
+        assert_eq!(marker(&time), Ok(MarkerReply::Time(12_345)));
+        assert_eq!(marker(&string("a b")), Ok(MarkerReply::Text("a b".into())));
+        for none in [Value::Okay, Value::Nil] {
+            assert_eq!(marker(&none), Ok(MarkerReply::None));
+        }
+        let three = Value::Array(vec![string("1"), string("2"), string("3")]);
+        let words = Value::Array(vec![string("a"), string("b")]);
+        for reply in [three, words, Value::Array(Vec::new()), Value::Map(Vec::new())] {
+            assert!(marker(&reply).is_err(), "{reply:?}");
         }
     }
 

@@ -60,6 +60,7 @@ use self::connect::CONNECT_TIMEOUT;
 use self::connection::{Connection, RequestClass, RequestOptions};
 use self::dialect::Dialect;
 use self::handle::RedisStore;
+use self::join::join_all;
 use self::poller::Poller;
 use self::replicas::KeyReplicas;
 use self::route::Route;
@@ -134,15 +135,23 @@ impl RedisBackend {
         if self.acknowledged_by.is_none() {
             return Ok(None);
         }
-        let route = self.shared.route(Lane::Caller)?;
-        for key in self.shared.servers.keys_of_all(key::ACKNOWLEDGEMENTS) {
-            let required = KeyReplicas { key: &key, replicas: self.acknowledged_by };
-            let shortage = self.shared.acknowledgers.shortage(&route, required, CONNECT_TIMEOUT);
-            if let Some(problem) = shortage.await? {
-                return Ok(Some(problem));
+        let (route, acknowledgers) = (self.shared.route(Lane::Caller)?, &self.shared.acknowledgers);
+        let keys = self.shared.servers.keys_of_all(key::ACKNOWLEDGEMENTS);
+        let shortages = keys.iter().map(|key| {
+            let required = KeyReplicas { key, replicas: self.acknowledged_by };
+            acknowledgers.shortage(&route, required, CONNECT_TIMEOUT)
+        });
+        let mut problem = None;
+        for shortage in join_all(shortages).await {
+            match shortage {
+                Ok(shortage) => problem = problem.or(shortage),
+                // The other nodes of a cluster can be used.
+                Err(StoreError::Refused(_) | StoreError::Unknown(_))
+                    if self.shared.servers.is_cluster() => {}
+                Err(error) => return Err(error),
             }
         }
-        Ok(None)
+        Ok(problem)
     }
 
     /// Opens the connections, asks the server for its description, and checks that it runs scripts.

@@ -1,126 +1,286 @@
 //! `quarantine`: a server that may have lost locks grants none until they have ended.
 //!
 //! A server that was restarted, or that was promoted in a failover, may lack locks that clients
-//! still hold. All clients therefore share a key on each server, the *marker*: it has the run id of
-//! the process that began the latest quarantine, and the time. The first acquisition over a
-//! connection reads the marker. If it has another run id, or is missing, this client begins a
-//! quarantine.
+//! still hold. All clients therefore share a key on each server, the *marker*: it names the term of
+//! the server in which the latest quarantine began, and the time. A term lasts until the process
+//! ends, which changes its run id, or until another server is promoted, which changes the
+//! replication id. If the marker names another term or is missing, this client begins a quarantine.
 //!
-//! A restart and a failover both lead to new connections. A restarted server has a new run id, and a
-//! promoted replica has the marker of its former master.
+//! A failover need not break a connection, so an acquisition reads the marker again if this
+//! connection has not done so for [`READ_AGAIN_AFTER`]. Each read is a task of its own, because a
+//! call that is not polled must not delay others.
 
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::cmd;
-use tokio::sync::OnceCell;
+use redis::Pipeline;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::Level;
 
-use super::decode;
+use super::connection::{Connection, RequestClass, RequestOptions};
+use super::decode::{self, MarkerReply};
 use super::dialect::milliseconds;
-use super::error;
-use super::script::{Script, script};
 use super::server_info::field;
+use super::topology::Redirect;
 use crate::clock::BootInstant;
 use crate::events;
 use crate::safeguard::Safeguard;
-use crate::store::contract::StoreError;
+use crate::store::contract::{SendTrace, StoreError};
+use crate::sync::{Mutex, lock};
+use crate::timeout::RequestTimeout;
 
-static QUARANTINE: Script = script!("quarantine.lua");
+/// How long a connection may grant locks without reading the marker again.
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The quarantine of the server at the other end of a connection.
 #[derive(Debug)]
 pub(super) struct Quarantine {
     length: Duration,
-    /// When it ends. Set by the first acquisition.
-    end: OnceCell<BootInstant>,
+    /// When the marker was last read, and when the quarantine ends, as instants in nanoseconds.
+    read: AtomicU64,
+    end: AtomicU64,
+    /// The term of the server when the marker was last read.
+    term: Mutex<Option<String>>,
+    /// The result to come of the read that is under way.
+    reading: Mutex<Option<watch::Receiver<Option<ReadResult>>>>,
+}
+
+type ReadResult = Result<(), StoreError>;
+
+/// A marker that names the current term of the server.
+struct Marker {
+    key: String,
+    /// The server's time in milliseconds at which the quarantine began; `None` if the key has
+    /// another value or none.
+    since: Option<u64>,
 }
 
 impl Quarantine {
     pub(super) fn new(length: Duration) -> Self {
-        Self { length, end: OnceCell::new() }
+        let (read, end) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { length, read, end, term: Mutex::default(), reading: Mutex::default() }
     }
 
-    /// Whether it is known to be over.
+    /// Whether it is over, as far as the latest read tells. Costs a clock reading.
     pub(super) fn is_over(&self) -> bool {
-        self.end.get().is_some_and(|end| *end <= BootInstant::now())
-            || !Safeguard::Quarantine.is_on()
+        self.left() == Some(Duration::ZERO) || !Safeguard::Quarantine.is_on()
     }
 
-    /// Fails unless it is over. `marker` is the marker's key, and `address` that of the server. The
-    /// first call for a connection costs two round trips.
+    /// The time that is left; `None` if the marker has to be read.
+    fn left(&self) -> Option<Duration> {
+        let now = BootInstant::now();
+        let read = BootInstant::from_nanos(self.read.load(Ordering::Acquire));
+        let end = BootInstant::from_nanos(self.end.load(Ordering::Acquire));
+        (now.since(read) < READ_AGAIN_AFTER).then(|| end.since(now))
+    }
+
+    /// Fails unless it is over. Reads the marker if that was not done lately. The connection has to
+    /// be of this generation.
     ///
-    /// Cancel safe: if the future is dropped, another call reads the marker.
+    /// Cancel safe: the read continues.
     pub(super) async fn check(
-        &self,
-        commands: &MultiplexedConnection,
-        (marker, address): (&str, &str),
+        self: &Arc<Self>,
+        connection: &Connection,
+        generation: u64,
         within: Duration,
     ) -> Result<(), StoreError> {
-        let read = async || {
-            let left = self.read(commands.clone(), marker).await?;
-            if !left.is_zero() {
-                let address = address.to_owned();
-                let ms = milliseconds(left);
-                events::emit(Level::WARN, move || {
-                    tracing::warn!(
-                        address,
-                        ms,
-                        "the server may have lost locks and grants none until the quarantine ends"
-                    );
-                });
+        let left = match self.left() {
+            Some(left) => left,
+            None => {
+                let mut result = self.start_to_read(connection, generation);
+                match timeout(within, result.wait_for(Option::is_some)).await {
+                    Ok(Ok(result)) => result.clone().unwrap_or(Ok(()))?,
+                    Ok(Err(_)) | Err(_) => {
+                        return Err(not_known(format!(
+                            "no answer from {} within {} ms",
+                            connection.address(),
+                            within.as_millis()
+                        )));
+                    }
+                }
+                let end = BootInstant::from_nanos(self.end.load(Ordering::Acquire));
+                end.since(BootInstant::now())
             }
-            Ok(BootInstant::now().after(left))
         };
-        let end = timeout(within, self.end.get_or_try_init(read)).await.unwrap_or_else(|_| {
-            let within = within.as_millis();
-            Err(StoreError::Refused(format!("no answer from {address} within {within} ms")))
-        })?;
-        let left = end.since(BootInstant::now());
         if left.is_zero() {
             return Ok(());
         }
+        // The form of a server's error: the server answers, so this is no sign of a failover.
         Err(StoreError::Refused(format!(
-            "{address} may have lost locks, because it was restarted or promoted in a failover; it \
-             grants none for another {} ms (`quarantine`)",
+            "QUARANTINE {} may have lost locks, because it was restarted, promoted, or not used \
+             before; it grants none for another {} ms",
+            connection.address(),
             milliseconds(left).max(1)
         )))
     }
 
-    /// Reads the marker, and begins a quarantine if another process has written it. Returns the
-    /// time that is left.
-    async fn read(
-        &self,
-        mut commands: MultiplexedConnection,
-        marker: &str,
-    ) -> Result<Duration, StoreError> {
-        let mut question = cmd("INFO");
-        let info: String =
-            question.arg("server").query_async(&mut commands).await.map_err(|e| explain(&e))?;
-        let Some(run_id) = field(&info, "run_id") else {
-            let problem = "the server does not tell its run id, so its restarts are not noticed";
-            return Err(StoreError::Config { option: "quarantine", problem: problem.into() });
+    /// Joins the read that is under way, or starts one.
+    fn start_to_read(
+        self: &Arc<Self>,
+        connection: &Connection,
+        generation: u64,
+    ) -> watch::Receiver<Option<ReadResult>> {
+        let mut reading = lock(&self.reading);
+        // The sender is dropped with its task.
+        if let Some(result) = reading.as_ref().filter(|result| result.has_changed().is_ok()) {
+            return result.clone();
+        }
+        let (sender, result) = watch::channel(None);
+        *reading = Some(result.clone());
+        let (this, reader) = (Arc::clone(self), connection.clone());
+        connection.spawn(async move {
+            let read = this.read(&reader, generation).await;
+            *lock(&this.reading) = None;
+            sender.send_replace(Some(read));
+        });
+        result
+    }
+
+    /// Reads the markers, and begins a quarantine if none of them names the current term.
+    async fn read(&self, connection: &Connection, generation: u64) -> ReadResult {
+        let keys = connection.quarantine_markers();
+        if keys.is_empty() {
+            let cause = "it is not known which slots the server has";
+            return Err(not_known(cause.into()));
+        }
+        let began = BootInstant::now();
+        let mut question = Pipeline::with_capacity(3 + keys.len());
+        question.cmd("INFO").arg("server").cmd("INFO").arg("replication").cmd("TIME");
+        for key in &keys {
+            question.cmd("GET").arg(key);
+        }
+        let mut answers = send(connection, generation, &question).await?.into_iter();
+        let mut next = || answers.next().unwrap_or(Ok(MarkerReply::None));
+        let (server, replication, time) =
+            (next().map_err(explain)?, next().map_err(explain)?, next().map_err(explain)?);
+        let term = term(&server, &replication)?;
+        let MarkerReply::Time(now) = time else {
+            return Err(not_known("the server does not tell its time".into()));
         };
-        let mut call = QUARANTINE.by_text();
-        call.arg(1).arg(marker).arg(run_id).arg(milliseconds(self.length));
-        let reply = call.query_async(&mut commands).await.map_err(|error| explain(&error))?;
-        decode::quarantined(&reply).map_err(|unexpected| {
-            StoreError::Refused(format!("unexpected reply to `quarantine.lua`: {}", unexpected.0))
-        })
+        let mut markers = Vec::new();
+        for key in keys {
+            match next() {
+                Ok(MarkerReply::Text(text)) => {
+                    let since = text.split_once(' ').filter(|(named, _)| *named == term);
+                    let since = since.and_then(|(_, since)| since.parse().ok());
+                    // The clock may have been set back.
+                    markers.push(Marker { key, since: since.filter(|since| *since <= now) });
+                }
+                Ok(_) => markers.push(Marker { key, since: None }),
+                // The slot is being moved to another node.
+                Err(error) if Redirect::of(&error).is_some() => {}
+                Err(error) => return Err(explain(error)),
+            }
+        }
+        let since = markers.iter().filter_map(|marker| marker.since).max();
+        self.write(connection, generation, (&markers, &term, since.unwrap_or(now))).await?;
+        let end = Duration::from_millis(since.unwrap_or(now)) + self.length;
+        let left = end.saturating_sub(Duration::from_millis(now));
+        self.note(connection, term, left);
+        self.end.store(BootInstant::now().after(left).as_nanos(), Ordering::Release);
+        self.read.store(began.as_nanos(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Writes the markers that do not say since when the term has had its quarantine. One is
+    /// enough.
+    async fn write(
+        &self,
+        connection: &Connection,
+        generation: u64,
+        (markers, term, since): (&[Marker], &str, u64),
+    ) -> ReadResult {
+        let outdated = || markers.iter().filter(|marker| marker.since != Some(since));
+        let mut is_written = outdated().count() < markers.len();
+        let mut failure = None;
+        if outdated().next().is_some() {
+            let mut write = Pipeline::new();
+            for marker in outdated() {
+                write.cmd("SET").arg(&marker.key).arg(format!("{term} {since}"));
+            }
+            for answer in send(connection, generation, &write).await? {
+                match answer {
+                    Ok(_) => is_written = true,
+                    Err(error) => failure = Some(error),
+                }
+            }
+        }
+        if is_written {
+            return Ok(());
+        }
+        let cause = "all its slots are being moved";
+        Err(failure.map_or_else(|| not_known(cause.into()), explain))
+    }
+
+    /// Logs a quarantine that this connection has not met before.
+    fn note(&self, connection: &Connection, term: String, left: Duration) {
+        let is_new = lock(&self.term).replace(term.clone()) != Some(term);
+        if is_new && !left.is_zero() {
+            let (address, ms) = (connection.address().to_owned(), milliseconds(left));
+            events::emit(Level::WARN, move || {
+                tracing::warn!(
+                    address,
+                    ms,
+                    "the server may have lost locks and grants none until the quarantine ends"
+                );
+            });
+        }
+    }
+}
+
+/// Sends commands over the connection of this generation.
+async fn send(
+    connection: &Connection,
+    generation: u64,
+    commands: &Pipeline,
+) -> Result<Vec<Result<MarkerReply, StoreError>>, StoreError> {
+    let trace = SendTrace::default();
+    let options = RequestOptions {
+        class: RequestClass::Unlimited,
+        timeout: RequestTimeout::of(connection.response_timeout()),
+        trace: Some(&trace),
+    };
+    let answers = connection.send_all(commands, &options, decode::marker).await.map_err(explain)?;
+    if trace.connection().map(NonZeroU64::get) != Some(generation) {
+        return Err(not_known("the connection has changed".into()));
+    }
+    Ok(answers)
+}
+
+/// Identifies the time from the start or the promotion of a server to its end or to the promotion
+/// of another one.
+fn term(server: &MarkerReply, replication: &MarkerReply) -> Result<String, StoreError> {
+    let of = |info: &MarkerReply, name: &str| match info {
+        MarkerReply::Text(info) => field(info, name).map(str::to_owned),
+        _ => None,
+    };
+    match (of(server, "run_id"), of(replication, "master_replid")) {
+        (Some(run_id), Some(replication_id)) => Ok(format!("{run_id}:{replication_id}")),
+        _ => {
+            let problem = "the server does not tell its run id and its replication id, so its \
+                           restarts and failovers are not noticed";
+            Err(StoreError::Config { option: "quarantine", problem: problem.into() })
+        }
     }
 }
 
 /// The request for a lock was not sent. Redirections concern the marker, and not the lock.
-fn explain(error: &redis::RedisError) -> StoreError {
-    match error::classify(error).error {
+fn explain(error: StoreError) -> StoreError {
+    match error {
         StoreError::Denied(cause) => {
             let problem = "`quarantine` needs the permissions `+info` and `~lock_quarantine:*`";
             StoreError::Denied(format!("{problem}: {cause}"))
         }
-        StoreError::Refused(cause) | StoreError::Unknown(cause) => StoreError::Refused(format!(
-            "it is not known whether the server has lost locks (`quarantine`): {cause}"
-        )),
+        StoreError::Refused(cause) | StoreError::Unknown(cause) => not_known(cause),
         other => other,
     }
+}
+
+fn not_known(cause: String) -> StoreError {
+    StoreError::Refused(format!(
+        "it is not known whether the server has lost locks (`quarantine`): {cause}"
+    ))
 }

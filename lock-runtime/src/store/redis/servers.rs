@@ -66,7 +66,7 @@ impl Servers {
             Self::One(_) => vec![prefix.to_owned()],
             Self::Cluster(cluster) => {
                 let nodes = cluster.nodes();
-                nodes.iter().filter_map(|node| node.key_with(prefix)).collect()
+                nodes.iter().filter_map(|node| node.keys_with(prefix).into_iter().next()).collect()
             }
         }
     }

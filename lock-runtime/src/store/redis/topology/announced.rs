@@ -4,7 +4,7 @@
 //! runtime of the renewals. Its latest results are kept, and are used when it does not return.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime;
@@ -31,7 +31,9 @@ pub(super) struct AnnouncedAddresses {
     map: Option<AddressMap>,
     /// Where the function runs.
     runtime: OnceLock<runtime::Handle>,
-    latest: Mutex<Reached>,
+    latest: Arc<Mutex<Reached>>,
+    /// Held during a call, so that there is one at a time.
+    calling: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl AnnouncedAddresses {
@@ -82,20 +84,24 @@ impl AnnouncedAddresses {
     /// Calls the program's function for these addresses, and keeps its results.
     async fn call(&self, map: AddressMap, announced: HashSet<ServerAddress>) {
         let Some(runtime) = self.runtime.get() else { return };
-        let calls = runtime.spawn(async move {
-            let reached = |announced: ServerAddress| {
-                let reached = map.map(&announced.0, announced.1);
-                (announced, reached)
-            };
-            announced.into_iter().map(reached).collect::<Reached>()
-        });
-        if let Ok(Ok(results)) = timeout(PATIENCE, calls).await {
-            let mut latest = lock(&self.latest);
-            if latest.len() + results.len() > MOST_RESULTS {
-                latest.clear();
-            }
-            latest.extend(results);
-        }
+        let (latest, calling) = (Arc::clone(&self.latest), Arc::clone(&self.calling));
+        let call = async {
+            let turn = calling.lock_owned().await;
+            let calls = runtime.spawn(async move {
+                let _turn = turn;
+                for (host, port) in announced {
+                    let reached = map.map(&host, port);
+                    let mut latest = lock(&latest);
+                    if latest.len() >= MOST_RESULTS {
+                        latest.clear();
+                    }
+                    latest.insert((host, port), reached);
+                }
+            });
+            let _ = calls.await;
+        };
+        // Results that come later are kept as well.
+        let _ = timeout(PATIENCE, call).await;
     }
 }
 

@@ -55,12 +55,12 @@ impl Topology {
         self.quarantine
     }
 
-    /// The key that says since when the server grants locks. `None` for a node of a cluster without
+    /// The keys that say since when the server grants locks. None for a node of a cluster without
     /// slots.
-    pub(super) fn quarantine_marker(&self) -> Option<String> {
+    pub(super) fn quarantine_markers(&self) -> Vec<String> {
         match &self.kind {
-            TopologyKind::Single(_) | TopologyKind::Sentinel(_) => Some(key::QUARANTINES.into()),
-            TopologyKind::Node(node) => node.key_with(key::QUARANTINES),
+            TopologyKind::Single(_) | TopologyKind::Sentinel(_) => vec![key::QUARANTINES.into()],
+            TopologyKind::Node(node) => node.keys_with(key::QUARANTINES),
         }
     }
 

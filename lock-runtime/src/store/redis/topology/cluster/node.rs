@@ -1,7 +1,7 @@
 //! One master of a cluster.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
@@ -9,8 +9,9 @@ use super::trouble::Trouble;
 use crate::store::contract::StoreError;
 use crate::store::redis::endpoint::Endpoint;
 use crate::store::redis::handshake::log_in;
-use crate::store::redis::hash_slot::{SLOTS, tag_of};
+use crate::store::redis::hash_slot::tag_of;
 use crate::store::redis::topology::opened::{NewSocket, Opened};
+use crate::sync::{Mutex, lock};
 
 /// A master of a cluster, from the time at which a client hears of it until another server takes
 /// its place.
@@ -21,16 +22,16 @@ pub(in crate::store::redis) struct ClusterNode {
     /// Read twice for each request.
     is_replaced: AtomicBool,
     replaced: watch::Sender<bool>,
-    /// The lowest of its slots, or [`SLOTS`].
-    first_slot: AtomicU16,
+    /// The lowest and the highest of its slots, if it has any.
+    outer_slots: Mutex<Option<(u16, u16)>>,
     trouble: Arc<Trouble>,
 }
 
 impl ClusterNode {
     pub(super) fn new(number: u32, server: Endpoint, trouble: Arc<Trouble>) -> Self {
         let (is_replaced, replaced) = (AtomicBool::new(false), watch::Sender::new(false));
-        let (server, first_slot) = (Arc::new(server), AtomicU16::new(SLOTS));
-        Self { number, server, is_replaced, replaced, first_slot, trouble }
+        let (server, outer_slots) = (Arc::new(server), Mutex::default());
+        Self { number, server, is_replaced, replaced, outer_slots, trouble }
     }
 
     pub(in crate::store::redis) fn number(&self) -> u32 {
@@ -41,14 +42,17 @@ impl ClusterNode {
         &self.server
     }
 
-    /// A key in the lowest slot that it had when the nodes were last asked. `None` if it had none.
-    pub(in crate::store::redis) fn key_with(&self, prefix: &str) -> Option<String> {
-        let slot = Some(self.first_slot.load(Ordering::Relaxed)).filter(|slot| *slot < SLOTS)?;
-        Some(format!("{prefix}{{{}}}", tag_of(slot)))
+    /// Keys in the lowest and in the highest slot that it had when the nodes were last asked. Of
+    /// these two, usually only one is moved at a time.
+    pub(in crate::store::redis) fn keys_with(&self, prefix: &str) -> Vec<String> {
+        let outer = *lock(&self.outer_slots);
+        let Some((lowest, highest)) = outer else { return Vec::new() };
+        let key = |slot| format!("{prefix}{{{}}}", tag_of(slot));
+        if lowest == highest { vec![key(lowest)] } else { vec![key(lowest), key(highest)] }
     }
 
-    pub(super) fn set_first_slot(&self, slot: Option<u16>) {
-        self.first_slot.store(slot.unwrap_or(SLOTS), Ordering::Relaxed);
+    pub(super) fn set_outer_slots(&self, slots: Option<(u16, u16)>) {
+        *lock(&self.outer_slots) = slots;
     }
 
     /// Whether the node is still a master, as far as the client knows.

@@ -164,9 +164,11 @@ impl SlotTable {
         }
         let is_by_most = has_lower && assignment.is_by_most && !insists;
         masters.lower_since = if is_by_most { masters.lower_since.or(Some(now)) } else { None };
-        let mut first_slots = HashMap::new();
+        // The lowest and the highest slot of each owner.
+        let mut outer_slots = HashMap::new();
         for (slot, owner) in (0..SLOTS).zip(&self.owners) {
-            first_slots.entry(owner.load(Ordering::Relaxed)).or_insert(slot);
+            let outer = outer_slots.entry(owner.load(Ordering::Relaxed)).or_insert((slot, slot));
+            outer.1 = slot;
         }
         let shown: HashMap<u32, String> = masters
             .all
@@ -175,9 +177,9 @@ impl SlotTable {
             .collect();
         masters.all.retain_mut(|master| {
             let number = master.node.number();
-            let first_slot = first_slots.get(&number).copied();
-            master.node.set_first_slot(first_slot);
-            let had_slots = std::mem::replace(&mut master.had_slots, first_slot.is_some());
+            let outer = outer_slots.get(&number).copied();
+            master.node.set_outer_slots(outer);
+            let had_slots = std::mem::replace(&mut master.had_slots, outer.is_some());
             if master.had_slots {
                 return true;
             }

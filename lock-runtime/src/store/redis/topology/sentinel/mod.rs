@@ -179,13 +179,11 @@ impl MonitoredMaster {
         let candidates = self.found(since).await?;
         let patience = if candidates.len() > 1 { LOGIN_PATIENCE } else { Duration::MAX };
         for candidate in candidates {
-            let (host, port) = match self.addresses.map_one(candidate.address.clone()).await {
-                Ok(address) => address,
-                Err(error) => {
-                    failure = Some(error);
-                    continue;
-                }
-            };
+            let (mut host, mut port) = candidate.address.clone();
+            if let Err(error) = self.addresses.map([(&mut host, &mut port)]).await {
+                failure = Some(error);
+                continue;
+            }
             let server = Arc::new(Endpoint::tcp(&host, port, self.to_master.clone()));
             let NewSocket { generation, config } = new_socket();
             let login = timeout(patience, log_in_to_master(&server, &config)).await;
