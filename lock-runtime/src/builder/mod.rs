@@ -238,15 +238,15 @@ impl LockClientBuilder {
     /// locks at once, although an earlier holder may not yet know that its lock is lost.
     ///
     /// Meanwhile, calls wait, and return [`LockError::Unavailable`] if their wait ends first. Held
-    /// locks are renewed and released as usual. No lease and no `min_hold` may be longer. The
-    /// quarantine should be the longest lease that any client uses on the server, and in addition
-    /// the time for which an earlier master may grant locks during a failover; see
-    /// `docs/operations.md` for what this takes. All clients of a server have to use it;
-    /// those in other languages do not know it.
+    /// locks are renewed and released as usual. No lease and no `min_hold` may be longer; this is
+    /// checked on the memory store as well, which has no quarantines. The quarantine should be the
+    /// longest lease on the server, two seconds more, and the time for which an earlier master may
+    /// grant locks during a failover; see `docs/operations.md` for what limits this time. All
+    /// clients of a server have to use it; those in other languages do not know it.
     ///
     /// The server remembers when it began, so a client that connects later waits for the rest only.
-    /// The first client that ever uses a server waits for all of it. Costs two round trips for each
-    /// new connection, and none for each lock.
+    /// The first client that ever uses a server waits for all of it. Costs one round trip for each
+    /// connection that acquires locks, at most once a second.
     ///
     /// # Examples
     ///

@@ -24,11 +24,11 @@ use tokio::runtime;
 use tokio::time::{Instant, timeout};
 
 use super::connect::{Connector, Established, OnMessage, OpenSocket};
-use super::decode::Unexpected;
+use super::decode::{self, MarkerReply, Unexpected};
 use super::error;
 use super::in_flight::{InFlightLimit, PERMITS};
 use super::outgoing::Outgoing;
-use super::quarantine::Quarantine;
+use super::quarantine::{MarkedServer, Quarantine};
 use super::script::Script;
 use super::topology::Topology;
 use crate::safeguard::Safeguard;
@@ -163,16 +163,6 @@ impl Connection {
     /// Starts a task on the runtime that serves the socket.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.connector.spawn(task);
-    }
-
-    /// The server, without credentials.
-    pub(super) fn address(&self) -> &str {
-        self.connector.address()
-    }
-
-    /// The keys that say since when the server grants locks.
-    pub(super) fn quarantine_markers(&self) -> Vec<String> {
-        self.connector.quarantine_markers()
     }
 
     /// Whether the runtime that serves the socket still runs.
@@ -423,5 +413,30 @@ impl Connection {
             Some(connection) => Ok(connection),
             None => Box::pin(self.connector.wait(within)).await,
         }
+    }
+}
+
+impl MarkedServer for Connection {
+    fn address(&self) -> &str {
+        self.connector.address()
+    }
+
+    fn quarantine_markers(&self) -> Vec<String> {
+        self.connector.quarantine_markers()
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.connector.spawn(task);
+    }
+
+    async fn send_about_marker(
+        &self,
+        commands: &Pipeline,
+        trace: &SendTrace,
+    ) -> Result<Vec<Result<MarkerReply, StoreError>>, StoreError> {
+        let timeout = RequestTimeout::of(self.response_timeout);
+        let class = RequestClass::Unlimited;
+        let options = RequestOptions { class, timeout, trace: Some(trace) };
+        self.send_all(commands, &options, decode::marker).await
     }
 }

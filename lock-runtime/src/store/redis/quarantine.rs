@@ -20,8 +20,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::Level;
 
-use super::connection::{Connection, RequestClass, RequestOptions};
-use super::decode::{self, MarkerReply};
+use super::decode::MarkerReply;
 use super::dialect::milliseconds;
 use super::server_info::field;
 use super::topology::Redirect;
@@ -30,7 +29,6 @@ use crate::events;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{SendTrace, StoreError};
 use crate::sync::{Mutex, lock};
-use crate::timeout::RequestTimeout;
 
 /// How long a connection may grant locks without reading the marker again.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -49,6 +47,25 @@ pub(super) struct Quarantine {
 }
 
 type ReadResult = Result<(), StoreError>;
+
+/// A connection to a server that has markers.
+pub(super) trait MarkedServer: Clone + Send + Sync + 'static {
+    /// The server, without credentials.
+    fn address(&self) -> &str;
+
+    /// The keys of the markers. None for a node of a cluster without slots.
+    fn quarantine_markers(&self) -> Vec<String>;
+
+    /// Starts a task on the runtime that serves the connection.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static);
+
+    /// Sends commands, and records the connection that has carried them.
+    fn send_about_marker(
+        &self,
+        commands: &Pipeline,
+        trace: &SendTrace,
+    ) -> impl Future<Output = Result<Vec<Result<MarkerReply, StoreError>>, StoreError>> + Send;
+}
 
 /// A marker that names the current term of the server.
 struct Marker {
@@ -83,20 +100,20 @@ impl Quarantine {
     /// Cancel safe: the read continues.
     pub(super) async fn check(
         self: &Arc<Self>,
-        connection: &Connection,
+        server: &impl MarkedServer,
         generation: u64,
         within: Duration,
     ) -> Result<(), StoreError> {
         let left = match self.left() {
             Some(left) => left,
             None => {
-                let mut result = self.start_to_read(connection, generation);
+                let mut result = self.start_to_read(server, generation);
                 match timeout(within, result.wait_for(Option::is_some)).await {
                     Ok(Ok(result)) => result.clone().unwrap_or(Ok(()))?,
                     Ok(Err(_)) | Err(_) => {
-                        return Err(not_known(format!(
+                        return Err(not_known(&format!(
                             "no answer from {} within {} ms",
-                            connection.address(),
+                            server.address(),
                             within.as_millis()
                         )));
                     }
@@ -112,7 +129,7 @@ impl Quarantine {
         Err(StoreError::Refused(format!(
             "QUARANTINE {} may have lost locks, because it was restarted, promoted, or not used \
              before; it grants none for another {} ms",
-            connection.address(),
+            server.address(),
             milliseconds(left).max(1)
         )))
     }
@@ -120,7 +137,7 @@ impl Quarantine {
     /// Joins the read that is under way, or starts one.
     fn start_to_read(
         self: &Arc<Self>,
-        connection: &Connection,
+        server: &impl MarkedServer,
         generation: u64,
     ) -> watch::Receiver<Option<ReadResult>> {
         let mut reading = lock(&self.reading);
@@ -130,8 +147,8 @@ impl Quarantine {
         }
         let (sender, result) = watch::channel(None);
         *reading = Some(result.clone());
-        let (this, reader) = (Arc::clone(self), connection.clone());
-        connection.spawn(async move {
+        let (this, reader) = (Arc::clone(self), server.clone());
+        server.spawn(async move {
             let read = this.read(&reader, generation).await;
             *lock(&this.reading) = None;
             sender.send_replace(Some(read));
@@ -140,11 +157,11 @@ impl Quarantine {
     }
 
     /// Reads the markers, and begins a quarantine if none of them names the current term.
-    async fn read(&self, connection: &Connection, generation: u64) -> ReadResult {
-        let keys = connection.quarantine_markers();
+    async fn read(&self, server: &impl MarkedServer, generation: u64) -> ReadResult {
+        let keys = server.quarantine_markers();
         if keys.is_empty() {
             let cause = "it is not known which slots the server has";
-            return Err(not_known(cause.into()));
+            return Err(not_known(cause));
         }
         let began = BootInstant::now();
         let mut question = Pipeline::with_capacity(3 + keys.len());
@@ -152,13 +169,13 @@ impl Quarantine {
         for key in &keys {
             question.cmd("GET").arg(key);
         }
-        let mut answers = send(connection, generation, &question).await?.into_iter();
+        let mut answers = send(server, generation, &question).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Ok(MarkerReply::None));
-        let (server, replication, time) =
+        let (process, replication, time) =
             (next().map_err(explain)?, next().map_err(explain)?, next().map_err(explain)?);
-        let term = term(&server, &replication)?;
+        let term = term(&process, &replication)?;
         let MarkerReply::Time(now) = time else {
-            return Err(not_known("the server does not tell its time".into()));
+            return Err(not_known("the server does not tell its time"));
         };
         let mut markers = Vec::new();
         for key in keys {
@@ -176,10 +193,10 @@ impl Quarantine {
             }
         }
         let since = markers.iter().filter_map(|marker| marker.since).max();
-        self.write(connection, generation, (&markers, &term, since.unwrap_or(now))).await?;
+        self.write(server, generation, (&markers, &term, since.unwrap_or(now))).await?;
         let end = Duration::from_millis(since.unwrap_or(now)) + self.length;
         let left = end.saturating_sub(Duration::from_millis(now));
-        self.note(connection, term, left);
+        self.note(server, term, left);
         self.end.store(BootInstant::now().after(left).as_nanos(), Ordering::Release);
         self.read.store(began.as_nanos(), Ordering::Release);
         Ok(())
@@ -189,7 +206,7 @@ impl Quarantine {
     /// enough.
     async fn write(
         &self,
-        connection: &Connection,
+        server: &impl MarkedServer,
         generation: u64,
         (markers, term, since): (&[Marker], &str, u64),
     ) -> ReadResult {
@@ -201,7 +218,7 @@ impl Quarantine {
             for marker in outdated() {
                 write.cmd("SET").arg(&marker.key).arg(format!("{term} {since}"));
             }
-            for answer in send(connection, generation, &write).await? {
+            for answer in send(server, generation, &write).await? {
                 match answer {
                     Ok(_) => is_written = true,
                     Err(error) => failure = Some(error),
@@ -211,15 +228,14 @@ impl Quarantine {
         if is_written {
             return Ok(());
         }
-        let cause = "all its slots are being moved";
-        Err(failure.map_or_else(|| not_known(cause.into()), explain))
+        Err(failure.map_or_else(|| not_known("all its slots are being moved"), explain))
     }
 
     /// Logs a quarantine that this connection has not met before.
-    fn note(&self, connection: &Connection, term: String, left: Duration) {
+    fn note(&self, server: &impl MarkedServer, term: String, left: Duration) {
         let is_new = lock(&self.term).replace(term.clone()) != Some(term);
         if is_new && !left.is_zero() {
-            let (address, ms) = (connection.address().to_owned(), milliseconds(left));
+            let (address, ms) = (server.address().to_owned(), milliseconds(left));
             events::emit(Level::WARN, move || {
                 tracing::warn!(
                     address,
@@ -233,31 +249,26 @@ impl Quarantine {
 
 /// Sends commands over the connection of this generation.
 async fn send(
-    connection: &Connection,
+    server: &impl MarkedServer,
     generation: u64,
     commands: &Pipeline,
 ) -> Result<Vec<Result<MarkerReply, StoreError>>, StoreError> {
     let trace = SendTrace::default();
-    let options = RequestOptions {
-        class: RequestClass::Unlimited,
-        timeout: RequestTimeout::of(connection.response_timeout()),
-        trace: Some(&trace),
-    };
-    let answers = connection.send_all(commands, &options, decode::marker).await.map_err(explain)?;
+    let answers = server.send_about_marker(commands, &trace).await.map_err(explain)?;
     if trace.connection().map(NonZeroU64::get) != Some(generation) {
-        return Err(not_known("the connection has changed".into()));
+        return Err(not_known("the connection has changed"));
     }
     Ok(answers)
 }
 
 /// Identifies the time from the start or the promotion of a server to its end or to the promotion
 /// of another one.
-fn term(server: &MarkerReply, replication: &MarkerReply) -> Result<String, StoreError> {
+fn term(process: &MarkerReply, replication: &MarkerReply) -> Result<String, StoreError> {
     let of = |info: &MarkerReply, name: &str| match info {
         MarkerReply::Text(info) => field(info, name).map(str::to_owned),
         _ => None,
     };
-    match (of(server, "run_id"), of(replication, "master_replid")) {
+    match (of(process, "run_id"), of(replication, "master_replid")) {
         (Some(run_id), Some(replication_id)) => Ok(format!("{run_id}:{replication_id}")),
         _ => {
             let problem = "the server does not tell its run id and its replication id, so its \
@@ -274,12 +285,12 @@ fn explain(error: StoreError) -> StoreError {
             let problem = "`quarantine` needs the permissions `+info` and `~lock_quarantine:*`";
             StoreError::Denied(format!("{problem}: {cause}"))
         }
-        StoreError::Refused(cause) | StoreError::Unknown(cause) => not_known(cause),
+        StoreError::Refused(cause) | StoreError::Unknown(cause) => not_known(&cause),
         other => other,
     }
 }
 
-fn not_known(cause: String) -> StoreError {
+fn not_known(cause: &str) -> StoreError {
     StoreError::Refused(format!(
         "it is not known whether the server has lost locks (`quarantine`): {cause}"
     ))
