@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::support::{
-    Contention, FaultFixture, LEASE, client_with_lease, start_keeper, until, until_idle,
+    Contention, FaultFixture, LEASE, client_with_lease, number, start_keeper, until, until_idle,
 };
 
 /// Longer than a failover takes: the nodes notice the failure after the node timeout, and elect a
@@ -222,14 +222,34 @@ async fn a_planned_failover_costs_no_lock_and_no_error() {
     let traffic = KeyTraffic::start(&contention.waiter, keys);
     let failover = async {
         let since = Instant::now();
-        cluster.failover(replica);
-        cluster.wait_for_another_master("k", shard).await;
+        cluster.fail_over("k", replica).await;
         let renewed = until(RENEWED, || was_renewed_since(&cluster, replica, "k", since)).await;
         assert!(renewed.is_some(), "the lease is renewed at the new master");
         let took = traffic.end().await;
         println!("{} calls, longest {:?}", took.len(), took[took.len() - 1]);
     };
     contention.outlasts(Box::pin(failover), SOON).await;
+}
+
+/// `LOCK_TESTS_FAILOVERS` sets the number of failovers.
+#[tokio::test]
+async fn a_held_lock_survives_planned_failovers() {
+    let rounds = number("LOCK_TESTS_FAILOVERS", 3);
+    let cluster = Cluster::start();
+    let client = client_with_lease(&cluster.url(), LONG_LEASE).await;
+    let guard = client.lock("k").acquire().await.expect("free");
+    let mut master = cluster.master_of("k").expect("all agree");
+    let mut replica = cluster.replica_of(master);
+    for round in 0..rounds {
+        until_replicated(&cluster, replica, "k").await;
+        let since = Instant::now();
+        cluster.fail_over("k", replica).await;
+        (master, replica) = (replica, master);
+        let renewed = until(RENEWED, || was_renewed_since(&cluster, master, "k", since)).await;
+        assert!(renewed.is_some() && guard.is_held(), "round {round}");
+    }
+    guard.release().await.expect("held");
+    assert_eq!(client.stats().lost, 0);
 }
 
 #[tokio::test]
@@ -573,12 +593,13 @@ fn never_down() -> [&'static str; 4] {
     ["--cluster-require-full-coverage", "no", "--cluster-node-timeout", "120000"]
 }
 
+/// `LOCK_TESTS_LOCKS` sets the number of locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_renewals_of_ten_thousand_locks_are_on_time_while_one_of_three_nodes_is_suspended() {
     let cluster = Cluster::with(&never_down());
     let client = client_with_lease(&cluster.url(), LONG_LEASE).await;
     let mut acquiring = JoinSet::new();
-    for number in 0..10_000 {
+    for number in 0..number("LOCK_TESTS_LOCKS", 10_000) {
         let lock = client.lock(format!("{number}"));
         acquiring.spawn(async move { lock.acquire().await });
     }
@@ -645,8 +666,7 @@ async fn a_cluster_is_used_after_all_nodes_of_the_url_are_gone() {
     let guard = client.lock(&*key).acquire().await.expect("free");
     until_replicated(&cluster, 4, &key).await;
     for shard in 0..3 {
-        cluster.failover(cluster.replica_of(shard));
-        cluster.wait_for_another_master(&cluster.key_of(shard, 0), shard).await;
+        cluster.fail_over(&cluster.key_of(shard, 0), cluster.replica_of(shard)).await;
         cluster.kill(shard);
         for other in 0..3 {
             let lock = client.lock(cluster.key_of(other, 1));

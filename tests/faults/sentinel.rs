@@ -7,7 +7,9 @@ use lock_runtime::{LockClient, LockError, LostReason};
 use lock_tests::{CapturedLog, DOWN_AFTER, Expected, Proxy, SentinelProcess, Sentinels};
 use tokio::time::timeout;
 
-use crate::support::{Contention, FaultFixture, LEASE, client_with_lease, start_keeper, until};
+use crate::support::{
+    Contention, FaultFixture, LEASE, client_with_lease, number, start_keeper, until,
+};
 
 /// Longer than a failover after a crash takes, also if the sentinels need several votes. A renewal
 /// within [`SOON`] of another one is a verification.
@@ -414,8 +416,7 @@ async fn servers_behind_other_addresses_than_the_sentinels_name_are_used_with_a_
 /// `LOCK_TESTS_FAILOVERS` sets the number of failovers.
 #[tokio::test]
 async fn a_held_lock_survives_planned_failovers() {
-    let rounds = std::env::var("LOCK_TESTS_FAILOVERS")
-        .map_or(3, |rounds| rounds.parse().expect("`LOCK_TESTS_FAILOVERS` is a number"));
+    let rounds = number("LOCK_TESTS_FAILOVERS", 3);
     let sentinels = Sentinels::steady(&[]);
     let client = client_with_lease(&sentinels.url(), LONG_LEASE).await;
     let guard = client.lock("k").acquire().await.expect("free");

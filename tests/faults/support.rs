@@ -122,6 +122,13 @@ pub(crate) async fn keep(
     lock_tests::workload::run(&client, "k", &recorder, body).await?
 }
 
+/// The number that an environment variable sets, for longer runs.
+pub(crate) fn number(variable: &str, default: usize) -> usize {
+    std::env::var(variable).map_or(default, |number| {
+        number.parse().unwrap_or_else(|_| panic!("`{variable}` is a number"))
+    })
+}
+
 /// Starts a task that holds `k` until it loses the lock. Returns the task and its fencing token.
 pub(crate) async fn start_keeper(
     client: &LockClient,
