@@ -140,6 +140,25 @@ async fn a_request_that_needs_a_new_login_is_repeated_with_new_credentials() {
     }
 }
 
+/// The requests for the marker of a quarantine, and for the process id of a server with replicas.
+#[tokio::test]
+async fn a_request_before_a_grant_that_needs_a_new_login_is_repeated() {
+    let master = RedisServer::plain(&["--repl-diskless-sync-delay", "0"]);
+    let _replica = RedisServer::plain(&["--replicaof", "127.0.0.1", &master.port().to_string()]);
+    let proxy = Proxy::to(master.port());
+    let source = || async { Ok::<_, LockError>(Credentials::new("any")) };
+    let builder = LockClient::builder().url(proxy.url()).credentials(source).lease(LEASE);
+    let builder = builder.quarantine(LEASE).wait(LEASE * 30);
+    let client = builder.connect().await.expect("any password is right");
+    let acknowledged = client.lock("k").acknowledged_by(1);
+    for (word, lock) in [("lock_quarantine:", client.lock("k")), ("server", acknowledged)] {
+        let triggered = proxy.triggered();
+        proxy.replace_reply_to(word, b"-NOAUTH Authentication required.\r\n");
+        lock.run(async {}).await.expect("granted after a new login");
+        assert_eq!(proxy.triggered(), triggered + 1, "{word}");
+    }
+}
+
 /// What a program's function may do instead of supplying credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SourceFault {

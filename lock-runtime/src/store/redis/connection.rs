@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout};
 
 use super::connect::{Connector, Established, OnMessage, OpenSocket};
 use super::decode::{self, MarkerReply, Unexpected};
-use super::error;
+use super::error::{self, Classified};
 use super::in_flight::{InFlightLimit, PERMITS};
 use super::outgoing::Outgoing;
 use super::quarantine::{MarkedServer, Quarantine};
@@ -197,7 +197,7 @@ impl Connection {
         let options = RequestOptions { trace: options.trace.or(Some(&trace)), ..*options };
         let decode_one = |reply: &Value| match reply {
             Value::ServerError(error) => {
-                let classified = error::classify(&error.clone().into());
+                let classified = self.classified(&error.clone().into());
                 must_discard.fetch_or(classified.discard, Ordering::Relaxed);
                 Ok(Err(classified.error))
             }
@@ -372,11 +372,16 @@ impl Connection {
 
     /// Classifies an error, and discards the connection if it has become unusable.
     pub(super) fn classify(&self, generation: u64, error: &RedisError) -> StoreError {
-        let classified = error::classify(error);
-        if classified.discard {
+        let Classified { error, discard } = self.classified(error);
+        if discard {
             self.connector.discard(generation);
         }
-        match classified.error {
+        error
+    }
+
+    fn classified(&self, error: &RedisError) -> Classified {
+        let Classified { error, discard } = error::classify(error);
+        let error = match error {
             // The next connection logs in with new credentials.
             StoreError::Denied(cause)
                 if error::is_login(&cause) && self.connector.has_credentials_source() =>
@@ -384,7 +389,8 @@ impl Connection {
                 StoreError::Refused(cause)
             }
             error => error,
-        }
+        };
+        Classified { error, discard }
     }
 
     /// Whether the connection of this generation is the current one.
