@@ -77,16 +77,23 @@ async fn a_request_that_arrives_after_its_caller_gave_up_is_undone() {
 /// Requests without an answer do not keep their connection open, so no more of them are sent.
 #[tokio::test]
 async fn a_silent_connection_is_closed() {
-    let server = RedisServer::start();
-    let proxy = Proxy::to(server.port());
-    let client = client(&proxy.url()).await;
-    let connections = || server.command::<String>(&["CLIENT", "LIST"]).lines().count();
-    let before = connections();
-    proxy.blackhole(Toward::Client);
-    let outcome = client.lock("k").wait(LEASE).acquire().await;
-    assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
-    let closed = until(LEASE, || connections() < before).await;
-    assert!(closed.is_some(), "{} of {before} connections are open", connections());
+    for quarantine in [None, Some(LEASE)] {
+        let server = RedisServer::start();
+        let proxy = Proxy::to(server.port());
+        let builder = LockClient::builder().url(proxy.url()).lease(LEASE);
+        let builder = match quarantine {
+            Some(quarantine) => builder.quarantine(quarantine),
+            None => builder,
+        };
+        let client = builder.connect().await.expect("up");
+        let connections = || server.command::<String>(&["CLIENT", "LIST"]).lines().count();
+        let before = connections();
+        proxy.blackhole(Toward::Client);
+        let outcome = client.lock("k").wait(LEASE).acquire().await;
+        assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
+        let closed = until(LEASE, || connections() < before).await;
+        assert!(closed.is_some(), "{} of {before} connections are open", connections());
+    }
 }
 
 /// No client undoes such a request. The key expires with its lease.
