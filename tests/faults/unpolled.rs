@@ -179,6 +179,22 @@ async fn an_unpolled_call_with_a_request_in_flight_does_not_block_other_calls() 
     assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
 }
 
+/// Nothing else arrives over the connection, so it counts as silent when the answer is read.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_read_late_counts() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    client.lock("warm").run(async {}).await.expect("free");
+    let call = unpolled_call(&client, "k").await;
+    let is_taken = || server.command::<u32>(&["EXISTS", "k"]) == 1;
+    assert!(until(LEASE, is_taken).await.is_some(), "the request was sent");
+    let sent = server.calls("set");
+    // More than half a response timeout.
+    sleep(LEASE / 4).await;
+    call.await.expect("granted").release().await.expect("held");
+    assert_eq!(server.calls("set"), sent, "no further request was necessary");
+}
+
 /// The key is free for `try_acquire` and for other processes, once another call has asked for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_granted_to_an_unpolled_call_is_released() {
