@@ -453,6 +453,36 @@ async fn waiters_follow_their_slot_to_another_node() {
     assert!(woken < LEASE / 5, "the other channel is subscribed again: woken after {woken:?}");
 }
 
+/// The releases run at the node that gets the slot, and the waiters are subscribed at the other one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn releases_wake_waiters_while_their_slot_moves() {
+    let cluster = Cluster::start();
+    let holder = client_with_lease(&cluster.url(), LONG_LEASE).await;
+    let waiter = client_with_lease(&cluster.url(), LONG_LEASE).await;
+    let keys: Vec<_> = (0..4).map(|number| cluster.key_of(1, number)).collect();
+    let (mut held, mut waiting) = (Vec::new(), JoinSet::new());
+    for key in &keys {
+        held.push(holder.lock(&**key).acquire().await.expect("free"));
+        let lock = waiter.lock(&**key);
+        waiting.spawn(async move { lock.run(async {}).await });
+    }
+    let all = until(SOON, || subscribed_channels(&cluster, 1) == keys.len()).await;
+    assert!(all.is_some(), "all of them wait");
+    let moving = cluster.begin_move(cluster.slot_of(&keys[0]), 1, 2);
+    moving.move_keys();
+    let mut longest = Duration::ZERO;
+    for guard in held {
+        let released = Instant::now();
+        guard.release().await.expect("held");
+        let served = timeout(LONG_LEASE, waiting.join_next()).await.expect("woken");
+        served.expect("a waiter").expect("no panic").expect("granted");
+        longest = longest.max(released.elapsed());
+    }
+    moving.end();
+    println!("woken {longest:?} after the release");
+    assert!(longest < LEASE / 5, "woken {longest:?} after the release");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn moves_of_slots_wake_the_waiters_of_other_slots_once() {
     let cluster = Cluster::start();
