@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lock_runtime::{LockClient, LockError, LostReason, WireFormat};
-use lock_tests::{Authority, CapturedLog, Cluster, Expected, NODE_TIMEOUT, RedisServer, Validity};
+use lock_tests::{
+    Authority, CapturedLog, Cluster, Expected, NODE_TIMEOUT, Proxy, RedisServer, Validity,
+};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -529,6 +531,37 @@ fn script_calls(cluster: &Cluster) -> usize {
 fn subscribed_channels(cluster: &Cluster, node: usize) -> usize {
     let channels = cluster.try_command::<Vec<String>>(node, &["PUBSUB", "SHARDCHANNELS"]);
     channels.map_or(0, |channels| channels.len())
+}
+
+/// The connection carries nothing else, and no error shows that it is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_subscription_connection_to_a_node_is_replaced() {
+    let cluster = Cluster::start();
+    let node = cluster.node(1);
+    let holder = client_with_lease(&cluster.url(), LONG_LEASE).await;
+    let (behind, proxy) = (node.port(), Proxy::to(node.port()));
+    let own = proxy.port();
+    let builder = LockClient::builder().url(cluster.url()).lease(LEASE).wait(LONG_LEASE);
+    let builder = builder
+        .address_map(move |host, port| (host.to_owned(), if port == behind { own } else { port }));
+    let waiter = builder.connect().await.expect("up");
+    let guard = holder.lock(cluster.key_of(1, 0)).acquire().await.expect("free");
+    let lock = waiter.lock(cluster.key_of(1, 0));
+    let waiting = tokio::spawn(async move { lock.run(async {}).await });
+    let subscribers = || {
+        let list: String = node.command(&["CLIENT", "LIST"]);
+        let subscribed = list.lines().filter(|line| line.contains(" ssub=1 "));
+        subscribed.map(|line| line.split(' ').next().expect("an id").to_owned()).collect::<Vec<_>>()
+    };
+    assert!(until(SOON, || subscribers().len() == 1).await.is_some(), "it waits");
+    let earlier = subscribers();
+    // The next test of the connection.
+    proxy.hold("PING");
+    let is_another = || subscribers().iter().any(|id| !earlier.contains(id));
+    assert!(until(SOON + LEASE, is_another).await.is_some(), "the silence is noticed");
+    guard.release().await.expect("held");
+    let served = timeout(LEASE * 2, waiting).await.expect("woken");
+    served.expect("no panic").expect("granted");
 }
 
 /// The waiters of several slots, whose master fails as `fail` says, are subscribed at its
