@@ -216,6 +216,31 @@ impl Cluster {
         votes.iter().position(|count| count * 2 > working)
     }
 
+    /// The nodes that are masters.
+    #[must_use]
+    pub fn masters(&self) -> Vec<usize> {
+        let is_master = |node: &usize| info(&self.nodes[*node], "INFO", "role:master");
+        (0..self.nodes.len()).filter(is_master).collect()
+    }
+
+    /// The node that replicates a master now.
+    #[must_use]
+    pub fn replica_now_of(&self, master: usize) -> Option<usize> {
+        let port = format!("master_port:{}\r", self.nodes[master].port());
+        (0..self.nodes.len()).find(|node| info(&self.nodes[*node], "INFO", &port))
+    }
+
+    /// Whether there are as many masters as at the start, and each of them has a replica with all
+    /// data.
+    #[must_use]
+    pub fn is_in_sync(&self) -> bool {
+        let is_up = |node: usize| info(&self.nodes[node], "INFO", "master_link_status:up");
+        let masters = self.masters();
+        let has_replica = |master: &usize| self.replica_now_of(*master).is_some_and(is_up);
+        let is_ok = |node: &RedisServer| info(node, "CLUSTER", "cluster_state:ok");
+        masters.len() == SHARDS && masters.iter().all(has_replica) && self.nodes.iter().all(is_ok)
+    }
+
     /// Waits until most nodes name another master for the slot of a key, and returns it.
     pub async fn wait_for_another_master(&self, key: &str, earlier: usize) -> usize {
         let mut master = None;

@@ -20,6 +20,7 @@ mod server;
 pub mod support;
 mod tls;
 pub mod workload;
+mod workload_processes;
 
 pub use cluster::{Cluster, NODE_TIMEOUT, SlotMove};
 pub use helper::Helper;
@@ -31,3 +32,4 @@ pub use sentinel_process::{DOWN_AFTER, SentinelProcess};
 pub use sentinels::Sentinels;
 pub use server::RedisServer;
 pub use tls::{Authority, Identity, Validity};
+pub use workload_processes::{ProcessPlan, WorkloadProcesses};

@@ -27,7 +27,13 @@ impl Sentinels {
         Self::start_with(&[], DOWN_AFTER, None)
     }
 
-    /// The same, with additional options for the servers. Only planned failovers replace a master.
+    /// The same, with additional options for the servers.
+    #[must_use]
+    pub fn with(options: &[&str]) -> Self {
+        Self::start_with(options, DOWN_AFTER, None)
+    }
+
+    /// The same. Only planned failovers replace a master.
     #[must_use]
     pub fn steady(options: &[&str]) -> Self {
         Self::start_with(options, NEVER_DOWN, None)
@@ -115,6 +121,15 @@ impl Sentinels {
             named.iter().filter(|port| **port == own).count() * 2 > self.processes.len()
         };
         self.servers.iter().position(is_named_by_most)
+    }
+
+    /// Whether most sentinels name a master that has both replicas, without a delay.
+    #[must_use]
+    pub fn is_in_sync(&self) -> bool {
+        let Some(master) = self.master() else { return false };
+        let info = self.servers[master].ask::<String>(&["INFO", "replication"]);
+        info.is_ok_and(|info| info.matches("state=online").count() == 2)
+            && self.processes.iter().all(|sentinel| sentinel.master().is_some())
     }
 
     /// Waits until most sentinels name another master than the server `earlier`, and returns it.

@@ -20,7 +20,7 @@
 //!     HOW is "blocks", it blocks forever; if HOW is "panics", it panics at each event. Prints
 //!     "held", and "holding N lost N" for each line of input. When all bodies have ended, prints
 //!     "late N": the longest time in milliseconds from a deadline to the end of its body.
-//! lock-helper work URL REGISTER LEASE_MS KEYS TASKS WORK_MS WAIT_MS RECORDING
+//! lock-helper work URL REGISTER LEASE_MS KEYS TASKS WORK_MS WAIT_MS RECORDING SETTING
 //!     Runs the workload; see `workload.rs`. Prints its outcomes at the end.
 //! lock-helper count URL COUNTER KEY TASKS HOW
 //!     Increments the key "n" at the URL COUNTER with TASKS tasks, each with a GET and a SET. HOW is "locked" or
@@ -36,7 +36,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use lock_runtime::{Lock, LockClient, LockError, LockGuard, WireFormat, distributed_lock};
+use lock_runtime::{
+    Lock, LockClient, LockError, LockGuard, Replicas, WireFormat, distributed_lock,
+};
 use lock_tests::workload::{self, Plan, Register, WorkloadHolder};
 use lock_tests::{Recorder, boot_nanos};
 use redis::aio::MultiplexedConnection;
@@ -72,7 +74,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             let client = client(url, lease).await?;
             logging(&client, locks.parse()?, Duration::from_millis(lease.parse()?)).await
         }
-        ["work", url, register, lease, keys, tasks, work, wait, recording] => {
+        ["work", url, register, lease, keys, tasks, work, wait, recording, setting] => {
             let milliseconds = |text: &str| text.parse().map(Duration::from_millis);
             let plan = Plan {
                 keys: keys.parse()?,
@@ -81,8 +83,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 wait: milliseconds(wait)?,
                 faulty_bodies: true,
             };
-            let builder = LockClient::builder().url(url).lease(milliseconds(lease)?);
-            let builder = builder.wait(plan.wait);
+            let lease = milliseconds(lease)?;
+            let builder = LockClient::builder().url(url).lease(lease).wait(plan.wait);
+            let builder = match setting {
+                "plain" => builder,
+                "acknowledged" => builder.acknowledged_by(Replicas::All),
+                "quarantine" => builder.quarantine(lease * 2),
+                other => return Err(format!("there is no setting {other}").into()),
+            };
             // The server may be unreachable when this process starts.
             let client = loop {
                 match builder.clone().connect().await {

@@ -11,20 +11,13 @@
 //! an error and keeps the recordings. A soak without a violation prints its figures as tables.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use lock_tests::support::milliseconds;
 use lock_tests::workload::Outcomes;
-use lock_tests::{
-    EventKind, Expected, Helper, HoldEvent, Proxy, Recorder, RedisServer, Toward, Violation,
-    boot_nanos,
-};
-use tempfile::TempDir;
+use lock_tests::{Expected, ProcessPlan, Proxy, RedisServer, Toward, Violation, WorkloadProcesses};
 
 const LEASE: Duration = Duration::from_secs(1);
 /// How long faults are injected in a round.
@@ -125,12 +118,8 @@ enum SoakFault {
 struct Round {
     theme: Theme,
     server: RedisServer,
-    guarded: RedisServer,
     proxies: [Proxy; 2],
-    workloads: Vec<Helper>,
-    recorder: Recorder,
-    recordings: Vec<PathBuf>,
-    directory: TempDir,
+    workloads: WorkloadProcesses,
 }
 
 /// The totals of all rounds.
@@ -196,45 +185,16 @@ impl Round {
             Theme::Network | Theme::Outage | Theme::Wipe => RedisServer::start(),
         };
         let proxies = [Proxy::to(server.port()), Proxy::to(server.port())];
-        let mut round = Self {
-            theme,
-            server,
-            guarded: RedisServer::start(),
-            proxies,
-            workloads: Vec::new(),
-            recorder: Recorder::default(),
-            recordings: Vec::new(),
-            directory: tempfile::tempdir().expect("a temporary directory"),
+        let plan = ProcessPlan {
+            lease: LEASE,
+            keys: KEYS,
+            tasks: TASKS,
+            work: LEASE / 20,
+            wait: LEASE * 3,
+            setting: "plain",
         };
-        for index in 0..WORKLOADS {
-            let workload = round.workload(index);
-            round.workloads.push(workload);
-        }
-        round
-    }
-
-    /// Starts the workload at `index`: two connect through the first proxy, one through the second,
-    /// and one directly.
-    fn workload(&mut self, index: usize) -> Helper {
-        let url = match index {
-            0 | 1 => self.proxies[0].url(),
-            2 => self.proxies[1].url(),
-            _ => self.server.url(),
-        };
-        let recording = self.directory.path().join(self.recordings.len().to_string());
-        self.recordings.push(recording.clone());
-        let args = [
-            "work",
-            &url,
-            &self.guarded.url(),
-            &milliseconds(LEASE),
-            &KEYS.to_string(),
-            &TASKS.to_string(),
-            &milliseconds(LEASE / 20),
-            &milliseconds(LEASE * 3),
-            recording.to_str().expect("a path in UTF-8"),
-        ];
-        Helper::start(&sibling_program("lock-helper"), &args)
+        let urls: Vec<_> = (0..WORKLOADS).map(|index| url(&server, &proxies, index)).collect();
+        Self { theme, workloads: WorkloadProcesses::start(plan, urls), server, proxies }
     }
 
     /// Injects a fault. If the fault is temporary, waits while it lasts and ends it.
@@ -242,7 +202,7 @@ impl Round {
         let short = LEASE.mul_f64(rng.f64() / 2.0);
         let long = LEASE.mul_f64(rng.f64() * 2.5);
         let proxy = rng.usize(..self.proxies.len());
-        let index = rng.usize(..self.workloads.len());
+        let index = rng.usize(..WORKLOADS);
         let word = ["SET", "EVALSHA"][rng.usize(..2)];
         match fault {
             SoakFault::Reset => self.proxies[proxy].reset(),
@@ -292,22 +252,13 @@ impl Round {
             SoakFault::ClockAhead => self.server.set_clock(rng.i64(1..6)),
             SoakFault::ClockBack => self.server.set_clock(rng.i64(-5..1)),
             SoakFault::FreezeProcess => {
-                self.workloads[index].freeze();
+                self.workloads.freeze(index);
                 std::thread::sleep(long);
-                self.workloads[index].thaw();
+                self.workloads.thaw(index);
             }
             SoakFault::KillProcess => {
-                let id = self.workloads[index].id();
-                self.workloads[index].kill();
-                let (at, key) = (boot_nanos(), String::from("-"));
-                self.recorder.add(HoldEvent {
-                    at,
-                    process: id,
-                    key,
-                    hold: 0,
-                    kind: EventKind::Killed,
-                });
-                self.workloads[index] = self.workload(index);
+                let url = url(&self.server, &self.proxies, index);
+                self.workloads.replace(index, &url);
             }
         }
     }
@@ -328,26 +279,8 @@ impl Round {
     fn finish(mut self, figures: &mut Figures) -> Vec<Violation> {
         self.proxies.iter().for_each(Proxy::heal);
         let outcomes = Outcomes::default();
-        for workload in &mut self.workloads {
-            workload.tell("stop");
-        }
-        let (done, all_done) = mpsc::channel::<()>();
-        std::thread::spawn(move || {
-            if all_done.recv_timeout(LEASE * 60) == Err(mpsc::RecvTimeoutError::Timeout) {
-                println!("VIOLATION: a workload does not end");
-                std::process::exit(1);
-            }
-        });
-        for workload in &mut self.workloads {
-            assert_eq!(workload.line(), "working");
-            let line = workload.line();
-            assert!(outcomes.add(&line).is_some(), "a workload ended early and printed {line:?}");
-            figures.outcomes.add(&line);
-        }
-        // A workload that was killed before it recorded anything has no file.
-        let recordings = self.recordings.iter().filter(|recording| recording.exists());
-        drop(done);
-        let history = self.recorder.history_with(recordings).expect("valid recordings");
+        let history = self.workloads.stop(LEASE * 60, &outcomes);
+        figures.outcomes.add(&outcomes.to_string());
         let expected = self.theme.expected();
         let mut violations = history.violations(expected);
         let everything = history.violations(Expected::EVERYTHING);
@@ -371,7 +304,7 @@ impl Round {
         figures.polls += history.polls();
         figures.handoffs.entry(theme).or_default().extend(history.handoffs());
         if !violations.is_empty() {
-            println!("the recordings are in {}", self.directory.keep().display());
+            println!("the recordings are in {}", self.workloads.keep().display());
         }
         violations
     }
@@ -391,14 +324,13 @@ impl Round {
     }
 }
 
-/// The path of another program of this package, in the same directory.
-fn sibling_program(name: &str) -> String {
-    let this = std::env::current_exe().expect("the path of this program");
-    let program = this.parent().map(|folder: &Path| folder.join(name));
-    let program = program.filter(|program| program.exists()).unwrap_or_else(|| {
-        panic!("{name} is not built: run `scripts/soak`, which builds it");
-    });
-    program.to_str().expect("a path in UTF-8").to_owned()
+/// Two workloads connect through the first proxy, one through the second, and one directly.
+fn url(server: &RedisServer, proxies: &[Proxy; 2], index: usize) -> String {
+    match index {
+        0 | 1 => proxies[0].url(),
+        2 => proxies[1].url(),
+        _ => server.url(),
+    }
 }
 
 impl Figures {
