@@ -115,8 +115,7 @@ async fn a_promoted_replica_grants_nothing_until_the_locks_of_its_predecessor_ha
     let is_replicated = || (0..3).all(|server| sentinels.server(server).exists("k"));
     assert!(until(LONG, is_replicated).await.is_some(), "k is replicated");
     guard.release().await.expect("held");
-    sentinels.failover();
-    sentinels.wait_for_another_master(0).await;
+    sentinels.fail_over(0).await;
     // The client has noticed the failover when it reads a marker of another process.
     let is_in_quarantine = async || {
         let waited = client.lock("other").wait(LEASE / 10).acquire().await;

@@ -34,8 +34,7 @@ fn was_renewed(sentinels: &Sentinels, server: usize, began: Instant) -> bool {
 /// renewed at the new master. Returns the new master.
 async fn fail_over(sentinels: &Sentinels, earlier: usize) -> usize {
     let began = Instant::now();
-    sentinels.failover();
-    let master = sentinels.wait_for_another_master(earlier).await;
+    let master = sentinels.fail_over(earlier).await;
     let renewed = until(SOON, || was_renewed(sentinels, master, began)).await;
     assert!(renewed.is_some(), "the client moves to the new master");
     master
@@ -151,8 +150,7 @@ async fn a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once() {
         sentinels.server(replica).tell(&["SET", "taken", "another", "KEEPTTL"]);
     }
     let left = fixed_kept.remaining();
-    sentinels.failover();
-    let master = sentinels.wait_for_another_master(0).await;
+    let master = sentinels.fail_over(0).await;
     for guard in [&missing, &taken, &fixed] {
         let reason = timeout(SOON, guard.lost()).await.expect("the loss is noticed at once");
         assert_eq!(reason, LostReason::Failover);
@@ -206,8 +204,7 @@ async fn locks_are_kept_and_acquired_while_all_sentinels_are_down() {
 async fn a_sentinel_of_another_group_is_outvoted() {
     let (sentinels, others) = (Sentinels::steady(&[]), Sentinels::steady(&[]));
     // Since then, the configuration of the other group has the higher epoch.
-    others.failover();
-    let foreign = others.wait_for_another_master(0).await;
+    let foreign = others.fail_over(0).await;
     let own = |index| sentinels.sentinel(index).address();
     let hosts = [others.sentinel(0).address(), own(0), own(1)];
     let before = others.server(foreign).calls("set");

@@ -134,13 +134,17 @@ impl Sentinels {
 
     /// Waits until most sentinels name another master than the server `earlier`, and returns it.
     pub async fn wait_for_another_master(&self, earlier: usize) -> usize {
+        self.another_master(earlier, START_TIMEOUT * 3).await.expect("another master")
+    }
+
+    async fn another_master(&self, earlier: usize, limit: Duration) -> Option<usize> {
         let mut master = None;
         let is_another = || {
             master = self.master().filter(|master| *master != earlier);
             master.is_some()
         };
-        until(START_TIMEOUT * 3, is_another).await;
-        master.expect("another master")
+        until(limit, is_another).await;
+        master
     }
 
     /// Kills a server with SIGKILL.
@@ -163,11 +167,20 @@ impl Sentinels {
         self.servers[server].restart();
     }
 
-    /// Begins a planned failover, which the first sentinel leads: the master works, and another
-    /// server takes over.
-    pub fn failover(&self) {
-        // A sentinel that has not yet heard of good replicas refuses.
-        wait_for("the failover", || self.processes[0].ask::<String>(&["FAILOVER", MASTER]).is_ok());
+    /// Makes a planned failover from the server `earlier`, which works. The first sentinel leads it.
+    /// Returns the new master.
+    pub async fn fail_over(&self, earlier: usize) -> usize {
+        for _ in 0..5 {
+            // A sentinel that has not yet heard of good replicas refuses.
+            wait_for("the failover", || {
+                self.processes[0].ask::<String>(&["FAILOVER", MASTER]).is_ok()
+            });
+            // The sentinel gives up if the promoted replica is too slow.
+            if let Some(master) = self.another_master(earlier, START_TIMEOUT).await {
+                return master;
+            }
+        }
+        panic!("the sentinel has given up five planned failovers");
     }
 }
 

@@ -122,22 +122,18 @@ impl Servers {
             Self::Cluster(cluster) => cluster.master_of(key),
         };
         let master = master.expect("all agree");
-        match fault {
-            FailoverFault::PlannedFailover => match self {
-                Self::Sentinels(sentinels) => sentinels.failover(),
-                Self::Cluster(cluster) => {
-                    let replica = cluster.replica_now_of(master).expect("a replica");
-                    cluster.fail_over(key, replica).await;
-                }
-            },
-            FailoverFault::KillMaster => match self {
-                Self::Sentinels(sentinels) => sentinels.kill(master),
-                Self::Cluster(cluster) => cluster.kill(master),
-            },
-            _ => match self {
-                Self::Sentinels(sentinels) => sentinels.freeze(master),
-                Self::Cluster(cluster) => cluster.freeze(master),
-            },
+        match (&mut *self, fault) {
+            (Self::Sentinels(sentinels), FailoverFault::PlannedFailover) => {
+                sentinels.fail_over(master).await;
+            }
+            (Self::Cluster(cluster), FailoverFault::PlannedFailover) => {
+                let replica = cluster.replica_now_of(master).expect("a replica");
+                cluster.fail_over(key, replica).await;
+            }
+            (Self::Sentinels(sentinels), FailoverFault::KillMaster) => sentinels.kill(master),
+            (Self::Cluster(cluster), FailoverFault::KillMaster) => cluster.kill(master),
+            (Self::Sentinels(sentinels), _) => sentinels.freeze(master),
+            (Self::Cluster(cluster), _) => cluster.freeze(master),
         }
         match self {
             Self::Sentinels(sentinels) => {
