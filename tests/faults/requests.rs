@@ -225,6 +225,31 @@ async fn a_request_queued_for_too_long_is_not_sent() {
     assert_eq!(server.command::<u32>(&["DBSIZE"]), 0, "the other requests are undone");
 }
 
+/// Each answer extends the time for those behind it, but not beyond the end of the wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_end_at_their_timeout_while_other_answers_arrive() {
+    const CALLS: usize = 1000;
+    /// Bytes per lease: the replies of 5 bytes take five leases to arrive.
+    const RATE: u32 = 1000;
+    let (_server, proxy, client) = behind_proxy().await;
+    proxy.limit_replies(RATE);
+    let began = Instant::now();
+    let mut burst = JoinSet::new();
+    for n in 0..CALLS {
+        let lock = client.lock(format!("k{n}")).wait(LEASE / 2);
+        burst.spawn(async move { lock.acquire().await.map(drop) });
+    }
+    let mut unanswered = 0;
+    while let Some(outcome) = burst.join_next().await {
+        unanswered += usize::from(outcome.expect("no panic").is_err());
+    }
+    let took = began.elapsed();
+    assert!(unanswered > CALLS / 2, "{unanswered} of {CALLS} got no answer");
+    assert!(took < LEASE * 3 / 2, "the calls took {took:?}");
+    proxy.heal();
+    until_idle(&client, LEASE * 5).await;
+}
+
 /// Locks work normally on a slow network.
 #[tokio::test]
 async fn locks_work_on_a_slow_network() {
