@@ -410,3 +410,29 @@ impl Drop for ConnectAttempt {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::url::{self, UrlTarget};
+    use super::*;
+    use crate::store::settings::Settings;
+
+    #[tokio::test]
+    async fn callers_get_the_error_of_a_failed_attempt_for_a_moment() {
+        // Nothing listens on this port.
+        let target = url::parse("redis://127.0.0.1:1", &Settings::default());
+        let Ok(UrlTarget::Server(server)) = target else { panic!("a server") };
+        let topology = Arc::new(Topology::of_server(server, None));
+        let connector = Arc::new(Connector::new(topology, runtime::Handle::current(), None));
+        loop {
+            let (failed, earlier) = (BootInstant::now(), StoreError::Refused("earlier".into()));
+            connector.state().failure = Some((failed, earlier.clone()));
+            let error = connector.wait(CONNECT_TIMEOUT).await.err();
+            // The machine may have been busy for longer than the moment.
+            if BootInstant::now().since(failed) < FAILURE_REUSED_FOR {
+                assert_eq!(error, Some(earlier));
+                break;
+            }
+        }
+    }
+}

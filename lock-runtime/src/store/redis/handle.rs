@@ -374,13 +374,34 @@ mod tests {
     use crate::store::settings::Settings;
     use crate::wire_format::WireFormat;
 
-    /// Each request allocates its future. It must not contain the futures for a cluster.
-    #[test]
-    fn the_future_of_a_request_is_small() {
+    /// A store that has not connected yet.
+    fn store(format: WireFormat) -> RedisStore {
         let target = url::parse("redis://localhost", &Settings::default()).expect("valid");
         let shared =
             Shared::new(Servers::new(target, None), Duration::from_secs(1)).expect("randomness");
-        let store = RedisStore::new(Arc::new(shared), Dialect::of(WireFormat::Token));
+        RedisStore::new(Arc::new(shared), Dialect::of(format))
+    }
+
+    /// The messages of this format do not name their senders.
+    #[test]
+    fn a_message_counts_as_that_of_the_own_release_if_one_was_published() {
+        let store = store(WireFormat::Redisson);
+        let subscription = store.subscribe(Resource::exclusive("k"));
+        let channel = store.dialect.channel("k");
+        let _ = store.shared.subscriptions.subscribed(&[channel.as_str().into()]);
+        let releases_by_others = |subscribers| {
+            let own = store.own_release(&channel);
+            let _ = store.freed(&decode::ReleaseReply::Freed { subscribers }, &channel, own);
+            store.shared.subscriptions.wake(&channel, true);
+            subscription.releases()
+        };
+        assert_eq!([1, 0].map(releases_by_others), [0, 1]);
+    }
+
+    /// Each request allocates its future. It must not contain the futures for a cluster.
+    #[test]
+    fn the_future_of_a_request_is_small() {
+        let store = store(WireFormat::Token);
         let (resource, term) = (Resource::exclusive("k"), Duration::from_secs(1));
         let (owner, trace) = (OwnerId::random().expect("randomness"), SendTrace::default());
         let acknowledged_by = RequiredReplicas::NONE;

@@ -99,12 +99,48 @@ fn unusable(option: &str, path: &Path, error: &dyn std::fmt::Display) -> String 
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::path::PathBuf;
+
     use super::*;
+
+    /// A new directory for temporary files.
+    fn directory(test: &str) -> PathBuf {
+        let name = format!("lock-tls-{test}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("a temporary directory");
+        directory
+    }
+
+    #[test]
+    fn a_file_that_changes_has_another_state() {
+        let directory = directory("state");
+        let file = directory.join("ca.pem");
+        assert_eq!(FileState::of(&file), FileState::default());
+        std::fs::write(&file, "one").expect("a temporary file");
+        let first = FileState::of(&file);
+        assert_eq!(FileState::of(&file), first);
+        std::fs::write(&file, "longer").expect("a temporary file");
+        assert_ne!(FileState::of(&file), first);
+        std::fs::remove_dir_all(directory).expect("a temporary directory");
+    }
+
+    #[test]
+    fn the_problem_of_a_file_is_explained() {
+        let end_marker = Vec::new();
+        for (error, words) in [
+            (pem::Error::Io(io::Error::other("the disk is gone")), "the disk is gone"),
+            (pem::Error::NoItemsFound, "contains no such item"),
+            (pem::Error::MissingSectionEnd { end_marker }, "not in PEM format"),
+        ] {
+            let explained = explain_pem(&error);
+            assert!(explained.contains(words), "{explained}");
+        }
+    }
 
     #[test]
     fn no_part_of_a_file_is_shown() {
-        let directory = std::env::temp_dir().join(format!("lock-tls-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a temporary directory");
+        let directory = directory("content");
         let file = directory.join("key.pem");
         for content in [
             "-----BEGIN PRIVATE KEY----- c4nary -----END PRIVATE KEY-----",

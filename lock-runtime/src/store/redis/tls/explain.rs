@@ -120,6 +120,9 @@ pub(super) fn speaks_no_tls(server: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use tokio_rustls::rustls::OtherError;
     use tokio_rustls::rustls::pki_types::ServerName;
 
     use super::*;
@@ -136,7 +139,7 @@ mod tests {
         for (alert, without, with) in [
             (Alert::CertificateRequired, "requires a client certificate", "rejected the client"),
             (Alert::BadCertificate, "requires a client certificate", "rejected the client"),
-            (Alert::HandshakeFailure, "or has no cipher suite", "rejected the handshake"),
+            (Alert::HandshakeFailure, "or has no cipher suite", "the handshake: HandshakeFailure"),
             (Alert::UnknownCA, "rejected the handshake", "rejected the client certificate"),
             (Alert::ProtocolVersion, "rejected the handshake", "rejected the handshake"),
             (Alert::NoApplicationProtocol, "rejected the handshake", "rejected the handshake"),
@@ -146,6 +149,24 @@ mod tests {
                 let text = error.expect("a permanent error").to_string();
                 assert!(text.starts_with("host:1 ") && text.contains(words), "{alert:?}: {text}");
             }
+        }
+    }
+
+    #[test]
+    fn what_the_configuration_causes_is_permanent() {
+        for (error, option, words) in [
+            (Error::InvalidCertificate(CertificateError::Revoked), "tls", "it was revoked"),
+            (Error::InvalidMessage(InvalidMessage::InvalidContentType), "url", "does not use TLS"),
+            (Error::NoApplicationProtocol, "tls", "cannot use TLS with host:1"),
+        ] {
+            let error = io::Error::new(io::ErrorKind::InvalidData, error);
+            let Some(StoreError::Config { option: named, problem }) =
+                permanent(&error, "host:1", false)
+            else {
+                panic!("{error} is not permanent")
+            };
+            assert_eq!(named, option, "{problem}");
+            assert!(problem.contains("host:1") && problem.contains(words), "{problem}");
         }
     }
 
@@ -162,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_without_names_and_one_of_an_authority_are_explained() {
+    fn unusual_certificates_are_explained() {
         let name = ServerName::try_from("localhost").expect("a name");
         let context = |presented: Vec<String>| CertificateError::NotValidForNameContext {
             expected: name.clone(),
@@ -171,5 +192,14 @@ mod tests {
         assert!(explain_certificate(&context(Vec::new())).contains("no subject alternative name"));
         let other = explain_certificate(&context(vec!["elsewhere".into()]));
         assert!(other.contains("`tls_server_name`"), "{other}");
+        for (text, words) in [
+            ("CaUsedAsEndEntity", "the certificate of an authority"),
+            ("UnsupportedCertVersion", "not a certificate of version 3"),
+            ("another problem", "another problem"),
+        ] {
+            let problem = OtherError(Arc::new(io::Error::other(text)));
+            let explained = explain_certificate(&CertificateError::Other(problem));
+            assert!(explained.contains(words), "{explained}");
+        }
     }
 }
