@@ -80,12 +80,12 @@ enum FailoverFault {
 }
 
 /// The servers of one round.
-enum Servers {
+enum SoakServers {
     Sentinels(Box<Sentinels>),
     Cluster(Cluster),
 }
 
-impl Servers {
+impl SoakServers {
     fn name(&self) -> &'static str {
         match self {
             Self::Sentinels(_) => "Sentinel",
@@ -180,7 +180,7 @@ impl Servers {
 
 /// The totals of all rounds.
 #[derive(Default)]
-struct Figures {
+struct FailoverFigures {
     rounds: BTreeMap<(&'static str, Setting), [u64; 4]>,
     faults: BTreeMap<FailoverFault, u64>,
     outcomes: Outcomes,
@@ -197,16 +197,16 @@ async fn main() -> ExitCode {
     };
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
     println!("{minutes} minutes, seed {seed}");
-    let (mut rng, mut figures) = (Rng::with_seed(seed), Figures::default());
+    let (mut rng, mut figures) = (Rng::with_seed(seed), FailoverFigures::default());
     let end = Instant::now() + Duration::from_secs(60 * minutes);
     let mut round = 0;
     while Instant::now() < end {
         // All combinations in turn.
         let setting = SETTINGS[round / 2 % SETTINGS.len()];
         let servers = if round % 2 == 0 {
-            Servers::Sentinels(Sentinels::with(setting.server_options()).into())
+            SoakServers::Sentinels(Sentinels::with(setting.server_options()).into())
         } else {
-            Servers::Cluster(Cluster::with(setting.server_options()))
+            SoakServers::Cluster(Cluster::with(setting.server_options()))
         };
         round += 1;
         let violations = run(servers, setting, &mut rng, &mut figures).await;
@@ -224,10 +224,10 @@ async fn main() -> ExitCode {
 
 /// Runs one round and returns the violations.
 async fn run(
-    mut servers: Servers,
+    mut servers: SoakServers,
     setting: Setting,
     rng: &mut Rng,
-    figures: &mut Figures,
+    figures: &mut FailoverFigures,
 ) -> Vec<Violation> {
     let plan = ProcessPlan {
         lease: LEASE,
@@ -254,7 +254,7 @@ async fn run(
             }
             FailoverFault::KillProcess => workloads.replace(process, &servers.url()),
             FailoverFault::MoveSlot => {
-                if let Servers::Cluster(cluster) = &servers {
+                if let SoakServers::Cluster(cluster) = &servers {
                     let masters = cluster.masters();
                     let from = cluster.master_of(&key).expect("all agree");
                     let others: Vec<_> =
@@ -297,7 +297,7 @@ async fn run(
     violations
 }
 
-impl Figures {
+impl FailoverFigures {
     fn print(&self, seed: u64) {
         println!("\nSeed {seed}. Calls: {}.", self.outcomes);
         println!(
