@@ -255,7 +255,7 @@ async fn an_acknowledgement_over_a_later_connection_does_not_count() {
 async fn the_replicas_of_another_server_do_not_count() {
     let (earlier, later) = (Replicated::start(1).await, Replicated::start(1).await);
     let proxy = Proxy::to(earlier.master.port());
-    let client = client(&proxy.url()).await;
+    let client = client_with_lease(&proxy.url(), LEASE * 4).await;
     // The address of the server changes, and the connections to the earlier one stay open.
     proxy.move_to(later.master.port());
     let lock = |wait| client.lock("k").acknowledged_by(1).wait(wait);
