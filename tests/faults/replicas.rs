@@ -44,6 +44,15 @@ impl Replicated {
             info.matches("state=online").count() == count
         };
         assert!(until(LEASE * 30, is_online).await.is_some(), "the replica is online");
+        // It gets the first writes only after it has told that it has loaded the data.
+        self.master.tell(&["SET", "first", "1"]);
+        let has_all = || {
+            let info: String = self.master.command(&["INFO", "replication"]);
+            let offset = info.lines().find_map(|line| line.strip_prefix("master_repl_offset:"));
+            info.matches(&format!("offset={},", offset.expect("a field").trim())).count() == count
+        };
+        assert!(until(LEASE * 30, has_all).await.is_some(), "the replica has all data");
+        self.master.tell(&["DEL", "first"]);
     }
 
     fn url(&self) -> String {

@@ -423,8 +423,10 @@ impl Connection {
 }
 
 impl MarkedServer for Connection {
-    fn address(&self) -> &str {
-        self.connector.address()
+    fn address(&self) -> String {
+        let current = self.connector.current();
+        let current = current.as_ref().map(|connection| connection.socket.server.shown());
+        current.unwrap_or_else(|| self.connector.address()).to_owned()
     }
 
     fn quarantine_markers(&self) -> Vec<String> {

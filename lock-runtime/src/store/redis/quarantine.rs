@@ -50,8 +50,8 @@ type ReadResult = Result<(), StoreError>;
 
 /// A connection to a server that has markers.
 pub(super) trait MarkedServer: Clone + Send + Sync + 'static {
-    /// The server, without credentials.
-    fn address(&self) -> &str;
+    /// The address of the server, or its name, without credentials.
+    fn address(&self) -> String;
 
     /// The keys of the markers. None for a node of a cluster without slots.
     fn quarantine_markers(&self) -> Vec<String>;
@@ -235,7 +235,7 @@ impl Quarantine {
     fn note(&self, server: &impl MarkedServer, term: String, left: Duration) {
         let is_new = lock(&self.term).replace(term.clone()) != Some(term);
         if is_new && !left.is_zero() {
-            let (address, ms) = (server.address().to_owned(), milliseconds(left));
+            let (address, ms) = (server.address(), milliseconds(left));
             events::emit(Level::WARN, move || {
                 tracing::warn!(
                     address,
