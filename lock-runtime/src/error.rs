@@ -55,7 +55,8 @@ pub enum LockError {
         holder: Holder,
     },
 
-    /// The store did not answer, or rejected all requests, for the whole wait.
+    /// The store did not answer, rejected all requests, or granted no locks because of a
+    /// [quarantine](crate::LockClientBuilder::quarantine), for the whole wait.
     ///
     /// When an acquisition fails with this error, nothing is held, and the effects of unanswered
     /// requests are undone in the background. When a request for a fencing token or a nested call

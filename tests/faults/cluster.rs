@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_runtime::{LockClient, LockError, LostReason, WireFormat};
+use lock_runtime::{LockClient, LockError, LockGuard, LostReason, WireFormat};
 use lock_tests::{
     Authority, CapturedLog, Cluster, Expected, NODE_TIMEOUT, Proxy, RedisServer, Validity,
 };
@@ -455,6 +455,24 @@ async fn waiters_follow_their_slot_to_another_node() {
     assert!(woken < LEASE / 5, "the other channel is subscribed again: woken after {woken:?}");
 }
 
+/// Acquires the locks of some keys of the second shard with one client, and waits for them with
+/// another one. Returns when all waiters have subscribed.
+async fn hold_and_wait(
+    cluster: &Cluster,
+    (holder, waiter): (&LockClient, &LockClient),
+    keys: &[String],
+) -> (Vec<LockGuard>, JoinSet<Result<(), LockError>>) {
+    let (mut held, mut waiting) = (Vec::new(), JoinSet::new());
+    for key in keys {
+        held.push(holder.lock(&**key).acquire().await.expect("free"));
+        let lock = waiter.lock(&**key);
+        waiting.spawn(async move { lock.run(async {}).await });
+    }
+    let all = until(SOON, || subscribed_channels(cluster, 1) == keys.len()).await;
+    assert!(all.is_some(), "all of them wait");
+    (held, waiting)
+}
+
 /// The releases run at the node that gets the slot, and the waiters are subscribed at the other one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn releases_wake_waiters_while_their_slot_moves() {
@@ -462,14 +480,7 @@ async fn releases_wake_waiters_while_their_slot_moves() {
     let holder = client_with_lease(&cluster.url(), LONG_LEASE).await;
     let waiter = client_with_lease(&cluster.url(), LONG_LEASE).await;
     let keys: Vec<_> = (0..4).map(|number| cluster.key_of(1, number)).collect();
-    let (mut held, mut waiting) = (Vec::new(), JoinSet::new());
-    for key in &keys {
-        held.push(holder.lock(&**key).acquire().await.expect("free"));
-        let lock = waiter.lock(&**key);
-        waiting.spawn(async move { lock.run(async {}).await });
-    }
-    let all = until(SOON, || subscribed_channels(&cluster, 1) == keys.len()).await;
-    assert!(all.is_some(), "all of them wait");
+    let (held, mut waiting) = hold_and_wait(&cluster, (&holder, &waiter), &keys).await;
     let moving = cluster.begin_move(cluster.slot_of(&keys[0]), 1, 2);
     moving.move_keys();
     let mut longest = Duration::ZERO;
@@ -491,14 +502,7 @@ async fn moves_of_slots_wake_the_waiters_of_other_slots_once() {
     let holder = client_with_lease(&cluster.url(), LONG_LEASE).await;
     let other = client_with_lease(&cluster.url(), LONG_LEASE).await;
     let keys = cluster.keys_of(1, 60);
-    let (mut held, mut waiting) = (Vec::new(), JoinSet::new());
-    for key in &keys {
-        held.push(holder.lock(&**key).acquire().await.expect("free"));
-        let lock = other.lock(&**key);
-        waiting.spawn(async move { lock.run(async {}).await });
-    }
-    let all = until(SOON, || subscribed_channels(&cluster, 1) == keys.len()).await;
-    assert!(all.is_some(), "all of them wait");
+    let (held, mut waiting) = hold_and_wait(&cluster, (&holder, &other), &keys).await;
     let before = script_calls(&cluster);
     for key in &keys[..10] {
         cluster.move_slot(cluster.slot_of(key), 1, 2);

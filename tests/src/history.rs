@@ -168,6 +168,19 @@ impl History {
         pauses
     }
 
+    /// The numbers of overlaps and of stale writes, whether or not they are expected.
+    #[must_use]
+    pub fn overlaps_and_stale_writes(&self) -> (u64, u64) {
+        let everything = self.violations(Expected::EVERYTHING);
+        let count = |what: fn(&Violation) -> bool| {
+            u64::try_from(everything.iter().filter(|violation| what(violation)).count())
+                .expect("few")
+        };
+        let overlaps = count(|violation| matches!(violation, Violation::Overlap { .. }));
+        let stale = count(|violation| matches!(violation, Violation::StaleWrite { .. }));
+        (overlaps, stale)
+    }
+
     /// All violations of the expected properties.
     #[must_use]
     pub fn violations(&self, expected: Expected) -> Vec<Violation> {

@@ -271,12 +271,7 @@ async fn run(
     let history = workloads.stop(LEASE * 20, &outcomes);
     figures.outcomes.add(&outcomes.to_string());
     let mut violations = history.violations(setting.expected());
-    let everything = history.violations(Expected::EVERYTHING);
-    let count = |what: fn(&Violation) -> bool| {
-        u64::try_from(everything.iter().filter(|violation| what(violation)).count()).expect("few")
-    };
-    let overlaps = count(|violation| matches!(violation, Violation::Overlap { .. }));
-    let stale = count(|violation| matches!(violation, Violation::StaleWrite { .. }));
+    let (overlaps, stale) = history.overlaps_and_stale_writes();
     let is_free = || servers.keys().is_empty();
     if until(LEASE * 3, is_free).await.is_none() {
         violations.extend(servers.keys().into_iter().map(|key| Violation::Leaked { key }));

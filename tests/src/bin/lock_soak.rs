@@ -283,13 +283,7 @@ impl Round {
         figures.outcomes.add(&outcomes.to_string());
         let expected = self.theme.expected();
         let mut violations = history.violations(expected);
-        let everything = history.violations(Expected::EVERYTHING);
-        let count = |what: fn(&Violation) -> bool| {
-            u64::try_from(everything.iter().filter(|violation| what(violation)).count())
-                .expect("few")
-        };
-        let overlaps = count(|violation| matches!(violation, Violation::Overlap { .. }));
-        let stale = count(|violation| matches!(violation, Violation::StaleWrite { .. }));
+        let (overlaps, stale) = history.overlaps_and_stale_writes();
         violations.extend(self.leaked());
         assert_eq!(outcomes.unexpected.load(Ordering::Relaxed), 0, "unexpected errors");
 

@@ -113,7 +113,11 @@ impl RedisStore {
             Err(error) => return batch.iter().map(|_| Err(error.clone())).collect(),
         };
         let BatchAnswers { answers, carriers, .. } = self.send_renewals(route, batch, true).await;
-        let given = acknowledgement.given(self.shared.response_timeout).await;
+        let given = if answers.contains(&Ok(Renewed::Extended)) {
+            acknowledgement.given(self.shared.response_timeout).await
+        } else {
+            Ok(())
+        };
         let result = |(answer, carrier): (Result<Renewed, StoreError>, Option<NonZeroU64>)| {
             let renewed = answer.map_err(sent)?;
             if renewed == Renewed::Extended {

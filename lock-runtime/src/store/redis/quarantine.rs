@@ -67,11 +67,11 @@ pub(super) trait MarkedServer: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Result<MarkerReply, StoreError>>, StoreError>> + Send;
 }
 
-/// A marker that names the current term of the server.
+/// A marker, as it was read.
 struct Marker {
     key: String,
-    /// The server's time in milliseconds at which the quarantine began; `None` if the key has
-    /// another value or none.
+    /// The server's time in milliseconds at which the quarantine of its current term began;
+    /// `None` if the key has another value or none.
     since: Option<u64>,
 }
 
