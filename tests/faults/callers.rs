@@ -28,7 +28,7 @@ async fn with_failing_log(how: &'static str) -> (String, u64) {
     let mut process = Helper::start(env!("CARGO_BIN_EXE_lock-helper"), &args);
     assert_eq!(process.line(), "held");
     proxy.lose_reply_to("EVALSHA");
-    assert!(until(LEASE, || proxy.triggered() == 1).await.is_some(), "a renewal fails");
+    assert!(until(LEASE * 10, || proxy.triggered() == 1).await.is_some(), "a renewal fails");
     sleep(LEASE * 3).await;
     assert_eq!(server.command::<usize>(&["DBSIZE"]), LOCKS, "all keys still exist");
     process.tell("status");

@@ -153,7 +153,7 @@ async fn a_lock_offered_to_a_waiter_that_gives_up_goes_to_the_next_waiter() {
             behind.spawn(async move { lock.acquire().await?.release().await });
         }
         let queued = || client.stats().queued == 1 + others;
-        assert!(until(LEASE, queued).await.is_some(), "all calls are queued");
+        assert!(until(LEASE * 10, queued).await.is_some(), "all calls are queued");
         first.release().await.expect("handed off");
         // The lock is on offer to this waiter.
         drop(second);
@@ -209,7 +209,7 @@ async fn holder_and_waiter(
     let first = client.lock("k").acquire().await.expect("free");
     let second = tokio::spawn(client.lock("k").acquire());
     assert!(
-        until(LEASE, || client.stats().queued == 1).await.is_some(),
+        until(LEASE * 10, || client.stats().queued == 1).await.is_some(),
         "the second task is queued"
     );
     (first, second)

@@ -92,7 +92,7 @@ async fn late_renewal(min_hold: Option<Duration>, then: impl FnOnce(&RedisServer
     let (left, asked) = (server.pttl("k"), server.calls("evalsha"));
     proxy.deliver();
     assert!(
-        until(LEASE, || server.calls("evalsha") > asked).await.is_some(),
+        until(LEASE * 10, || server.calls("evalsha") > asked).await.is_some(),
         "the renewal arrives"
     );
     until_idle(&client, LEASE).await;

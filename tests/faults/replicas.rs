@@ -106,7 +106,7 @@ async fn a_grant_without_its_replicas_is_undone_and_delays_no_other_lock() {
         let mut acknowledged = pin!(lock.acquire());
         let is_pending = poll_fn(|cx| Poll::Ready(acknowledged.as_mut().poll(cx).is_pending()));
         assert!(is_pending.await);
-        let begun = until(LEASE, || servers.master.exists("k"));
+        let begun = until(LEASE * 10, || servers.master.exists("k"));
         let others = async {
             assert!(begun.await.is_some(), "the key is taken");
             let started = Instant::now();
@@ -161,7 +161,7 @@ async fn a_waiter_that_requires_replicas_does_not_get_a_lock_that_they_may_lack(
     let plain = client.lock("k").acquire().await.expect("free");
     let lock = client.lock("k").acknowledged_by(1).wait(LEASE * 2);
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    assert!(until(LEASE, || client.stats().queued == 1).await.is_some(), "it waits");
+    assert!(until(LEASE * 10, || client.stats().queued == 1).await.is_some(), "it waits");
     servers.freeze();
     plain.release().await.expect("held");
     assert_not_acknowledged(waiting.await.expect("no panic"), &["`acknowledged_by` requires 1"]);
@@ -172,7 +172,7 @@ async fn a_waiter_that_requires_replicas_does_not_get_a_lock_that_they_may_lack(
     let first = client.lock("k").acknowledged_by(1).acquire().await.expect("acknowledged");
     let lock = client.lock("k");
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    assert!(until(LEASE, || client.stats().queued == 1).await.is_some(), "it waits");
+    assert!(until(LEASE * 10, || client.stats().queued == 1).await.is_some(), "it waits");
     first.release().await.expect("held");
     let second = waiting.await.expect("no panic").expect("handed off");
     servers.freeze();
@@ -223,7 +223,7 @@ async fn a_wait_for_replicas_that_is_interrupted_grants_nothing() {
             let clients: String = servers.master.command(&["INFO", "clients"]);
             clients.contains("blocked_clients:1")
         };
-        assert!(until(LEASE, is_blocked).await.is_some(), "it waits for the replica");
+        assert!(until(LEASE * 10, is_blocked).await.is_some(), "it waits for the replica");
         let words = interrupt.iter().map(|word| if *word == "id" { id } else { *word });
         servers.master.tell(&words.collect::<Vec<_>>());
         match attempt.await.expect("no panic") {
@@ -352,7 +352,7 @@ async fn many_locks_share_their_acknowledgements() {
         calls.spawn(async move { lock.acquire().await });
     }
     let is_taken = || servers.master.exists("199");
-    assert!(until(LEASE, is_taken).await.is_some(), "the requests are sent");
+    assert!(until(LEASE * 10, is_taken).await.is_some(), "the requests are sent");
     servers.thaw();
     let guards: Vec<_> = calls.join_all().await;
     assert!(guards.iter().all(Result::is_ok), "acknowledged");

@@ -268,7 +268,7 @@ async fn a_server_at_its_connection_limit_is_unavailable_and_waited_for() {
         kill.query::<()>(admin).expect("permitted");
     };
     set("1", &mut admin);
-    let full = until(LEASE, || server.is_full()).await;
+    let full = until(LEASE * 10, || server.is_full()).await;
     assert!(full.is_some());
     let outcome = client.lock("k").wait(LEASE / 3).acquire().await.map(drop);
     let cause = cause(outcome);
@@ -389,7 +389,7 @@ async fn after_an_invalid_reply_the_request_is_undone_or_repeated() {
 
         // The next script is the release, because a renewal has just succeeded.
         let extended = server.calls("pexpire");
-        assert!(until(LEASE, || server.calls("pexpire") > extended).await.is_some());
+        assert!(until(LEASE * 10, || server.calls("pexpire") > extended).await.is_some());
         proxy.replace_reply_to("EVALSHA", reply.as_bytes());
         let released = cause(guard.release().await);
         assert!(released.contains("unexpected reply"), "{reply:?}: {released}");

@@ -49,7 +49,7 @@ async fn a_request_cut_in_the_middle_is_sent_again() {
                 Ok(()) | Err(LockError::Unavailable { .. }) => {}
                 other => panic!("{word} {bytes}: {other:?}"),
             }
-            assert!(until(LEASE, || !server.exists("k")).await.is_some(), "{word} {bytes}");
+            assert!(until(LEASE * 10, || !server.exists("k")).await.is_some(), "{word} {bytes}");
         }
     }
     assert_eq!(proxy.triggered(), 12);
@@ -67,7 +67,7 @@ async fn a_request_that_arrives_after_its_caller_gave_up_is_undone() {
         assert!(!server.exists("k"), "the request is still in flight");
         let set = server.calls("set");
         proxy.deliver();
-        assert!(until(LEASE, || server.calls("set") > set).await.is_some(), "the request arrives");
+        assert!(until(LEASE * 10, || server.calls("set") > set).await.is_some(), "the request arrives");
         let gone = until(LEASE * 4, || !server.exists("k")).await;
         assert!(gone.is_some(), "not undone: left for {} ms", server.pttl("k"));
         direct.lock("k").acquire().await.expect("free").release().await.expect("held");
@@ -109,7 +109,7 @@ async fn the_key_of_a_request_that_arrives_very_late_expires_with_its_lease() {
     until_idle(&client, LEASE * 5).await;
     let set = server.calls("set");
     proxy.deliver();
-    assert!(until(LEASE, || server.calls("set") > set).await.is_some(), "the request arrives");
+    assert!(until(LEASE * 10, || server.calls("set") > set).await.is_some(), "the request arrives");
     let gone = until(LEASE * 3, || !server.exists("k")).await.expect("it expires");
     assert!(gone <= LEASE * 3 / 2, "{gone:?}");
     client.lock("k").acquire().await.expect("free").release().await.expect("held");
@@ -129,7 +129,7 @@ async fn a_late_release_does_not_free_the_key_of_a_successor() {
     let released = server.calls("evalsha");
     proxy.deliver();
     assert!(
-        until(LEASE, || server.calls("evalsha") > released).await.is_some(),
+        until(LEASE * 10, || server.calls("evalsha") > released).await.is_some(),
         "the request arrives"
     );
     assert!(server.exists("k"), "the key belongs to the successor");
@@ -153,7 +153,7 @@ async fn a_late_attempt_does_not_shorten_the_lease() {
         let calls = server.calls("evalsha");
         proxy.deliver();
         assert!(
-            until(LEASE, || server.calls("evalsha") > calls).await.is_some(),
+            until(LEASE * 10, || server.calls("evalsha") > calls).await.is_some(),
             "the request arrives"
         );
         sleep(LEASE / 5).await;

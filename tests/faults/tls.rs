@@ -24,7 +24,9 @@ async fn certificates_are_replaced_while_locks_are_held() {
     let own = old.issue(&["client"], Validity::Now);
     let (certificate, key) = (own.certificate().display(), own.key().display());
     let url = format!("{}&tls_cert={certificate}&tls_key={key}", server.trusted_tls_url());
-    let client = client(&url).await;
+    // Long enough for the handshakes on a busy machine.
+    let lease = LEASE * 6;
+    let client = client_with_lease(&url, lease).await;
     let guards = acquire_many(&client, 1000).await;
 
     // First both authorities are trusted, then the certificates of the new one are used, and then
@@ -43,10 +45,10 @@ async fn certificates_are_replaced_while_locks_are_held() {
         // In the end, the server trusts the new authority only.
         server.tell(&["CONFIG", "SET", "tls-ca-cert-file", &trusted]);
         server.kill_all_connections();
-        sleep(LEASE / 2).await;
+        sleep(lease / 6).await;
         client.lock("other").run(async {}).await.expect("the new connection is trusted");
     }
-    sleep(LEASE).await;
+    sleep(lease * 2 / 3).await;
     assert_all_held(&guards);
     drop(guards);
     let free = || server.command::<usize>(&["DBSIZE"]) == 0;
@@ -65,7 +67,7 @@ async fn certificates_stay_in_use_when_their_file_becomes_invalid() {
     }
     let file = authority.file().display().to_string();
     let warned = || log.lines(&["WARN", "cannot read the changed TLS certificates", &file]).len();
-    assert!(until(LEASE, || warned() > 0).await.is_some());
+    assert!(until(LEASE * 10, || warned() > 0).await.is_some());
     sleep(LEASE / 2).await;
     assert_eq!(warned(), 1);
 }

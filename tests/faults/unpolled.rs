@@ -187,7 +187,7 @@ async fn an_answer_that_is_read_late_counts() {
     client.lock("warm").run(async {}).await.expect("free");
     let call = unpolled_call(&client, "k").await;
     let is_taken = || server.command::<u32>(&["EXISTS", "k"]) == 1;
-    assert!(until(LEASE, is_taken).await.is_some(), "the request was sent");
+    assert!(until(LEASE * 10, is_taken).await.is_some(), "the request was sent");
     let sent = server.calls("set");
     // More than half a response timeout.
     sleep(LEASE / 4).await;
@@ -204,7 +204,7 @@ async fn a_lock_granted_to_an_unpolled_call_is_released() {
     one.lock("warm").run(async {}).await.expect("free");
     let first = unpolled_call(&one, "k").await;
     let is_taken = || server.command::<u32>(&["EXISTS", "k"]) == 1;
-    assert!(until(LEASE, is_taken).await.is_some(), "the request was sent");
+    assert!(until(LEASE * 10, is_taken).await.is_some(), "the request was sent");
     let tried = one.lock("k").try_acquire().await;
     assert!(!matches!(tried, Ok(Some(_))), "the key is busy, or its state is unknown: {tried:?}");
     let guard = timeout(LEASE, two.lock("k").acquire()).await;
@@ -322,7 +322,7 @@ async fn a_call_on_a_stalled_runtime_is_undone() {
     let (first, still) = asked.await.expect("no panic");
     server.thaw();
     let is_taken = || server.command::<u32>(&["EXISTS", "k"]) == 1;
-    assert!(until(LEASE, is_taken).await.is_some(), "the request was sent");
+    assert!(until(LEASE * 10, is_taken).await.is_some(), "the request was sent");
     let begun = Instant::now();
     let second = timeout(LEASE * 6, client.lock("k").acquire()).await;
     let second = second.expect("the call is given up").expect("free");

@@ -310,14 +310,14 @@ async fn a_denied_channel_does_not_prevent_other_subscriptions() {
         let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
         let channel = format!("lock_wake:{{{key}}}");
         let hears = || server.channels(&channel).len() == 1;
-        assert!(until(LEASE, hears).await.is_some(), "the waiter subscribes at once");
+        assert!(until(LEASE * 10, hears).await.is_some(), "the waiter subscribes at once");
         let released = Instant::now();
         guard.release().await.expect("held");
         let got = waiter.await.expect("no panic").expect("woken") - released;
-        assert!(got < LEASE / 4, "{got:?}");
+        assert!(got < LEASE / 2, "{got:?}");
     }
     let none = || server.channels("*").is_empty();
-    assert!(until(LEASE, none).await.is_some(), "unused subscriptions are ended");
+    assert!(until(LEASE * 10, none).await.is_some(), "unused subscriptions are ended");
     assert!(!unheard.is_finished());
     unheard.abort();
 }
@@ -371,7 +371,7 @@ async fn wake_ups_work_again_after_an_outage() {
     let released = Instant::now();
     guard.release().await.expect("held");
     let got = waiter.await.expect("no panic").expect("woken");
-    assert!(got - released < LEASE / 4, "{:?}", got - released);
+    assert!(got - released < LEASE / 2, "{:?}", got - released);
 }
 
 #[tokio::test]

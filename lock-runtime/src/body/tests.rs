@@ -19,11 +19,11 @@ use crate::store::memory::MemoryStore;
 const LEASE: Duration = Duration::from_millis(50);
 
 /// A hold whose lease the background thread does not have, so that nothing reports its loss.
-fn unwatched() -> (LockGuard, Hold) {
+fn unwatched(lease: Duration) -> (LockGuard, Hold) {
     let store = MemoryStore::new();
     let engine = testing::start(&OneStore(Arc::clone(&store) as _), HandoffLimit::default());
     let terms = Terms {
-        term: LEASE,
+        term: lease,
         renewed: false,
         max_hold: None,
         min_hold: Duration::ZERO,
@@ -46,7 +46,7 @@ async fn poll_forever(hold: Hold, late: &AtomicU32) {
 
 /// Runs such a body. Returns the result, if there is one, and the number of late polls.
 async fn run_forever(on_lost: OnLost) -> (Option<Result<(), LockError>>, u32) {
-    let (guard, hold) = unwatched();
+    let (guard, hold) = unwatched(LEASE);
     let late = AtomicU32::new(0);
     let mut body = pin!(Some(poll_forever(hold, &late)));
     let acquired = MaybeReady::ready(Ok(guard));
@@ -59,7 +59,7 @@ async fn run_forever(on_lost: OnLost) -> (Option<Result<(), LockError>>, u32) {
 #[tokio::test]
 async fn a_body_that_waits_is_stopped_at_the_deadline_without_the_background_thread() {
     for on_lost in [OnLost::Abort, OnLost::Report] {
-        let (guard, _hold) = unwatched();
+        let (guard, _hold) = unwatched(LEASE);
         let mut body = pin!(Some(std::future::pending::<()>()));
         let outcome = run(MaybeReady::ready(Ok(guard)), on_lost, None, body.as_mut());
         let outcome = tokio::time::timeout(LEASE * 10, outcome).await;
@@ -71,7 +71,7 @@ async fn a_body_that_waits_is_stopped_at_the_deadline_without_the_background_thr
 /// The control of the test above.
 #[tokio::test]
 async fn without_the_check_nothing_stops_a_body_that_waits() {
-    let (guard, _hold) = unwatched();
+    let (guard, _hold) = unwatched(LEASE);
     let mut body = pin!(Some(std::future::pending::<()>()));
     let outcome = run(MaybeReady::ready(Ok(guard)), OnLost::Continue, None, body.as_mut());
     assert!(tokio::time::timeout(LEASE * 10, outcome).await.is_err());
@@ -90,18 +90,19 @@ async fn a_body_that_is_always_ready_is_stopped_at_the_deadline_without_the_back
 /// A lease ends while the machine sleeps, and the body is polled before any timer fires. Returns
 /// the number of polls.
 async fn sleep_in_a_body(on_lost: OnLost) -> (Option<Result<(), LockError>>, u32) {
-    let (guard, _hold) = unwatched();
+    let long = LEASE * 1000;
+    let (guard, _hold) = unwatched(long);
     let polls = AtomicU32::new(0);
     let body = poll_fn(|cx| {
         if polls.fetch_add(1, Ordering::Relaxed) == 0 {
-            clock::sleep_through(LEASE * 2);
+            clock::sleep_through(long * 2);
         }
         cx.waker().wake_by_ref();
         Poll::<()>::Pending
     });
     let mut body = pin!(Some(body));
     let outcome = run(MaybeReady::ready(Ok(guard)), on_lost, None, body.as_mut());
-    let outcome = tokio::time::timeout(LEASE / 5, outcome).await.ok();
+    let outcome = tokio::time::timeout(LEASE * 2, outcome).await.ok();
     (outcome, polls.load(Ordering::Relaxed))
 }
 

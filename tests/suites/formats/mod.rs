@@ -213,7 +213,7 @@ in_every_format! {
             over.store(true, Ordering::SeqCst);
         };
         let body = tokio::spawn(async move { lock.run(body).await });
-        assert!(until(LEASE, || fixture.server.exists("k")).await.is_some());
+        assert!(until(LEASE * 10, || fixture.server.exists("k")).await.is_some());
         let mut peer = fixture.peer();
         assert!(until(LEASE * 5, || peer.try_lock(LEASE)).await.is_some(), "the body must end");
         // The key is free before the task has ended, so the check uses a flag of the body.
@@ -225,7 +225,7 @@ in_every_format! {
         let stale = fixture.one.lock("k").lease(LEASE / 4).acquire().await.expect("free");
         stale.lost().await;
         let mut peer = fixture.peer();
-        assert!(until(LEASE, || peer.try_lock(LEASE * 10)).await.is_some());
+        assert!(until(LEASE * 10, || peer.try_lock(LEASE * 10)).await.is_some());
         let before = fixture.value();
         assert!(matches!(stale.fencing_token().await, Err(LockError::Lost { .. })));
         assert!(matches!(stale.release().await, Err(LockError::Lost { .. })));
@@ -250,7 +250,7 @@ in_every_format! {
     async fn a_body_whose_key_was_deleted_is_dropped_at_the_next_renewal(fixture: FormatFixture) {
         let lock = fixture.one.lock("k");
         let body = tokio::spawn(async move { lock.run(std::future::pending::<()>()).await });
-        assert!(until(LEASE, || fixture.server.exists("k")).await.is_some());
+        assert!(until(LEASE * 10, || fixture.server.exists("k")).await.is_some());
         let start = Instant::now();
         fixture.server.tell(&["DEL", "k"]);
         match timeout(LEASE, body).await.expect("by its next renewal").expect("no panic") {
@@ -264,7 +264,7 @@ in_every_format! {
     async fn a_body_whose_key_was_taken_is_dropped_and_the_key_is_not_changed(fixture: FormatFixture) {
         let lock = fixture.one.lock("k");
         let body = tokio::spawn(async move { lock.run(std::future::pending::<()>()).await });
-        assert!(until(LEASE, || fixture.server.exists("k")).await.is_some());
+        assert!(until(LEASE * 10, || fixture.server.exists("k")).await.is_some());
         fixture.server.tell(&["DEL", "k"]);
         assert!(fixture.peer().try_lock(LEASE * 10));
         let before = fixture.value();
@@ -304,7 +304,7 @@ in_every_format! {
         let calls = || fixture.server.calls("evalsha");
         let (value, left, before) = (fixture.value(), fixture.left(), calls());
         proxy.deliver();
-        assert!(until(LEASE, || calls() > before).await.is_some(), "the renewal arrives");
+        assert!(until(LEASE * 10, || calls() > before).await.is_some(), "the renewal arrives");
         until_idle(&client, LEASE).await;
         let after = fixture.left();
         assert!(after > 0 && after <= left, "{after} ms after {left}");
@@ -328,7 +328,7 @@ in_every_format! {
             let calls = || fixture.server.calls("evalsha");
             let (value, before) = (fixture.value(), calls());
             proxy.deliver();
-            assert!(until(LEASE, || calls() > before).await.is_some(), "the renewal arrives");
+            assert!(until(LEASE * 10, || calls() > before).await.is_some(), "the renewal arrives");
             let left = fixture.left();
             assert!(left > 50_000, "{left} ms left");
             assert_eq!(fixture.value(), value);
@@ -370,7 +370,7 @@ in_every_format! {
             assert!(elapsed < LEASE, "the retry must not wait for the lost attempt: {elapsed:?}");
             proxy.lose_reply_to("EVALSHA");
             drop(guard.release().await);
-            assert!(until(LEASE, || !fixture.server.exists("k")).await.is_some());
+            assert!(until(LEASE * 10, || !fixture.server.exists("k")).await.is_some());
             assert_eq!(proxy.triggered(), 2 * n);
         }
         until_idle(&client, LEASE * 5).await;
@@ -389,7 +389,7 @@ in_every_format! {
         let calls = || fixture.server.calls(&word.to_lowercase());
         let before = calls();
         proxy.deliver();
-        assert!(until(LEASE, || calls() > before).await.is_some(), "the request arrives");
+        assert!(until(LEASE * 10, || calls() > before).await.is_some(), "the request arrives");
         let gone = until(LEASE * 4, || !fixture.server.exists("k")).await;
         assert!(gone.is_some(), "left for {} ms", fixture.server.pttl("k"));
         until_idle(&client, LEASE * 5).await;
@@ -409,7 +409,7 @@ in_every_format! {
             let _inner = long.acquire().await.expect("shared, and extended");
             let calls = fixture.server.calls("evalsha");
             proxy.deliver();
-            let arrived = until(LEASE, || fixture.server.calls("evalsha") > calls).await;
+            let arrived = until(LEASE * 10, || fixture.server.calls("evalsha") > calls).await;
             assert!(arrived.is_some(), "the request arrives");
             sleep(LEASE / 5).await;
             fixture.left()

@@ -108,7 +108,8 @@ async fn a_caller_that_queues_behind_an_unanswered_first_attempt_does_not_get_bu
     }
 }
 
-#[tokio::test]
+/// Time is paused, because an answer counts only for a while.
+#[tokio::test(start_paused = true)]
 async fn a_timeout_during_an_attempt_reports_an_earlier_busy_answer() {
     let (store, engine) = engine();
     let other = new_owner();
@@ -118,6 +119,7 @@ async fn a_timeout_during_an_attempt_reports_an_earlier_busy_answer() {
     let request = Request { wait: Wait::For(LEASE / 6), ..request(None) };
     let outcome = acquire(&engine, request).await;
     assert!(matches!(outcome, Err(LockError::Busy { .. })), "{outcome:?}");
+    resume();
     assert_nothing_left(&engine).await;
 }
 

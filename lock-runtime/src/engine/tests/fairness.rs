@@ -1,5 +1,7 @@
 //! Fairness between processes.
 
+use tokio::time::Instant;
+
 use super::*;
 
 /// The number of consecutive holds of one process while another process waits.
@@ -64,9 +66,10 @@ async fn a_dropped_count_of_waiters_is_repeated() {
     let mut hold = first.clone();
     for _ in 0..20 {
         let next = queue(&engine, request(None));
-        // A release that counts the waiters is dropped before the answer.
-        let _ = timeout(LEASE / 20, engine.release(&hold, true)).await;
-        hold = next.await.expect("handed off");
+        // A release that counts the waiters is dropped before the answer. Its waiter is polled
+        // meanwhile, because the lock would not be kept for an unpolled one.
+        let (_, granted) = tokio::join!(timeout(LEASE / 20, engine.release(&hold, true)), next);
+        hold = granted.expect("handed off");
     }
     assert!(store.counts() > 1, "an abandoned count is repeated");
     assert_eq!(owner(&hold), owner(&first), "no other process waits, so the key was not freed");
@@ -74,19 +77,21 @@ async fn a_dropped_count_of_waiters_is_repeated() {
     assert_nothing_left(&engine).await;
 }
 
-/// The lease cannot be handed off as it is, because the waiter asks for other terms.
-#[tokio::test]
+/// The lease cannot be handed off as it is, because the waiter asks for other terms. Time is paused,
+/// so that the pause for the other process is not over before it was polled.
+#[tokio::test(start_paused = true)]
 async fn a_process_that_frees_the_key_to_acquire_it_anew_yields_to_other_processes() {
     let memory = MemoryStore::new();
     let store = |memory: &Arc<MemoryStore>| Arc::new(FaultyStore::new(Arc::clone(memory) as _));
     let near = engine_on(store(&memory), HandoffLimit::default()).1;
     let far = engine_on(store(&memory), HandoffLimit::default()).1;
-    let first = acquire(&near, fixed(LEASE * 10)).await.expect("free");
-    let mut second = queue(&near, fixed(LEASE));
+    let first = acquire(&near, fixed(LEASE * 20)).await.expect("free");
+    let mut second = queue(&near, fixed(LEASE * 10));
     let mut other = queue(&far, request(None));
     near.release(&first, true).await.expect("handed off");
     assert!(poll(&mut second).is_none(), "the release has woken another process");
     let hold = other.as_mut().await.expect("granted first");
+    resume();
     far.release(&hold, true).await.expect("held");
     let second = second.await.expect("afterwards");
     near.release(&second, true).await.expect("held");
@@ -120,20 +125,19 @@ async fn calls_with_short_timeouts_yield_for_a_part_of_them() {
     assert_nothing_left(&near).await;
 }
 
-#[tokio::test]
+/// Time is paused, so that only the pauses count.
+#[tokio::test(start_paused = true)]
 async fn a_process_stops_yielding_if_no_other_process_comes() {
     let (store, engine) = engine();
     // It listens for releases, and never asks for the key.
     let idle = store.subscribe(Resource::exclusive("k"));
-    let start = BootInstant::now();
+    let start = Instant::now();
     for _ in 0..100 {
         let hold = acquire(&engine, request(None)).await.expect("free");
         engine.release(&hold, true).await.expect("held");
     }
-    assert!(
-        BootInstant::now().since(start) < LEASE,
-        "the process stops yielding after a few pauses in vain"
-    );
+    resume();
+    assert!(start.elapsed() < LEASE, "the process stops yielding after a few pauses in vain");
     let gone = store.release(release(new_owner()), Lane::Background).await;
     assert_eq!(gone, Ok(Released::Gone));
     drop(idle);

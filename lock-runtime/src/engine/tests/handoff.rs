@@ -29,14 +29,19 @@ async fn a_lock_is_handed_off_without_a_request_to_the_store() {
 #[tokio::test]
 async fn a_lock_that_is_handed_off_repeatedly_is_still_renewed() {
     let (store, engine) = engine();
-    let mut hold = acquire(&engine, request(None)).await.expect("free");
-    let end = BootInstant::now().after(LEASE * 4);
-    while BootInstant::now() < end {
+    // A renewal is due before the longest sequence of hand-offs ends, after a second.
+    let mut asking = request(None);
+    asking.terms.term = LEASE * 6;
+    let mut hold = acquire(&engine, asking.clone()).await.expect("free");
+    let (mut renewals, end) = (0, BootInstant::now().after(LEASE * 100));
+    while renewals < 3 {
+        assert!(BootInstant::now() < end, "renewed {renewals} times");
+        let (first, deadline) = (owner(&hold), hold.deadline());
         sleep(LEASE / 10).await;
-        let mut next = queue(&engine, request(None));
-        assert!(hold.is_valid(BootInstant::now()));
+        let mut next = queue(&engine, asking.clone());
         engine.release(&hold, true).await.expect("held");
         hold = next.as_mut().await.expect("handed off, or acquired anew");
+        renewals += u32::from(owner(&hold) == first && hold.deadline() > deadline);
         assert!(!is_free(&store).await);
     }
     engine.release(&hold, true).await.expect("held");
@@ -82,8 +87,8 @@ async fn a_lock_that_is_handed_off_to_an_unpolled_waiter_is_freed() {
     let second = queue(&engine, request(None));
     engine.release(&first, true).await.expect("handed off");
     assert!(!is_free(&store).await);
-    sleep(LEASE * 2).await;
-    assert!(is_free(&store).await, "the lease is not renewed for an unpolled waiter");
+    let is_freed = becomes_free(&store, RENEWED_LEASE * 3).await;
+    assert!(is_freed, "the lease is not renewed for an unpolled waiter");
     let second = second.await.expect("acquired anew");
     assert_ne!(owner(&second), owner(&first));
     engine.release(&second, true).await.expect("held");
@@ -98,20 +103,13 @@ async fn a_lock_on_offer_is_not_kept_for_stalled_waiters() {
     let first = acquire(&engine, long()).await.expect("free");
     let stalled = queue(&engine, long());
     engine.release(&first, true).await.expect("handed off");
-    while !is_free(&store).await {
-        sleep(LEASE / 100).await;
-    }
+    assert!(becomes_free(&store, LEASE * 50).await, "its waiter is unpolled");
     let second =
         acquire(&engine, long()).await.expect("the stalled waiter has not taken the permit");
     let awake = queue(&engine, long());
     engine.release(&second, true).await.expect("handed off");
     drop(awake);
-    let freed = timeout(LEASE, async {
-        while !is_free(&store).await {
-            sleep(LEASE / 100).await;
-        }
-    });
-    assert!(freed.await.is_ok(), "the lock is kept for an unpolled waiter");
+    assert!(becomes_free(&store, LEASE * 50).await, "the lock is kept for an unpolled waiter");
     drop(stalled);
     assert_nothing_left(&engine).await;
 }
@@ -168,8 +166,7 @@ async fn a_shutdown_frees_a_lock_that_no_waiter_takes() {
         let engine = engine.clone();
         async move { engine.shut_down(Duration::ZERO).await }
     });
-    sleep(LEASE / 2).await;
-    assert!(is_free(&store).await);
+    assert!(becomes_free(&store, LEASE * 50).await);
     assert_eq!(second.await.map(drop), Err(LockError::ShutDown));
     assert_eq!(shutdown.await.expect("no panic"), 0);
 }

@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn permits_that_are_returned_slowly_do_not_expire() {
         let permits = InFlightLimit::new();
         let mut issued = all_of(&permits);
