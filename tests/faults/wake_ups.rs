@@ -39,7 +39,7 @@ async fn a_key_deleted_without_a_message_is_found_free_by_the_safety_poll() {
     for _ in 0..3 {
         server.tell(&["SET", "k", "stranger", "PX", "100000"]);
         let took = waited(&server, &client, async || server.tell(&["DEL", "k"])).await;
-        assert!(took < SAFETY_POLL + LEASE / 4, "{took:?}");
+        assert!(took < SAFETY_POLL * 2, "{took:?}");
     }
 }
 
@@ -47,12 +47,15 @@ async fn a_key_deleted_without_a_message_is_found_free_by_the_safety_poll() {
 async fn a_key_that_expires_is_found_free_at_once() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
-    let left = milliseconds(LEASE / 4 + LEASE / 2);
-    server.tell(&["SET", "k", "stranger", "PX", &left]);
-    // When `free` is called, half a lease is left.
-    let took = waited(&server, &client, async || {}).await;
-    assert!(took >= LEASE * 9 / 20, "too early: {took:?}");
-    assert!(took < LEASE / 2 + LEASE / 4, "too late, by the next safety poll: {took:?}");
+    server.tell(&["SET", "k", "stranger", "PX", &milliseconds(LEASE / 2)]);
+    let mut left = Duration::ZERO;
+    let look = async || {
+        // Zero if the key has already expired.
+        left = Duration::from_millis(server.pttl("k").try_into().unwrap_or(0));
+    };
+    let took = waited(&server, &client, look).await;
+    assert!(took + LEASE / 50 >= left, "too early: {took:?} of {left:?}");
+    assert!(took < left + LEASE * 2 / 5, "too late, by the next safety poll: {took:?} of {left:?}");
 }
 
 /// The connection of the subscription is lost before the release, and reconnects after it.
@@ -71,7 +74,7 @@ async fn a_release_during_a_reconnection_is_noticed() {
             proxy.refuse(false);
         })
         .await;
-        assert!(took < SAFETY_POLL + LEASE / 4, "{took:?}");
+        assert!(took < SAFETY_POLL * 2, "{took:?}");
     }
 }
 
@@ -98,7 +101,7 @@ async fn a_release_just_before_the_subscription_takes_effect_is_noticed_at_once(
         proxy.deliver();
         let live = Instant::now();
         let got = waiting.await.expect("no panic").expect("free");
-        assert!(got.saturating_duration_since(live) < LEASE / 3, "{:?}", got - live);
+        assert!(got.saturating_duration_since(live) < LEASE * 2 / 3, "{:?}", got - live);
     }
 }
 
@@ -123,7 +126,7 @@ async fn a_silent_subscription_connection_is_replaced() {
     guard.release().await.expect("held");
     let released = Instant::now();
     let got = waiting.await.expect("no panic").expect("free");
-    assert!(got.saturating_duration_since(released) < LEASE / 3, "{:?}", got - released);
+    assert!(got.saturating_duration_since(released) < LEASE / 2, "{:?}", got - released);
 }
 
 /// The client subscribes denied channels again after about ten seconds.

@@ -23,10 +23,10 @@ on_every_store! {
     }
 
     async fn a_dropped_guard_frees_the_key(pair: Pair) {
-        drop(pair.one.lock("k").acquire().await.expect("free"));
+        drop(pair.one.lock("k").lease(LEASE * 20).acquire().await.expect("free"));
         let start = Instant::now();
         let _guard = pair.two.lock("k").acquire().await.expect("freed");
-        assert!(start.elapsed() < LEASE / 2, "the key is free well before the end of its lease");
+        assert!(start.elapsed() < LEASE * 5, "the key is free well before the end of its lease");
     }
 
     /// The control of the test above: without a release, the key is busy until the lease ends.
@@ -75,7 +75,7 @@ on_every_store! {
 
     async fn the_error_of_a_wait_that_runs_out_names_the_holder(pair: Pair) {
         let _guard = pair.one.lock("k").acquire().await.expect("free");
-        let wait = LEASE / 4;
+        let wait = LEASE / 2;
         let start = Instant::now();
         match pair.two.lock("k").wait(wait).acquire().await {
             Err(LockError::Busy { key, waited, holder: Holder::Elsewhere(Some(left)), .. }) => {
@@ -103,12 +103,12 @@ on_every_store! {
     }
 
     async fn a_panic_in_a_body_frees_the_key(pair: Pair) {
-        let lock = pair.one.lock("k");
+        let lock = pair.one.lock("k").lease(LEASE * 20);
         let body = tokio::spawn(async move { lock.run(async { panic!("on purpose") }).await });
         assert!(body.await.expect_err("it panicked").is_panic());
         let start = Instant::now();
         let _guard = pair.two.lock("k").acquire().await.expect("freed");
-        assert!(start.elapsed() < LEASE / 2);
+        assert!(start.elapsed() < LEASE * 5);
     }
 
     async fn a_guard_reports_the_loss_of_its_lock(pair: Pair) {
@@ -202,12 +202,12 @@ on_every_store! {
     async fn a_release_completes_after_the_last_client_is_dropped(pair: Pair) {
         let crate::support::Pair { one, two, .. } = &pair;
         let _ = one;
-        drop(two.lock("k").acquire().await.expect("free"));
+        drop(two.lock("k").lease(LEASE * 20).acquire().await.expect("free"));
         let crate::support::Pair { one, two, server: _server } = pair;
         drop(two);
         let start = Instant::now();
         let _guard = one.lock("k").acquire().await.expect("freed");
-        assert!(start.elapsed() < LEASE / 2);
+        assert!(start.elapsed() < LEASE * 5);
     }
 
     async fn every_hold_counts_once_under_contention(pair: Pair) {

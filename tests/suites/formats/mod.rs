@@ -235,11 +235,12 @@ in_every_format! {
     }
 
     async fn a_release_after_an_unnoticed_loss_does_not_affect_the_successor(fixture: FormatFixture) {
-        let guard = fixture.one.lock("k").acquire().await.expect("free");
+        let lock = fixture.one.lock("k").lease(LEASE * 10);
+        let guard = lock.acquire().await.expect("free");
         fixture.server.tell(&["DEL", "k"]);
         assert!(fixture.peer().try_lock(LEASE * 10));
         let before = fixture.value();
-        assert!(guard.is_held(), "the next renewal is not due yet");
+        assert!(guard.is_held(), "the loss is not known");
         match guard.release().await {
             Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Taken),
             other => panic!("{other:?}"),
@@ -253,11 +254,11 @@ in_every_format! {
         assert!(until(LEASE * 10, || fixture.server.exists("k")).await.is_some());
         let start = Instant::now();
         fixture.server.tell(&["DEL", "k"]);
-        match timeout(LEASE, body).await.expect("by its next renewal").expect("no panic") {
+        match timeout(LEASE * 5, body).await.expect("by its next renewal").expect("no panic") {
             Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Gone),
             other => panic!("{other:?}"),
         }
-        assert!(start.elapsed() < LEASE * 2 / 3, "{:?}", start.elapsed());
+        assert!(start.elapsed() < LEASE, "{:?}", start.elapsed());
         assert!(!fixture.server.exists("k"), "the key is not created again");
     }
 
@@ -268,7 +269,7 @@ in_every_format! {
         fixture.server.tell(&["DEL", "k"]);
         assert!(fixture.peer().try_lock(LEASE * 10));
         let before = fixture.value();
-        match timeout(LEASE, body).await.expect("by its next renewal").expect("no panic") {
+        match timeout(LEASE * 5, body).await.expect("by its next renewal").expect("no panic") {
             Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Taken),
             other => panic!("{other:?}"),
         }
