@@ -65,7 +65,7 @@ async fn a_release_during_a_reconnection_is_noticed() {
     let proxy = Proxy::to(server.port());
     let (one, two) = (client(&server.url()).await, client(&proxy.url()).await);
     for n in 0..10_u32 {
-        let guard = one.lock("k").acquire().await.expect("free");
+        let guard = one.lock("k").lease(LEASE * 60).acquire().await.expect("free");
         let took = waited(&server, &two, async || {
             proxy.refuse(true);
             proxy.reset();
@@ -111,7 +111,7 @@ async fn a_silent_subscription_connection_is_replaced() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
     let (one, two) = (client(&server.url()).await, client(&proxy.url()).await);
-    let guard = one.lock("silent").acquire().await.expect("free");
+    let guard = one.lock("silent").lease(LEASE * 60).acquire().await.expect("free");
     let subscribed = || server.channels("*silent*").len();
     let lock = two.lock("silent").wait(LEASE * 20);
     let waiting = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });

@@ -323,3 +323,24 @@ fn no_type_name_has_two_meanings() {
     definitions.retain(|_, files| files.len() > 1);
     assert!(definitions.is_empty(), "type names with several definitions: {definitions:#?}");
 }
+
+/// The script runs the tests in groups, so it has to name each of them.
+#[test]
+fn the_test_script_names_every_test_target() {
+    let script = include_str!("../../scripts/test");
+    let sections = include_str!("../Cargo.toml").split("\n\n");
+    let is_run = |section: &&str| section.contains("[[test]]") && !section.contains("test = false");
+    let name = |section: &str| section.split('"').nth(1).expect("a name").to_owned();
+    let mut names: Vec<String> = sections.filter(is_run).map(name).collect();
+    assert!(names.len() > 5, "{names:?}");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for package in ["bench", "examples", "lock-macros", "lock-runtime"] {
+        for entry in std::fs::read_dir(root.join(package).join("tests")).into_iter().flatten() {
+            let path = entry.expect("an entry").path();
+            names.push(path.file_stem().and_then(|name| name.to_str()).expect("a name").to_owned());
+        }
+    }
+    for name in names {
+        assert!(script.contains(&format!("--test {name}")), "{name}");
+    }
+}
