@@ -240,7 +240,7 @@ async fn a_body_whose_server_is_silent_is_dropped_at_its_deadline() {
     let (reason, after) = lose(&server, || server.freeze()).await;
     assert_eq!(reason, LostReason::RenewalFailed);
     assert!(after > LEASE / 2, "too early: {after:?}");
-    assert!(after < LEASE * 3 / 2, "too late: {after:?}");
+    assert!(after < LEASE * 2, "too late: {after:?}");
     server.thaw();
 }
 

@@ -183,7 +183,7 @@ async fn the_lock_of_a_killed_process_is_free_for_java_within_its_lease() {
     let mut java = fixture.java(1);
     assert!(java.lock(LEASE).is_some(), "the lease has not ended yet");
     let free = until(LEASE * 2, || java.lock(LEASE).is_none()).await.expect("free after the lease");
-    assert!(free <= LEASE * 5 / 4, "{free:?}");
+    assert!(free <= LEASE * 3 / 2, "{free:?}");
 }
 
 /// testTryLockWait
@@ -197,7 +197,7 @@ async fn a_wait_that_runs_out_takes_the_time_that_was_set() {
         other => panic!("{other:?}"),
     }
     let waited = start.elapsed();
-    assert!(waited >= LEASE * 3 && waited < LEASE * 3 + LEASE * 35 / 100, "{waited:?}");
+    assert!(waited >= LEASE * 3 && waited < LEASE * 4, "{waited:?}");
 }
 
 /// testConcurrency_SingleInstance, with a check of exclusion.
