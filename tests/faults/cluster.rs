@@ -323,7 +323,6 @@ async fn a_slot_moves_while_its_locks_are_held_renewed_waited_for_and_released()
     let took = traffic.end().await;
     let (p99, longest) = (took[took.len() * 99 / 100], took[took.len() - 1]);
     println!("{} calls, p99 {p99:?}, longest {longest:?}", took.len());
-    assert!(p99 < LEASE / 5 + usual * 3, "p99 {p99:?}, and {usual:?} before the move");
     for error in ["ASK", "MOVED"] {
         let count = errors(&cluster, 1, error);
         println!("{count} {error}");
@@ -332,6 +331,7 @@ async fn a_slot_moves_while_its_locks_are_held_renewed_waited_for_and_released()
     // The new node redirects requests that do not follow `ASKING` directly.
     let sent_back = errors(&cluster, 2, "MOVED");
     assert_eq!(sent_back, 0, "requests were sent back by the new node");
+    assert!(p99 < LEASE / 5 + usual * 3, "p99 {p99:?}, and {usual:?} before the move");
     for client in [&client, &other] {
         until_idle(client, LEASE * 2).await;
         assert_eq!(client.stats().lost, 0);
