@@ -306,6 +306,9 @@ async fn a_slot_moves_while_its_locks_are_held_renewed_waited_for_and_released()
         tokio::time::sleep(LEASE / 20).await;
         moving.move_keys();
     }
+    // The new node redirects requests that do not follow `ASKING` directly.
+    let sent_back = || errors(&cluster, 2, "MOVED");
+    assert_eq!(sent_back(), 0, "requests were sent back by the new node");
     // Some are released while the slot moves, and the others after it.
     for guard in held.drain(..4) {
         guard.release().await.expect("held");
@@ -328,9 +331,7 @@ async fn a_slot_moves_while_its_locks_are_held_renewed_waited_for_and_released()
         println!("{count} {error}");
         assert!(count > 0, "{error} was seen");
     }
-    // The new node redirects requests that do not follow `ASKING` directly.
-    let sent_back = errors(&cluster, 2, "MOVED");
-    assert_eq!(sent_back, 0, "requests were sent back by the new node");
+    assert_eq!(sent_back(), 0, "requests were sent back by the new node");
     assert!(p99 < LEASE / 5 + usual * 3, "p99 {p99:?}, and {usual:?} before the move");
     for client in [&client, &other] {
         until_idle(client, LEASE * 2).await;

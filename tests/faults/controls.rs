@@ -40,7 +40,7 @@ lock_tests::controls! {
     quarantine_without_quarantine_5: "quarantine::a_server_that_was_a_replica_meanwhile_has_a_new_quarantine"
         without "quarantine" seeing "after the promotion";
     sentinel_without_failovers_are_noticed: "sentinel::a_planned_failover_is_noticed_although_no_request_fails"
-        without "failovers-are-noticed" seeing "the client moves to the new master";
+        without "failovers-are-noticed" seeing " the new master";
     sentinel_without_failovers_are_noticed_2: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
         without "failovers-are-noticed" seeing "the loss is noticed at once";
     sentinel_without_holds_are_verified: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
