@@ -235,18 +235,27 @@ async fn a_user_without_the_permissions_for_quarantines_is_denied() {
         let words: Vec<_> = words.split(' ').collect();
         server.tell(&[&["ACL", "SETUSER", "locker"], &words[..]].concat());
     };
-    let client = client_with_quarantine(&server.url_as("locker:c4nary")).await;
-    for missing in ["+info", "~lock_quarantine:* -info"] {
-        change(missing);
-        match client.lock("k").acquire().await {
-            Err(LockError::Denied { cause, .. }) => {
-                let names = ["`quarantine`", "`+info`", "`~lock_quarantine:*`"];
-                assert!(names.iter().all(|name| cause.contains(name)), "{cause}");
-            }
-            other => panic!("{other:?}"),
+    let url = server.url_as("locker:c4nary");
+    let assert_denied = |error: LockError| match error {
+        LockError::Denied { cause, .. } => {
+            let names = ["`quarantine`", "`+info`", "`~lock_quarantine:*`"];
+            assert!(names.iter().all(|name| cause.contains(name)), "{cause}");
         }
+        other => panic!("{other:?}"),
+    };
+    let builder = || LockClient::builder().url(&*url).lease(LEASE).quarantine(QUARANTINE);
+    change(permitted);
+    let client = builder().wait(LONG).connect().await.expect("permitted");
+    for missing in ["-info", "resetkeys ~k +info"] {
+        change(missing);
+        assert_denied(builder().connect().await.expect_err("reported by the connect"));
+        // Longer than the marker is remembered.
+        sleep(LEASE * 6 / 5).await;
+        assert_denied(client.lock("k").acquire().await.expect_err("not permitted"));
         assert!(!server.exists("k"), "no request was sent");
     }
     change(permitted);
-    acquire_after("the first connection", &client, "k").await.release().await.expect("held");
+    server.tell(&["FLUSHALL"]);
+    sleep(LEASE * 6 / 5).await;
+    acquire_after("the loss of the marker", &client, "k").await.release().await.expect("held");
 }

@@ -126,6 +126,38 @@ impl RedisBackend {
             let address = self.shared.address();
             tracing::warn!(address, problem, "no lock is granted until there are more replicas");
         }
+        self.begin_quarantines().await.map_err(failed)
+    }
+
+    /// Begins the quarantines of servers that may have lost locks. Fails if the user lacks the
+    /// permissions, or a server does not tell what is needed.
+    async fn begin_quarantines(&self) -> Result<(), StoreError> {
+        let servers = &self.shared.servers;
+        if !servers.have_quarantines() {
+            return Ok(());
+        }
+        let (route, within) = (self.shared.route(Lane::Caller)?, self.shared.response_timeout);
+        let keys = servers.keys_of_all(key::QUARANTINES);
+        let begun = keys.iter().map(|key| async {
+            let connection = route.server_of(key, within).await?.connection;
+            let established = connection.established(within).await?;
+            let quarantine = established.socket.quarantine.as_ref();
+            match quarantine {
+                Some(quarantine) => {
+                    quarantine.check(&connection, established.generation, within).await
+                }
+                None => Ok(()),
+            }
+        });
+        for begun in join_all(begun).await {
+            match begun {
+                Err(error @ (StoreError::Denied(_) | StoreError::Config { .. })) => {
+                    return Err(error);
+                }
+                // It is in quarantine, or it does not answer now. Acquisitions wait for both.
+                Ok(()) | Err(_) => {}
+            }
+        }
         Ok(())
     }
 

@@ -44,6 +44,15 @@ impl Servers {
         matches!(self, Self::Cluster(_))
     }
 
+    /// Whether servers that may have lost locks grant none for some time.
+    pub(super) fn have_quarantines(&self) -> bool {
+        match self {
+            Self::One(topology) => topology.quarantine(),
+            Self::Cluster(cluster) => cluster.quarantine(),
+        }
+        .is_some()
+    }
+
     /// Starts to watch for servers that take over keys. `verify` is called when one has.
     pub(super) fn watch(&self, runtimes: &BackgroundRuntimes, verify: VerifyHolds) {
         match self {

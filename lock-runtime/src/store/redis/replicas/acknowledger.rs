@@ -133,7 +133,7 @@ impl Acknowledger {
         let own = send(&self.connection, &asked, within).await?;
         let mut answers = own.answers.into_iter();
         for answer in answers.by_ref().take(self.round_length()) {
-            answer.map_or_else(permitted, |_| Ok(()))?;
+            answer.map_or_else(|error| permitted(error, self.node.is_some()), |_| Ok(()))?;
         }
         let their_id = run_id(theirs.answers.into_iter().next())?;
         let is_same_process =
@@ -324,7 +324,7 @@ async fn send(
 }
 
 /// Fails if the error means that the server does not permit acknowledgements.
-fn permitted(error: StoreError) -> Result<(), StoreError> {
+fn permitted(error: StoreError, is_node: bool) -> Result<(), StoreError> {
     match error {
         // Another slot of the node may do.
         error if Redirect::of(&error).is_some() => Ok(()),
@@ -333,7 +333,8 @@ fn permitted(error: StoreError) -> Result<(), StoreError> {
             Err(StoreError::Config { option: "acknowledged_by", problem })
         }
         StoreError::Denied(cause) => {
-            let problem = "`acknowledged_by` needs the permissions `+wait` and `~lock_ack:*`";
+            let commands = if is_node { "`+wait`, `+asking`" } else { "`+wait`" };
+            let problem = format!("`acknowledged_by` needs {commands} and `~lock_ack:*`");
             Err(StoreError::Denied(format!("{problem}: {cause}")))
         }
         error => Err(error),
