@@ -29,6 +29,7 @@ const fn metric(name: &'static str, unit: Unit) -> Metric {
 pub(crate) const GRANTS: Metric = metric("grants/s", Unit::PerSecond);
 pub(crate) const OF_LIMIT: Metric = metric("of the limit", Unit::Ratio);
 pub(crate) const PAIR_P50: Metric = metric("pair p50", Unit::Time);
+pub(crate) const PAIR_TRIPS: Metric = metric("pair in round trips", Unit::Number);
 pub(crate) const PAIR_P99: Metric = metric("pair p99", Unit::Time);
 pub(crate) const WAIT_P50: Metric = metric("wait p50", Unit::Time);
 pub(crate) const WAIT_P99: Metric = metric("wait p99", Unit::Time);

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use lock_tests::{Authority, Cluster, RedisServer, Validity};
+use lock_tests::{Authority, Cluster, Proxy, RedisServer, Validity};
 
 use crate::contestant::ServerKind;
 use crate::figures::Durations;
@@ -22,7 +22,7 @@ pub(crate) struct Server {
     /// One to each master.
     connections: Vec<redis::Connection>,
     /// Keeps the certificates of a server with TLS.
-    _authority: Option<Authority>,
+    authority: Option<Authority>,
 }
 
 enum Processes {
@@ -61,13 +61,21 @@ impl Server {
             (_, None) => Processes::One(RedisServer::with(&options).into()),
         };
         let connections = processes.masters().iter().map(|master| master.connection()).collect();
-        Self { processes, connections, _authority: authority }
+        Self { processes, connections, authority }
     }
 
     pub(crate) fn url(&self) -> String {
         match &self.processes {
             Processes::One(server) => server.url(),
             Processes::Cluster(cluster) => cluster.url(),
+        }
+    }
+
+    /// A proxy in front of a server without TLS.
+    pub(crate) fn behind_proxy(&self) -> Option<Proxy> {
+        match &self.processes {
+            Processes::One(server) if self.authority.is_none() => Some(Proxy::to(server.port())),
+            Processes::One(_) | Processes::Cluster(_) => None,
         }
     }
 

@@ -46,7 +46,14 @@ const fn figure(
     Figure { what, workload, shape, metric, wanted }
 }
 
-const FIGURES: [Figure; 17] = [
+const FIGURES: [Figure; 18] = [
+    figure(
+        "1 ms away, release in the background: call in round trips",
+        "far",
+        "release in the background",
+        m::PAIR_TRIPS,
+        AtMost(1.1),
+    ),
     figure(
         "uncontended, 64 tasks: of the raw limit",
         "uncontended",

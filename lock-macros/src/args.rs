@@ -13,7 +13,7 @@ use crate::duration;
 use crate::template::{self, Names, Template};
 
 /// All options, in the order in which error messages list them.
-const OPTIONS: [&str; 14] = [
+const OPTIONS: [&str; 15] = [
     "key",
     "wait",
     "lease",
@@ -24,6 +24,7 @@ const OPTIONS: [&str; 14] = [
     "or_else",
     "guard",
     "when",
+    "release",
     "acknowledged_by",
     "wire_format",
     "client",
@@ -33,6 +34,9 @@ const OPTIONS: [&str; 14] = [
 /// The string values of `wire_format`, and the variants of `WireFormat` that they select.
 const FORMATS: [(&str, &str); 3] =
     [("token", "Token"), ("redisson", "Redisson"), ("timestamp", "Timestamp")];
+
+/// The string values of `release`, and the variants of `ReleaseMode` that they select.
+const RELEASES: [(&str, &str); 2] = [("awaited", "Awaited"), ("background", "Background")];
 
 /// The bounds of `lease`, `max_hold` and `min_hold`. `LONGEST` also bounds `wait`. `lock-runtime`
 /// has the same bounds.
@@ -69,8 +73,8 @@ pub(crate) enum Value {
     Duration(Duration),
     Wait(Duration),
     WaitForever,
-    /// A variant of `WireFormat`.
-    WireFormat(Ident),
+    /// A variant of an enum of the runtime.
+    Variant(&'static str, Ident),
     /// A number of replicas.
     Replicas(u32),
     AllReplicas,
@@ -86,12 +90,13 @@ pub(crate) enum Value {
 type ParseValue = fn(&Ident, Expr) -> syn::Result<Value>;
 
 /// The options that set fields of `LockOptions`, with the parsers of their values.
-const LOCK_OPTIONS: [(&str, ParseValue); 6] = [
+const LOCK_OPTIONS: [(&str, ParseValue); 7] = [
     ("wait", parse_wait),
     ("lease", parse_duration),
     ("max_hold", parse_duration),
     ("min_hold", parse_duration),
     ("acknowledged_by", parse_replicas),
+    ("release", parse_release),
     ("wire_format", parse_wire_format),
 ];
 
@@ -170,6 +175,15 @@ pub(crate) fn parse(tokens: TokenStream, arguments: &[Ident]) -> Result<Args, Er
         && min > max
     {
         errors.add(Error::new(name.span(), "`min_hold` must not be longer than `max_hold`"));
+    }
+    if let (Some((name, Value::Variant(_, release))), Some(OnLostOption::Report)) =
+        (given("release"), on_lost)
+        && release == "Background"
+    {
+        let problem = "cannot combine `release = \"background\"` with `on_lost = \"report\"`: only \
+                       the answer to the release tells a loss that is to be reported; remove one \
+                       of the two";
+        errors.add(Error::new(name.span(), problem));
     }
     match (errors.0, key) {
         (Some(errors), _) => Err(errors),
@@ -370,16 +384,31 @@ fn parse_on_lost(value: &Expr) -> syn::Result<OnLostOption> {
 }
 
 fn parse_wire_format(option: &Ident, value: Expr) -> syn::Result<Value> {
+    parse_variant(option, value, "WireFormat", &FORMATS)
+}
+
+fn parse_release(option: &Ident, value: Expr) -> syn::Result<Value> {
+    parse_variant(option, value, "ReleaseMode", &RELEASES)
+}
+
+/// Parses one of these names, or an expression.
+fn parse_variant(
+    option: &Ident,
+    value: Expr,
+    kind: &'static str,
+    variants: &[(&str, &str)],
+) -> syn::Result<Value> {
     if !is_literal(&value) {
         return Ok(Value::Expression(value));
     }
     let given = as_text(&value).map(LitStr::value).unwrap_or_default();
-    match FORMATS.iter().find(|(name, _)| *name == given) {
-        Some((_, variant)) => Ok(Value::WireFormat(Ident::new(variant, value.span()))),
+    match variants.iter().find(|(name, _)| *name == given) {
+        Some((_, variant)) => Ok(Value::Variant(kind, Ident::new(variant, value.span()))),
         None => {
-            let names = FORMATS.map(|(name, _)| name).join("\", \"");
+            let names: Vec<_> = variants.iter().map(|(name, _)| *name).collect();
+            let names = names.join("\", \"");
             let problem =
-                format!("`{option}` must be \"{names}\" or an expression of type `WireFormat`");
+                format!("`{option}` must be \"{names}\" or an expression of type `{kind}`");
             Err(Error::new_spanned(value, problem))
         }
     }

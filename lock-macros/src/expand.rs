@@ -295,7 +295,10 @@ fn constant(value: &Value, runtime: &TokenStream) -> Option<TokenStream> {
             Some(quote!(#runtime::Wait::For(#wait)))
         }
         Value::WaitForever => Some(quote!(#runtime::Wait::Forever)),
-        Value::WireFormat(variant) => Some(quote!(#runtime::WireFormat::#variant)),
+        Value::Variant(kind, variant) => {
+            let kind = Ident::new(kind, variant.span());
+            Some(quote!(#runtime::#kind::#variant))
+        }
         Value::Replicas(count) => Some(quote!(#runtime::Replicas::AtLeast(#count))),
         Value::AllReplicas => Some(quote!(#runtime::Replicas::All)),
         Value::WaitExpression(_) | Value::ReplicasExpression(_) | Value::Expression(_) => None,
@@ -315,7 +318,7 @@ fn computed(value: &Value, runtime: &TokenStream) -> Option<TokenStream> {
         Value::Duration(_)
         | Value::Wait(_)
         | Value::WaitForever
-        | Value::WireFormat(_)
+        | Value::Variant(..)
         | Value::Replicas(_)
         | Value::AllReplicas => None,
     }

@@ -9,7 +9,7 @@ pub use crate::body::{GuardSlot, OnLost};
 pub use crate::key::{KeyPart, KeyWriter};
 pub use crate::options::LockOptions;
 
-use crate::body;
+use crate::body::{self, BodyEnd};
 use crate::client::LockClient;
 use crate::error::LockError;
 use crate::global;
@@ -17,6 +17,7 @@ use crate::guard::Acquiring;
 use crate::key::LockKey;
 use crate::lock;
 use crate::maybe_ready::MaybeReady;
+use crate::release_mode::ReleaseMode;
 
 /// The compile-time constants of an annotated function. Each [`Call`] has the options that are
 /// expressions.
@@ -55,7 +56,8 @@ pub fn run<F: Future>(
     place: Option<&GuardSlot>,
     body: Pin<&mut Option<F>>,
 ) -> impl Future<Output = Result<F::Output, LockError>> {
-    body::run(hold(call), site.on_lost, place, body)
+    let (hold, release) = hold(call);
+    body::run(hold, BodyEnd { on_lost: site.on_lost, release }, place, body)
 }
 
 /// Runs the body of an annotated function with the option `when`. Without a `call`, the body runs
@@ -76,12 +78,18 @@ pub async fn run_when<F: Future>(
     }
 }
 
-fn hold(call: Call) -> Acquiring {
+fn hold(call: Call) -> (Acquiring, ReleaseMode) {
     let Call { key, client, options } = call;
     let client = client.map_or_else(global::global, Ok);
     match (key.into_string(), client) {
-        (Err(error), _) | (_, Err(error)) => MaybeReady::ready(Err(Box::new(error))),
-        (Ok(key), Ok(client)) => lock::hold(client.connected(), &key, None, &options),
+        (Err(error), _) | (_, Err(error)) => {
+            (MaybeReady::ready(Err(Box::new(error))), ReleaseMode::default())
+        }
+        (Ok(key), Ok(client)) => {
+            let client = client.connected();
+            let release = options.release(&client.defaults);
+            (lock::hold(client, &key, None, &options), release)
+        }
     }
 }
 

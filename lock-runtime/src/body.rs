@@ -14,6 +14,7 @@ use std::task::Poll;
 use crate::error::LockError;
 use crate::guard::{Acquiring, LockGuard};
 use crate::reentrancy;
+use crate::release_mode::ReleaseMode;
 use crate::safeguard::Safeguard;
 
 /// What happens to a body whose lock is lost.
@@ -26,6 +27,20 @@ pub enum OnLost {
     /// The body is dropped. If the body ends before the loss is noticed, the lock is released in
     /// the store, and the body's result is dropped if the lock had been lost.
     Report,
+}
+
+/// What happens after a body has ended, or has lost its lock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BodyEnd {
+    pub(crate) on_lost: OnLost,
+    pub(crate) release: ReleaseMode,
+}
+
+impl BodyEnd {
+    /// Whether the call waits for the release. Only its answer tells a loss that is to be reported.
+    fn awaits_release(self) -> bool {
+        self.release == ReleaseMode::Awaited || self.on_lost == OnLost::Report
+    }
 }
 
 /// The slot from which a body takes its guard.
@@ -57,16 +72,17 @@ impl GuardSlot {
 /// Waits for `hold`, runs the body in `slot` while the lock is held, and releases the lock. Empties
 /// the slot.
 ///
-/// The body's output is returned even if the release fails, except if `on_lost` is
+/// The body's output is returned even if the release fails, except if `end.on_lost` is
 /// [`OnLost::Report`] and the release notices a loss.
 ///
 /// Cancel safe: the body is dropped first, and the guard then releases the lock in the background.
 pub(crate) async fn run<F: Future>(
     hold: Acquiring,
-    on_lost: OnLost,
+    end: BodyEnd,
     place: Option<&GuardSlot>,
     slot: Pin<&mut Option<F>>,
 ) -> Result<F::Output, LockError> {
+    let on_lost = end.on_lost;
     let guard = match (hold.await.map_err(|error| *error)?, place) {
         (guard, None) => Held::Here(guard),
         (guard, Some(place)) => Held::InFrame(place.0.get_or_init(|| guard)),
@@ -110,7 +126,9 @@ pub(crate) async fn run<F: Future>(
         .await
     };
     drop(body);
-    if outcome.is_ok() {
+    if outcome.is_ok() && !end.awaits_release() {
+        guard.close_in_background();
+    } else if outcome.is_ok() {
         match guard.close(on_lost != OnLost::Report).await {
             Ok(()) => {}
             Err(error) if on_lost == OnLost::Report && matches!(*error, LockError::Lost { .. }) => {

@@ -193,6 +193,13 @@ impl LockGuard {
         self.engine.release(&self.hold, may_hand_off)
     }
 
+    /// Releases the lock without waiting. Dropping the guard then has no effect.
+    pub(crate) fn close_in_background(&self) {
+        if self.open.swap(false, Ordering::Relaxed) && Safeguard::ReleaseOnDrop.is_on() {
+            self.engine.release_in_background(&self.hold);
+        }
+    }
+
     pub(crate) fn hold(&self) -> &Hold {
         &self.hold
     }
@@ -208,9 +215,7 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if *self.open.get_mut() && Safeguard::ReleaseOnDrop.is_on() {
-            self.engine.release_in_background(&self.hold);
-        }
+        self.close_in_background();
     }
 }
 

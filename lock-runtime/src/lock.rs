@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::body::{self, OnLost};
+use crate::body::{self, BodyEnd, OnLost};
 use crate::clock::BootInstant;
 use crate::connected::Connected;
 use crate::engine::acquire::{self, AcquireRequest};
@@ -17,6 +17,7 @@ use crate::key::{self, LockKey};
 use crate::maybe_ready::MaybeReady;
 use crate::options::LockOptions;
 use crate::reentrancy;
+use crate::release_mode::ReleaseMode;
 use crate::replicas::Replicas;
 use crate::timeout::Wait;
 use crate::wire_format::WireFormat;
@@ -177,6 +178,21 @@ impl Lock {
         self
     }
 
+    /// Sets whether [`run`](Self::run) waits for the release of the lock, which takes one of its two
+    /// round trips. The client's mode by default, which is [`ReleaseMode::Awaited`] unless
+    /// configured. A guard from [`acquire`](Self::acquire) is released by its own
+    /// [`release`](LockGuard::release), which waits, or by being dropped, which does not.
+    ///
+    /// With [`ReleaseMode::Background`], the lock may still be taken for a moment when the call
+    /// returns. Use it for calls whose duration matters, if nothing after the call relies on the
+    /// lock being free: for example, a `try_acquire` by another process may find it busy. Calls on
+    /// one key, one directly after the other, do not become faster, because each waits for the
+    /// release before it.
+    pub fn release(mut self, release: ReleaseMode) -> Self {
+        self.options().release = Some(release);
+        self
+    }
+
     /// Waits for the lock.
     ///
     /// A free lock costs one round trip. Waiting costs one request per wake-up for each key and
@@ -267,8 +283,9 @@ impl Lock {
     ///
     /// The body is polled only while the lock is provably held. If the lock is lost, the body is
     /// dropped immediately, but tasks that the body has spawned continue. The release is awaited,
-    /// and the body's output is returned even if the release fails. Costs two round trips if the
-    /// lock is free, and usually none if an enclosing body holds it.
+    /// unless [`release`](Self::release) says otherwise, and the body's output is returned even if
+    /// the release fails. Costs two round trips if the lock is free, or one if the release is not
+    /// awaited, and usually none if an enclosing body holds it.
     ///
     /// Cancel safe: if the future is dropped, the body is dropped first, and the lock is then
     /// released in the background.
@@ -284,7 +301,9 @@ impl Lock {
         let lock = self.clone();
         async move {
             let body = pin!(Some(body));
-            body::run(lock.hold(), OnLost::Abort, None, body).await
+            let release = lock.inner.options.release(&lock.inner.client.defaults);
+            let end = BodyEnd { on_lost: OnLost::Abort, release };
+            body::run(lock.hold(), end, None, body).await
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::engine::lease::Terms;
 use crate::error::LockError;
+use crate::release_mode::ReleaseMode;
 use crate::replicas::{Replicas, RequiredReplicas};
 use crate::timeout::Wait;
 use crate::wire_format::WireFormat;
@@ -29,6 +30,8 @@ pub struct LockOptions {
     pub min_hold: Option<Duration>,
     /// See [`Lock::acknowledged_by`](crate::Lock::acknowledged_by).
     pub acknowledged_by: Option<Replicas>,
+    /// See [`Lock::release`](crate::Lock::release).
+    pub release: Option<ReleaseMode>,
 }
 
 /// The checked defaults of a client.
@@ -40,6 +43,7 @@ pub(crate) struct Defaults {
     pub(crate) lease: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) acknowledged_by: RequiredReplicas,
+    pub(crate) release: ReleaseMode,
     /// How long a server that may have lost locks grants none. No lease is longer.
     pub(crate) quarantine: Option<Duration>,
 }
@@ -71,10 +75,15 @@ impl LockOptions {
         max_hold: None,
         min_hold: None,
         acknowledged_by: None,
+        release: None,
     };
 
     pub(crate) fn wire_format(&self, defaults: &Defaults) -> WireFormat {
         self.wire_format.unwrap_or(defaults.wire_format)
+    }
+
+    pub(crate) fn release(&self, defaults: &Defaults) -> ReleaseMode {
+        self.release.unwrap_or(defaults.release)
     }
 
     /// The timeout of an acquisition, checked.

@@ -75,6 +75,12 @@ lock_tests::controls! {
         without "check-before-poll" seeing "at once: Elapsed";
     processes_without_renewal: "processes::a_process_suspended_for_less_than_its_lease_keeps_its_lock"
         without "renewal" seeing "left == right";
+    background_releases_without_only_if_free: "background_releases::locks_exclude_each_other_while_releases_are_on_their_way"
+        without "only-if-free" seeing "violations";
+    background_releases_without_release_on_drop: "background_releases::a_release_whose_request_or_answer_is_lost_is_repeated"
+        without "release-on-drop" seeing "before the end of the lease";
+    background_releases_without_release_on_drop_2: "background_releases::a_release_outlives_the_runtime_of_its_call_and_a_shutdown_waits_for_it"
+        without "release-on-drop" seeing "and the lock is free";
     bodies_without_background_thread: "bodies::a_body_that_blocks_its_thread_for_three_leases_loses_no_lock"
         without "background-thread" seeing "left == right";
     server_without_renewal_never_recreates: "server::a_server_restart_without_persistence_ends_the_hold" without "renewal-never-recreates" seeing "by its next renewal";

@@ -3,6 +3,7 @@
 //! Each file covers one source of faults. Most tests have a control in `controls.rs`: the same test
 //! in a process without the safeguard in question, where the test must fail.
 
+mod background_releases;
 mod bodies;
 mod callers;
 mod cancellation;

@@ -33,6 +33,7 @@ const LAYERS: [&[&str]; 8] = [
         "key",
         "maybe_ready",
         "address_map",
+        "release_mode",
         "replicas",
         "runtime",
         "safeguard",

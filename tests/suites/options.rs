@@ -1,12 +1,14 @@
 //! The options of a lock and of the attribute.
 
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{LockClient, LockError, LostReason, Replicas, WireFormat};
+use lock_runtime::{LockClient, LockError, LostReason, ReleaseMode, Replicas, WireFormat};
 use lock_runtime::{distributed_lock, with_client};
-use lock_tests::RedisServer;
-use tokio::time::Instant;
+use lock_tests::support::until;
+use lock_tests::{Proxy, RedisServer};
+use tokio::time::{Instant, timeout};
 
 use crate::support::{LEASE, client, helper, milliseconds, on_every_store};
 
@@ -302,6 +304,60 @@ async fn a_function_may_have_another_format_than_its_client() {
     assert_eq!(with_any(&locks, 1, WireFormat::Token, &server).await.as_deref(), Ok("string"));
     assert_eq!(with_both(&locks, 1, &server).await, Ok(2));
     assert_eq!(server.command::<i64>(&["DBSIZE"]), 0);
+}
+
+#[tokio::test]
+async fn release_is_awaited_or_in_the_background() {
+    #[distributed_lock(key = "k")]
+    async fn of_client() -> Result<(), LockError> {
+        Ok(())
+    }
+    #[distributed_lock(key = "k", release = "awaited")]
+    async fn awaited() -> Result<(), LockError> {
+        Ok(())
+    }
+    #[distributed_lock(key = "k", release = "background")]
+    async fn background() -> Result<(), LockError> {
+        Ok(())
+    }
+    #[distributed_lock(key = "k", release = mode)]
+    async fn either(mode: ReleaseMode) -> Result<(), LockError> {
+        Ok(())
+    }
+    #[distributed_lock(key = "k", on_lost = "report")]
+    async fn reported() -> Result<(), LockError> {
+        Ok(())
+    }
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    for mode in [ReleaseMode::Awaited, ReleaseMode::Background] {
+        let builder = LockClient::builder().url(proxy.url()).release(mode);
+        let client = builder.connect().await.expect("the server is up");
+        let is_awaited = async |call: Pin<&mut dyn Future<Output = Result<(), LockError>>>| {
+            proxy.hold("EVALSHA");
+            let mut call = call;
+            let returned = timeout(LEASE / 4, &mut call).await.is_ok();
+            proxy.deliver();
+            if !returned {
+                call.await.expect("released");
+            }
+            let soon = until(LEASE * 5, || !server.exists("k")).await;
+            assert!(soon.is_some(), "released");
+            !returned
+        };
+        let default = mode == ReleaseMode::Awaited;
+        with_client(client.clone(), async {
+            assert_eq!(is_awaited(pin!(of_client())).await, default);
+            assert!(is_awaited(pin!(awaited())).await);
+            assert!(!is_awaited(pin!(background())).await);
+            assert!(is_awaited(pin!(either(ReleaseMode::Awaited))).await);
+            assert!(!is_awaited(pin!(either(ReleaseMode::Background))).await);
+            assert!(is_awaited(pin!(reported())).await);
+            let lock = client.lock("k").release(ReleaseMode::Background);
+            assert!(!is_awaited(pin!(lock.run(async {}))).await);
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

@@ -27,6 +27,9 @@ pub(crate) fn start(name: &str, url: &str) -> Result<()> {
             "tokio-mutex" => serve(name, tokio_mutex::Mutexes::default()).await,
             "ours-memory" => serve(name, ours::Ours::new(LockClient::memory())).await,
             "ours" => serve(name, ours::Ours::new(LockClient::connect(url).await?)).await,
+            "ours-background" => {
+                serve(name, ours::InBackground(LockClient::connect(url).await?)).await
+            }
             "rslock" => serve(name, rslock::Rslock::connect(url)).await,
             "async-redis-lock" => {
                 serve(name, async_redis_lock::AsyncRedisLock::connect(url).await?).await

@@ -37,3 +37,31 @@ impl Library for Ours {
         Ok(guard.release().await?)
     }
 }
+
+/// The same, with releases that nobody awaits.
+#[derive(Clone)]
+pub(super) struct InBackground(pub(super) LockClient);
+
+impl Library for InBackground {
+    type Lock = Lock;
+    type Guard = LockGuard;
+
+    const RENEWS: bool = true;
+
+    fn settings(&self) -> (String, String) {
+        (env!("CARGO_PKG_VERSION").to_owned(), "releases in the background".to_owned())
+    }
+
+    fn lock(&self, key: &str) -> Lock {
+        self.0.lock(key).wait(Wait::Forever)
+    }
+
+    async fn acquire(lock: &Lock) -> Result<LockGuard> {
+        Ok(lock.acquire().await?)
+    }
+
+    async fn release(guard: LockGuard) -> Result<()> {
+        drop(guard);
+        Ok(())
+    }
+}

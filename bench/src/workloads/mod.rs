@@ -1,5 +1,6 @@
 //! The workloads, one file each.
 
+mod far;
 mod held;
 mod hot;
 mod idle;
@@ -79,7 +80,7 @@ fn waits_at_the_server(contestant: &Contestant) -> bool {
     contestant.waits && contestant.reach == Reach::Server
 }
 
-pub(crate) const ALL: [Workload; 8] = [
+pub(crate) const ALL: [Workload; 9] = [
     Workload {
         name: "uncontended",
         title: "Uncontended: tasks on distinct keys, one process",
@@ -89,6 +90,16 @@ pub(crate) const ALL: [Workload; 8] = [
         runs_on_cluster: true,
         takes: |contestant| contestant.reach == Reach::Server,
         measure: uncontended::measure,
+    },
+    Workload {
+        name: "far",
+        title: "One task, 1,000 keys drawn by Zipf's law, a delay of 1 ms in each direction",
+        metrics: &[m::GRANTS, m::PAIR_P50, m::PAIR_TRIPS],
+        limit: None,
+        rounds: (1, 3),
+        runs_on_cluster: false,
+        takes: |contestant| contestant.reach == Reach::Server,
+        measure: far::measure,
     },
     Workload {
         name: "hot",

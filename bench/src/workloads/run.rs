@@ -138,7 +138,8 @@ impl RunOutcome {
     }
 
     /// Sets the times of pairs: an acquisition and its release.
-    pub(super) fn pairs(&self, measurement: &mut Measurement) {
+    /// The durations of the pairs of an acquisition and a release.
+    fn lengths(&self) -> Durations {
         // A task asks for its next lock right after its release, so a pair ends with the next
         // request.
         let mut sorted: Vec<&ProcessGrant> = self.counted.iter().collect();
@@ -149,9 +150,18 @@ impl RunOutcome {
             (pair[0].process, pair[0].record.task) == (pair[1].process, pair[1].record.task)
         };
         let length = |pair: &[&ProcessGrant]| pair[1].record.requested - pair[0].record.requested;
-        let pairs: Durations = sorted.windows(2).filter(same).map(length).collect();
+        sorted.windows(2).filter(same).map(length).collect()
+    }
+
+    pub(super) fn pairs(&self, measurement: &mut Measurement) {
+        let pairs = self.lengths();
         measurement.set_nanos(m::PAIR_P50, pairs.median());
         measurement.set_nanos(m::PAIR_P99, pairs.quantile(0.99));
+    }
+
+    /// The median of the pairs, in nanoseconds.
+    pub(super) fn median_pair(&self) -> Option<u64> {
+        self.lengths().median()
     }
 
     pub(super) fn fairness(&self, measurement: &mut Measurement) {

@@ -18,6 +18,11 @@ use crate::store::memory::MemoryStore;
 
 const LEASE: Duration = Duration::from_millis(50);
 
+/// An end whose release is awaited.
+fn end(on_lost: OnLost) -> BodyEnd {
+    BodyEnd { on_lost, release: ReleaseMode::Awaited }
+}
+
 /// A hold whose lease the background thread does not have, so that nothing reports its loss.
 fn unwatched(lease: Duration) -> (LockGuard, Hold) {
     let store = MemoryStore::new();
@@ -50,7 +55,7 @@ async fn run_forever(on_lost: OnLost) -> (Option<Result<(), LockError>>, u32) {
     let late = AtomicU32::new(0);
     let mut body = pin!(Some(poll_forever(hold, &late)));
     let acquired = MaybeReady::ready(Ok(guard));
-    let outcome = run(acquired, on_lost, None, body.as_mut());
+    let outcome = run(acquired, end(on_lost), None, body.as_mut());
     let outcome = tokio::time::timeout(LEASE * 10, outcome).await.ok();
     (outcome, late.load(Ordering::Relaxed))
 }
@@ -61,7 +66,7 @@ async fn a_body_that_waits_is_stopped_at_the_deadline_without_the_background_thr
     for on_lost in [OnLost::Abort, OnLost::Report] {
         let (guard, _hold) = unwatched(LEASE);
         let mut body = pin!(Some(std::future::pending::<()>()));
-        let outcome = run(MaybeReady::ready(Ok(guard)), on_lost, None, body.as_mut());
+        let outcome = run(MaybeReady::ready(Ok(guard)), end(on_lost), None, body.as_mut());
         let outcome = tokio::time::timeout(LEASE * 10, outcome).await;
         let outcome = outcome.expect("at its deadline");
         assert!(matches!(outcome, Err(LockError::Lost { .. })), "{outcome:?}");
@@ -73,7 +78,7 @@ async fn a_body_that_waits_is_stopped_at_the_deadline_without_the_background_thr
 async fn without_the_check_nothing_stops_a_body_that_waits() {
     let (guard, _hold) = unwatched(LEASE);
     let mut body = pin!(Some(std::future::pending::<()>()));
-    let outcome = run(MaybeReady::ready(Ok(guard)), OnLost::Continue, None, body.as_mut());
+    let outcome = run(MaybeReady::ready(Ok(guard)), end(OnLost::Continue), None, body.as_mut());
     assert!(tokio::time::timeout(LEASE * 10, outcome).await.is_err());
 }
 
@@ -101,7 +106,7 @@ async fn sleep_in_a_body(on_lost: OnLost) -> (Option<Result<(), LockError>>, u32
         Poll::<()>::Pending
     });
     let mut body = pin!(Some(body));
-    let outcome = run(MaybeReady::ready(Ok(guard)), on_lost, None, body.as_mut());
+    let outcome = run(MaybeReady::ready(Ok(guard)), end(on_lost), None, body.as_mut());
     let outcome = tokio::time::timeout(LEASE * 2, outcome).await.ok();
     (outcome, polls.load(Ordering::Relaxed))
 }

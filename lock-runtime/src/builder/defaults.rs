@@ -81,6 +81,7 @@ impl LockOptions {
             lease: self.lease.unwrap_or(DEFAULT_LEASE),
             max_hold: self.max_hold,
             acknowledged_by,
+            release: self.release.unwrap_or_default(),
             quarantine,
         }
     }

@@ -15,6 +15,7 @@ use crate::engine::fairness::limit::HandoffLimit;
 use crate::engine::{Config, Engine};
 use crate::error::LockError;
 use crate::options::{Defaults, LockOptions};
+use crate::release_mode::ReleaseMode;
 use crate::replicas::{Replicas, RequiredReplicas};
 use crate::runtime;
 use crate::store::contract::Backend;
@@ -230,6 +231,13 @@ impl LockClientBuilder {
     /// ```
     pub fn handoff_limit(mut self, holds: u32, time: Duration) -> Self {
         self.handoff_limit = HandoffLimit { holds, time };
+        self
+    }
+
+    /// Sets whether calls wait for the release of their lock. [`ReleaseMode::Awaited`] by default;
+    /// see [`Lock::release`](crate::Lock::release).
+    pub fn release(mut self, release: ReleaseMode) -> Self {
+        self.options.release = Some(release);
         self
     }
 

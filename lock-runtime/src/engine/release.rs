@@ -43,7 +43,7 @@ impl Engine {
         let result = MaybeReady::ready(lost.map_or(Ok(()), Err));
         let permit = match left {
             AfterLeave::Nothing => return result,
-            AfterLeave::Count(count) => return count.ask(hold),
+            AfterLeave::Count(count) => return count.ask(),
             // A task that had the lock before may be about to acquire it again, on another thread.
             AfterLeave::OfferAgain(handoff) => {
                 let position = handoff.position(0);
@@ -80,9 +80,12 @@ impl Engine {
         let (lost, left) = self.leave(hold, true);
         match left {
             AfterLeave::Nothing => {}
-            // There is no caller to await the answer, so the count succeeds only with a store that
-            // answers immediately.
-            AfterLeave::Count(count) => drop(count.ask(hold)),
+            // There is no caller to await the answer.
+            AfterLeave::Count(count) => {
+                if let (MaybeReady::Pending(count), Ok(here)) = (count.ask(), runtime::here()) {
+                    drop(here.spawn(count));
+                }
+            }
             // Dropping the lock offers it once more, and then frees its key.
             AfterLeave::OfferAgain(handoff) => drop(handoff),
             AfterLeave::Free(permit) => {
@@ -274,23 +277,23 @@ pub(super) struct WaiterCount {
 }
 
 impl WaiterCount {
-    /// Requests the number of other processes that wait for the key of `hold`.
-    fn ask(self, hold: &Hold) -> Releasing<'_> {
-        let store = hold.lease().store();
+    /// Requests the number of other processes that wait for the key.
+    fn ask(self) -> Releasing<'static> {
+        let store = Arc::clone(self.lease.store());
         if !store.capabilities().counts_waiters {
             self.answered(None);
             return MaybeReady::ready(Ok(()));
         }
-        match store.count_waiters(hold.lease().locked().resource()) {
-            MaybeReady::Ready(answer) => {
-                self.answered(answer);
-                MaybeReady::ready(Ok(()))
-            }
-            answer => MaybeReady::pending(async move {
-                self.answered(Some(answer.await));
-                Ok(())
-            }),
+        if store.is_immediate() {
+            let answer = store.count_waiters(self.lease.locked().resource()).known();
+            self.answered(answer);
+            return MaybeReady::ready(Ok(()));
         }
+        MaybeReady::pending(async move {
+            let answer = store.count_waiters(self.lease.locked().resource()).await;
+            self.answered(Some(answer));
+            Ok(())
+        })
     }
 
     fn answered(self, count: Option<Result<usize, StoreError>>) {

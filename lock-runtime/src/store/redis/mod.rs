@@ -150,12 +150,9 @@ impl RedisBackend {
             }
         });
         for begun in join_all(begun).await {
-            match begun {
-                Err(error @ (StoreError::Denied(_) | StoreError::Config { .. })) => {
-                    return Err(error);
-                }
-                // It is in quarantine, or it does not answer now. Acquisitions wait for both.
-                Ok(()) | Err(_) => {}
+            // A server that is in quarantine, or does not answer now, is waited for by acquisitions.
+            if let Err(error @ (StoreError::Denied(_) | StoreError::Config { .. })) = begun {
+                return Err(error);
             }
         }
         Ok(())

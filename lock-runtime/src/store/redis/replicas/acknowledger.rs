@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn only_missing_permissions_and_commands_are_permanent() {
-        let denied = |cause: &str| permitted(StoreError::Denied(cause.into()));
+        let denied = |cause: &str| permitted(StoreError::Denied(cause.into()), false);
         match denied("NOPERM this user has no permissions to access one of the keys") {
             Err(StoreError::Denied(cause)) => assert!(cause.contains("`~lock_ack:*`"), "{cause}"),
             other => panic!("{other:?}"),
@@ -402,8 +402,8 @@ mod tests {
             Err(StoreError::Config { option: "acknowledged_by", .. }) => {}
             other => panic!("{other:?}"),
         }
-        assert_eq!(permitted(StoreError::Refused("MOVED 5 127.0.0.1:7000".into())), Ok(()));
+        assert_eq!(permitted(StoreError::Refused("MOVED 5 127.0.0.1:7000".into()), true), Ok(()));
         let full = StoreError::Refused("OOM command not allowed".into());
-        assert_eq!(permitted(full.clone()), Err(full));
+        assert_eq!(permitted(full.clone(), false), Err(full));
     }
 }
