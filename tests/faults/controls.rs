@@ -1,7 +1,7 @@
 //! The negative controls: each test of a safeguard must fail without that safeguard.
 
 lock_tests::controls! {
-    cluster_without_foreign_nodes_are_ignored: "cluster::a_node_that_belongs_to_another_cluster_is_ignored"
+    cluster_without_foreign_nodes_are_ignored: "cluster::nodes::a_node_that_belongs_to_another_cluster_is_ignored"
         without "foreign-nodes-are-ignored" seeing "the node is ignored";
     replicas_without_grants_are_acknowledged: "replicas::a_grant_without_its_replicas_is_undone_and_delays_no_other_lock"
         without "grants-are-acknowledged" seeing "granted without the acknowledgement";
@@ -49,21 +49,21 @@ lock_tests::controls! {
         without "newest-configuration" seeing "the earlier master is not used";
     sentinel_without_renewal_never_recreates: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
         without "renewal-never-recreates" seeing "the loss is noticed at once";
-    cluster_without_slots_are_refreshed: "cluster::a_suspended_master_delays_no_other_shard_and_its_locks_survive"
+    cluster_without_slots_are_refreshed: "cluster::failovers::a_suspended_master_delays_no_other_shard_and_its_locks_survive"
         without "slots-are-refreshed" seeing "the shard is back";
-    cluster_without_slots_are_refreshed_2: "cluster::the_holder_and_its_waiters_continue_when_a_master_is_killed"
+    cluster_without_slots_are_refreshed_2: "cluster::failovers::the_holder_and_its_waiters_continue_when_a_master_is_killed"
         without "slots-are-refreshed" seeing "the lease is renewed at the new master at once";
-    cluster_without_nodes_are_asked_at_once: "cluster::nodes_that_hang_do_not_delay_the_news_of_a_failover"
+    cluster_without_nodes_are_asked_at_once: "cluster::failovers::nodes_that_hang_do_not_delay_the_news_of_a_failover"
         without "nodes-are-asked-at-once" seeing "the shard is back";
-    cluster_without_asking_in_one_piece: "cluster::a_slot_moves_while_its_locks_are_held_renewed_waited_for_and_released"
+    cluster_without_asking_in_one_piece: "cluster::slots::a_slot_moves_while_its_locks_are_held_renewed_waited_for_and_released"
         without "asking-in-one-piece" seeing "sent back by the new node";
-    cluster_without_subscriptions_follow: "cluster::waiters_follow_their_slot_to_another_node"
+    cluster_without_subscriptions_follow: "cluster::slots::waiters_follow_their_slot_to_another_node"
         without "subscriptions-follow" seeing "after the release";
-    cluster_without_places_are_separate: "cluster::the_renewals_of_ten_thousand_locks_are_on_time_while_one_of_three_nodes_is_suspended"
+    cluster_without_places_are_separate: "cluster::nodes::the_renewals_of_ten_thousand_locks_are_on_time_while_one_of_three_nodes_is_suspended"
         without "places-are-separate" seeing "renewals were late";
-    cluster_without_unavailable_is_not_busy: "cluster::a_cluster_that_is_down_in_part_is_unavailable_and_waited_for"
+    cluster_without_unavailable_is_not_busy: "cluster::nodes::a_cluster_that_is_down_in_part_is_unavailable_and_waited_for"
         without "unavailable-is-not-busy" seeing "Busy";
-    cluster_without_renewal_never_recreates: "cluster::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
+    cluster_without_renewal_never_recreates: "cluster::failovers::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
         without "renewal-never-recreates" seeing "the loss is noticed at once";
     tls_without_certificates_are_reread: "tls::certificates_are_replaced_while_locks_are_held"
         without "certificates-are-reread" seeing "the new connection is trusted";
