@@ -29,6 +29,10 @@ lock_tests::controls! {
         without "renewals-are-acknowledged" seeing "renewed by a master that was replaced";
     replicas_without_grants_are_acknowledged_4: "replicas::each_node_of_a_cluster_has_replicas_of_its_own"
         without "grants-are-acknowledged" seeing "granted without the acknowledgement";
+    partitions_without_grants_are_acknowledged: "partitions::no_grant_of_a_master_that_is_cut_off_counts_if_all_replicas_are_required"
+        without "grants-are-acknowledged" seeing "granted by a master that is cut off";
+    partitions_without_renewals_are_acknowledged: "partitions::no_grant_of_a_master_that_is_cut_off_counts_if_a_replica_is_required"
+        without "renewals-are-acknowledged" seeing "violations";
     quarantine_without_quarantine: "quarantine::a_server_that_has_lost_its_data_grants_nothing_until_its_locks_have_ended"
         without "quarantine" seeing "after the restart";
     quarantine_without_quarantine_2: "quarantine::a_promoted_replica_grants_nothing_until_the_locks_of_its_predecessor_have_ended"

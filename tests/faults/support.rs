@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LockGuard};
 use lock_tests::workload::{Register, WorkloadHolder};
-use lock_tests::{EventKind, Expected, Helper, HoldEvent, Recorder, RedisServer, boot_nanos};
+use lock_tests::{
+    EventKind, Expected, Helper, HoldEvent, Recorder, RedisServer, Violation, boot_nanos,
+};
 use tempfile::TempDir;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
@@ -93,11 +95,16 @@ impl FaultFixture {
         self.recorder.add(HoldEvent { at, process: id, key, hold: 0, kind: EventKind::Killed });
     }
 
-    /// Asserts that the recorded history has the expected properties.
-    pub(crate) fn assert_history(&self, expected: Expected) {
+    /// The violations of the expected properties in the recorded history.
+    pub(crate) fn violations(&self, expected: Expected) -> Vec<Violation> {
         let history = self.recorder.history_with(&self.files).expect("valid recordings");
         assert!(history.grants() > 0, "the lock was granted at least once");
-        let violations = history.violations(expected);
+        history.violations(expected)
+    }
+
+    /// Asserts that the recorded history has the expected properties.
+    pub(crate) fn assert_history(&self, expected: Expected) {
+        let violations = self.violations(expected);
         let first: Vec<String> = violations.iter().take(3).map(ToString::to_string).collect();
         assert!(violations.is_empty(), "{} violations, such as {first:?}", violations.len());
     }

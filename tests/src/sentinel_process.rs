@@ -34,20 +34,22 @@ impl SentinelProcess {
     /// Starts a sentinel that monitors the server on this port, and begins no failover on its own.
     #[must_use]
     pub fn start(master: u16) -> Self {
-        Self::start_with(master, NEVER_DOWN, None)
+        Self::start_with(master, NEVER_DOWN, None, &[])
     }
 
+    /// Starts a sentinel with these additional lines in its configuration.
     pub(crate) fn start_with(
         master: u16,
         down_after: Duration,
         certificates: Option<&Certificates>,
+        more: &[String],
     ) -> Self {
         // Another process may take the port before the sentinel binds it.
         for _ in 0..10 {
             let directory = tempfile::tempdir().expect("a temporary directory");
             let port = free_port();
             let tls_port = certificates.map(|_| free_port());
-            let mut lines = vec![format!("port {port}")];
+            let mut lines = [&[format!("port {port}")], more].concat();
             lines.push(format!("sentinel monitor {MASTER} 127.0.0.1 {master} 2"));
             if let (Some((authority, identity)), Some(tls_port)) = (certificates, tls_port) {
                 lines.extend([

@@ -74,7 +74,8 @@ impl Sentinels {
             info.matches("state=online").count() == 2
         };
         wait_for("the replicas", online);
-        let sentinel = |_| SentinelProcess::start_with(port, down_after, certificates.as_ref());
+        let sentinel =
+            |_| SentinelProcess::start_with(port, down_after, certificates.as_ref(), &[]);
         let processes = (0..3).map(sentinel).collect();
         let all = Self { servers, processes, certificates };
         wait_for("the sentinels", || all.processes.iter().all(SentinelProcess::knows_all));
