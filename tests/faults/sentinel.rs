@@ -47,9 +47,7 @@ async fn assert_locks_at(client: &LockClient, sentinels: &Sentinels, server: usi
     guard.release().await.expect("held");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_holder_and_its_waiters_continue_when_the_master_is_killed() {
-    let mut sentinels = Sentinels::start();
+async fn assert_a_lock_outlasts_its_master(mut sentinels: Sentinels) {
     let contention = Contention::start(&sentinels.url(), LONG_LEASE).await;
     let client = contention.waiter.clone();
     until_replicated(&sentinels, "k").await;
@@ -62,6 +60,16 @@ async fn the_holder_and_its_waiters_continue_when_the_master_is_killed() {
         assert_locks_at(&client, &sentinels, master, "other").await;
     };
     contention.outlasts(Box::pin(killing), LONG_LEASE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_holder_and_its_waiters_continue_when_the_master_is_killed() {
+    assert_a_lock_outlasts_its_master(Sentinels::start()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_holder_and_its_waiters_continue_when_a_master_with_tls_is_killed() {
+    assert_a_lock_outlasts_its_master(Sentinels::with_tls(Some(DOWN_AFTER))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,7 +88,7 @@ async fn a_planned_failover_is_noticed_although_no_request_fails() {
 
 #[tokio::test]
 async fn sentinels_and_the_master_are_used_with_tls() {
-    let sentinels = Sentinels::with_tls();
+    let sentinels = Sentinels::with_tls(None);
     let client = client_with_lease(&sentinels.url(), LONG_LEASE).await;
     let guard = client.lock("k").acquire().await.expect("free");
     until_replicated(&sentinels, "k").await;

@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::RedisServer;
 use crate::ports::START_TIMEOUT;
 use crate::support::until;
+use crate::tls::Certificates;
+use crate::{Authority, RedisServer, Validity};
 
 /// How long a node may be silent before the others take it for down.
 pub const NODE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -16,6 +17,9 @@ const SHARDS: usize = 3;
 
 /// The number of hash slots.
 const SLOTS: u16 = 16_384;
+
+/// When one shard is down, the others serve their slots.
+const SHARDS_ARE_INDEPENDENT: [&str; 2] = ["--cluster-require-full-coverage", "no"];
 
 /// How many keys one request moves.
 const KEYS_AT_ONCE: &str = "100";
@@ -29,6 +33,8 @@ static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<RedisServer>,
+    /// Set if all connections use TLS.
+    certificates: Option<Box<Certificates>>,
 }
 
 /// A slot that is being moved from one node to another. Requests about keys that were moved are
@@ -47,7 +53,15 @@ impl Cluster {
     /// is down, the others serve their slots.
     #[must_use]
     pub fn start() -> Self {
-        Self::with(&["--cluster-require-full-coverage", "no"])
+        Self::with(&SHARDS_ARE_INDEPENDENT)
+    }
+
+    /// The same, with TLS on all connections.
+    #[must_use]
+    pub fn with_tls() -> Self {
+        let authority = Authority::new();
+        let identity = authority.issue(&["127.0.0.1"], Validity::Now);
+        Self::start_with(&SHARDS_ARE_INDEPENDENT, Some((authority, identity)))
     }
 
     /// A cluster for tests that neither stop its nodes nor move its slots. The tests that run at
@@ -65,7 +79,14 @@ impl Cluster {
     /// Starts a cluster with these additional options for its nodes.
     #[must_use]
     pub fn with(options: &[&str]) -> Self {
-        let mut cluster = Self { nodes: (0..2 * SHARDS).map(|_| start_node(options)).collect() };
+        Self::start_with(options, None)
+    }
+
+    fn start_with(options: &[&str], certificates: Option<Certificates>) -> Self {
+        let certificates = certificates.map(Box::new);
+        let start = |_| start_node(options, certificates.as_deref());
+        let nodes = (0..2 * SHARDS).map(start).collect();
+        let mut cluster = Self { nodes, certificates };
         let width = SLOTS / 3 + 1;
         for (first, node) in (0..SLOTS).step_by(width.into()).zip(&cluster.nodes) {
             let last = (first + width - 1).min(SLOTS - 1);
@@ -101,7 +122,8 @@ impl Cluster {
         // Faster than letting the nodes hear of each other.
         for (number, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[number + 1..] {
-                node.tell(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()]);
+                let port = self.port_of(other).to_string();
+                node.tell(&["CLUSTER", "MEET", "127.0.0.1", &port]);
             }
         }
         self.wait_until_known();
@@ -118,6 +140,11 @@ impl Cluster {
         });
     }
 
+    /// The port at which clients and other nodes connect to a node.
+    fn port_of(&self, node: &RedisServer) -> u16 {
+        if self.certificates.is_some() { node.tls_port() } else { node.port() }
+    }
+
     /// The URL for a client, with all nodes.
     #[must_use]
     pub fn url(&self) -> String {
@@ -128,8 +155,15 @@ impl Cluster {
     /// The URL with some of the nodes.
     #[must_use]
     pub fn url_of(&self, nodes: &[usize]) -> String {
-        let hosts: Vec<_> = nodes.iter().map(|node| self.nodes[*node].address()).collect();
-        format!("redis+cluster://{}", hosts.join(","))
+        let port = |node: &usize| self.port_of(&self.nodes[*node]);
+        let hosts: Vec<_> = nodes.iter().map(|node| format!("127.0.0.1:{}", port(node))).collect();
+        let hosts = hosts.join(",");
+        match self.certificates.as_deref() {
+            None => format!("redis+cluster://{hosts}"),
+            Some((authority, _)) => {
+                format!("rediss+cluster://{hosts}?tls_ca={}", authority.file().display())
+            }
+        }
     }
 
     /// A node: a master, or the replica of one.
@@ -307,9 +341,9 @@ impl Cluster {
 
     /// Adds an empty master, and returns its index.
     pub fn add_node(&mut self) -> usize {
-        let options = ["--cluster-require-full-coverage", "no"];
-        let node = start_node(&options);
-        node.tell(&["CLUSTER", "MEET", "127.0.0.1", &self.nodes[0].port().to_string()]);
+        let node = start_node(&SHARDS_ARE_INDEPENDENT, self.certificates.as_deref());
+        let port = self.port_of(&self.nodes[0]).to_string();
+        node.tell(&["CLUSTER", "MEET", "127.0.0.1", &port]);
         self.nodes.push(node);
         self.wait_until_known();
         let added = &self.nodes[self.nodes.len() - 1];
@@ -368,7 +402,7 @@ impl SlotMove<'_> {
     }
 }
 
-fn start_node(options: &[&str]) -> RedisServer {
+fn start_node(options: &[&str], certificates: Option<&Certificates>) -> RedisServer {
     let timeout = NODE_TIMEOUT.as_millis().to_string();
     let mut all = vec!["--cluster-enabled", "yes"];
     // Later options win.
@@ -376,7 +410,13 @@ fn start_node(options: &[&str]) -> RedisServer {
     // A node does not name a replica before its first ping.
     all.extend(["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]);
     all.extend(options);
-    RedisServer::plain(&all)
+    match certificates {
+        None => RedisServer::plain(&all),
+        Some((authority, identity)) => {
+            all.extend(["--tls-cluster", "yes", "--tls-replication", "yes"]);
+            RedisServer::with_tls(authority, identity, &all)
+        }
+    }
 }
 
 /// The ranges of `CLUSTER SLOTS` with their masters.

@@ -39,12 +39,13 @@ impl Sentinels {
         Self::start_with(options, NEVER_DOWN, None)
     }
 
-    /// The same, with TLS on all connections.
+    /// The same, with TLS on all connections. A master that is silent for `down_after` is replaced,
+    /// if it is set.
     #[must_use]
-    pub fn with_tls() -> Self {
+    pub fn with_tls(down_after: Option<Duration>) -> Self {
         let authority = Authority::new();
         let identity = authority.issue(&["127.0.0.1"], Validity::Now);
-        Self::start_with(&[], NEVER_DOWN, Some((authority, identity)))
+        Self::start_with(&[], down_after.unwrap_or(NEVER_DOWN), Some((authority, identity)))
     }
 
     fn start_with(

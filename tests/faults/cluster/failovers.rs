@@ -75,9 +75,7 @@ async fn a_suspended_master_delays_no_other_shard_and_its_locks_survive() {
     fixture.assert_history(Expected::EVERYTHING);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_holder_and_its_waiters_continue_when_a_master_is_killed() {
-    let mut cluster = Cluster::start();
+async fn assert_a_lock_outlasts_its_master(mut cluster: Cluster) {
     let contention = Contention::start(&cluster.url(), LONG_LEASE).await;
     let shard = cluster.master_of("k").expect("all agree");
     let replica = cluster.replica_of(shard);
@@ -93,8 +91,16 @@ async fn the_holder_and_its_waiters_continue_when_a_master_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_planned_failover_costs_no_lock_and_no_error() {
-    let cluster = Cluster::start();
+async fn the_holder_and_its_waiters_continue_when_a_master_is_killed() {
+    assert_a_lock_outlasts_its_master(Cluster::start()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_holder_and_its_waiters_continue_when_a_master_with_tls_is_killed() {
+    assert_a_lock_outlasts_its_master(Cluster::with_tls()).await;
+}
+
+async fn assert_a_planned_failover_costs_nothing(cluster: Cluster) {
     let contention = Contention::start(&cluster.url(), LONG_LEASE).await;
     let shard = cluster.master_of("k").expect("all agree");
     let replica = cluster.replica_of(shard);
@@ -110,6 +116,16 @@ async fn a_planned_failover_costs_no_lock_and_no_error() {
         println!("{} calls, longest {:?}", took.len(), took[took.len() - 1]);
     };
     contention.outlasts(Box::pin(failover), SOON).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_planned_failover_costs_no_lock_and_no_error() {
+    assert_a_planned_failover_costs_nothing(Cluster::start()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_planned_failover_with_tls_costs_no_lock_and_no_error() {
+    assert_a_planned_failover_costs_nothing(Cluster::with_tls()).await;
 }
 
 /// `LOCK_TESTS_FAILOVERS` sets the number of failovers.
