@@ -113,7 +113,7 @@ safeguards! {
     LimitedSubscriptions = "limited-subscriptions",
     /// A client notices a failover although its connections still work.
     FailoversAreNoticed = "failovers-are-noticed",
-    /// The newest configuration that sentinels have counts.
+    /// The newest configuration that sentinels, or the nodes of a cluster, have counts.
     NewestConfiguration = "newest-configuration",
     /// All held locks are verified after a failover.
     HoldsAreVerified = "holds-are-verified",

@@ -5,6 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::ports::START_TIMEOUT;
+use crate::split_network::{Relay, Side, SplitNetwork};
 use crate::support::until;
 use crate::tls::Certificates;
 use crate::{Authority, RedisServer, Validity};
@@ -21,6 +22,9 @@ const SLOTS: u16 = 16_384;
 /// When one shard is down, the others serve their slots.
 const SHARDS_ARE_INDEPENDENT: [&str; 2] = ["--cluster-require-full-coverage", "no"];
 
+/// How much higher the port is at which a node listens to the others.
+const BUS_OFFSET: u16 = 10_000;
+
 /// How many keys one request moves.
 const KEYS_AT_ONCE: &str = "100";
 
@@ -35,6 +39,8 @@ pub struct Cluster {
     nodes: Vec<RedisServer>,
     /// Set if all connections use TLS.
     certificates: Option<Box<Certificates>>,
+    /// Where the nodes reach each other, if that is not their own port.
+    buses: Vec<Relay>,
 }
 
 /// A slot that is being moved from one node to another. Requests about keys that were moved are
@@ -61,7 +67,14 @@ impl Cluster {
     pub fn with_tls() -> Self {
         let authority = Authority::new();
         let identity = authority.issue(&["127.0.0.1"], Validity::Now);
-        Self::start_with(&SHARDS_ARE_INDEPENDENT, Some((authority, identity)))
+        Self::start_with(&SHARDS_ARE_INDEPENDENT, Some((authority, identity)), None)
+    }
+
+    /// The same, with a network for what the nodes say to each other about the cluster. These nodes
+    /// are on its near side. Clients and the replication do not use the network. Linux only.
+    #[must_use]
+    pub fn split(network: &SplitNetwork, near: &[usize]) -> Self {
+        Self::start_with(&SHARDS_ARE_INDEPENDENT, None, Some((network, near)))
     }
 
     /// A cluster for tests that neither stop its nodes nor move its slots. The tests that run at
@@ -79,14 +92,35 @@ impl Cluster {
     /// Starts a cluster with these additional options for its nodes.
     #[must_use]
     pub fn with(options: &[&str]) -> Self {
-        Self::start_with(options, None)
+        Self::start_with(options, None, None)
     }
 
-    fn start_with(options: &[&str], certificates: Option<Certificates>) -> Self {
+    fn start_with(
+        options: &[&str],
+        certificates: Option<Certificates>,
+        network: Option<(&SplitNetwork, &[usize])>,
+    ) -> Self {
         let certificates = certificates.map(Box::new);
-        let start = |_| start_node(options, certificates.as_deref());
-        let nodes = (0..2 * SHARDS).map(start).collect();
-        let mut cluster = Self { nodes, certificates };
+        let mut cluster = Self { nodes: Vec::new(), certificates, buses: Vec::new() };
+        for index in 0..2 * SHARDS {
+            let certificates = cluster.certificates.as_deref();
+            let Some((network, near)) = network else {
+                cluster.nodes.push(start_node(options, certificates));
+                continue;
+            };
+            let side = if near.contains(&index) { Side::Near } else { Side::Far };
+            let (bus, source) = (network.relay(side), side.address().to_string());
+            let port = bus.port().to_string();
+            let announced =
+                ["--cluster-announce-ip", "127.0.0.1", "--cluster-announce-bus-port", &port];
+            // Protected servers refuse other sources than 127.0.0.1.
+            let source = ["--bind-source-addr", &source, "--protected-mode", "no"];
+            let options = [options, &announced, &source].concat();
+            let node = start_node(&options, certificates);
+            bus.lead_to(node.port() + BUS_OFFSET);
+            cluster.nodes.push(node);
+            cluster.buses.push(bus);
+        }
         let width = SLOTS / 3 + 1;
         for (first, node) in (0..SLOTS).step_by(width.into()).zip(&cluster.nodes) {
             let last = (first + width - 1).min(SLOTS - 1);
@@ -121,9 +155,14 @@ impl Cluster {
         }
         // Faster than letting the nodes hear of each other.
         for (number, node) in self.nodes.iter().enumerate() {
-            for other in &self.nodes[number + 1..] {
-                let port = self.port_of(other).to_string();
-                node.tell(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+            for (other, bus) in
+                (number + 1..self.nodes.len()).map(|other| (other, self.buses.get(other)))
+            {
+                let port = self.port_of(&self.nodes[other]).to_string();
+                let bus = bus.map(|bus| bus.port().to_string());
+                let mut meet = vec!["CLUSTER", "MEET", "127.0.0.1", &port];
+                meet.extend(bus.as_deref());
+                node.tell(&meet);
             }
         }
         self.wait_until_known();
@@ -236,18 +275,24 @@ impl Cluster {
         for node in &self.nodes {
             let Ok(ranges) = ranges(node) else { continue };
             working += 1;
-            let of_slot = ranges.into_iter().find(|range| (range.0..=range.1).contains(&slot));
-            let redis::Value::Array(master) = of_slot.map_or(redis::Value::Nil, |range| range.2)
-            else {
-                continue;
-            };
-            let Some(redis::Value::Int(port)) = master.get(1) else { continue };
-            let is_it = |node: &RedisServer| i64::from(node.port()) == *port;
-            if let Some(named) = self.nodes.iter().position(is_it) {
+            if let Some(named) = self.master_in(ranges, slot) {
                 votes[named] += 1;
             }
         }
         votes.iter().position(|count| count * 2 > working)
+    }
+
+    /// The index of the master that one node names for the slot of a key.
+    #[must_use]
+    pub fn master_named_by(&self, node: usize, key: &str) -> Option<usize> {
+        self.master_in(ranges(&self.nodes[node]).ok()?, self.slot_of(key))
+    }
+
+    fn master_in(&self, ranges: Vec<(u16, u16, redis::Value)>, slot: u16) -> Option<usize> {
+        let of_slot = ranges.into_iter().find(|range| (range.0..=range.1).contains(&slot))?;
+        let redis::Value::Array(master) = of_slot.2 else { return None };
+        let redis::Value::Int(port) = master.get(1)? else { return None };
+        self.nodes.iter().position(|node| i64::from(node.port()) == *port)
     }
 
     /// The nodes that are masters.

@@ -3,6 +3,7 @@
 mod failovers;
 mod nodes;
 mod slots;
+mod stale;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 
 use redis::Value;
 
+use crate::safeguard::Safeguard;
 use crate::store::redis::hash_slot::SLOTS;
 
 /// The address of a node.
@@ -136,7 +137,8 @@ impl SlotAssignment {
                     assignment.masters.len() - 1
                 });
                 for owner in &mut owners[usize::from(first)..=usize::from(last)] {
-                    if owner.0.is_none() || epoch > owner.1 {
+                    let is_newer = epoch > owner.1 && Safeguard::NewestConfiguration.is_on();
+                    if owner.0.is_none() || is_newer {
                         *owner = (Some(master), epoch);
                     }
                 }

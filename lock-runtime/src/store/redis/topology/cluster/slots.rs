@@ -13,6 +13,7 @@ use super::answer::{NodeAddress, SlotAssignment};
 use super::node::ClusterNode;
 use super::trouble::Trouble;
 use crate::clock::BootInstant;
+use crate::safeguard::Safeguard;
 use crate::store::redis::endpoint::{Address, Endpoint};
 use crate::store::redis::hash_slot::SLOTS;
 use crate::sync::{Mutex, lock};
@@ -146,7 +147,10 @@ impl SlotTable {
                 None if assignment.is_by_most => 0,
                 None => earlier,
                 Some((index, epoch)) => {
-                    let is_lower = epoch != 0 && epoch < *known && assigned[index] != earlier;
+                    let is_lower = epoch != 0
+                        && epoch < *known
+                        && assigned[index] != earlier
+                        && Safeguard::NewestConfiguration.is_on();
                     has_lower |= is_lower;
                     if is_lower && !(insists && assignment.is_by_most) {
                         earlier
