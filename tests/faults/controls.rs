@@ -69,6 +69,8 @@ lock_tests::controls! {
         without "unavailable-is-not-busy" seeing "Busy";
     cluster_without_newest_configuration: "cluster::stale::nodes_that_are_cut_off_do_not_hide_the_successor_of_a_killed_master"
         without "newest-configuration" seeing "the new master is found";
+    cluster_without_renewal_retry: "cluster::logins::renewals_over_a_connection_that_is_logged_out_are_repeated_over_another_one"
+        without "renewal-retry" seeing "were lost";
     cluster_without_renewal_never_recreates: "cluster::failovers::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
         without "renewal-never-recreates" seeing "the loss is noticed at once";
     tls_without_certificates_are_reread: "tls::certificates_are_replaced_while_locks_are_held"

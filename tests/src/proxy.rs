@@ -21,6 +21,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::server::is_cluster;
 
+const RESET: &[u8] = b"*1\r\n$5\r\nRESET\r\n";
+const RESET_REPLY: &[u8] = b"+RESET\r\n";
+
 /// The direction of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Toward {
@@ -63,6 +66,8 @@ enum Effect {
     Hold,
     /// The connection is lost after this many bytes of the request.
     Cut(usize),
+    /// The server executes `RESET` before the request, and the client gets no reply to that.
+    LogOut,
 }
 
 #[derive(Debug)]
@@ -207,6 +212,12 @@ impl Proxy {
         self.request_fault(word, Effect::Cut(bytes));
     }
 
+    /// Logs the connection of the next request that has the argument `word` out, just before that
+    /// request.
+    pub fn log_out_before(&self, word: &str) {
+        self.request_fault(word, Effect::LogOut);
+    }
+
     /// Delivers all held requests.
     pub fn deliver(&self) {
         self.shared.faults.send_modify(|faults| faults.deliveries += 1);
@@ -278,6 +289,8 @@ enum ConnectionPhase {
     ReplaceReply(Vec<u8>),
     /// The next reply of the server is lost, and then the connection.
     LoseReply,
+    /// The reply to `RESET` is not delivered.
+    LogOut,
     Lost,
 }
 
@@ -369,6 +382,13 @@ async fn deliver_all(
                         phase.send_replace(ConnectionPhase::Open);
                         bytes = replacement;
                     }
+                    ConnectionPhase::LogOut => {
+                        let left = replaced(&bytes, RESET_REPLY, b"");
+                        if left.len() < bytes.len() {
+                            phase.send_replace(ConnectionPhase::Open);
+                        }
+                        bytes = left;
+                    }
                     ConnectionPhase::Open | ConnectionPhase::Lost => {}
                 }
                 None
@@ -390,6 +410,10 @@ async fn deliver_all(
             Some(Effect::Cut(length)) => {
                 bytes.truncate(length);
                 is_cut = true;
+            }
+            Some(Effect::LogOut) => {
+                phase.send_replace(ConnectionPhase::LogOut);
+                bytes.splice(0..0, RESET.iter().copied());
             }
         }
         let rate = faults.borrow().rate.filter(|_| toward == Toward::Client);

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::{
     KeyTraffic, LONG_LEASE, SOON, client_uses, keys_of_others, subscribed_channels,
-    until_replicated,
+    until_replicated, was_renewed_since,
 };
 use crate::support::{
     Contention, FaultFixture, LEASE, client_with_lease, number, start_keeper, until,
@@ -17,12 +17,6 @@ use crate::support::{
 /// How soon a lease is renewed at a new master whose predecessor was not cut off: the next renewal is
 /// at most a third of the lease away, and may get no answer once.
 const RENEWED: Duration = Duration::from_secs(8);
-
-/// Whether the lease of `key` at this node has been renewed since then.
-fn was_renewed_since(cluster: &Cluster, node: usize, key: &str, since: Instant) -> bool {
-    let left = u64::try_from(cluster.node(node).pttl(key)).unwrap_or_default();
-    Duration::from_millis(left) + since.elapsed() > LONG_LEASE
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_suspended_master_delays_no_other_shard_and_its_locks_survive() {

@@ -1,6 +1,7 @@
 //! Faults of a Redis Cluster.
 
 mod failovers;
+mod logins;
 mod nodes;
 mod slots;
 mod stale;
@@ -30,6 +31,12 @@ async fn until_replicated(cluster: &Cluster, replica: usize, key: &str) {
     let has_key =
         || cluster.try_command::<Vec<String>>(replica, &keys).is_ok_and(|keys| !keys.is_empty());
     assert!(until(LONG_LEASE, has_key).await.is_some(), "{key} is replicated");
+}
+
+/// Whether the lease of `key` at this node has been renewed since then.
+fn was_renewed_since(cluster: &Cluster, node: usize, key: &str, since: Instant) -> bool {
+    let left = u64::try_from(cluster.node(node).pttl(key)).unwrap_or_default();
+    Duration::from_millis(left) + since.elapsed() > LONG_LEASE
 }
 
 /// Tasks that lock keys of some shards all the time.
