@@ -193,7 +193,8 @@ impl RedisBackend {
         let info = match server.send(&cmd("INFO"), &CHECK, decode::info).await {
             // A user without this permission can use locks all the same.
             Err(StoreError::Denied(cause) | StoreError::Refused(cause)) => {
-                tracing::debug!(%cause, "cannot check the version and the settings of the server");
+                let address = self.shared.address();
+                tracing::debug!(address, %cause, "cannot check the version and the settings of the server");
                 ServerInfo::default()
             }
             info => ServerInfo::parse(&info?),
