@@ -10,6 +10,9 @@
 //! * At high latency, a write is instead delayed once, until all tasks that are ready have run, and
 //!   then includes what they have added. This has no measurable cost, but client and server work
 //!   alternately.
+//! * Over TLS, each write becomes a record, which costs client and server much the same whatever its
+//!   length, and Nagle's algorithm cannot join records. Writes are therefore delayed at low latency
+//!   as well.
 //! * With few requests in flight, writes are not delayed. With very many, both methods together are
 //!   best.
 //!
@@ -71,6 +74,13 @@ enum Latency {
     High,
 }
 
+impl Latency {
+    /// The number of requests in flight from which writes are delayed.
+    fn many(self, has_records: bool) -> usize {
+        if self == Self::Low && !has_records { MANY_WITH_NAGLE } else { MANY }
+    }
+}
+
 #[derive(Debug)]
 enum Transport {
     Tcp(TcpStream),
@@ -113,7 +123,7 @@ impl Socket {
 
     /// Whether this write is delayed, at most once. Wakes the task again.
     fn delay_write(&mut self, cx: &Context<'_>) -> bool {
-        let many = if self.latency == Latency::Low { MANY_WITH_NAGLE } else { MANY };
+        let many = self.latency.many(self.transport.has_records());
         self.delayed = !self.delayed && self.traffic.in_flight() >= many;
         if self.delayed {
             cx.waker().wake_by_ref();
@@ -141,6 +151,15 @@ impl Transport {
             Address::Unix(path) => {
                 Ok(Self::Unix(tokio::net::UnixStream::connect(path).await.map_err(failed)?))
             }
+        }
+    }
+
+    /// Whether each write is a record, which costs both sides the same whatever its length.
+    fn has_records(&self) -> bool {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(_) => true,
+            _ => false,
         }
     }
 
@@ -378,6 +397,15 @@ mod tests {
             let written = poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_write(cx, b"a")));
             assert_eq!(written.await.is_pending(), is_delayed);
         }
+    }
+
+    #[test]
+    fn with_tls_writes_are_delayed_at_any_latency() {
+        let unknown = Latency::Unknown { written: None, samples: 0 };
+        for latency in [unknown, Latency::Low, Latency::High] {
+            assert_eq!(latency.many(true), MANY);
+        }
+        assert_eq!(Latency::Low.many(false), MANY_WITH_NAGLE);
     }
 
     #[tokio::test]
