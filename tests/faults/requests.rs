@@ -92,7 +92,8 @@ async fn a_silent_connection_is_closed() {
         let connections = || server.command::<String>(&["CLIENT", "LIST"]).lines().count();
         let before = connections();
         proxy.blackhole(Toward::Client);
-        let outcome = client.lock("k").wait(LEASE).acquire().await;
+        // Longer than the answer about a quarantine counts that the connect has got.
+        let outcome = client.lock("k").wait(LEASE * 3).acquire().await;
         assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
         let closed = until(LEASE * 3, || connections() < before).await;
         assert!(closed.is_some(), "{} of {before} connections are open", connections());
