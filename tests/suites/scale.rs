@@ -11,7 +11,7 @@ const LOCKS: usize = 10_000;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_held_locks_are_renewed_on_time() {
     let server = RedisServer::start();
-    let lease = LEASE * 6;
+    let lease = LEASE * 12;
     let builder = LockClient::builder().url(server.url()).lease(lease).wait(lease * 10);
     let client = builder.connect().await.expect("up");
     let mut acquiring = JoinSet::new();
@@ -24,7 +24,7 @@ async fn ten_thousand_held_locks_are_renewed_on_time() {
         guards.push(acquired.expect("no panic").expect("free"));
     }
 
-    let end = tokio::time::Instant::now() + lease * 3;
+    let end = tokio::time::Instant::now() + lease * 2;
     let mut lowest = lease;
     while tokio::time::Instant::now() < end {
         let now = guards.iter().map(LockGuard::remaining).min().unwrap_or_default();
@@ -36,10 +36,7 @@ async fn ten_thousand_held_locks_are_renewed_on_time() {
     assert!(lowest > lease / 2, "the latest renewal left {lowest:?} of {lease:?}");
     assert_eq!(server.command::<usize>(&["DBSIZE"]), LOCKS);
     let calls = server.calls("evalsha");
-    assert!(
-        calls <= 12 * LOCKS as u64 / 100 + 100,
-        "{calls} requests, so renewals are not batched"
-    );
+    assert!(calls <= 9 * LOCKS as u64 / 100 + 100, "{calls} requests, so renewals are not batched");
 
     drop(guards);
     client.shutdown().await.expect("all released");
