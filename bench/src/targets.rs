@@ -48,7 +48,7 @@ const fn figure(
 
 const FIGURES: [Figure; 18] = [
     figure(
-        "1 ms away, release in the background: call in round trips",
+        "1 ms of delay in each direction, release in the background: call in round trips",
         "far",
         "release in the background",
         m::PAIR_TRIPS,

@@ -180,9 +180,9 @@ pub(crate) fn parse(tokens: TokenStream, arguments: &[Ident]) -> Result<Args, Er
         (given("release"), on_lost)
         && release == "Background"
     {
-        let problem = "cannot combine `release = \"background\"` with `on_lost = \"report\"`: only \
-                       the answer to the release tells a loss that is to be reported; remove one \
-                       of the two";
+        let problem = "cannot combine `release = \"background\"` with `on_lost = \"report\"`: a \
+                       loss can be reported only after the release was answered; remove one of the \
+                       two";
         errors.add(Error::new(name.span(), problem));
     }
     match (errors.0, key) {

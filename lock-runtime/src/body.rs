@@ -126,10 +126,13 @@ pub(crate) async fn run<F: Future>(
         .await
     };
     drop(body);
-    if outcome.is_ok() && !end.awaits_release() {
-        guard.close_in_background();
-    } else if outcome.is_ok() {
-        match guard.close(on_lost != OnLost::Report).await {
+    if outcome.is_ok() {
+        let released = if end.awaits_release() {
+            guard.close(on_lost != OnLost::Report)
+        } else {
+            guard.close_unawaited()
+        };
+        match released.await {
             Ok(()) => {}
             Err(error) if on_lost == OnLost::Report && matches!(*error, LockError::Lost { .. }) => {
                 return Err(*error);

@@ -193,11 +193,17 @@ impl LockGuard {
         self.engine.release(&self.hold, may_hand_off)
     }
 
-    /// Releases the lock without waiting. Dropping the guard then has no effect.
-    pub(crate) fn close_in_background(&self) {
-        if self.open.swap(false, Ordering::Relaxed) && Safeguard::ReleaseOnDrop.is_on() {
-            self.engine.release_in_background(&self.hold);
+    /// Releases the lock without waiting for the store, unless very many releases are in progress.
+    /// Dropping the guard then has no effect.
+    pub(crate) fn close_unawaited(&self) -> Releasing<'_> {
+        if !self.engine.may_release_unawaited() {
+            return self.close(true);
         }
+        self.open.store(false, Ordering::Relaxed);
+        if !Safeguard::ReleaseOnDrop.is_on() {
+            return MaybeReady::ready(Ok(()));
+        }
+        self.engine.release_unawaited(&self.hold)
     }
 
     pub(crate) fn hold(&self) -> &Hold {
@@ -215,7 +221,9 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        self.close_in_background();
+        if *self.open.get_mut() && Safeguard::ReleaseOnDrop.is_on() {
+            self.engine.release_in_background(&self.hold);
+        }
     }
 }
 

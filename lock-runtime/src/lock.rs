@@ -185,9 +185,9 @@ impl Lock {
     ///
     /// With [`ReleaseMode::Background`], the lock may still be taken for a moment when the call
     /// returns. Use it for calls whose duration matters, if nothing after the call relies on the
-    /// lock being free: for example, a `try_acquire` by another process may find it busy. Calls on
-    /// one key, one directly after the other, do not become faster, because each waits for the
-    /// release before it.
+    /// lock being free: a `try_acquire`, also one of the same client, may find it busy. Calls on one
+    /// key, one directly after the other, do not become faster, because each waits for the release
+    /// before it.
     pub fn release(mut self, release: ReleaseMode) -> Self {
         self.options().release = Some(release);
         self

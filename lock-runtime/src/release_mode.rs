@@ -23,17 +23,21 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ReleaseMode {
-    /// The call returns when the store has confirmed the release, so that the lock is free by then.
-    /// If the store does not confirm it, the call logs a warning and returns the body's output, and
-    /// the release continues in the background. This is the default.
+    /// The call returns when the store has confirmed the release, or when the lock was handed off to
+    /// another task of the client. If the store does not confirm it, the call logs a warning and
+    /// returns the body's output, and the release continues in the background. This is the default.
     #[default]
     Awaited,
     /// The call returns when its body has ended, and the release is on its way. This saves one of
-    /// the two round trips of a call.
+    /// the two round trips of a call. While 1,000 releases of the client are on their way, calls
+    /// wait for their own.
     ///
-    /// The release is sent at once. It is repeated until the store answers or the lease has ended,
-    /// also if the runtime of the call ends, and [`shutdown`](crate::LockClient::shutdown) waits
-    /// for it. The next call of this process on the key waits for it as well. If the process is
-    /// killed at that moment, the lock is free at the end of its lease.
+    /// The release is repeated until the store answers or the lease has ended, even if the runtime
+    /// of the call ends, and [`shutdown`](crate::LockClient::shutdown) waits for it. The next call
+    /// of the client on the key waits for it, within its own wait; with a wait of zero, it may find
+    /// the lock busy.
+    ///
+    /// If the process ends before the release has been sent, the lock is free only at the end of
+    /// its lease. A program that ends after its last call has to call `shutdown` first.
     Background,
 }

@@ -35,15 +35,22 @@ async fn a_call_does_not_wait_for_its_release_and_the_next_one_does() {
     for mode in [ReleaseMode::Background, ReleaseMode::Awaited] {
         let client = client_with(&proxy.url(), LONG_LEASE, mode).await;
         let lock = client.lock("k");
+        let before = proxy.triggered();
         proxy.hold("EVALSHA");
         let mut call = Box::pin(lock.run(async {}));
         let returned = timeout(LEASE / 2, &mut call).await;
         assert_eq!(returned.is_ok(), mode == ReleaseMode::Background, "{mode:?}");
+        assert!(until(LEASE, || proxy.triggered() > before).await.is_some(), "it is on its way");
         assert!(server.exists("k"), "the release is on its way");
-        assert!(other.lock("k").try_acquire().await.expect("up").is_none(), "it is still held");
+        for client in [&other, &client] {
+            let tried = client.lock("k").try_acquire().await;
+            assert!(tried.expect("up").is_none(), "it is still held");
+        }
+        let attempts = server.calls("set");
         let next = tokio::spawn(lock.run(async {}));
         sleep(LEASE / 4).await;
         assert!(!next.is_finished(), "the next call waits for the release");
+        assert_eq!(server.calls("set"), attempts, "without a request");
         proxy.deliver();
         if returned.is_err() {
             call.await.expect("released");
@@ -97,14 +104,14 @@ async fn locks_exclude_each_other_while_releases_are_on_their_way() {
 async fn a_release_whose_request_or_answer_is_lost_is_repeated() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
-    let client = client_in_background(&proxy.url()).await;
+    let client = client_with(&proxy.url(), LONG_LEASE, ReleaseMode::Background).await;
     let faults: [&dyn Fn(); 2] = [&|| proxy.lose_reply_to("EVALSHA"), &|| proxy.cut("EVALSHA", 10)];
     for (fault, number) in faults.iter().zip(1..) {
         fault();
         client.lock("k").run(async {}).await.expect("the body has ended");
-        let freed = until(LEASE * 3 / 4, || !server.exists("k")).await;
+        let freed = until(LONG_LEASE / 4, || !server.exists("k")).await;
         assert!(freed.is_some(), "the release is repeated before the end of the lease");
-        until_idle(&client, LEASE * 10).await;
+        until_idle(&client, LONG_LEASE / 2).await;
         assert_eq!(proxy.triggered(), number);
         assert_eq!(client.stats().lost, 0);
     }
@@ -133,12 +140,74 @@ async fn a_release_outlives_the_runtime_of_its_call_and_a_shutdown_waits_for_it(
     assert!(!server.exists("k"), "the runtime of the call has ended, and the lock is free");
 }
 
+/// Of a lock that the store has granted, and of one that was handed off.
 #[tokio::test]
 async fn a_loss_that_only_the_release_finds_is_counted() {
     let server = RedisServer::start();
-    let client = client_in_background(&server.url()).await;
-    let result = client.lock("k").run(async { server.tell(&["DEL", "k"]) }).await;
-    result.expect("the body has ended");
+    let client = client_with(&server.url(), LONG_LEASE, ReleaseMode::Background).await;
+    let lock = client.lock("k");
+    let delete = async || {
+        lock.run(async { server.tell(&["DEL", "k"]) }).await.expect("the body has ended");
+    };
+    delete().await;
     let counted = until(LEASE * 5, || client.stats().lost == 1).await;
     assert!(counted.is_some(), "{:?}", client.stats());
+    let first = lock.run(sleep(LEASE / 10));
+    let (first, ()) = tokio::join!(first, async {
+        tokio::task::yield_now().await;
+        delete().await;
+    });
+    first.expect("the body has ended");
+    let counted = until(LEASE * 5, || client.stats().lost == 2).await;
+    assert!(counted.is_some(), "{:?}", client.stats());
+}
+
+#[tokio::test]
+async fn calls_wait_for_their_releases_when_very_many_are_on_their_way() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    let client = client_with(&proxy.url(), LONG_LEASE, ReleaseMode::Background).await;
+    proxy.delay(Toward::Server, LEASE / 10);
+    let mut tasks = JoinSet::new();
+    for task in 0..2000 {
+        let lock = client.lock(format!("k{task}"));
+        tasks.spawn(async move {
+            for _ in 0..5 {
+                lock.run(async {}).await.expect("free");
+            }
+        });
+    }
+    let mut most = 0;
+    while !tasks.is_empty() {
+        most = most.max(client.stats().releasing);
+        let _ = timeout(LEASE / 200, tasks.join_next()).await;
+    }
+    println!("at most {most} releases on their way");
+    // The limit is checked before the release begins.
+    assert!(most > 500 && most < 1100, "{most} releases are on their way");
+    until_idle(&client, LEASE * 20).await;
+}
+
+/// At the limit of hand-offs, a call asks for the number of waiting processes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_whose_releases_are_on_their_way_lets_another_one_acquire_the_lock() {
+    let server = RedisServer::start();
+    let busy = client_with(&server.url(), LONG_LEASE, ReleaseMode::Background).await;
+    let other = client_with(&server.url(), LONG_LEASE, ReleaseMode::Background).await;
+    let mut tasks = JoinSet::new();
+    for _ in 0..8 {
+        let lock = busy.lock("k");
+        tasks.spawn(async move {
+            loop {
+                lock.run(tokio::task::yield_now()).await.expect("up");
+            }
+        });
+    }
+    for _ in 0..20 {
+        let call = other.lock("k").run(async {});
+        timeout(LEASE * 2, call).await.expect("it gets the lock").expect("up");
+    }
+    tasks.shutdown().await;
+    until_idle(&busy, LEASE * 5).await;
+    assert!(until(LEASE, || !server.exists("k")).await.is_some(), "it is free");
 }

@@ -98,6 +98,7 @@ async fn held_locks_are_renewed_and_released_during_a_quarantine() {
 async fn a_client_that_connects_later_waits_for_the_rest_of_a_quarantine() {
     let server = RedisServer::start();
     let early = client_with_quarantine(&server.url()).await;
+    assert!(server.exists("lock_quarantine:"), "the quarantine begins at the connect");
     assert_in_quarantine(early.lock("k").wait(LEASE / 4).acquire().await);
     sleep(QUARANTINE / 2).await;
     let late = client_with_quarantine(&server.url()).await;

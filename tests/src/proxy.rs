@@ -366,6 +366,8 @@ async fn deliver_all(
     while let Some((at, mut bytes)) = queue.recv().await {
         sleep_until(at).await;
         let _ = faults.wait_for(|faults| !faults.blocked[toward as usize]).await;
+        // Read before an effect counts as triggered.
+        let deliveries = faults.borrow().deliveries;
         let effect = match toward {
             Toward::Server => shared.effect(&bytes),
             Toward::Client => {
@@ -404,7 +406,7 @@ async fn deliver_all(
                 phase.send_replace(ConnectionPhase::ReplaceReply(replacement));
             }
             Some(Effect::Hold) => {
-                let before = faults.borrow().deliveries;
+                let before = deliveries;
                 let _ = faults.wait_for(|faults| faults.deliveries > before).await;
             }
             Some(Effect::Cut(length)) => {

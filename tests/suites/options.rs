@@ -333,10 +333,12 @@ async fn release_is_awaited_or_in_the_background() {
     for mode in [ReleaseMode::Awaited, ReleaseMode::Background] {
         let builder = LockClient::builder().url(proxy.url()).release(mode);
         let client = builder.connect().await.expect("the server is up");
-        let is_awaited = async |call: Pin<&mut dyn Future<Output = Result<(), LockError>>>| {
+        let is_awaited = async |mut call: Pin<&mut dyn Future<Output = Result<(), LockError>>>| {
+            let before = proxy.triggered();
             proxy.hold("EVALSHA");
-            let mut call = call;
-            let returned = timeout(LEASE / 4, &mut call).await.is_ok();
+            let returned = timeout(LEASE / 2, &mut call).await.is_ok();
+            let is_sent = until(LEASE, || proxy.triggered() > before).await;
+            assert!(is_sent.is_some(), "the release is on its way");
             proxy.deliver();
             if !returned {
                 call.await.expect("released");

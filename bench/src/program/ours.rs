@@ -49,7 +49,10 @@ impl Library for InBackground {
     const RENEWS: bool = true;
 
     fn settings(&self) -> (String, String) {
-        (env!("CARGO_PKG_VERSION").to_owned(), "releases in the background".to_owned())
+        (
+            env!("CARGO_PKG_VERSION").to_owned(),
+            "guards are dropped, as by calls with `release = \"background\"`".to_owned(),
+        )
     }
 
     fn lock(&self, key: &str) -> Lock {

@@ -42,7 +42,7 @@ pub(super) fn measure(
         let mut measurement = Measurement::new(shape, contestant, round);
         outcome.rate(&mut measurement);
         outcome.pairs(&mut measurement);
-        if let Some(pair) = outcome.median_pair() {
+        if let Some(pair) = outcome.median_pair_nanos() {
             measurement.set(m::PAIR_TRIPS, pair as f64 / round_trip);
         }
         measurements.push(measurement);

@@ -137,9 +137,8 @@ impl RunOutcome {
         measurement.set_nanos(m::WAIT_P99, waits.quantile(0.99));
     }
 
-    /// Sets the times of pairs: an acquisition and its release.
-    /// The durations of the pairs of an acquisition and a release.
-    fn lengths(&self) -> Durations {
+    /// The durations of pairs: an acquisition and its release.
+    fn pair_durations(&self) -> Durations {
         // A task asks for its next lock right after its release, so a pair ends with the next
         // request.
         let mut sorted: Vec<&ProcessGrant> = self.counted.iter().collect();
@@ -153,15 +152,16 @@ impl RunOutcome {
         sorted.windows(2).filter(same).map(length).collect()
     }
 
+    /// Sets the times of pairs.
     pub(super) fn pairs(&self, measurement: &mut Measurement) {
-        let pairs = self.lengths();
+        let pairs = self.pair_durations();
         measurement.set_nanos(m::PAIR_P50, pairs.median());
         measurement.set_nanos(m::PAIR_P99, pairs.quantile(0.99));
     }
 
-    /// The median of the pairs, in nanoseconds.
-    pub(super) fn median_pair(&self) -> Option<u64> {
-        self.lengths().median()
+    /// The median of the pairs.
+    pub(super) fn median_pair_nanos(&self) -> Option<u64> {
+        self.pair_durations().median()
     }
 
     pub(super) fn fairness(&self, measurement: &mut Measurement) {

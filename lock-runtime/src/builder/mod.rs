@@ -44,7 +44,9 @@ impl LockClient {
     ///
     /// With Redis, opens three connections, one after the other, and then checks the server with
     /// two requests. With a cluster, these lead to one of its nodes, and the other connections are
-    /// opened when they are first used. The memory store costs nothing.
+    /// opened when they are first used. With a `quarantine`, also begins those that are necessary, for
+    /// which it asks all nodes of a cluster at once, for at most one response timeout. The memory
+    /// store costs nothing.
     ///
     /// Cancel safe: if the future is dropped, the threads and connections of the client end.
     ///
@@ -252,8 +254,9 @@ impl LockClientBuilder {
     /// grant locks during a failover; see `docs/operations.md` for what limits this time. All
     /// clients of a server have to use it; those in other languages do not know it.
     ///
-    /// The server remembers when it began, so a client that connects later waits for the rest only.
-    /// The first client that ever uses a server waits for all of it. Costs one round trip for each
+    /// A quarantine begins when a client connects or acquires a lock. The server remembers when it
+    /// began, so a client that connects later waits for the rest only. The first client that ever
+    /// uses a server waits for all of it. Costs one round trip at the connect, and one for each
     /// connection that acquires locks, at most once a second.
     ///
     /// # Examples

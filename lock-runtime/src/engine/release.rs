@@ -22,6 +22,10 @@ use crate::safeguard::Safeguard;
 use crate::store::contract::{Lane, Release, Released, StoreError};
 use crate::sync::yield_now;
 
+/// The number of releases in progress from which calls wait for their own release, so that no
+/// program acquires locks faster than they are released.
+const MOST_UNAWAITED: usize = 1000;
+
 /// A release in progress. Its error is boxed, because every annotated function's future contains
 /// it.
 pub(crate) type Releasing<'a> = MaybeReady<'a, Result<(), Box<LockError>>>;
@@ -43,7 +47,7 @@ impl Engine {
         let result = MaybeReady::ready(lost.map_or(Ok(()), Err));
         let permit = match left {
             AfterLeave::Nothing => return result,
-            AfterLeave::Count(count) => return count.ask(),
+            AfterLeave::Count(count) => return count.ask(hold),
             // A task that had the lock before may be about to acquire it again, on another thread.
             AfterLeave::OfferAgain(handoff) => {
                 let position = handoff.position(0);
@@ -76,22 +80,58 @@ impl Engine {
     /// Ends a holder's share of a hold without waiting. With a store that answers immediately, the
     /// release is complete when this function returns.
     pub(crate) fn release_in_background(self: &Arc<Self>, hold: &Hold) {
-        let deadline = hold.deadline();
-        let (lost, left) = self.leave(hold, true);
+        let (valid_until, left) = self.leave_in_background(hold);
         match left {
             AfterLeave::Nothing => {}
-            // There is no caller to await the answer.
-            AfterLeave::Count(count) => {
-                if let (MaybeReady::Pending(count), Ok(here)) = (count.ask(), runtime::here()) {
-                    drop(here.spawn(count));
-                }
+            // There is no caller to await the answer, so the count succeeds only with a store that
+            // answers immediately.
+            AfterLeave::Count(count) => drop(count.ask(hold)),
+            AfterLeave::OfferAgain(handoff) => self.offer_or_free(handoff, hold, valid_until),
+            AfterLeave::Free(permit) => self.free_later(hold.lease(), permit, valid_until),
+        }
+    }
+
+    /// The same for a caller that can wait for a hand-off. It never waits for the release of the
+    /// key.
+    ///
+    /// Cancel safe, like [`release`](Self::release).
+    pub(crate) fn release_unawaited<'a>(self: &Arc<Self>, hold: &'a Hold) -> Releasing<'a> {
+        let (valid_until, left) = self.leave_in_background(hold);
+        match left {
+            AfterLeave::Nothing => {}
+            AfterLeave::Count(count) => return count.ask(hold),
+            AfterLeave::OfferAgain(handoff) => {
+                let (position, engine) = (handoff.position(0), Arc::clone(self));
+                let left = hold.clone();
+                return Self::drive(hold, position, async move {
+                    yield_now().await;
+                    engine.offer_or_free(handoff, &left, valid_until);
+                    Ok(())
+                });
             }
-            // Dropping the lock offers it once more, and then frees its key.
-            AfterLeave::OfferAgain(handoff) => drop(handoff),
-            AfterLeave::Free(permit) => {
-                let valid_until = if lost.is_some() { BootInstant::PAST } else { deadline };
-                self.free_later(hold.lease(), permit, valid_until);
-            }
+            AfterLeave::Free(permit) => self.free_later(hold.lease(), permit, valid_until),
+        }
+        MaybeReady::ready(Ok(()))
+    }
+
+    /// Whether few enough releases are in progress that nobody need wait for another one.
+    pub(crate) fn may_release_unawaited(&self) -> bool {
+        self.background().releasing() < MOST_UNAWAITED
+    }
+
+    /// See [`leave`](Self::leave). Returns the deadline of the hold, or `PAST` if it was lost.
+    fn leave_in_background(self: &Arc<Self>, hold: &Hold) -> (BootInstant, AfterLeave) {
+        let deadline = hold.deadline();
+        let (lost, left) = self.leave(hold, true);
+        (if lost.is_some() { BootInstant::PAST } else { deadline }, left)
+    }
+
+    /// Offers a lock once more, and frees its key later if no task takes it.
+    fn offer_or_free(self: &Arc<Self>, handoff: Handoff, hold: &Hold, valid_until: BootInstant) {
+        if let Some(permit) = handoff.offer()
+            && hold.lease().close()
+        {
+            self.free_later(hold.lease(), Some(permit), valid_until);
         }
     }
 
@@ -277,23 +317,23 @@ pub(super) struct WaiterCount {
 }
 
 impl WaiterCount {
-    /// Requests the number of other processes that wait for the key.
-    fn ask(self) -> Releasing<'static> {
-        let store = Arc::clone(self.lease.store());
+    /// Requests the number of other processes that wait for the key of `hold`.
+    fn ask(self, hold: &Hold) -> Releasing<'_> {
+        let store = hold.lease().store();
         if !store.capabilities().counts_waiters {
             self.answered(None);
             return MaybeReady::ready(Ok(()));
         }
-        if store.is_immediate() {
-            let answer = store.count_waiters(self.lease.locked().resource()).known();
-            self.answered(answer);
-            return MaybeReady::ready(Ok(()));
+        match store.count_waiters(hold.lease().locked().resource()) {
+            MaybeReady::Ready(answer) => {
+                self.answered(answer);
+                MaybeReady::ready(Ok(()))
+            }
+            answer => MaybeReady::pending(async move {
+                self.answered(Some(answer.await));
+                Ok(())
+            }),
         }
-        MaybeReady::pending(async move {
-            let answer = store.count_waiters(self.lease.locked().resource()).await;
-            self.answered(Some(answer));
-            Ok(())
-        })
     }
 
     fn answered(self, count: Option<Result<usize, StoreError>>) {

@@ -54,6 +54,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, cmd};
+use tokio::time::timeout;
 
 use self::cluster_channels::ClusterChannels;
 use self::connect::CONNECT_TIMEOUT;
@@ -138,20 +139,22 @@ impl RedisBackend {
         }
         let (route, within) = (self.shared.route(Lane::Caller)?, self.shared.response_timeout);
         let keys = servers.keys_of_all(key::QUARANTINES);
-        let begun = keys.iter().map(|key| async {
-            let connection = route.server_of(key, within).await?.connection;
-            let established = connection.established(within).await?;
-            let quarantine = established.socket.quarantine.as_ref();
-            match quarantine {
-                Some(quarantine) => {
-                    quarantine.check(&connection, established.generation, within).await
+        let begun = keys.iter().map(|key| {
+            timeout(within, async {
+                let connection = route.server_of(key, within).await?.connection;
+                let established = connection.established(within).await?;
+                let quarantine = established.socket.quarantine.as_ref();
+                match quarantine {
+                    Some(quarantine) => {
+                        quarantine.check(&connection, established.generation, within).await
+                    }
+                    None => Ok(()),
                 }
-                None => Ok(()),
-            }
+            })
         });
         for begun in join_all(begun).await {
             // A server that is in quarantine, or does not answer now, is waited for by acquisitions.
-            if let Err(error @ (StoreError::Denied(_) | StoreError::Config { .. })) = begun {
+            if let Ok(Err(error @ (StoreError::Denied(_) | StoreError::Config { .. }))) = begun {
                 return Err(error);
             }
         }

@@ -10,9 +10,8 @@
 //! * At high latency, a write is instead delayed once, until all tasks that are ready have run, and
 //!   then includes what they have added. This has no measurable cost, but client and server work
 //!   alternately.
-//! * Over TLS, each write becomes a record, which costs client and server much the same whatever its
-//!   length, and Nagle's algorithm cannot join records. Writes are therefore delayed at low latency
-//!   as well.
+//! * Over TLS, each write becomes a record, whose cost hardly depends on its length, and Nagle's
+//!   algorithm cannot join records. Writes are therefore delayed at low latency as well.
 //! * With few requests in flight, writes are not delayed. With very many, both methods together are
 //!   best.
 //!
@@ -42,7 +41,7 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 /// The number of requests in flight from which writes are delayed: with fewer, no other write is
 /// likely to follow soon.
 const MANY: usize = 4;
-/// The same for a connection that uses Nagle's algorithm.
+/// The same for a connection without TLS that uses Nagle's algorithm.
 const MANY_WITH_NAGLE: usize = 128;
 
 /// A latency below this is low.
@@ -154,7 +153,7 @@ impl Transport {
         }
     }
 
-    /// Whether each write is a record, which costs both sides the same whatever its length.
+    /// Whether each write becomes a record of TLS.
     fn has_records(&self) -> bool {
         match self {
             #[cfg(feature = "tls")]
