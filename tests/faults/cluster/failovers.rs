@@ -28,7 +28,12 @@ async fn a_suspended_master_delays_no_other_shard_and_its_locks_survive() {
     let other = client_with_lease(&cluster.url(), LONG_LEASE).await;
     let (keeper, _) = start_keeper(&holder, &fixture).await;
     until_replicated(&cluster, replica, "k").await;
-    let traffic = KeyTraffic::start(&other, keys_of_others(&cluster, shard, 4));
+    let others = keys_of_others(&cluster, shard, 4);
+    let calm = KeyTraffic::start(&other, others.clone());
+    tokio::time::sleep(LEASE * 2).await;
+    let calm = calm.end().await;
+    println!("{} calls, p99 {:?} before", calm.len(), calm[calm.len() * 99 / 100]);
+    let traffic = KeyTraffic::start(&other, others);
     tokio::time::sleep(LEASE / 2).await;
     let since = Instant::now();
     cluster.freeze(shard);
