@@ -16,6 +16,8 @@ pub(super) struct Access {
     login: Arc<Login>,
     /// Set by the first successful login.
     has_worked: Arc<AtomicBool>,
+    /// Whether the servers are nodes of a cluster.
+    is_for_nodes: bool,
     #[cfg(feature = "tls")]
     tls: Option<Arc<Tls>>,
 }
@@ -26,6 +28,7 @@ impl Access {
         Self {
             login: Arc::new(login),
             has_worked: Arc::default(),
+            is_for_nodes: false,
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -35,6 +38,11 @@ impl Access {
     #[cfg(feature = "tls")]
     pub(super) fn with_tls(self, tls: Arc<Tls>) -> Self {
         Self { tls: Some(tls), ..self }
+    }
+
+    /// The same, for the nodes of a cluster.
+    pub(super) fn for_nodes(self) -> Self {
+        Self { is_for_nodes: true, ..self }
     }
 
     /// Other credentials, with or without TLS as before.
@@ -106,6 +114,11 @@ impl Endpoint {
     #[cfg(feature = "tls")]
     pub(super) fn tls(&self) -> Option<&Arc<Tls>> {
         self.access.tls.as_ref()
+    }
+
+    /// Whether it is a node of a cluster.
+    pub(super) fn is_node(&self) -> bool {
+        self.access.is_for_nodes
     }
 
     /// Records a successful login.

@@ -11,7 +11,8 @@
 //!   then includes what they have added. This has no measurable cost, but client and server work
 //!   alternately.
 //! * Over TLS, each write becomes a record, whose cost hardly depends on its length, and Nagle's
-//!   algorithm cannot join records. Writes are therefore delayed at low latency as well.
+//!   algorithm cannot join records. Writes are therefore delayed at low latency as well. So are those
+//!   to a cluster, because each of its nodes has only a part of the requests.
 //! * With few requests in flight, writes are not delayed. With very many, both methods together are
 //!   best.
 //!
@@ -41,7 +42,7 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 /// The number of requests in flight from which writes are delayed: with fewer, no other write is
 /// likely to follow soon.
 const MANY: usize = 4;
-/// The same for a connection without TLS that uses Nagle's algorithm.
+/// The same for a connection that uses Nagle's algorithm.
 const MANY_WITH_NAGLE: usize = 128;
 
 /// A latency below this is low.
@@ -58,6 +59,8 @@ pub(super) struct Socket {
     /// The current write has been delayed.
     delayed: bool,
     latency: Latency,
+    /// The number of requests in flight from which writes are delayed at low latency.
+    many_at_low_latency: usize,
 }
 
 /// The latency of the server.
@@ -71,13 +74,6 @@ enum Latency {
     },
     Low,
     High,
-}
-
-impl Latency {
-    /// The number of requests in flight from which writes are delayed.
-    fn many(self, has_records: bool) -> usize {
-        if self == Self::Low && !has_records { MANY_WITH_NAGLE } else { MANY }
-    }
 }
 
 #[derive(Debug)]
@@ -97,7 +93,9 @@ impl Socket {
     ) -> Result<Self, StoreError> {
         let transport = Transport::connect(endpoint).await?;
         let latency = Latency::Unknown { written: None, samples: 0 };
-        Ok(Self { transport, traffic, delayed: false, latency })
+        let is_delayed = transport.has_records() || endpoint.is_node();
+        let many_at_low_latency = if is_delayed { MANY } else { MANY_WITH_NAGLE };
+        Ok(Self { transport, traffic, delayed: false, latency, many_at_low_latency })
     }
 
     fn write_begins(&mut self) {
@@ -122,7 +120,7 @@ impl Socket {
 
     /// Whether this write is delayed, at most once. Wakes the task again.
     fn delay_write(&mut self, cx: &Context<'_>) -> bool {
-        let many = self.latency.many(self.transport.has_records());
+        let many = if self.latency == Latency::Low { self.many_at_low_latency } else { MANY };
         self.delayed = !self.delayed && self.traffic.in_flight() >= many;
         if self.delayed {
             cx.waker().wake_by_ref();
@@ -398,13 +396,16 @@ mod tests {
         }
     }
 
-    #[test]
-    fn with_tls_writes_are_delayed_at_any_latency() {
-        let unknown = Latency::Unknown { written: None, samples: 0 };
-        for latency in [unknown, Latency::Low, Latency::High] {
-            assert_eq!(latency.many(true), MANY);
+    #[tokio::test]
+    async fn writes_to_a_node_of_a_cluster_are_delayed_at_low_latency() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let access = Access::new(Login::new(redis::RedisConnectionInfo::default(), None));
+        for (access, many) in [(access.clone(), MANY_WITH_NAGLE), (access.for_nodes(), MANY)] {
+            let endpoint = Endpoint::tcp("localhost", port, access);
+            let socket = Socket::connect(&endpoint, Arc::default()).await.expect("loopback");
+            assert_eq!(socket.many_at_low_latency, many);
         }
-        assert_eq!(Latency::Low.many(false), MANY_WITH_NAGLE);
     }
 
     #[tokio::test]
