@@ -37,7 +37,7 @@ pub(crate) struct BodyEnd {
 }
 
 impl BodyEnd {
-    /// Whether the call waits for the release. Only its answer tells a loss that is to be reported.
+    /// Whether the call waits for the release. A loss can be reported only after its answer.
     fn awaits_release(self) -> bool {
         self.release == ReleaseMode::Awaited || self.on_lost == OnLost::Report
     }

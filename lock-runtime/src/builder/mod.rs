@@ -44,9 +44,9 @@ impl LockClient {
     ///
     /// With Redis, opens three connections, one after the other, and then checks the server with
     /// two requests. With a cluster, these lead to one of its nodes, and the other connections are
-    /// opened when they are first used. With a `quarantine`, also begins those that are necessary, for
-    /// which it asks all nodes of a cluster at once, for at most one response timeout. The memory
-    /// store costs nothing.
+    /// opened when they are first used. With a `quarantine`, it also asks each server whether one is
+    /// necessary, all nodes of a cluster at once, which takes at most one response timeout. The
+    /// memory store costs nothing.
     ///
     /// Cancel safe: if the future is dropped, the threads and connections of the client end.
     ///
@@ -62,7 +62,8 @@ impl LockClient {
     ///   be started. A refused connection fails at once. A connection or a request without an
     ///   answer fails after 5 s. There are no retries.
     /// * [`LockError::Denied`]: the server rejects the credentials or the client certificate,
-    ///   requires a client certificate, or the user may not run scripts.
+    ///   requires a client certificate, or the user may not run scripts, or lacks a permission that
+    ///   `acknowledged_by` or `quarantine` needs.
     ///
     /// No error shows the URL's user and password.
     pub async fn connect(url: impl Into<String>) -> Result<Self, LockError> {

@@ -74,11 +74,18 @@ async fn a_suspended_master_delays_no_other_shard_and_its_locks_survive() {
     fixture.assert_history(Expected::EVERYTHING);
 }
 
-async fn assert_a_lock_outlasts_its_master(mut cluster: Cluster) {
+/// Lets two clients contend for `k`. Returns them, the master that has the lock, and its replica,
+/// which has it as well.
+async fn contend(cluster: &Cluster) -> (Contention, usize, usize) {
     let contention = Contention::start(&cluster.url(), LONG_LEASE).await;
     let shard = cluster.master_of("k").expect("all agree");
     let replica = cluster.replica_of(shard);
-    until_replicated(&cluster, replica, "k").await;
+    until_replicated(cluster, replica, "k").await;
+    (contention, shard, replica)
+}
+
+async fn assert_a_lock_outlasts_its_master(mut cluster: Cluster) {
+    let (contention, shard, replica) = contend(&cluster).await;
     let killing = async {
         let since = Instant::now();
         cluster.kill(shard);
@@ -100,10 +107,7 @@ async fn the_holder_and_its_waiters_continue_when_a_master_with_tls_is_killed() 
 }
 
 async fn assert_a_planned_failover_costs_nothing(cluster: Cluster) {
-    let contention = Contention::start(&cluster.url(), LONG_LEASE).await;
-    let shard = cluster.master_of("k").expect("all agree");
-    let replica = cluster.replica_of(shard);
-    until_replicated(&cluster, replica, "k").await;
+    let (contention, shard, replica) = contend(&cluster).await;
     let keys = cluster.keys_of(shard, 4).into_iter().filter(|key| key != "k").collect();
     let traffic = KeyTraffic::start(&contention.waiter, keys);
     let failover = async {
