@@ -66,6 +66,7 @@ impl Server {
 
     pub(crate) fn url(&self) -> String {
         match &self.processes {
+            Processes::One(server) if self.authority.is_some() => server.trusted_tls_url(),
             Processes::One(server) => server.url(),
             Processes::Cluster(cluster) => cluster.url(),
         }
@@ -269,6 +270,11 @@ mod tests {
             r#"+1.5 [0 lua] "del" "[0 127.0.0.1:5]""#,
         ];
         assert_eq!(seen(&lines), Seen { by_clients: 1, by_scripts: 2 });
+    }
+
+    #[test]
+    fn contestants_connect_with_tls_to_a_server_with_tls() {
+        assert!(Server::start(ServerKind::Tls).url().starts_with("rediss://"));
     }
 
     #[test]
