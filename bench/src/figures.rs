@@ -1,5 +1,7 @@
 //! Figures that are computed from records.
 
+use std::ops::Range;
+
 use hdrhistogram::Histogram;
 
 use crate::record::Record;
@@ -59,6 +61,25 @@ pub(crate) fn jain(counts: &[u64]) -> f64 {
     let sum: f64 = counts.iter().map(|count| *count as f64).sum();
     let squares: f64 = counts.iter().map(|count| (*count as f64).powi(2)).sum();
     if squares == 0.0 { 0.0 } else { sum.powi(2) / (counts.len() as f64 * squares) }
+}
+
+/// The longest wait for one key in a period: of the waits that have ended in the period, and of those
+/// that have not ended at its end. A task asks again when it has released the lock. A task without a
+/// grant has waited during the whole period.
+pub(crate) fn longest_wait(records: &[Record], tasks: usize, period: &Range<u64>) -> u64 {
+    let mut longest = 0;
+    let mut released: Vec<Option<u64>> = vec![None; tasks];
+    for record in records.iter().filter(|record| record.granted < period.end) {
+        if period.contains(&record.granted) {
+            longest = longest.max(record.granted - record.requested);
+        }
+        if let Some(released) = released.get_mut(record.task as usize) {
+            *released = (*released).max(Some(record.released));
+        }
+    }
+    let unfinished =
+        |released: Option<u64>| period.end.saturating_sub(released.unwrap_or(period.start));
+    released.into_iter().map(unfinished).fold(longest, u64::max)
 }
 
 /// The distribution of durations in nanoseconds, with three significant digits.
@@ -156,6 +177,31 @@ mod tests {
         assert!(near(jain(&[20, 0, 0, 0]), 0.25));
         assert!(near(jain(&[1, 3]), 0.8));
         assert!(near(jain(&[0, 0]), 0.0));
+    }
+
+    fn wait(task: u32, requested: u64, granted: u64) -> Record {
+        Record { requested, granted, released: granted + 1, task, key: 0 }
+    }
+
+    #[test]
+    fn the_longest_wait_is_that_of_a_grant_in_the_period() {
+        let records = [wait(0, 10, 15), wait(1, 90, 130), wait(0, 180, 190), wait(1, 150, 195)];
+        assert_eq!(longest_wait(&records, 2, &(100..200)), 45);
+        assert_eq!(longest_wait(&records[1..], 2, &(125..196)), 45);
+        assert_eq!(longest_wait(&records, 2, &(100..150)), 134, "the first task asks again at 16");
+    }
+
+    #[test]
+    fn a_wait_that_began_before_the_period_counts_as_a_whole() {
+        assert_eq!(longest_wait(&[wait(0, 10, 150)], 1, &(100..200)), 140);
+    }
+
+    #[test]
+    fn waits_that_have_not_ended_count() {
+        assert_eq!(longest_wait(&[wait(0, 100, 110)], 1, &(100..200)), 89);
+        assert_eq!(longest_wait(&[wait(0, 190, 195), wait(1, 100, 130)], 2, &(100..200)), 69);
+        assert_eq!(longest_wait(&[wait(0, 190, 250)], 1, &(100..200)), 100);
+        assert_eq!(longest_wait(&[], 1, &(100..200)), 100, "a task without a grant");
     }
 
     #[test]

@@ -56,6 +56,7 @@ fn drive(options: &Options) -> Result<()> {
         files: tempfile::tempdir()?,
         quick: options.quick,
         long: options.long,
+        clients: options.clients(),
         time,
         round_trip: 0.0,
     };

@@ -28,6 +28,14 @@ pub(crate) struct Options {
     /// The contestants [default: all but `baseline`, `bsm` and `semaphore`]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = contestants())]
     contestants: Vec<String>,
+    /// The numbers of clients in the workload `clients` [default: 2 to 1000]
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=5_000),
+    )]
+    clients: Vec<u32>,
     /// The number of rounds per workload
     #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<usize>,
@@ -72,6 +80,15 @@ impl Options {
             _ => self.contestants.iter().any(|name| name == contestant.name),
         };
         contestant::ALL.into_iter().filter(takes_part).collect()
+    }
+
+    /// The numbers of clients in the workload `clients`.
+    pub(crate) fn clients(&self) -> Vec<u32> {
+        match &self.clients[..] {
+            [] if self.quick => vec![2, 32],
+            [] => vec![2, 4, 8, 32, 128, 256, 1_000],
+            named => named.to_vec(),
+        }
     }
 
     pub(crate) fn programs(&self) -> Programs {
@@ -127,6 +144,7 @@ mod tests {
             &["--fast"][..],
             &["--tls", "--cluster"],
             &["--only"],
+            &["--clients", "2,0"],
         ] {
             assert!(parse(words).is_err(), "{words:?}");
         }
@@ -141,6 +159,13 @@ mod tests {
         assert_eq!(wanted(&["--only", "hot,idle"]), ["hot", "idle"]);
         assert_eq!(wanted(&[]).len(), workloads::ALL.len());
         assert_eq!(wanted(&["--cluster"]), ["uncontended"]);
+    }
+
+    #[test]
+    fn the_numbers_of_clients_can_be_chosen() {
+        let clients = |words: &[&str]| parse(words).unwrap().clients();
+        assert_eq!(clients(&["--clients", "2,8", "--quick"]), [2, 8]);
+        assert!(clients(&["--quick"]).len() < clients(&[]).len());
     }
 
     #[test]

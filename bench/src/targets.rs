@@ -32,9 +32,19 @@ enum Wanted {
     AtMostBeyondTokio(f64),
     /// At least this many times better than the best peer.
     Leads(f64),
+    /// At least this many times the figure of another shape.
+    AtLeastOf(f64, &'static str),
+    /// At most this many times the figure of another shape.
+    AtMostOf(f64, &'static str),
+    /// At least this in each shape whose name ends with that of the figure.
+    EachAtLeast(f64),
+    /// At most this in each shape whose name ends with that of the figure.
+    EachAtMost(f64),
 }
 
-use Wanted::{AtLeast, AtMost, AtMostBeyondTokio, Leads};
+use Wanted::{
+    AtLeast, AtLeastOf, AtMost, AtMostBeyondTokio, AtMostOf, EachAtLeast, EachAtMost, Leads,
+};
 
 const fn figure(
     what: &'static str,
@@ -46,7 +56,7 @@ const fn figure(
     Figure { what, workload, shape, metric, wanted }
 }
 
-const FIGURES: [Figure; 18] = [
+const FIGURES: [Figure; 24] = [
     figure(
         "1 ms of delay in each direction, release in the background: call in round trips",
         "far",
@@ -145,6 +155,48 @@ const FIGURES: [Figure; 18] = [
         m::JAIN_PROCESSES,
         AtLeast(0.9),
     ),
+    figure(
+        "clients of their own, any number: commands per grant",
+        "clients",
+        "",
+        m::COMMANDS,
+        EachAtMost(4.0),
+    ),
+    figure(
+        "1,000 clients of their own: commands with those of scripts, against 2 clients",
+        "clients",
+        "1,000 clients, 1 ms body",
+        m::ALL_COMMANDS,
+        AtMostOf(1.2, "2 clients, 1 ms body"),
+    ),
+    figure(
+        "256 clients of their own: grants/s, against 2 clients",
+        "clients",
+        "256 clients, 1 ms body",
+        m::GRANTS,
+        AtLeastOf(0.8, "2 clients, 1 ms body"),
+    ),
+    figure(
+        "256 clients of their own: hand-off p50, against 2 clients",
+        "clients",
+        "256 clients, 1 ms body",
+        m::HANDOFF_P50,
+        AtMostOf(1.5, "2 clients, 1 ms body"),
+    ),
+    figure(
+        "clients of their own, any number: Jain across clients",
+        "clients",
+        "",
+        m::JAIN_CLIENTS,
+        EachAtLeast(0.98),
+    ),
+    figure(
+        "clients of their own, any number, 1 ms body: longest wait, of the fair share",
+        "clients",
+        " 1 ms body",
+        m::LONGEST_WAIT,
+        EachAtMost(3.0),
+    ),
     figure("10,000 waiters: subscribers", "waiters", "10,000 waiters", m::SUBSCRIBERS, AtMost(1.0)),
     figure(
         "10,000 waiters: commands per hand-off",
@@ -228,6 +280,29 @@ impl Figure {
                 let wanted = format!("≥ {times} ×");
                 (wanted, lead.map(|(_, lead)| lead), written, lead.is_some_and(|(_, l)| l >= times))
             }
+            AtLeastOf(times, other) | AtMostOf(times, other) => {
+                let values = self.counted(results).zip(self.counted_in(results, other));
+                let ratio = values.map(|(value, base)| value / base);
+                let is_least = matches!(self.wanted, AtLeastOf(..));
+                let is_met = |ratio| if is_least { ratio >= times } else { ratio <= times };
+                let written = values.map(|(value, base)| {
+                    let (value_of, base_of) = (self.metric.write(value), self.metric.write(base));
+                    format!("{:.2} × ({value_of} against {base_of})", value / base)
+                });
+                let wanted = format!("{} {times} ×", if is_least { "≥" } else { "≤" });
+                (wanted, ratio, written, ratio.is_some_and(is_met))
+            }
+            EachAtLeast(bound) | EachAtMost(bound) => {
+                let is_least = matches!(self.wanted, EachAtLeast(_));
+                let worst = self.worst(results, is_least);
+                let value = worst.map(|(_, value)| value);
+                let is_met = |value| if is_least { value >= bound } else { value <= bound };
+                let written =
+                    worst.map(|(shape, value)| format!("{} ({shape})", self.metric.write(value)));
+                let wanted =
+                    format!("{} {}", if is_least { "≥" } else { "≤" }, self.metric.write(bound));
+                (wanted, value, written, value.is_some_and(is_met))
+            }
             AtLeast(bound) => {
                 let value = self.counted(results);
                 let is_met = value.is_some_and(|value| value >= bound);
@@ -250,7 +325,23 @@ impl Figure {
     }
 
     fn counted(&self, results: Option<&Results>) -> Option<f64> {
-        results?.counted(self.shape, "ours", self.metric)
+        self.counted_in(results, self.shape)
+    }
+
+    fn counted_in(&self, results: Option<&Results>, shape: &str) -> Option<f64> {
+        results?.counted(shape, "ours", self.metric)
+    }
+
+    /// The lowest or highest value of the shapes whose names end with that of the figure, and its
+    /// shape. `None` if one of the values does not count.
+    fn worst<'a>(&self, results: Option<&'a Results>, is_lowest: bool) -> Option<(&'a str, f64)> {
+        let shapes = results?.shapes().into_iter().filter(|shape| shape.ends_with(self.shape));
+        let values: Option<Vec<(&str, f64)>> =
+            shapes.map(|shape| Some((shape, self.counted_in(results, shape)?))).collect();
+        values?.into_iter().reduce(|worst, next| {
+            let is_worse = if is_lowest { next.1 < worst.1 } else { next.1 > worst.1 };
+            if is_worse { next } else { worst }
+        })
     }
 
     fn write(&self, value: Option<f64>) -> Option<String> {
@@ -280,6 +371,38 @@ mod tests {
         assert!(!measured(0.85, 0).is_met);
         let overlapped = measured(0.95, 1);
         assert!(!overlapped.is_met && overlapped.measured.is_none());
+    }
+
+    fn of_clients(metric: Metric, values: &[(&str, f64)]) -> Vec<Target> {
+        let mut results = Results::new("clients", &[m::GRANTS]);
+        for (shape, value) in values {
+            let mut measurement = Measurement::new(*shape, &contestant::ALL[3], 0);
+            measurement.set(metric, *value);
+            results.add(measurement);
+        }
+        let figures = FIGURES.iter().filter(|f| f.workload == "clients" && f.metric == metric);
+        figures.map(|figure| figure.target(std::slice::from_ref(&results))).collect()
+    }
+
+    #[test]
+    fn a_figure_is_compared_with_that_of_another_shape() {
+        let is_met = |few, many| {
+            let (few, many) = (("2 clients, 1 ms body", few), ("256 clients, 1 ms body", many));
+            of_clients(m::GRANTS, &[few, many])[0].is_met
+        };
+        assert!(is_met(100.0, 81.0));
+        assert!(!is_met(100.0, 79.0));
+        assert!(!of_clients(m::GRANTS, &[("256 clients, 1 ms body", 81.0)])[0].is_met);
+    }
+
+    #[test]
+    fn the_worst_of_several_shapes_decides() {
+        let shapes = [("2 clients, empty body", 9.0), ("2 clients, 1 ms body", 2.0)];
+        let targets = of_clients(m::LONGEST_WAIT, &shapes);
+        assert!(targets[0].is_met, "only the 1 ms body counts");
+        let targets = of_clients(m::COMMANDS, &shapes);
+        assert!(!targets[0].is_met);
+        assert_eq!(targets[0].written, "9 (2 clients, empty body)");
     }
 
     #[test]

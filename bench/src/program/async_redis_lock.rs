@@ -16,12 +16,6 @@ pub(super) struct AsyncRedisKey {
     name: Arc<str>,
 }
 
-impl AsyncRedisLock {
-    pub(super) async fn connect(url: &str) -> Result<Self> {
-        Ok(Self(Locker::from_redis_url(url).await?))
-    }
-}
-
 impl Library for AsyncRedisLock {
     type Lock = AsyncRedisKey;
     type Guard = Lock;
@@ -31,6 +25,10 @@ impl Library for AsyncRedisLock {
     fn settings(&self) -> (String, String) {
         let settings = format!("ttl 30 s, extended at a third, retry {RETRY:?}, no timeout");
         ("0.4".to_owned(), settings)
+    }
+
+    async fn connect(url: &str) -> Result<Self> {
+        Ok(Self(Locker::from_redis_url(url).await?))
     }
 
     fn lock(&self, key: &str) -> AsyncRedisKey {

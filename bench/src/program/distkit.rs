@@ -12,13 +12,6 @@ use super::library::{LEASE, Library, RETRY};
 #[derive(Clone)]
 pub(super) struct Distkit(ConnectionManager);
 
-impl Distkit {
-    pub(super) async fn connect(url: &str) -> Result<Self> {
-        let client = redis::Client::open(url)?;
-        Ok(Self(client.get_connection_manager().await?))
-    }
-}
-
 impl Library for Distkit {
     // One mutex per task, because the mutex contains the id of the owner.
     type Lock = Arc<Mutex>;
@@ -29,6 +22,11 @@ impl Library for Distkit {
     fn settings(&self) -> (String, String) {
         let settings = format!("Mutex, ttl 30 s, renewed at a third, retry_interval {RETRY:?}");
         ("0.7".to_owned(), settings)
+    }
+
+    async fn connect(url: &str) -> Result<Self> {
+        let client = redis::Client::open(url)?;
+        Ok(Self(client.get_connection_manager().await?))
     }
 
     fn lock(&self, key: &str) -> Arc<Mutex> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 /// The lease for libraries without a default.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
@@ -23,6 +23,11 @@ pub(crate) trait Library: Clone + Send + Sync + 'static {
 
     /// The version and the relevant settings.
     fn settings(&self) -> (String, String);
+
+    /// Another client, with connections of its own.
+    fn connect(_url: &str) -> impl Future<Output = Result<Self>> + Send {
+        async { bail!("unsupported: one client per process") }
+    }
 
     fn lock(&self, key: &str) -> Self::Lock;
 

@@ -1,6 +1,7 @@
 //! The contestants in Rust. Each is a process that uses the line protocol.
 
 mod async_redis_lock;
+mod clients;
 mod distkit;
 mod keys;
 mod library;
@@ -14,6 +15,7 @@ mod tokio_mutex;
 use anyhow::{Result, bail};
 use lock_runtime::LockClient;
 
+use library::Library;
 use serve::serve;
 
 /// Runs the contestant `name` until the end of standard input.
@@ -22,19 +24,19 @@ pub(crate) fn start(name: &str, url: &str) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match name {
-            "raw" => serve(name, raw::Raw::connect(url).await?).await,
-            "redis-rs-cluster" => serve(name, raw::Raw::connect_cluster(url).await?).await,
-            "tokio-mutex" => serve(name, tokio_mutex::Mutexes::default()).await,
-            "ours-memory" => serve(name, ours::Ours::new(LockClient::memory())).await,
-            "ours" => serve(name, ours::Ours::new(LockClient::connect(url).await?)).await,
+            "raw" => serve(name, url, raw::Raw::connect(url).await?).await,
+            "redis-rs-cluster" => serve(name, url, raw::Raw::connect_cluster(url).await?).await,
+            "tokio-mutex" => serve(name, url, tokio_mutex::Mutexes::default()).await,
+            "ours-memory" => serve(name, url, ours::Ours::new(LockClient::memory())).await,
+            "ours" => serve(name, url, ours::Ours::connect(url).await?).await,
             "ours-background" => {
-                serve(name, ours::InBackground(LockClient::connect(url).await?)).await
+                serve(name, url, ours::InBackground(LockClient::connect(url).await?)).await
             }
-            "rslock" => serve(name, rslock::Rslock::connect(url)).await,
+            "rslock" => serve(name, url, rslock::Rslock::connect(url).await?).await,
             "async-redis-lock" => {
-                serve(name, async_redis_lock::AsyncRedisLock::connect(url).await?).await
+                serve(name, url, async_redis_lock::AsyncRedisLock::connect(url).await?).await
             }
-            "distkit" => serve(name, distkit::Distkit::connect(url).await?).await,
+            "distkit" => serve(name, url, distkit::Distkit::connect(url).await?).await,
             _ => bail!("there is no contestant {name:?} in this program"),
         }
     })

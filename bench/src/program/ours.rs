@@ -25,6 +25,10 @@ impl Library for Ours {
         (env!("CARGO_PKG_VERSION").to_owned(), settings.to_owned())
     }
 
+    async fn connect(url: &str) -> Result<Self> {
+        Ok(Self(LockClient::connect(url).await?))
+    }
+
     fn lock(&self, key: &str) -> Lock {
         self.0.lock(key).wait(Wait::Forever)
     }

@@ -15,15 +15,6 @@ pub(super) struct RslockKey {
     name: Arc<[u8]>,
 }
 
-impl Rslock {
-    pub(super) fn connect(url: &str) -> Self {
-        let mut manager = LockManager::new(vec![url]);
-        // The library sleeps for a random time up to this value.
-        manager.set_retry(u32::MAX, RETRY * 2);
-        Self(manager)
-    }
-}
-
 impl Library for Rslock {
     type Lock = RslockKey;
     type Guard = LockGuard;
@@ -33,6 +24,14 @@ impl Library for Rslock {
     fn settings(&self) -> (String, String) {
         let settings = format!("acquire, one server, ttl 30 s, retry 0 to {:?}", RETRY * 2);
         ("0.10".to_owned(), settings)
+    }
+
+    /// The library connects with the first request.
+    async fn connect(url: &str) -> Result<Self> {
+        let mut manager = LockManager::new(vec![url]);
+        // The library sleeps for a random time up to this value.
+        manager.set_retry(u32::MAX, RETRY * 2);
+        Ok(Self(manager))
     }
 
     fn lock(&self, key: &str) -> RslockKey {

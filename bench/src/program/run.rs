@@ -87,15 +87,22 @@ async fn repeat<L: Library>(
         if requested >= end.clock {
             return Ok(());
         }
-        let guard = L::acquire(lock).await?;
-        let granted = now();
-        if !work.is_zero() {
-            Delay::new(work).await;
-        }
-        let released = now();
-        L::release(guard).await?;
+        let (granted, released) = hold_once::<L>(lock, work).await?;
         records.push(Record { requested, granted, released, task, key });
     }
+}
+
+/// Acquires a lock, holds it for `work`, and releases it. Returns the times of the grant and of the
+/// release.
+pub(super) async fn hold_once<L: Library>(lock: &L::Lock, work: Duration) -> Result<(u64, u64)> {
+    let guard = L::acquire(lock).await?;
+    let granted = now();
+    if !work.is_zero() {
+        Delay::new(work).await;
+    }
+    let released = now();
+    L::release(guard).await?;
+    Ok((granted, released))
 }
 
 /// Acquires the keys `h0` to `h<count - 1>`, holds them for `time`, and releases them.

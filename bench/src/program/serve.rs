@@ -10,6 +10,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use super::clients::{self, Competition};
 use super::keys::RunKeys;
 use super::library::Library;
 use super::run::{self, WaitingTasks};
@@ -18,18 +19,28 @@ use crate::record;
 /// The state that commands share.
 struct SharedState<L: Library> {
     library: L,
+    url: String,
     held: Mutex<HashMap<String, L::Guard>>,
     waiters: Mutex<Option<WaitingTasks>>,
+    /// The clients that the command `clients` has connected, in addition to `library`.
+    clients: Mutex<Vec<L>>,
+    competition: Mutex<Option<Competition>>,
 }
 
 /// Executes the commands on standard input concurrently, until its end.
-pub(super) async fn serve<L: Library>(name: &str, library: L) -> Result<()> {
+pub(super) async fn serve<L: Library>(name: &str, url: &str, library: L) -> Result<()> {
     let warm = library.lock("warm");
     L::release(L::acquire(&warm).await?).await?;
     let (version, settings) = library.settings();
     println!("ready {name} {version} | {settings}");
-    let state =
-        Arc::new(SharedState { library, held: Mutex::default(), waiters: Mutex::default() });
+    let state = Arc::new(SharedState {
+        library,
+        url: url.to_owned(),
+        held: Mutex::default(),
+        waiters: Mutex::default(),
+        clients: Mutex::default(),
+        competition: Mutex::default(),
+    });
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
         let state = Arc::clone(&state);
@@ -92,6 +103,24 @@ impl<L: Library> SharedState<L> {
             ("drain", [file]) => {
                 let waiters = self.waiters.lock().await.take().context("there are no waiters")?;
                 let records = waiters.drain().await?;
+                record::write(Path::new(file), &records)?;
+                Ok(format!("ok {}", records.len()))
+            }
+            ("clients", [count]) => {
+                *self.clients.lock().await = clients::connect(&self.url, count.parse()?).await?;
+                Ok("ok".to_owned())
+            }
+            ("compete", [key, work]) => {
+                let work = Duration::from_micros(work.parse()?);
+                let competition = Competition::start(&self.clients.lock().await, key, work);
+                let all_granted = competition.all_granted();
+                *self.competition.lock().await = Some(competition);
+                all_granted.await;
+                Ok("ok".to_owned())
+            }
+            ("stop", [file]) => {
+                let competition = self.competition.lock().await.take();
+                let records = competition.context("no clients compete")?.stop().await?;
                 record::write(Path::new(file), &records)?;
                 Ok(format!("ok {}", records.len()))
             }

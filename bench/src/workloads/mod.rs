@@ -1,5 +1,6 @@
 //! The workloads, one file each.
 
+mod clients;
 mod far;
 mod held;
 mod hot;
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::contestant::{Contestant, Programs, Reach, Role};
+use crate::contestant::{Contestant, Program, Programs, Reach, Role};
 use crate::metric::{self as m, Metric};
 use crate::process::ContestantProcess;
 use crate::results::Measurement;
@@ -28,6 +29,8 @@ pub(crate) struct Bench {
     pub(crate) files: tempfile::TempDir,
     pub(crate) quick: bool,
     pub(crate) long: bool,
+    /// The numbers of clients in the workload `clients`.
+    pub(crate) clients: Vec<u32>,
     /// The duration of one rate measurement.
     pub(crate) time: Duration,
     /// The median round trip to the idle server in this round, in nanoseconds.
@@ -80,7 +83,12 @@ fn waits_at_the_server(contestant: &Contestant) -> bool {
     contestant.waits && contestant.reach == Reach::Server
 }
 
-pub(crate) const ALL: [Workload; 9] = [
+/// Whether a process of the contestant can have several clients.
+fn has_many_clients(contestant: &Contestant) -> bool {
+    waits_at_the_server(contestant) && !matches!(contestant.program, Program::Peer(_))
+}
+
+pub(crate) const ALL: [Workload; 10] = [
     Workload {
         name: "uncontended",
         title: "Uncontended: tasks on distinct keys, one process",
@@ -138,6 +146,25 @@ pub(crate) const ALL: [Workload; 9] = [
         runs_on_cluster: false,
         takes: waits_at_the_server,
         measure: hot::processes,
+    },
+    Workload {
+        name: "clients",
+        title: "A hot key, clients with connections of their own, up to 4 processes",
+        metrics: &[
+            m::GRANTS,
+            m::COMMANDS,
+            m::ALL_COMMANDS,
+            m::HANDOFF_P50,
+            m::JAIN_CLIENTS,
+            m::LONGEST_WAIT,
+            m::STARVED,
+            m::PROCESSOR,
+        ],
+        limit: None,
+        rounds: (1, 2),
+        runs_on_cluster: false,
+        takes: has_many_clients,
+        measure: clients::measure,
     },
     Workload {
         name: "waiters",

@@ -112,7 +112,8 @@ fn start(
     Ok(())
 }
 
-fn used(processes: &[ContestantProcess]) -> Result<f64> {
+/// The user and system time of all processes, in seconds.
+pub(super) fn used(processes: &[ContestantProcess]) -> Result<f64> {
     processes.iter().map(ContestantProcess::processor).sum()
 }
 
