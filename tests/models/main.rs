@@ -1,8 +1,9 @@
 //! Exhaustive model checks of the lock protocol.
 //!
-//! Two models are checked. [`protocol`] covers acquisitions with their callers and background
+//! Three models are checked. [`protocol`] covers acquisitions with their callers and background
 //! threads, one server, and a guarded resource. [`handoffs`] covers hand-offs inside processes and
-//! fairness between processes. The checker visits every state, and asserts exclusion, the absence
+//! fairness between processes. [`queue`] covers a queue in the store, where a release transfers the
+//! lock to the next process. The checker visits every state, and asserts exclusion, the absence
 //! of leaks and stale writes, progress, and the end of tenures.
 //!
 //! The controls show that each safeguard and each assumption is necessary. A control disables one
@@ -13,6 +14,8 @@ mod assumptions;
 mod handoffs;
 mod properties;
 mod protocol;
+mod queue;
+mod queue_state;
 mod resource;
 mod server;
 
@@ -26,6 +29,7 @@ use crate::assumptions::{Assumptions, Safeguards};
 use crate::handoffs::{Handoffs, KEY, PROGRESS, TENURES_END};
 use crate::properties::{EXCLUSION, NO_LEAK, NO_STALE_WRITE};
 use crate::protocol::{Protocol, ProtocolState};
+use crate::queue::{FIFO, NOTHING_STAYS, Queue, REACHED};
 use crate::server::LEASE;
 
 /// A model that the checker can explore.
@@ -41,6 +45,7 @@ trait Checked:
 
 impl Checked for Protocol {}
 impl Checked for Handoffs {}
+impl Checked for Queue {}
 
 /// Explores all states and asserts that all properties hold. Requires more than `floor` states, so
 /// that a model in which few actions are possible fails.
@@ -323,4 +328,107 @@ fn a_process_that_makes_no_attempt_after_its_subscription_misses_a_release() {
 #[test]
 fn a_woken_process_whose_attempt_comes_late_may_wait_longer() {
     violates(handoffs_without(|model| model.woken_attempts_come_first = false), TENURES_END);
+}
+
+/// The model of the queue without one of its rules.
+fn queue_without(drop: impl Fn(&mut Queue)) -> Queue {
+    let mut model = Queue::default();
+    drop(&mut model);
+    model
+}
+
+#[test]
+fn with_a_queue_exclusion_holds_and_every_transfer_ends() {
+    holds(Queue::default(), 140_000);
+}
+
+#[test]
+fn a_queue_serves_those_who_remain_when_clients_crash() {
+    holds(Queue { requests: &[1, 1, 1], crashes: true, ..Queue::default() }, 60_000);
+}
+
+/// The model of two clients whose requests may arrive late.
+fn queue_with_late_requests() -> Queue {
+    Queue { requests: &[2, 2], crashes: true, time_outs: true, renews: true, ..Queue::default() }
+}
+
+#[test]
+fn with_a_queue_late_requests_leave_nothing_behind() {
+    holds(queue_with_late_requests(), 40_000);
+}
+
+#[test]
+fn a_registration_that_arrives_after_its_last_release_may_cost_one_transfer() {
+    let late = Queue { late_request_meets_release: false, ..queue_with_late_requests() };
+    violates(late, queue::TRANSFERS_END);
+}
+
+#[test]
+fn a_release_that_is_not_repeated_misses_a_late_registration() {
+    violates(Queue { releases_repeat: false, ..queue_with_late_requests() }, NOTHING_STAYS);
+}
+
+#[test]
+fn a_release_that_keeps_the_place_of_its_token_transfers_the_key_to_the_same_token() {
+    violates(Queue { releases_remove_places: false, ..queue_with_late_requests() }, NOTHING_STAYS);
+}
+
+#[test]
+fn a_waiter_that_gives_up_without_a_release_stays_in_the_queue() {
+    violates(queue_without(|model| model.cancelled_calls_release = false), NOTHING_STAYS);
+}
+
+#[test]
+fn a_deadline_counted_from_the_receipt_of_a_message_is_too_late() {
+    violates(queue_without(|model| model.deadline_from_basis = false), queue::EXCLUSION);
+}
+
+#[test]
+fn a_basis_counted_from_the_receipt_of_an_answer_is_too_late() {
+    violates(queue_without(|model| model.basis_from_sending = false), queue::EXCLUSION);
+}
+
+#[test]
+fn a_basis_counted_from_a_request_in_flight_is_too_late() {
+    violates(queue_without(|model| model.basis_is_answered = false), queue::EXCLUSION);
+}
+
+#[test]
+fn a_deadline_counted_with_the_full_term_is_too_late() {
+    violates(queue_without(|model| model.transfer_term_is_read = false), queue::EXCLUSION);
+}
+
+#[test]
+fn a_message_with_the_ticket_of_an_earlier_place_leads_to_two_holders() {
+    let uncompared = queue_without(|model| model.tickets_are_compared = false);
+    // The waiter registers, checks and registers again.
+    violates(Queue { requests: &[1, 3, 1], ..uncompared }, queue::EXCLUSION);
+}
+
+#[test]
+fn a_client_that_releases_what_it_does_not_wait_for_may_free_a_lock_that_it_holds() {
+    let releases = queue_without(|model| model.other_messages_are_ignored = false);
+    violates(Queue { requests: &[1, 3], ..releases }, queue::KEY);
+}
+
+#[test]
+fn a_transfer_to_a_client_that_is_gone_keeps_the_lock_from_the_next_one() {
+    let crashes = Queue { requests: &[1, 1], crashes: true, ..Queue::default() };
+    violates(Queue { gone_are_skipped: false, ..crashes }, REACHED);
+}
+
+#[test]
+fn a_release_that_does_not_look_at_the_queue_lets_others_pass_the_first_waiter() {
+    violates(queue_without(|model| model.releases_transfer = false), FIFO);
+}
+
+#[test]
+fn a_waiter_that_does_not_check_its_place_waits_forever_if_a_message_is_lost() {
+    violates(queue_without(|model| model.checks = false), queue::PROGRESS);
+}
+
+#[test]
+fn waiters_that_only_check_their_places_miss_an_expiry() {
+    let unseen = queue_without(|model| model.checks_see_the_key = false);
+    violates(Queue { requests: &[1, 1], ..unseen }, queue::PROGRESS);
 }
