@@ -25,6 +25,9 @@ pub(crate) const QUARANTINES: &str = "lock_quarantine:";
 /// it.
 pub(crate) const OWNERS: &str = "lock_owner:";
 
+/// The prefix of the keys that hold the queues of waiting claims.
+pub(crate) const QUEUES: &str = "lock_queue:";
+
 /// The largest number of bytes of an invalid key that an error shows.
 const SHOWN: usize = 64;
 
@@ -42,6 +45,7 @@ pub(crate) fn full<'a>(namespace: &str, key: &'a str) -> Result<Cow<'a, str>, Lo
         (OWNERS, "the owners of locks"),
         (ACKNOWLEDGEMENTS, "the acknowledgements of replicas"),
         (QUARANTINES, "the quarantines of servers"),
+        (QUEUES, "the queues of waiting claims"),
     ] {
         if full.starts_with(reserved) {
             let problem = format!("keys that begin with `{reserved}` are reserved for {purpose}");

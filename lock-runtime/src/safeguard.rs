@@ -140,6 +140,17 @@ safeguards! {
     OneServerAcknowledges = "one-server-acknowledges",
     /// A server that may have lost locks grants none until they have ended.
     Quarantine = "quarantine",
+    /// Releases leave gaps for clients that know no queue.
+    Gaps = "gaps",
+    /// A lock that was given to a claim in a queue counts from the last request that has confirmed
+    /// the place of the claim.
+    TransfersCountFromConfirmation = "transfers-count-from-confirmation",
+    /// A message about an earlier stay in a queue does not count.
+    TicketsAreCompared = "tickets-are-compared",
+    /// A claim that does not wait any more leaves its queue.
+    ClaimsLeave = "claims-leave",
+    /// A claim whose client cannot be reached is passed over.
+    UnreachableArePassedOver = "unreachable-are-passed-over",
     /// A connection that has gone silent is discarded.
     SilentConnectionsAreDiscarded = "silent-connections-are-discarded",
 }

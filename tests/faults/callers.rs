@@ -188,10 +188,7 @@ async fn a_panicking_waker_does_not_prevent_other_wake_ups() {
         held.push(two.lock(key).lease(LEASE * 60).acquire().await.expect("free"));
     }
     let mut panicking: AcquireFuture = Box::pin(one.lock("k").acquire());
-    let is_subscribed = |key: &str| {
-        let channel = format!("lock_wake:{{{key}}}");
-        server.channels(&channel).len() == 1
-    };
+    let is_subscribed = |key: &str| server.queued(key) == 1;
     let asleep = async {
         while !is_subscribed("k") {
             let _ = timeout(LEASE / 20, &mut panicking).await;

@@ -33,6 +33,18 @@ lock_tests::controls! {
         without "grants-are-acknowledged" seeing "granted by a master that is cut off";
     partitions_without_renewals_are_acknowledged: "partitions::no_grant_of_a_master_that_is_cut_off_counts_if_a_replica_is_required"
         without "renewals-are-acknowledged" seeing "violations";
+    queue_without_claims_leave: "queue::claims_of_calls_that_give_up_leave_the_queue"
+        without "claims-leave" seeing "the claim has not left the queue";
+    queue_without_unreachable_are_passed_over: "queue::ten_thousand_dead_claims_delay_a_release_and_the_next_claim_only_a_little"
+        without "unreachable-are-passed-over" seeing "passed over";
+    queue_without_safety_poll: "queue::a_lost_message_costs_one_check"
+        without "safety-poll" seeing "the lock is found by a check";
+    queue_without_transfers_count_from_confirmation: "queue::a_message_that_is_late_does_not_count"
+        without "transfers-count-from-confirmation" seeing "granted although another client has the lock";
+    queue_without_tickets_are_compared: "queue::a_message_about_an_earlier_place_does_not_count"
+        without "tickets-are-compared" seeing "granted although another client has the lock";
+    queue_without_gaps: "queue::a_client_that_polls_gets_the_lock_in_a_gap"
+        without "gaps" seeing "never gets the lock";
     quarantine_without_quarantine: "quarantine::a_server_that_has_lost_its_data_grants_nothing_until_its_locks_have_ended"
         without "quarantine" seeing "after the restart";
     quarantine_without_quarantine_2: "quarantine::a_promoted_replica_grants_nothing_until_the_locks_of_its_predecessor_have_ended"

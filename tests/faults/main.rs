@@ -17,6 +17,7 @@ mod partitions;
 mod planned_failovers;
 mod processes;
 mod quarantine;
+mod queue;
 mod renewals;
 mod replicas;
 mod replies;

@@ -247,7 +247,7 @@ async fn a_user_without_the_permissions_for_quarantines_is_denied() {
     let builder = || LockClient::builder().url(&*url).lease(LEASE).quarantine(QUARANTINE);
     change(permitted);
     let client = builder().wait(LONG).connect().await.expect("permitted");
-    for missing in ["-info", "resetkeys ~k +info"] {
+    for missing in ["-info", "resetkeys ~k ~lock_queue:* +info"] {
         change(missing);
         assert_denied(builder().connect().await.expect_err("reported by the connect"));
         // Longer than the marker is remembered.

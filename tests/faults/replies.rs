@@ -227,7 +227,7 @@ async fn denied_commands_in_scripts_are_not_retried() {
         assert!(freed.is_some(), "{denied}: the release is repeated in the background");
     }
     server.tell(&["SET", "k", "stranger"]);
-    allow("-type");
+    allow("-pttl");
     let begun = Instant::now();
     let acquired = client.lock("k").acquire().await.map(drop);
     assert!(matches!(acquired, Err(LockError::Denied { .. })), "{acquired:?}");

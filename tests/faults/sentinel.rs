@@ -281,9 +281,9 @@ async fn the_documented_permissions_suffice_for_the_sentinels_and_the_master() {
     let watcher = "ACL SETUSER watcher on >c4nary resetkeys resetchannels &+switch-master &+promoted-slave -@all \
                    +hello +ping +subscribe +sentinel|get-master-addr-by-name +sentinel|master \
                    +sentinel|replicas +sentinel|sentinels";
-    let locker = "ACL SETUSER locker on >c4nary resetkeys ~k ~lock_fence:* resetchannels \
-                  &lock_wake:* -@all +set +get +getrange +del +pexpire +pttl +type +time +info \
-                  +publish +subscribe +unsubscribe +pubsub|numsub +eval +evalsha +script|load \
+    let locker = "ACL SETUSER locker on >c4nary resetkeys ~k ~lock_queue:* ~lock_fence:* resetchannels \
+                  &lock_client:* -@all +set +get +getrange +del +pexpire +pttl +type +time +zadd \
+                  +zpopmin +zrem +zrange +zrank +zscore +zcount +info +publish +subscribe +unsubscribe +pubsub|numsub +eval +evalsha +script|load \
                   +ping +hello +select +role";
     for line in [watcher, locker] {
         let page = format!(

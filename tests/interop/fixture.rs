@@ -102,11 +102,13 @@ impl InteropFixture {
         let lock = self.lock();
         let waiter = tokio::spawn(async move { Ok((lock.acquire().await?, Instant::now())) });
         let channel = match self.client.wire_format {
-            WireFormat::Redisson => "redisson_lock__channel",
-            _ => "lock_wake",
+            WireFormat::Token => None,
+            WireFormat::Redisson => Some("redisson_lock__channel"),
+            _ => Some("lock_wake"),
         };
-        let channel = format!("{channel}:{{{}}}", self.client.key);
         let waits = || {
+            let Some(channel) = channel else { return self.server.queued(self.client.key) > 0 };
+            let channel = format!("{channel}:{{{}}}", self.client.key);
             let (_, listeners): (String, u64) =
                 self.server.command(&["PUBSUB", "NUMSUB", &channel]);
             listeners > 0

@@ -356,6 +356,16 @@ impl RedisServer {
         channels
     }
 
+    /// The number of claims in the queue of a lock.
+    #[must_use]
+    pub fn queued(&self, key: &str) -> usize {
+        // The hash tag depends on the key.
+        let queues: Vec<String> = self.command(&["KEYS", &format!("lock_queue:{{*}}:{key}")]);
+        // Entries that are no claims have higher scores.
+        let count = |queue| self.command::<usize>(&["ZCOUNT", queue, "-inf", "(8000000000000000"]);
+        queues.iter().map(|queue| count(queue)).sum()
+    }
+
     /// Kills the server with SIGKILL. Without persistence, its data is lost.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {

@@ -205,11 +205,11 @@ impl LockClientBuilder {
     /// wait: for this many holds or for this time, whichever ends first. 32 holds and 50 ms by
     /// default.
     ///
-    /// A hand-off usually costs the store nothing. At the limit, this process frees the key and
-    /// yields to each of the waiting processes. If no other process is known to wait, the hand-offs
-    /// continue, for at most a second in total. Processes that subscribe to releases are known to
-    /// wait; processes that only poll are not. With zero holds or zero time, each holder frees the
-    /// key, and the next one acquires it anew.
+    /// A hand-off usually costs the store nothing. At the limit, the lock goes to the process that
+    /// has waited longest (in the wire formats `Redisson` and `Timestamp`, to any of them). If no
+    /// other process is known to wait, the hand-offs continue, for at most a second in total.
+    /// Processes with this library are known to wait; clients that poll are not. With zero holds or
+    /// zero time, each holder releases the key, and the next one acquires it anew.
     ///
     /// The time is at most 1 s. For a longer time, [`connect`](Self::connect) returns
     /// [`LockError::Config`].

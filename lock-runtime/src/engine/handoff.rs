@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use super::lease::{self, Terms};
 use super::local_queue::{self, HandedOff, KeyStatus};
+use super::queue_place::QueuePlace;
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Lane, LockStore, Renewal, Renewed, is_same};
@@ -155,6 +156,8 @@ impl Handoff {
 }
 
 impl HandedOff for Handoff {
+    type Place = QueuePlace;
+
     fn set_grant(&mut self, grant: u64) {
         if let Some(permit) = &mut self.permit {
             permit.set_grant(grant);

@@ -18,6 +18,7 @@ pub(crate) mod lease;
 mod local_queue;
 #[cfg(all(test, lock_shuttle))]
 mod models;
+mod queue_place;
 mod release;
 mod shutdown;
 #[cfg(test)]

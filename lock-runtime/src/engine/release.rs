@@ -14,6 +14,7 @@ use super::core::Engine;
 use super::driven::{Boxed, Settled, SharedWork, Work};
 use super::handoff::{Ending, Handoff, Hold, Lease, LeaseKeeper, Permit, QueuePosition};
 use super::local_queue::KeyStatus;
+use crate::backoff::between;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::maybe_ready::MaybeReady;
@@ -25,6 +26,9 @@ use crate::sync::yield_now;
 /// The number of releases in progress from which calls wait for their own release, so that no
 /// program acquires locks faster than they are released.
 const MOST_UNAWAITED: usize = 1000;
+
+/// The average time that a key is held between two gaps.
+const GAP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A release in progress. Its error is boxed, because every annotated function's future contains
 /// it.
@@ -275,6 +279,12 @@ impl LeaseKeeper for Engine {
     }
 }
 
+/// Whether to leave the key free for a moment after it was held for this time, although claims wait
+/// in the queue: on average once a second. Clients that know no queue get it then.
+fn leaves_gap(held: Duration) -> bool {
+    Safeguard::Gaps.is_on() && between(Duration::ZERO, GAP_INTERVAL) < held
+}
+
 fn unconfirmed(key: &Arc<str>, began: BootInstant, cause: &dyn std::fmt::Display) -> LockError {
     LockError::Unavailable {
         key: Some(key.as_ref().to_owned()),
@@ -400,10 +410,11 @@ struct KeyRelease {
 
 impl KeyRelease {
     fn send(&self, lane: Lane) -> MaybeReady<'_, Result<Released, StoreError>> {
-        let locked = self.lease.locked();
-        let keep = self.lease.kept_until().since(BootInstant::now());
-        let release = Release { resource: locked.resource(), owner: locked.owner, keep };
-        locked.store.release(release, lane)
+        let (locked, now) = (self.lease.locked(), BootInstant::now());
+        let (resource, owner, term) = (locked.resource(), locked.owner, locked.term);
+        let (kept_until, tenure_since) = self.lease.kept_until_and_since();
+        let (keep, leaves_gap) = (kept_until.since(now), leaves_gap(now.since(tenure_since)));
+        locked.store.release(Release { resource, owner, keep, term, leaves_gap }, lane)
     }
 
     /// Sets the status for waiters that give up: the lock has no holder, and it is not known yet

@@ -16,7 +16,7 @@ use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::replicas::RequiredReplicas;
 use crate::store::contract::{
-    Acquired, Backend, Claim, Grant, Lane, LockStore, Release, Resource, SendTrace,
+    Acquired, Backend, Claim, Grant, Lane, LockStore, Queueing, Release, Resource, SendTrace,
 };
 use crate::store::faulty::{FaultyStore, OneStore};
 use crate::store::memory::MemoryStore;
@@ -135,7 +135,9 @@ pub(crate) fn new_owner() -> OwnerId {
 /// A claim to the key `k`.
 pub(crate) fn claim(owner: OwnerId, term: Duration) -> Claim<'static> {
     let acknowledged_by = RequiredReplicas::NONE;
-    Claim { resource: Resource::exclusive("k"), owner, term, fresh: true, acknowledged_by }
+    let (resource, none) = (Resource::exclusive("k"), Queueing::None);
+    let (queueing, queued_before) = (none, none);
+    Claim { resource, owner, term, fresh: true, acknowledged_by, queueing, queued_before }
 }
 
 /// Takes the key `k` without the engine.
@@ -151,7 +153,8 @@ pub(crate) fn timeout() -> RequestTimeout {
 
 /// The release of the key `k`.
 pub(crate) fn release(owner: OwnerId) -> Release<'static> {
-    Release { resource: Resource::exclusive("k"), owner, keep: Duration::ZERO }
+    let (resource, keep) = (Resource::exclusive("k"), Duration::ZERO);
+    Release { resource, owner, keep, term: LEASE, leaves_gap: false }
 }
 
 /// Whether the key `k` is free, according to the store.
@@ -183,7 +186,7 @@ pub(crate) fn permit(queues: &Arc<LocalQueues>, key: &str) -> Permit {
 
 /// A lock on `key` with a new owner. Nothing is requested from the store.
 pub(crate) fn locked_in(key: &str, store: Arc<dyn LockStore>) -> Locked {
-    Locked { key: Arc::from(key), owner: new_owner(), store, doubt: None }
+    Locked { key: Arc::from(key), owner: new_owner(), store, doubt: None, term: LEASE }
 }
 
 /// A new hold of `key` in a memory store of its own, granted at `sent`.

@@ -17,6 +17,7 @@ use tokio::runtime;
 
 pub(crate) use super::left::Left;
 use super::owner::OwnerId;
+pub(crate) use super::queueing::{Queued, Queueing};
 use super::subscriptions::Subscription;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
@@ -66,7 +67,8 @@ pub(crate) trait LockStore: Send + Sync + 'static {
     ) -> MaybeReady<'a, Vec<Result<Renewed, StoreError>>>;
 
     /// Frees the resource if the owner has it, and wakes one waiter in every waiting process. With
-    /// a `keep` above zero, the resource expires after that time instead.
+    /// queues, gives it to the first claim in the queue. With a `keep` above zero, the resource
+    /// expires after that time instead.
     fn release<'a>(
         &'a self,
         release: Release<'a>,
@@ -95,8 +97,9 @@ pub(crate) trait LockStore: Send + Sync + 'static {
         resource: Resource<'a>,
     ) -> MaybeReady<'a, Result<usize, StoreError>>;
 
-    /// Subscribes to releases of the resource, by this process or by others. Wake-ups may get lost.
-    fn subscribe(&self, resource: Resource<'_>) -> Subscription;
+    /// Subscribes to releases of the resource, by this process or by others, or to messages that
+    /// the resource was given to `owner`, whose claim has this term. Wake-ups may get lost.
+    fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, term: Duration) -> Subscription;
 
     /// The result of the store's last check of a resource that is [subscribed](Self::subscribe) to,
     /// and the time of that check.
@@ -148,6 +151,7 @@ impl Place {
 
 /// The capabilities of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one independent capability")]
 pub(crate) struct Capabilities {
     /// Whether the store can keep a resource taken for some time after its release.
     pub(crate) keeps_after_release: bool,
@@ -155,11 +159,20 @@ pub(crate) struct Capabilities {
     pub(crate) renews_to_any_length: bool,
     /// Whether the store can count the processes that wait for a resource.
     pub(crate) counts_waiters: bool,
+    /// Whether claims can wait in queues of the store.
+    pub(crate) queues: bool,
+    /// Whether a claim that was given a resource has to make an attempt all the same.
+    pub(crate) verifies_transfers: bool,
 }
 
 impl Capabilities {
-    pub(crate) const ALL: Self =
-        Self { keeps_after_release: true, renews_to_any_length: true, counts_waiters: true };
+    pub(crate) const ALL: Self = Self {
+        keeps_after_release: true,
+        renews_to_any_length: true,
+        counts_waiters: true,
+        queues: false,
+        verifies_transfers: false,
+    };
 }
 
 /// The runtimes of a client's background threads.
@@ -259,6 +272,11 @@ pub(crate) struct Claim<'a> {
     /// The replicas that have to acknowledge the grant. Without their acknowledgement, the answer
     /// is [`StoreError::Unknown`].
     pub(crate) acknowledged_by: RequiredReplicas,
+    /// Whether the claim stands in the queue if the resource is busy. A store without queues
+    /// ignores it.
+    pub(crate) queueing: Queueing,
+    /// How the claim waited before, if that was in another way. If it still waits, it keeps its place.
+    pub(crate) queued_before: Queueing,
 }
 
 /// The answer to a [`Claim`].
@@ -267,6 +285,9 @@ pub(crate) enum Acquired {
     Granted(Grant),
     /// Another owner has the resource.
     Busy(Left),
+    /// The same, and the claim stands in the queue. When its turn comes, the store gives the
+    /// resource to it without another attempt. Releasing the claim makes it leave the queue.
+    Queued(Queued),
 }
 
 impl Acquired {
@@ -280,16 +301,19 @@ impl Acquired {
 /// A grant by the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Grant {
-    /// At least the term that was requested.
+    /// At least the term that was requested; less if the store has given the resource to a claim
+    /// in a queue.
     pub(crate) term: Duration,
     /// The fencing token, if the store issues one with every grant.
     pub(crate) fence: Option<u64>,
+    /// Whether the store has given the resource to a claim in a queue.
+    pub(crate) is_transfer: bool,
 }
 
 impl Grant {
     /// A grant of the requested term, without a fencing token.
     pub(crate) fn of(term: Duration) -> Self {
-        Self { term, fence: None }
+        Self { term, fence: None, is_transfer: false }
     }
 }
 
@@ -313,13 +337,18 @@ pub(crate) enum Renewed {
     Taken,
 }
 
-/// One lease to end.
+/// One lease to end, or one claim that leaves the queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Release<'a> {
     pub(crate) resource: Resource<'a>,
     pub(crate) owner: OwnerId,
     /// How long the key stays taken after the release; usually zero.
     pub(crate) keep: Duration,
+    /// The term of the claim.
+    pub(crate) term: Duration,
+    /// Whether the resource stays free for a moment although claims wait in a queue, so that
+    /// clients get it that know no queue.
+    pub(crate) leaves_gap: bool,
 }
 
 /// The answers to several releases.
@@ -335,8 +364,8 @@ pub(crate) struct ReleasedBatch {
 /// The answer to a [`Release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Released {
-    /// The key is free, or will be free after its `keep`. `woken` is the number of other processes
-    /// that were woken.
+    /// The key is free, or will be free after its `keep`, or was given to the next claim in its queue.
+    /// `woken` is the number of other processes that were woken; with queues, 1 if claims wait.
     Freed { woken: usize },
     /// The key does not exist any more.
     Gone,

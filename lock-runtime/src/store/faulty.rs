@@ -278,8 +278,8 @@ impl LockStore for FaultyStore {
         MaybeReady::pending(with_fault(fault, move || self.inner.count_waiters(resource)))
     }
 
-    fn subscribe(&self, resource: Resource<'_>) -> Subscription {
-        self.inner.subscribe(resource)
+    fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, term: Duration) -> Subscription {
+        self.inner.subscribe(resource, owner, term)
     }
 
     fn place(&self, key: &str) -> Place {

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Weak};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::contract::{
     Acquired, Backend, BackgroundRuntimes, Claim, Fenced, Grant, Lane, Left, LockStore, Release,
@@ -151,7 +151,7 @@ impl Keys {
     }
 
     fn release(&mut self, release: &Release<'_>, now: BootInstant) -> Released {
-        let Release { resource: Resource { key, .. }, owner, keep } = *release;
+        let Release { resource: Resource { key, .. }, owner, keep, .. } = *release;
         match self.live(key, now) {
             Some(entry) if entry.is_owned_by(owner) => {
                 if keep.is_zero() {
@@ -254,8 +254,8 @@ impl LockStore for MemoryStore {
         MaybeReady::ready(Ok(self.shared.subscriptions.listeners(resource.key)))
     }
 
-    fn subscribe(&self, resource: Resource<'_>) -> Subscription {
-        self.shared.subscriptions.listen(resource.key, resource.key, self.format)
+    fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
+        self.shared.subscriptions.listen(resource.key, resource.key, self.format, owner)
     }
 
     fn layout(&self) -> &'static str {
@@ -281,14 +281,14 @@ impl MemoryStore {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::replicas::RequiredReplicas;
+    use crate::store::contract::Queueing;
 
     const LEASE: Duration = Duration::from_secs(10);
 
-    const GRANTED: Acquired = Acquired::Granted(Grant { term: LEASE, fence: None });
+    const GRANTED: Acquired =
+        Acquired::Granted(Grant { term: LEASE, fence: None, is_transfer: false });
 
     fn owner() -> OwnerId {
         OwnerId::random().expect("randomness")
@@ -301,6 +301,8 @@ mod tests {
             term: LEASE,
             fresh: true,
             acknowledged_by: RequiredReplicas::NONE,
+            queueing: Queueing::None,
+            queued_before: Queueing::None,
         }
     }
 
@@ -310,7 +312,8 @@ mod tests {
     }
 
     fn release(owner: OwnerId, keep: Duration) -> Release<'static> {
-        Release { resource: Resource::exclusive("k"), owner, keep }
+        let resource = Resource::exclusive("k");
+        Release { resource, owner, keep, term: LEASE, leaves_gap: false }
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod left;
 pub(crate) mod memory;
 mod open;
 pub(crate) mod owner;
+pub(crate) mod queueing;
 #[cfg(feature = "redis")]
 mod redis;
 mod settings;

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Identifies one acquisition: 128 random bits from the operating system, so that a stale holder is
 /// never mistaken for a later one.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct OwnerId(u128);
 
 impl OwnerId {
@@ -23,6 +23,17 @@ impl OwnerId {
             pair[1] = DIGITS[usize::from(byte & 15)];
         }
         text
+    }
+
+    /// The id that [`to_hex`](Self::to_hex) has written. `None` if these are not 32 digits.
+    #[cfg(feature = "redis")]
+    pub(crate) fn from_hex(text: &[u8]) -> Option<Self> {
+        let digit = |id: u128, digit: &u8| {
+            let value = char::from(*digit).to_digit(16)?;
+            Some(id << 4 | u128::from(value))
+        };
+        (text.len() == 32).then_some(())?;
+        text.iter().try_fold(0, digit).map(Self)
     }
 
     /// 63 bits of the id, as a positive number.
@@ -55,6 +66,16 @@ mod tests {
     fn an_id_has_32_digits() {
         assert_eq!(&OwnerId(0x12ab).to_hex(), b"000000000000000000000000000012ab");
         assert_eq!(&OwnerId(u128::MAX).to_hex(), &[b'f'; 32]);
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn an_id_is_read_as_it_is_written() {
+        let id = OwnerId::random().expect("randomness");
+        assert_eq!(OwnerId::from_hex(&id.to_hex()), Some(id));
+        for other in [&b"12ab"[..], &[b'g'; 32], &[b'1'; 33], &[200; 32]] {
+            assert_eq!(OwnerId::from_hex(other), None);
+        }
     }
 
     #[test]

@@ -312,8 +312,9 @@ async fn a_cluster_is_used_with_tls() {
 #[tokio::test]
 async fn the_documented_permissions_suffice_for_the_nodes_of_a_cluster() {
     let cluster = Cluster::start();
-    let locker = "ACL SETUSER locker on >c4nary resetkeys ~* resetchannels &lock_wake:* -@all \
-                  +set +get +getrange +del +pexpire +pttl +type +time +info +publish +subscribe \
+    let locker = "ACL SETUSER locker on >c4nary resetkeys ~* resetchannels &lock_client:* -@all \
+                  +set +get +getrange +del +pexpire +pttl +type +time +zadd +zpopmin +zrem \
+                  +zrange +zrank +zscore +zcount +info +publish +subscribe \
                   +unsubscribe +pubsub|numsub +eval +evalsha +script|load +ping +hello +select \
                   +cluster|slots +cluster|nodes +asking +spublish +ssubscribe +sunsubscribe \
                   +pubsub|shardnumsub";

@@ -69,16 +69,19 @@ impl FormatFixture {
         let tries = || self.server.calls("set") + self.server.calls("evalsha");
         let (lock, before) = (self.two.lock(key), tries());
         let waiter = tokio::spawn(async move { Ok((lock.acquire().await?, Instant::now())) });
-        let channel = match self.wire_format {
-            WireFormat::Redisson => "redisson_lock__channel",
-            _ => "lock_wake",
+        let channels = match self.wire_format {
+            WireFormat::Token => None,
+            WireFormat::Redisson => Some("redisson_lock__channel:*"),
+            _ => Some("lock_wake:*"),
         };
-        let all = format!("{channel}:*");
-        let waits = || {
-            // The hash tag depends on the key.
-            let channels = self.server.channels(&all);
-            let is_subscribed = channels.iter().any(|channel| channel.contains(key));
-            is_subscribed && tries() >= before + 2
+        let waits = || match channels {
+            None => self.server.queued(key) > 0,
+            Some(channels) => {
+                // The hash tag depends on the key.
+                let channels = self.server.channels(channels);
+                let is_subscribed = channels.iter().any(|channel| channel.contains(key));
+                is_subscribed && tries() >= before + 2
+            }
         };
         assert!(until(LEASE * 5, waits).await.is_some(), "the waiter does not subscribe");
         waiter

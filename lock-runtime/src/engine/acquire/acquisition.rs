@@ -1,13 +1,20 @@
 //! An acquisition: the only task of this process that sends requests to acquire a key.
 //!
-//! The acquisition has the permit of the key. It makes one attempt, which is usually enough. If a
-//! release by this process has woken other processes, the acquisition yields to them first. If the
-//! key is busy, the acquisition subscribes to the key's releases, makes another attempt in case it
-//! missed a release, and then sleeps until it is woken or the holder's lease must have ended. A
-//! remote store checks the keys of its subscribers, and the result of a check counts like an
-//! answer. While the subscription is not live, the acquisition makes an attempt once a second.
-//! After an attempt without an answer, it makes the next one after a pause with jitter. All of this
-//! together takes no longer than the caller's timeout.
+//! The acquisition has the permit of the key. It makes one attempt, which is usually enough. If the
+//! key is busy, the acquisition subscribes and makes another attempt, and then sleeps until it is
+//! woken or the holder's lease must have ended. A remote store checks the keys of its subscribers,
+//! and the result of a check counts like an answer. After an attempt without an answer, the
+//! acquisition makes the next one after a pause with jitter. All of this together takes no longer
+//! than the caller's timeout.
+//!
+//! * With a store that has queues, the second attempt puts the claim into the queue. When its turn
+//!   comes, the store gives it the key and sends a message, and the lease begins without another
+//!   attempt. While the subscription is not live, the claim makes attempts as well, the more often
+//!   the fewer claims come before it. A call that gives up leaves its place to the next one.
+//! * With other stores, the subscription is to the key's releases, and the second attempt is made in
+//!   case one was missed. Each release wakes the acquisition for an attempt. While the subscription
+//!   is not live, it makes one once a second. If a release by this process has woken other
+//!   processes, the acquisition yields to them first.
 //!
 //! The undo is armed before a request is sent, and disarmed by a definite answer. Wherever this
 //! future is dropped, a key that may have been taken is therefore freed again. All attempts of an
@@ -19,37 +26,26 @@ use std::time::Duration;
 
 use tokio::runtime::Id;
 
+use super::attempt::{Attempt, PendingRequest, claim, undo};
 use super::call::{AcquireRequest, PendingCall};
+use super::failure::failed;
 use super::sleep::{Sleep, WakeSource};
-use crate::backoff::Backoff;
+use super::so_far::AttemptsSoFar;
 use crate::clock::BootInstant;
-use crate::engine::background::cleanup::{Cleanup, CleanupReason};
 use crate::engine::core::Engine;
 use crate::engine::fairness::yielding::Yield;
 use crate::engine::handoff::{Hold, Permit, QueuePosition};
 use crate::engine::lease::Locked;
 use crate::engine::local_queue::KeyStatus;
-use crate::error::{Holder, LockError};
-use crate::runtime::Caller;
+use crate::engine::queue_place::QueuePlace;
+use crate::error::LockError;
 use crate::safeguard::Safeguard;
-use crate::store::contract::{Acquired, Claim, Grant, Left, Origin, SendTrace, StoreError};
+use crate::store::contract::{Acquired, Grant, Left, Origin, Queueing, SendTrace, StoreError};
 use crate::store::owner::OwnerId;
+use crate::store::queueing::QueueEntries;
+use crate::store::subscriptions::LockTransfer;
 use crate::sync::time;
 use crate::timeout::Timeout;
-
-/// The first and the longest pause after an attempt that the store did not answer.
-pub(in crate::engine) const PAUSES: (Duration, Duration) =
-    (Duration::from_millis(20), Duration::from_millis(500));
-
-/// One attempt, and its result.
-pub(super) struct Attempt {
-    pub(super) sent: BootInstant,
-    /// The total timeout of the attempt.
-    pub(super) within: Duration,
-    /// The grant, if the lock was granted and the lease is still valid.
-    pub(super) granted: Option<Grant>,
-    pub(super) answer: Result<Acquired, StoreError>,
-}
 
 pub(super) struct Acquisition {
     engine: Arc<Engine>,
@@ -61,6 +57,10 @@ pub(super) struct Acquisition {
     permit: Option<Permit>,
     /// The origin of the unanswered requests, which may have taken effect, or may still do so.
     unanswered: Option<Origin>,
+    /// The entries that the claim may have in a queue of the store. It may also have been given the
+    /// key.
+    entries: QueueEntries,
+    wake_source: WakeSource,
     /// Whether other processes are known to want the key.
     contended: bool,
     /// Whether the next attempt is the first one.
@@ -68,12 +68,26 @@ pub(super) struct Acquisition {
 }
 
 impl Acquisition {
-    pub(super) fn new(call: &PendingCall, permit: Option<Permit>) -> Result<Self, Box<LockError>> {
-        let owner = OwnerId::random().map_err(|error| LockError::Unavailable {
-            key: Some(call.request.key.as_ref().to_owned()),
-            waited: call.timeout.elapsed(),
-            cause: format!("the operating system returned no random numbers: {error}"),
-        })?;
+    /// `follows` says whether an earlier call may have left its place in a queue of the store.
+    pub(super) fn new(
+        call: &PendingCall,
+        permit: Option<Permit>,
+        follows: bool,
+    ) -> Result<Self, Box<LockError>> {
+        let place = permit.as_ref().filter(|_| follows).and_then(Permit::take_place);
+        let term = call.request.terms.in_store();
+        let (owner, entries, subscription) =
+            match place.and_then(|it| it.take_over(&call.request.store, term)) {
+                Some((owner, entries, subscription)) => (owner, entries, Some(subscription)),
+                None => {
+                    let owner = OwnerId::random().map_err(|error| LockError::Unavailable {
+                        key: Some(call.request.key.as_ref().to_owned()),
+                        waited: call.timeout.elapsed(),
+                        cause: format!("the operating system returned no random numbers: {error}"),
+                    })?;
+                    (owner, QueueEntries::default(), None)
+                }
+            };
         Ok(Self {
             engine: Arc::clone(&call.engine),
             runtime: call.runtime,
@@ -81,6 +95,8 @@ impl Acquisition {
             request: call.request.clone(),
             permit,
             unanswered: None,
+            entries,
+            wake_source: WakeSource::of_place(entries, subscription),
             contended: false,
             first: true,
         })
@@ -100,8 +116,9 @@ impl Acquisition {
         yield_due: Option<Yield>,
         mut first: Option<Attempt>,
     ) -> Result<Hold, Box<LockError>> {
-        if known.is_none() && yield_due.is_none() && first.is_none() {
-            let attempt = self.attempt(true, &timeout).await;
+        let contends = known.is_some() || yield_due.is_some() || first.is_some();
+        if !contends && self.entries.is_empty() && !self.others_wait(&timeout) {
+            let attempt = self.attempt((true, Queueing::None), &timeout).await;
             if let Some(grant) = attempt.granted {
                 return Ok(self.granted(grant, attempt.sent));
             }
@@ -116,135 +133,142 @@ impl Acquisition {
     async fn contend(
         mut self,
         timeout: Timeout,
-        mut known: Option<KeyStatus>,
+        known: Option<KeyStatus>,
         yield_due: Option<Yield>,
         mut first: Option<Attempt>,
     ) -> Result<Hold, LockError> {
-        let response_timeout = self.engine.config().response_timeout;
-        let mut wake_source = WakeSource::default();
+        let has_queues = self.request.store.capabilities().queues;
         let mut seems_free = true;
-        let mut answered = BootInstant::PAST;
-        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        let mut so_far = AttemptsSoFar::new(timeout, known);
         if let Some(due) = yield_due {
-            self.yield_to_others(due, &timeout, &mut wake_source).await?;
+            self.yield_to_others(due, &timeout).await?;
         }
-        if let Some(KeyStatus::HeldElsewhere(left, at)) = known {
+        let others_wait = || so_far.held_elsewhere().is_some() || self.others_wait(&timeout);
+        if has_queues && self.entries.is_empty() && first.is_none() && others_wait() {
+            (seems_free, self.contended) = (false, true);
+            self.wake_source.subscribe(&self.request, self.owner);
+        } else if let Some((left, at)) = so_far.held_elsewhere() {
             // The previous caller got this answer and gave up. The answer counts here as well.
-            seems_free = false;
-            self.contended = true;
-            answered = at;
-            wake_source.subscribe_after_attempt(&self.request);
-            if !self.sleep(&timeout, &mut wake_source, Sleep::Holder(left, at)).await {
-                let status = KeyStatus::HeldElsewhere(left, at);
-                return Err(failed(&timeout, &self.engine, &self.request, status));
+            (seems_free, self.contended) = (false, true);
+            so_far.answered = at;
+            self.wake_source.subscribe_after_attempt(&self.request, self.owner);
+            if let Some(hold) = self.sleep_until_given(&so_far, Sleep::Holder(left, at)).await? {
+                return Ok(hold);
             }
-            self.engine.admit(&self.request.key)?;
         }
         loop {
-            let fresh = std::mem::take(&mut seems_free) && self.unanswered.is_none();
+            let fresh = std::mem::take(&mut seems_free)
+                && self.unanswered.is_none()
+                && self.entries.is_empty();
             let attempt = match first.take() {
                 Some(attempt) => attempt,
-                None => self.attempt(fresh, &timeout).await,
+                None => {
+                    let queueing = if timeout.is_single_attempt() {
+                        Queueing::None
+                    } else {
+                        self.wake_source.queueing(&self.request)
+                    };
+                    self.attempt((fresh, queueing), &timeout).await
+                }
             };
-            let Attempt { sent, within, granted, answer } = attempt;
-            if let Some(grant) = granted {
-                if let Some(taken) = wake_source.was_taken(answered) {
+            let sent = attempt.sent;
+            if let Some(grant) = attempt.granted {
+                if let Some(taken) = self.wake_source.was_taken(so_far.answered) {
                     self.engine.queues().yielded(&self.request.key, taken);
                 }
                 return Ok(self.granted(grant, sent));
             }
-            let now = BootInstant::now();
-            let sleep = match answer {
-                Ok(Acquired::Granted(_)) => {
-                    // Granted, but no time is left in the lease.
-                    let term = self.request.terms.term;
-                    let cause = format!("the answer took longer than the lease of {term:?}");
-                    known = Some(KeyStatus::Unreachable(cause));
-                    Sleep::Pause(backoff.pause())
-                }
+            let sleep = match attempt.answer {
                 Ok(Acquired::Busy(left)) => {
-                    backoff.reset();
-                    answered = now;
                     self.contended = true;
-                    known = Some(KeyStatus::HeldElsewhere(left, now));
+                    let sleep = so_far.busy(left);
                     if timeout.is_single_attempt() && left == Left::Unknown {
                         // A second request returns the rest of the holder's lease, and whether the
                         // key holds a lock at all.
                         continue;
                     }
-                    wake_source.subscribe(&self.request);
-                    Sleep::Holder(left, now)
+                    self.wake_source.subscribe(&self.request, self.owner);
+                    sleep
                 }
-                // The first request of the single attempt was answered: the lock is busy. Only the
-                // details are missing.
-                Err(StoreError::Refused(_) | StoreError::Unknown(_))
-                    if timeout.is_single_attempt()
-                        && matches!(known, Some(KeyStatus::HeldElsewhere(..))) =>
-                {
-                    Sleep::Pause(Duration::ZERO)
-                }
-                Err(StoreError::Refused(cause)) => {
-                    // If there was no time for a connection, the previous error of the store
-                    // counts.
-                    if !timeout.is_over() || !matches!(known, Some(KeyStatus::Unreachable(_))) {
-                        known = Some(KeyStatus::Unreachable(cause));
-                    }
-                    Sleep::Pause(backoff.pause())
+                Ok(Acquired::Queued(queued)) => {
+                    self.contended = true;
+                    self.wake_source.queued(queued, sent);
+                    so_far.busy(queued.left)
                 }
                 Err(StoreError::Unknown(_)) if !Safeguard::UnknownIsNotHeld.is_on() => {
                     let grant = Grant::of(self.request.terms.in_store());
                     return Ok(self.granted(grant, sent));
                 }
-                Err(StoreError::Unknown(cause)) => {
-                    // An attempt that the caller's timeout has cut short does not outweigh a recent
-                    // answer, or a previous error of the store.
-                    let cut_short = within < response_timeout || timeout.is_over();
-                    let last_check = wake_source.last_check();
-                    let answered = last_check.map_or(answered, |(_, at)| answered.max(at));
-                    let recent =
-                        answered >= timeout.began() && now.since(answered) <= response_timeout;
-                    let outweighs = recent || matches!(known, Some(KeyStatus::Unreachable(_)));
-                    if !cut_short || !outweighs {
-                        known = Some(KeyStatus::Unreachable(cause));
-                    }
-                    Sleep::Pause(backoff.pause())
-                }
-                Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }),
-                Err(StoreError::Config { option, problem }) => {
-                    return Err(LockError::Config { option, problem });
-                }
-                Err(StoreError::WrongFormat { key, expected, found }) => {
-                    return Err(self.engine.wrong_format(key, expected, found));
+                _ => {
+                    let last_check = self.wake_source.last_check();
+                    so_far.failed(attempt, last_check, &self.engine, &self.request.terms)?
                 }
             };
-            if let (Some(status), Some(permit)) = (&known, &self.permit) {
+            if let (Some(status), Some(permit)) = (&so_far.known, &self.permit) {
                 permit.set_status(status);
             }
-            if timeout.is_single_attempt() || !self.sleep(&timeout, &mut wake_source, sleep).await {
-                let status = known.unwrap_or(KeyStatus::Acquiring(BootInstant::PAST));
-                return Err(failed(&timeout, &self.engine, &self.request, status));
+            if timeout.is_single_attempt() {
+                return Err(self.gives_up(&so_far));
             }
-            self.engine.admit(&self.request.key)?;
+            if let Some(hold) = self.sleep_until_given(&so_far, sleep).await? {
+                return Ok(hold);
+            }
         }
     }
 
-    /// Yields to the processes that the last release has woken.
-    async fn yield_to_others(
+    /// Sleeps until there is a reason for another attempt, or until the store has given the key to
+    /// this claim. Fails if the timeout ends first.
+    async fn sleep_until_given(
         &mut self,
-        due: Yield,
-        timeout: &Timeout,
-        wake_source: &mut WakeSource,
-    ) -> Result<(), LockError> {
+        so_far: &AttemptsSoFar,
+        sleep: Sleep,
+    ) -> Result<Option<Hold>, LockError> {
+        // The message may have woken the call that had the place before.
+        let mut given = self.transferred();
+        if given.is_none() {
+            if !self.sleep(&so_far.timeout, sleep).await {
+                return Err(self.gives_up(so_far));
+            }
+            self.engine.admit(&self.request.key)?;
+            given = self.transferred();
+        }
+        Ok(given.map(|(grant, not_before)| self.granted(grant, not_before)))
+    }
+
+    fn gives_up(&self, so_far: &AttemptsSoFar) -> LockError {
+        let status = so_far.known.clone().unwrap_or(KeyStatus::Acquiring(BootInstant::PAST));
+        failed(&so_far.timeout, &self.engine, &self.request, status)
+    }
+
+    /// The grant of a key that the store has given to this claim, and an instant before it. `None`
+    /// if there is none, or if an attempt is necessary: to get the whole term at once, or because
+    /// the claim has not heard from the store for long.
+    fn transferred(&self) -> Option<(Grant, BootInstant)> {
+        let LockTransfer { not_before, term } = self.wake_source.take_transfer()?;
+        let (terms, now) = (&self.request.terms, BootInstant::now());
+        let on = Safeguard::TransfersCountFromConfirmation.is_on();
+        let not_before = if on { not_before } else { now };
+        let needs_attempt = !terms.renewed
+            || !terms.min_hold.is_zero()
+            || !terms.acknowledged_by.is_none()
+            || self.request.store.capabilities().verifies_transfers
+            || now >= not_before.after(term / 2);
+        let term = term.min(terms.term);
+        (!needs_attempt).then_some((Grant { is_transfer: true, ..Grant::of(term) }, not_before))
+    }
+
+    /// Yields to the processes that the last release has woken.
+    async fn yield_to_others(&mut self, due: Yield, timeout: &Timeout) -> Result<(), LockError> {
         self.contended = true;
         if let Some(permit) = &self.permit {
             permit.set_status(&KeyStatus::Yielded);
         }
-        wake_source.yield_to_others(&self.request, due);
+        self.wake_source.yield_to_others(&self.request, self.owner, due);
         let yielded = async {
             tokio::select! {
                 // The order does not matter: no branch takes anything from another one.
                 biased;
-                () = wake_source.yielded() => {}
+                () = self.wake_source.yielded() => {}
                 () = self.engine.closing() => {}
             }
         };
@@ -255,7 +279,10 @@ impl Acquisition {
 
     /// The yield to other processes that is due, as far as the timeout leaves time for it.
     pub(super) fn yield_due(&self, timeout: &Timeout) -> Option<Yield> {
-        if timeout.is_single_attempt() || !Safeguard::Yielding.is_on() {
+        if timeout.is_single_attempt()
+            || !Safeguard::Yielding.is_on()
+            || self.request.store.capabilities().queues
+        {
             return None;
         }
         let due = self.engine.queues().yield_due(&self.request.key)?;
@@ -263,18 +290,26 @@ impl Acquisition {
         Some(Yield { pause, ..due })
     }
 
+    /// Whether other processes wait in a queue of the store, so that an attempt without a place in it
+    /// would be in vain.
+    fn others_wait(&self, timeout: &Timeout) -> bool {
+        !timeout.is_single_attempt()
+            && self.request.store.capabilities().queues
+            && self.engine.queues().is_contended(&self.request.key)
+    }
+
     /// Sends one request to a store that answers immediately.
     pub(super) fn try_immediately(&mut self, timeout: &Timeout) -> Option<Attempt> {
         let first = std::mem::take(&mut self.first);
         let timeout = timeout.for_request(self.engine.config().response_timeout, first);
-        let claim = claim(&self.request, self.owner, true);
+        let claim = claim(&self.request, self.owner, (true, Queueing::None));
         let trace = SendTrace::default();
         let answer = self.request.store.try_acquire(claim, timeout, &trace).known()?;
         Some(self.evaluate(&trace, timeout.total, answer))
     }
 
     /// Sends one request. If the request is dropped or not answered, its effect is undone later.
-    async fn attempt(&mut self, fresh: bool, timeout: &Timeout) -> Attempt {
+    async fn attempt(&mut self, kind: (bool, Queueing), timeout: &Timeout) -> Attempt {
         if !Safeguard::OneOwnerId.is_on() {
             self.owner = OwnerId::random().unwrap_or(self.owner);
         }
@@ -286,10 +321,18 @@ impl Acquisition {
             unanswered: &mut self.unanswered,
             is_over: false,
         };
-        let claim = claim(&self.request, self.owner, fresh);
+        let mut claim = claim(&self.request, self.owner, kind);
+        let before = self.entries;
+        claim.queued_before = before.replaced_by(kind.1);
+        self.entries = before.and(kind.1);
         let answer = self.request.store.try_acquire(claim, timeout, &trace).await;
         pending.is_over = !answer.as_ref().is_err_and(StoreError::may_have_run);
         drop(pending);
+        match &answer {
+            Ok(Acquired::Queued(_)) => self.entries = QueueEntries::only(kind.1),
+            Err(error) if !error.may_have_run() => self.entries = before,
+            _ => {}
+        }
         self.evaluate(&trace, timeout.total, answer)
     }
 
@@ -299,37 +342,26 @@ impl Acquisition {
         within: Duration,
         answer: Result<Acquired, StoreError>,
     ) -> Attempt {
-        let now = BootInstant::now();
-        let on = Safeguard::DeadlineFromSending.is_on();
-        let sent = trace.sent_at().unwrap_or(BootInstant::PAST);
-        let sent = if on { sent } else { now };
-        let mut granted = match answer {
-            Ok(Acquired::Granted(grant)) => Some(grant),
-            _ => None,
-        };
-        if granted.take_if(|_| now >= self.request.terms.deadline(sent)).is_some() {
-            // The answer came after the deadline of the lease, so the key has to be freed.
+        let attempt = Attempt::new(trace, within, answer, &self.request.terms);
+        if attempt.is_late() {
+            // The key has to be freed.
             let origin = Origin { runtime: self.runtime, connection: None };
             self.unanswered.get_or_insert(origin);
         }
-        Attempt { sent, within, granted, answer }
+        attempt
     }
 
     /// Sleeps until there is a reason for another attempt. False if the timeout ends first.
-    async fn sleep(
-        &self,
-        timeout: &Timeout,
-        wake_source: &mut WakeSource,
-        mut sleep: Sleep,
-    ) -> bool {
+    async fn sleep(&mut self, timeout: &Timeout, mut sleep: Sleep) -> bool {
+        let (wake_source, engine) = (&mut self.wake_source, &self.engine);
         let reason = async {
             loop {
-                let pause = sleep.remaining(wake_source.is_live());
+                let pause = sleep.remaining(wake_source.is_live(), wake_source.ahead());
                 tokio::select! {
                     // The order does not matter: no branch takes anything from another one.
                     biased;
                     () = wake_source.woken() => return,
-                    () = self.engine.closing() => return,
+                    () = engine.closing() => return,
                     () = time::sleep(pause) => {}
                 }
                 match wake_source.checked_since(sleep) {
@@ -344,8 +376,9 @@ impl Acquisition {
     }
 
     /// Makes a lease of a grant. From here on, the lease is responsible for the key.
-    pub(super) fn granted(mut self, grant: Grant, sent: BootInstant) -> Hold {
+    pub(super) fn granted(&mut self, grant: Grant, sent: BootInstant) -> Hold {
         let doubt = self.unanswered.take();
+        self.entries = QueueEntries::default();
         if let Some(permit) = &self.permit {
             permit.granted();
         }
@@ -358,92 +391,27 @@ impl Acquisition {
 
     fn locked(&self, doubt: Option<Origin>) -> Locked {
         let (key, store) = (Arc::clone(&self.request.key), Arc::clone(&self.request.store));
-        Locked { key, owner: self.owner, store, doubt }
+        let term = self.request.terms.in_store();
+        Locked { key, owner: self.owner, store, doubt, term }
     }
 }
 
 impl Drop for Acquisition {
     fn drop(&mut self) {
         if self.unanswered.is_some() && Safeguard::Undo.is_on() {
-            self.engine.background().clean_up(Cleanup {
-                locked: self.locked(self.unanswered),
-                gone_by: BootInstant::now().after(self.request.terms.in_store()),
-                // The lock was never granted.
-                kept_until: BootInstant::PAST,
-                valid_until: BootInstant::PAST,
-                confirmed: BootInstant::PAST,
-                reason: CleanupReason::Unanswered,
-                permit: self.permit.take(),
-            });
-        }
-    }
-}
-
-fn claim(request: &AcquireRequest, owner: OwnerId, fresh: bool) -> Claim<'_> {
-    let (resource, terms) = (request.resource(), &request.terms);
-    let acknowledged_by = terms.acknowledged_by;
-    Claim { resource, owner, term: terms.in_store(), fresh, acknowledged_by }
-}
-
-/// A request that may be dropped before its answer.
-struct PendingRequest<'a> {
-    trace: &'a SendTrace,
-    runtime: Id,
-    unanswered: &'a mut Option<Origin>,
-    is_over: bool,
-}
-
-impl Drop for PendingRequest<'_> {
-    fn drop(&mut self) {
-        // A request that was not sent needs no undo.
-        let Some(connection) = self.trace.connection().filter(|_| !self.is_over) else { return };
-        // An undo is certain to arrive after all requests only if one connection carried them all.
-        let connection = match &*self.unanswered {
-            None => Some(connection),
-            Some(before) => before.connection.filter(|before| *before == connection),
-        };
-        *self.unanswered = Some(Origin { runtime: self.runtime, connection });
-    }
-}
-
-/// The error of a call whose timeout has ended, which depends on the status of the key.
-pub(super) fn failed(
-    timeout: &Timeout,
-    engine: &Engine,
-    request: &AcquireRequest,
-    status: KeyStatus,
-) -> LockError {
-    let (key, waited) = (request.key.as_ref().to_owned(), timeout.elapsed());
-    let status = match (status, request.store.last_check(request.resource())) {
-        // The store has checked the key since the last attempt.
-        (KeyStatus::HeldElsewhere(_, asked), Some((left, at))) if at > asked => {
-            KeyStatus::HeldElsewhere(left, at)
-        }
-        (status, _) => status,
-    };
-    let holder = match status {
-        KeyStatus::HeldHere(holder) if holder == Caller::here() => Holder::ThisTask,
-        KeyStatus::HeldHere(_) => Holder::ThisProcess,
-        KeyStatus::HeldElsewhere(Left::Time(left), at) => {
-            Holder::Elsewhere(Some(left.saturating_sub(BootInstant::now().since(at))))
-        }
-        KeyStatus::HeldElsewhere(Left::Unknown, _) | KeyStatus::Yielded => Holder::Elsewhere(None),
-        KeyStatus::HeldElsewhere(Left::Forever, _) => Holder::NoExpiry,
-        KeyStatus::Acquiring(since) => {
-            let asking = BootInstant::now().since(since);
-            if asking < engine.config().response_timeout / 4 {
-                Holder::ThisProcess
-            } else {
-                let cause = "the store has not answered yet".to_owned();
-                return LockError::Unavailable { key: Some(key), waited, cause };
+            let (locked, permit) = (self.locked(self.unanswered), self.permit.take());
+            undo(&self.engine, locked, permit);
+        } else if !self.entries.is_empty()
+            && let Some(subscription) = self.wake_source.take_subscription()
+        {
+            let keeper = Arc::clone(&self.engine);
+            let place =
+                Box::new(QueuePlace::new(keeper, self.locked(None), self.entries, subscription));
+            // The next call of this process takes the place over. Without one, it is dropped.
+            match &self.permit {
+                Some(permit) => drop(permit.leave_place(place)),
+                None => drop(place),
             }
         }
-        KeyStatus::Unreachable(_) if !Safeguard::UnavailableIsNotBusy.is_on() => {
-            Holder::Elsewhere(None)
-        }
-        KeyStatus::Unreachable(cause) => {
-            return LockError::Unavailable { key: Some(key), waited, cause };
-        }
-    };
-    LockError::Busy { key, waited, holder }
+    }
 }

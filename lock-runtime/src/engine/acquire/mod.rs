@@ -5,10 +5,13 @@
 //! accepts the lock. A caller may stop polling at any point; see [`driven`](super::driven).
 
 mod acquisition;
+mod attempt;
 mod call;
+mod failure;
 #[cfg(all(test, not(lock_shuttle)))]
 mod scripted_store;
 mod sleep;
+mod so_far;
 #[cfg(all(test, not(lock_shuttle)))]
 mod tests;
 
@@ -17,10 +20,12 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-pub(super) use self::acquisition::PAUSES;
-use self::acquisition::{Acquisition, Attempt, failed};
+use self::acquisition::Acquisition;
+use self::attempt::Attempt;
 pub(crate) use self::call::AcquireRequest;
 use self::call::PendingCall;
+use self::failure::failed;
+pub(super) use self::so_far::PAUSES;
 use super::core::Engine;
 use super::driven::{Boxed, Settled, SharedWork, Work};
 use super::handoff::{Handoff, Hold, Offer, Permit, QueuePosition, Waiter};
@@ -57,7 +62,7 @@ pub(crate) fn acquire<T: Send + Unpin + 'static>(
     let entered = engine.queues().enter(&request.key, timeout.is_single_attempt());
     let call = PendingCall { engine, runtime: here.id(), request, timeout };
     match entered {
-        Entered::Permit(permit) => call.try_acquire(permit, None, 0, here, make),
+        Entered::Permit(permit) => call.try_acquire(permit, None, (0, false), here, make),
         Entered::Closed => error(LockError::ShutDown),
         Entered::Offered(offer, number) => call.begin(offer, None, number, here, make),
         Entered::Busy(status) => error(call.error(status)),
@@ -103,7 +108,9 @@ impl PendingCall {
         make: fn(Arc<Engine>, Hold) -> T,
     ) -> AcquireResult<T> {
         let handoff = match offer {
-            Offer::Permit(permit) => return self.try_acquire(permit, known, number, here, make),
+            Offer::Permit(permit) => {
+                return self.try_acquire(permit, known, (number, true), here, make);
+            }
             Offer::Handoff(handoff) => handoff,
         };
         match self.accept(handoff) {
@@ -116,16 +123,17 @@ impl PendingCall {
         }
     }
 
-    /// Begins an acquisition with the permit.
+    /// Begins an acquisition with the permit, at place `number` of the queue. `follows` says whether
+    /// an earlier call had the permit.
     fn try_acquire<T: Send + Unpin + 'static>(
         self,
         permit: Permit,
         known: Option<KeyStatus>,
-        number: u64,
+        (number, follows): (u64, bool),
         here: Handle,
         make: fn(Arc<Engine>, Hold) -> T,
     ) -> AcquireResult<T> {
-        let mut acquisition = match Acquisition::new(&self, Some(permit)) {
+        let mut acquisition = match Acquisition::new(&self, Some(permit), follows) {
             Ok(acquisition) => acquisition,
             Err(error) => return MaybeReady::ready(Err(error)),
         };
@@ -202,7 +210,7 @@ impl PendingCall {
         permit: Option<Permit>,
         known: Option<KeyStatus>,
     ) -> Result<Hold, Box<LockError>> {
-        let acquisition = Acquisition::new(self, permit)?;
+        let acquisition = Acquisition::new(self, permit, true)?;
         let yield_due = acquisition.yield_due(&self.timeout);
         acquisition.run(self.timeout, known, yield_due, None).await
     }

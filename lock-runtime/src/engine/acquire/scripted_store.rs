@@ -116,8 +116,8 @@ impl LockStore for ScriptedStore {
         MaybeReady::ready(Ok(0))
     }
 
-    fn subscribe(&self, resource: Resource<'_>) -> Subscription {
-        self.channels().listen(resource.key, resource.key, WireFormat::Token)
+    fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
+        self.channels().listen(resource.key, resource.key, WireFormat::Token, owner)
     }
 
     fn last_check(&self, _: Resource<'_>) -> Option<(Left, BootInstant)> {

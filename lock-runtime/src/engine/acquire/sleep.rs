@@ -7,8 +7,10 @@ use crate::backoff::between;
 use crate::clock::BootInstant;
 use crate::engine::fairness::yielding::Yield;
 use crate::safeguard::Safeguard;
-use crate::store::contract::Left;
-use crate::store::subscriptions::Subscription;
+use crate::store::contract::{Left, Queued, Queueing};
+use crate::store::owner::OwnerId;
+use crate::store::queueing::QueueEntries;
+use crate::store::subscriptions::{LockTransfer, Subscription};
 use crate::sync::time;
 use crate::timeout::LONGEST_WAIT;
 
@@ -23,6 +25,13 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 /// acquisitions of several processes do not all make an attempt when the lease ends.
 const SPREAD: Duration = Duration::from_millis(30);
 
+/// How often the first claim in a queue makes an attempt, if no message would wake it. The next ones
+/// do so less often.
+const POLL_BY_PLACE: Duration = Duration::from_millis(100);
+
+/// How much later than the claim before it a claim in a queue notices the death of a holder.
+const DELAY_BY_PLACE: Duration = Duration::from_millis(50);
+
 /// The length of a sleep.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sleep {
@@ -34,8 +43,8 @@ pub(super) enum Sleep {
 
 impl Sleep {
     /// The time from now to the end of the sleep. `is_woken` says whether a release of the key
-    /// would wake the acquisition.
-    pub(super) fn remaining(self, is_woken: bool) -> Duration {
+    /// would wake the acquisition, and `ahead` how many claims come before it in a queue.
+    pub(super) fn remaining(self, is_woken: bool, ahead: Option<usize>) -> Duration {
         let (left, at) = match self {
             Self::Pause(pause) => return pause,
             Self::Holder(left, at) => (left, at),
@@ -43,16 +52,23 @@ impl Sleep {
         if !Safeguard::SafetyPoll.is_on() {
             return LONGEST_WAIT;
         }
-        let longest = if is_woken {
-            between(LONGEST_SLEEP, LONGEST_SLEEP * 5 / 4)
-        } else {
-            between(SAFETY_POLL * 3 / 4, SAFETY_POLL)
+        let longest = match ahead {
+            _ if is_woken => between(LONGEST_SLEEP, LONGEST_SLEEP * 5 / 4),
+            // The store may give the key to the claim at any time, and nobody else has it then.
+            Some(ahead) => {
+                let places = u32::try_from(ahead).unwrap_or(u32::MAX).saturating_add(1);
+                let longest = POLL_BY_PLACE.saturating_mul(places).min(SAFETY_POLL);
+                between(longest * 3 / 4, longest)
+            }
+            None => between(SAFETY_POLL * 3 / 4, SAFETY_POLL),
         };
         let sleep = match left {
             // The store expires keys with a resolution of a millisecond.
             Left::Time(left) => {
                 let spread = between(Duration::ZERO, SPREAD).min(left / 4);
-                longest.min(left + Duration::from_millis(1) + spread)
+                // If the holder has died, the first claim is the first to notice it.
+                let later = DELAY_BY_PLACE * u32::try_from(ahead.unwrap_or(0)).unwrap_or(u32::MAX);
+                longest.min(left + Duration::from_millis(1) + spread + later.min(SAFETY_POLL))
             }
             Left::Forever => longest,
             // Long enough for the subscription to become live, but short, because the server may
@@ -72,6 +88,8 @@ pub(super) struct WakeSource {
     tried_since_live: bool,
     /// The yield that the acquisition has to complete before its attempt.
     pending_yield: Option<PendingYield>,
+    /// The end of the pause before the next attempt, if the store has requested one.
+    pause_until: Option<BootInstant>,
 }
 
 /// A yield to other processes. The acquisition makes its attempt after a number of their releases,
@@ -87,20 +105,31 @@ struct PendingYield {
 }
 
 impl WakeSource {
-    pub(super) fn subscribe(&mut self, request: &AcquireRequest) {
-        if self.subscription.is_none() {
-            self.subscription = Some(request.store.subscribe(request.resource()));
-        }
+    /// The wake-ups of a claim that an earlier call has left.
+    pub(super) fn of_place(entries: QueueEntries, subscription: Option<Subscription>) -> Self {
+        let is_live = subscription.as_ref().is_some_and(Subscription::is_live);
+        let tried_since_live = is_live && entries.is_woken();
+        Self { subscription, tried_since_live, ..Self::default() }
+    }
+
+    pub(super) fn take_subscription(&mut self) -> Option<Subscription> {
+        self.subscription.take()
+    }
+
+    pub(super) fn subscribe(&mut self, request: &AcquireRequest, owner: OwnerId) {
+        let subscribe =
+            || request.store.subscribe(request.resource(), owner, request.terms.in_store());
+        self.subscription.get_or_insert_with(subscribe);
     }
 
     /// Subscribes because of an attempt by another caller of this process.
-    pub(super) fn subscribe_after_attempt(&mut self, request: &AcquireRequest) {
-        self.subscribe(request);
+    pub(super) fn subscribe_after_attempt(&mut self, request: &AcquireRequest, owner: OwnerId) {
+        self.subscribe(request, owner);
         self.tried_since_live = self.is_live();
     }
 
-    pub(super) fn yield_to_others(&mut self, request: &AcquireRequest, due: Yield) {
-        self.subscribe_after_attempt(request);
+    pub(super) fn yield_to_others(&mut self, request: &AcquireRequest, owner: OwnerId, due: Yield) {
+        self.subscribe_after_attempt(request, owner);
         let from = self.subscription.as_ref().map_or(0, Subscription::releases);
         let until = from + due.releases as u64;
         self.pending_yield = Some(PendingYield { from, until, pause: due.pause });
@@ -127,6 +156,19 @@ impl WakeSource {
         }
     }
 
+    /// Resolves when the pause before the next attempt is over, or when there is a newer message.
+    async fn paused(&mut self) {
+        if let (Some(until), Some(subscription)) = (self.pause_until, &self.subscription) {
+            tokio::select! {
+                // The order does not matter: no branch takes anything from another one.
+                biased;
+                () = subscription.woken() => {}
+                () = time::sleep(until.since(BootInstant::now())) => {}
+            }
+        }
+        self.pause_until = None;
+    }
+
     pub(super) fn is_live(&self) -> bool {
         self.subscription.as_ref().is_some_and(Subscription::is_live)
     }
@@ -142,18 +184,58 @@ impl WakeSource {
         let Sleep::Holder(_, answered) = sleep else { return None };
         let (left, at) = self.last_check()?;
         let later = Sleep::Holder(left, at);
-        (at > answered && self.is_live() && !later.remaining(true).is_zero()).then_some(later)
+        let is_later = !later.remaining(true, self.ahead()).is_zero();
+        (at > answered && self.is_live() && is_later).then_some(later)
+    }
+
+    /// How the next claim is to wait.
+    pub(super) fn queueing(&mut self, request: &AcquireRequest) -> Queueing {
+        match &self.subscription {
+            Some(_) if !request.store.capabilities().queues => Queueing::None,
+            Some(subscription) if subscription.is_live() => {
+                self.tried_since_live = true;
+                Queueing::Woken
+            }
+            Some(_) => Queueing::Polling,
+            None => Queueing::None,
+        }
+    }
+
+    /// Records that the claim stands in the queue, by an attempt that was sent at `sent`.
+    pub(super) fn queued(&self, queued: Queued, sent: BootInstant) {
+        if let Some(subscription) = &self.subscription {
+            subscription.queued(queued, sent);
+        }
+    }
+
+    /// The number of claims that come first, if the claim stands in a queue.
+    pub(super) fn ahead(&self) -> Option<usize> {
+        self.subscription.as_ref().and_then(Subscription::ahead)
+    }
+
+    /// Takes the message that the store has given the key to the claim.
+    pub(super) fn take_transfer(&self) -> Option<LockTransfer> {
+        self.subscription.as_ref()?.take_transfer()
     }
 
     /// Resolves when there is a reason for an attempt; never without a subscription.
     pub(super) async fn woken(&mut self) {
+        if self.pause_until.is_some() {
+            // This future was dropped during the pause.
+            return self.paused().await;
+        }
         let Some(subscription) = &self.subscription else { return std::future::pending().await };
         tokio::select! {
             // The order does not matter: no branch takes anything from another one.
             biased;
-            () = subscription.woken() => self.yielded().await,
-            () = subscription.live(), if !self.tried_since_live => self.tried_since_live = true,
+            () = subscription.woken() => self.pause_until = subscription.take_pause(),
+            () = subscription.live(), if !self.tried_since_live => {
+                self.tried_since_live = true;
+                return;
+            }
         }
+        self.paused().await;
+        self.yielded().await;
     }
 }
 

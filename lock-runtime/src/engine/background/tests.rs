@@ -174,6 +174,8 @@ async fn a_blocked_place_does_not_delay_the_renewals_of_other_places() {
         term: TERM,
         fresh: true,
         acknowledged_by: RequiredReplicas::NONE,
+        queueing: crate::store::contract::Queueing::None,
+        queued_before: crate::store::contract::Queueing::None,
     };
     let timeout = crate::timeout::RequestTimeout::of(TERM);
     let trace = crate::store::contract::SendTrace::default();

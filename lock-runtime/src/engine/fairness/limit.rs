@@ -73,6 +73,10 @@ impl Tenure {
         Self { since: None, began, holds: 0, contended, limit_reached: None, counting: None }
     }
 
+    pub(crate) fn began(&self) -> BootInstant {
+        self.began
+    }
+
     /// Decides about the lock after a hold has ended.
     pub(crate) fn next(&mut self, limit: &HandoffLimit, now: BootInstant) -> Decision {
         self.holds = self.holds.saturating_add(1);

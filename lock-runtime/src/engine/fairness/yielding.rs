@@ -78,6 +78,11 @@ impl Yields {
         self.keys.insert(Arc::clone(key), woken);
     }
 
+    /// Whether the last release of `key`, not long ago, has left other processes waiting.
+    pub(crate) fn is_contended(&self, key: &str, now: BootInstant) -> bool {
+        self.keys.get(key).is_some_and(|woken| now.since(woken.released) < MEMORY)
+    }
+
     /// The wait that is due now; `None` if the other processes have had enough time.
     pub(crate) fn due(&mut self, key: &str, now: BootInstant) -> Option<Yield> {
         let woken = self.keys.get_mut(key)?;

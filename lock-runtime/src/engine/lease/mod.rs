@@ -46,6 +46,8 @@ pub(crate) struct Locked {
     pub(crate) store: Arc<dyn LockStore>,
     /// The origin of the requests of the acquisition that may still take effect, if there are any.
     pub(crate) doubt: Option<Origin>,
+    /// The term of the claim.
+    pub(crate) term: Duration,
 }
 
 impl Locked {
@@ -56,7 +58,7 @@ impl Locked {
 
 impl fmt::Debug for Locked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, owner, store: _, doubt } = self;
+        let Self { key, owner, store: _, doubt, term: _ } = self;
         let mut locked = f.debug_struct("Locked");
         locked.field("key", key).field("owner", owner).field("doubt", doubt).finish_non_exhaustive()
     }
@@ -150,6 +152,11 @@ impl<P> Lease<P> {
     /// The end of `min_hold`: the key stays in the store until then, even if the hold ends before.
     pub(crate) fn kept_until(&self) -> BootInstant {
         self.read(State::kept_until)
+    }
+
+    /// See [`kept_until`](Self::kept_until) and [`State::tenure_since`].
+    pub(crate) fn kept_until_and_since(&self) -> (BootInstant, BootInstant) {
+        self.read(|state| (state.kept_until(), state.tenure_since()))
     }
 
     /// Whether a renewal would extend the hold.
@@ -286,7 +293,9 @@ impl<P> Hold<P> {
         permit: Option<P>,
         contended: bool,
     ) -> Self {
-        let state = State::new(terms, grant, sent, permit, Tenure::new(sent, contended));
+        let now = BootInstant::now();
+        let tenure = Tenure::new(if grant.is_transfer { now } else { sent }, contended);
+        let state = State::new(terms, grant, sent, permit, tenure, now);
         let lease = Arc::new(Lease {
             locked,
             valid_until: AtomicU64::new(state.deadline().as_nanos()),

@@ -131,6 +131,20 @@ impl<H: HandedOff> Permit<H> {
         }
     }
 
+    /// Leaves a place in a queue of the store to the next waiter. Returns the previous place, or this
+    /// one if the key is no longer known.
+    pub(crate) fn leave_place(&self, place: Box<H::Place>) -> Option<Box<H::Place>> {
+        match self.queues.lock().by_key.get_mut(&self.key) {
+            Some(queue) => queue.place.replace(place),
+            None => Some(place),
+        }
+    }
+
+    /// Takes the place that the previous holder has left.
+    pub(crate) fn take_place(&self) -> Option<Box<H::Place>> {
+        self.queues.lock().by_key.get_mut(&self.key).and_then(|queue| queue.place.take())
+    }
+
     /// Records that the holder has the lock, and no longer waits.
     pub(crate) fn granted(&self) {
         self.queues.granted(&self.key, self.grant);

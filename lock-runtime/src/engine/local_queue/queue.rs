@@ -72,6 +72,9 @@ pub(crate) enum KeyStatus {
 
 /// A lock that goes to the next waiter along with the permit.
 pub(crate) trait HandedOff: std::fmt::Debug + Send + 'static {
+    /// A place in a queue of the store, which a waiter that gives up leaves to the next one.
+    type Place: std::fmt::Debug + Send + 'static;
+
     /// Sets the number of the grant with which the permit has gone to its new holder.
     fn set_grant(&mut self, grant: u64);
 
@@ -93,10 +96,12 @@ pub(super) enum Offered<H> {
 
 /// The queue of one key.
 #[derive(Debug)]
-pub(super) struct LocalQueue<H> {
+pub(super) struct LocalQueue<H: HandedOff> {
     pub(super) waiters: Waiters,
     /// The last known status of the key, from which the error of callers that give up is made.
     pub(super) status: KeyStatus,
+    /// The place that the last holder of the permit has left.
+    pub(super) place: Option<Box<H::Place>>,
     /// The number of the current grant of the permit; zero while the permit is on offer.
     pub(super) grant: u64,
     /// The number of the first grant since the key was last forgotten.
@@ -127,6 +132,7 @@ impl<H: HandedOff> LocalQueue<H> {
         Self {
             waiters: Waiters::default(),
             status: KeyStatus::Acquiring(BootInstant::now()),
+            place: None,
             grant,
             first_grant: grant,
             holder: None,

@@ -24,7 +24,7 @@ pub(super) const PATROL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The queues of all keys of one client.
 #[derive(Debug)]
-pub(crate) struct LocalQueues<H> {
+pub(crate) struct LocalQueues<H: HandedOff> {
     /// The number of patrols after which a runtime without a sign of life counts as stuck.
     pub(super) max_patrols: u32,
     /// Keys are hashed with a random seed, because users may control them.
@@ -49,7 +49,7 @@ impl<H: HandedOff> Default for LocalQueues<H> {
 }
 
 #[derive(Debug)]
-pub(super) struct Queues<H> {
+pub(super) struct Queues<H: HandedOff> {
     /// The queues of the keys whose permit has a holder or is on offer.
     pub(super) by_key: HashMap<HashedKey, LocalQueue<H>, BuildHasherDefault<PassThroughHasher>>,
     pub(super) peak: Peak,
@@ -123,7 +123,7 @@ impl<H: HandedOff> LocalQueues<H> {
 
     /// Ends all waits. No caller enters a queue from now on.
     pub(crate) fn close(&self) {
-        let (mut wakers, mut unwanted) = (Wakers::default(), Vec::new());
+        let (mut wakers, mut unwanted, mut places) = (Wakers::default(), Vec::new(), Vec::new());
         {
             let mut state = self.lock();
             state.closed = true;
@@ -131,6 +131,7 @@ impl<H: HandedOff> LocalQueues<H> {
             let mut held = Vec::new();
             for (key, queue) in &mut state.by_key {
                 self.queued.fetch_sub(queue.waiters.clear(&mut wakers), Ordering::Relaxed);
+                places.extend(queue.place.take());
                 unwanted.extend(queue.offer.take().map(|offer| (key.clone(), offer)));
                 held.extend(queue.holder.is_some().then(|| key.clone()));
             }
@@ -139,6 +140,7 @@ impl<H: HandedOff> LocalQueues<H> {
             }
         }
         wakers.wake();
+        drop(places);
         for (key, offer) in unwanted {
             self.drop_offer(&key, offer);
         }
@@ -168,6 +170,12 @@ impl<H: HandedOff> LocalQueues<H> {
             return None;
         }
         self.lock().yields.due(key, BootInstant::now())
+    }
+
+    /// Whether the last release of `key`, not long ago, has left other processes waiting.
+    pub(crate) fn is_contended(&self, key: &str) -> bool {
+        self.has_yields.load(Ordering::Relaxed)
+            && self.lock().yields.is_contended(key, BootInstant::now())
     }
 
     /// Records that this process has yielded `key`. `taken` says whether another process took it.

@@ -16,7 +16,7 @@ use shuttle::future::{spawn, yield_now};
 
 use crate::clock::BootInstant;
 use crate::engine::handoff::{Hold, Lease};
-use crate::engine::testing::{claim, new_owner, owner};
+use crate::engine::testing::{claim, new_owner, owner, release};
 use crate::maybe_ready::MaybeReady;
 use crate::store::contract::{
     Acquired, Claim, Fenced, Grant, Lane, LockStore, Release, Released, ReleasedBatch, Renewal,
@@ -163,9 +163,8 @@ impl Network {
 
     /// Deletes the key of a lease from the store.
     pub(super) fn delete_key(&self, lease: &Lease) {
-        let (resource, owner) = (lease.locked().resource(), lease.locked().owner);
-        let release = Release { resource, owner, keep: Duration::ZERO };
-        drop(self.store.release(release, Lane::Background));
+        let owner = lease.locked().owner;
+        drop(self.store.release(release(owner), Lane::Background));
         lock(&self.owner).take_if(|current| *current == owner);
     }
 
@@ -205,10 +204,7 @@ impl Network {
             MaybeReady::Ready(Some(Ok(Acquired::Granted(_)))) => {}
             _ => panic!("the key is still taken"),
         }
-        let resource = Resource::exclusive("k");
-        drop(
-            self.store.release(Release { resource, owner, keep: Duration::ZERO }, Lane::Background),
-        );
+        drop(self.store.release(release(owner), Lane::Background));
     }
 }
 
@@ -236,11 +232,12 @@ impl LockStore for RemoteStore {
         trace: &'a SendTrace,
     ) -> MaybeReady<'a, Result<Acquired, StoreError>> {
         let key = claim.resource.key.to_owned();
-        let Claim { owner, term, fresh, acknowledged_by, .. } = claim;
+        let Claim { owner, term, fresh, acknowledged_by, queueing, queued_before, .. } = claim;
         let answer_timeout = timeout.answer.min(timeout.total);
         let sent = self.0.send(Lane::Caller, answer_timeout, move |network| {
             let resource = Resource::exclusive(&key);
-            let claim = Claim { resource, owner, term, fresh, acknowledged_by };
+            let claim =
+                Claim { resource, owner, term, fresh, acknowledged_by, queueing, queued_before };
             let answer = ready(network.store.try_acquire(claim, timeout, &SendTrace::default()));
             if answer == Ok(Acquired::Granted(Grant::of(term))) {
                 *lock(&network.owner) = Some(owner);
@@ -285,13 +282,14 @@ impl LockStore for RemoteStore {
         release: Release<'a>,
         lane: Lane,
     ) -> MaybeReady<'a, Result<Released, StoreError>> {
-        let Release { resource, owner, keep } = release;
+        let Release { resource, owner, keep, term, leaves_gap } = release;
         let key = resource.key.to_owned();
         let sent = self.0.send(lane, Duration::MAX, move |network| {
             if lock(&network.releases).refused {
                 return Err(StoreError::Refused("the model refuses all releases".into()));
             }
-            let release = Release { resource: Resource::exclusive(&key), owner, keep };
+            let resource = Resource::exclusive(&key);
+            let release = Release { resource, owner, keep, term, leaves_gap };
             let answer = ready(network.store.release(release, lane));
             if let Ok(Released::Freed { .. }) = answer {
                 lock(&network.owner).take_if(|current| *current == owner);
@@ -335,8 +333,8 @@ impl LockStore for RemoteStore {
         MaybeReady::pending(async { sent.await? })
     }
 
-    fn subscribe(&self, resource: Resource<'_>) -> Subscription {
-        self.0.store.subscribe(resource)
+    fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, term: Duration) -> Subscription {
+        self.0.store.subscribe(resource, owner, term)
     }
 
     fn layout(&self) -> &'static str {

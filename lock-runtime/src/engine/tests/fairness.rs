@@ -130,7 +130,7 @@ async fn calls_with_short_timeouts_yield_for_a_part_of_them() {
 async fn a_process_stops_yielding_if_no_other_process_comes() {
     let (store, engine) = engine();
     // It listens for releases, and never asks for the key.
-    let idle = store.subscribe(Resource::exclusive("k"));
+    let idle = store.subscribe(Resource::exclusive("k"), new_owner(), LEASE);
     let start = Instant::now();
     for _ in 0..100 {
         let hold = acquire(&engine, request(None)).await.expect("free");
@@ -147,7 +147,7 @@ async fn a_process_stops_yielding_if_no_other_process_comes() {
 #[tokio::test]
 async fn a_call_with_a_timeout_shorter_than_the_pause_still_makes_an_attempt() {
     let (store, engine) = engine();
-    let _idle = store.subscribe(Resource::exclusive("k"));
+    let _idle = store.subscribe(Resource::exclusive("k"), new_owner(), LEASE);
     let hold = acquire(&engine, request(None)).await.expect("free");
     engine.release(&hold, true).await.expect("held");
     for wait in [Duration::ZERO, Duration::from_millis(1)] {

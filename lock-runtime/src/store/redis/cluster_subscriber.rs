@@ -39,10 +39,11 @@ pub(super) async fn run(channels: ClusterChannels) {
         unsubscribe_idle(&channels, &nodes);
         nodes.retain(|_, known| known.node.is_current());
         let pause = async {
-            if channels.subscriptions.is_empty() {
-                std::future::pending::<()>().await;
-            } else {
-                sleep(if is_complete { IDLE_INTERVAL } else { RETRY }).await;
+            let look = channels.subscriptions.next_look(IDLE_INTERVAL);
+            match look.filter(|_| is_complete) {
+                Some(look) => sleep(look).await,
+                None if is_complete => std::future::pending::<()>().await,
+                None => sleep(RETRY).await,
             }
         };
         tokio::select! {

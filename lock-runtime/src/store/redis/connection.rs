@@ -42,7 +42,7 @@ pub(super) struct Connection {
     /// How long a request may go unanswered before a silent socket is discarded.
     response_timeout: Duration,
     /// Whether each request is preceded by `ASKING`.
-    asking: bool,
+    pub(super) asking: bool,
 }
 
 /// The limit that a request counts against while it is in flight.

@@ -1,7 +1,7 @@
 //! Decodes the replies to commands and scripts, with one function for each of them.
 //!
-//! A script replies with a status and at most one field: either the status as a string, or an array
-//! of both. A script for several locks replies with an array of these. The usual reply of a release
+//! A script replies with a status and usually at most one field: either the status as a string, or an
+//! array of both. A script for several locks replies with an array of these. The usual reply of a release
 //! is a number without a status, which costs the server less.
 //!
 //! A reply that the command or script never gives is [`Unexpected`], and is not taken for an
@@ -15,6 +15,8 @@ use redis::Value;
 use super::error;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Left, Renewed, StoreError};
+use crate::store::queueing::{QueueTicket, Queued};
+use crate::store::subscriptions::CheckResult;
 
 /// A reply that does not fit its request: the type of its value. The value itself may be secret.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,6 +53,9 @@ pub(super) fn probed(reply: &Value) -> Result<(), Unexpected> {
 pub(super) enum AcquireReply {
     Granted,
     Busy(Left),
+    Queued(Queued),
+    /// Busy, and the claim could not be put into the queue: the error of the server.
+    Unqueued(Left, String),
     /// The key holds a value of this kind instead of a lock.
     WrongFormat(String),
 }
@@ -67,12 +72,36 @@ pub(super) fn taken(reply: &Value) -> Result<AcquireReply, Unexpected> {
 
 /// Decodes the reply of `acquire.lua`.
 pub(super) fn acquired(reply: &Value) -> Result<AcquireReply, Unexpected> {
+    if let Some(waits) = waits(reply) {
+        return Ok(waits);
+    }
     match status(reply) {
         Some(("GRANTED", Field::None)) => Ok(AcquireReply::Granted),
         Some(("BUSY", Field::Int(left @ -1..))) => Ok(AcquireReply::Busy(left_of(left))),
         Some(("WRONGFORMAT", Field::Text(found))) => Ok(AcquireReply::WrongFormat(found.into())),
         _ if !Safeguard::ExpectedReplies.is_on() => Ok(AcquireReply::Granted),
         _ => Err(Unexpected::new(reply)),
+    }
+}
+
+/// Decodes the replies of `acquire.lua` about a claim that waits.
+fn waits(reply: &Value) -> Option<AcquireReply> {
+    let Value::Array(parts) = reply else { return None };
+    let (status, Value::Int(left @ -1..), rest) =
+        (text(parts.first()?)?, parts.get(1)?, &parts[2..])
+    else {
+        return None;
+    };
+    match (status, rest) {
+        ("QUEUED", [ticket, Value::Int(ahead)]) => {
+            let ticket = QueueTicket(text(ticket)?.parse().ok()?);
+            let ahead = usize::try_from(*ahead).ok()?;
+            Some(AcquireReply::Queued(Queued { left: left_of(*left), ticket, ahead }))
+        }
+        ("UNQUEUED", [error]) => {
+            Some(AcquireReply::Unqueued(left_of(*left), text(error)?.to_owned()))
+        }
+        _ => None,
     }
 }
 
@@ -92,11 +121,13 @@ pub(super) fn renewed(
 /// The answer to a release.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReleaseReply {
-    /// The key is free. The message reached this number of subscribers.
+    /// The key is free. The message reached this number of subscribers. In a layout with queues: the
+    /// number of claims that have got the key, 0 or 1.
     Freed {
         subscribers: i64,
     },
-    /// The key stays taken for its minimum hold. The message reached this number of subscribers.
+    /// The key stays taken for its minimum hold. The message reached this number of subscribers; not
+    /// known with queues.
     Kept {
         subscribers: i64,
     },
@@ -155,14 +186,27 @@ pub(super) fn fenced(reply: &Value) -> Result<FenceReply, Unexpected> {
     }
 }
 
-/// Decodes the reply of `check.lua` for this number of locks: how much is left of each lease.
-/// `None` means that an attempt is worthwhile.
-pub(super) fn checked(reply: &Value, locks: usize) -> Result<Vec<Option<Left>>, Unexpected> {
+/// Decodes the reply of `check.lua` for this number of locks.
+pub(super) fn checked(reply: &Value, locks: usize) -> Result<Vec<CheckResult>, Unexpected> {
+    let queued = |reply: &Value| {
+        let Value::Array(parts) = reply else { return None };
+        let [status, Value::Int(left @ -1..), Value::Int(ahead)] = &parts[..] else { return None };
+        let ahead = usize::try_from(*ahead).ok().filter(|_| text(status) == Some("QUEUED"))?;
+        Some(CheckResult::Queued(left_of(*left), ahead))
+    };
     each(reply, locks, |reply| match status(reply) {
-        Some(("FREE", Field::None)) => Ok(None),
-        Some(("BUSY", Field::Int(left @ -1..))) => Ok(Some(left_of(left))),
-        _ => Err(Unexpected::new(reply)),
+        Some(("FREE", Field::None)) => Ok(CheckResult::Free),
+        Some(("BUSY", Field::Int(left @ -1..))) => Ok(CheckResult::Busy(left_of(left))),
+        _ => queued(reply).ok_or_else(|| Unexpected::new(reply)),
     })
+}
+
+/// Decodes the reply to `ZCOUNT`.
+pub(super) fn count(reply: &Value) -> Result<usize, Unexpected> {
+    match reply {
+        Value::Int(count) => usize::try_from(*count).map_err(|_| Unexpected::new(reply)),
+        other => Err(Unexpected::new(other)),
+    }
 }
 
 /// Decodes the reply to `PUBSUB NUMSUB` for one channel.
@@ -271,158 +315,4 @@ fn left_of(pttl: i64) -> Left {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn string(text: &str) -> Value {
-        Value::BulkString(text.into())
-    }
-
-    fn with(status: &str, field: Value) -> Value {
-        Value::Array(vec![string(status), field])
-    }
-
-    fn number(status: &str, field: i64) -> Value {
-        with(status, Value::Int(field))
-    }
-
-    fn time(left: u64) -> Left {
-        Left::Time(Duration::from_millis(left))
-    }
-
-    /// Replies that no script gives, and replies to other commands.
-    fn unrelated() -> Vec<Value> {
-        let (queued, empty) = (Value::SimpleString("QUEUED".into()), Value::Array(Vec::new()));
-        let unknown = [string("STRANGE"), with("STRANGE", string("text")), number("STRANGE", 1)];
-        // Statuses of scripts with a field of the wrong type, and without the field.
-        let wrong =
-            ["GRANTED", "EXTENDED", "GONE", "TAKEN", "FREE"].map(|status| number(status, 1));
-        let typed = ["BUSY", "KEPT"].map(|status| with(status, string("1")));
-        let texts = ["ISSUED", "UNPUBLISHED", "FAILED"].map(|status| number(status, 1));
-        let bare = ["BUSY", "KEPT", "ISSUED", "UNPUBLISHED", "FAILED"].map(string);
-        let negative = [number("BUSY", -2), number("KEPT", -1)];
-        let map = Value::Map(vec![(string("a"), Value::Int(1))]);
-        let plain = [queued, empty, map, Value::Boolean(true), Value::Double(1.0), Value::Nil];
-        let numbers = [Value::Okay, Value::Int(0), Value::Int(1), Value::Int(-1), Value::Int(-2)];
-        let three = Value::Array(vec![string("KEPT"), Value::Int(1), Value::Int(1)]);
-        let mut all = vec![string("5f"), with("ISSUED", string("5f")), three];
-        for some in [&unknown[..], &wrong, &typed, &texts, &bare, &negative, &plain, &numbers] {
-            all.extend_from_slice(some);
-        }
-        all
-    }
-
-    #[test]
-    fn only_the_expected_replies_grant_a_lock() {
-        assert_eq!(taken(&Value::Okay), Ok(AcquireReply::Granted));
-        assert_eq!(taken(&Value::Nil), Ok(AcquireReply::Busy(Left::Unknown)));
-        assert_eq!(acquired(&string("GRANTED")), Ok(AcquireReply::Granted));
-        assert_eq!(acquired(&number("BUSY", -1)), Ok(AcquireReply::Busy(Left::Forever)));
-        assert_eq!(acquired(&number("BUSY", 0)), Ok(AcquireReply::Busy(time(0))));
-        assert_eq!(acquired(&number("BUSY", 7)), Ok(AcquireReply::Busy(time(7))));
-        let other = with("WRONGFORMAT", string("hash"));
-        assert_eq!(acquired(&other), Ok(AcquireReply::WrongFormat("hash".into())));
-        for reply in unrelated() {
-            assert!(acquired(&reply).is_err(), "{reply:?}");
-            if !matches!(reply, Value::Okay | Value::Nil) {
-                assert!(taken(&reply).is_err(), "{reply:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn every_status_has_its_meaning() {
-        assert_eq!(probed(&Value::Int(1)), Ok(()));
-        assert_eq!(probed(&Value::Int(0)), Err(Unexpected("an integer")));
-        let all = |replies: &[Value]| Value::Array(replies.to_vec());
-        let renewals = all(&["EXTENDED", "GONE", "TAKEN"].map(string));
-        let meanings = [Renewed::Extended, Renewed::Gone, Renewed::Taken].map(Ok).to_vec();
-        assert_eq!(renewed(&renewals, 3), Ok(meanings));
-        assert_eq!(renewed(&renewals, 2), Err(Unexpected("an array")));
-        let checks = all(&[string("FREE"), number("BUSY", 1), number("BUSY", -1)]);
-        assert_eq!(checked(&checks, 3), Ok(vec![None, Some(time(1)), Some(Left::Forever)]));
-        assert_eq!(checked(&checks, 2), Err(Unexpected("an array")));
-        let freed = ReleaseReply::Freed { subscribers: 2 };
-        assert_eq!(released(&Value::Int(2)), Ok(freed));
-        assert_eq!(released(&number("KEPT", 0)), Ok(ReleaseReply::Kept { subscribers: 0 }));
-        assert_eq!(released(&string("GONE")), Ok(ReleaseReply::Gone));
-        assert_eq!(released(&string("TAKEN")), Ok(ReleaseReply::Taken));
-        let unpublished = ReleaseReply::Unpublished("NOPERM no permissions".into());
-        assert_eq!(
-            released(&with("UNPUBLISHED", string("NOPERM no permissions"))),
-            Ok(unpublished)
-        );
-        assert_eq!(fenced(&with("ISSUED", string("12"))), Ok(FenceReply::With(12)));
-        assert_eq!(fenced(&string("GONE")), Ok(FenceReply::Gone));
-        assert_eq!(fenced(&string("TAKEN")), Ok(FenceReply::Taken));
-        assert_eq!(fenced(&string("WRONGFORMAT")), Ok(FenceReply::NoLastToken));
-    }
-
-    #[test]
-    fn the_replies_about_a_quarantine() {
-        let time = Value::Array(vec![string("12"), string("345678")]);
-        assert_eq!(marker(&time), Ok(MarkerReply::Time(12_345)));
-        assert_eq!(marker(&string("a b")), Ok(MarkerReply::Text("a b".into())));
-        for none in [Value::Okay, Value::Nil] {
-            assert_eq!(marker(&none), Ok(MarkerReply::None));
-        }
-        let three = Value::Array(vec![string("1"), string("2"), string("3")]);
-        let words = Value::Array(vec![string("a"), string("b")]);
-        for reply in [three, words, Value::Array(Vec::new()), Value::Map(Vec::new())] {
-            assert!(marker(&reply).is_err(), "{reply:?}");
-        }
-    }
-
-    #[test]
-    fn unrelated_replies_are_unexpected() {
-        for reply in unrelated() {
-            let one = || Value::Array(vec![reply.clone()]);
-            assert!(renewed(&reply, 2).is_err(), "{reply:?}");
-            assert!(renewed(&one(), 1).is_err(), "{reply:?}");
-            assert!(fenced(&reply).is_err(), "{reply:?}");
-            assert!(checked(&reply, 2).is_err(), "{reply:?}");
-            assert!(checked(&one(), 1).is_err(), "{reply:?}");
-            // The number of subscribers that a release has reached.
-            if !matches!(reply, Value::Int(0..)) {
-                assert!(released(&reply).is_err(), "{reply:?}");
-                assert!(released_all(&one(), 1).is_err(), "{reply:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn one_release_of_several_may_fail() {
-        let failed = Value::Array(vec![string("FAILED"), string("NOPERM no permissions")]);
-        let reply = Value::Array(vec![Value::Int(0), failed]);
-        let denied = StoreError::Denied("NOPERM no permissions".into());
-        let freed = ReleaseReply::Freed { subscribers: 0 };
-        assert_eq!(released_all(&reply, 2), Ok(vec![Ok(freed), Err(denied)]));
-    }
-
-    #[test]
-    fn subscribers_are_counted_in_both_protocol_versions() {
-        let (channel, count) = (|| string("channel"), || Value::Int(3));
-        assert_eq!(subscribers(&Value::Array(vec![channel(), count()])), Ok(3));
-        assert_eq!(subscribers(&Value::Map(vec![(channel(), count())])), Ok(3));
-        for other in [
-            Value::Array(vec![channel(), count(), channel(), count()]),
-            Value::Map(vec![(channel(), count()), (channel(), count())]),
-            Value::Array(vec![channel(), Value::Int(-1)]),
-            count(),
-        ] {
-            assert!(subscribers(&other).is_err(), "{other:?}");
-        }
-    }
-
-    #[test]
-    fn the_description_of_a_server_is_a_text() {
-        assert_eq!(info(&string("redis_version:7")), Ok("redis_version:7".into()));
-        assert_eq!(info(&Value::Array(Vec::new())), Err(Unexpected("an array")));
-    }
-
-    #[test]
-    fn an_unexpected_value_is_not_shown() {
-        let shown = format!("{:?}", released(&string("5f0c")));
-        assert!(!shown.contains("5f0c"), "{shown}");
-    }
-}
+mod tests;

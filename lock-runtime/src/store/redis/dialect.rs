@@ -13,6 +13,7 @@ use std::time::Duration;
 use redis::{Cmd, Pipeline, ToRedisArgs};
 
 use super::hash_slot;
+use super::queue;
 use super::script::{Publish, Script, script};
 use crate::key;
 use crate::safeguard::Safeguard;
@@ -24,16 +25,18 @@ pub(super) struct Dialect {
     pub(super) format: WireFormat,
     /// What a lock looks like, for errors.
     pub(super) layout: &'static str,
-    pub(super) acquire: Script,
+    acquire: PublishingScript,
     pub(super) renew: Script,
-    release: ReleaseScripts,
-    release_all: ReleaseScripts,
+    release: PublishingScript,
+    release_all: PublishingScript,
     pub(super) fence: Script,
     pub(super) check: Script,
     /// The command that acquires a free lock, if the format has one.
     pub(super) take: Option<fn(&Claim<'_>) -> Cmd>,
     /// The prefix of a lock's second key, if it has one.
     second_key: Option<&'static str>,
+    /// Whether waiting claims stand in a queue beside the lock. Otherwise a release wakes them all.
+    pub(super) queues: bool,
     /// Writes the name of an owner of this client.
     owner_name: fn(OwnerId, client: &str, &mut Cursor<[u8; LONGEST_NAME]>) -> std::io::Result<()>,
     /// The prefix of the wake-up channels.
@@ -43,12 +46,12 @@ pub(super) struct Dialect {
 }
 
 /// A script that publishes messages, in both ways.
-struct ReleaseScripts {
+struct PublishingScript {
     everywhere: Script,
     to_shard: Script,
 }
 
-impl ReleaseScripts {
+impl PublishingScript {
     const fn new(script: Script) -> Self {
         let to_shard = script.publishing(Publish::ToShard);
         Self { everywhere: script, to_shard }
@@ -68,20 +71,25 @@ const LONGEST_NAME: usize = 36 + 1 + 19;
 static TOKEN: Dialect = Dialect {
     format: WireFormat::Token,
     layout: "string",
-    acquire: script!("token/acquire.lua"),
-    renew: script!("token/held.lua", "extend.lua", "renew.lua"),
-    release: ReleaseScripts::new(script!(
-        "token/free.lua",
-        "token/held.lua",
-        "token/keep.lua",
-        "release.lua",
-        "release_one.lua"
+    acquire: PublishingScript::new(script!(
+        notes_asking: "token/transfer.lua",
+        "token/acquire.lua"
     )),
-    release_all: ReleaseScripts::new(script!(
+    renew: script!("token/held.lua", "extend.lua", "renew.lua"),
+    release: PublishingScript::new(script!(
+        "token/free.lua",
+        "token/transfer.lua",
         "token/held.lua",
         "token/keep.lua",
-        "release.lua",
-        "release_all.lua"
+        "token/release.lua",
+        "token/release_one.lua"
+    )),
+    release_all: PublishingScript::new(script!(
+        "token/transfer.lua",
+        "token/held.lua",
+        "token/keep.lua",
+        "token/release.lua",
+        "token/release_all.lua"
     )),
     fence: script!("token/held.lua", "fence.lua"),
     check: script!("token/check.lua"),
@@ -97,6 +105,7 @@ static TOKEN: Dialect = Dialect {
         set
     }),
     second_key: None,
+    queues: true,
     owner_name: |owner, _, name| name.write_all(&owner.to_hex()),
     channel_prefix: "lock_wake:",
     fixed_message: None,
@@ -109,15 +118,15 @@ static TOKEN: Dialect = Dialect {
 static REDISSON: Dialect = Dialect {
     format: WireFormat::Redisson,
     layout: "hash",
-    acquire: script!("redisson/acquire.lua"),
+    acquire: PublishingScript::new(script!("redisson/acquire.lua")),
     renew: script!("redisson/held.lua", "extend.lua", "renew.lua"),
-    release: ReleaseScripts::new(script!(
+    release: PublishingScript::new(script!(
         "redisson/held.lua",
         "redisson/keep.lua",
         "release.lua",
         "release_one.lua"
     )),
-    release_all: ReleaseScripts::new(script!(
+    release_all: PublishingScript::new(script!(
         "redisson/held.lua",
         "redisson/keep.lua",
         "release.lua",
@@ -127,6 +136,7 @@ static REDISSON: Dialect = Dialect {
     check: script!("redisson/check.lua"),
     take: None,
     second_key: None,
+    queues: false,
     owner_name: |owner, client, name| write!(name, "{client}:{}", owner.number()),
     channel_prefix: "redisson_lock__channel:",
     fixed_message: Some("0"),
@@ -136,20 +146,24 @@ static REDISSON: Dialect = Dialect {
 static TIMESTAMP: Dialect = Dialect {
     format: WireFormat::Timestamp,
     layout: "Unix time in ms",
-    acquire: script!("timestamp/held.lua", "timestamp/write.lua", "timestamp/acquire.lua"),
+    acquire: PublishingScript::new(script!(
+        "timestamp/held.lua",
+        "timestamp/write.lua",
+        "timestamp/acquire.lua"
+    )),
     renew: script!(
         "timestamp/held.lua",
         "timestamp/write.lua",
         "timestamp/extend.lua",
         "renew.lua"
     ),
-    release: ReleaseScripts::new(script!(
+    release: PublishingScript::new(script!(
         "timestamp/held.lua",
         "timestamp/keep.lua",
         "release.lua",
         "release_one.lua"
     )),
-    release_all: ReleaseScripts::new(script!(
+    release_all: PublishingScript::new(script!(
         "timestamp/held.lua",
         "timestamp/keep.lua",
         "release.lua",
@@ -159,6 +173,7 @@ static TIMESTAMP: Dialect = Dialect {
     check: script!("timestamp/held.lua", "timestamp/check.lua"),
     take: None,
     second_key: Some(key::OWNERS),
+    queues: false,
     owner_name: |owner, _, name| name.write_all(&owner.to_hex()),
     channel_prefix: "lock_wake:",
     fixed_message: None,
@@ -167,15 +182,16 @@ static TIMESTAMP: Dialect = Dialect {
 const ALL: [&Dialect; 3] = [&TOKEN, &REDISSON, &TIMESTAMP];
 
 /// Does nothing. Its reply shows that the server runs scripts.
-pub(super) static PROBE: Script = Script::new("return 1");
+pub(super) static PROBE: Script = Script::new("return 1", false);
 
 /// Loads the texts of all scripts into the server, which may be a node of a cluster.
 pub(super) fn load_all(into_node: bool) -> Pipeline {
     let mut load = Pipeline::new();
     let scripts = ALL.iter().flat_map(|format| format.scripts());
     let to_shard = ALL.iter().filter(|_| into_node);
-    let to_shard =
-        to_shard.flat_map(|format| [&format.release.to_shard, &format.release_all.to_shard]);
+    let to_shard = to_shard.flat_map(|format| {
+        [&format.acquire.to_shard, &format.release.to_shard, &format.release_all.to_shard]
+    });
     for script in scripts.chain(to_shard).chain([&PROBE]) {
         load.cmd("SCRIPT").arg("LOAD").arg(script.text());
     }
@@ -192,8 +208,14 @@ impl Dialect {
     }
 
     fn scripts(&self) -> [&Script; 6] {
-        let (release, release_all) = (&self.release.everywhere, &self.release_all.everywhere);
-        [&self.acquire, &self.renew, release, release_all, &self.fence, &self.check]
+        let [acquire, release, release_all] =
+            [&self.acquire, &self.release, &self.release_all].map(|script| &script.everywhere);
+        [acquire, &self.renew, release, release_all, &self.fence, &self.check]
+    }
+
+    /// The script that acquires a lock.
+    pub(super) fn acquire(&self, publish: Publish) -> &Script {
+        self.acquire.publishing(publish)
     }
 
     /// The script that releases one lock.
@@ -216,6 +238,24 @@ impl Dialect {
         call.arg(key);
         if let Some(prefix) = self.second_key {
             call.arg(format!("{prefix}{{{}}}:{key}", hash_slot::tag(key)));
+        }
+    }
+
+    /// Adds the number of keys of some locks, and the keys: those of each lock, then the queues,
+    /// except in a cluster.
+    pub(super) fn add_all_keys<'k>(
+        &self,
+        call: &mut Cmd,
+        keys: impl ExactSizeIterator<Item = &'k str> + Clone,
+        in_cluster: bool,
+    ) {
+        let declares_queues = self.queues && !in_cluster;
+        call.arg(keys.len() * (self.keys() + usize::from(declares_queues)));
+        for key in keys.clone() {
+            self.add_keys(call, key);
+        }
+        for key in keys.filter(|_| declares_queues) {
+            call.arg(queue::queue_key(key));
         }
     }
 
@@ -356,7 +396,7 @@ mod tests {
     fn all_scripts_are_loaded() {
         let scripts = ALL.iter().flat_map(|format| format.scripts()).count() + 1;
         assert_eq!(load_all(false).cmd_iter().count(), scripts);
-        assert_eq!(load_all(true).cmd_iter().count(), scripts + 2 * ALL.len());
+        assert_eq!(load_all(true).cmd_iter().count(), scripts + 3 * ALL.len());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::connection::{RequestClass, RequestOptions};
 use super::decode::{self, AcquireReply};
 use super::dialect::{Dialect, milliseconds};
 use super::hash_slot;
+use super::queue::EntryRest;
 use super::request::{BatchAnswers, ScriptBatch};
 use super::route::Route;
 use super::script::Publish;
@@ -20,8 +21,8 @@ use crate::maybe_ready::MaybeReady;
 use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{
-    Acquired, Claim, Fenced, Grant, Lane, Left, LockStore, Place, Release, Released, ReleasedBatch,
-    Renewal, Renewed, Resource, SendTrace, StoreError,
+    Acquired, Capabilities, Claim, Fenced, Grant, Lane, Left, LockStore, Place, Release, Released,
+    ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
 };
 use crate::store::owner::OwnerId;
 use crate::store::subscriptions::{OwnRelease, Subscription};
@@ -33,7 +34,7 @@ const HOLDER_SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct RedisStore {
     pub(super) shared: Arc<Shared>,
-    dialect: &'static Dialect,
+    pub(super) dialect: &'static Dialect,
 }
 
 impl RedisStore {
@@ -42,7 +43,7 @@ impl RedisStore {
     }
 
     /// For a request about a lock that is or was held.
-    fn holder_options(&self) -> RequestOptions<'static> {
+    pub(super) fn holder_options(&self) -> RequestOptions<'static> {
         let answer = self.shared.response_timeout;
         let timeout = RequestTimeout { answer, total: answer + HOLDER_SEND_TIMEOUT };
         RequestOptions { class: RequestClass::Holders, timeout, trace: None }
@@ -76,15 +77,26 @@ impl RedisStore {
             route.send(key, &take(&claim), &options, decode::taken).await?
         } else {
             let args = |call: &mut Cmd| {
-                call.arg(dialect.keys());
-                dialect.add_keys(call, key);
+                self.add_keys(call, [key].into_iter());
                 call.arg(dialect.owner(claim.owner, &self.shared.id)).arg(milliseconds(claim.term));
+                if dialect.queues {
+                    for queueing in [claim.queueing, claim.queued_before] {
+                        call.arg(EntryRest::new(&self.shared.id, queueing, claim.term));
+                    }
+                    call.arg(self.undeclared_queue(key)).arg(&*self.channels(key));
+                }
             };
-            route.run((key, &dialect.acquire), &args, &options, decode::acquired).await?.value
+            let script = dialect.acquire(self.shared.servers.publish());
+            route.run((key, script), &args, &options, decode::acquired).await?.value
         };
         match reply {
             AcquireReply::Granted => Ok(Acquired::Granted(Grant::of(claim.term))),
             AcquireReply::Busy(left) => Ok(Acquired::Busy(left)),
+            AcquireReply::Queued(queued) => Ok(Acquired::Queued(queued)),
+            AcquireReply::Unqueued(left, cause) => {
+                self.shared.could_not_queue(&cause);
+                Ok(Acquired::Busy(left))
+            }
             AcquireReply::WrongFormat(found) => Err(StoreError::WrongFormat {
                 key: claim.resource.key.to_owned(),
                 expected: dialect.layout,
@@ -135,21 +147,20 @@ impl RedisStore {
 
     async fn free(&self, release: Release<'_>, lane: Lane) -> Result<Released, StoreError> {
         let (dialect, key) = (self.dialect, release.resource.key);
-        let channel = dialect.channel(key);
+        let channel = self.key_channel(key);
         let args = |call: &mut Cmd| {
-            call.arg(dialect.keys());
-            dialect.add_keys(call, key);
+            self.add_keys(call, [key].into_iter());
             self.add_release(call, &release, &channel);
-            call.arg(dialect.message(&self.shared.id));
+            self.add_sender(call, key);
         };
         let own = self.own_release(&channel);
         let (route, options) = (self.shared.route(lane)?, self.holder_options());
         let script = dialect.release(self.shared.servers.publish());
         let answer = route.run((key, script), &args, &options, decode::released).await?;
-        if answer.was_asked {
+        if answer.was_asked && !dialect.queues {
             self.publish_at_owner(&route, channel.clone());
         }
-        Ok(self.freed(&answer.value, &channel, own))
+        Ok(self.freed(&answer.value, (key, &channel), own))
     }
 
     /// Frees several with one script.
@@ -161,17 +172,15 @@ impl RedisStore {
     ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
         let dialect = self.dialect;
         let channels: Vec<String> =
-            batch.iter().map(|release| dialect.channel(release.resource.key)).collect();
+            batch.iter().map(|release| self.key_channel(release.resource.key)).collect();
         let args = |call: &mut Cmd, some: Range<usize>| {
             let (batch, channels) = (&batch[some.clone()], &channels[some]);
-            call.arg(batch.len() * dialect.keys());
-            for release in batch {
-                dialect.add_keys(call, release.resource.key);
-            }
+            self.add_keys(call, batch.iter().map(|release| release.resource.key));
             for (release, channel) in batch.iter().zip(channels) {
                 self.add_release(call, release, channel);
             }
-            call.arg(dialect.message(&self.shared.id));
+            // In a cluster, there is one call for each lock.
+            self.add_sender(call, batch.first().map_or("", |release| release.resource.key));
         };
         let own: Vec<_> = channels.iter().map(|channel| self.own_release(channel)).collect();
         let route = self.shared.route(lane)?;
@@ -187,12 +196,13 @@ impl RedisStore {
         let (locks, wants_carriers) = (batch.len(), false);
         let requests = ScriptBatch { script, locks, key: &key, options, wants_carriers };
         let replies = route.run_for_each(&requests, &args, decode::released_all).await;
-        for index in replies.asked {
+        for index in replies.asked.into_iter().filter(|_| !dialect.queues) {
             self.publish_at_owner(&route, channels[index].clone());
         }
-        let answers = replies.answers.into_iter().zip(&channels).zip(own);
-        let freed = |((reply, channel), own): ((Result<_, _>, &String), _)| {
-            reply.map(|reply| self.freed(&reply, channel, own))
+        let keys = batch.iter().map(|release| release.resource.key);
+        let answers = replies.answers.into_iter().zip(keys.zip(&channels)).zip(own);
+        let freed = |((reply, (key, channel)), own): ((Result<_, _>, (&str, &String)), _)| {
+            reply.map(|reply| self.freed(&reply, (key, channel), own))
         };
         Ok(answers.map(freed).collect())
     }
@@ -215,12 +225,6 @@ impl RedisStore {
         }));
     }
 
-    /// Adds the arguments of one release.
-    fn add_release(&self, call: &mut Cmd, release: &Release<'_>, channel: &str) {
-        call.arg(self.dialect.owner(release.owner, &self.shared.id)).arg(channel);
-        call.arg(milliseconds(release.keep));
-    }
-
     /// Expects the message of a release by this process, if messages do not name the sender.
     fn own_release<'a>(&'a self, channel: &'a str) -> Option<OwnRelease<'a>> {
         let is_anonymous = self.dialect.is_anonymous();
@@ -230,10 +234,14 @@ impl RedisStore {
     fn freed(
         &self,
         reply: &decode::ReleaseReply,
-        channel: &str,
+        (key, channel): (&str, &str),
         own: Option<OwnRelease<'_>>,
     ) -> Released {
         let (subscribers, woken) = match reply {
+            // The next claim has the lock already (1), or nobody waits (0).
+            decode::ReleaseReply::Freed { subscribers } if self.dialect.queues => {
+                (0, usize::try_from(*subscribers).unwrap_or_default())
+            }
             decode::ReleaseReply::Gone => return Released::Gone,
             decode::ReleaseReply::Taken => return Released::Taken,
             decode::ReleaseReply::Freed { subscribers } => {
@@ -242,27 +250,14 @@ impl RedisStore {
             // The key stays taken, so the woken waiters cannot acquire it yet.
             decode::ReleaseReply::Kept { subscribers } => (*subscribers, 0),
             decode::ReleaseReply::Unpublished(cause) => {
-                self.shared.could_not_publish(channel, cause);
-                (0, 0)
+                self.shared.could_not_publish(key, cause);
+                (0, usize::from(self.dialect.queues))
             }
         };
         if let Some(own) = own.filter(|_| subscribers > 0) {
             own.published();
         }
         Released::Freed { woken }
-    }
-
-    async fn subscribers(&self, key: &str) -> Result<usize, StoreError> {
-        let channel = self.dialect.channel(key);
-        let mut count = cmd("PUBSUB");
-        count.arg(match self.shared.servers.publish() {
-            Publish::Everywhere => "NUMSUB",
-            Publish::ToShard => "SHARDNUMSUB",
-        });
-        count.arg(&channel);
-        let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
-        let all = route.send(key, &count, &options, decode::subscribers).await?;
-        Ok(self.shared.others_of(&channel, all))
     }
 
     async fn fencing_token(&self, key: &str, owner: OwnerId) -> Result<Fenced, StoreError> {
@@ -341,17 +336,31 @@ impl LockStore for RedisStore {
         &'a self,
         resource: Resource<'a>,
     ) -> MaybeReady<'a, Result<usize, StoreError>> {
-        MaybeReady::pending(self.subscribers(resource.key))
+        MaybeReady::pending(self.waiters(resource.key))
     }
 
-    fn subscribe(&self, resource: Resource<'_>) -> Subscription {
+    fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, term: Duration) -> Subscription {
+        let (shared, format) = (&self.shared, self.dialect.format);
+        if self.dialect.queues {
+            let channel = format!("{}{}", self.channels(resource.key), shared.id);
+            return shared.subscriptions.wait_in_queue(
+                &channel,
+                resource.key,
+                format,
+                (owner, term),
+            );
+        }
         let channel = self.dialect.channel(resource.key);
-        self.shared.subscriptions.listen(&channel, resource.key, self.dialect.format)
+        shared.subscriptions.listen(&channel, resource.key, format, owner)
     }
 
     fn last_check(&self, resource: Resource<'_>) -> Option<(Left, BootInstant)> {
-        let channel = self.dialect.channel(resource.key);
-        self.shared.subscriptions.last_check(&channel, resource.key)
+        self.shared.subscriptions.last_check(resource.key, self.dialect.format)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let verifies_transfers = self.shared.servers.have_quarantines();
+        Capabilities { queues: self.dialect.queues, verifies_transfers, ..Capabilities::ALL }
     }
 
     fn place(&self, key: &str) -> Place {
@@ -369,6 +378,7 @@ mod tests {
 
     use super::*;
     use crate::replicas::RequiredReplicas;
+    use crate::store::contract::Queueing;
     use crate::store::redis::servers::Servers;
     use crate::store::redis::url;
     use crate::store::settings::Settings;
@@ -386,12 +396,14 @@ mod tests {
     #[test]
     fn a_message_counts_as_that_of_the_own_release_if_one_was_published() {
         let store = store(WireFormat::Redisson);
-        let subscription = store.subscribe(Resource::exclusive("k"));
+        let (owner, term) = (OwnerId::random().expect("randomness"), Duration::from_secs(1));
+        let subscription = store.subscribe(Resource::exclusive("k"), owner, term);
         let channel = store.dialect.channel("k");
         let _ = store.shared.subscriptions.subscribed(&[channel.as_str().into()]);
         let releases_by_others = |subscribers| {
             let own = store.own_release(&channel);
-            let _ = store.freed(&decode::ReleaseReply::Freed { subscribers }, &channel, own);
+            let reply = decode::ReleaseReply::Freed { subscribers };
+            let _ = store.freed(&reply, ("k", &channel), own);
             store.shared.subscriptions.wake(&channel, true);
             subscription.releases()
         };
@@ -405,8 +417,11 @@ mod tests {
         let (resource, term) = (Resource::exclusive("k"), Duration::from_secs(1));
         let (owner, trace) = (OwnerId::random().expect("randomness"), SendTrace::default());
         let acknowledged_by = RequiredReplicas::NONE;
-        let claim = Claim { resource, owner, term, fresh: true, acknowledged_by };
-        let release = Release { resource, owner, keep: Duration::ZERO };
+        let (queueing, queued_before) = (Queueing::None, Queueing::None);
+        let claim =
+            Claim { resource, owner, term, fresh: true, acknowledged_by, queueing, queued_before };
+        let (keep, leaves_gap) = (Duration::ZERO, false);
+        let release = Release { resource, owner, keep, term, leaves_gap };
         let sizes = [
             size_of_val(&store.acquire(claim, RequestTimeout::of(term), &trace)),
             size_of_val(&store.renew(&[], Lane::Caller)),

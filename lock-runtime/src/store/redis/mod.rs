@@ -13,6 +13,7 @@
 //! of these is a connection to each node ([`route`]).
 
 mod acknowledged;
+mod arguments;
 mod cluster_channels;
 mod cluster_subscriber;
 mod connect;
@@ -34,6 +35,7 @@ mod outgoing;
 mod poller;
 mod probe;
 mod quarantine;
+mod queue;
 mod replicas;
 mod request;
 mod route;
@@ -49,6 +51,7 @@ mod tls;
 mod topology;
 mod traffic;
 mod url;
+mod waiters;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -245,7 +248,9 @@ impl Backend for RedisBackend {
             return;
         }
         shared.servers.watch(runtimes, verify);
-        home.spawn(Poller::new(wake_ups.clone(), Arc::clone(&subscriptions), within).run());
+        let client = Arc::clone(&shared.id);
+        let poller = Poller::new(wake_ups.clone(), Arc::clone(&subscriptions), within, client);
+        home.spawn(poller.run());
         match (wake_ups, cluster) {
             (Route::One(connection), _) => {
                 home.spawn(subscriber::run(connection, subscriptions, within));

@@ -2,8 +2,10 @@
 //! key by hand sends none.
 //!
 //! One script call checks up to a hundred keys, over the connection of the subscriptions. Each key
-//! is checked once a second. With very many keys the number of calls per second stays the same, and
-//! each key is checked less often. A waiter is woken if its key is free, or if the check failed.
+//! is checked once a second; a claim in a queue, only if nothing else has confirmed its place. With
+//! very many keys the number of calls per second stays the same, and each key is checked less often.
+//! A waiter is woken if its key is free or was given to it, if it has lost its place in the queue, or
+//! if the check failed.
 //!
 //! A call checks keys of one node of a cluster, and the calls to each node are limited separately,
 //! so that a node that does not answer delays no checks of keys of other nodes.
@@ -21,11 +23,13 @@ use tokio::time::sleep;
 use super::connection::{RequestClass, RequestOptions};
 use super::decode;
 use super::dialect::Dialect;
+use super::queue::{EntryRest, queue_key};
 use super::request::ScriptBatch;
 use super::route::Route;
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Place, StoreError};
+use crate::store::queueing::{QueueTicket, Queueing};
 use crate::store::subscriptions::{CheckResult, DueCheck, Listener, Subscriptions};
 use crate::timeout::RequestTimeout;
 
@@ -42,6 +46,8 @@ pub(super) struct Poller {
     route: Route,
     subscriptions: Arc<Subscriptions>,
     response_timeout: Duration,
+    /// The id of the client.
+    client: Arc<str>,
 }
 
 /// The limit of calls to each place. There are few places.
@@ -66,8 +72,9 @@ impl Poller {
         route: Route,
         subscriptions: Arc<Subscriptions>,
         response_timeout: Duration,
+        client: Arc<str>,
     ) -> Self {
-        Self { route, subscriptions, response_timeout }
+        Self { route, subscriptions, response_timeout, client }
     }
 
     /// Checks keys until the runtime ends.
@@ -114,12 +121,25 @@ impl Poller {
         // when it is back.
         batch.retain(|listener| listener.is_live());
         let Some(first) = batch.first() else { return };
-        let dialect = Dialect::of(first.format());
+        let (dialect, in_cluster) = (Dialect::of(first.format()), self.route.is_cluster());
+        let tickets: Vec<Option<QueueTicket>> = batch.iter().map(|one| one.ticket()).collect();
         let args = |call: &mut Cmd, some: Range<usize>| {
-            let batch = &batch[some];
-            call.arg(batch.len() * dialect.keys());
-            for listener in batch {
-                dialect.add_keys(call, listener.key());
+            let (batch, tickets) = (&batch[some.clone()], &tickets[some]);
+            dialect.add_all_keys(call, batch.iter().map(|listener| listener.key()), in_cluster);
+            if !dialect.queues {
+                return;
+            }
+            for (listener, ticket) in batch.iter().zip(tickets) {
+                let mut entry = listener.owner().to_hex().to_vec();
+                let queueing = Queueing::Woken;
+                let rest = EntryRest::new(&self.client, queueing, listener.term());
+                entry.extend_from_slice(rest.as_bytes());
+                call.arg(entry);
+                match ticket {
+                    Some(QueueTicket(ticket)) => call.arg(ticket),
+                    None => call.arg(""),
+                };
+                call.arg(if in_cluster { queue_key(listener.key()) } else { String::new() });
             }
         };
         let timeout = RequestTimeout::of(self.response_timeout);
@@ -132,13 +152,9 @@ impl Poller {
         };
         let sent = BootInstant::now();
         let found = self.route.run_for_each(&checks, args, decode).await.answers;
-        let found: Vec<CheckResult> = found
-            .into_iter()
-            .map(|left| match left {
-                Ok(left) => left.map_or(CheckResult::Free, CheckResult::Busy),
-                Err(_) => CheckResult::Failed,
-            })
-            .collect();
-        self.subscriptions.checked(batch.into_iter().zip(found), sent);
+        let found = found.into_iter().map(|found| found.unwrap_or(CheckResult::Failed));
+        let checked = batch.into_iter().zip(tickets).zip(found);
+        self.subscriptions
+            .checked(checked.map(|((one, ticket), found)| (one, ticket, found)), sent);
     }
 }

@@ -81,6 +81,13 @@ impl<A: Fn(&mut Cmd)> RoutedRequest<'_, A> {
         match &self.action {
             RequestAction::Command(command) => connection.send(command, &options, decode).await,
             RequestAction::Script(script, args) => {
+                let is_noted = script.notes_asking && connection.asking;
+                let args = |call: &mut Cmd| {
+                    args(call);
+                    if is_noted {
+                        call.arg("ASKING");
+                    }
+                };
                 connection.run(script, args, &options, decode).await
             }
         }

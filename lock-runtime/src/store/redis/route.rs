@@ -66,6 +66,10 @@ impl Route {
         }
     }
 
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
     /// The part of the servers that has a key.
     pub(super) fn place(&self, key: &str) -> Place {
         match self {

@@ -15,6 +15,8 @@ const BYTES: usize = 256;
 pub(super) struct Script {
     source: &'static str,
     publish: Publish,
+    /// Whether the script has an additional argument if it is sent after `ASKING`.
+    pub(super) notes_asking: bool,
     prepared: OnceLock<Prepared>,
 }
 
@@ -34,22 +36,28 @@ struct Prepared {
     hash: String,
 }
 
-/// The script that consists of these files.
+/// The script that consists of these files. With `notes_asking`, it has an additional argument if it
+/// is sent after `ASKING`.
 macro_rules! script {
     ($($file:literal),+) => {
-        Script::new(concat!($(include_str!($file)),+))
+        Script::new(concat!($(include_str!($file)),+), false)
+    };
+    (notes_asking: $($file:literal),+) => {
+        Script::new(concat!($(include_str!($file)),+), true)
     };
 }
 pub(super) use script;
 
 impl Script {
-    pub(super) const fn new(source: &'static str) -> Self {
-        Self { source, publish: Publish::Everywhere, prepared: OnceLock::new() }
+    pub(super) const fn new(source: &'static str, notes_asking: bool) -> Self {
+        let publish = Publish::Everywhere;
+        Self { source, publish, notes_asking, prepared: OnceLock::new() }
     }
 
     /// The same script, which publishes its messages in this way.
     pub(super) const fn publishing(&self, publish: Publish) -> Self {
-        Self { source: self.source, publish, prepared: OnceLock::new() }
+        let Self { source, notes_asking, .. } = *self;
+        Self { source, publish, notes_asking, prepared: OnceLock::new() }
     }
 
     fn prepared(&self) -> &Prepared {
@@ -58,7 +66,10 @@ impl Script {
             let text = match self.publish {
                 Publish::Everywhere => text,
                 // Once for each script of the program.
-                Publish::ToShard => text.replace("'publish'", "'spublish'").leak(),
+                Publish::ToShard => {
+                    let text = text.replace("'publish'", "'spublish'");
+                    text.replace("'numsub'", "'shardnumsub'").leak()
+                }
             };
             Prepared { text, hash: Hashed::new(text).get_hash().to_owned() }
         })
@@ -90,10 +101,11 @@ fn without_switched_off(text: &'static str) -> &'static str {
 
 /// Pieces of the scripts that belong to safeguards, and what replaces them when these are off.
 #[cfg(lock_controls)]
-pub(super) const SWITCHES: [(Safeguard, &str, &str); 14] = {
+pub(super) const SWITCHES: [(Safeguard, &str, &str); 17] = {
     use Safeguard::{
         AttemptsDoNotShorten, Expiry, FenceAboveClock, FenceAboveLast, MinHoldRenamesOwner,
         OnlyIfFree, OnlyOwnerReleases, OnlyOwnerRenews, RenewalNeverRecreates,
+        UnreachableArePassedOver,
     };
     [
         (
@@ -101,6 +113,13 @@ pub(super) const SWITCHES: [(Safeguard, &str, &str); 14] = {
             "if state ~= 'OWNED' then\n    return state\n  end\n  local stays",
             "if state == 'GONE' then\n    return state\n  end\n  local stays",
         ),
+        (
+            OnlyOwnerReleases,
+            "if state ~= 'OWNED' then\n    return state\n  end\n  time",
+            "if state == 'GONE' then\n    return state\n  end\n  time",
+        ),
+        (UnreachableArePassedOver, "count[2] == 0", "false"),
+        (UnreachableArePassedOver, "(count[2] or 0) > 0", "true"),
         (OnlyIfFree, "redis.call('hexists', KEYS[1], ARGV[1]) == 0", "false"),
         (OnlyIfFree, "held(1, ARGV[1]) ~= 'OWNED'", "false"),
         (Expiry, "redis.call('pexpire', KEYS[1], ARGV[2])\nreturn", "return"),

@@ -32,6 +32,8 @@ pub(super) struct Shared {
     pub(super) id: Arc<str>,
     /// The log has said that releases cannot be published.
     publish_failed: AtomicBool,
+    /// The log has said that claims cannot be put into a queue.
+    queue_failed: AtomicBool,
 }
 
 /// The connections of the client's own threads.
@@ -60,6 +62,7 @@ impl Shared {
             acknowledgers: Acknowledgers::default(),
             id: Uuid::hyphenated(id).to_string().into(),
             publish_failed: AtomicBool::new(false),
+            queue_failed: AtomicBool::new(false),
         })
     }
 
@@ -114,13 +117,27 @@ impl Shared {
         if all == 0 { 0 } else { all - usize::from(self.subscriptions.is_live(channel)) }
     }
 
-    /// Logs once that a release could not be published.
-    pub(super) fn could_not_publish(&self, channel: &str, cause: &str) {
-        if !self.publish_failed.swap(true, Ordering::Relaxed) {
-            let (channel, cause) = (channel.to_owned(), cause.to_owned());
+    /// Logs once that a claim could not be put into a queue.
+    pub(super) fn could_not_queue(&self, cause: &str) {
+        if !self.queue_failed.swap(true, Ordering::Relaxed) {
+            let cause = cause.to_owned();
             events::emit(Level::WARN, move || {
                 tracing::warn!(
-                    channel,
+                    cause,
+                    "cannot put a waiting call into the queue of its lock: such calls poll once a \
+                     second, and calls that came later may get the lock before them"
+                );
+            });
+        }
+    }
+
+    /// Logs once that a release could not be published.
+    pub(super) fn could_not_publish(&self, key: &str, cause: &str) {
+        if !self.publish_failed.swap(true, Ordering::Relaxed) {
+            let (key, cause) = (key.to_owned(), cause.to_owned());
+            events::emit(Level::WARN, move || {
+                tracing::warn!(
+                    key,
                     cause,
                     "cannot publish releases: waiting clients of this library poll once a second, \
                      and other clients may wait until the released lease would have ended"
@@ -133,6 +150,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::owner::OwnerId;
     use crate::store::redis::url;
     use crate::store::settings::Settings;
     use crate::wire_format::WireFormat;
@@ -146,7 +164,12 @@ mod tests {
     #[test]
     fn the_own_subscription_is_not_that_of_another_client() {
         let shared = shared();
-        let _subscription = shared.subscriptions.listen("channel", "k", WireFormat::Token);
+        let _subscription = shared.subscriptions.listen(
+            "channel",
+            "k",
+            WireFormat::Redisson,
+            OwnerId::random().expect("randomness"),
+        );
         assert_eq!(shared.others_of("channel", 3), 3, "the subscription is not live");
         shared.subscriptions.subscribed(&[Arc::from("channel")]);
         assert_eq!([0, 1, 3].map(|all| shared.others_of("channel", all)), [0, 0, 2]);

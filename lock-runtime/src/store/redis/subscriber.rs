@@ -5,7 +5,7 @@
 //! channels are subscribed in chunks, and each chunk is confirmed before the next: the
 //! confirmations of very many channels at once would exceed the server's limit. A new connection
 //! has no subscriptions, so all channels are subscribed again. Nothing is sent while there are no
-//! listeners. While there are some, the checks of their keys detect a connection that has gone
+//! channels; that of the client stays for a while after its last claim. While there are some, the checks of their keys detect a connection that has gone
 //! silent (see [`poller`](super::poller)).
 
 use std::collections::BTreeMap;
@@ -19,6 +19,7 @@ use tracing::Level;
 
 use super::connect::{Established, OnMessage};
 use super::connection::Connection;
+use super::queue::{decode_message, is_of_client};
 use crate::backoff::jittered;
 use crate::events;
 use crate::safeguard::Safeguard;
@@ -50,10 +51,18 @@ pub(super) fn on_message(subscriptions: &Arc<Subscriptions>, own: &Arc<str>) -> 
         if !matches!(push.kind, PushKind::Message | PushKind::SMessage) {
             return;
         }
-        if let [Value::BulkString(channel), Value::BulkString(message)] = &push.data[..] {
-            let by_another = **message != *own.as_bytes();
-            subscriptions.wake(&String::from_utf8_lossy(channel), by_another);
+        let [Value::BulkString(channel), Value::BulkString(message)] = &push.data[..] else {
+            return;
+        };
+        let channel = String::from_utf8_lossy(channel);
+        if is_of_client(&channel) {
+            if let Some((owner, message)) = decode_message(message) {
+                subscriptions.received(&channel, owner, message);
+            }
+            return;
         }
+        let by_another = **message != *own.as_bytes();
+        subscriptions.wake(&channel, by_another);
     })
 }
 
@@ -80,7 +89,7 @@ pub(super) async fn run(
             });
             Some(jittered(if denied { RETRY_DENIED } else { RETRY }))
         } else {
-            Some(IDLE_INTERVAL)
+            subscriber.next_look()
         };
         let pause = async {
             match next {
@@ -153,6 +162,13 @@ impl Subscriber {
         }
         let idle = self.subscriptions.take_idle(LINGER);
         self.unsubscribe(&mut connection, &idle).await
+    }
+
+    /// The time until channels may have to be subscribed or unsubscribed.
+    fn next_look(&self) -> Option<Duration> {
+        let has_denied = self.denied.values().any(|denied| !denied.channels.is_empty());
+        let look = self.subscriptions.next_look(IDLE_INTERVAL);
+        if has_denied { Some(IDLE_INTERVAL) } else { look }
     }
 
     async fn subscribe(
@@ -249,6 +265,7 @@ fn names(channels: &[Arc<str>]) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::owner::OwnerId;
     use crate::wire_format::WireFormat;
 
     /// How many of these channels one request subscribes.
@@ -270,7 +287,12 @@ mod tests {
     #[test]
     fn a_message_that_does_not_come_from_this_client_counts_as_a_release_by_another() {
         let (subscriptions, own) = (Subscriptions::remote(), Arc::from("own"));
-        let subscription = subscriptions.listen("channel", "k", WireFormat::Token);
+        let subscription = subscriptions.listen(
+            "channel",
+            "k",
+            WireFormat::Redisson,
+            OwnerId::random().expect("randomness"),
+        );
         let on_message = on_message(&subscriptions, &own);
         for (kind, message, releases) in [
             (PushKind::Message, "own", 0),

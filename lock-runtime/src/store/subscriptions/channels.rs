@@ -4,17 +4,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "redis")]
+use super::listener::QueueMessage;
+use super::listener::{CHECK_INTERVAL, Listener, LockTransfer};
 use crate::backoff::between;
 use crate::capacity::Peak;
 use crate::clock::BootInstant;
 use crate::store::left::Left;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::store::owner::OwnerId;
+use crate::store::queueing::Queued;
+use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, MutexGuard, Notify, lock};
 use crate::user_code::contained;
 use crate::wire_format::WireFormat;
-
-/// The longest time between two checks of a key, unless there are very many keys.
-pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The longest time by which a key may be checked early, in the same request as other keys.
 pub(super) const GATHER: Duration = Duration::from_millis(250);
@@ -41,12 +43,18 @@ pub(super) struct Channels {
     pub(super) idle: VecDeque<Arc<str>>,
     /// The planned checks, by time. Addresses distinguish checks of one instant.
     pub(super) checks: BTreeMap<(BootInstant, usize), Arc<Listener>>,
+    /// A listener of each key in each layout.
+    by_key: HashMap<(WireFormat, Arc<str>), Arc<Listener>>,
+    /// The number of channels of keys. Those of clients live longer.
+    pub(super) of_keys: usize,
 }
 
 /// The listeners of one channel.
 #[derive(Debug, Default)]
 pub(super) struct Channel {
-    pub(super) listeners: Vec<Registered>,
+    pub(super) listeners: HashMap<OwnerId, Registered>,
+    /// Whether the channel is that of the client, for all its claims that stand in queues.
+    pub(super) is_of_client: bool,
     /// Whether the store has confirmed the subscription.
     pub(super) live: bool,
     pub(super) interruption: Interruption,
@@ -79,44 +87,6 @@ pub(super) struct Registered {
     pub(super) check: Option<BootInstant>,
 }
 
-/// The store's side of one [`Subscription`].
-#[derive(Debug)]
-pub(crate) struct Listener {
-    channel: Arc<str>,
-    key: Box<str>,
-    format: WireFormat,
-    /// Stores one wake-up, so that a wake-up before the wait is not lost.
-    pub(super) woken: Notify,
-    pub(super) live: AtomicBool,
-    became_live: Notify,
-    /// The result and the time of the last check.
-    last_check: Mutex<Option<(Left, BootInstant)>>,
-}
-
-impl Listener {
-    pub(crate) fn key(&self) -> &str {
-        &self.key
-    }
-
-    pub(crate) fn format(&self) -> WireFormat {
-        self.format
-    }
-
-    /// Whether messages about releases arrive.
-    pub(crate) fn is_live(&self) -> bool {
-        self.live.load(Ordering::Acquire)
-    }
-
-    pub(super) fn set_live(&self) {
-        self.live.store(true, Ordering::Release);
-        contained(|| self.became_live.notify_waiters());
-    }
-
-    pub(super) fn last_check(&self) -> MutexGuard<'_, Option<(Left, BootInstant)>> {
-        lock(&self.last_check)
-    }
-}
-
 impl Subscriptions {
     /// The subscriptions of a store in this process.
     pub(crate) fn local() -> Arc<Self> {
@@ -131,8 +101,12 @@ impl Subscriptions {
     }
 
     fn new(local: bool) -> Self {
-        let (wanted_some, planned) = (Notify::new(), Notify::new());
-        Self { channels: Mutex::default(), wanted_some, planned, local }
+        Self {
+            channels: Mutex::default(),
+            wanted_some: Notify::new(),
+            planned: Notify::new(),
+            local,
+        }
     }
 
     /// Subscribes to the channel that announces the releases of `key`.
@@ -141,22 +115,47 @@ impl Subscriptions {
         channel: &str,
         key: &str,
         format: WireFormat,
+        owner: OwnerId,
     ) -> Subscription {
-        let listener = Arc::new(Listener {
-            channel: Arc::from(channel),
-            key: Box::from(key),
-            format,
-            woken: Notify::new(),
-            live: AtomicBool::new(self.local),
-            became_live: Notify::new(),
-            last_check: Mutex::new(None),
+        self.subscribe((channel, false), (key, format), (owner, Duration::ZERO))
+    }
+
+    /// Subscribes to the channel of this client. `claim` is the owner and the term of a claim that
+    /// is to stand in the queue of `key`.
+    #[cfg(feature = "redis")]
+    pub(crate) fn wait_in_queue(
+        self: &Arc<Self>,
+        channel: &str,
+        key: &str,
+        format: WireFormat,
+        claim: (OwnerId, Duration),
+    ) -> Subscription {
+        self.subscribe((channel, true), (key, format), claim)
+    }
+
+    fn subscribe(
+        self: &Arc<Self>,
+        (channel, is_of_client): (&str, bool),
+        (key, format): (&str, WireFormat),
+        (owner, term): (OwnerId, Duration),
+    ) -> Subscription {
+        let mut guard = self.channels();
+        let channels = &mut *guard;
+        let known = channels.by_name.get_key_value(channel);
+        let name = known.map_or_else(|| Arc::from(channel), |(name, _)| Arc::clone(name));
+        let listener =
+            Arc::new(Listener::new(Arc::clone(&name), (key, format), (owner, term), self.local));
+        let of_keys = &mut channels.of_keys;
+        let channel = channels.by_name.entry(Arc::clone(&name)).or_insert_with(|| {
+            *of_keys += usize::from(!is_of_client);
+            Channel { is_of_client, ..Channel::default() }
         });
-        let mut channels = self.channels();
-        let name = Arc::clone(&listener.channel);
-        let channel = channels.by_name.entry(Arc::clone(&name)).or_default();
         channel.idle_since = None;
-        channel.listeners.push(Registered { listener: Arc::clone(&listener), check: None });
+        channel
+            .listeners
+            .insert(owner, Registered { listener: Arc::clone(&listener), check: None });
         let live = channel.live;
+        channels.by_key.insert(listener.lock(), Arc::clone(&listener));
         let (mut planned, mut wanted) = (false, false);
         if live {
             listener.live.store(true, Ordering::Release);
@@ -164,7 +163,7 @@ impl Subscriptions {
         } else if !self.local {
             wanted = channels.wanted.insert(name);
         }
-        drop(channels);
+        drop(guard);
         if planned {
             self.planned.notify_one();
         }
@@ -172,6 +171,18 @@ impl Subscriptions {
             self.wanted_some.notify_one();
         }
         Subscription { subscriptions: Arc::clone(self), listener }
+    }
+
+    /// Passes a message on to the claim that it is about, if the claim still waits.
+    #[cfg(feature = "redis")]
+    pub(crate) fn received(&self, channel: &str, owner: OwnerId, message: QueueMessage) {
+        let channels = self.channels();
+        let of_channel = channels.by_name.get(channel).and_then(|one| one.listeners.get(&owner));
+        let Some(listener) = of_channel.map(|registered| Arc::clone(&registered.listener)) else {
+            return;
+        };
+        drop(channels);
+        listener.receive(message);
     }
 
     /// Wakes the listeners of `channel` after a release, by this process or by another one. Returns
@@ -196,21 +207,26 @@ impl Subscriptions {
     }
 
     /// The result and the time of the last check of a key that has listeners.
-    pub(crate) fn last_check(&self, channel: &str, key: &str) -> Option<(Left, BootInstant)> {
+    #[cfg(feature = "redis")]
+    pub(crate) fn last_check(&self, key: &str, format: WireFormat) -> Option<(Left, BootInstant)> {
         let channels = self.channels();
-        let listeners = channels.by_name.get(channel)?.listeners.iter();
-        let of_key = listeners.filter(|registered| *registered.listener.key == *key);
-        of_key.filter_map(|registered| *registered.listener.last_check()).max_by_key(|(_, at)| *at)
+        let listener = channels.by_key.get(&(format, Arc::from(key)))?;
+        listener.last_check()
     }
 
     fn forget(&self, listener: &Arc<Listener>) {
         let mut channels = self.channels();
         let channels = &mut *channels;
-        let name = &listener.channel;
+        let (name, of_key) = (listener.channel(), listener.lock());
+        if channels.by_key.get(&of_key).is_some_and(|one| Arc::ptr_eq(one, listener)) {
+            channels.by_key.remove(&of_key);
+            if channels.by_key.is_empty() {
+                channels.by_key.shrink_to_fit();
+            }
+        }
         let Some(channel) = channels.by_name.get_mut(name) else { return };
-        let is_it = |registered: &Registered| Arc::ptr_eq(&registered.listener, listener);
-        let Some(at) = channel.listeners.iter().position(is_it) else { return };
-        if let Some(check) = channel.listeners.swap_remove(at).check {
+        let Some(registered) = channel.listeners.remove(&listener.owner()) else { return };
+        if let Some(check) = registered.check {
             channels.checks.remove(&(check, address(listener)));
         }
         if !channel.listeners.is_empty() {
@@ -221,6 +237,7 @@ impl Subscriptions {
             channels.wanted.remove(name);
             return;
         }
+        channel.listeners.shrink_to_fit();
         channel.idle_since = Some(BootInstant::now());
         if !std::mem::replace(&mut channel.is_queued, true) {
             channels.idle.push_back(Arc::clone(name));
@@ -234,24 +251,31 @@ impl Subscriptions {
 
 impl Channel {
     pub(super) fn all(&self) -> Vec<Arc<Listener>> {
-        self.listeners.iter().map(|registered| Arc::clone(&registered.listener)).collect()
+        self.listeners.values().map(|registered| Arc::clone(&registered.listener)).collect()
     }
 }
 
 impl Channels {
     pub(super) fn remove(&mut self, name: &str) {
         let before = self.by_name.len();
-        self.by_name.remove(name);
+        if let Some(channel) = self.by_name.remove(name) {
+            self.of_keys -= usize::from(!channel.is_of_client);
+        }
         self.peak.give_back(&mut self.by_name, before);
+    }
+
+    #[cfg(feature = "redis")]
+    pub(super) fn retain(&mut self, keeps: impl Fn(&Channel) -> bool) {
+        self.by_name.retain(|_, channel| keeps(channel));
+        self.of_keys = self.by_name.values().filter(|channel| !channel.is_of_client).count();
     }
 
     /// Plans a check for a listener, unless the listener has left or its channel is not live: its
     /// acquisition then polls. Returns whether there is only one planned check.
     pub(super) fn plan(&mut self, listener: &Arc<Listener>, at: BootInstant) -> bool {
-        let channel = self.by_name.get_mut(&listener.channel).filter(|channel| channel.live);
+        let channel = self.by_name.get_mut(listener.channel()).filter(|channel| channel.live);
         let Some(channel) = channel else { return false };
-        let is_it = |one: &&mut Registered| Arc::ptr_eq(&one.listener, listener);
-        let Some(registered) = channel.listeners.iter_mut().find(is_it) else { return false };
+        let Some(registered) = channel.listeners.get_mut(&listener.owner()) else { return false };
         if registered.check.is_none() {
             registered.check = Some(at);
             self.checks.insert((at, address(listener)), Arc::clone(listener));
@@ -259,18 +283,24 @@ impl Channels {
         self.checks.len() == 1
     }
 
-    /// Takes the first planned check, if it is not later than `until`.
+    /// Takes the first planned check, if it is not later than `until`. A check is put off if the
+    /// claim has heard from the store since it was planned.
     pub(super) fn take_check(&mut self, until: BootInstant) -> Option<Arc<Listener>> {
-        let first = self.checks.first_entry().filter(|first| first.key().0 <= until)?;
-        let listener = first.remove();
-        let channel = self.by_name.get_mut(&listener.channel);
-        let registered = channel.and_then(|channel| {
-            channel.listeners.iter_mut().find(|one| Arc::ptr_eq(&one.listener, &listener))
-        });
-        if let Some(registered) = registered {
-            registered.check = None;
+        loop {
+            let first = self.checks.first_entry().filter(|first| first.key().0 <= until)?;
+            let listener = first.remove();
+            let later = listener.next_check().filter(|later| *later > until);
+            let channel = self.by_name.get_mut(listener.channel());
+            let registered =
+                channel.and_then(|channel| channel.listeners.get_mut(&listener.owner()));
+            if let Some(registered) = registered {
+                registered.check = later;
+            }
+            match later {
+                Some(later) => self.checks.insert((later, address(&listener)), listener),
+                None => return Some(listener),
+            };
         }
-        Some(listener)
     }
 }
 
@@ -292,15 +322,6 @@ pub(crate) enum DueCheck {
     Never,
 }
 
-/// The result of a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CheckResult {
-    Free,
-    Busy(Left),
-    /// The check failed.
-    Failed,
-}
-
 /// The subscription of one acquisition to one key. Dropping it ends the subscription.
 #[derive(Debug)]
 pub(crate) struct Subscription {
@@ -316,25 +337,39 @@ impl Subscription {
 
     /// Resolves as soon as the subscription is live.
     pub(crate) async fn live(&self) {
-        loop {
-            let became_live = self.listener.became_live.notified();
-            if self.is_live() {
-                return;
-            }
-            became_live.await;
-        }
+        self.listener.live().await;
     }
 
     /// The number of releases by other processes so far.
     pub(crate) fn releases(&self) -> u64 {
         let channels = self.subscriptions.channels();
-        channels.by_name.get(&self.listener.channel).map_or(0, |channel| channel.releases)
+        channels.by_name.get(self.listener.channel()).map_or(0, |channel| channel.releases)
     }
 
     /// The result and the time of the store's last check of the key. The store checks live
     /// subscriptions.
     pub(crate) fn last_check(&self) -> Option<(Left, BootInstant)> {
-        *self.listener.last_check()
+        self.listener.last_check()
+    }
+
+    /// See [`Listener::queued`].
+    pub(crate) fn queued(&self, queued: Queued, sent: BootInstant) {
+        self.listener.queued(queued, sent);
+    }
+
+    /// See [`Listener::ahead`].
+    pub(crate) fn ahead(&self) -> Option<usize> {
+        self.listener.ahead()
+    }
+
+    /// See [`Listener::take_transfer`].
+    pub(crate) fn take_transfer(&self) -> Option<LockTransfer> {
+        self.listener.take_transfer()
+    }
+
+    /// See [`Listener::take_pause`].
+    pub(crate) fn take_pause(&self) -> Option<BootInstant> {
+        self.listener.take_pause()
     }
 
     /// Resolves at the next wake-up, or at once if there was a wake-up since the last call.

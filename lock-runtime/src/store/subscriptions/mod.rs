@@ -15,13 +15,17 @@
 //! called after the map is unlocked, because they are user code.
 
 mod channels;
+mod listener;
 #[cfg(feature = "redis")]
 mod remote;
 #[cfg(test)]
 mod tests;
 
 #[cfg(feature = "redis")]
-pub(crate) use self::channels::{CheckResult, DueCheck, Listener};
+pub(crate) use self::channels::DueCheck;
 pub(crate) use self::channels::{Subscription, Subscriptions};
+pub(crate) use self::listener::LockTransfer;
+#[cfg(feature = "redis")]
+pub(crate) use self::listener::{CheckResult, Listener, QueueMessage};
 #[cfg(feature = "redis")]
 pub(crate) use self::remote::OwnRelease;

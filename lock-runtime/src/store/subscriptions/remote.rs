@@ -4,13 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::channels::{
-    Channel, CheckResult, DueCheck, GATHER, Interruption, Listener, Subscriptions, address,
-    next_check,
+    Channel, DueCheck, GATHER, Interruption, Subscriptions, address, next_check,
 };
+use super::listener::{CheckResult, Listener};
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
+use crate::store::queueing::QueueTicket;
 use crate::sync::atomic::Ordering;
 use crate::user_code::contained;
+
+/// How long a channel of the client stays subscribed after its last listener has left. It serves all
+/// keys, or those of one slot of a cluster.
+const CLIENT_LINGER: Duration = Duration::from_secs(30);
 
 impl Subscriptions {
     /// Resolves when a channel has to be subscribed.
@@ -50,6 +55,17 @@ impl Subscriptions {
     /// Whether there is no channel, live or wanted.
     pub(crate) fn is_empty(&self) -> bool {
         self.channels().by_name.is_empty()
+    }
+
+    /// The time until the next look for channels to unsubscribe: `interval` while there are channels
+    /// of keys. `None` if there is nothing to unsubscribe.
+    pub(crate) fn next_look(&self, interval: Duration) -> Option<Duration> {
+        let channels = self.channels();
+        if channels.of_keys > 0 {
+            Some(interval)
+        } else {
+            (!channels.idle.is_empty()).then_some(CLIENT_LINGER)
+        }
     }
 
     /// Marks channels as live that the store has confirmed. Returns the channels without an entry,
@@ -92,7 +108,7 @@ impl Subscriptions {
         let channels = &mut *guard;
         channels.idle.clear();
         channels.checks.clear();
-        channels.by_name.retain(|_, channel| !channel.listeners.is_empty());
+        channels.retain(|channel| !channel.listeners.is_empty());
         let mut woken = Vec::with_capacity(channels.by_name.len());
         for (name, channel) in &mut channels.by_name {
             channel.is_queued = false;
@@ -164,7 +180,8 @@ impl Subscriptions {
         self.channels().by_name.get(channel).is_some_and(|channel| channel.live)
     }
 
-    /// Removes and returns the channels that have had no listeners for `linger`.
+    /// Removes and returns the channels of keys that have had no listeners for `linger`, and those of
+    /// the client that have had none for much longer.
     pub(crate) fn take_idle(&self, linger: Duration) -> Vec<Arc<str>> {
         let (now, mut over) = (BootInstant::now(), Vec::new());
         let mut guard = self.channels();
@@ -177,7 +194,7 @@ impl Subscriptions {
                 continue;
             };
             match channel.idle_since {
-                Some(since) if now.since(since) < linger => {
+                Some(since) if now.since(since) < channel.linger(linger) => {
                     channels.idle.rotate_left(1);
                 }
                 Some(_) => {
@@ -212,21 +229,24 @@ impl Subscriptions {
         DueCheck::Now(std::iter::from_fn(|| channels.take_check(until)).take(most).collect())
     }
 
-    /// Stores the results of checks that were sent at `sent`, wakes the listeners for which an
+    /// Stores the results of checks that were sent at `sent`, each about a claim with a ticket, wakes the listeners for which an
     /// attempt is worthwhile, and plans the next checks. The rest of a lease counts from the
     /// sending, because the server may have answered long before the answer arrives.
     pub(crate) fn checked(
         &self,
-        found: impl Iterator<Item = (Arc<Listener>, CheckResult)>,
+        found: impl Iterator<Item = (Arc<Listener>, Option<QueueTicket>, CheckResult)>,
         sent: BootInstant,
     ) {
         let next = next_check();
         let (mut woken, mut planned) = (Vec::new(), false);
         let mut channels = self.channels();
-        for (listener, found) in found {
+        for (listener, ticket, found) in found {
             planned |= channels.plan(&listener, next);
             match found {
-                CheckResult::Busy(left) => *listener.last_check() = Some((left, sent)),
+                CheckResult::Busy(left) => listener.checked(ticket, (left, None), sent),
+                CheckResult::Queued(left, ahead) => {
+                    listener.checked(ticket, (left, Some(ahead)), sent);
+                }
                 CheckResult::Free | CheckResult::Failed => woken.push(listener),
             }
         }
@@ -241,6 +261,11 @@ impl Subscriptions {
 }
 
 impl Channel {
+    /// How long the channel stays subscribed without listeners, if one of a key does so for `of_key`.
+    fn linger(&self, of_key: Duration) -> Duration {
+        if self.is_of_client { CLIENT_LINGER } else { of_key }
+    }
+
     /// The channel is not live any more. Calls `each` with each listener and the time of its planned
     /// check, which does not take place.
     fn interrupt(
@@ -253,7 +278,7 @@ impl Channel {
         }
         self.live = false;
         self.own = 0;
-        for registered in &mut self.listeners {
+        for registered in self.listeners.values_mut() {
             registered.listener.live.store(false, Ordering::Release);
             each(Arc::clone(&registered.listener), registered.check.take());
         }

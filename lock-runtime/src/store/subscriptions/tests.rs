@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::store::owner::OwnerId;
 use crate::wire_format::WireFormat;
 
 fn is_ready(future: impl Future<Output = ()>) -> bool {
@@ -10,7 +11,11 @@ fn is_ready(future: impl Future<Output = ()>) -> bool {
 }
 
 fn listen(subscriptions: &Arc<Subscriptions>, key: &str) -> Subscription {
-    subscriptions.listen(key, key, WireFormat::Token)
+    subscriptions.listen(key, key, WireFormat::Token, owner())
+}
+
+fn owner() -> OwnerId {
+    OwnerId::random().expect("randomness")
 }
 
 #[test]
@@ -41,7 +46,9 @@ mod remote {
     use super::*;
     use crate::clock::BootInstant;
     use crate::store::left::Left;
-    use crate::store::subscriptions::channels::CHECK_INTERVAL;
+    use crate::store::queueing::{QueueTicket, Queued};
+    use crate::store::subscriptions::channels::GATHER;
+    use crate::store::subscriptions::listener::CHECK_INTERVAL;
 
     fn names(names: &[&str]) -> Vec<Arc<str>> {
         names.iter().map(|name| Arc::from(*name)).collect()
@@ -218,16 +225,17 @@ mod remote {
             );
             let found = CheckResult::Busy(Left::Forever);
             let sent = BootInstant::now().after(CHECK_INTERVAL);
-            subscriptions.checked(checked.into_iter().map(|listener| (listener, found)), sent);
+            subscriptions
+                .checked(checked.into_iter().map(|listener| (listener, None, found)), sent);
             assert_eq!(one.last_check(), Some((Left::Forever, sent)));
             assert!(!is_ready(one.woken()));
         }
-        let last_check = subscriptions.last_check("a", "a");
+        let last_check = subscriptions.last_check("a", WireFormat::Token);
         assert_eq!(last_check.map(|(left, _)| left), Some(Left::Forever));
         let checked = due(&subscriptions, CHECK_INTERVAL);
         drop(other);
         subscriptions.checked(
-            checked.into_iter().map(|listener| (listener, CheckResult::Free)),
+            checked.into_iter().map(|listener| (listener, None, CheckResult::Free)),
             BootInstant::now(),
         );
         assert!(is_ready(one.woken()), "the key seems to be free");
@@ -240,7 +248,7 @@ mod remote {
     fn the_tasks_that_subscribe_and_check_are_notified_when_there_is_work() {
         let subscriptions = Subscriptions::remote();
         assert!(!is_ready(subscriptions.wanted()));
-        let _subscription = subscriptions.listen("channel", "key", WireFormat::Redisson);
+        let _subscription = subscriptions.listen("channel", "key", WireFormat::Redisson, owner());
         assert!(is_ready(subscriptions.wanted()));
         assert!(!is_ready(subscriptions.planned()), "the subscription is not live");
         subscribe(&subscriptions, &["channel"]);
@@ -249,7 +257,7 @@ mod remote {
         assert_eq!((checked[0].key(), checked[0].format()), ("key", WireFormat::Redisson));
         assert!(!is_ready(subscriptions.planned()), "the check is in progress");
         subscriptions.checked(
-            checked.into_iter().map(|listener| (listener, CheckResult::Free)),
+            checked.into_iter().map(|listener| (listener, None, CheckResult::Free)),
             BootInstant::now(),
         );
         assert!(is_ready(subscriptions.planned()), "the next check");
@@ -276,10 +284,113 @@ mod remote {
         let checked = due(&subscriptions, CHECK_INTERVAL);
         subscriptions.disconnected();
         subscriptions.checked(
-            checked.into_iter().map(|listener| (listener, CheckResult::Failed)),
+            checked.into_iter().map(|listener| (listener, None, CheckResult::Failed)),
             BootInstant::now(),
         );
         assert!(due(&subscriptions, CHECK_INTERVAL).is_empty());
         assert!(is_ready(subscription.woken()), "its acquisition has to ask the store");
+    }
+
+    /// A claim in a queue, whose client hears messages.
+    fn waiting(subscriptions: &Arc<Subscriptions>) -> (Subscription, OwnerId) {
+        let (owner, format) = (owner(), WireFormat::Token);
+        let claim = (owner, Duration::from_secs(9));
+        let subscription = subscriptions.wait_in_queue("client", "k", format, claim);
+        subscribe(subscriptions, &["client"]);
+        (subscription, owner)
+    }
+
+    fn queued(ticket: u64, ahead: usize) -> Queued {
+        Queued { left: Left::Forever, ticket: QueueTicket(ticket), ahead }
+    }
+
+    fn transfer(ticket: u64) -> QueueMessage {
+        QueueMessage::Transfer { ticket: QueueTicket(ticket), term: Duration::from_secs(3) }
+    }
+
+    #[test]
+    fn a_message_wakes_only_the_claim_that_it_is_about() {
+        let subscriptions = Subscriptions::remote();
+        let ((one, owner), (other, _)) = (waiting(&subscriptions), waiting(&subscriptions));
+        let sent = BootInstant::now();
+        one.queued(queued(7, 0), sent);
+        subscriptions.received("client", owner, transfer(7));
+        assert!(is_ready(one.woken()) && !is_ready(other.woken()));
+        let given = one.take_transfer().expect("its turn");
+        assert_eq!((given.not_before, given.term), (sent, Duration::from_secs(3)));
+        assert_eq!(one.take_transfer(), None, "each message counts once");
+        subscriptions.received("client", owner, QueueMessage::Attempt { after: GATHER });
+        assert!(is_ready(one.woken()));
+        assert!(one.take_pause().is_some_and(|until| until > BootInstant::now()));
+        assert_eq!(one.take_pause(), None);
+        drop(one);
+        subscriptions.received("client", owner, transfer(7));
+        subscriptions.received("unknown", owner, transfer(7));
+    }
+
+    #[test]
+    fn a_message_about_another_stay_in_the_queue_does_not_count() {
+        let subscriptions = Subscriptions::remote();
+        let (subscription, owner) = waiting(&subscriptions);
+        subscriptions.received("client", owner, transfer(7));
+        assert_eq!(subscription.take_transfer(), None, "it does not stand in the queue");
+        // The message may come before the answer.
+        subscriptions.received("client", owner, transfer(7));
+        subscription.queued(queued(7, 0), BootInstant::now());
+        assert!(subscription.take_transfer().is_some());
+        subscriptions.received("client", owner, transfer(7));
+        subscription.queued(queued(8, 0), BootInstant::now());
+        assert_eq!(subscription.take_transfer(), None);
+    }
+
+    #[test]
+    fn a_check_confirms_the_stay_that_it_was_about() {
+        let subscriptions = Subscriptions::remote();
+        let (subscription, owner) = waiting(&subscriptions);
+        let sent = BootInstant::now();
+        let (later, found) = (sent.after(CHECK_INTERVAL), CheckResult::Queued(Left::Forever, 3));
+        for (asked, not_before) in [(7, later), (6, sent)] {
+            subscription.queued(queued(7, 5), sent);
+            let listener = Arc::clone(&subscription.listener);
+            let checked = (listener, Some(QueueTicket(asked)), found);
+            subscriptions.checked([checked].into_iter(), later);
+            subscriptions.received("client", owner, transfer(7));
+            assert_eq!(subscription.take_transfer().map(|it| it.not_before), Some(not_before));
+        }
+        assert_eq!(subscription.ahead(), Some(5));
+    }
+
+    #[test]
+    fn a_claim_is_checked_only_if_it_has_not_heard_from_the_store() {
+        for (ahead, parts) in [(0, 3), (63, 3), (64, 6)] {
+            let subscriptions = Subscriptions::remote();
+            let (subscription, _) = waiting(&subscriptions);
+            let heard = BootInstant::now().after(CHECK_INTERVAL * 10);
+            subscription.queued(queued(7, ahead), heard);
+            let next = heard.after(CHECK_INTERVAL / 4 * parts);
+            let due =
+                |at| matches!(subscriptions.due(at, 1), DueCheck::Now(due) if !due.is_empty());
+            assert!(!due(heard), "{ahead}");
+            assert!(due(next), "{ahead}");
+        }
+    }
+
+    #[test]
+    fn the_channel_of_a_client_stays_subscribed_for_longer() {
+        let (subscriptions, interval) = (Subscriptions::remote(), GATHER);
+        let (subscription, _) = waiting(&subscriptions);
+        assert_eq!(subscriptions.next_look(interval), None);
+        let key = listen(&subscriptions, "a");
+        assert_eq!(subscriptions.next_look(interval), Some(interval));
+        subscribe(&subscriptions, &["a"]);
+        drop((subscription, key));
+        assert_eq!(subscriptions.take_idle(Duration::ZERO), names(&["a"]));
+        assert!(subscriptions.next_look(interval) > Some(interval));
+        assert!(subscriptions.is_live("client"));
+        let (again, _) = waiting(&subscriptions);
+        assert!(again.is_live());
+        drop(again);
+        subscriptions.disconnected();
+        assert!(subscriptions.is_empty(), "it is subscribed again when a claim waits");
     }
 }

@@ -2,12 +2,12 @@ use std::sync::Arc;
 
 use super::super::scripted_store::{ONCE, ScriptedStore, request};
 use super::*;
-use crate::engine::testing::LEASE;
+use crate::engine::testing::{LEASE, new_owner};
 use crate::store::contract::{LockStore, Resource};
 
 /// The shortest and the longest of many sleeps.
 fn range(sleep: Sleep, is_woken: bool) -> (Duration, Duration) {
-    let pauses = || (0..1000).map(|_| sleep.remaining(is_woken));
+    let pauses = || (0..1000).map(|_| sleep.remaining(is_woken, None));
     (pauses().min().expect("many"), pauses().max().expect("many"))
 }
 
@@ -48,9 +48,10 @@ fn an_acquisition_sleeps_until_shortly_after_the_end_of_a_known_lease() {
     // The time since the answer counts.
     let earlier = BootInstant::now();
     std::thread::sleep(Duration::from_millis(50));
-    let pause = Sleep::Holder(Left::Time(Duration::from_millis(400)), earlier).remaining(true);
+    let pause =
+        Sleep::Holder(Left::Time(Duration::from_millis(400)), earlier).remaining(true, None);
     assert!(pause <= Duration::from_millis(351) + SPREAD, "{pause:?}");
-    assert_eq!(Sleep::Holder(Left::Time(left), earlier).remaining(true), Duration::ZERO);
+    assert_eq!(Sleep::Holder(Left::Time(left), earlier).remaining(true, None), Duration::ZERO);
 }
 
 #[test]
@@ -60,7 +61,26 @@ fn an_acquisition_asks_again_soon_if_the_rest_of_the_lease_is_unknown() {
         assert!(longest <= SAFETY_POLL / 10, "{longest:?}");
         assert!(shortest >= SAFETY_POLL / 20, "{shortest:?}");
     }
-    assert_eq!(Sleep::Pause(LEASE).remaining(true), LEASE);
+    assert_eq!(Sleep::Pause(LEASE).remaining(true, None), LEASE);
+}
+
+#[test]
+fn claims_notice_the_death_of_a_holder_one_after_the_other() {
+    let sleep = just_now(Left::Time(LEASE));
+    let earliest =
+        |ahead| (0..100).map(|_| sleep.remaining(true, Some(ahead))).min().expect("many");
+    assert!(earliest(0) <= LEASE + SPREAD);
+    assert!(earliest(2) >= LEASE + DELAY_BY_PLACE);
+    assert!(earliest(1_000_000) <= LEASE + SAFETY_POLL + SPREAD * 2);
+}
+
+#[test]
+fn a_claim_that_hears_no_messages_asks_more_often_the_fewer_come_before_it() {
+    let longest =
+        |ahead| (0..100).map(|_| just_now(Left::Forever).remaining(false, Some(ahead))).max();
+    assert!(longest(0) <= Some(POLL_BY_PLACE));
+    assert!(longest(3) > Some(POLL_BY_PLACE * 2));
+    assert!(longest(usize::MAX) <= Some(SAFETY_POLL));
 }
 
 fn is_ready(future: impl Future) -> bool {
@@ -71,7 +91,7 @@ fn is_ready(future: impl Future) -> bool {
 
 fn subscribed(store: &Arc<ScriptedStore>) -> WakeSource {
     let mut source = WakeSource::default();
-    source.subscribe(&request(store, ONCE));
+    source.subscribe(&request(store, ONCE), new_owner());
     source
 }
 
@@ -100,11 +120,11 @@ async fn a_yield_ends_after_the_releases_of_others_or_after_a_pause() {
     let store = ScriptedStore::of([]);
     let channels = Arc::clone(store.channels());
     // This release was received before the yield, and does not count.
-    let _other = store.subscribe(Resource::exclusive("k"));
+    let _other = store.subscribe(Resource::exclusive("k"), new_owner(), LEASE);
     channels.wake("k", true);
     let due = Yield { releases: 2, pause: LEASE };
     let mut source = WakeSource::default();
-    source.yield_to_others(&request(&store, ONCE), due);
+    source.yield_to_others(&request(&store, ONCE), new_owner(), due);
     assert!(source.tried_since_live, "the live subscription is no reason to try");
     assert_eq!(source.was_taken(BootInstant::PAST), Some(false));
     assert_eq!(source.was_taken(BootInstant::now()), Some(true), "the key was taken");
@@ -133,7 +153,7 @@ mod checks {
         let DueCheck::Now(listeners) = channels.due(BootInstant::now().after(LEASE * 10), 9) else {
             panic!("a listener is subscribed")
         };
-        let found = listeners.into_iter().map(|listener| (listener, CheckResult::Busy(left)));
+        let found = listeners.into_iter().map(|listener| (listener, None, CheckResult::Busy(left)));
         channels.checked(found, BootInstant::now());
     }
 

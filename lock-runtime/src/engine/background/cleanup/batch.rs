@@ -157,7 +157,8 @@ impl Pending {
     fn request(&self, now: BootInstant) -> Release<'_> {
         let locked = &self.cleanup.locked;
         let keep = self.cleanup.kept_until.since(now);
-        Release { resource: locked.resource(), owner: locked.owner, keep }
+        let (resource, owner, term) = (locked.resource(), locked.owner, locked.term);
+        Release { resource, owner, keep, term, leaves_gap: false }
     }
 
     /// Whether the key has expired, so that no request is needed. The first release of a hold is

@@ -40,6 +40,9 @@ pub(super) struct State<P> {
     fence: Option<Arc<OnceCell<u64>>>,
     /// The length of one grant or renewal.
     term: Duration,
+    /// The length of the last one, which is shorter if the store has given the lease to a claim in
+    /// a queue.
+    last_term: Duration,
     /// Whether the lease is renewed until it ends. Otherwise it is fixed.
     renewed: bool,
     /// The replicas that have to acknowledge each renewal.
@@ -87,24 +90,32 @@ impl<P> State<P> {
         sent: BootInstant,
         permit: Option<P>,
         tenure: Tenure,
+        now: BootInstant,
     ) -> Self {
+        // A transfer came some time after the request that has confirmed the place in the queue.
+        let (granted, gone_by, last_term) = if grant.is_transfer {
+            (now, now.after(grant.term), grant.term)
+        } else {
+            (sent, sent.after(terms.in_store().max(grant.term)), terms.term)
+        };
         Self {
             phase: Phase::Held,
             hold: 0,
             holders: 1,
-            granted: sent,
+            granted,
             handed_off: BootInstant::PAST,
             skipped_renewal: false,
-            max_until: terms.max_until(sent),
+            max_until: terms.max_until(granted),
             fence: grant.fence.map(|fence| Arc::new(OnceCell::new_with(Some(fence)))),
             term: terms.term,
+            last_term,
             renewed: terms.renewed,
             acknowledged_by: terms.acknowledged_by,
             term_since: BootInstant::PAST,
             extended: sent,
-            granted_until: deadline(sent, terms.term),
-            gone_by: sent.after(terms.in_store().max(grant.term)),
-            kept_until: sent.after(terms.min_hold),
+            granted_until: deadline(sent, last_term),
+            gone_by,
+            kept_until: granted.after(terms.min_hold),
             failures: 0,
             to_verify: false,
             tenure,
@@ -155,9 +166,9 @@ impl<P> State<P> {
         self.extended
     }
 
-    /// The instant at which one `part`-th of the term has passed since the last extension.
+    /// The instant at which one `part`-th of the last grant or renewal has passed.
     pub(super) fn after_part(&self, part: u32) -> BootInstant {
-        self.extended.after(self.term / part)
+        self.extended.after(self.last_term / part)
     }
 
     /// The reason of the loss when the deadline has passed.
@@ -230,7 +241,7 @@ impl<P> State<P> {
     /// Whether the lease can have another hold: its `min_hold` is over, and no renewal is overdue.
     fn can_be_handed_off(&self, now: BootInstant) -> bool {
         let left = self.granted_until.since(now);
-        let enough = if self.renewed { self.term / 2 } else { Duration::ZERO };
+        let enough = if self.renewed { self.last_term / 2 } else { Duration::ZERO };
         self.kept_until <= now && left > enough
     }
 
@@ -308,6 +319,7 @@ impl<P> State<P> {
         }
         self.begin(terms, sent, permit.take());
         (self.term, self.renewed, self.extended) = (terms.term, terms.renewed, sent);
+        self.last_term = terms.term;
         self.granted_until = deadline(sent, terms.term);
         self.acknowledged_by = terms.acknowledged_by;
         self.term_since = now;
@@ -324,6 +336,11 @@ impl<P> State<P> {
             self.phase = Phase::Released;
         }
         is_handed_off
+    }
+
+    /// Since when this process has had the key without asking whether others wait.
+    pub(super) fn tenure_since(&self) -> BootInstant {
+        self.tenure.began()
     }
 
     pub(super) fn tenure(&mut self) -> &mut Tenure {

@@ -4,6 +4,7 @@ mod ending;
 mod extension;
 mod handoff;
 mod loss;
+mod transfer;
 
 use super::*;
 use crate::engine::fairness::limit::HandoffLimit;

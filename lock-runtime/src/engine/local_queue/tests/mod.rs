@@ -18,6 +18,8 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 enum NoLock {}
 
 impl HandedOff for NoLock {
+    type Place = ();
+
     fn set_grant(&mut self, _: u64) {
         match *self {}
     }

@@ -1,12 +1,35 @@
--- Checks locks that have waiters. Changes nothing.
--- KEYS the keys of the locks
+-- Checks locks that claims wait for. Changes nothing but the expiry of the queues.
+-- KEYS the keys of the locks, then the queues unless the server is a node of a cluster
+-- ARGV for each lock: the entry of the claim in the queue, its ticket or nothing if it does not
+-- stand in the queue, the queue if it is not among the keys
 -- Replies (`decode::checked`), for each lock:
 --   BUSY, n             it expires in n ms, or never if n is -1
---   FREE                an attempt is worthwhile: the lock is free, or the key holds no lock of
---                       this format
+--   QUEUED, n, m        the same, and the claim stands in the queue behind m others
+--   FREE                an attempt is worthwhile: the lock is free, or given to the claim, or the
+--                       claim has lost its place, or the key holds no lock of this format
+local function check(i, entry, ticket, queue)
+  local left = redis.call('pttl', KEYS[i])
+  local value = left ~= -2 and redis.pcall('getrange', KEYS[i], 0, 32)
+  if type(value) ~= 'string' or value == entry:sub(1, 32) then
+    return 'FREE'
+  end
+  if ticket == '' then
+    return {'BUSY', left}
+  end
+  local score = redis.pcall('zscore', queue, entry)
+  if type(score) ~= 'string' or tonumber(score) ~= tonumber(ticket) then
+    return 'FREE'
+  end
+  local ahead = redis.call('zrank', queue, entry)
+  if ahead < 10 then
+    redis.pcall('pexpire', queue, 60000)
+  end
+  return {'QUEUED', left, ahead}
+end
+
 local replies = {}
-for i = 1, #KEYS do
-  local is_lock = redis.call('type', KEYS[i]).ok == 'string'
-  replies[i] = is_lock and {'BUSY', redis.call('pttl', KEYS[i])} or 'FREE'
+for i = 1, #ARGV / 3 do
+  local entry, ticket, queue = unpack(ARGV, 3 * i - 2, 3 * i)
+  replies[i] = check(i, entry, ticket, KEYS[#ARGV / 3 + i] or queue)
 end
 return replies

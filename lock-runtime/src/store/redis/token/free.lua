@@ -1,10 +1,21 @@
--- Fast path of a release: the owner has the lock, and the key need not stay taken. It comes first,
--- so that no function is created for it.
+-- Fast path of a release: the owner has the lock, the key need not stay taken, and nobody waits or
+-- the first claim in the queue can be reached (see transfer.lua). It comes first, so that no
+-- function is created for it.
 -- KEYS and ARGV as for release.lua, for one lock
--- Replies: n or UNPUBLISHED, as release.lua
 if ARGV[3] == '0' and redis.pcall('get', KEYS[1]) == ARGV[1] then
-  redis.call('del', KEYS[1])
-  local subscribers = redis.pcall('publish', ARGV[2], ARGV[4])
-  return type(subscribers) == 'table' and {'UNPUBLISHED', subscribers.err} or subscribers
+  local first = redis.pcall('zpopmin', KEYS[2] or ARGV[4])
+  if not first[1] then
+    redis.call('del', KEYS[1])
+    return 0
+  end
+  local owner, client, lease = first[1]:sub(1, 32), first[1]:sub(33, 68), first[1]:sub(69)
+  local count = redis.pcall('pubsub', 'numsub', ARGV[5] .. client)
+  if tonumber(lease) and owner ~= ARGV[1] and (count[2] or 0) > 0 then
+    local message = owner .. ' ' .. string.format('%.0f', first[2]) .. ' ' .. lease
+    local sent = redis.pcall('publish', ARGV[5] .. client, message)
+    redis.call('set', KEYS[1], owner, 'px', lease)
+    return type(sent) == 'table' and {'UNPUBLISHED', sent.err} or 1
+  end
+  redis.call('zadd', KEYS[2] or ARGV[4], first[2], first[1])
 end
 

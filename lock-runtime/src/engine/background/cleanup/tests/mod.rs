@@ -38,7 +38,7 @@ fn store() -> (Arc<FaultyStore>, OwnerId) {
 fn cleanup(store: &Arc<FaultyStore>, owner: OwnerId, reason: CleanupReason) -> Cleanup {
     let (gone_by, past) = (BootInstant::now().after(LEASE), BootInstant::PAST);
     let store = Arc::clone(store) as Arc<dyn LockStore>;
-    let locked = Locked { key: Arc::from("k"), owner, store, doubt: None };
+    let locked = Locked { key: Arc::from("k"), owner, store, doubt: None, term: LEASE };
     let (kept_until, valid_until, confirmed) = (past, past, past);
     Cleanup { locked, gone_by, kept_until, valid_until, confirmed, reason, permit: None }
 }

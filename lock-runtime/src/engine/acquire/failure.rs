@@ -1,0 +1,53 @@
+//! The error of a call whose timeout has ended.
+
+use super::call::AcquireRequest;
+use crate::clock::BootInstant;
+use crate::engine::core::Engine;
+use crate::engine::local_queue::KeyStatus;
+use crate::error::{Holder, LockError};
+use crate::runtime::Caller;
+use crate::safeguard::Safeguard;
+use crate::store::contract::Left;
+use crate::timeout::Timeout;
+
+/// The error of a call whose timeout has ended, which depends on the status of the key.
+pub(super) fn failed(
+    timeout: &Timeout,
+    engine: &Engine,
+    request: &AcquireRequest,
+    status: KeyStatus,
+) -> LockError {
+    let (key, waited) = (request.key.as_ref().to_owned(), timeout.elapsed());
+    let status = match (status, request.store.last_check(request.resource())) {
+        // The store has checked the key since the last attempt.
+        (KeyStatus::HeldElsewhere(_, asked), Some((left, at))) if at > asked => {
+            KeyStatus::HeldElsewhere(left, at)
+        }
+        (status, _) => status,
+    };
+    let holder = match status {
+        KeyStatus::HeldHere(holder) if holder == Caller::here() => Holder::ThisTask,
+        KeyStatus::HeldHere(_) => Holder::ThisProcess,
+        KeyStatus::HeldElsewhere(Left::Time(left), at) => {
+            Holder::Elsewhere(Some(left.saturating_sub(BootInstant::now().since(at))))
+        }
+        KeyStatus::HeldElsewhere(Left::Unknown, _) | KeyStatus::Yielded => Holder::Elsewhere(None),
+        KeyStatus::HeldElsewhere(Left::Forever, _) => Holder::NoExpiry,
+        KeyStatus::Acquiring(since) => {
+            let asking = BootInstant::now().since(since);
+            if asking < engine.config().response_timeout / 4 {
+                Holder::ThisProcess
+            } else {
+                let cause = "the store has not answered yet".to_owned();
+                return LockError::Unavailable { key: Some(key), waited, cause };
+            }
+        }
+        KeyStatus::Unreachable(_) if !Safeguard::UnavailableIsNotBusy.is_on() => {
+            Holder::Elsewhere(None)
+        }
+        KeyStatus::Unreachable(cause) => {
+            return LockError::Unavailable { key: Some(key), waited, cause };
+        }
+    };
+    LockError::Busy { key, waited, holder }
+}

@@ -1,0 +1,59 @@
+//! Leases that the store has given to a claim in a queue.
+
+use super::*;
+use crate::store::contract::Grant;
+use crate::store::memory::MemoryStore;
+
+/// Shorter than the term.
+const GIVEN: Duration = Duration::from_secs(3);
+
+/// A hold of a lock that the store has given to its claim some time after `not_before`.
+fn given(not_before: BootInstant, terms: &Terms) -> Hold {
+    let grant = Grant { is_transfer: true, ..Grant::of(GIVEN) };
+    let locked = testing::locked_in("k", MemoryStore::new());
+    Hold::new(locked, terms, (grant, not_before), None, true)
+}
+
+#[test]
+fn the_deadline_counts_from_the_last_confirmation_of_the_place() {
+    let not_before = BootInstant::now();
+    let hold = given(not_before, &terms());
+    assert_eq!(hold.deadline(), deadline(not_before, GIVEN));
+    assert_eq!(hold.lease().term(), TERM, "renewals have the whole term");
+    assert_eq!(hold.lease().after_part(3), not_before.after(GIVEN / 3), "the first one is early");
+    // The key may have been given to the claim just now.
+    assert!(hold.lease().gone_by() >= not_before.after(GIVEN));
+}
+
+#[test]
+fn the_first_renewal_extends_the_lease_to_its_term() {
+    let not_before = BootInstant::now();
+    let hold = given(not_before, &terms());
+    let sent = not_before.after(GIVEN / 3);
+    assert_eq!(hold.lease().about_to_renew(sent), Some(TERM));
+    hold.lease().extended(sent, None);
+    assert_eq!(hold.deadline(), deadline(sent, TERM));
+    assert_eq!(hold.lease().after_part(3), sent.after(TERM / 3));
+}
+
+#[test]
+fn the_limit_of_a_hold_counts_from_the_grant() {
+    let (long_ago, max_hold) = (BootInstant::now().after(GIVEN), GIVEN / 2);
+    let hold = given(BootInstant::now(), &Terms { max_hold: Some(max_hold), ..terms() });
+    assert!(hold.deadline() < long_ago && hold.is_valid(BootInstant::now()));
+}
+
+#[test]
+fn the_lock_is_handed_off_before_its_first_renewal() {
+    let hold = given(BootInstant::now(), &terms());
+    let queues = Arc::new(LocalQueues::default());
+    let permit = testing::permit(&queues, "k");
+    let hold = Hold::new(
+        hold.lease().locked().clone(),
+        &terms(),
+        (Grant { is_transfer: true, ..Grant::of(GIVEN) }, BootInstant::now()),
+        Some(permit),
+        true,
+    );
+    assert!(hand_off(&hold).is_some());
+}

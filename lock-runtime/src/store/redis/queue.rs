@@ -1,0 +1,149 @@
+//! The queue of the claims that wait for a lock: its name, its entries, and the messages about it.
+//!
+//! The scripts of a dialect keep the queue, a sorted set beside the lock. A release gives the lock
+//! to the first claim and sends a message to its client, which has one channel for all keys, or one
+//! for each slot of a cluster in which it waits. See `token/transfer.lua` for the layout.
+
+use std::borrow::Cow;
+use std::io::{Cursor, Write};
+use std::time::Duration;
+
+use redis::{RedisWrite, ToRedisArgs};
+
+use super::hash_slot;
+use crate::key;
+use crate::store::owner::OwnerId;
+use crate::store::queueing::{QueueTicket, Queueing};
+use crate::store::subscriptions::QueueMessage;
+
+/// The prefix of the channels of clients.
+const CHANNELS: &str = "lock_client:";
+
+/// The longest lease that a transfer gives. The owner extends it as soon as necessary. If the owner
+/// does not react, the others wait for no longer than this.
+const LONGEST_TRANSFER: Duration = Duration::from_secs(3);
+
+/// Higher than any ticket. Entries that are no claims have higher scores.
+pub(super) const AFTER_TICKETS: &str = "(8000000000000000";
+
+/// The length of the id of a client.
+const CLIENT_ID: usize = 36;
+
+/// The digits of the longest lease, in milliseconds.
+const DIGITS: usize = 4;
+
+/// The key of the queue of a lock, in the slot of the lock.
+pub(super) fn queue_key(key: &str) -> String {
+    format!("{}{{{}}}:{key}", key::QUEUES, hash_slot::tag(key))
+}
+
+/// What the channels of all clients for a key begin with.
+pub(super) fn channels(key: &str, in_cluster: bool) -> Cow<'static, str> {
+    if in_cluster {
+        Cow::Owned(format!("{CHANNELS}{{{}}}:", hash_slot::tag(key)))
+    } else {
+        Cow::Borrowed(CHANNELS)
+    }
+}
+
+/// Whether this is the channel of a client.
+pub(super) fn is_of_client(channel: &str) -> bool {
+    channel.starts_with(CHANNELS)
+}
+
+/// The lease that a transfer gives to a claim of `term`.
+pub(super) fn transfer_term(term: Duration) -> Duration {
+    term.min(LONGEST_TRANSFER)
+}
+
+/// What an entry has after the owner id: the client, and the lease that a transfer gives.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EntryRest {
+    bytes: [u8; CLIENT_ID + DIGITS],
+    length: usize,
+}
+
+impl EntryRest {
+    /// For a claim of this client. Empty if the claim does not wait.
+    pub(super) fn new(client: &str, queueing: Queueing, term: Duration) -> Self {
+        let mut rest = Cursor::new([0; CLIENT_ID + DIGITS]);
+        let lease = transfer_term(term).as_millis();
+        // Cannot fail: the buffer has room for both.
+        let _ = match queueing {
+            Queueing::None => Ok(()),
+            Queueing::Woken => write!(rest, "{client}{lease}"),
+            Queueing::Polling => write!(rest, "{:-<CLIENT_ID$}{lease}", ""),
+        };
+        let length = usize::try_from(rest.position()).unwrap_or_default();
+        Self { bytes: rest.into_inner(), length }
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+impl ToRedisArgs for EntryRest {
+    fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
+        out.write_arg(self.as_bytes());
+    }
+}
+
+/// Decodes a message: the owner id, the ticket and the lease. `None` if it is no such message.
+pub(super) fn decode_message(message: &[u8]) -> Option<(OwnerId, QueueMessage)> {
+    let mut parts = std::str::from_utf8(message).ok()?.splitn(3, ' ');
+    let owner = OwnerId::from_hex(parts.next()?.as_bytes())?;
+    let ticket: u64 = parts.next()?.parse().ok()?;
+    let time = Duration::from_millis(parts.next()?.parse().ok()?);
+    let message = match ticket {
+        0 => QueueMessage::Attempt { after: time },
+        ticket => QueueMessage::Transfer { ticket: QueueTicket(ticket), term: time },
+    };
+    Some((owner, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: &str = "b983c153-7421-469a-addb-44fb92259a1b";
+
+    #[test]
+    fn a_queue_and_its_channels_are_in_the_slot_of_the_key() {
+        for key in ["order:42", "{user:7}:cart", "a{", "a{}b", "}{", "a{b}c{d}"] {
+            let slot = hash_slot::slot(key);
+            assert_eq!(hash_slot::slot(&queue_key(key)), slot, "{key}");
+            assert_eq!(hash_slot::slot(&format!("{}{CLIENT}", channels(key, true))), slot);
+            assert_eq!(channels(key, false), CHANNELS);
+        }
+    }
+
+    #[test]
+    fn an_entry_has_the_client_and_the_lease_of_a_transfer() {
+        let rest = |queueing, term| {
+            let rest = EntryRest::new(CLIENT, queueing, term);
+            String::from_utf8(rest.as_bytes().to_vec()).expect("text")
+        };
+        let (term, hour) = (Duration::from_millis(250), Duration::from_secs(3600));
+        assert_eq!(rest(Queueing::Woken, term), format!("{CLIENT}250"));
+        assert_eq!(rest(Queueing::Woken, hour), format!("{CLIENT}3000"));
+        assert_eq!(rest(Queueing::Polling, term), format!("{}250", "-".repeat(CLIENT.len())));
+        assert_eq!(rest(Queueing::None, term), "");
+    }
+
+    #[test]
+    fn a_message_names_the_owner_the_ticket_and_the_lease() {
+        let owner = OwnerId::random().expect("randomness");
+        let hex = String::from_utf8(owner.to_hex().to_vec()).expect("digits");
+        let text = format!("{hex} 17 3000");
+        let (ticket, term) = (QueueTicket(17), Duration::from_secs(3));
+        let transfer = QueueMessage::Transfer { ticket, term };
+        assert_eq!(decode_message(text.as_bytes()), Some((owner, transfer)));
+        let attempt = QueueMessage::Attempt { after: Duration::from_millis(20) };
+        assert_eq!(decode_message(format!("{hex} 0 20").as_bytes()), Some((owner, attempt)));
+        for other in ["", "x", &hex, &text[1..], &format!("{hex} 1 2 3"), &format!("{hex} -1 2")] {
+            assert_eq!(decode_message(other.as_bytes()), None, "{other}");
+        }
+        assert_eq!(decode_message(&[255, 254]), None);
+    }
+}

@@ -1,0 +1,13 @@
+
+-- Releases several locks. An error of one does not affect the others.
+-- Replies (`decode::released_all`), for each lock:
+--   FAILED, error       its release has failed with this error
+--   otherwise           the reply of release.lua
+local replies = {}
+for i = 1, (#ARGV - 1) / 4 do
+  local owner, rest, time, queue = unpack(ARGV, 4 * i - 3, 4 * i)
+  local done, reply, unknown = pcall(release, i, owner, rest, time, queue)
+  local failure = unknown or not done and reply
+  replies[i] = failure and {'FAILED', failure.err or failure} or reply
+end
+return replies

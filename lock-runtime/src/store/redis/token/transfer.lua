@@ -1,0 +1,44 @@
+-- The queue of a lock: a sorted set of the claims that wait for it, by ticket. A ticket is the time
+-- in µs at which the claim came. An entry is the owner id (32 characters), the id of the client or
+-- dashes if the client hears no messages (36 characters), and the lease in ms that a transfer gives
+-- to the owner. A client has a channel of its own; a message has the owner id, the ticket and the
+-- lease. With the ticket 0, the client makes an attempt after that many ms instead. The entry `gap`
+-- comes last: its score is 8e15 and the time in ms until which no claim gets the free lock.
+
+-- Sends a message to a client. The first result is whether the client can be reached. `PUBLISH`
+-- cannot tell: its count has the subscribers of this server only, but the message goes to all nodes
+-- of a cluster and to all replicas, so a client that was passed over could receive it. The second
+-- result is an error if the message could not be sent; the client then finds out by itself.
+local function tell(channel, message)
+  local count = redis.pcall('pubsub', 'numsub', channel)
+  if not count.err and count[2] == 0 then
+    return false
+  end
+  local sent = redis.pcall('publish', channel, message)
+  return true, type(sent) == 'table' and sent.err
+end
+
+-- Gives a lock to the first claim in its queue whose client can be reached. Returns its owner id,
+-- or nothing if there is none, and the error if the message could not be sent. After very many
+-- clients in vain, the next claims find out by themselves that the lock is free.
+local function transfer(key, queue, channels)
+  for _ = 1, 1000 do
+    local first = redis.pcall('zpopmin', queue)
+    if first.err or not first[1] then
+      return nil
+    end
+    local owner, client, lease = first[1]:sub(1, 32), first[1]:sub(33, 68), first[1]:sub(69)
+    if #owner == 32 and tonumber(lease) then
+      local reached, unsent = true, nil
+      if client:byte() ~= 45 then
+        local ticket = string.format('%.0f', first[2])
+        reached, unsent = tell(channels .. client, owner .. ' ' .. ticket .. ' ' .. lease)
+      end
+      if reached then
+        redis.call('set', key, owner, 'px', lease)
+        return owner, unsent
+      end
+    end
+  end
+end
+

@@ -1,0 +1,31 @@
+//! The number of other processes that wait for a lock.
+
+use redis::cmd;
+
+use super::decode;
+use super::handle::RedisStore;
+use super::queue;
+use super::script::Publish;
+use crate::store::contract::{Lane, StoreError};
+
+impl RedisStore {
+    /// The number of other processes that wait for a lock.
+    pub(super) async fn waiters(&self, key: &str) -> Result<usize, StoreError> {
+        if self.dialect.queues {
+            let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
+            let mut count = cmd("ZCOUNT");
+            count.arg(queue::queue_key(key)).arg("-inf").arg(queue::AFTER_TICKETS);
+            return route.send(key, &count, &options, decode::count).await;
+        }
+        let channel = self.dialect.channel(key);
+        let mut count = cmd("PUBSUB");
+        count.arg(match self.shared.servers.publish() {
+            Publish::Everywhere => "NUMSUB",
+            Publish::ToShard => "SHARDNUMSUB",
+        });
+        count.arg(&channel);
+        let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
+        let all = route.send(key, &count, &options, decode::subscribers).await?;
+        Ok(self.shared.others_of(&channel, all))
+    }
+}

@@ -1,0 +1,241 @@
+//! A claim that waits, and what the store tells about it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::BootInstant;
+use crate::safeguard::Safeguard;
+use crate::store::left::Left;
+use crate::store::owner::OwnerId;
+use crate::store::queueing::{QueueTicket, Queued};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard, Notify, lock};
+use crate::user_code::contained;
+use crate::wire_format::WireFormat;
+
+/// The longest time between two checks of a key, unless there are very many keys.
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A claim with fewer claims before it is checked more often, because its turn may come soon.
+const NEAR: usize = 64;
+
+/// The store's side of one [`Subscription`].
+#[derive(Debug)]
+pub(crate) struct Listener {
+    channel: Arc<str>,
+    key: Arc<str>,
+    format: WireFormat,
+    owner: OwnerId,
+    /// The term of the claim.
+    term: Duration,
+    /// Stores one wake-up, so that a wake-up before the wait is not lost.
+    pub(super) woken: Notify,
+    pub(super) live: AtomicBool,
+    became_live: Notify,
+    progress: Mutex<ClaimProgress>,
+}
+
+/// What is known about a claim that waits.
+#[derive(Debug, Default)]
+struct ClaimProgress {
+    /// The result and the time of the last check.
+    last_check: Option<(Left, BootInstant)>,
+    /// The claim's stay in the queue, and when the last request was sent whose answer has confirmed
+    /// it.
+    stay: Option<(QueueTicket, BootInstant)>,
+    /// The number of claims that come first.
+    ahead: Option<usize>,
+    /// The last message that the resource was given to the claim, and for how long.
+    transfer: Option<(QueueTicket, Duration)>,
+    /// The end of the pause before the next attempt.
+    pause_until: Option<BootInstant>,
+}
+
+impl ClaimProgress {
+    /// When a claim in a queue has to be checked next.
+    fn next_check(&self) -> Option<BootInstant> {
+        let ((_, confirmed), ahead) = (self.stay?, self.ahead?);
+        let interval = if ahead < NEAR { CHECK_INTERVAL } else { CHECK_INTERVAL * 2 };
+        Some(confirmed.after(interval * 3 / 4))
+    }
+}
+
+impl Listener {
+    /// For a claim of `owner` and `term`, on this channel.
+    pub(super) fn new(
+        channel: Arc<str>,
+        (key, format): (&str, WireFormat),
+        (owner, term): (OwnerId, Duration),
+        live: bool,
+    ) -> Self {
+        Self {
+            channel,
+            key: Arc::from(key),
+            format,
+            owner,
+            term,
+            woken: Notify::new(),
+            live: AtomicBool::new(live),
+            became_live: Notify::new(),
+            progress: Mutex::default(),
+        }
+    }
+
+    pub(super) fn channel(&self) -> &Arc<str> {
+        &self.channel
+    }
+
+    /// The layout and the key.
+    pub(super) fn lock(&self) -> (WireFormat, Arc<str>) {
+        (self.format, Arc::clone(&self.key))
+    }
+
+    /// The owner of the claim.
+    pub(crate) fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    /// Resolves as soon as messages arrive.
+    pub(super) async fn live(&self) {
+        loop {
+            let became_live = self.became_live.notified();
+            if self.is_live() {
+                return;
+            }
+            became_live.await;
+        }
+    }
+
+    /// Passes a message on to the claim.
+    #[cfg(feature = "redis")]
+    pub(super) fn receive(&self, message: QueueMessage) {
+        match message {
+            QueueMessage::Transfer { ticket, term } => {
+                self.progress().transfer = Some((ticket, term));
+            }
+            QueueMessage::Attempt { after } => {
+                self.progress().pause_until = Some(BootInstant::now().after(after));
+            }
+        }
+        contained(|| self.woken.notify_one());
+    }
+
+    /// The result and the time of the last check.
+    pub(super) fn last_check(&self) -> Option<(Left, BootInstant)> {
+        self.progress().last_check
+    }
+
+    /// When the claim has to be checked next, if it stands in a queue.
+    pub(super) fn next_check(&self) -> Option<BootInstant> {
+        self.progress().next_check()
+    }
+
+    /// Records the answer to an attempt that was sent at `sent`.
+    pub(crate) fn queued(&self, queued: Queued, sent: BootInstant) {
+        let mut progress = self.progress();
+        progress.stay = Some((queued.ticket, sent));
+        progress.ahead = Some(queued.ahead);
+    }
+
+    /// The number of claims that come first, if the claim stands in the queue.
+    pub(crate) fn ahead(&self) -> Option<usize> {
+        self.progress().ahead
+    }
+
+    /// Takes the message that the resource was given to the claim. A message about an earlier stay
+    /// in the queue does not count: the claim may have lost the resource since.
+    pub(crate) fn take_transfer(&self) -> Option<LockTransfer> {
+        let mut progress = self.progress();
+        let (ticket, term) = progress.transfer.take()?;
+        let (current, not_before) = progress.stay?;
+        let is_current = current == ticket || !Safeguard::TicketsAreCompared.is_on();
+        is_current.then_some(LockTransfer { not_before, term })
+    }
+
+    /// Takes the end of the pause before the next attempt, if the store has requested one.
+    pub(crate) fn take_pause(&self) -> Option<BootInstant> {
+        self.progress().pause_until.take()
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
+    pub(crate) fn format(&self) -> WireFormat {
+        self.format
+    }
+
+    /// The term of the claim.
+    #[cfg(feature = "redis")]
+    pub(crate) fn term(&self) -> Duration {
+        self.term
+    }
+
+    /// The ticket of the claim, if it stands in the queue.
+    #[cfg(feature = "redis")]
+    pub(crate) fn ticket(&self) -> Option<QueueTicket> {
+        self.progress().stay.map(|(ticket, _)| ticket)
+    }
+
+    /// Records the answer to a check of a claim with this ticket, which was sent at `sent`.
+    #[cfg(feature = "redis")]
+    pub(super) fn checked(
+        &self,
+        ticket: Option<QueueTicket>,
+        (left, ahead): (Left, Option<usize>),
+        sent: BootInstant,
+    ) {
+        let mut progress = self.progress();
+        progress.last_check = Some((left, sent));
+        if let (Some(ahead), Some((current, confirmed))) = (ahead, &mut progress.stay)
+            && Some(*current) == ticket
+        {
+            *confirmed = sent.max(*confirmed);
+            progress.ahead = Some(ahead);
+        }
+    }
+
+    /// Whether messages about releases arrive.
+    pub(crate) fn is_live(&self) -> bool {
+        self.live.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_live(&self) {
+        self.live.store(true, Ordering::Release);
+        contained(|| self.became_live.notify_waiters());
+    }
+
+    fn progress(&self) -> MutexGuard<'_, ClaimProgress> {
+        lock(&self.progress)
+    }
+}
+
+/// The result of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CheckResult {
+    Free,
+    Busy(Left),
+    /// Busy, and the claim stands in the queue behind so many others.
+    Queued(Left, usize),
+    /// The check failed.
+    Failed,
+}
+
+/// A message to a client about one of its claims.
+#[cfg(feature = "redis")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QueueMessage {
+    /// The resource was given to the claim with this ticket, for this time.
+    Transfer { ticket: QueueTicket, term: Duration },
+    /// The claim has to make an attempt after a pause.
+    Attempt { after: Duration },
+}
+
+/// A resource that was given to a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LockTransfer {
+    /// An instant before the transfer.
+    pub(crate) not_before: BootInstant,
+    /// The time for which the resource was given to the claim.
+    pub(crate) term: Duration,
+}
