@@ -2,17 +2,22 @@
 //! the tasks of one process. The store keeps all other promises. It has no replicas that a lock could
 //! be missing on, so every request counts as acknowledged.
 
+mod queues;
+
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use self::queues::{MemoryQueues, QueuedClaim};
 use super::contract::{
-    Acquired, Backend, BackgroundRuntimes, Claim, Fenced, Grant, Lane, Left, LockStore, Release,
-    Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError, VerifyHolds,
+    Acquired, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Grant, Lane, Left,
+    LockStore, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
+    VerifyHolds,
 };
 use super::owner::OwnerId;
-use super::subscriptions::{Subscription, Subscriptions};
+use super::queueing::{Queued, Queueing};
+use super::subscriptions::{Listener, QueueMessage, Subscription, Subscriptions};
 use crate::capacity::Peak;
 use crate::clock::BootInstant;
 use crate::maybe_ready::MaybeReady;
@@ -56,7 +61,11 @@ struct Keys {
     purge_at: usize,
     /// The highest fencing token so far.
     fence: u64,
+    queues: MemoryQueues,
 }
+
+/// A message to a claim, which is sent when the keys are unlocked.
+type Message = (Arc<Listener>, QueueMessage);
 
 #[derive(Debug)]
 struct StoredLock {
@@ -115,26 +124,72 @@ impl MemoryStore {
 
 impl Keys {
     fn new() -> Self {
-        Self { entries: HashMap::new(), peak: Peak::default(), purge_at: FIRST_PURGE, fence: 0 }
+        Self {
+            entries: HashMap::new(),
+            peak: Peak::default(),
+            purge_at: FIRST_PURGE,
+            fence: 0,
+            queues: MemoryQueues::default(),
+        }
     }
 
     fn live(&mut self, key: &str, now: BootInstant) -> Option<&mut StoredLock> {
         self.entries.get_mut(key).filter(|entry| entry.expires > now)
     }
 
-    fn try_acquire(&mut self, claim: Claim<'_>, now: BootInstant) -> Acquired {
+    /// `waits` returns the listener of a claim that waits.
+    fn try_acquire(
+        &mut self,
+        claim: Claim<'_>,
+        now: BootInstant,
+        waits: impl Fn(OwnerId) -> Option<Arc<Listener>>,
+    ) -> (Acquired, Option<Message>) {
         let (key, expires) = (claim.resource.key, now.after(claim.term));
-        match self.live(key, now) {
+        let mut message = None;
+        // The key has expired. The first claim in its queue comes first.
+        if self.live(key, now).is_none()
+            && self.queues.first(key).is_some_and(|first| first != claim.owner)
+        {
+            message = self.transfer(key, now, waits);
+        }
+        let acquired = match self.live(key, now) {
             Some(entry) if entry.is_owned_by(claim.owner) => {
                 // A late attempt must not shorten a lease that was extended since.
                 entry.expires = entry.expires.max(expires);
                 Acquired::Granted(Grant::of(claim.term))
             }
-            Some(entry) => Acquired::Busy(Left::Time(entry.expires.since(now))),
+            Some(entry) => {
+                let left = Left::Time(entry.expires.since(now));
+                if claim.queueing == Queueing::None {
+                    Acquired::Busy(left)
+                } else {
+                    let (ticket, ahead) = self.queues.enter(key, claim.owner, claim.term);
+                    Acquired::Queued(Queued { left, ticket, ahead })
+                }
+            }
             None => {
                 self.purge(now);
+                self.queues.leave(key, claim.owner);
                 self.entries.insert(key.into(), StoredLock { owner: Some(claim.owner), expires });
                 Acquired::Granted(Grant::of(claim.term))
+            }
+        };
+        (acquired, message)
+    }
+
+    /// Gives a key to the first claim in its queue that still waits.
+    fn transfer(
+        &mut self,
+        key: &str,
+        now: BootInstant,
+        waits: impl Fn(OwnerId) -> Option<Arc<Listener>>,
+    ) -> Option<Message> {
+        loop {
+            let QueuedClaim { owner, ticket, term } = self.queues.pop(key)?;
+            if let Some(listener) = waits(owner) {
+                let lock = StoredLock { owner: Some(owner), expires: now.after(term) };
+                self.entries.insert(key.into(), lock);
+                return Some((listener, QueueMessage::Transfer { ticket, term }));
             }
         }
     }
@@ -150,23 +205,37 @@ impl Keys {
         }
     }
 
-    fn release(&mut self, release: &Release<'_>, now: BootInstant) -> Released {
+    /// `waits` returns the listener of a claim that waits.
+    fn release(
+        &mut self,
+        release: &Release<'_>,
+        now: BootInstant,
+        waits: impl Fn(OwnerId) -> Option<Arc<Listener>>,
+    ) -> (Released, Option<Message>) {
         let Release { resource: Resource { key, .. }, owner, keep, .. } = *release;
-        match self.live(key, now) {
-            Some(entry) if entry.is_owned_by(owner) => {
-                if keep.is_zero() {
+        self.queues.leave(key, owner);
+        let message = match self.live(key, now) {
+            Some(entry) if entry.is_owned_by(owner) && keep.is_zero() => {
+                let message = self.transfer(key, now, waits);
+                if message.is_none() {
                     let before = self.entries.len();
                     self.entries.remove(key);
                     self.peak.give_back(&mut self.entries, before);
-                } else {
-                    entry.owner = None;
-                    entry.expires = now.after(keep);
                 }
-                Released::Freed { woken: 0 }
+                message
             }
-            Some(_) => Released::Taken,
-            None => Released::Gone,
-        }
+            Some(entry) if entry.is_owned_by(owner) => {
+                entry.owner = None;
+                entry.expires = now.after(keep);
+                // The first claim would sleep until the end of the lease.
+                let first = self.queues.first(key).and_then(waits);
+                first.map(|first| (first, QueueMessage::Attempt { after: Duration::ZERO }))
+            }
+            Some(_) => return (Released::Taken, None),
+            None => return (Released::Gone, None),
+        };
+        let is_transfer = matches!(message, Some((_, QueueMessage::Transfer { .. })));
+        (Released::Freed { woken: usize::from(is_transfer) }, message)
     }
 
     /// The next token is at least the wall clock in µs, so that the tokens of this process are
@@ -202,7 +271,10 @@ impl LockStore for MemoryStore {
         trace: &'a SendTrace,
     ) -> MaybeReady<'a, Result<Acquired, StoreError>> {
         trace.sent(CONNECTION);
-        MaybeReady::ready(Ok(self.keys().try_acquire(claim, BootInstant::now())))
+        let waits = |owner| self.shared.subscriptions.listener(claim.resource.key, owner);
+        let (acquired, message) = self.keys().try_acquire(claim, BootInstant::now(), waits);
+        send(message);
+        MaybeReady::ready(Ok(acquired))
     }
 
     fn renew<'a>(
@@ -246,12 +318,15 @@ impl LockStore for MemoryStore {
         MaybeReady::ready(Ok(self.keys().fence(resource.key, owner, now, wall_clock)))
     }
 
-    /// The number of subscriptions, because each client has at most one subscription to a key.
     fn count_waiters<'a>(
         &'a self,
         resource: Resource<'a>,
     ) -> MaybeReady<'a, Result<usize, StoreError>> {
-        MaybeReady::ready(Ok(self.shared.subscriptions.listeners(resource.key)))
+        MaybeReady::ready(Ok(self.keys().queues.len(resource.key)))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { queues: true, ..Capabilities::ALL }
     }
 
     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
@@ -269,139 +344,19 @@ impl LockStore for MemoryStore {
 
 impl MemoryStore {
     fn release_now(&self, release: &Release<'_>) -> Released {
-        let mut released = self.keys().release(release, BootInstant::now());
-        if let Released::Freed { woken } = &mut released {
-            let listeners = self.shared.subscriptions.wake(release.resource.key, true);
-            // A key that stays taken cannot be acquired yet.
-            *woken = if release.keep.is_zero() { listeners } else { 0 };
-        }
+        let waits = |owner| self.shared.subscriptions.listener(release.resource.key, owner);
+        let (released, message) = self.keys().release(release, BootInstant::now(), waits);
+        send(message);
         released
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::replicas::RequiredReplicas;
-    use crate::store::contract::Queueing;
-
-    const LEASE: Duration = Duration::from_secs(10);
-
-    const GRANTED: Acquired =
-        Acquired::Granted(Grant { term: LEASE, fence: None, is_transfer: false });
-
-    fn owner() -> OwnerId {
-        OwnerId::random().expect("randomness")
-    }
-
-    fn claim(key: &str, owner: OwnerId) -> Claim<'_> {
-        Claim {
-            resource: Resource::exclusive(key),
-            owner,
-            term: LEASE,
-            fresh: true,
-            acknowledged_by: RequiredReplicas::NONE,
-            queueing: Queueing::None,
-            queued_before: Queueing::None,
-        }
-    }
-
-    fn renewal(owner: OwnerId, term: Duration) -> Renewal<'static> {
-        let acknowledged_by = RequiredReplicas::NONE;
-        Renewal { resource: Resource::exclusive("k"), owner, term, acknowledged_by }
-    }
-
-    fn release(owner: OwnerId, keep: Duration) -> Release<'static> {
-        let resource = Resource::exclusive("k");
-        Release { resource, owner, keep, term: LEASE, leaves_gap: false }
-    }
-
-    #[test]
-    fn a_key_has_one_owner_until_its_lease_ends() {
-        let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), owner(), owner());
-        assert_eq!(keys.try_acquire(claim("k", one), start), GRANTED);
-        let later = start.after(LEASE / 2);
-        assert_eq!(keys.try_acquire(claim("k", two), later), Acquired::Busy(Left::Time(LEASE / 2)));
-        assert_eq!(keys.try_acquire(claim("k", two), start.after(LEASE)), GRANTED);
-    }
-
-    #[test]
-    fn a_repeated_claim_of_the_owner_is_granted_again() {
-        let (mut keys, start, one) = (Keys::new(), BootInstant::now(), owner());
-        keys.try_acquire(claim("k", one), start);
-        let again = start.after(LEASE / 2);
-        assert_eq!(keys.try_acquire(claim("k", one), again), GRANTED);
-        assert!(
-            keys.live("k", start.after(LEASE)).is_some(),
-            "the lease counts from the second claim"
-        );
-    }
-
-    #[test]
-    fn a_repeated_claim_does_not_shorten_an_extended_lease() {
-        let (mut keys, start, one) = (Keys::new(), BootInstant::now(), owner());
-        keys.try_acquire(claim("k", one), start);
-        let longer = renewal(one, LEASE * 3);
-        assert_eq!(keys.renew(&longer, start), Renewed::Extended);
-        assert_eq!(keys.try_acquire(claim("k", one), start), GRANTED);
-        assert!(keys.live("k", start.after(LEASE * 2)).is_some());
-    }
-
-    #[test]
-    fn only_the_owner_renews_and_releases() {
-        let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), owner(), owner());
-        keys.try_acquire(claim("k", one), start);
-        let foreign = renewal(two, LEASE);
-        assert_eq!(keys.renew(&foreign, start), Renewed::Taken);
-        assert_eq!(keys.release(&release(two, Duration::ZERO), start), Released::Taken);
-        assert_eq!(
-            keys.release(&release(one, Duration::ZERO), start),
-            Released::Freed { woken: 0 }
-        );
-        let stale = renewal(one, LEASE);
-        assert_eq!(keys.renew(&stale, start), Renewed::Gone);
-        assert_eq!(keys.release(&release(one, Duration::ZERO), start), Released::Gone);
-    }
-
-    #[test]
-    fn a_key_that_is_kept_after_its_release_expires() {
-        let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), owner(), owner());
-        keys.try_acquire(claim("k", one), start);
-        assert_eq!(keys.release(&release(one, LEASE / 2), start), Released::Freed { woken: 0 });
-        assert_eq!(keys.try_acquire(claim("k", two), start), Acquired::Busy(Left::Time(LEASE / 2)));
-        let late = renewal(one, LEASE);
-        assert_eq!(keys.renew(&late, start), Renewed::Taken, "the key is not extended");
-        let later = start.after(LEASE / 2);
-        assert_eq!(keys.try_acquire(claim("k", two), later), GRANTED);
-    }
-
-    #[test]
-    fn fencing_tokens_rise_even_if_the_wall_clock_goes_back() {
-        let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), owner(), owner());
-        keys.try_acquire(claim("k", one), start);
-        assert_eq!(keys.fence("k", one, start, 1000), Fenced::With(1000));
-        assert_eq!(keys.fence("k", one, start, 1000), Fenced::With(1001));
-        assert_eq!(keys.fence("k", one, start, 10), Fenced::With(1002));
-        assert_eq!(keys.fence("k", one, start, 2000), Fenced::With(2000));
-        assert_eq!(keys.fence("k", two, start, 3000), Fenced::Taken);
-        assert_eq!(keys.fence("k", one, start.after(LEASE), 3000), Fenced::Gone);
-    }
-
-    #[test]
-    fn abandoned_keys_do_not_accumulate() {
-        let (mut keys, start, one) = (Keys::new(), BootInstant::now(), owner());
-        for n in 0..10 * FIRST_PURGE {
-            let now = start.after(LEASE * u32::try_from(n).expect("small"));
-            keys.try_acquire(claim(&n.to_string(), one), now);
-        }
-        assert!(keys.entries.len() <= FIRST_PURGE, "{}", keys.entries.len());
-    }
-
-    #[test]
-    fn stores_with_the_same_name_are_one_store() {
-        let one = MemoryBackend::named("same");
-        assert!(Arc::ptr_eq(&one, &MemoryBackend::named("same")));
-        assert!(!Arc::ptr_eq(&one, &MemoryBackend::named("other")));
-        assert!(!Arc::ptr_eq(&MemoryBackend::new(), &MemoryBackend::new()));
+/// Sends a message. Call this function without the keys locked.
+fn send(message: Option<Message>) {
+    if let Some((listener, message)) = message {
+        listener.receive(message);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,6 +30,7 @@ mod drop_against_grant;
 mod handoff;
 mod loss_against_release;
 mod network;
+mod queue;
 mod release_against_renewal;
 mod renewal_against_expiry;
 mod shutdown_against_grant;

@@ -173,16 +173,19 @@ impl Subscriptions {
         Subscription { subscriptions: Arc::clone(self), listener }
     }
 
+    /// The listener of a claim that waits on this channel.
+    pub(crate) fn listener(&self, channel: &str, owner: OwnerId) -> Option<Arc<Listener>> {
+        let channels = self.channels();
+        let registered = channels.by_name.get(channel)?.listeners.get(&owner)?;
+        Some(Arc::clone(&registered.listener))
+    }
+
     /// Passes a message on to the claim that it is about, if the claim still waits.
     #[cfg(feature = "redis")]
     pub(crate) fn received(&self, channel: &str, owner: OwnerId, message: QueueMessage) {
-        let channels = self.channels();
-        let of_channel = channels.by_name.get(channel).and_then(|one| one.listeners.get(&owner));
-        let Some(listener) = of_channel.map(|registered| Arc::clone(&registered.listener)) else {
-            return;
-        };
-        drop(channels);
-        listener.receive(message);
+        if let Some(listener) = self.listener(channel, owner) {
+            listener.receive(message);
+        }
     }
 
     /// Wakes the listeners of `channel` after a release, by this process or by another one. Returns
@@ -199,11 +202,6 @@ impl Subscriptions {
             contained(|| listener.woken.notify_one());
         }
         listeners.len()
-    }
-
-    /// The number of listeners of `channel`.
-    pub(crate) fn listeners(&self, channel: &str) -> usize {
-        self.channels().by_name.get(channel).map_or(0, |channel| channel.listeners.len())
     }
 
     /// The result and the time of the last check of a key that has listeners.

@@ -106,9 +106,8 @@ impl Listener {
         }
     }
 
-    /// Passes a message on to the claim.
-    #[cfg(feature = "redis")]
-    pub(super) fn receive(&self, message: QueueMessage) {
+    /// Passes a message on to the claim. Calls wakers, which are user code.
+    pub(crate) fn receive(&self, message: QueueMessage) {
         match message {
             QueueMessage::Transfer { ticket, term } => {
                 self.progress().transfer = Some((ticket, term));
@@ -222,7 +221,6 @@ pub(crate) enum CheckResult {
 }
 
 /// A message to a client about one of its claims.
-#[cfg(feature = "redis")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QueueMessage {
     /// The resource was given to the claim with this ticket, for this time.

@@ -24,8 +24,8 @@ mod tests;
 #[cfg(feature = "redis")]
 pub(crate) use self::channels::DueCheck;
 pub(crate) use self::channels::{Subscription, Subscriptions};
-pub(crate) use self::listener::LockTransfer;
 #[cfg(feature = "redis")]
-pub(crate) use self::listener::{CheckResult, Listener, QueueMessage};
+pub(crate) use self::listener::CheckResult;
+pub(crate) use self::listener::{Listener, LockTransfer, QueueMessage};
 #[cfg(feature = "redis")]
 pub(crate) use self::remote::OwnRelease;
