@@ -37,8 +37,9 @@ pub enum LockError {
     /// Either the client holds the lock itself, or the store has answered that another owner holds
     /// it: to this call, to another call of the client for the key, or to the client's last check
     /// of its waiters' keys. That answer is at most one second and two response timeouts old (a
-    /// response timeout is a third of the client's lease, from 50 ms to 2 s). With more than ten
-    /// thousand keys to wait for, it may be one second old for each ten thousand keys.
+    /// response timeout is a third of the client's lease, from 50 ms to 2 s). With 64 or more
+    /// processes before it in the queue, it may be half a second older. With more than ten thousand
+    /// keys to wait for, it may be one second old for each ten thousand keys.
     ///
     /// There is one brief exception. While the client's first request for a key is in flight, or a
     /// request that releases the client's own lock or renews it for the next call, other calls for

@@ -73,7 +73,8 @@ impl LockGuard {
     /// The time until the deadline, which each renewal extends; zero after the lock is lost. Costs
     /// no round trip.
     ///
-    /// The deadline counts from just before the last successful request was sent. It is earlier
+    /// The deadline counts from just before the last successful request was sent. A lock that was
+    /// passed on by another process has at most 3 s until its first renewal. The deadline is earlier
     /// than the end of the lease by 1 % of the lease and 2 ms, because clocks may run at different
     /// speeds. With a `max_hold`, the deadline is no later than the end of that time.
     #[must_use]

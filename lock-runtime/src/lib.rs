@@ -100,7 +100,7 @@
 //!   lock errors of functions that return nothing.
 //! * Warnings: a lost lock, the first failure of a renewal or a background release, a body whose
 //!   release was not confirmed, a key in another wire format, missing permissions to publish or
-//!   subscribe, a server that may evict locks, is a replica or has too few replicas, dropped log
+//!   subscribe, a call that could not be put into the queue of its lock, a server that may evict locks, is a replica or has too few replicas, dropped log
 //!   events.
 //! * Info: renewals and releases that succeed again.
 //! * Debug: connections that are made and lost, retries, skipped functions.

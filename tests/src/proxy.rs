@@ -340,12 +340,15 @@ async fn receive(
 ) {
     let mut unfinished = Vec::new();
     let mut chunk = vec![0; 16 * 1024];
+    let mut is_encrypted = None;
     while let Ok(read @ 1..) = from.read(&mut chunk).await {
         let at = Instant::now() + shared.faults.borrow().delay[toward as usize];
+        // Later parts of a connection with TLS may begin with any byte.
+        let is_encrypted = *is_encrypted.get_or_insert(chunk[0] != b'*');
         unfinished.extend_from_slice(&chunk[..read]);
         while let Some(length) = match toward {
-            Toward::Server => frame(&unfinished),
-            Toward::Client => Some(unfinished.len()).filter(|length| *length > 0),
+            Toward::Server if !is_encrypted => frame(&unfinished),
+            _ => Some(unfinished.len()).filter(|length| *length > 0),
         } {
             let rest = unfinished.split_off(length);
             // The queue is closed only after the connection is lost.

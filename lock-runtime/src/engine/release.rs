@@ -279,8 +279,7 @@ impl LeaseKeeper for Engine {
     }
 }
 
-/// Whether to leave the key free for a moment after it was held for this time, although claims wait
-/// in the queue: on average once a second. Clients that know no queue get it then.
+/// Whether to leave the key free for a moment, for clients that know no queue: once a second of holds.
 fn leaves_gap(held: Duration) -> bool {
     Safeguard::Gaps.is_on() && between(Duration::ZERO, GAP_INTERVAL) < held
 }
@@ -410,11 +409,17 @@ struct KeyRelease {
 
 impl KeyRelease {
     fn send(&self, lane: Lane) -> MaybeReady<'_, Result<Released, StoreError>> {
-        let (locked, now) = (self.lease.locked(), BootInstant::now());
+        let locked = self.lease.locked();
         let (resource, owner, term) = (locked.resource(), locked.owner, locked.term);
-        let (kept_until, tenure_since) = self.lease.kept_until_and_since();
-        let (keep, leaves_gap) = (kept_until.since(now), leaves_gap(now.since(tenure_since)));
+        let (keep, leaves_gap) = self.keep_and_gap();
         locked.store.release(Release { resource, owner, keep, term, leaves_gap }, lane)
+    }
+
+    /// How long the key stays taken, and whether it then stays free for a moment.
+    fn keep_and_gap(&self) -> (Duration, bool) {
+        let (kept_until, tenure_since) = self.lease.kept_until_and_since();
+        let now = BootInstant::now();
+        (kept_until.since(now), leaves_gap(now.since(tenure_since)))
     }
 
     /// Sets the status for waiters that give up: the lock has no holder, and it is not known yet
@@ -437,7 +442,8 @@ impl Drop for KeyRelease {
     fn drop(&mut self) {
         if self.open || self.lease.locked().doubt.is_some() {
             let cleanup = Cleanup::of(&self.lease, self.permit.take());
-            let cleanup = Cleanup { valid_until: self.valid_until, ..cleanup };
+            let (valid_until, (_, leaves_gap)) = (self.valid_until, self.keep_and_gap());
+            let cleanup = Cleanup { valid_until, leaves_gap, ..cleanup };
             self.engine.background().clean_up(cleanup);
         }
     }

@@ -98,6 +98,7 @@ pub(super) fn undo(engine: &Engine, locked: Locked, permit: Option<Permit>) {
         gone_by: BootInstant::now().after(term),
         kept_until: BootInstant::PAST,
         valid_until: BootInstant::PAST,
+        leaves_gap: false,
         confirmed: BootInstant::PAST,
         reason: if is_certain { CleanupReason::Released } else { CleanupReason::Unanswered },
         permit,

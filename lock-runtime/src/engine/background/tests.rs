@@ -64,6 +64,7 @@ async fn a_cleanup_after_the_end_of_the_background_thread_gives_its_permit_back(
         gone_by: BootInstant::now().after(TERM),
         kept_until: BootInstant::PAST,
         valid_until: BootInstant::PAST,
+        leaves_gap: false,
         confirmed: BootInstant::PAST,
         reason: CleanupReason::Released,
         permit: Some(permit),

@@ -1,7 +1,7 @@
-//! Yielding a key to other processes.
+//! Yielding a key to other processes, with stores that have no queues of processes.
 //!
 //! If a release has woken other processes, this process sends no request for the key until each of
-//! them has had the lock. There is no queue of processes; this process counts the releases of the
+//! them has had the lock. This process counts the releases of the
 //! others as they arrive. It waits only a moment for each release, so that the key does not stay
 //! idle if a woken process does not acquire it. After such a pause in vain (the other process may
 //! be far away or suspended), the next pause is longer. After three pauses in vain, this process

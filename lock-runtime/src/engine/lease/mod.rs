@@ -1,6 +1,7 @@
 //! A lease in the store, and its holds in this process.
 //!
-//! The lease counts from the instant just before the last successful request was *sent*, and the
+//! The lease counts from the instant just before the last successful request was *sent* (if the store
+//! has given the key to a claim, the request that has confirmed its place in the queue), and the
 //! deadline is a margin before the instant at which the store could expire the key; see
 //! [`deadline`]. The deadline is in an atomic, because it is read before every poll of a body. All
 //! other state is in [`state`], behind a mutex.

@@ -5,8 +5,8 @@
 //! channels are subscribed in chunks, and each chunk is confirmed before the next: the
 //! confirmations of very many channels at once would exceed the server's limit. A new connection
 //! has no subscriptions, so all channels are subscribed again. Nothing is sent while there are no
-//! channels; that of the client stays for a while after its last claim. While there are some, the checks of their keys detect a connection that has gone
-//! silent (see [`poller`](super::poller)).
+//! channels; that of the client stays for half a minute after its last claim. The checks of the
+//! listeners' keys detect a connection that has gone silent (see [`poller`](super::poller)).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ use crate::store::contract::StoreError;
 use crate::store::subscriptions::Subscriptions;
 
 /// How long a channel without listeners stays subscribed: long enough for a loop that acquires the
-/// same lock repeatedly. Not longer, because other processes count a subscriber as a waiter.
+/// same lock repeatedly. Not longer, because other processes count a subscriber as a waiter,
+/// in the layouts without queues.
 pub(super) const LINGER: Duration = Duration::from_millis(10);
 
 /// How often channels without listeners are searched for, while there are any channels.

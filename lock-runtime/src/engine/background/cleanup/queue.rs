@@ -43,6 +43,8 @@ pub(crate) struct Cleanup {
     /// The deadline of the hold: if the key is gone before it, the lock had been lost. `PAST` if
     /// the deadline is not known.
     pub(crate) valid_until: BootInstant,
+    /// See [`Release::leaves_gap`](crate::store::contract::Release::leaves_gap).
+    pub(crate) leaves_gap: bool,
     /// When the last successful request for the lease was sent; `PAST` if none was.
     pub(crate) confirmed: BootInstant,
     pub(crate) reason: CleanupReason,
@@ -71,6 +73,7 @@ impl Cleanup {
             gone_by: lease.gone_by(),
             kept_until: lease.kept_until(),
             valid_until: BootInstant::PAST,
+            leaves_gap: false,
             confirmed: lease.confirmed(),
             reason,
             permit,
@@ -79,9 +82,10 @@ impl Cleanup {
 
     /// The same cleanup for the lane of the original request, without the permit.
     fn on_origin(&self) -> Self {
-        let Self { gone_by, kept_until, confirmed, reason, .. } = *self;
+        let Self { gone_by, kept_until, leaves_gap, confirmed, reason, .. } = *self;
         let (locked, valid_until) = (self.locked.clone(), BootInstant::PAST);
-        Self { locked, gone_by, kept_until, valid_until, confirmed, reason, permit: None }
+        let permit = None;
+        Self { locked, gone_by, kept_until, valid_until, leaves_gap, confirmed, reason, permit }
     }
 }
 

@@ -40,7 +40,8 @@ fn cleanup(store: &Arc<FaultyStore>, owner: OwnerId, reason: CleanupReason) -> C
     let store = Arc::clone(store) as Arc<dyn LockStore>;
     let locked = Locked { key: Arc::from("k"), owner, store, doubt: None, term: LEASE };
     let (kept_until, valid_until, confirmed) = (past, past, past);
-    Cleanup { locked, gone_by, kept_until, valid_until, confirmed, reason, permit: None }
+    let (leaves_gap, permit) = (false, None);
+    Cleanup { locked, gone_by, kept_until, valid_until, leaves_gap, confirmed, reason, permit }
 }
 
 /// The cleanup after a release.
