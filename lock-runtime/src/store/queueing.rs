@@ -1,6 +1,17 @@
 //! Claims that wait in the queues of a store.
 
+use std::time::Duration;
+
 use super::left::Left;
+
+/// The longest lease that a transfer gives. The owner extends it as soon as necessary. If the owner
+/// does not react, the others wait for no longer than this.
+const LONGEST_TRANSFER: Duration = Duration::from_secs(3);
+
+/// The lease that a transfer gives to a claim of `term`.
+pub(crate) fn transfer_term(term: Duration) -> Duration {
+    term.min(LONGEST_TRANSFER)
+}
 
 /// How a claim waits in a queue of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -279,13 +279,13 @@ impl Acquisition {
 
     /// The yield to other processes that is due, as far as the timeout leaves time for it.
     pub(super) fn yield_due(&self, timeout: &Timeout) -> Option<Yield> {
-        if timeout.is_single_attempt()
-            || !Safeguard::Yielding.is_on()
-            || self.request.store.capabilities().queues
-        {
+        if timeout.is_single_attempt() || !Safeguard::Yielding.is_on() {
             return None;
         }
         let due = self.engine.queues().yield_due(&self.request.key)?;
+        if self.request.store.capabilities().queues {
+            return None;
+        }
         let pause = timeout.remaining().map_or(due.pause, |left| due.pause.min(left / 4));
         Some(Yield { pause, ..due })
     }
@@ -294,8 +294,8 @@ impl Acquisition {
     /// would be in vain.
     fn others_wait(&self, timeout: &Timeout) -> bool {
         !timeout.is_single_attempt()
-            && self.request.store.capabilities().queues
             && self.engine.queues().is_contended(&self.request.key)
+            && self.request.store.capabilities().queues
     }
 
     /// Sends one request to a store that answers immediately.

@@ -1,11 +1,12 @@
 //! Yielding a key to other processes, with stores that have no queues of processes.
 //!
 //! If a release has woken other processes, this process sends no request for the key until each of
-//! them has had the lock. This process counts the releases of the
-//! others as they arrive. It waits only a moment for each release, so that the key does not stay
-//! idle if a woken process does not acquire it. After such a pause in vain (the other process may
-//! be far away or suspended), the next pause is longer. After three pauses in vain, this process
-//! stops yielding the key for a second.
+//! them has had the lock. It counts the releases of the others as they arrive. It waits only a moment
+//! for each release, so that the key does not stay idle if a woken process does not acquire it. After
+//! such a pause in vain (the other process may be far away or suspended), the next pause is longer.
+//! After three pauses in vain, this process stops yielding the key for a second.
+//!
+//! With stores that have queues, the same memory only says whether others were waiting.
 
 use std::collections::HashMap;
 use std::sync::Arc;

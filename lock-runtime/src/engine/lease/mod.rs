@@ -294,9 +294,10 @@ impl<P> Hold<P> {
         permit: Option<P>,
         contended: bool,
     ) -> Self {
-        let now = BootInstant::now();
-        let tenure = Tenure::new(if grant.is_transfer { now } else { sent }, contended);
-        let state = State::new(terms, grant, sent, permit, tenure, now);
+        // A transfer came some time after the request that has confirmed the place in the queue.
+        let granted = if grant.is_transfer { BootInstant::now() } else { sent };
+        let tenure = Tenure::new(granted, contended);
+        let state = State::new(terms, grant, (sent, granted), permit, tenure);
         let lease = Arc::new(Lease {
             locked,
             valid_until: AtomicU64::new(state.deadline().as_nanos()),

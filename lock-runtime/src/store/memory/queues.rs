@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use crate::capacity::Peak;
 use crate::store::owner::OwnerId;
-use crate::store::queueing::QueueTicket;
-
-/// The longest lease that a transfer gives, as in Redis.
-const LONGEST_TRANSFER: Duration = Duration::from_secs(3);
+use crate::store::queueing::{QueueTicket, transfer_term};
 
 /// The queues of all keys.
 #[derive(Debug, Default)]
@@ -37,16 +34,13 @@ impl MemoryQueues {
         owner: OwnerId,
         term: Duration,
     ) -> (QueueTicket, usize) {
-        if !self.by_key.contains_key(key) {
-            self.by_key.insert(key.into(), VecDeque::new());
-        }
-        let Some(queue) = self.by_key.get_mut(key) else { return (QueueTicket(0), 0) };
+        let queue = self.by_key.entry(key.into()).or_default();
         if let Some(ahead) = queue.iter().position(|claim| claim.owner == owner) {
             return (queue[ahead].ticket, ahead);
         }
         self.last += 1;
         let ticket = QueueTicket(self.last);
-        queue.push_back(QueuedClaim { owner, ticket, term: term.min(LONGEST_TRANSFER) });
+        queue.push_back(QueuedClaim { owner, ticket, term: transfer_term(term) });
         (ticket, queue.len() - 1)
     }
 
@@ -102,7 +96,7 @@ mod tests {
         queues.leave("k", owners[1]);
         assert_eq!((queues.len("k"), queues.first("k")), (2, Some(owners[0])));
         let claim = queues.pop("k").expect("two claims");
-        assert_eq!((claim.owner, claim.term), (owners[0], LONGEST_TRANSFER));
+        assert_eq!((claim.owner, claim.term), (owners[0], second * 3));
         let (again, ahead) = queues.enter("k", owners[0], second);
         assert!(again != claim.ticket && ahead == 1, "a new place has a new ticket");
         queues.leave("k", owners[2]);

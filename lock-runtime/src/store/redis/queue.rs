@@ -13,15 +13,11 @@ use redis::{RedisWrite, ToRedisArgs};
 use super::hash_slot;
 use crate::key;
 use crate::store::owner::OwnerId;
-use crate::store::queueing::{QueueTicket, Queueing};
+use crate::store::queueing::{QueueTicket, Queueing, transfer_term};
 use crate::store::subscriptions::QueueMessage;
 
 /// The prefix of the channels of clients.
 const CHANNELS: &str = "lock_client:";
-
-/// The longest lease that a transfer gives. The owner extends it as soon as necessary. If the owner
-/// does not react, the others wait for no longer than this.
-const LONGEST_TRANSFER: Duration = Duration::from_secs(3);
 
 /// Higher than any ticket. Entries that are no claims have higher scores.
 pub(super) const AFTER_TICKETS: &str = "(8000000000000000";
@@ -49,11 +45,6 @@ pub(super) fn channels(key: &str, in_cluster: bool) -> Cow<'static, str> {
 /// Whether this is the channel of a client.
 pub(super) fn is_of_client(channel: &str) -> bool {
     channel.starts_with(CHANNELS)
-}
-
-/// The lease that a transfer gives to a claim of `term`.
-pub(super) fn transfer_term(term: Duration) -> Duration {
-    term.min(LONGEST_TRANSFER)
 }
 
 /// What an entry has after the owner id: the client, and the lease that a transfer gives.

@@ -87,16 +87,14 @@ impl<P> State<P> {
     pub(super) fn new(
         terms: &Terms,
         grant: Grant,
-        sent: BootInstant,
+        (sent, granted): (BootInstant, BootInstant),
         permit: Option<P>,
         tenure: Tenure,
-        now: BootInstant,
     ) -> Self {
-        // A transfer came some time after the request that has confirmed the place in the queue.
-        let (granted, gone_by, last_term) = if grant.is_transfer {
-            (now, now.after(grant.term), grant.term)
+        let (in_store, last_term) = if grant.is_transfer {
+            (grant.term, grant.term)
         } else {
-            (sent, sent.after(terms.in_store().max(grant.term)), terms.term)
+            (terms.in_store().max(grant.term), terms.term)
         };
         Self {
             phase: Phase::Held,
@@ -114,7 +112,7 @@ impl<P> State<P> {
             term_since: BootInstant::PAST,
             extended: sent,
             granted_until: deadline(sent, last_term),
-            gone_by,
+            gone_by: granted.after(in_store),
             kept_until: granted.after(terms.min_hold),
             failures: 0,
             to_verify: false,

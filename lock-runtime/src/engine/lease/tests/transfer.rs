@@ -9,9 +9,13 @@ const GIVEN: Duration = Duration::from_secs(3);
 
 /// A hold of a lock that the store has given to its claim some time after `not_before`.
 fn given(not_before: BootInstant, terms: &Terms) -> Hold {
+    given_with(not_before, terms, None)
+}
+
+fn given_with(not_before: BootInstant, terms: &Terms, permit: Option<Permit>) -> Hold {
     let grant = Grant { is_transfer: true, ..Grant::of(GIVEN) };
     let locked = testing::locked_in("k", MemoryStore::new());
-    Hold::new(locked, terms, (grant, not_before), None, true)
+    Hold::new(locked, terms, (grant, not_before), permit, true)
 }
 
 #[test]
@@ -38,22 +42,18 @@ fn the_first_renewal_extends_the_lease_to_its_term() {
 
 #[test]
 fn the_limit_of_a_hold_counts_from_the_grant() {
-    let (long_ago, max_hold) = (BootInstant::now().after(GIVEN), GIVEN / 2);
-    let hold = given(BootInstant::now(), &Terms { max_hold: Some(max_hold), ..terms() });
-    assert!(hold.deadline() < long_ago && hold.is_valid(BootInstant::now()));
+    let (now, earlier, max_hold) = (BootInstant::now(), GIVEN / 2, GIVEN / 4);
+    let not_before = BootInstant::PAST.after(now.since(BootInstant::PAST).saturating_sub(earlier));
+    let hold = given(not_before, &Terms { max_hold: Some(max_hold), ..terms() });
+    assert!(hold.is_valid(now), "it would be over if it counted from the place in the queue");
+    let latest = BootInstant::now().after(max_hold);
+    assert!(hold.deadline() >= now.after(max_hold) && hold.deadline() <= latest);
 }
 
 #[test]
 fn the_lock_is_handed_off_before_its_first_renewal() {
-    let hold = given(BootInstant::now(), &terms());
     let queues = Arc::new(LocalQueues::default());
     let permit = testing::permit(&queues, "k");
-    let hold = Hold::new(
-        hold.lease().locked().clone(),
-        &terms(),
-        (Grant { is_transfer: true, ..Grant::of(GIVEN) }, BootInstant::now()),
-        Some(permit),
-        true,
-    );
+    let hold = given_with(BootInstant::now(), &terms(), Some(permit));
     assert!(hand_off(&hold).is_some());
 }
