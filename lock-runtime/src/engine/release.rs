@@ -20,7 +20,7 @@ use crate::error::{LockError, LostReason};
 use crate::maybe_ready::MaybeReady;
 use crate::runtime;
 use crate::safeguard::Safeguard;
-use crate::store::contract::{Lane, Release, Released, StoreError};
+use crate::store::contract::{Lane, Released, StoreError};
 use crate::sync::yield_now;
 
 /// The number of releases in progress from which calls wait for their own release, so that no
@@ -410,9 +410,8 @@ struct KeyRelease {
 impl KeyRelease {
     fn send(&self, lane: Lane) -> MaybeReady<'_, Result<Released, StoreError>> {
         let locked = self.lease.locked();
-        let (resource, owner, term) = (locked.resource(), locked.owner, locked.term);
         let (keep, leaves_gap) = self.keep_and_gap();
-        locked.store.release(Release { resource, owner, keep, term, leaves_gap }, lane)
+        locked.store.release(locked.release(keep, leaves_gap), lane)
     }
 
     /// How long the key stays taken, and whether it then stays free for a moment.

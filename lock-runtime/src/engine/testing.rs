@@ -154,7 +154,7 @@ pub(crate) fn timeout() -> RequestTimeout {
 /// The release of the key `k`.
 pub(crate) fn release(owner: OwnerId) -> Release<'static> {
     let (resource, keep) = (Resource::exclusive("k"), Duration::ZERO);
-    Release { resource, owner, keep, term: LEASE, leaves_gap: false }
+    Release { resource, owner, keep, queued: Some(LEASE), leaves_gap: false }
 }
 
 /// Whether the key `k` is free, according to the store.
@@ -186,7 +186,14 @@ pub(crate) fn permit(queues: &Arc<LocalQueues>, key: &str) -> Permit {
 
 /// A lock on `key` with a new owner. Nothing is requested from the store.
 pub(crate) fn locked_in(key: &str, store: Arc<dyn LockStore>) -> Locked {
-    Locked { key: Arc::from(key), owner: new_owner(), store, doubt: None, term: LEASE }
+    Locked {
+        key: Arc::from(key),
+        owner: new_owner(),
+        store,
+        doubt: None,
+        term: LEASE,
+        queued: true,
+    }
 }
 
 /// A new hold of `key` in a memory store of its own, granted at `sent`.

@@ -344,8 +344,8 @@ pub(crate) struct Release<'a> {
     pub(crate) owner: OwnerId,
     /// How long the key stays taken after the release; usually zero.
     pub(crate) keep: Duration,
-    /// The term of the claim.
-    pub(crate) term: Duration,
+    /// The term of the claim, if it may have an entry in the queue.
+    pub(crate) queued: Option<Duration>,
     /// Whether the resource stays free for a moment although claims wait in a queue, so that
     /// clients get it that know no queue.
     pub(crate) leaves_gap: bool,

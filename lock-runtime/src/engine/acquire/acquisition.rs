@@ -109,23 +109,26 @@ impl Acquisition {
 
     /// Acquires the lock. The first attempt is usually enough, unless it has already been made, or
     /// is known to be in vain.
-    pub(super) async fn run(
+    pub(super) fn run(
         mut self,
         timeout: Timeout,
         known: Option<KeyStatus>,
         yield_due: Option<Yield>,
         mut first: Option<Attempt>,
-    ) -> Result<Hold, Box<LockError>> {
+    ) -> impl Future<Output = Result<Hold, Box<LockError>>> {
         let contends = known.is_some() || yield_due.is_some() || first.is_some();
-        if !contends && self.entries.is_empty() && !self.others_wait(&timeout) {
-            let attempt = self.attempt((true, Queueing::None), &timeout).await;
-            if let Some(grant) = attempt.granted {
-                return Ok(self.granted(grant, attempt.sent));
+        // A block, because the future of an async function has room for its arguments twice.
+        async move {
+            if !contends && self.entries.is_empty() && !self.others_wait(&timeout) {
+                let attempt = self.attempt((true, Queueing::None), &timeout).await;
+                if let Some(grant) = attempt.granted {
+                    return Ok(self.granted(grant, attempt.sent));
+                }
+                first = Some(attempt);
             }
-            first = Some(attempt);
+            // Boxed separately, because this future is large and rarely needed.
+            Box::pin(self.contend(timeout, known, yield_due, first)).await.map_err(Box::new)
         }
-        // Boxed separately, because this future is large and rarely needed.
-        Box::pin(self.contend(timeout, known, yield_due, first)).await.map_err(Box::new)
     }
 
     /// Makes attempts until the lock is granted or the timeout ends. `known` is the status of the
@@ -378,11 +381,11 @@ impl Acquisition {
     /// Makes a lease of a grant. From here on, the lease is responsible for the key.
     pub(super) fn granted(&mut self, grant: Grant, sent: BootInstant) -> Hold {
         let doubt = self.unanswered.take();
+        let locked = self.locked(doubt);
         self.entries = QueueEntries::default();
         if let Some(permit) = &self.permit {
             permit.granted();
         }
-        let locked = self.locked(doubt);
         let permit = self.permit.take();
         let hold = Hold::new(locked, &self.request.terms, (grant, sent), permit, self.contended);
         self.engine.background().watch(hold.lease());
@@ -392,7 +395,7 @@ impl Acquisition {
     fn locked(&self, doubt: Option<Origin>) -> Locked {
         let (key, store) = (Arc::clone(&self.request.key), Arc::clone(&self.request.store));
         let term = self.request.terms.in_store();
-        Locked { key, owner: self.owner, store, doubt, term }
+        Locked { key, owner: self.owner, store, doubt, term, queued: !self.entries.is_empty() }
     }
 }
 

@@ -185,3 +185,16 @@ async fn an_attempt_that_the_timeout_cuts_off_does_not_replace_a_recent_answer()
     let (cut_off, _) = outcome(wait, [refused("down")]).await;
     assert_eq!(cause(&cut_off), "down");
 }
+
+/// Each acquisition allocates its future. It is so small that the allocator needs no lock (1,032
+/// bytes in glibc).
+#[tokio::test]
+async fn the_future_of_an_acquisition_is_small() {
+    let store = ScriptedStore::of([]);
+    let (engine, request) = (engine(&store), request(&store, Wait::Forever));
+    let (runtime, timeout) = (Handle::current().id(), Timeout::new(Wait::Forever));
+    let call = PendingCall { engine, runtime, request, timeout };
+    let acquisition = Acquisition::new(&call, None, false).expect("randomness");
+    let size = size_of_val(&acquisition.run(timeout, None, None, None));
+    assert!(size <= 1032, "{size} bytes");
+}

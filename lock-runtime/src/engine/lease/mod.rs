@@ -10,12 +10,12 @@
 //! only.
 
 mod effects;
+mod locked;
 mod state;
 mod terms;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +24,7 @@ use tokio::sync::OnceCell;
 
 use self::effects::{Departure, Lost, Standing};
 pub(crate) use self::effects::{Ending, Loss};
+pub(crate) use self::locked::Locked;
 use self::state::State;
 pub(crate) use self::terms::Terms;
 #[cfg(test)]
@@ -33,37 +34,9 @@ use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::replicas::RequiredReplicas;
 use crate::runtime;
-use crate::store::contract::{Grant, LockStore, Origin, Renewal, Resource};
-use crate::store::owner::OwnerId;
+use crate::store::contract::{Grant, LockStore, Renewal};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, Notify, lock, time};
-
-/// The key of a lease, its owner, and its store.
-#[derive(Clone)]
-pub(crate) struct Locked {
-    pub(crate) key: Arc<str>,
-    pub(crate) owner: OwnerId,
-    /// The handle that granted the lease.
-    pub(crate) store: Arc<dyn LockStore>,
-    /// The origin of the requests of the acquisition that may still take effect, if there are any.
-    pub(crate) doubt: Option<Origin>,
-    /// The term of the claim.
-    pub(crate) term: Duration,
-}
-
-impl Locked {
-    pub(crate) fn resource(&self) -> Resource<'_> {
-        Resource::exclusive(&self.key)
-    }
-}
-
-impl fmt::Debug for Locked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, owner, store: _, doubt, term: _ } = self;
-        let mut locked = f.debug_struct("Locked");
-        locked.field("key", key).field("owner", owner).field("doubt", doubt).finish_non_exhaustive()
-    }
-}
 
 /// A lease. `P` is the permit of its key.
 #[derive(Debug)]
@@ -140,9 +113,9 @@ impl<P> Lease<P> {
         self.read(State::confirmed)
     }
 
-    /// See [`State::after_part`].
-    pub(crate) fn after_part(&self, part: u32) -> BootInstant {
-        self.read(|state| state.after_part(part))
+    /// When the next renewal is due, and the length of the last one. See [`State::renewal_due`].
+    pub(crate) fn renewal_due(&self) -> (BootInstant, Duration) {
+        self.read(|state| (state.renewal_due(), state.last_term()))
     }
 
     /// The instant by which the key has expired if no more requests reach the store.

@@ -286,14 +286,14 @@ impl LockStore for RemoteStore {
         release: Release<'a>,
         lane: Lane,
     ) -> MaybeReady<'a, Result<Released, StoreError>> {
-        let Release { resource, owner, keep, term, leaves_gap } = release;
+        let Release { resource, owner, keep, queued, leaves_gap } = release;
         let key = resource.key.to_owned();
         let sent = self.0.send(lane, Duration::MAX, move |network| {
             if lock(&network.releases).refused {
                 return Err(StoreError::Refused("the model refuses all releases".into()));
             }
             let resource = Resource::exclusive(&key);
-            let release = Release { resource, owner, keep, term, leaves_gap };
+            let release = Release { resource, owner, keep, queued, leaves_gap };
             let answer = ready(network.store.release(release, lane));
             if let Ok(Released::Freed { .. }) = answer {
                 lock(&network.owner).take_if(|current| *current == owner);

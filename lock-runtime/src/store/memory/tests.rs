@@ -40,7 +40,7 @@ fn renewal(owner: OwnerId, term: Duration) -> Renewal<'static> {
 
 fn release(owner: OwnerId, keep: Duration) -> Release<'static> {
     let resource = Resource::exclusive("k");
-    Release { resource, owner, keep, term: LEASE, leaves_gap: false }
+    Release { resource, owner, keep, queued: Some(LEASE), leaves_gap: false }
 }
 
 #[test]

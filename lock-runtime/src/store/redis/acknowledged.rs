@@ -33,13 +33,13 @@ impl RedisStore {
         let required = KeyReplicas { key: claim.resource.key, replicas: claim.acknowledged_by };
         let acknowledgers = &self.shared.acknowledgers;
         let mut acknowledgement = acknowledgers.prepare(route, required, answer).await?;
-        let mut acquired = self.claim(route, claim, rest(), trace).await?;
+        let mut acquired = self.claim(route, &claim, rest(), trace).await?;
         let is_moved = acknowledgement.check_carrier(trace.connection()).is_err();
         if acquired.is_grant() && is_moved {
             let moved = self.prepare_moved(route, required, trace.connection());
             acknowledgement = moved.await?;
             let again = Claim { fresh: false, ..claim };
-            acquired = self.claim(route, again, rest(), trace).await.map_err(sent)?;
+            acquired = self.claim(route, &again, rest(), trace).await.map_err(sent)?;
         }
         if acquired.is_grant() {
             acknowledgement.check_carrier(trace.connection())?;

@@ -6,7 +6,7 @@ use redis::Cmd;
 
 use super::dialect::milliseconds;
 use super::handle::RedisStore;
-use super::queue::{self, EntryRest};
+use super::queue::{self, EntryRest, QueueName};
 use crate::store::contract::{Queueing, Release};
 
 /// For how many ms a lock stays free if a release leaves a gap: long enough for clients that poll
@@ -14,6 +14,26 @@ use crate::store::contract::{Queueing, Release};
 const GAP_MILLIS: i64 = 20;
 
 impl RedisStore {
+    /// Adds the arguments of the release of one lock.
+    pub(super) fn add_single_release(&self, call: &mut Cmd, release: &Release<'_>, channel: &str) {
+        let key = release.resource.key;
+        let is_plain = release.queued.is_none() && release.keep.is_zero() && !release.leaves_gap;
+        self.add_before_releases(call, key);
+        if self.dialect.queues && is_plain && !self.shared.servers.is_cluster() {
+            call.arg(self.dialect.owner(release.owner, &self.shared.id));
+            return;
+        }
+        self.add_release(call, release, channel);
+        self.add_after_releases(call);
+    }
+
+    /// Adds the arguments that come before those of the locks.
+    pub(super) fn add_before_releases(&self, call: &mut Cmd, key: &str) {
+        if self.dialect.queues {
+            call.arg(&*self.channels(key));
+        }
+    }
+
     /// Adds the arguments of one release.
     pub(super) fn add_release(&self, call: &mut Cmd, release: &Release<'_>, channel: &str) {
         call.arg(self.dialect.owner(release.owner, &self.shared.id));
@@ -21,7 +41,9 @@ impl RedisStore {
             call.arg(channel).arg(milliseconds(release.keep));
             return;
         }
-        call.arg(EntryRest::new(&self.shared.id, Queueing::Woken, release.term));
+        let queueing = if release.queued.is_some() { Queueing::Woken } else { Queueing::None };
+        let term = release.queued.unwrap_or_default();
+        call.arg(EntryRest::new(&self.shared.id, queueing, term));
         if release.leaves_gap && release.keep.is_zero() {
             call.arg(-GAP_MILLIS);
         } else {
@@ -30,11 +52,9 @@ impl RedisStore {
         call.arg(self.undeclared_queue(release.resource.key));
     }
 
-    /// Adds the last argument of a release of `key`.
-    pub(super) fn add_sender(&self, call: &mut Cmd, key: &str) {
-        if self.dialect.queues {
-            call.arg(&*self.channels(key));
-        } else {
+    /// Adds the arguments that come after those of the locks.
+    pub(super) fn add_after_releases(&self, call: &mut Cmd) {
+        if !self.dialect.queues {
             call.arg(self.dialect.message(&self.shared.id));
         }
     }
@@ -51,7 +71,7 @@ impl RedisStore {
 
     /// The queue of a lock, unless it is among the keys.
     pub(super) fn undeclared_queue(&self, key: &str) -> String {
-        if self.shared.servers.is_cluster() { queue::queue_key(key) } else { String::new() }
+        if self.shared.servers.is_cluster() { QueueName(key).to_string() } else { String::new() }
     }
 
     /// What the channels of all clients for a key begin with.

@@ -18,15 +18,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::runtime;
 use tokio::time::{Instant, timeout};
 
+use super::admission::{InFlight, RequestClass};
 use super::connect::{Connector, Established, OnMessage, OpenSocket};
 use super::decode::{self, MarkerReply, Unexpected};
 use super::error::{self, Classified};
-use super::in_flight::{InFlightLimit, PERMITS};
+use super::in_flight::PERMITS;
 use super::outgoing::Outgoing;
 use super::quarantine::{MarkedServer, Quarantine};
 use super::script::Script;
@@ -45,28 +45,6 @@ pub(super) struct Connection {
     pub(super) asking: bool,
 }
 
-/// The limit that a request counts against while it is in flight.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum RequestClass {
-    /// Requests that acquire locks.
-    Acquires,
-    /// Requests about locks that are or were held, such as releases.
-    Holders,
-    /// No limit here: the sender limits their number.
-    Unlimited,
-}
-
-impl RequestClass {
-    fn limit(self, socket: &OpenSocket) -> Option<&InFlightLimit> {
-        match self {
-            _ if !Safeguard::LimitedRequests.is_on() => None,
-            Self::Acquires => Some(&socket.acquires),
-            Self::Holders => Some(&socket.holders),
-            Self::Unlimited => None,
-        }
-    }
-}
-
 /// How a request is sent.
 #[derive(Clone, Copy)]
 pub(super) struct RequestOptions<'a> {
@@ -74,58 +52,6 @@ pub(super) struct RequestOptions<'a> {
     pub(super) timeout: RequestTimeout,
     /// Written just before the request is sent.
     pub(super) trace: Option<&'a SendTrace>,
-}
-
-/// A request that may be sent. It is in flight until this is dropped.
-struct InFlight {
-    generation: u64,
-    commands: MultiplexedConnection,
-    socket: Arc<OpenSocket>,
-    class: RequestClass,
-    /// The epoch in which its permit was issued; 0 without one.
-    epoch: usize,
-}
-
-impl InFlight {
-    fn new(connection: Established, class: RequestClass, epoch: usize) -> Self {
-        let Established { generation, commands, socket } = connection;
-        socket.traffic.begin();
-        Self { generation, commands, socket, class, epoch }
-    }
-
-    /// Takes a permit if one is available. Otherwise returns the connection.
-    fn try_admit(connection: Established, class: RequestClass) -> Result<Self, Established> {
-        let mut epoch = 0;
-        if let Some(limit) = class.limit(&connection.socket) {
-            match limit.try_acquire() {
-                Some(issued) => epoch = issued,
-                None => return Err(connection),
-            }
-        }
-        Ok(Self::new(connection, class, epoch))
-    }
-
-    /// Waits for a permit. `None` if the connection is discarded first.
-    async fn admit(
-        connection: Established,
-        class: RequestClass,
-        response_timeout: Duration,
-    ) -> Option<Self> {
-        let mut epoch = 0;
-        if let Some(limit) = class.limit(&connection.socket) {
-            epoch = limit.acquire(response_timeout).await?;
-        }
-        Some(Self::new(connection, class, epoch))
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.socket.traffic.end();
-        if let Some(limit) = self.class.limit(&self.socket) {
-            limit.give_back(self.epoch);
-        }
-    }
 }
 
 impl Connection {
@@ -175,15 +101,15 @@ impl Connection {
     }
 
     /// Sends one command, and decodes its reply with `decode`.
-    pub(super) async fn send<T>(
+    pub(super) fn send<T>(
         &self,
         command: &Cmd,
         options: &RequestOptions<'_>,
         decode: impl FnOnce(&Value) -> Result<T, Unexpected>,
-    ) -> Result<T, StoreError> {
+    ) -> impl Future<Output = Result<T, StoreError>> {
         let outgoing =
             if self.asking { Outgoing::Asking(command) } else { Outgoing::Command(command) };
-        self.exchange(outgoing, options, decode).await
+        self.exchange(outgoing, options, decode)
     }
 
     /// Sends several commands at once, and decodes each reply with `decode`.
@@ -225,11 +151,10 @@ impl Connection {
     ) -> Result<T, StoreError> {
         // A connection and a permit are usually available. The other case is boxed, to keep this
         // future small.
-        let current = self.connector.current();
-        let admitted = current.map(|connection| InFlight::try_admit(connection, options.class));
-        let (mut request, mut limits) = match admitted {
-            Some(Ok(request)) => (request, options.timeout),
-            Some(Err(_)) | None => Box::pin(self.admitted(*options)).await?,
+        let (mut request, mut limits) = if let Some(request) = self.try_admit(options.class) {
+            (request, options.timeout)
+        } else {
+            Box::pin(self.admitted(*options)).await?
         };
         if let (RequestClass::Acquires, Some(quarantine)) =
             (options.class, &request.socket.quarantine)
@@ -304,28 +229,37 @@ impl Connection {
 
     /// Runs a script by its hash, or by its text if the server does not have it any more. `args`
     /// adds the number of keys, the keys and the arguments.
-    pub(super) async fn run<T>(
+    pub(super) fn run<T>(
         &self,
         script: &Script,
         args: impl Fn(&mut Cmd),
         options: &RequestOptions<'_>,
         decode: impl Fn(&Value) -> Result<T, Unexpected>,
-    ) -> Result<T, StoreError> {
+    ) -> impl Future<Output = Result<T, StoreError>> {
         let started = Instant::now();
         let mut command = script.by_hash();
         args(&mut command);
-        match self.send(&command, options, &decode).await {
-            Err(StoreError::Refused(cause))
-                if cause.starts_with(error::NO_SCRIPT) && Safeguard::ScriptFallback.is_on() => {}
-            reply => return reply,
+        // A block, because the future of an async function has room for its arguments twice.
+        async move {
+            match self.send(&command, options, &decode).await {
+                Err(StoreError::Refused(cause))
+                    if cause.starts_with(error::NO_SCRIPT) && Safeguard::ScriptFallback.is_on() => {
+                }
+                reply => return reply,
+            }
+            command = script.by_text();
+            args(&mut command);
+            let total = options.timeout.total.saturating_sub(started.elapsed());
+            let timeout = RequestTimeout { total, ..options.timeout };
+            // Boxed, because it is rarely needed.
+            let options = RequestOptions { timeout, ..*options };
+            Box::pin(async move { self.send(&command, &options, decode).await }).await
         }
-        command = script.by_text();
-        args(&mut command);
-        let total = options.timeout.total.saturating_sub(started.elapsed());
-        let timeout = RequestTimeout { total, ..options.timeout };
-        // Boxed, because it is rarely needed.
-        let options = RequestOptions { timeout, ..*options };
-        Box::pin(async move { self.send(&command, &options, decode).await }).await
+    }
+
+    /// A request that may be sent at once, if there is a connection and a permit.
+    fn try_admit(&self, class: RequestClass) -> Option<InFlight> {
+        InFlight::try_admit(self.connector.current()?, class)
     }
 
     /// Waits for a connection and for a permit. Returns the remaining timeout as well.

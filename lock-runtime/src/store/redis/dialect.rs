@@ -13,7 +13,7 @@ use std::time::Duration;
 use redis::{Cmd, Pipeline, ToRedisArgs};
 
 use super::hash_slot;
-use super::queue;
+use super::queue::QueueName;
 use super::script::{Publish, Script, script};
 use crate::key;
 use crate::safeguard::Safeguard;
@@ -255,7 +255,7 @@ impl Dialect {
             self.add_keys(call, key);
         }
         for key in keys.filter(|_| declares_queues) {
-            call.arg(queue::queue_key(key));
+            call.arg(QueueName(key));
         }
     }
 

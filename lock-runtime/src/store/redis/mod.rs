@@ -13,7 +13,9 @@
 //! of these is a connection to each node ([`route`]).
 
 mod acknowledged;
+mod admission;
 mod arguments;
+mod claims;
 mod cluster_channels;
 mod cluster_subscriber;
 mod connect;
@@ -59,9 +61,10 @@ use std::time::Duration;
 use redis::{Cmd, cmd};
 use tokio::time::timeout;
 
+use self::admission::RequestClass;
 use self::cluster_channels::ClusterChannels;
 use self::connect::CONNECT_TIMEOUT;
-use self::connection::{Connection, RequestClass, RequestOptions};
+use self::connection::{Connection, RequestOptions};
 use self::dialect::Dialect;
 use self::handle::RedisStore;
 use self::join::join_all;

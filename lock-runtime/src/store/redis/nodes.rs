@@ -376,7 +376,7 @@ fn is_sent_again(error: &StoreError) -> bool {
 mod tests {
     use redis::cmd;
 
-    use super::super::connection::RequestClass;
+    use super::super::admission::RequestClass;
     use super::super::url::{self, UrlTarget};
     use super::*;
     use crate::store::settings::Settings;

@@ -20,10 +20,11 @@ use redis::Cmd;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
-use super::connection::{RequestClass, RequestOptions};
+use super::admission::RequestClass;
+use super::connection::RequestOptions;
 use super::decode;
 use super::dialect::Dialect;
-use super::queue::{EntryRest, queue_key};
+use super::queue::{EntryRest, QueueName};
 use super::request::ScriptBatch;
 use super::route::Route;
 use crate::clock::BootInstant;
@@ -139,7 +140,11 @@ impl Poller {
                     Some(QueueTicket(ticket)) => call.arg(ticket),
                     None => call.arg(""),
                 };
-                call.arg(if in_cluster { queue_key(listener.key()) } else { String::new() });
+                call.arg(if in_cluster {
+                    QueueName(listener.key()).to_string()
+                } else {
+                    String::new()
+                });
             }
         };
         let timeout = RequestTimeout::of(self.response_timeout);

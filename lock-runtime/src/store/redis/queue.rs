@@ -5,6 +5,7 @@
 //! for each slot of a cluster in which it waits. See `token/transfer.lua` for the layout.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io::{Cursor, Write};
 use std::time::Duration;
 
@@ -28,9 +29,20 @@ const CLIENT_ID: usize = 36;
 /// The digits of the longest lease, in milliseconds.
 const DIGITS: usize = 4;
 
-/// The key of the queue of a lock, in the slot of the lock.
-pub(super) fn queue_key(key: &str) -> String {
-    format!("{}{{{}}}:{key}", key::QUEUES, hash_slot::tag(key))
+/// The key of the queue of the lock with this key, in the slot of the lock.
+pub(super) struct QueueName<'k>(pub(super) &'k str);
+
+impl fmt::Display for QueueName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{{{}}}:{}", key::QUEUES, hash_slot::tag(self.0), self.0)
+    }
+}
+
+impl ToRedisArgs for QueueName<'_> {
+    fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
+        // Cannot fail: the writer extends the command.
+        let _ = write!(out.writer_for_next_arg(), "{self}");
+    }
 }
 
 /// What the channels of all clients for a key begin with.
@@ -103,7 +115,7 @@ mod tests {
     fn a_queue_and_its_channels_are_in_the_slot_of_the_key() {
         for key in ["order:42", "{user:7}:cart", "a{", "a{}b", "}{", "a{b}c{d}"] {
             let slot = hash_slot::slot(key);
-            assert_eq!(hash_slot::slot(&queue_key(key)), slot, "{key}");
+            assert_eq!(hash_slot::slot(&QueueName(key).to_string()), slot, "{key}");
             assert_eq!(hash_slot::slot(&format!("{}{CLIENT}", channels(key, true))), slot);
             assert_eq!(channels(key, false), CHANNELS);
         }

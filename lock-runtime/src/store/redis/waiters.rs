@@ -4,7 +4,7 @@ use redis::cmd;
 
 use super::decode;
 use super::handle::RedisStore;
-use super::queue;
+use super::queue::{self, QueueName};
 use super::script::Publish;
 use crate::store::contract::{Lane, StoreError};
 
@@ -14,7 +14,7 @@ impl RedisStore {
         if self.dialect.queues {
             let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
             let mut count = cmd("ZCOUNT");
-            count.arg(queue::queue_key(key)).arg("-inf").arg(queue::AFTER_TICKETS);
+            count.arg(QueueName(key)).arg("-inf").arg(queue::AFTER_TICKETS);
             return route.send(key, &count, &options, decode::count).await;
         }
         let channel = self.dialect.channel(key);

@@ -155,10 +155,8 @@ impl Drop for UnplannedBatch<'_> {
 
 impl Pending {
     fn request(&self, now: BootInstant) -> Release<'_> {
-        let locked = &self.cleanup.locked;
         let keep = self.cleanup.kept_until.since(now);
-        let (resource, owner, term) = (locked.resource(), locked.owner, locked.term);
-        Release { resource, owner, keep, term, leaves_gap: self.cleanup.leaves_gap }
+        self.cleanup.locked.release(keep, self.cleanup.leaves_gap)
     }
 
     /// Whether the key has expired, so that no request is needed. The first release of a hold is

@@ -20,8 +20,6 @@ use crate::safeguard::Safeguard;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, MutexGuard, lock};
 
-/// The number of renewals per term.
-const RENEWALS_PER_TERM: u32 = 3;
 /// The number of grid points per term. Renewals are due at grid points, so that one request renews,
 /// a little early, leases that were granted at about the same time.
 const GRID_PER_TERM: u32 = 30;
@@ -210,8 +208,8 @@ impl Entries {
             self.put(lease, deadline, Action::Expire);
             return deadline;
         }
-        let at = lease.after_part(RENEWALS_PER_TERM).before_grid(lease.term() / GRID_PER_TERM);
-        let at = at.max(now).min(deadline);
+        let (due, term) = lease.renewal_due();
+        let at = due.before_grid(term / GRID_PER_TERM).max(now).min(deadline);
         self.put(lease, at, Action::Renew);
         at
     }

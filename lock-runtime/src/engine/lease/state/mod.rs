@@ -21,6 +21,13 @@ use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
 use crate::store::contract::Grant;
 
+/// A renewal is due after a third of the grant or renewal before it.
+const PARTS: u32 = 3;
+
+/// A lease that the store has given to a claim counts from before the grant, so a third may have
+/// passed already. Its first renewal is due after one half, because most holds have ended by then.
+const PARTS_OF_TRANSFER: u32 = 2;
+
 #[derive(Debug)]
 pub(super) struct State<P> {
     phase: Phase,
@@ -40,9 +47,10 @@ pub(super) struct State<P> {
     fence: Option<Arc<OnceCell<u64>>>,
     /// The length of one grant or renewal.
     term: Duration,
-    /// The length of the last one, which is shorter if the store has given the lease to a claim in
-    /// a queue.
+    /// The length of the last one, which is shorter after a transfer.
     last_term: Duration,
+    /// The number of parts of the last one, after the first of which the next renewal is due.
+    parts: u32,
     /// Whether the lease is renewed until it ends. Otherwise it is fixed.
     renewed: bool,
     /// The replicas that have to acknowledge each renewal.
@@ -107,6 +115,7 @@ impl<P> State<P> {
             fence: grant.fence.map(|fence| Arc::new(OnceCell::new_with(Some(fence)))),
             term: terms.term,
             last_term,
+            parts: if grant.is_transfer { PARTS_OF_TRANSFER } else { PARTS },
             renewed: terms.renewed,
             acknowledged_by: terms.acknowledged_by,
             term_since: BootInstant::PAST,
@@ -164,9 +173,14 @@ impl<P> State<P> {
         self.extended
     }
 
-    /// The instant at which one `part`-th of the last grant or renewal has passed.
-    pub(super) fn after_part(&self, part: u32) -> BootInstant {
-        self.extended.after(self.last_term / part)
+    /// When the next renewal is due.
+    pub(super) fn renewal_due(&self) -> BootInstant {
+        self.extended.after(self.last_term / self.parts)
+    }
+
+    /// The length of the last grant or renewal.
+    pub(super) fn last_term(&self) -> Duration {
+        self.last_term
     }
 
     /// The reason of the loss when the deadline has passed.

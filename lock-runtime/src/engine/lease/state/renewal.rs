@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Phase, State};
+use super::{PARTS, Phase, State};
 use crate::clock::BootInstant;
 use crate::engine::lease::terms::deadline;
 use crate::replicas::RequiredReplicas;
@@ -65,7 +65,7 @@ impl<P> State<P> {
         } else if self.phase.is_open() && is_current {
             let until = deadline(sent, term.unwrap_or(self.term));
             self.term = term.map_or(self.term, |term| term.max(self.term));
-            self.last_term = self.term;
+            (self.last_term, self.parts) = (self.term, PARTS);
             self.extended = self.extended.max(sent);
             // Answers may arrive in another order than the requests were served. No request
             // shortens a lease, so the latest deadline is the valid one.

@@ -5,8 +5,10 @@
 -- ms before the first claim makes an attempt, so that clients that poll get it as well. The
 -- owner leaves the queue in any case.
 -- KEYS the keys of the locks, then the queues unless the server is a node of a cluster
--- ARGV for each lock: owner, the rest of its entry in the queue, for how many ms it stays taken, the
--- queue if it is not among the keys; last: the prefix of the channels of clients
+-- ARGV[1] the prefix of the channels of clients
+-- ARGV[2] and later, for each lock: owner, the rest of its entry in the queue or nothing if it never
+-- waited, for how many ms it stays taken, the queue if it is not among the keys; a single release may
+-- omit the last three if they are nothing, 0 and nothing
 -- Replies (`decode::released`):
 --   n                   it is free, or given to the next claim (1) if there is one
 --   KEPT, n             it stays taken
@@ -23,7 +25,7 @@ local function tell_first(queue, pause)
       return false
     end
     local message = first:sub(1, 32) .. ' 0 ' .. pause
-    if first:byte(33) == 45 or tell(ARGV[#ARGV] .. first:sub(33, 68), message) then
+    if first:byte(33) == 45 or tell(ARGV[1] .. first:sub(33, 68), message) then
       return true
     end
     redis.call('zrem', queue, first)
@@ -32,13 +34,14 @@ local function tell_first(queue, pause)
 end
 
 local function release(i, owner, rest, time, queue)
-  queue = KEYS[(#ARGV - 1) / 4 + i] or queue
   local state, unknown = held(i, owner)
   if unknown then
     return nil, unknown
   end
   -- An owner may have the lock and stand in the queue if two of its requests were served late.
-  redis.pcall('zrem', queue, owner .. rest, owner .. string.rep('-', 36) .. rest:sub(37))
+  if rest ~= '' then
+    redis.pcall('zrem', queue, owner .. rest, owner .. string.rep('-', 36) .. rest:sub(37))
+  end
   if state ~= 'OWNED' then
     return state
   end
@@ -55,7 +58,7 @@ local function release(i, owner, rest, time, queue)
     redis.pcall('zadd', queue, string.format('%.0f', gap), 'gap')
     return 1
   end
-  local next_owner, unpublished = transfer(KEYS[i], queue, ARGV[#ARGV])
+  local next_owner, unpublished = transfer(KEYS[i], queue, ARGV[1])
   if next_owner then
     return unpublished and {'UNPUBLISHED', unpublished} or 1
   end

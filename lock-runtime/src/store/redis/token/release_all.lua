@@ -4,9 +4,10 @@
 --   FAILED, error       its release has failed with this error
 --   otherwise           the reply of release.lua
 local replies = {}
-for i = 1, (#ARGV - 1) / 4 do
-  local owner, rest, time, queue = unpack(ARGV, 4 * i - 3, 4 * i)
-  local done, reply, unknown = pcall(release, i, owner, rest, time, queue)
+local locks = (#ARGV - 1) / 4
+for i = 1, locks do
+  local owner, rest, time, queue = unpack(ARGV, 4 * i - 2, 4 * i + 1)
+  local done, reply, unknown = pcall(release, i, owner, rest, time, KEYS[locks + i] or queue)
   local failure = unknown or not done and reply
   replies[i] = failure and {'FAILED', failure.err or failure} or reply
 end

@@ -38,7 +38,8 @@ fn store() -> (Arc<FaultyStore>, OwnerId) {
 fn cleanup(store: &Arc<FaultyStore>, owner: OwnerId, reason: CleanupReason) -> Cleanup {
     let (gone_by, past) = (BootInstant::now().after(LEASE), BootInstant::PAST);
     let store = Arc::clone(store) as Arc<dyn LockStore>;
-    let locked = Locked { key: Arc::from("k"), owner, store, doubt: None, term: LEASE };
+    let locked =
+        Locked { key: Arc::from("k"), owner, store, doubt: None, term: LEASE, queued: true };
     let (kept_until, valid_until, confirmed) = (past, past, past);
     let (leaves_gap, permit) = (false, None);
     Cleanup { locked, gone_by, kept_until, valid_until, leaves_gap, confirmed, reason, permit }
