@@ -151,6 +151,8 @@ safeguards! {
     ClaimsLeave = "claims-leave",
     /// A claim whose client cannot be reached is passed over.
     UnreachableArePassedOver = "unreachable-are-passed-over",
+    /// The server reports when another client changes a key.
+    Tracking = "tracking",
     /// A connection that has gone silent is discarded.
     SilentConnectionsAreDiscarded = "silent-connections-are-discarded",
 }

@@ -45,6 +45,18 @@ lock_tests::controls! {
         without "tickets-are-compared" seeing "granted although another client has the lock";
     queue_without_gaps: "queue::a_client_that_polls_gets_the_lock_in_a_gap"
         without "gaps" seeing "never gets the lock";
+    tracking_without_tracking: "tracking::a_lock_whose_key_is_deleted_is_lost_at_once"
+        without "tracking" seeing "the loss is noticed at once";
+    tracking_without_tracking_2: "tracking::a_lock_that_another_client_takes_by_force_is_lost_at_once"
+        without "tracking" seeing "the loss is noticed at once";
+    tracking_without_tracking_3: "tracking::a_fixed_lease_whose_key_is_deleted_is_lost_at_once"
+        without "tracking" seeing "the loss is noticed at once";
+    tracking_without_tracking_4: "tracking::all_locks_are_lost_at_once_when_all_keys_are_deleted"
+        without "tracking" seeing "the loss is noticed at once";
+    tracking_without_tracking_5: "tracking::a_release_without_a_message_wakes_the_first_claim_at_once"
+        without "tracking" seeing "the call is woken at once";
+    tracking_without_tracking_6: "tracking::a_lock_that_expires_early_wakes_the_first_claim_at_once"
+        without "tracking" seeing "the call is woken at once";
     quarantine_without_quarantine: "quarantine::a_server_that_has_lost_its_data_grants_nothing_until_its_locks_have_ended"
         without "quarantine" seeing "after the restart";
     quarantine_without_quarantine_2: "quarantine::a_promoted_replica_grants_nothing_until_the_locks_of_its_predecessor_have_ended"

@@ -27,6 +27,7 @@ mod sentinel;
 mod server;
 mod support;
 mod tls;
+mod tracking;
 mod unpolled;
 mod wake_ups;
 

@@ -356,6 +356,28 @@ impl RedisServer {
         channels
     }
 
+    /// The number of keys whose changes the server reports to clients.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    #[must_use]
+    pub fn tracked_keys(&self) -> usize {
+        self.described("tracking_total_keys:")
+    }
+
+    /// A number in the server's description of itself.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer, or if its description has no such number.
+    #[must_use]
+    pub fn described(&self, name: &str) -> usize {
+        let info: String = self.command(&["INFO"]);
+        let value = info.lines().find_map(|line| line.strip_prefix(name));
+        value.and_then(|value| value.trim().parse().ok()).expect("a number")
+    }
+
     /// The number of claims in the queue of a lock.
     #[must_use]
     pub fn queued(&self, key: &str) -> usize {

@@ -114,6 +114,7 @@ pub struct LockClientBuilder {
     options: LockOptions,
     handoff_limit: HandoffLimit,
     quarantine: Option<Duration>,
+    without_tracking: bool,
     credentials: Option<CredentialsSource>,
     address_map: Option<AddressMap>,
     #[cfg(feature = "tls")]
@@ -130,6 +131,7 @@ impl fmt::Debug for LockClientBuilder {
             .field("options", &self.options)
             .field("handoff_limit", &self.handoff_limit)
             .field("quarantine", &self.quarantine)
+            .field("tracking", &!self.without_tracking)
             .field("credentials", &self.credentials)
             .field("address_map", &self.address_map);
         #[cfg(feature = "tls")]
@@ -283,6 +285,20 @@ impl LockClientBuilder {
         self
     }
 
+    /// Sets whether the server is asked to report changes of keys (`CLIENT TRACKING`). It is by
+    /// default. The memory store ignores it.
+    ///
+    /// With these reports, the holder of a lock learns at once that its key was deleted or taken by
+    /// force, instead of at its next renewal, and a waiting call gets a lock at once that a client
+    /// without messages has released, instead of within a second. A hold is watched from about a
+    /// fifteenth of its lease on, and a waiting call after about 50 ms, so that short ones cost
+    /// nothing. The server needs memory for each key that it watches (`tracking-table-max-keys`). A
+    /// server or a proxy that refuses `CLIENT TRACKING` is used without it.
+    pub fn tracking(mut self, tracking: bool) -> Self {
+        self.without_tracking = !tracking;
+        self
+    }
+
     /// A function that supplies the credentials of each new connection, instead of the URL: for
     /// passwords that change, and for tokens that end. With sentinels, it supplies the credentials
     /// for the master, and with a cluster, those for all nodes.
@@ -400,6 +416,7 @@ impl LockClientBuilder {
             response_timeout,
             acknowledged_by: defaults.acknowledged_by,
             quarantine: defaults.quarantine,
+            tracking: !self.without_tracking,
             credentials: self.credentials,
             address_map: self.address_map,
             #[cfg(feature = "tls")]

@@ -19,6 +19,7 @@ pub(crate) use super::left::Left;
 use super::owner::OwnerId;
 pub(crate) use super::queueing::{Queued, Queueing};
 use super::subscriptions::Subscription;
+use super::verify_holds::VerifyHolds;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::maybe_ready::MaybeReady;
@@ -30,7 +31,8 @@ use crate::wire_format::WireFormat;
 /// A store that a client uses.
 pub(crate) trait Backend: Send + Sync {
     /// Called once, before any request, with the runtimes for the store's background work. Both
-    /// live as long as the client. The store calls `verify` when its data has moved.
+    /// live as long as the client. The store calls `verify` when its data has moved, or when keys have
+    /// changed that it watches.
     fn adopt(&self, runtimes: &BackgroundRuntimes, verify: VerifyHolds);
 
     /// Connects and checks the store, so that problems are reported at the start. Called once,
@@ -120,6 +122,11 @@ pub(crate) trait LockStore: Send + Sync + 'static {
         Capabilities::ALL
     }
 
+    /// Whether the store reports when another client changes the key of a lock that was renewed.
+    fn watches(&self) -> bool {
+        false
+    }
+
     /// The kind of value that a lock is in this layout, such as `string`. It is used in errors.
     fn layout(&self) -> &'static str;
 
@@ -183,22 +190,6 @@ pub(crate) struct BackgroundRuntimes {
     pub(crate) renewals: runtime::Handle,
     /// The runtime of the notifier thread, which wakes waiters.
     pub(crate) wake_ups: runtime::Handle,
-}
-
-/// Verifies all held locks at once. A store calls it when its data has moved to a server that may
-/// lack a part of it, and when no more answers of the earlier server count.
-#[derive(Clone)]
-pub(crate) struct VerifyHolds(Arc<dyn Fn() + Send + Sync>);
-
-impl VerifyHolds {
-    /// `verify` may be called on any thread, and must not block.
-    pub(crate) fn new(verify: impl Fn() + Send + Sync + 'static) -> Self {
-        Self(Arc::new(verify))
-    }
-
-    pub(crate) fn call(&self) {
-        (self.0)();
-    }
 }
 
 /// A record of whether a request was sent, when, and over which connection. The store writes the

@@ -12,10 +12,10 @@ use std::time::Duration;
 use super::contract::{
     Acquired, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Lane, LockStore, Place,
     Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
-    VerifyHolds,
 };
 use super::owner::OwnerId;
 use super::subscriptions::Subscription;
+use super::verify_holds::VerifyHolds;
 use crate::maybe_ready::MaybeReady;
 use crate::timeout::RequestTimeout;
 use crate::wire_format::WireFormat;

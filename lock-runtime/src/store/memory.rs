@@ -13,11 +13,11 @@ use self::queues::{MemoryQueues, QueuedClaim};
 use super::contract::{
     Acquired, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Grant, Lane, Left,
     LockStore, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
-    VerifyHolds,
 };
 use super::owner::OwnerId;
 use super::queueing::{Queued, Queueing};
 use super::subscriptions::{Listener, QueueMessage, Subscription, Subscriptions};
+use super::verify_holds::VerifyHolds;
 use crate::capacity::Peak;
 use crate::clock::BootInstant;
 use crate::maybe_ready::MaybeReady;

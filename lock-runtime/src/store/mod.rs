@@ -15,6 +15,7 @@ pub(crate) mod queueing;
 mod redis;
 mod settings;
 pub(crate) mod subscriptions;
+pub(crate) mod verify_holds;
 
 pub(crate) use open::open;
 pub(crate) use settings::Settings;

@@ -19,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) acknowledged_by: RequiredReplicas,
     /// How long a server that may have lost locks grants none.
     pub(crate) quarantine: Option<Duration>,
+    /// Whether servers are asked to report changes of keys.
+    pub(crate) tracking: bool,
     /// The program's function that supplies credentials, instead of the URL.
     pub(crate) credentials: Option<CredentialsSource>,
     /// The program's function that maps the addresses that servers announce.
@@ -36,6 +38,7 @@ impl Default for Settings {
             response_timeout: Duration::from_secs(1),
             acknowledged_by: RequiredReplicas::NONE,
             quarantine: None,
+            tracking: true,
             credentials: None,
             address_map: None,
             #[cfg(feature = "tls")]

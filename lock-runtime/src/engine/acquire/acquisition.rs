@@ -358,14 +358,22 @@ impl Acquisition {
     async fn sleep(&mut self, timeout: &Timeout, mut sleep: Sleep) -> bool {
         let (wake_source, engine) = (&mut self.wake_source, &self.engine);
         let reason = async {
+            let mut is_watched = false;
             loop {
                 let pause = sleep.remaining(wake_source.is_live(), wake_source.ahead());
+                let before_watch = wake_source.before_watch(pause).filter(|_| !is_watched);
+                let pause = before_watch.unwrap_or(pause);
                 tokio::select! {
                     // The order does not matter: no branch takes anything from another one.
                     biased;
                     () = wake_source.woken() => return,
                     () = engine.closing() => return,
                     () = time::sleep(pause) => {}
+                }
+                if before_watch.is_some() {
+                    wake_source.watch();
+                    is_watched = true;
+                    continue;
                 }
                 match wake_source.checked_since(sleep) {
                     // A check has found that the lease was renewed, so another attempt would be in

@@ -32,6 +32,10 @@ const POLL_BY_PLACE: Duration = Duration::from_millis(100);
 /// How much later than the claim before it a claim in a queue notices the death of a holder.
 const DELAY_BY_PLACE: Duration = Duration::from_millis(50);
 
+/// How long the first claim in a queue sleeps before the store is asked to report changes of its key.
+/// Most sleeps in busy queues are over by then.
+const WATCH_AFTER: Duration = Duration::from_millis(50);
+
 /// The length of a sleep.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sleep {
@@ -205,6 +209,19 @@ impl WakeSource {
     pub(super) fn queued(&self, queued: Queued, sent: BootInstant) {
         if let Some(subscription) = &self.subscription {
             subscription.queued(queued, sent);
+        }
+    }
+
+    /// The time from now until the store is asked to report changes of the key; `None` if it is not.
+    pub(super) fn before_watch(&self, pause: Duration) -> Option<Duration> {
+        let can_be_watched = self.subscription.as_ref().is_some_and(Subscription::can_be_watched);
+        (can_be_watched && pause > WATCH_AFTER).then_some(WATCH_AFTER)
+    }
+
+    /// Asks the store to report changes of the key.
+    pub(super) fn watch(&self) {
+        if let Some(subscription) = &self.subscription {
+            subscription.watch();
         }
     }
 

@@ -19,6 +19,7 @@ mod shared;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod watched;
 
 use std::sync::Arc;
 

@@ -113,6 +113,9 @@ impl BackgroundState {
                         tracing::info!(key = &*key, failures, "renewal works again");
                     });
                 }
+                if lease.store().watches() {
+                    self.watched.watch(lease);
+                }
                 self.reschedule(lease);
             }
             Ok(Renewed::Gone) => self.lose(lease, LostReason::Gone),

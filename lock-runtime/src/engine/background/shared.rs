@@ -11,12 +11,14 @@ use super::failovers::Failovers;
 use super::notifier::{Notice, Notifier};
 use super::place_limit::Renewals;
 use super::schedule::Schedule;
+use super::watched::WatchedLeases;
 use crate::clock::BootInstant;
 use crate::engine::handoff::Lease;
 use crate::engine::lease::Loss;
 use crate::error::LostReason;
 use crate::events;
 use crate::safeguard::Safeguard;
+use crate::store::verify_holds::HoldsToVerify;
 use crate::sync::Notify;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -32,6 +34,8 @@ pub(super) struct BackgroundState {
     /// The number of locks that were lost while they were held.
     pub(super) lost: AtomicU64,
     failovers: Arc<Failovers>,
+    /// The held locks whose keys the store watches.
+    pub(super) watched: WatchedLeases,
     /// The reason why the background thread does not run.
     pub(super) failure: OnceLock<String>,
     /// Set when the client is dropped. The thread then completes the cleanups and ends.
@@ -59,15 +63,30 @@ impl BackgroundState {
             wake: Notify::new(),
             lost: AtomicU64::new(0),
             failovers,
+            watched: WatchedLeases::default(),
             failure: OnceLock::new(),
             closing: AtomicBool::new(false),
         })
     }
 
-    /// Records that the data of the store has moved to another server, which may lack a part of it.
-    pub(super) fn moved(&self) {
-        self.failovers.moved();
+    /// Verifies held leases as soon as possible.
+    pub(super) fn verify(&self, holds: HoldsToVerify) {
+        match holds {
+            HoldsToVerify::Moved => self.failovers.moved(),
+            HoldsToVerify::Changed(keys) => self.watched.report(keys),
+        }
         self.wake.notify_one();
+    }
+
+    /// Makes a request due for each held lease whose key has changed. The answers tell which leases
+    /// are lost.
+    pub(super) fn verify_changed(&self) {
+        let now = BootInstant::now();
+        for (lease, at) in self.watched.take(now) {
+            if lease.verify() {
+                self.schedule.retry(&lease, at.since(now));
+            }
+        }
     }
 
     /// Makes a request for each held lease due if the data has moved. The answers tell which leases

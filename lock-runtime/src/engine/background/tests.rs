@@ -15,6 +15,7 @@ use crate::replicas::RequiredReplicas;
 use crate::store::contract::{LockStore, Place};
 use crate::store::faulty::{Fault, FaultyStore};
 use crate::store::memory::MemoryStore;
+use crate::store::verify_holds::HoldsToVerify;
 
 const TERM: Duration = Duration::from_secs(10);
 
@@ -117,14 +118,14 @@ async fn a_loss_after_the_data_has_moved_is_that_of_the_failover() {
     background.shared.verify_if_moved();
     assert!(background.shared.schedule.due(BootInstant::now()).renew.is_empty());
 
-    background.shared.moved();
+    background.shared.verify(HoldsToVerify::Moved);
     background.shared.verify_if_moved();
     let due = background.shared.schedule.due(BootInstant::now()).renew;
     assert_eq!(due.len(), 2, "both are verified at once");
     assert_eq!(reason_of_loss(&background, &before).await, LostReason::Failover);
 
     let granted = BootInstant::now();
-    background.shared.moved();
+    background.shared.verify(HoldsToVerify::Moved);
     background.shared.verify_if_moved();
     background.shared.schedule.due(BootInstant::now());
     let late = hold_in(Arc::clone(&store) as Arc<dyn LockStore>, "late", &TERMS, granted);

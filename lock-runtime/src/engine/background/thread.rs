@@ -12,7 +12,8 @@ use super::shared::BackgroundState;
 use crate::clock::BootInstant;
 #[cfg(not(all(test, lock_shuttle)))]
 use crate::safeguard::Safeguard;
-use crate::store::contract::{Backend, BackgroundRuntimes, VerifyHolds};
+use crate::store::contract::{Backend, BackgroundRuntimes};
+use crate::store::verify_holds::VerifyHolds;
 use crate::sync::atomic::Ordering;
 use crate::sync::{spawn_task, time};
 
@@ -93,13 +94,13 @@ pub(super) fn spawn(shared: &Arc<BackgroundState>, backend: &dyn Backend) -> std
     Ok(())
 }
 
-/// What the store calls when its data has moved. The store must not keep the state alive, because
-/// the leases in the state keep the store alive.
+/// What the store calls when its data has moved, or when keys have changed that it watches. The store
+/// must not keep the state alive, because the leases in the state keep the store alive.
 fn verify_holds(shared: &Arc<BackgroundState>) -> VerifyHolds {
     let shared = Arc::downgrade(shared);
-    VerifyHolds::new(move || {
+    VerifyHolds::new(move |holds| {
         if let Some(shared) = shared.upgrade() {
-            shared.moved();
+            shared.verify(holds);
         }
     })
 }
@@ -130,6 +131,7 @@ async fn run(shared: Arc<BackgroundState>) {
     let mut last_cleanups_end = None;
     loop {
         shared.verify_if_moved();
+        shared.verify_changed();
         let due = shared.schedule.due(BootInstant::now());
         for lease in &due.expired {
             shared.expire(lease);

@@ -114,8 +114,13 @@ impl<P> Lease<P> {
     }
 
     /// When the next renewal is due, and the length of the last one. See [`State::renewal_due`].
-    pub(crate) fn renewal_due(&self) -> (BootInstant, Duration) {
-        self.read(|state| (state.renewal_due(), state.last_term()))
+    pub(crate) fn renewal_due(&self, begins_watch: bool) -> (BootInstant, Duration) {
+        self.read(|state| (state.renewal_due(begins_watch), state.last_term()))
+    }
+
+    /// See [`State::is_unconfirmed`].
+    pub(crate) fn is_unconfirmed(&self) -> bool {
+        self.read(State::is_unconfirmed)
     }
 
     /// The instant by which the key has expired if no more requests reach the store.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::connect::OnMessage;
 use super::topology::RedisCluster;
+use super::tracking::OnMessage;
 use crate::store::subscriptions::Subscriptions;
 
 /// What the subscribers of all nodes share.

@@ -25,6 +25,7 @@ use super::home::Home;
 use super::in_flight::{InFlightLimit, PERMITS};
 use super::quarantine::Quarantine;
 use super::topology::{NewSocket, Opened, Topology};
+use super::tracking::Listening;
 use super::traffic::Traffic;
 use crate::clock::BootInstant;
 use crate::events;
@@ -42,15 +43,12 @@ const FAILURE_REUSED_FOR: Duration = Duration::from_millis(20);
 /// that none waits in it after its response timeout has begun.
 const QUEUE: usize = 4 * PERMITS as usize;
 
-/// Called with each message that the server sends without a request.
-pub(super) type OnMessage = Arc<dyn Fn(&PushInfo) + Send + Sync>;
-
 /// Makes the connections to the server that has the keys, and keeps the current one.
 pub(super) struct Connector {
     topology: Arc<Topology>,
     /// The runtime that serves the socket.
     home: Home,
-    on_message: Option<OnMessage>,
+    listening: Option<Listening>,
     state: Mutex<ConnectorState>,
     /// Notified when an attempt has ended or the connection was lost.
     changed: Notify,
@@ -118,12 +116,12 @@ impl Connector {
     pub(super) fn new(
         topology: Arc<Topology>,
         home: runtime::Handle,
-        on_message: Option<OnMessage>,
+        listening: Option<Listening>,
     ) -> Self {
         let generation = topology.first_generation();
         let state = Mutex::new(ConnectorState { generation, ..ConnectorState::default() });
         let changed = Notify::new();
-        Self { topology, home: Home::new(home), on_message, state, changed }
+        Self { topology, home: Home::new(home), listening, state, changed }
     }
 
     /// A connector to the same server, on the same runtime.
@@ -237,7 +235,7 @@ impl Connector {
             state.generation
         };
         let weak = Arc::downgrade(self);
-        let on_message = self.on_message.clone();
+        let on_message = self.listening.as_ref().map(|it| Arc::clone(&it.on_message));
         let config = AsyncConnectionConfig::new()
             // Timeouts are up to the callers.
             .set_response_timeout(None)
@@ -298,6 +296,10 @@ impl Connector {
         });
         if poll_fn(|cx| Poll::Ready(load.as_mut().poll(cx).is_pending())).await {
             drop(tokio::spawn(load));
+        }
+        if let Some(tracking) = self.listening.as_ref().and_then(|it| it.tracking.clone()) {
+            let commands = commands.clone();
+            drop(tokio::spawn(async move { tracking.begin(commands).await }));
         }
         Ok(Established { generation, commands, socket })
     }

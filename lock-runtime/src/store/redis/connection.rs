@@ -23,7 +23,7 @@ use tokio::runtime;
 use tokio::time::{Instant, timeout};
 
 use super::admission::{InFlight, RequestClass};
-use super::connect::{Connector, Established, OnMessage, OpenSocket};
+use super::connect::{Connector, Established, OpenSocket};
 use super::decode::{self, MarkerReply, Unexpected};
 use super::error::{self, Classified};
 use super::in_flight::PERMITS;
@@ -31,6 +31,7 @@ use super::outgoing::Outgoing;
 use super::quarantine::{MarkedServer, Quarantine};
 use super::script::Script;
 use super::topology::Topology;
+use super::tracking::Listening;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{SendTrace, StoreError};
 use crate::timeout::RequestTimeout;
@@ -60,9 +61,9 @@ impl Connection {
         topology: Arc<Topology>,
         home: runtime::Handle,
         response_timeout: Duration,
-        on_message: Option<OnMessage>,
+        listening: Option<Listening>,
     ) -> Self {
-        let connector = Arc::new(Connector::new(topology, home, on_message));
+        let connector = Arc::new(Connector::new(topology, home, listening));
         Self { connector, response_timeout, asking: false }
     }
 

@@ -4,5 +4,7 @@
 local function extend(i, _, lease)
   if redis.call('pttl', KEYS[i]) < tonumber(lease) then
     redis.call('pexpire', KEYS[i], lease)
+    -- The connection may track keys that it reads, but none that it has changed since.
+    redis.call('pttl', KEYS[i])
   end
 end

@@ -314,6 +314,10 @@ impl LockStore for RedisStore {
         Capabilities { queues: self.dialect.queues, verifies_transfers, ..Capabilities::ALL }
     }
 
+    fn watches(&self) -> bool {
+        self.shared.tracking.as_ref().is_some_and(|tracking| tracking.holds.is_on())
+    }
+
     fn place(&self, key: &str) -> Place {
         self.shared.servers.place(key)
     }
@@ -338,8 +342,8 @@ mod tests {
     /// A store that has not connected yet.
     fn store(format: WireFormat) -> RedisStore {
         let target = url::parse("redis://localhost", &Settings::default()).expect("valid");
-        let shared =
-            Shared::new(Servers::new(target, None), Duration::from_secs(1)).expect("randomness");
+        let shared = Shared::new(Servers::new(target, None), Duration::from_secs(1), false)
+            .expect("randomness");
         RedisStore::new(Arc::new(shared), Dialect::of(format))
     }
 

@@ -51,6 +51,7 @@ mod subscription_ends;
 #[cfg(feature = "tls")]
 mod tls;
 mod topology;
+mod tracking;
 mod traffic;
 mod url;
 mod waiters;
@@ -64,7 +65,7 @@ use tokio::time::timeout;
 use self::admission::RequestClass;
 use self::cluster_channels::ClusterChannels;
 use self::connect::CONNECT_TIMEOUT;
-use self::connection::{Connection, RequestOptions};
+use self::connection::RequestOptions;
 use self::dialect::Dialect;
 use self::handle::RedisStore;
 use self::join::join_all;
@@ -74,9 +75,11 @@ use self::route::Route;
 use self::server_info::ServerInfo;
 use self::servers::Servers;
 use self::shared::{OwnConnections, Shared};
+use self::tracking::{Listening, on_change_of_held};
 pub(crate) use self::url::is_redis;
-use super::contract::{Backend, BackgroundRuntimes, Lane, LockStore, StoreError, VerifyHolds};
+use super::contract::{Backend, BackgroundRuntimes, Lane, LockStore, StoreError};
 use super::settings::Settings;
+use super::verify_holds::VerifyHolds;
 use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::key;
@@ -99,7 +102,7 @@ impl RedisBackend {
     /// Checks the URL. Does not connect.
     pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self, LockError> {
         let servers = Servers::new(url::parse(url, settings)?, settings.quarantine);
-        let shared = Arc::new(Shared::new(servers, settings.response_timeout)?);
+        let shared = Arc::new(Shared::new(servers, settings.response_timeout, settings.tracking)?);
         let handle = |format| Arc::new(RedisStore::new(Arc::clone(&shared), Dialect::of(format)));
         let handles = WireFormat::ALL.map(handle);
         let Settings { lease, acknowledged_by, .. } = *settings;
@@ -234,17 +237,20 @@ impl Backend for RedisBackend {
         let on_message = subscriber::on_message(&shared.subscriptions, &shared.id);
         let home = &runtimes.wake_ups;
         let subscriptions = Arc::clone(&shared.subscriptions);
-        let background = shared.servers.route(runtimes.renewals.clone(), within);
-        let (wake_ups, cluster) = match &shared.servers {
-            Servers::One(topology) => {
-                let topology = Arc::clone(topology);
-                let connection =
-                    Connection::new(topology, home.clone(), within, Some(Arc::clone(&on_message)));
-                (Route::One(connection), None)
-            }
-            Servers::Cluster(cluster) => {
-                (shared.servers.route(home.clone(), within), Some(Arc::clone(cluster)))
-            }
+        let tracking = shared.tracking.as_ref();
+        let of_holds = tracking.map(|tracking| Listening {
+            on_message: on_change_of_held(verify.clone()),
+            tracking: Some(Arc::clone(&tracking.holds)),
+        });
+        let background = shared.servers.route(runtimes.renewals.clone(), within, of_holds);
+        let of_claims = Listening {
+            on_message: Arc::clone(&on_message),
+            tracking: tracking.map(|tracking| Arc::clone(&tracking.claims)),
+        };
+        let wake_ups = shared.servers.route(home.clone(), within, Some(of_claims));
+        let cluster = match &shared.servers {
+            Servers::One(_) => None,
+            Servers::Cluster(cluster) => Some(Arc::clone(cluster)),
         };
         let own = OwnConnections { background, wake_ups: wake_ups.clone() };
         if shared.own.set(own).is_err() {

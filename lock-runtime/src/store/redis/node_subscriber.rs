@@ -28,6 +28,7 @@ use super::join::join_all;
 use super::subscriber::{RETRY, RETRY_DENIED, kind, warn_denied};
 use super::subscription_ends::SubscriptionEnds;
 use super::topology::{ClusterNode, Redirect, Topology};
+use super::tracking::Listening;
 use crate::backoff::jittered;
 use crate::safeguard::Safeguard;
 use crate::store::contract::StoreError;
@@ -86,7 +87,8 @@ impl NodeSubscriber {
         let on_message = ends.on_message(&channels.on_message);
         let topology = Arc::new(Topology::of_node(Arc::clone(&node), None));
         let (home, within) = (tokio::runtime::Handle::current(), channels.response_timeout);
-        let connection = Connection::new(topology, home, within, Some(on_message));
+        let listening = Listening { on_message, tracking: None };
+        let connection = Connection::new(topology, home, within, Some(listening));
         let (sender, orders) = unbounded_channel();
         let subscriber = Self {
             channels,

@@ -21,6 +21,7 @@ use super::request::{
     BatchAnswers, KeyServer, RequestAction, RoutedAnswer, RoutedRequest, ScriptBatch,
 };
 use super::topology::{ClusterNode, Redirect, RedisCluster, Topology, may_be_failover};
+use super::tracking::Listening;
 use super::{error, hash_slot};
 use crate::backoff::Backoff;
 use crate::safeguard::Safeguard;
@@ -43,6 +44,7 @@ pub(super) struct NodeConnections {
     /// The runtime that serves the connections.
     home: Home,
     response_timeout: Duration,
+    listening: Option<Listening>,
     /// In the order of the numbers of the nodes. There are few.
     connections: Mutex<Vec<NodeConnection>>,
 }
@@ -58,8 +60,10 @@ impl NodeConnections {
         cluster: Arc<RedisCluster>,
         home: runtime::Handle,
         response_timeout: Duration,
+        listening: Option<Listening>,
     ) -> Self {
-        Self { cluster, home: Home::new(home), response_timeout, connections: Mutex::default() }
+        let (home, connections) = (Home::new(home), Mutex::default());
+        Self { cluster, home, response_timeout, listening, connections }
     }
 
     /// The runtime that serves the connections.
@@ -86,7 +90,8 @@ impl NodeConnections {
         connections.retain(|known| known.node.is_current());
         let topology = Arc::new(Topology::of_node(Arc::clone(node), self.cluster.quarantine()));
         let home = self.home.runtime().clone();
-        let connection = Connection::new(topology, home, self.response_timeout, None);
+        let listening = self.listening.clone();
+        let connection = Connection::new(topology, home, self.response_timeout, listening);
         let new = NodeConnection { node: Arc::clone(node), connection: connection.clone() };
         let at = position(&connections, node.number()).unwrap_or_else(|at| at);
         connections.insert(at, new);
@@ -388,7 +393,8 @@ mod tests {
         let Ok(UrlTarget::Cluster(cluster)) = target else { panic!("a cluster") };
         let answer = Duration::from_secs(2);
         let home = runtime::Handle::current();
-        let nodes = NodeConnections::new(Arc::new(RedisCluster::new(cluster, None)), home, answer);
+        let nodes =
+            NodeConnections::new(Arc::new(RedisCluster::new(cluster, None)), home, answer, None);
         let timeout = RequestTimeout { answer, total: answer / 10 };
         let options = RequestOptions { class: RequestClass::Unlimited, timeout, trace: None };
         let command = cmd("PING");

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Cmd;
+use redis::{Cmd, Pipeline};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
@@ -90,7 +90,12 @@ impl Poller {
                     poller.start(listeners, &mut limits);
                     sleep(PACE).await;
                 }
-                DueCheck::At(at) => sleep(at.since(BootInstant::now()).max(PACE)).await,
+                DueCheck::At(at) => {
+                    tokio::select! {
+                        () = sleep(at.since(BootInstant::now())) => {}
+                        () = poller.subscriptions.planned() => {}
+                    }
+                }
                 DueCheck::Never => poller.subscriptions.planned().await,
             }
         }
@@ -116,12 +121,45 @@ impl Poller {
         }
     }
 
+    /// Asks the server to report the next changes of the keys of first claims, before the check. The
+    /// check finds earlier changes.
+    async fn begin_watch(&self, batch: &[Arc<Listener>]) {
+        let listeners: Vec<_> = batch.iter().filter(|listener| listener.wants_watch()).collect();
+        let Some(first) = listeners.first() else { return };
+        let mut commands = Pipeline::new();
+        // The keys may be in different slots of a cluster.
+        let at_once = if self.route.is_cluster() { 1 } else { listeners.len() };
+        for some in listeners.chunks(at_once) {
+            commands.cmd("CLIENT").arg("CACHING").arg("YES");
+            let keys = commands.cmd("EXISTS");
+            for listener in some {
+                keys.arg(listener.key());
+            }
+        }
+        // Before the request, because a report may come before the reply.
+        for listener in &listeners {
+            listener.set_watched(true);
+        }
+        let timeout = RequestTimeout::of(self.response_timeout);
+        let options = RequestOptions { class: RequestClass::Unlimited, timeout, trace: None };
+        let answers = match self.route.server_of(first.key(), self.response_timeout).await {
+            Ok(server) => server.connection.send_all(&commands, &options, |_| Ok(())).await,
+            Err(error) => Err(error),
+        };
+        if !answers.is_ok_and(|answers| answers.iter().all(Result::is_ok)) {
+            for listener in &listeners {
+                listener.set_watched(false);
+            }
+        }
+    }
+
     /// Checks some keys of one format and one place.
     async fn check(&self, mut batch: Vec<Arc<Listener>>) {
         // The connection may have been lost during the wait for a permit. Checks are planned anew
         // when it is back.
         batch.retain(|listener| listener.is_live());
         let Some(first) = batch.first() else { return };
+        self.begin_watch(&batch).await;
         let (dialect, in_cluster) = (Dialect::of(first.format()), self.route.is_cluster());
         let tickets: Vec<Option<QueueTicket>> = batch.iter().map(|one| one.ticket()).collect();
         let args = |call: &mut Cmd, some: Range<usize>| {

@@ -10,8 +10,10 @@ use super::nodes::{self, NodeConnections};
 use super::route::Route;
 use super::script::Publish;
 use super::topology::{RedisCluster, Topology};
+use super::tracking::Listening;
 use super::url::UrlTarget;
-use crate::store::contract::{BackgroundRuntimes, Place, VerifyHolds};
+use crate::store::contract::{BackgroundRuntimes, Place};
+use crate::store::verify_holds::VerifyHolds;
 
 /// The servers of a client.
 pub(super) enum Servers {
@@ -97,14 +99,20 @@ impl Servers {
     }
 
     /// The connections of one lane, which are served on `home`.
-    pub(super) fn route(&self, home: runtime::Handle, response_timeout: Duration) -> Route {
+    pub(super) fn route(
+        &self,
+        home: runtime::Handle,
+        response_timeout: Duration,
+        listening: Option<Listening>,
+    ) -> Route {
         match self {
             Self::One(topology) => {
                 let topology = Arc::clone(topology);
-                Route::One(Connection::new(topology, home, response_timeout, None))
+                Route::One(Connection::new(topology, home, response_timeout, listening))
             }
             Self::Cluster(cluster) => {
-                let nodes = NodeConnections::new(Arc::clone(cluster), home, response_timeout);
+                let nodes =
+                    NodeConnections::new(Arc::clone(cluster), home, response_timeout, listening);
                 Route::Cluster(Arc::new(nodes))
             }
         }

@@ -11,6 +11,7 @@ use super::home::has_io;
 use super::replicas::Acknowledgers;
 use super::route::Route;
 use super::servers::Servers;
+use super::tracking::{TrackedReads, Tracking};
 use crate::error::LockError;
 use crate::events;
 use crate::runtime;
@@ -28,12 +29,22 @@ pub(super) struct Shared {
     pub(super) subscriptions: Arc<Subscriptions>,
     /// Unused while no lock requires replicas.
     pub(super) acknowledgers: Acknowledgers,
+    /// `None` if it is switched off.
+    pub(super) tracking: Option<ClientTracking>,
     /// Identifies this client in owner names and messages: a UUID.
     pub(super) id: Arc<str>,
     /// The log has said that releases cannot be published.
     publish_failed: AtomicBool,
     /// The log has said that claims cannot be put into a queue.
     queue_failed: AtomicBool,
+}
+
+/// The tracking of keys over the client's own connections.
+pub(super) struct ClientTracking {
+    /// The keys of held locks.
+    pub(super) holds: Arc<Tracking>,
+    /// The keys of locks that claims wait for.
+    pub(super) claims: Arc<Tracking>,
 }
 
 /// The connections of the client's own threads.
@@ -45,21 +56,31 @@ pub(super) struct OwnConnections {
 }
 
 impl Shared {
-    pub(super) fn new(servers: Servers, response_timeout: Duration) -> Result<Self, LockError> {
+    pub(super) fn new(
+        servers: Servers,
+        response_timeout: Duration,
+        tracks_keys: bool,
+    ) -> Result<Self, LockError> {
         let mut random = [0_u8; 16];
         getrandom::fill(&mut random).map_err(|error| LockError::Unavailable {
             key: None,
             waited: Duration::ZERO,
             cause: format!("the operating system returned no random numbers: {error}"),
         })?;
+        let tracking = tracks_keys.then(|| ClientTracking {
+            holds: Tracking::new(TrackedReads::All),
+            claims: Tracking::new(TrackedReads::OnRequest),
+        });
+        let can_watch = tracking.as_ref().map(|tracking| tracking.claims.state());
         let id = uuid::Builder::from_random_bytes(random).into_uuid();
         Ok(Self {
             servers,
             response_timeout,
             callers: Mutex::default(),
             own: OnceLock::new(),
-            subscriptions: Subscriptions::remote(),
+            subscriptions: Subscriptions::remote(can_watch.unwrap_or_default()),
             acknowledgers: Acknowledgers::default(),
+            tracking,
             id: Uuid::hyphenated(id).to_string().into(),
             publish_failed: AtomicBool::new(false),
             queue_failed: AtomicBool::new(false),
@@ -98,7 +119,7 @@ impl Shared {
                     let problem = problem.into();
                     return Err(StoreError::Config { option: "runtime", problem });
                 }
-                let caller = self.servers.route(here, self.response_timeout);
+                let caller = self.servers.route(here, self.response_timeout, None);
                 callers.push(caller.clone());
                 Ok(caller)
             }
@@ -158,7 +179,7 @@ mod tests {
     fn shared() -> Shared {
         let target = url::parse("redis://localhost", &Settings::default());
         let servers = Servers::new(target.expect("valid"), None);
-        Shared::new(servers, Duration::from_secs(1)).expect("randomness")
+        Shared::new(servers, Duration::from_secs(1), false).expect("randomness")
     }
 
     #[test]

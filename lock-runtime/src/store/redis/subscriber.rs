@@ -17,9 +17,10 @@ use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::Level;
 
-use super::connect::{Established, OnMessage};
+use super::connect::Established;
 use super::connection::Connection;
 use super::queue::{decode_message, is_of_client};
+use super::tracking::{OnMessage, changed_keys};
 use crate::backoff::jittered;
 use crate::events;
 use crate::safeguard::Safeguard;
@@ -49,6 +50,9 @@ pub(super) const RETRY_DENIED: Duration = Duration::from_secs(10);
 pub(super) fn on_message(subscriptions: &Arc<Subscriptions>, own: &Arc<str>) -> OnMessage {
     let (subscriptions, own) = (Arc::clone(subscriptions), Arc::clone(own));
     Arc::new(move |push: &PushInfo| {
+        if let Some(changed) = changed_keys(push) {
+            return subscriptions.changed(changed);
+        }
         if !matches!(push.kind, PushKind::Message | PushKind::SMessage) {
             return;
         }
@@ -287,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_message_that_does_not_come_from_this_client_counts_as_a_release_by_another() {
-        let (subscriptions, own) = (Subscriptions::remote(), Arc::from("own"));
+        let (subscriptions, own) = (Subscriptions::remote(Arc::default()), Arc::from("own"));
         let subscription = subscriptions.listen(
             "channel",
             "k",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::Notify;
 
-use super::connect::OnMessage;
+use super::tracking::OnMessage;
 use crate::sync::{Mutex, lock};
 
 /// The ends of subscriptions of one connection.

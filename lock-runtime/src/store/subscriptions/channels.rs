@@ -13,7 +13,7 @@ use crate::clock::BootInstant;
 use crate::store::left::Left;
 use crate::store::owner::OwnerId;
 use crate::store::queueing::Queued;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard, Notify, lock};
 use crate::user_code::contained;
 use crate::wire_format::WireFormat;
@@ -27,10 +27,12 @@ pub(crate) struct Subscriptions {
     pub(super) channels: Mutex<Channels>,
     /// Notified when a channel has to be subscribed.
     pub(super) wanted_some: Notify,
-    /// Notified when the first check is planned.
+    /// Notified when a check is planned before all others.
     pub(super) planned: Notify,
     /// Whether all releases happen in this process, so that there is nothing to subscribe to.
     local: bool,
+    /// Whether the store can report changes of keys.
+    pub(super) can_watch: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
@@ -44,7 +46,7 @@ pub(super) struct Channels {
     /// The planned checks, by time. Addresses distinguish checks of one instant.
     pub(super) checks: BTreeMap<(BootInstant, usize), Arc<Listener>>,
     /// A listener of each key in each layout.
-    by_key: HashMap<(WireFormat, Arc<str>), Arc<Listener>>,
+    pub(super) by_key: HashMap<(WireFormat, Arc<str>), Arc<Listener>>,
     /// The number of channels of keys. Those of clients live longer.
     pub(super) of_keys: usize,
 }
@@ -90,22 +92,24 @@ pub(super) struct Registered {
 impl Subscriptions {
     /// The subscriptions of a store in this process.
     pub(crate) fn local() -> Arc<Self> {
-        Arc::new(Self::new(true))
+        Arc::new(Self::new(true, Arc::default()))
     }
 
     /// The subscriptions of a store whose channels have to be subscribed; see
-    /// [`take_wanted`](Self::take_wanted).
+    /// [`take_wanted`](Self::take_wanted). `can_watch` says whether the store can report changes of
+    /// keys.
     #[cfg(feature = "redis")]
-    pub(crate) fn remote() -> Arc<Self> {
-        Arc::new(Self::new(false))
+    pub(crate) fn remote(can_watch: Arc<AtomicBool>) -> Arc<Self> {
+        Arc::new(Self::new(false, can_watch))
     }
 
-    fn new(local: bool) -> Self {
+    fn new(local: bool, can_watch: Arc<AtomicBool>) -> Self {
         Self {
             channels: Mutex::default(),
             wanted_some: Notify::new(),
             planned: Notify::new(),
             local,
+            can_watch,
         }
     }
 
@@ -212,6 +216,13 @@ impl Subscriptions {
         listener.last_check()
     }
 
+    /// Plans a check of a claim for now.
+    fn check_now(&self, listener: &Arc<Listener>) {
+        if self.channels().plan_by(listener, BootInstant::now()) {
+            self.planned.notify_one();
+        }
+    }
+
     fn forget(&self, listener: &Arc<Listener>) {
         let mut channels = self.channels();
         let channels = &mut *channels;
@@ -269,7 +280,7 @@ impl Channels {
     }
 
     /// Plans a check for a listener, unless the listener has left or its channel is not live: its
-    /// acquisition then polls. Returns whether there is only one planned check.
+    /// acquisition then polls. Returns whether the check is the first one.
     pub(super) fn plan(&mut self, listener: &Arc<Listener>, at: BootInstant) -> bool {
         let channel = self.by_name.get_mut(listener.channel()).filter(|channel| channel.live);
         let Some(channel) = channel else { return false };
@@ -278,7 +289,17 @@ impl Channels {
             registered.check = Some(at);
             self.checks.insert((at, address(listener)), Arc::clone(listener));
         }
-        self.checks.len() == 1
+        self.checks.first_key_value().is_some_and(|((first, _), _)| *first == at)
+    }
+
+    /// Plans a check for a listener no later than `at`. Returns whether the check is the first one.
+    pub(super) fn plan_by(&mut self, listener: &Arc<Listener>, at: BootInstant) -> bool {
+        let channel = self.by_name.get_mut(listener.channel());
+        let registered = channel.and_then(|it| it.listeners.get_mut(&listener.owner()));
+        if let Some(check) = registered.and_then(|it| it.check.take_if(|check| *check > at)) {
+            self.checks.remove(&(check, address(listener)));
+        }
+        self.plan(listener, at)
     }
 
     /// Takes the first planned check, if it is not later than `until`. A check is put off if the
@@ -287,7 +308,8 @@ impl Channels {
         loop {
             let first = self.checks.first_entry().filter(|first| first.key().0 <= until)?;
             let listener = first.remove();
-            let later = listener.next_check().filter(|later| *later > until);
+            let is_urgent = listener.wants_watch();
+            let later = listener.next_check().filter(|later| !is_urgent && *later > until);
             let channel = self.by_name.get_mut(listener.channel());
             let registered =
                 channel.and_then(|channel| channel.listeners.get_mut(&listener.owner()));
@@ -353,6 +375,20 @@ impl Subscription {
     /// See [`Listener::queued`].
     pub(crate) fn queued(&self, queued: Queued, sent: BootInstant) {
         self.listener.queued(queued, sent);
+    }
+
+    /// Whether the store would report changes of the key of a first claim.
+    pub(crate) fn can_be_watched(&self) -> bool {
+        self.subscriptions.can_watch.load(Ordering::Relaxed)
+            && self.listener.ahead() == Some(0)
+            && self.listener.is_live()
+    }
+
+    /// Requests reports of changes of the key, if the claim is the first one in the queue.
+    pub(crate) fn watch(&self) {
+        if self.can_be_watched() && self.listener.want_watch() {
+            self.subscriptions.check_now(&self.listener);
+        }
     }
 
     /// See [`Listener::ahead`].

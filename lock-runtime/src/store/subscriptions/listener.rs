@@ -49,6 +49,17 @@ struct ClaimProgress {
     transfer: Option<(QueueTicket, Duration)>,
     /// The end of the pause before the next attempt.
     pause_until: Option<BootInstant>,
+    watch: Watch,
+}
+
+/// Whether the store reports the next change of the key of a claim.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    #[default]
+    Off,
+    /// It does after the next check.
+    Wanted,
+    On,
 }
 
 impl ClaimProgress {
@@ -149,6 +160,48 @@ impl Listener {
         let (current, not_before) = progress.stay?;
         let is_current = current == ticket || !Safeguard::TicketsAreCompared.is_on();
         is_current.then_some(LockTransfer { not_before, term })
+    }
+
+    /// Requests reports of changes of the key, if the claim is the first one in the queue. Returns
+    /// whether a check has to begin them.
+    pub(super) fn want_watch(&self) -> bool {
+        let mut progress = self.progress();
+        let begins = progress.ahead == Some(0) && progress.watch == Watch::Off;
+        if begins {
+            progress.watch = Watch::Wanted;
+        }
+        begins
+    }
+
+    /// Whether the next check has to begin the reports of changes.
+    pub(crate) fn wants_watch(&self) -> bool {
+        let progress = self.progress();
+        progress.watch == Watch::Wanted && progress.transfer.is_none()
+    }
+
+    /// Whether the store reports the next change of the key.
+    #[cfg(feature = "redis")]
+    pub(super) fn is_watched(&self) -> bool {
+        self.progress().watch == Watch::On
+    }
+
+    /// Records that the store is asked to report the next change of the key, or cannot.
+    #[cfg(feature = "redis")]
+    pub(crate) fn set_watched(&self, is_watched: bool) {
+        self.progress().watch = if is_watched { Watch::On } else { Watch::Off };
+    }
+
+    /// Records that the key has changed, so that the store reports no further change. Returns whether
+    /// a check is necessary.
+    #[cfg(feature = "redis")]
+    pub(super) fn changed(&self) -> bool {
+        let mut progress = self.progress();
+        let was_watched = progress.watch == Watch::On;
+        if was_watched {
+            progress.watch = Watch::Wanted;
+        }
+        // The message that the resource was given to the claim has come before.
+        was_watched && progress.transfer.is_none()
     }
 
     /// Takes the end of the pause before the next attempt, if the store has requested one.

@@ -4,18 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::channels::{
-    Channel, DueCheck, GATHER, Interruption, Subscriptions, address, next_check,
+    Channel, Channels, DueCheck, GATHER, Interruption, Subscriptions, address, next_check,
 };
-use super::listener::{CheckResult, Listener};
+use super::listener::{CHECK_INTERVAL, CheckResult, Listener};
+use crate::backoff::between;
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
 use crate::store::queueing::QueueTicket;
+use crate::store::verify_holds::ChangedKeys;
 use crate::sync::atomic::Ordering;
 use crate::user_code::contained;
+use crate::wire_format::WireFormat;
 
 /// How long a channel of the client stays subscribed after its last listener has left. It serves all
 /// keys, or those of one slot of a cluster.
 const CLIENT_LINGER: Duration = Duration::from_secs(30);
+
+/// The number of keys that are checked in each [`CHECK_INTERVAL`], if the store reports their changes.
+const WATCHED_PER_INTERVAL: u32 = 1000;
 
 impl Subscriptions {
     /// Resolves when a channel has to be subscribed.
@@ -237,18 +243,24 @@ impl Subscriptions {
         found: impl Iterator<Item = (Arc<Listener>, Option<QueueTicket>, CheckResult)>,
         sent: BootInstant,
     ) {
-        let next = next_check();
+        let (now, can_watch) = (BootInstant::now(), self.can_watch.load(Ordering::Relaxed));
         let (mut woken, mut planned) = (Vec::new(), false);
         let mut channels = self.channels();
+        let (next, next_watched) = (next_check(), channels.next_check_of_watched());
         for (listener, ticket, found) in found {
-            planned |= channels.plan(&listener, next);
             match found {
                 CheckResult::Busy(left) => listener.checked(ticket, (left, None), sent),
                 CheckResult::Queued(left, ahead) => {
                     listener.checked(ticket, (left, Some(ahead)), sent);
                 }
-                CheckResult::Free | CheckResult::Failed => woken.push(listener),
+                CheckResult::Free | CheckResult::Failed => woken.push(Arc::clone(&listener)),
             }
+            let next = match listener.is_watched() {
+                _ if can_watch && listener.want_watch() => now,
+                true => next_watched,
+                false => next,
+            };
+            planned |= channels.plan_by(&listener, next);
         }
         drop(channels);
         for listener in &woken {
@@ -257,6 +269,44 @@ impl Subscriptions {
         if planned {
             self.planned.notify_one();
         }
+    }
+}
+
+impl Subscriptions {
+    /// Checks the keys that have changed, if claims wait for them and the store was asked to report
+    /// it.
+    pub(crate) fn changed(&self, keys: ChangedKeys) {
+        let (mut channels, now, mut planned) = (self.channels(), BootInstant::now(), false);
+        let changed: Vec<_> = match keys {
+            ChangedKeys::These(keys) => {
+                keys.into_iter().filter_map(|key| channels.waiting_for(key)).collect()
+            }
+            ChangedKeys::Any => channels.by_key.values().cloned().collect(),
+        };
+        for listener in changed.into_iter().filter(|listener| listener.changed()) {
+            planned |= channels.plan_by(&listener, now);
+        }
+        drop(channels);
+        if planned {
+            self.planned.notify_one();
+        }
+    }
+}
+
+impl Channels {
+    /// A claim in a queue that waits for this key.
+    fn waiting_for(&self, key: Arc<str>) -> Option<Arc<Listener>> {
+        // The other layouts have no queues.
+        self.by_key.get(&(WireFormat::Token, key)).cloned()
+    }
+
+    /// The time of the next check of a key that was checked just now, and of which the store reports
+    /// changes. The more there are, the later.
+    fn next_check_of_watched(&self) -> BootInstant {
+        let count = u32::try_from(self.checks.len()).unwrap_or(u32::MAX);
+        let interval = CHECK_INTERVAL * count / WATCHED_PER_INTERVAL;
+        let interval = interval.clamp(CHECK_INTERVAL, CHECK_INTERVAL * 8);
+        BootInstant::now().after(between(interval * 3 / 4, interval))
     }
 }
 
@@ -280,6 +330,7 @@ impl Channel {
         self.own = 0;
         for registered in self.listeners.values_mut() {
             registered.listener.live.store(false, Ordering::Release);
+            registered.listener.set_watched(false);
             each(Arc::clone(&registered.listener), registered.check.take());
         }
     }

@@ -49,6 +49,7 @@ mod remote {
     use crate::store::queueing::{QueueTicket, Queued};
     use crate::store::subscriptions::channels::GATHER;
     use crate::store::subscriptions::listener::CHECK_INTERVAL;
+    use crate::store::verify_holds::ChangedKeys;
 
     fn names(names: &[&str]) -> Vec<Arc<str>> {
         names.iter().map(|name| Arc::from(*name)).collect()
@@ -65,7 +66,7 @@ mod remote {
 
     #[test]
     fn a_subscription_is_live_from_its_confirmation_until_the_connection_is_lost() {
-        let subscriptions = Subscriptions::remote();
+        let subscriptions = Subscriptions::remote(Arc::default());
         let subscription = listen(&subscriptions, "a");
         assert!(!is_ready(subscription.live()) && !subscriptions.is_live("a"));
         assert_eq!(wanted(&subscriptions), names(&["a"]));
@@ -88,7 +89,7 @@ mod remote {
 
     #[test]
     fn the_loss_of_some_channels_does_not_affect_the_others() {
-        let subscriptions = Subscriptions::remote();
+        let subscriptions = Subscriptions::remote(Arc::default());
         let (lost, kept) = (listen(&subscriptions, "a"), listen(&subscriptions, "b"));
         drop(listen(&subscriptions, "c"));
         assert_eq!(wanted(&subscriptions), names(&["a", "b"]));
@@ -107,7 +108,7 @@ mod remote {
 
     #[test]
     fn listeners_are_woken_once_if_their_channel_is_live_again_at_once() {
-        let subscriptions = Subscriptions::remote();
+        let subscriptions = Subscriptions::remote(Arc::default());
         let (one, other) = (listen(&subscriptions, "a"), listen(&subscriptions, "b"));
         subscribe(&subscriptions, &["a", "b"]);
         subscriptions.resubscribe(names(&["a", "b", "never"]).iter());
@@ -127,7 +128,7 @@ mod remote {
 
     #[test]
     fn each_channel_is_requested_once_and_in_parts() {
-        let subscriptions = Subscriptions::remote();
+        let subscriptions = Subscriptions::remote(Arc::default());
         let listeners = ["c", "a", "b", "a"].map(|key| listen(&subscriptions, key));
         let mut fits = [true, true].into_iter();
         assert_eq!(subscriptions.take_wanted(|_| fits.next().is_some()), names(&["a", "b"]));
@@ -142,7 +143,7 @@ mod remote {
 
     #[test]
     fn releases_by_others_are_counted_without_own_releases() {
-        let subscriptions = Subscriptions::remote();
+        let subscriptions = Subscriptions::remote(Arc::default());
         let subscription = listen(&subscriptions, "a");
         subscriptions.own_release("a").published();
         subscribe(&subscriptions, &["a"]);
@@ -178,7 +179,7 @@ mod remote {
 
     #[test]
     fn a_subscription_remains_for_a_while_for_the_next_listener() {
-        let subscriptions = Subscriptions::remote();
+        let subscriptions = Subscriptions::remote(Arc::default());
         drop(listen(&subscriptions, "never live"));
         assert!(subscriptions.is_empty());
 
@@ -207,7 +208,7 @@ mod remote {
 
     #[test]
     fn keys_of_live_subscriptions_are_checked_every_second() {
-        let subscriptions = Subscriptions::remote();
+        let subscriptions = Subscriptions::remote(Arc::default());
         let one = listen(&subscriptions, "a");
         assert!(
             matches!(subscriptions.due(BootInstant::now(), 1), DueCheck::Never),
@@ -246,7 +247,7 @@ mod remote {
 
     #[test]
     fn the_tasks_that_subscribe_and_check_are_notified_when_there_is_work() {
-        let subscriptions = Subscriptions::remote();
+        let subscriptions = Subscriptions::remote(Arc::default());
         assert!(!is_ready(subscriptions.wanted()));
         let _subscription = subscriptions.listen("channel", "key", WireFormat::Redisson, owner());
         assert!(is_ready(subscriptions.wanted()));
@@ -266,7 +267,7 @@ mod remote {
     #[test]
     fn a_check_is_due_in_the_last_quarter_of_the_interval() {
         for _ in 0..20 {
-            let subscriptions = Subscriptions::remote();
+            let subscriptions = Subscriptions::remote(Arc::default());
             let _subscription = listen(&subscriptions, "a");
             let before = BootInstant::now();
             subscribe(&subscriptions, &["a"]);
@@ -278,7 +279,7 @@ mod remote {
 
     #[test]
     fn nothing_is_checked_while_the_connection_is_lost() {
-        let subscriptions = Subscriptions::remote();
+        let subscriptions = Subscriptions::remote(Arc::default());
         let subscription = listen(&subscriptions, "a");
         subscribe(&subscriptions, &["a"]);
         let checked = due(&subscriptions, CHECK_INTERVAL);
@@ -310,7 +311,7 @@ mod remote {
 
     #[test]
     fn a_message_wakes_only_the_claim_that_it_is_about() {
-        let subscriptions = Subscriptions::remote();
+        let subscriptions = Subscriptions::remote(Arc::default());
         let ((one, owner), (other, _)) = (waiting(&subscriptions), waiting(&subscriptions));
         let sent = BootInstant::now();
         one.queued(queued(7, 0), sent);
@@ -330,7 +331,7 @@ mod remote {
 
     #[test]
     fn a_message_about_another_stay_in_the_queue_does_not_count() {
-        let subscriptions = Subscriptions::remote();
+        let subscriptions = Subscriptions::remote(Arc::default());
         let (subscription, owner) = waiting(&subscriptions);
         subscriptions.received("client", owner, transfer(7));
         assert_eq!(subscription.take_transfer(), None, "it does not stand in the queue");
@@ -345,7 +346,7 @@ mod remote {
 
     #[test]
     fn a_check_confirms_the_stay_that_it_was_about() {
-        let subscriptions = Subscriptions::remote();
+        let subscriptions = Subscriptions::remote(Arc::default());
         let (subscription, owner) = waiting(&subscriptions);
         let sent = BootInstant::now();
         let (later, found) = (sent.after(CHECK_INTERVAL), CheckResult::Queued(Left::Forever, 3));
@@ -363,7 +364,7 @@ mod remote {
     #[test]
     fn a_claim_is_checked_only_if_it_has_not_heard_from_the_store() {
         for (ahead, parts) in [(0, 3), (63, 3), (64, 6)] {
-            let subscriptions = Subscriptions::remote();
+            let subscriptions = Subscriptions::remote(Arc::default());
             let (subscription, _) = waiting(&subscriptions);
             let heard = BootInstant::now().after(CHECK_INTERVAL * 10);
             subscription.queued(queued(7, ahead), heard);
@@ -377,7 +378,7 @@ mod remote {
 
     #[test]
     fn the_channel_of_a_client_stays_subscribed_for_longer() {
-        let (subscriptions, interval) = (Subscriptions::remote(), GATHER);
+        let (subscriptions, interval) = (Subscriptions::remote(Arc::default()), GATHER);
         let (subscription, _) = waiting(&subscriptions);
         assert_eq!(subscriptions.next_look(interval), None);
         let key = listen(&subscriptions, "a");
@@ -392,5 +393,42 @@ mod remote {
         drop(again);
         subscriptions.disconnected();
         assert!(subscriptions.is_empty(), "it is subscribed again when a claim waits");
+    }
+
+    /// The claims that are checked at once.
+    fn due_now(subscriptions: &Subscriptions) -> usize {
+        match subscriptions.due(BootInstant::now(), 10) {
+            DueCheck::Now(due) => due.iter().inspect(|one| one.set_watched(true)).count(),
+            _ => 0,
+        }
+    }
+
+    #[test]
+    fn a_reported_change_makes_a_check_of_the_first_claim_due() {
+        let can_watch = Arc::default();
+        let subscriptions = Subscriptions::remote(Arc::clone(&can_watch));
+        let (first, owner) = waiting(&subscriptions);
+        let key = Arc::<str>::from(first.listener.key());
+        first.queued(queued(7, 0), BootInstant::now());
+        first.watch();
+        assert_eq!(due_now(&subscriptions), 0, "the store cannot report changes");
+        can_watch.store(true, std::sync::atomic::Ordering::Relaxed);
+        first.queued(queued(7, 1), BootInstant::now());
+        first.watch();
+        assert_eq!(due_now(&subscriptions), 0, "it is not the first one");
+        first.queued(queued(7, 0), BootInstant::now());
+        first.watch();
+        assert_eq!(due_now(&subscriptions), 1, "a check begins the reports");
+        let changed = |keys| {
+            subscriptions.changed(keys);
+            due_now(&subscriptions)
+        };
+        assert_eq!(changed(ChangedKeys::These(names(&["another"]))), 0);
+        assert_eq!(changed(ChangedKeys::Any), 1);
+        subscriptions.changed(ChangedKeys::These(vec![Arc::clone(&key)]));
+        subscriptions.changed(ChangedKeys::These(vec![Arc::clone(&key)]));
+        assert_eq!(due_now(&subscriptions), 1, "one check for both");
+        subscriptions.received("client", owner, transfer(7));
+        assert_eq!(changed(ChangedKeys::These(vec![key])), 0, "the change was the transfer");
     }
 }

@@ -160,7 +160,8 @@ mod checks {
     #[tokio::test]
     async fn a_later_check_by_the_store_counts_like_an_answer_while_checks_continue() {
         let store = Arc::new(ScriptedStore::default());
-        let channels = Arc::clone(store.channels.get_or_init(Subscriptions::remote));
+        let channels =
+            Arc::clone(store.channels.get_or_init(|| Subscriptions::remote(Arc::default())));
         let source = subscribed(&store);
         assert!(!source.is_live());
         assert!(channels.subscribed(&[Arc::from("k")]).is_empty());

@@ -203,14 +203,15 @@ impl Schedule {
 impl Entries {
     /// Adds the next entry of a lease, which follows from its last extension.
     fn plan(&mut self, lease: &Arc<Lease>, now: BootInstant) -> BootInstant {
-        let deadline = lease.deadline();
-        if !lease.can_be_renewed() {
-            self.put(lease, deadline, Action::Expire);
-            return deadline;
-        }
-        let (due, term) = lease.renewal_due();
+        let (deadline, watches) = (lease.deadline(), lease.store().watches());
+        let (due, term) = lease.renewal_due(watches);
         let at = due.before_grid(term / GRID_PER_TERM).max(now).min(deadline);
-        self.put(lease, at, Action::Renew);
+        // A lease that is not renewed is verified once, because the store begins to watch its key then.
+        let begins_watch = || watches && lease.is_unconfirmed() && lease.verify();
+        let action =
+            if lease.can_be_renewed() || begins_watch() { Action::Renew } else { Action::Expire };
+        let at = if action == Action::Renew { at } else { deadline };
+        self.put(lease, at, action);
         at
     }
 

@@ -28,6 +28,10 @@ const PARTS: u32 = 3;
 /// passed already. Its first renewal is due after one half, because most holds have ended by then.
 const PARTS_OF_TRANSFER: u32 = 2;
 
+/// The first renewal is due after this part of the lease if the store begins to watch the key with it.
+/// Most holds have ended by then.
+const PARTS_BEFORE_WATCH: u32 = 15;
+
 #[derive(Debug)]
 pub(super) struct State<P> {
     phase: Phase,
@@ -173,9 +177,17 @@ impl<P> State<P> {
         self.extended
     }
 
-    /// When the next renewal is due.
-    pub(super) fn renewal_due(&self) -> BootInstant {
-        self.extended.after(self.last_term / self.parts)
+    /// When the next renewal is due. The first one is due early if the store begins to watch the key
+    /// with it.
+    pub(super) fn renewal_due(&self, begins_watch: bool) -> BootInstant {
+        let is_first = begins_watch && self.is_unconfirmed();
+        let parts = if is_first { PARTS_BEFORE_WATCH } else { self.parts };
+        self.extended.after(self.last_term / parts)
+    }
+
+    /// Whether there was no renewal yet, and the lease was not given to a claim in a queue.
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        self.extended == self.granted
     }
 
     /// The length of the last grant or renewal.

@@ -24,7 +24,7 @@ fn the_deadline_counts_from_the_last_confirmation_of_the_place() {
     let hold = given(not_before, &terms());
     assert_eq!(hold.deadline(), deadline(not_before, GIVEN));
     assert_eq!(hold.lease().term(), TERM, "renewals have the whole term");
-    assert_eq!(hold.lease().renewal_due(), (not_before.after(GIVEN / 2), GIVEN));
+    assert_eq!(hold.lease().renewal_due(true), (not_before.after(GIVEN / 2), GIVEN));
     // The key may have been given to the claim just now.
     assert!(hold.lease().gone_by() >= not_before.after(GIVEN));
 }
@@ -37,7 +37,7 @@ fn the_first_renewal_extends_the_lease_to_its_term() {
     assert_eq!(hold.lease().about_to_renew(sent), Some(TERM));
     hold.lease().extended(sent, None);
     assert_eq!(hold.deadline(), deadline(sent, TERM));
-    assert_eq!(hold.lease().renewal_due(), (sent.after(TERM / 3), TERM));
+    assert_eq!(hold.lease().renewal_due(true), (sent.after(TERM / 3), TERM));
 }
 
 #[test]

@@ -23,7 +23,8 @@ use self::single::SingleServer;
 use super::endpoint::Endpoint;
 use super::url::SentinelUrl;
 use crate::key;
-use crate::store::contract::{BackgroundRuntimes, StoreError, VerifyHolds};
+use crate::store::contract::{BackgroundRuntimes, StoreError};
+use crate::store::verify_holds::VerifyHolds;
 
 /// The servers that may have some keys.
 pub(super) struct Topology {

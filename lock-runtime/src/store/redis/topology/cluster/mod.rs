@@ -28,8 +28,9 @@ pub(in crate::store::redis) use self::node::ClusterNode;
 pub(in crate::store::redis) use self::redirect::{Redirect, RedirectTarget, may_be_failover};
 use self::state::{ClusterState, host_of};
 use crate::clock::BootInstant;
-use crate::store::contract::{BackgroundRuntimes, StoreError, VerifyHolds};
+use crate::store::contract::{BackgroundRuntimes, StoreError};
 use crate::store::redis::url::ClusterUrl;
+use crate::store::verify_holds::VerifyHolds;
 
 /// A Redis Cluster.
 pub(in crate::store::redis) struct RedisCluster {

@@ -15,9 +15,10 @@ use super::trouble::Trouble;
 use crate::clock::BootInstant;
 use crate::events;
 use crate::safeguard::Safeguard;
-use crate::store::contract::{StoreError, VerifyHolds};
+use crate::store::contract::StoreError;
 use crate::store::redis::endpoint::{Access, Address, Endpoint};
 use crate::store::redis::url::ClusterUrl;
+use crate::store::verify_holds::{HoldsToVerify, VerifyHolds};
 use crate::sync::{Mutex, lock};
 
 /// What a client knows about a cluster.
@@ -143,7 +144,7 @@ impl ClusterState {
             });
         }
         if let Some(verify) = self.verify.get() {
-            verify.call();
+            verify.call(HoldsToVerify::Moved);
         }
     }
 

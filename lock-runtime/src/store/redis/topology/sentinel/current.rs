@@ -15,8 +15,8 @@ use super::answer::Candidate;
 use crate::clock::BootInstant;
 use crate::events;
 use crate::safeguard::Safeguard;
-use crate::store::contract::VerifyHolds;
 use crate::store::redis::endpoint::shown;
+use crate::store::verify_holds::{HoldsToVerify, VerifyHolds};
 
 /// How long most sentinels have to name a configuration that is not newer, until it is used. This
 /// happens if the sentinels have lost their state, if an administrator has removed the master from
@@ -182,7 +182,7 @@ impl CurrentMaster {
             tracing::info!(earlier, master, "the master has changed; verifying all held locks");
         });
         if let Some(verify) = self.verify.get() {
-            verify.call();
+            verify.call(HoldsToVerify::Moved);
         }
     }
 }
@@ -218,7 +218,7 @@ mod tests {
     fn counted() -> (CurrentMaster, Arc<AtomicUsize>) {
         let (current, verified) = (CurrentMaster::new(), Arc::new(AtomicUsize::new(0)));
         let count = Arc::clone(&verified);
-        current.on_change(VerifyHolds::new(move || {
+        current.on_change(VerifyHolds::new(move |_| {
             count.fetch_add(1, Ordering::Relaxed);
         }));
         (current, verified)

@@ -32,11 +32,12 @@ use super::opened::{NewSocket, Opened};
 use crate::backoff::jittered;
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
-use crate::store::contract::{BackgroundRuntimes, StoreError, VerifyHolds};
+use crate::store::contract::{BackgroundRuntimes, StoreError};
 use crate::store::redis::endpoint::{Access, Endpoint, shown};
 use crate::store::redis::error;
 use crate::store::redis::handshake::{LoggedIn, log_in};
 use crate::store::redis::url::SentinelUrl;
+use crate::store::verify_holds::VerifyHolds;
 use crate::sync::{Mutex, lock};
 
 /// A lease should be at least this many times as long as the silence after which the master counts

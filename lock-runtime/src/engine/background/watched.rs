@@ -1,0 +1,187 @@
+//! Held locks whose keys the store watches: it reports when another client changes one.
+//!
+//! A report makes a renewal due at once, and its answer tells whether the lock is lost. A report may
+//! be wrong, for example if the store can watch only so many keys and has forgotten one. The locks of
+//! a key are therefore verified no more often than [`VERIFICATIONS_PER_TERM`] times per lease, except
+//! for the first report.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use crate::clock::BootInstant;
+use crate::engine::handoff::Lease;
+use crate::store::verify_holds::ChangedKeys;
+use crate::sync::{Mutex, lock};
+
+/// How often a lease is verified at the most because of reports.
+const VERIFICATIONS_PER_TERM: u32 = 30;
+
+/// The number of entries from which those of leases that have ended are removed.
+const FEW: usize = 1024;
+
+/// The held locks whose keys the store watches.
+#[derive(Debug, Default)]
+pub(crate) struct WatchedLeases {
+    state: Mutex<WatchState>,
+}
+
+#[derive(Debug, Default)]
+struct WatchState {
+    by_key: HashMap<Arc<str>, WatchedLease>,
+    /// The number of entries from which ended leases are searched for.
+    most: usize,
+    /// Keys that have changed.
+    changed: Vec<Arc<str>>,
+    /// Whether any key may have changed.
+    any_changed: bool,
+}
+
+#[derive(Debug)]
+struct WatchedLease {
+    lease: Weak<Lease>,
+    /// When a report last led to a verification; `PAST` if none has.
+    verified: BootInstant,
+}
+
+impl WatchedLeases {
+    /// The store watches the key of a lease from now on.
+    pub(crate) fn watch(&self, lease: &Arc<Lease>) {
+        let mut guard = lock(&self.state);
+        let state = &mut *guard;
+        let new = Arc::downgrade(lease);
+        if let Some(known) = state.by_key.get_mut(&**lease.key()) {
+            if !Weak::ptr_eq(&known.lease, &new) {
+                *known = WatchedLease { lease: new, verified: BootInstant::PAST };
+            }
+            return;
+        }
+        if state.by_key.len() >= state.most.max(FEW) {
+            state.by_key.retain(|_, known| known.lease.strong_count() > 0);
+            state.by_key.shrink_to(2 * FEW);
+            state.most = 2 * state.by_key.len();
+        }
+        let watched = WatchedLease { lease: new, verified: BootInstant::PAST };
+        state.by_key.insert(Arc::clone(lease.key()), watched);
+    }
+
+    /// Records that these keys have changed.
+    pub(crate) fn report(&self, changed: ChangedKeys) {
+        let mut state = lock(&self.state);
+        match changed {
+            ChangedKeys::These(keys) => {
+                let watched = keys.into_iter().filter(|key| state.by_key.contains_key(&**key));
+                let watched: Vec<_> = watched.collect();
+                state.changed.extend(watched);
+            }
+            ChangedKeys::Any => state.any_changed = true,
+        }
+    }
+
+    /// The leases that have to be verified because of reports since the last call, and when.
+    pub(crate) fn take(&self, now: BootInstant) -> Vec<(Arc<Lease>, BootInstant)> {
+        let mut guard = lock(&self.state);
+        let state = &mut *guard;
+        let changed = if std::mem::take(&mut state.any_changed) {
+            state.changed.clear();
+            state.by_key.keys().cloned().collect()
+        } else {
+            std::mem::take(&mut state.changed)
+        };
+        let mut due = Vec::new();
+        for key in changed {
+            let Some(known) = state.by_key.get_mut(&*key) else { continue };
+            // Most reports are about own releases.
+            let Some(lease) = known.lease.upgrade().filter(|lease| lease.is_valid(now)) else {
+                state.by_key.remove(&*key);
+                continue;
+            };
+            let pause = lease.term() / VERIFICATIONS_PER_TERM;
+            let is_first = known.verified == BootInstant::PAST;
+            let at = if is_first { now } else { now.max(known.verified.after(pause)) };
+            known.verified = at;
+            due.push((lease, at));
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::handoff::Hold;
+    use crate::engine::testing::{LEASE, hold_in, request};
+    use crate::store::memory::MemoryStore;
+
+    fn held(key: &str) -> Hold {
+        hold_in(MemoryStore::new(), key, &request(Some(LEASE)).terms, BootInstant::now())
+    }
+
+    fn watched(key: &str) -> (WatchedLeases, Hold) {
+        let (leases, hold) = (WatchedLeases::default(), held(key));
+        leases.watch(hold.lease());
+        (leases, hold)
+    }
+
+    fn report(leases: &WatchedLeases, key: &str) {
+        leases.report(ChangedKeys::These(vec![Arc::from(key)]));
+    }
+
+    fn due(leases: &WatchedLeases, now: BootInstant) -> Vec<Duration> {
+        leases.take(now).into_iter().map(|(_, at)| at.since(now)).collect()
+    }
+
+    #[test]
+    fn a_lease_is_verified_at_once_and_later_only_so_often() {
+        let (leases, hold) = watched("k");
+        let now = BootInstant::now();
+        assert!(due(&leases, now).is_empty());
+        report(&leases, "another");
+        assert!(due(&leases, now).is_empty());
+        report(&leases, "k");
+        assert_eq!(due(&leases, now), [Duration::ZERO]);
+        assert!(due(&leases, now).is_empty(), "once for each report");
+        // The renewal that follows watches the key again.
+        leases.watch(hold.lease());
+        report(&leases, "k");
+        let pause = LEASE / VERIFICATIONS_PER_TERM;
+        assert_eq!(due(&leases, now), [pause]);
+        report(&leases, "k");
+        assert_eq!(due(&leases, now.after(pause * 3)), [Duration::ZERO]);
+    }
+
+    #[test]
+    fn the_next_lease_of_a_key_is_verified_at_once() {
+        let (leases, _hold) = watched("k");
+        let now = BootInstant::now();
+        report(&leases, "k");
+        assert_eq!(due(&leases, now).len(), 1);
+        let next = held("k");
+        leases.watch(next.lease());
+        report(&leases, "k");
+        assert_eq!(due(&leases, now), [Duration::ZERO]);
+    }
+
+    #[test]
+    fn any_key_may_have_changed() {
+        let (leases, _hold) = watched("k");
+        let other = held("other");
+        leases.watch(other.lease());
+        leases.report(ChangedKeys::Any);
+        assert_eq!(due(&leases, BootInstant::now()).len(), 2);
+    }
+
+    #[test]
+    fn leases_that_have_ended_are_forgotten() {
+        let (leases, hold) = watched("k");
+        drop(hold);
+        report(&leases, "k");
+        assert!(due(&leases, BootInstant::now()).is_empty());
+        assert!(lock(&leases.state).by_key.is_empty());
+        for n in 0..=FEW {
+            leases.watch(held(&n.to_string()).lease());
+        }
+        assert!(lock(&leases.state).by_key.len() <= 1);
+    }
+}

@@ -1,0 +1,123 @@
+//! Reports of the server that keys have changed (`CLIENT TRACKING`).
+//!
+//! A connection on which tracking is on receives a message when another connection changes a key
+//! that it has read, or when the key expires. The key then has to be read again. The connection for
+//! renewals tracks each key that it reads: the script reads the key after it has extended the lease.
+//! The connection of the subscriptions tracks a key only if it asks for it, because its checks also
+//! read queues, which change with each claim.
+//!
+//! Tracking costs the server memory for each key that is read, up to `tracking-table-max-keys`; then
+//! it forgets keys, and reports them as changed. Some servers and proxies refuse it, and old servers
+//! do not have it. Everything works without it: changes are then noticed later.
+//! <https://redis.io/docs/latest/develop/reference/client-side-caching/>
+
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::{PushInfo, PushKind, Value, cmd};
+
+use crate::safeguard::Safeguard;
+use crate::store::verify_holds::{ChangedKeys, HoldsToVerify, VerifyHolds};
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// Called with each message that the server sends without a request.
+pub(super) type OnMessage = Arc<dyn Fn(&PushInfo) + Send + Sync>;
+
+/// The keys that a connection tracks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TrackedReads {
+    All,
+    /// Those of commands that follow `CLIENT CACHING YES`.
+    OnRequest,
+}
+
+/// The tracking of the connections of one lane.
+#[derive(Debug)]
+pub(super) struct Tracking {
+    reads: TrackedReads,
+    /// Whether a server has turned tracking on for the latest connection.
+    is_on: Arc<AtomicBool>,
+}
+
+/// What a connection does with messages that the server sends without a request.
+#[derive(Clone)]
+pub(super) struct Listening {
+    pub(super) on_message: OnMessage,
+    /// `None` if keys are not tracked.
+    pub(super) tracking: Option<Arc<Tracking>>,
+}
+
+impl Tracking {
+    pub(super) fn new(reads: TrackedReads) -> Arc<Self> {
+        Arc::new(Self { reads, is_on: Arc::default() })
+    }
+
+    /// Whether a server has turned tracking on for the latest connection.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// A copy of the state of [`is_on`](Self::is_on).
+    pub(super) fn state(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_on)
+    }
+
+    /// Turns tracking on for a new connection, if the server allows it. Own changes are not reported.
+    pub(super) async fn begin(&self, mut commands: MultiplexedConnection) {
+        let mut command = cmd("CLIENT");
+        command.arg("TRACKING").arg("ON").arg("NOLOOP");
+        if self.reads == TrackedReads::OnRequest {
+            command.arg("OPTIN");
+        }
+        if Safeguard::Tracking.is_on() {
+            let reply = command.query_async::<Value>(&mut commands).await;
+            self.is_on.store(matches!(reply, Ok(Value::Okay)), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Verifies the held locks whose keys have changed.
+pub(super) fn on_change_of_held(verify: VerifyHolds) -> OnMessage {
+    Arc::new(move |push: &PushInfo| {
+        if let Some(changed) = changed_keys(push) {
+            verify.call(HoldsToVerify::Changed(changed));
+        }
+    })
+}
+
+/// The keys that have changed, according to a message; `None` if the message is another one.
+pub(super) fn changed_keys(push: &PushInfo) -> Option<ChangedKeys> {
+    if push.kind != PushKind::Invalidate {
+        return None;
+    }
+    let text = |key: &Value| match key {
+        Value::BulkString(key) => std::str::from_utf8(key).ok().map(Arc::from),
+        _ => None,
+    };
+    match push.data.first() {
+        // Keys that are no text are not those of locks.
+        Some(Value::Array(keys)) => {
+            Some(ChangedKeys::These(keys.iter().filter_map(text).collect()))
+        }
+        _ => Some(ChangedKeys::Any),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(kind: PushKind, data: Vec<Value>) -> Option<ChangedKeys> {
+        changed_keys(&PushInfo { kind, data })
+    }
+
+    #[test]
+    fn a_message_names_the_keys_that_have_changed_or_means_all() {
+        let key = |key: &[u8]| Value::BulkString(key.into());
+        let keys = Value::Array(vec![key(b"a"), key(&[255]), key(b"b")]);
+        let expected = ChangedKeys::These(vec![Arc::from("a"), Arc::from("b")]);
+        assert_eq!(changed(PushKind::Invalidate, vec![keys.clone()]), Some(expected));
+        assert_eq!(changed(PushKind::Invalidate, vec![Value::Nil]), Some(ChangedKeys::Any));
+        assert_eq!(changed(PushKind::Message, vec![keys]), None);
+    }
+}

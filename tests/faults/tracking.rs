@@ -1,0 +1,182 @@
+//! Reports of the server that a key has changed.
+
+use std::time::Duration;
+
+use lock_runtime::{LockClient, LockError, LostReason};
+use lock_tests::RedisServer;
+use tokio::time::{Instant, timeout};
+
+use crate::support::{
+    LEASE, acquire_many, assert_all_held, client_with_lease, milliseconds, until, until_idle,
+};
+
+/// Renewals are due after a third of it.
+const LONG: Duration = LEASE.saturating_mul(10);
+
+/// The shortest time after which a claim that waits is checked without a report.
+const CHECK: Duration = Duration::from_millis(750);
+
+/// Resolves when the server reports changes of this many keys, or when it ought to.
+async fn watched(server: &RedisServer, count: usize, within: Duration) {
+    let _ = until(within, || server.tracked_keys() >= count).await;
+}
+
+async fn client(server: &RedisServer) -> LockClient {
+    client_with_lease(&server.url(), LONG).await
+}
+
+#[tokio::test]
+async fn a_lock_whose_key_is_deleted_is_lost_at_once() {
+    let server = RedisServer::start();
+    let client = client(&server).await;
+    let guard = client.lock("k").acquire().await.expect("free");
+    watched(&server, 1, LONG / 6).await;
+    server.tell(&["DEL", "k"]);
+    let reason = timeout(LONG / 10, guard.lost()).await.expect("the loss is noticed at once");
+    assert_eq!(reason, LostReason::Gone);
+    assert!(matches!(guard.release().await, Err(LockError::Lost { .. })));
+}
+
+#[tokio::test]
+async fn a_lock_that_another_client_takes_by_force_is_lost_at_once() {
+    let server = RedisServer::start();
+    let client = client(&server).await;
+    let guard = client.lock("k").acquire().await.expect("free");
+    watched(&server, 1, LONG / 6).await;
+    server.tell(&["SET", "k", "another", "PX", &milliseconds(LONG)]);
+    let reason = timeout(LONG / 10, guard.lost()).await.expect("the loss is noticed at once");
+    assert_eq!(reason, LostReason::Taken);
+    drop(guard);
+    until_idle(&client, LEASE * 5).await;
+    assert!(server.exists("k"), "the lock of the other client stays");
+}
+
+#[tokio::test]
+async fn a_fixed_lease_whose_key_is_deleted_is_lost_at_once() {
+    let server = RedisServer::start();
+    let client = client(&server).await;
+    let guard = client.lock("k").lease(LONG).acquire().await.expect("free");
+    watched(&server, 1, LONG / 6).await;
+    assert!(server.pttl("k") < i64::try_from(LONG.as_millis()).expect("few"), "not extended");
+    server.tell(&["DEL", "k"]);
+    let reason = timeout(LONG / 10, guard.lost()).await.expect("the loss is noticed at once");
+    assert_eq!(reason, LostReason::Gone);
+}
+
+#[tokio::test]
+async fn all_locks_are_lost_at_once_when_all_keys_are_deleted() {
+    let server = RedisServer::start();
+    let client = client(&server).await;
+    let guards = acquire_many(&client, 20).await;
+    watched(&server, 20, LONG / 6).await;
+    server.tell(&["FLUSHALL"]);
+    for guard in &guards {
+        let lost = timeout(LONG / 10, guard.lost()).await.expect("the loss is noticed at once");
+        assert_eq!(lost, LostReason::Gone);
+    }
+}
+
+/// Holds `k` as a client that sends no messages, and frees it with this command while a call waits
+/// for it. Returns the shortest time of a few until the call got it.
+async fn freed_by(release: &[&str]) -> Duration {
+    let server = RedisServer::start();
+    let client = client(&server).await;
+    let mut shortest = Duration::MAX;
+    for _ in 0..3 {
+        server.tell(&["SET", "k", "another", "PX", &milliseconds(LONG)]);
+        let lock = client.lock("k");
+        let waiter = tokio::spawn(async move {
+            let guard = lock.acquire().await.expect("the server is up");
+            (guard, Instant::now())
+        });
+        assert!(until(LEASE * 10, || server.queued("k") == 1).await.is_some(), "it waits");
+        watched(&server, 1, CHECK / 3).await;
+        let freed = Instant::now();
+        server.tell(release);
+        let (guard, granted) = waiter.await.expect("no panic");
+        shortest = shortest.min(granted - freed);
+        guard.release().await.expect("held");
+    }
+    shortest
+}
+
+#[tokio::test]
+async fn a_release_without_a_message_wakes_the_first_claim_at_once() {
+    let woken = freed_by(&["DEL", "k"]).await;
+    assert!(woken < CHECK / 4, "the call is woken at once: {woken:?}");
+}
+
+#[tokio::test]
+async fn a_lock_that_expires_early_wakes_the_first_claim_at_once() {
+    let woken = freed_by(&["PEXPIRE", "k", "1"]).await;
+    // The server may take a while to notice that a key has expired.
+    assert!(woken < CHECK / 3, "the call is woken at once: {woken:?}");
+}
+
+#[tokio::test]
+async fn only_long_holds_and_waits_are_watched_and_none_after_they_end() {
+    let server = RedisServer::start();
+    let (one, two) = (client(&server).await, client(&server).await);
+    for _ in 0..20 {
+        let guard = one.lock("short").acquire().await.expect("free");
+        guard.release().await.expect("held");
+    }
+    assert_eq!(server.tracked_keys(), 0);
+    let guards = acquire_many(&one, 20).await;
+    let lock = two.lock("k0");
+    let waiter = tokio::spawn(async move { lock.acquire().await.expect("the server is up") });
+    let all = until(LONG, || server.tracked_keys() == 20).await;
+    assert!(all.is_some(), "the server tracks {} keys", server.tracked_keys());
+    for guard in guards {
+        guard.release().await.expect("held");
+    }
+    drop(waiter.await.expect("no panic"));
+    let none = until(LONG, || server.tracked_keys() == 0).await;
+    assert!(none.is_some(), "the server tracks {} keys", server.tracked_keys());
+}
+
+/// The locks of a client that the server sends no reports.
+async fn locks_work_without_reports(server: &RedisServer, client: LockClient) {
+    let guard = client.lock("k").acquire().await.expect("free");
+    let lock = client.lock("k");
+    let waiter = tokio::spawn(async move { lock.acquire().await.expect("the server is up") });
+    assert!(until(LONG, || server.pttl("k") > 0).await.is_some());
+    guard.release().await.expect("held");
+    let guard = waiter.await.expect("no panic");
+    server.tell(&["DEL", "k"]);
+    let reason = timeout(LONG / 2, guard.lost()).await.expect("by the next renewal");
+    assert_eq!(reason, LostReason::Gone);
+    assert_eq!(server.described("tracking_clients:"), 0);
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_to_report_changes_is_used_without_reports() {
+    let server = RedisServer::start();
+    let user = ["ACL", "SETUSER", "u", "on", ">password", "~*", "&*", "+@all", "-client"];
+    server.tell(&user);
+    let client = client_with_lease(&server.url_as("u:password"), LONG).await;
+    locks_work_without_reports(&server, client).await;
+}
+
+#[tokio::test]
+async fn reports_can_be_switched_off() {
+    let server = RedisServer::start();
+    let builder = LockClient::builder().url(server.url()).lease(LONG).wait(LONG);
+    let client = builder.tracking(false).connect().await.expect("up");
+    locks_work_without_reports(&server, client).await;
+}
+
+/// The server then forgets each key as soon as it has to track another one, and reports it.
+#[tokio::test]
+async fn a_server_that_can_track_only_one_key_costs_few_requests() {
+    let server = RedisServer::with(&["--tracking-table-max-keys", "1"]);
+    let client = client(&server).await;
+    let guards = acquire_many(&client, 20).await;
+    tokio::time::sleep(LONG / 6).await;
+    let before = server.calls("evalsha");
+    tokio::time::sleep(LONG / 2).await;
+    assert_all_held(&guards);
+    // Each lease is verified at most 30 times per lease.
+    let requests = server.calls("evalsha") - before;
+    assert!(requests <= 20 * 30, "{requests} requests");
+}
