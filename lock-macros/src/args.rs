@@ -1,5 +1,6 @@
 //! Parses the attribute's options into validated values that keep their spans.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use proc_macro2::{Ident, TokenStream};
@@ -13,7 +14,7 @@ use crate::duration;
 use crate::template::{self, Names, Template};
 
 /// All options, in the order in which error messages list them.
-const OPTIONS: [&str; 15] = [
+const OPTIONS: [&str; 16] = [
     "key",
     "wait",
     "lease",
@@ -25,6 +26,7 @@ const OPTIONS: [&str; 15] = [
     "guard",
     "when",
     "release",
+    "linger",
     "acknowledged_by",
     "wire_format",
     "client",
@@ -42,6 +44,9 @@ const RELEASES: [(&str, &str); 2] = [("awaited", "Awaited"), ("background", "Bac
 /// has the same bounds.
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// The bounds of `linger`. `lock-runtime` has the same bounds.
+const LINGER: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);
 
 /// The highest value of `acknowledged_by`. `lock-runtime` has the same bound.
 const MOST_REPLICAS: u32 = 1_000;
@@ -90,13 +95,14 @@ pub(crate) enum Value {
 type ParseValue = fn(&Ident, Expr) -> syn::Result<Value>;
 
 /// The options that set fields of `LockOptions`, with the parsers of their values.
-const LOCK_OPTIONS: [(&str, ParseValue); 7] = [
+const LOCK_OPTIONS: [(&str, ParseValue); 8] = [
     ("wait", parse_wait),
     ("lease", parse_duration),
     ("max_hold", parse_duration),
     ("min_hold", parse_duration),
     ("acknowledged_by", parse_replicas),
     ("release", parse_release),
+    ("linger", parse_linger),
     ("wire_format", parse_wire_format),
 ];
 
@@ -135,6 +141,8 @@ pub(crate) fn parse(tokens: TokenStream, arguments: &[Ident]) -> Result<Args, Er
 
     for (one, other, why) in [
         ("lease", "max_hold", "`max_hold` limits renewal, and `lease` turns renewal off"),
+        ("linger", "lease", "a fixed lease is not kept for the next call"),
+        ("linger", "min_hold", "a lock with a `min_hold` is not kept for the next call"),
         ("on_busy", "or_else", "`or_else` already handles a busy lock"),
     ] {
         if let (Some(_), Some(name)) = (values.name(one), values.name(other)) {
@@ -183,6 +191,14 @@ pub(crate) fn parse(tokens: TokenStream, arguments: &[Ident]) -> Result<Args, Er
         let problem = "cannot combine `release = \"background\"` with `on_lost = \"report\"`: a \
                        loss can be reported only after the release was answered; remove one of the \
                        two";
+        errors.add(Error::new(name.span(), problem));
+    }
+    if let (Some((name, Value::Duration(linger))), Some(OnLostOption::Report)) =
+        (given("linger"), on_lost)
+        && !linger.is_zero()
+    {
+        let problem = "cannot combine `linger` with `on_lost = \"report\"`: a loss can be reported \
+                       only after the release was answered; remove one of the two";
         errors.add(Error::new(name.span(), problem));
     }
     match (errors.0, key) {
@@ -367,6 +383,20 @@ fn parse_duration(option: &Ident, value: Expr) -> syn::Result<Value> {
         )),
         Ok(duration) => Ok(Value::Duration(duration)),
     }
+}
+
+fn parse_linger(option: &Ident, value: Expr) -> syn::Result<Value> {
+    let Some(text) = as_text(&value) else {
+        return expression(&option.to_string(), value).map(Value::Expression);
+    };
+    let linger =
+        duration::parse(&text.value()).map_err(|problem| Error::new(text.span(), problem))?;
+    if !linger.is_zero() && !LINGER.contains(&linger) {
+        let problem = "`linger` must be from \"10ms\" to \"1s\", or \"0s\" to free the lock at its \
+                       release";
+        return Err(Error::new(text.span(), problem));
+    }
+    Ok(Value::Duration(linger))
 }
 
 fn parse_on_lost(value: &Expr) -> syn::Result<OnLostOption> {

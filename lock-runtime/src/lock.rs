@@ -193,6 +193,45 @@ impl Lock {
         self
     }
 
+    /// Keeps the lock for up to this time after its release, for the next call of the client on the
+    /// same key, which then needs no round trip. From 10 ms to 1 s, and at most a third of the lease;
+    /// zero frees the lock at its release. The client's `linger` by default, which is zero unless
+    /// configured. Cannot be combined with a fixed [`lease`](Self::lease) or a
+    /// [`min_hold`](Self::min_hold).
+    ///
+    /// For keys that one process uses again and again, such as those of a partitioned consumer or of
+    /// a sticky session. The release returns at once, and the lock is freed in the background up to
+    /// 10 ms before the time is over. Another process that begins to wait for the lock gets it at
+    /// once if the server reports changes ([`tracking`](crate::LockClientBuilder::tracking), format
+    /// [`WireFormat::Token`]), and otherwise when the time is over, which is also true of clients in
+    /// other languages. A process keeps a lock in this way for one second at most, and frees it then.
+    ///
+    /// A lock that lingers is not renewed. If the process ends without
+    /// [`shutdown`](crate::LockClient::shutdown), the lock is free at the end of its lease. The memory
+    /// store ignores this option, and so does a client whose
+    /// [`handoff_limit`](crate::LockClientBuilder::handoff_limit) is zero.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// let session = client.lock("session:7").linger(Duration::from_millis(20));
+    /// session.run(async { /* … */ }).await?;
+    /// // Without a round trip, if it comes within 20 ms.
+    /// session.run(async { /* … */ }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn linger(mut self, linger: Duration) -> Self {
+        self.options().linger = Some(linger);
+        self
+    }
+
     /// Waits for the lock.
     ///
     /// A free lock costs one round trip. Waiting costs one request per wake-up for each key and

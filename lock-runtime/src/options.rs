@@ -15,6 +15,10 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(10);
 /// The longest lease, `max_hold` and `min_hold`.
 const LONGEST_LEASE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
+/// The shortest and the longest `linger`. Locks that linger are checked at intervals of the shortest.
+const SHORTEST_LINGER: Duration = Duration::from_millis(10);
+const LONGEST_LINGER: Duration = Duration::from_secs(1);
+
 /// The options of a lock, unchecked. Where an option is `None`, the client's default applies.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LockOptions {
@@ -32,6 +36,8 @@ pub struct LockOptions {
     pub acknowledged_by: Option<Replicas>,
     /// See [`Lock::release`](crate::Lock::release).
     pub release: Option<ReleaseMode>,
+    /// See [`Lock::linger`](crate::Lock::linger).
+    pub linger: Option<Duration>,
 }
 
 /// The checked defaults of a client.
@@ -44,6 +50,7 @@ pub(crate) struct Defaults {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) acknowledged_by: RequiredReplicas,
     pub(crate) release: ReleaseMode,
+    pub(crate) linger: Duration,
     /// How long a server that may have lost locks grants none. No lease is longer.
     pub(crate) quarantine: Option<Duration>,
 }
@@ -76,6 +83,7 @@ impl LockOptions {
         min_hold: None,
         acknowledged_by: None,
         release: None,
+        linger: None,
     };
 
     pub(crate) fn wire_format(&self, defaults: &Defaults) -> WireFormat {
@@ -115,13 +123,42 @@ impl LockOptions {
         }
         let acknowledged_by =
             self.acknowledged_by.map_or(Ok(defaults.acknowledged_by), Replicas::required)?;
+        let term = self.lease.unwrap_or(defaults.lease);
+        let linger = match self.linger {
+            None if self.lease.is_some() || !min_hold.is_zero() => Duration::ZERO,
+            linger => linger.unwrap_or(defaults.linger),
+        };
+        self.check_linger(linger, term)?;
         Ok(Terms {
-            term: self.lease.unwrap_or(defaults.lease),
+            term,
             renewed: self.lease.is_none(),
             max_hold,
             min_hold,
             acknowledged_by,
+            linger,
         })
+    }
+}
+
+impl LockOptions {
+    /// Fails if a lock with these options and of this term cannot linger for so long.
+    pub(crate) fn check_linger(&self, linger: Duration, term: Duration) -> Result<(), LockError> {
+        if linger.is_zero() {
+            return Ok(());
+        }
+        let problem = if !(SHORTEST_LINGER..=LONGEST_LINGER).contains(&linger) {
+            format!("{linger:?} is not in the range {SHORTEST_LINGER:?} to {LONGEST_LINGER:?}")
+        } else if linger > term / 3 {
+            format!("{linger:?} is longer than a third of the lease of {term:?}")
+        } else if self.lease.is_some() {
+            "a fixed lease is not kept for the next call; remove `lease` or `linger`".to_owned()
+        } else if self.min_hold.is_some_and(|min_hold| !min_hold.is_zero()) {
+            "a lock with a `min_hold` is not kept for the next call; remove `min_hold` or `linger`"
+                .to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(LockError::Config { option: "linger", problem })
     }
 }
 

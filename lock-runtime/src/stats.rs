@@ -24,6 +24,8 @@
 pub struct ClientStats {
     /// The number of locks that are held now. Re-entrant holds of a lock count once.
     pub held: usize,
+    /// The number of locks that linger now: they are kept for the next call after their release.
+    pub lingering: usize,
     /// The number of keys that calls of this client hold, acquire, release or wait for now.
     pub keys: usize,
     /// The number of calls that now wait in the client's local queues, behind other calls of the
@@ -45,7 +47,7 @@ impl ClientStats {
     /// Whether the client has no held locks, no waiting calls, and no releases in progress.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        let Self { held, keys, queued, releasing, lost: _, dropped_events: _ } = *self;
-        [held, keys, queued, releasing].iter().all(|count| *count == 0)
+        let Self { held, lingering, keys, queued, releasing, lost: _, dropped_events: _ } = *self;
+        [held, lingering, keys, queued, releasing].iter().all(|count| *count == 0)
     }
 }

@@ -158,6 +158,12 @@ impl Timeout {
     }
 }
 
+/// The response timeout: a third of the lease, so that a renewal without an answer leaves time for
+/// another one.
+pub(crate) fn response_timeout(lease: Duration) -> Duration {
+    (lease / 3).clamp(Duration::from_millis(50), Duration::from_secs(2))
+}
+
 #[cfg(all(test, not(lock_shuttle)))]
 mod tests {
     use super::*;

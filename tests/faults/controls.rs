@@ -57,6 +57,12 @@ lock_tests::controls! {
         without "tracking" seeing "the call is woken at once";
     tracking_without_tracking_6: "tracking::a_lock_that_expires_early_wakes_the_first_claim_at_once"
         without "tracking" seeing "the call is woken at once";
+    tracking_without_tracking_7: "tracking::changes_during_a_lost_connection_are_noticed"
+        without "tracking" seeing "the loss is noticed at once";
+    linger_without_tracking: "linger::another_process_that_begins_to_wait_gets_the_lock_at_once"
+        without "tracking" seeing "the lock is passed on at once";
+    linger_without_tracking_2: "linger::a_process_that_waits_already_gets_the_lock_at_once"
+        without "tracking" seeing "the lock is passed on at once";
     quarantine_without_quarantine: "quarantine::a_server_that_has_lost_its_data_grants_nothing_until_its_locks_have_ended"
         without "quarantine" seeing "after the restart";
     quarantine_without_quarantine_2: "quarantine::a_promoted_replica_grants_nothing_until_the_locks_of_its_predecessor_have_ended"

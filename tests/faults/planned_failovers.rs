@@ -179,10 +179,15 @@ impl SideBySide {
             (Arc::new(AtomicBool::new(false)), [(); 2].map(|()| Operations::default()));
         let (stopped, calls) = (Arc::clone(&stop), operations[0].clone());
         let calling = tokio::spawn(async move {
-            while !stopped.load(Ordering::Relaxed) {
-                let began = Instant::now();
+            // A failover may lose the release of a lock but not its grant, so each call has a lock of
+            // its own.
+            for call in 0.. {
+                if stopped.load(Ordering::Relaxed) {
+                    break;
+                }
+                let (key, began) = (format!("{{{}}}:{call}", KEYS[0]), Instant::now());
                 // A call that fails counts until the next one that succeeds.
-                while let Err(error) = client.lock(KEYS[0]).run(async {}).await {
+                while let Err(error) = client.lock(&*key).run(async {}).await {
                     println!("{error}");
                 }
                 calls.add(began.elapsed());

@@ -10,7 +10,9 @@ use lock_tests::{CapturedLog, RedisServer};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{LEASE, client, client_with_lease, milliseconds, until, until_idle};
+use crate::support::{
+    LEASE, client, client_with_lease, client_without_reports, milliseconds, until, until_idle,
+};
 
 /// The longest time until a claim finds out by itself that its lock was given to it.
 const CHECK: Duration = Duration::from_secs(1);
@@ -114,8 +116,9 @@ async fn a_client_that_holds_the_lock_for_long_lets_others_have_it() {
 #[tokio::test]
 async fn a_call_that_gives_up_leaves_its_place_to_the_next_call_of_its_process() {
     let server = RedisServer::start();
-    let (holder, one, two) =
-        (client(&server.url()).await, client(&server.url()).await, client(&server.url()).await);
+    let url = server.url();
+    let client = || client_without_reports(&url, LEASE);
+    let (holder, one, two) = (client().await, client().await, client().await);
     let guard = holder.lock("k").acquire().await.expect("free");
     let impatient = one.lock("k").wait(LEASE / 2);
     let impatient = tokio::spawn(async move { impatient.acquire().await.map(drop) });
@@ -200,7 +203,7 @@ async fn a_client_that_does_not_react_costs_the_others_the_lease_of_a_transfer()
 #[tokio::test]
 async fn a_lost_message_costs_one_check() {
     let server = RedisServer::start();
-    let client = client_with_lease(&server.url(), LEASE * 60).await;
+    let client = client_without_reports(&server.url(), LEASE * 60).await;
     server.tell(&["SET", "k", "stranger"]);
     let waiter = waiter(&server, &client).await;
     give_without_message(&server, Duration::from_secs(3));
@@ -216,7 +219,7 @@ async fn a_lost_message_costs_one_check() {
 #[tokio::test]
 async fn a_message_that_is_late_does_not_count() {
     let server = RedisServer::start();
-    let client = client_with_lease(&server.url(), LEASE * 60).await;
+    let client = client_without_reports(&server.url(), LEASE * 60).await;
     server.tell(&["SET", "k", "stranger"]);
     let waiter = waiter(&server, &client).await;
     let [owner, id, ticket] = last_claim(&server);
@@ -235,7 +238,7 @@ async fn a_message_that_is_late_does_not_count() {
 #[tokio::test]
 async fn a_message_about_an_earlier_place_does_not_count() {
     let server = RedisServer::start();
-    let client = client_with_lease(&server.url(), LEASE * 60).await;
+    let client = client_without_reports(&server.url(), LEASE * 60).await;
     server.tell(&["SET", "k", "stranger"]);
     let waiter = waiter(&server, &client).await;
     let [owner, id, ticket] = last_claim(&server);

@@ -34,6 +34,12 @@ pub(crate) async fn client_with_lease(url: &str, lease: Duration) -> LockClient 
     builder.connect().await.expect("the server is up")
 }
 
+/// The same without reports of the server about changed keys, for tests of what happens without them.
+pub(crate) async fn client_without_reports(url: &str, lease: Duration) -> LockClient {
+    let builder = LockClient::builder().url(url).lease(lease).wait(LEASE * 60).tracking(false);
+    builder.connect().await.expect("the server is up")
+}
+
 /// Acquires this many locks, on `k0`, `k1`, and so on.
 pub(crate) async fn acquire_many(client: &LockClient, count: usize) -> Vec<LockGuard> {
     let mut guards = Vec::new();

@@ -33,6 +33,7 @@ fn unwatched(lease: Duration) -> (LockGuard, Hold) {
         max_hold: None,
         min_hold: Duration::ZERO,
         acknowledged_by: RequiredReplicas::NONE,
+        linger: Duration::ZERO,
     };
     let hold = testing::hold_in(store, "k", &terms, BootInstant::now());
     (LockGuard::new(engine, hold.clone(), false), hold)

@@ -34,6 +34,7 @@ impl LockClientBuilder {
         if let Some(max_hold) = defaults.max_hold {
             check_span("max_hold", max_hold)?;
         }
+        LockOptions::NONE.check_linger(defaults.linger, lease)?;
         if let Some(quarantine) = self.quarantine {
             check_span("quarantine", quarantine)?;
             defaults.check_quarantine("lease", lease)?;
@@ -82,6 +83,7 @@ impl LockOptions {
             max_hold: self.max_hold,
             acknowledged_by,
             release: self.release.unwrap_or_default(),
+            linger: self.linger.unwrap_or_default(),
             quarantine,
         }
     }

@@ -21,7 +21,7 @@ use crate::runtime;
 use crate::store::contract::Backend;
 use crate::store::memory::MemoryBackend;
 use crate::store::{Settings, open};
-use crate::timeout::Wait;
+use crate::timeout::{Wait, response_timeout};
 #[cfg(feature = "tls")]
 use crate::tls::TlsOptions;
 use crate::wire_format::WireFormat;
@@ -246,6 +246,14 @@ impl LockClientBuilder {
         self
     }
 
+    /// How long a lock is kept after its release for the next call of the client, from 10 ms to 1 s
+    /// and at most a third of the lease. Zero, the default, frees it at its release; see
+    /// [`Lock::linger`](crate::Lock::linger).
+    pub fn linger(mut self, linger: Duration) -> Self {
+        self.options.linger = Some(linger);
+        self
+    }
+
     /// How long a server grants no locks after it may have lost some, from 10 ms to 7 days: after
     /// each restart, and after each failover. Without it, which is the default, such a server grants
     /// locks at once, although an earlier holder may not yet know that its lock is lost.
@@ -288,12 +296,10 @@ impl LockClientBuilder {
     /// Sets whether the server is asked to report changes of keys (`CLIENT TRACKING`). It is by
     /// default. The memory store ignores it.
     ///
-    /// With these reports, the holder of a lock learns at once that its key was deleted or taken by
-    /// force, instead of at its next renewal, and a waiting call gets a lock at once that a client
-    /// without messages has released, instead of within a second. A hold is watched from about a
-    /// fifteenth of its lease on, and a waiting call after about 50 ms, so that short ones cost
-    /// nothing. The server needs memory for each key that it watches (`tracking-table-max-keys`). A
-    /// server or a proxy that refuses `CLIENT TRACKING` is used without it.
+    /// The holder of a lock then learns at once that its key was deleted or taken by force, instead of
+    /// at its next renewal, and a waiting call gets a lock at once that a client without messages has
+    /// released, instead of within a second. Holds are watched from about a fifteenth of their lease
+    /// on, and waiting calls after 50 ms. A server that refuses `CLIENT TRACKING` is used without it.
     pub fn tracking(mut self, tracking: bool) -> Self {
         self.without_tracking = !tracking;
         self
@@ -440,10 +446,4 @@ fn start(
     let config = Config { response_timeout, wait: defaults.wait, handoff_limit };
     let engine = Engine::start(config, &*backend);
     LockClient::new(Connected::new(engine, backend, namespace, defaults))
-}
-
-/// The response timeout: a third of the lease, so that a renewal without an answer leaves time for
-/// another one.
-fn response_timeout(lease: Duration) -> Duration {
-    (lease / 3).clamp(Duration::from_millis(50), Duration::from_secs(2))
 }

@@ -73,7 +73,8 @@ impl Engine {
 
     pub(crate) fn stats(&self) -> ClientStats {
         ClientStats {
-            held: self.background.held_count(),
+            held: self.background.held_count().saturating_sub(self.queues.lingering()),
+            lingering: self.queues.lingering(),
             keys: self.queues.keys(),
             queued: self.queues.queued(),
             releasing: self.background.releasing(),

@@ -81,6 +81,25 @@ impl Handoff {
         refused.err().and_then(|mut handoff| handoff.permit.take())
     }
 
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+
+    /// Leaves the lock on offer until this time, for the next call of this process. Returns whether it
+    /// is the first time since the store granted the lock, or the lock if it must not linger.
+    pub(crate) fn linger(mut self, until: BootInstant) -> Result<bool, Self> {
+        let Some(permit) = self.permit.take() else { return Err(self) };
+        permit.linger(until, |permit| {
+            self.permit = Some(permit);
+            self
+        })
+    }
+
+    /// The permit alone; `None` if another part of the engine has it.
+    pub(crate) fn into_permit(mut self) -> Option<Permit> {
+        self.permit.take()
+    }
+
     /// Begins a hold with `terms` in the layout of `store`. Returns `self` if the lease does not
     /// match.
     pub(crate) fn accept(

@@ -15,6 +15,7 @@ pub(crate) mod fairness;
 mod fencing;
 pub(crate) mod handoff;
 pub(crate) mod lease;
+mod linger;
 mod local_queue;
 #[cfg(all(test, lock_shuttle))]
 mod models;
@@ -25,6 +26,7 @@ mod shutdown;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod waiter_count;
 
 pub(crate) use self::core::{Config, Engine};
 pub(crate) use self::release::Releasing;

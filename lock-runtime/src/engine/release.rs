@@ -14,6 +14,7 @@ use super::core::Engine;
 use super::driven::{Boxed, Settled, SharedWork, Work};
 use super::handoff::{Ending, Handoff, Hold, Lease, LeaseKeeper, Permit, QueuePosition};
 use super::local_queue::KeyStatus;
+use super::waiter_count::WaiterCount;
 use crate::backoff::between;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
@@ -149,24 +150,27 @@ impl Engine {
     ) -> (Option<Box<LockError>>, AfterLeave) {
         // If no call waits for any key, there is nothing to hand off to.
         let is_waited_for = self.queues().queued() > 0 || hold.was_handed_off();
-        let limit = Some(&self.config().handoff_limit).filter(|_| may_hand_off && is_waited_for);
-        let (lost, unnoticed, ending) = hold.leave(limit);
+        let limit = Some(&self.config().handoff_limit).filter(|_| may_hand_off);
+        let (lost, unnoticed, ending) = hold.leave((limit, is_waited_for));
         if let Some(reason) = unnoticed {
             self.found_lost(hold.lease(), reason);
         }
         let left = match ending {
             Ending::None => AfterLeave::Nothing,
             Ending::Free(permit) => AfterLeave::Free(permit),
-            Ending::HandOff { permit, count_waiters, reschedule } => {
+            Ending::HandOff { permit, count_waiters, reschedule, linger } => {
                 let count = count_waiters.then(|| WaiterCount { lease: Arc::clone(hold.lease()) });
                 if reschedule {
                     self.background().reschedule(hold.lease());
                 }
                 let handoff = |permit| Handoff::new(self.keeper(), hold.lease(), permit);
-                match (handoff(permit).offer(), count) {
+                let is_waited_for = linger.is_zero() || self.queues().queued() > 0;
+                let refused = if is_waited_for { handoff(permit).offer() } else { Some(permit) };
+                // No awake task waits for this key.
+                let refused = refused.and_then(|permit| self.linger(handoff(permit), linger));
+                match (refused, count) {
                     (None, Some(count)) => AfterLeave::Count(count),
-                    // No awake task waits for this key.
-                    (Some(permit), _) if hold.was_handed_off() => {
+                    (Some(permit), _) if hold.was_handed_off() && linger.is_zero() => {
                         AfterLeave::OfferAgain(handoff(permit))
                     }
                     (Some(permit), _) if hold.lease().close() => AfterLeave::Free(Some(permit)),
@@ -318,42 +322,6 @@ pub(super) enum AfterLeave {
     OfferAgain(Handoff),
     /// Free the key, then give the permit back.
     Free(Option<Permit>),
-}
-
-/// A request for the number of waiting processes. Dropping it without an answer abandons the count.
-pub(super) struct WaiterCount {
-    lease: Arc<Lease>,
-}
-
-impl WaiterCount {
-    /// Requests the number of other processes that wait for the key of `hold`.
-    fn ask(self, hold: &Hold) -> Releasing<'_> {
-        let store = hold.lease().store();
-        if !store.capabilities().counts_waiters {
-            self.answered(None);
-            return MaybeReady::ready(Ok(()));
-        }
-        match store.count_waiters(hold.lease().locked().resource()) {
-            MaybeReady::Ready(answer) => {
-                self.answered(answer);
-                MaybeReady::ready(Ok(()))
-            }
-            answer => MaybeReady::pending(async move {
-                self.answered(Some(answer.await));
-                Ok(())
-            }),
-        }
-    }
-
-    fn answered(self, count: Option<Result<usize, StoreError>>) {
-        self.lease.waiters_counted(count.and_then(Result::ok));
-    }
-}
-
-impl Drop for WaiterCount {
-    fn drop(&mut self) {
-        self.lease.count_abandoned();
-    }
 }
 
 /// A release whose caller awaits it, and which the notifier thread may continue.

@@ -108,6 +108,7 @@ pub(crate) fn request(lease: Option<Duration>) -> Request {
         max_hold: None,
         min_hold: Duration::ZERO,
         acknowledged_by: RequiredReplicas::NONE,
+        linger: Duration::ZERO,
     };
     Request { key: Arc::from("k"), wait: Wait::For(LEASE * 10), terms }
 }

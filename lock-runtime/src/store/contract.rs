@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use tokio::runtime;
 
+use super::hold_reports::HoldReports;
 pub(crate) use super::left::Left;
 use super::owner::OwnerId;
 pub(crate) use super::queueing::{Queued, Queueing};
 use super::subscriptions::Subscription;
-use super::verify_holds::VerifyHolds;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::maybe_ready::MaybeReady;
@@ -31,9 +31,9 @@ use crate::wire_format::WireFormat;
 /// A store that a client uses.
 pub(crate) trait Backend: Send + Sync {
     /// Called once, before any request, with the runtimes for the store's background work. Both
-    /// live as long as the client. The store calls `verify` when its data has moved, or when keys have
+    /// live as long as the client. The store reports when its data has moved, or when keys have
     /// changed that it watches.
-    fn adopt(&self, runtimes: &BackgroundRuntimes, verify: VerifyHolds);
+    fn adopt(&self, runtimes: &BackgroundRuntimes, reports: HoldReports);
 
     /// Connects and checks the store, so that problems are reported at the start. Called once,
     /// after [`adopt`](Self::adopt).
@@ -120,6 +120,15 @@ pub(crate) trait LockStore: Send + Sync + 'static {
     /// The capabilities of the store.
     fn capabilities(&self) -> Capabilities {
         Capabilities::ALL
+    }
+
+    /// Whether other processes wait for a resource. If not, the store reports when they begin to, if
+    /// it can.
+    fn watch_waiters<'a>(
+        &'a self,
+        _resource: Resource<'a>,
+    ) -> MaybeReady<'a, Result<bool, StoreError>> {
+        MaybeReady::ready(Ok(false))
     }
 
     /// Whether the store reports when another client changes the key of a lock that was renewed.

@@ -13,9 +13,9 @@ use super::contract::{
     Acquired, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Lane, LockStore, Place,
     Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
 };
+use super::hold_reports::HoldReports;
 use super::owner::OwnerId;
 use super::subscriptions::Subscription;
-use super::verify_holds::VerifyHolds;
 use crate::maybe_ready::MaybeReady;
 use crate::timeout::RequestTimeout;
 use crate::wire_format::WireFormat;
@@ -307,7 +307,7 @@ impl LockStore for FaultyStore {
 pub(crate) struct OneStore(pub(crate) Arc<dyn LockStore>);
 
 impl Backend for OneStore {
-    fn adopt(&self, _: &BackgroundRuntimes, _: VerifyHolds) {}
+    fn adopt(&self, _: &BackgroundRuntimes, _: HoldReports) {}
 
     fn handle(&self, _: WireFormat) -> Arc<dyn LockStore> {
         Arc::clone(&self.0)

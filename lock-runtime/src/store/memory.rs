@@ -14,10 +14,10 @@ use super::contract::{
     Acquired, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Grant, Lane, Left,
     LockStore, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
 };
+use super::hold_reports::HoldReports;
 use super::owner::OwnerId;
 use super::queueing::{Queued, Queueing};
 use super::subscriptions::{Listener, QueueMessage, Subscription, Subscriptions};
-use super::verify_holds::VerifyHolds;
 use crate::capacity::Peak;
 use crate::clock::BootInstant;
 use crate::maybe_ready::MaybeReady;
@@ -103,7 +103,7 @@ impl MemoryBackend {
 }
 
 impl Backend for MemoryBackend {
-    fn adopt(&self, _: &BackgroundRuntimes, _: VerifyHolds) {}
+    fn adopt(&self, _: &BackgroundRuntimes, _: HoldReports) {}
 
     fn handle(&self, format: WireFormat) -> Arc<dyn LockStore> {
         Arc::clone(&self.handles[format.index()]) as Arc<dyn LockStore>

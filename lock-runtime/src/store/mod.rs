@@ -6,6 +6,7 @@
 pub(crate) mod contract;
 #[cfg(test)]
 pub(crate) mod faulty;
+pub(crate) mod hold_reports;
 mod left;
 pub(crate) mod memory;
 mod open;
@@ -15,7 +16,6 @@ pub(crate) mod queueing;
 mod redis;
 mod settings;
 pub(crate) mod subscriptions;
-pub(crate) mod verify_holds;
 
 pub(crate) use open::open;
 pub(crate) use settings::Settings;

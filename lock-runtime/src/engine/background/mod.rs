@@ -31,6 +31,7 @@ use crate::error::LostReason;
 use crate::safeguard::Safeguard;
 use crate::store::contract::Backend;
 use crate::sync::atomic::Ordering;
+use crate::sync::lock;
 
 /// The handle to the background threads, which end after it is dropped.
 #[derive(Debug)]
@@ -63,6 +64,13 @@ impl Background {
         if wake || verified == Some(true) {
             self.shared.wake.notify_one();
         }
+    }
+
+    /// Has the store asked whether others wait for the key of a lease that lingers, and to report it
+    /// when they begin to.
+    pub(crate) fn watch_waiters(&self, lease: &Arc<Lease>) {
+        lock(&self.shared.lingering).push(Arc::clone(lease));
+        self.shared.wake.notify_one();
     }
 
     /// Stops renewing a lease that has ended, or that its caller is about to release.

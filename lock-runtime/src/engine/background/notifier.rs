@@ -47,6 +47,10 @@ impl Notifier {
         Arc::new(Self { notices, queues, wake, closing: AtomicBool::new(false) })
     }
 
+    pub(super) fn queues(&self) -> &LocalQueues {
+        &self.queues
+    }
+
     /// Sends a notice. Never blocks.
     pub(crate) fn send(&self, notice: Notice) {
         lock(&self.notices).push(notice);

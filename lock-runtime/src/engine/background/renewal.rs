@@ -67,6 +67,12 @@ pub(super) async fn renew(
     if batch.is_empty() {
         return;
     }
+    if store.watches() {
+        // Before the request, because a report may come before the answer.
+        for lease in &unplanned.leases {
+            shared.watched.watch(lease);
+        }
+    }
     let answers = store.renew(&batch, Lane::Background).await;
     // From here on, the last lease in the vector belongs to the next answer.
     unplanned.leases.reverse();
@@ -112,9 +118,6 @@ impl BackgroundState {
                     events::emit(Level::INFO, move || {
                         tracing::info!(key = &*key, failures, "renewal works again");
                     });
-                }
-                if lease.store().watches() {
-                    self.watched.watch(lease);
                 }
                 self.reschedule(lease);
             }

@@ -18,9 +18,9 @@ use crate::engine::lease::Loss;
 use crate::error::LostReason;
 use crate::events;
 use crate::safeguard::Safeguard;
-use crate::store::verify_holds::HoldsToVerify;
-use crate::sync::Notify;
+use crate::store::hold_reports::{ChangedKeys, HoldReport};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, Notify, lock, spawn_task};
 
 pub(super) struct BackgroundState {
     pub(super) schedule: Schedule,
@@ -36,6 +36,8 @@ pub(super) struct BackgroundState {
     failovers: Arc<Failovers>,
     /// The held locks whose keys the store watches.
     pub(super) watched: WatchedLeases,
+    /// Leases that linger, and whose keys others may begin to wait for.
+    pub(super) lingering: Mutex<Vec<Arc<Lease>>>,
     /// The reason why the background thread does not run.
     pub(super) failure: OnceLock<String>,
     /// Set when the client is dropped. The thread then completes the cleanups and ends.
@@ -64,18 +66,46 @@ impl BackgroundState {
             lost: AtomicU64::new(0),
             failovers,
             watched: WatchedLeases::default(),
+            lingering: Mutex::default(),
             failure: OnceLock::new(),
             closing: AtomicBool::new(false),
         })
     }
 
-    /// Verifies held leases as soon as possible.
-    pub(super) fn verify(&self, holds: HoldsToVerify) {
-        match holds {
-            HoldsToVerify::Moved => self.failovers.moved(),
-            HoldsToVerify::Changed(keys) => self.watched.report(keys),
+    /// Processes a report of the store. Held leases are verified as soon as possible.
+    pub(super) fn reported(&self, report: HoldReport) {
+        match report {
+            HoldReport::Moved => self.failovers.moved(),
+            HoldReport::Changed(keys) => {
+                if keys == ChangedKeys::Any {
+                    self.notifier.queues().end_all_lingering();
+                }
+                self.watched.report(keys);
+            }
+            HoldReport::Wanted(keys) => {
+                for key in &keys {
+                    self.notifier.queues().wanted(key);
+                }
+                return;
+            }
         }
         self.wake.notify_one();
+    }
+
+    /// Asks the store to report when other processes begin to wait for the keys of leases that
+    /// linger. If others wait already, the leases linger no longer.
+    pub(super) fn watch_lingering(self: &Arc<Self>) {
+        let leases = std::mem::take(&mut *lock(&self.lingering));
+        for lease in leases {
+            let shared = Arc::clone(self);
+            spawn_task(async move {
+                let store = Arc::clone(lease.store());
+                let is_wanted = store.watch_waiters(lease.locked().resource()).await;
+                if is_wanted == Ok(true) {
+                    shared.notifier.queues().wanted(lease.key());
+                }
+            });
+        }
     }
 
     /// Makes a request due for each held lease whose key has changed. The answers tell which leases
@@ -83,9 +113,7 @@ impl BackgroundState {
     pub(super) fn verify_changed(&self) {
         let now = BootInstant::now();
         for (lease, at) in self.watched.take(now) {
-            if lease.verify() {
-                self.schedule.retry(&lease, at.since(now));
-            }
+            self.schedule.verify_by(&lease, at);
         }
     }
 

@@ -14,8 +14,8 @@ use crate::error::LockError;
 use crate::replicas::RequiredReplicas;
 use crate::store::contract::{LockStore, Place};
 use crate::store::faulty::{Fault, FaultyStore};
+use crate::store::hold_reports::HoldReport;
 use crate::store::memory::MemoryStore;
-use crate::store::verify_holds::HoldsToVerify;
 
 const TERM: Duration = Duration::from_secs(10);
 
@@ -25,6 +25,7 @@ const TERMS: Terms = Terms {
     max_hold: None,
     min_hold: Duration::ZERO,
     acknowledged_by: RequiredReplicas::NONE,
+    linger: Duration::ZERO,
 };
 
 /// The only place, and no replicas.
@@ -118,14 +119,14 @@ async fn a_loss_after_the_data_has_moved_is_that_of_the_failover() {
     background.shared.verify_if_moved();
     assert!(background.shared.schedule.due(BootInstant::now()).renew.is_empty());
 
-    background.shared.verify(HoldsToVerify::Moved);
+    background.shared.reported(HoldReport::Moved);
     background.shared.verify_if_moved();
     let due = background.shared.schedule.due(BootInstant::now()).renew;
     assert_eq!(due.len(), 2, "both are verified at once");
     assert_eq!(reason_of_loss(&background, &before).await, LostReason::Failover);
 
     let granted = BootInstant::now();
-    background.shared.verify(HoldsToVerify::Moved);
+    background.shared.reported(HoldReport::Moved);
     background.shared.verify_if_moved();
     background.shared.schedule.due(BootInstant::now());
     let late = hold_in(Arc::clone(&store) as Arc<dyn LockStore>, "late", &TERMS, granted);

@@ -13,7 +13,7 @@ use crate::clock::BootInstant;
 #[cfg(not(all(test, lock_shuttle)))]
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Backend, BackgroundRuntimes};
-use crate::store::verify_holds::VerifyHolds;
+use crate::store::hold_reports::HoldReports;
 use crate::sync::atomic::Ordering;
 use crate::sync::{spawn_task, time};
 
@@ -28,10 +28,10 @@ pub(super) fn spawn(shared: &Arc<BackgroundState>, backend: &dyn Backend) -> std
         while catch_unwind(AssertUnwindSafe(|| runtime.block_on(notifier.run()))).is_err() {}
     })?;
     let _ = shared.wake_ups.set(wake_ups.clone());
-    let verify = verify_holds(shared);
+    let reports = hold_reports(shared);
     if !Safeguard::BackgroundThread.is_on() {
         let renewals = runtime::Handle::current();
-        backend.adopt(&BackgroundRuntimes { renewals, wake_ups }, verify);
+        backend.adopt(&BackgroundRuntimes { renewals, wake_ups }, reports);
         tokio::spawn(run(Arc::clone(shared)));
         return Ok(());
     }
@@ -48,7 +48,7 @@ pub(super) fn spawn(shared: &Arc<BackgroundState>, backend: &dyn Backend) -> std
         background.notifier.close();
     });
     let renewals = renewals.inspect_err(|_| shared.notifier.close())?;
-    backend.adopt(&BackgroundRuntimes { renewals, wake_ups }, verify);
+    backend.adopt(&BackgroundRuntimes { renewals, wake_ups }, reports);
     // The thread waits for this message, so the send cannot fail.
     let _ = begin.send(());
     Ok(())
@@ -83,7 +83,7 @@ fn start_thread(
 pub(super) fn spawn(shared: &Arc<BackgroundState>, backend: &dyn Backend) -> std::io::Result<()> {
     let here = runtime::Handle::current();
     let runtimes = BackgroundRuntimes { renewals: here.clone(), wake_ups: here };
-    backend.adopt(&runtimes, verify_holds(shared));
+    backend.adopt(&runtimes, hold_reports(shared));
     let notifier = Arc::clone(&shared.notifier);
     spawn_task(async move { notifier.run().await });
     let background = Arc::clone(shared);
@@ -96,11 +96,11 @@ pub(super) fn spawn(shared: &Arc<BackgroundState>, backend: &dyn Backend) -> std
 
 /// What the store calls when its data has moved, or when keys have changed that it watches. The store
 /// must not keep the state alive, because the leases in the state keep the store alive.
-fn verify_holds(shared: &Arc<BackgroundState>) -> VerifyHolds {
+fn hold_reports(shared: &Arc<BackgroundState>) -> HoldReports {
     let shared = Arc::downgrade(shared);
-    VerifyHolds::new(move |holds| {
+    HoldReports::new(move |report| {
         if let Some(shared) = shared.upgrade() {
-            shared.verify(holds);
+            shared.reported(report);
         }
     })
 }
@@ -132,6 +132,7 @@ async fn run(shared: Arc<BackgroundState>) {
     loop {
         shared.verify_if_moved();
         shared.verify_changed();
+        shared.watch_lingering();
         let due = shared.schedule.due(BootInstant::now());
         for lease in &due.expired {
             shared.expire(lease);

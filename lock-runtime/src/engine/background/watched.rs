@@ -1,20 +1,22 @@
 //! Held locks whose keys the store watches: it reports when another client changes one.
 //!
 //! A report makes a renewal due at once, and its answer tells whether the lock is lost. A report may
-//! be wrong, for example if the store can watch only so many keys and has forgotten one. The locks of
-//! a key are therefore verified no more often than [`VERIFICATIONS_PER_TERM`] times per lease, except
-//! for the first report.
+//! be wrong: the store can watch only so many keys and reports those that it forgets, and some servers
+//! report the renewals themselves. After a report, the next verification of the lease therefore comes
+//! after a pause at the earliest, which doubles with each report that comes soon after the last one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use crate::clock::BootInstant;
 use crate::engine::handoff::Lease;
-use crate::store::verify_holds::ChangedKeys;
+use crate::store::hold_reports::ChangedKeys;
 use crate::sync::{Mutex, lock};
 
-/// How often a lease is verified at the most because of reports.
-const VERIFICATIONS_PER_TERM: u32 = 30;
+/// The first pause is this part of the lease, and the longest one this part: as long as without
+/// reports.
+const PAUSES_PER_TERM: (u32, u32) = (30, 3);
 
 /// The number of entries from which those of leases that have ended are removed.
 const FEW: usize = 1024;
@@ -39,8 +41,38 @@ struct WatchState {
 #[derive(Debug)]
 struct WatchedLease {
     lease: Weak<Lease>,
-    /// When a report last led to a verification; `PAST` if none has.
+    /// When a report last led, or will lead, to a verification; `PAST` if none has.
     verified: BootInstant,
+    /// The pause before the next one.
+    pause: Duration,
+}
+
+impl WatchedLease {
+    fn new(lease: &Arc<Lease>) -> Self {
+        let pause = lease.term() / PAUSES_PER_TERM.0;
+        Self { lease: Arc::downgrade(lease), verified: BootInstant::PAST, pause }
+    }
+
+    /// When the lease has to be verified because of a report; `None` if a verification is due already.
+    fn next_verification(&mut self, term: Duration, now: BootInstant) -> Option<BootInstant> {
+        if self.verified >= now {
+            return None;
+        }
+        let (first, longest) = PAUSES_PER_TERM;
+        let quiet = now.since(self.verified);
+        let is_new = self.verified == BootInstant::PAST || quiet > self.pause * 2;
+        let at = if is_new {
+            self.pause = term / first;
+            now
+        } else {
+            now.max(self.verified.after(self.pause))
+        };
+        if !is_new {
+            self.pause = (self.pause * 2).min(term / longest);
+        }
+        self.verified = at;
+        Some(at)
+    }
 }
 
 impl WatchedLeases {
@@ -48,10 +80,10 @@ impl WatchedLeases {
     pub(crate) fn watch(&self, lease: &Arc<Lease>) {
         let mut guard = lock(&self.state);
         let state = &mut *guard;
-        let new = Arc::downgrade(lease);
+        let new = WatchedLease::new(lease);
         if let Some(known) = state.by_key.get_mut(&**lease.key()) {
-            if !Weak::ptr_eq(&known.lease, &new) {
-                *known = WatchedLease { lease: new, verified: BootInstant::PAST };
+            if !Weak::ptr_eq(&known.lease, &new.lease) {
+                *known = new;
             }
             return;
         }
@@ -60,8 +92,7 @@ impl WatchedLeases {
             state.by_key.shrink_to(2 * FEW);
             state.most = 2 * state.by_key.len();
         }
-        let watched = WatchedLease { lease: new, verified: BootInstant::PAST };
-        state.by_key.insert(Arc::clone(lease.key()), watched);
+        state.by_key.insert(Arc::clone(lease.key()), new);
     }
 
     /// Records that these keys have changed.
@@ -95,11 +126,9 @@ impl WatchedLeases {
                 state.by_key.remove(&*key);
                 continue;
             };
-            let pause = lease.term() / VERIFICATIONS_PER_TERM;
-            let is_first = known.verified == BootInstant::PAST;
-            let at = if is_first { now } else { now.max(known.verified.after(pause)) };
-            known.verified = at;
-            due.push((lease, at));
+            if let Some(at) = known.next_verification(lease.term(), now) {
+                due.push((lease, at));
+            }
         }
         due
     }
@@ -107,8 +136,6 @@ impl WatchedLeases {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::engine::handoff::Hold;
     use crate::engine::testing::{LEASE, hold_in, request};
@@ -133,22 +160,28 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_verified_at_once_and_later_only_so_often() {
+    fn a_lease_is_verified_at_once_and_then_after_pauses_that_double() {
         let (leases, hold) = watched("k");
-        let now = BootInstant::now();
-        assert!(due(&leases, now).is_empty());
+        let (start, moment) = (BootInstant::now(), Duration::from_nanos(1));
+        assert!(due(&leases, start).is_empty());
         report(&leases, "another");
-        assert!(due(&leases, now).is_empty());
+        assert!(due(&leases, start).is_empty());
         report(&leases, "k");
-        assert_eq!(due(&leases, now), [Duration::ZERO]);
-        assert!(due(&leases, now).is_empty(), "once for each report");
-        // The renewal that follows watches the key again.
-        leases.watch(hold.lease());
         report(&leases, "k");
-        let pause = LEASE / VERIFICATIONS_PER_TERM;
-        assert_eq!(due(&leases, now), [pause]);
+        assert_eq!(due(&leases, start), [Duration::ZERO], "once for both reports");
+        let quiet = start.after(LEASE / 14);
         report(&leases, "k");
-        assert_eq!(due(&leases, now.after(pause * 3)), [Duration::ZERO]);
+        assert_eq!(due(&leases, quiet), [Duration::ZERO], "after a time without reports");
+        let (mut verified, first, longest) = (quiet, LEASE / PAUSES_PER_TERM.0, LEASE / 3);
+        for pause in [first, first * 2, first * 4, first * 8, longest, longest] {
+            // The renewal watches the key again.
+            leases.watch(hold.lease());
+            report(&leases, "k");
+            assert_eq!(due(&leases, verified.after(moment)), [pause.saturating_sub(moment)]);
+            report(&leases, "k");
+            assert!(due(&leases, verified.after(moment)).is_empty(), "it is due already");
+            verified = verified.after(pause);
+        }
     }
 
     #[test]

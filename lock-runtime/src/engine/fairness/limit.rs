@@ -37,6 +37,11 @@ impl HandoffLimit {
     pub(crate) fn allows_any(&self) -> bool {
         self.holds > 0 && !self.time.is_zero()
     }
+
+    /// The limit without that of the number of holds, if there are hand-offs at all.
+    pub(crate) fn of_any_number(&self) -> Self {
+        if self.allows_any() { Self { holds: u32::MAX, ..*self } } else { *self }
+    }
 }
 
 /// The longest sequence of tenures while no other process is known to wait. Other processes may
@@ -75,6 +80,11 @@ impl Tenure {
 
     pub(crate) fn began(&self) -> BootInstant {
         self.began
+    }
+
+    /// Whether other processes are known to wait.
+    pub(crate) fn is_contended(&self) -> bool {
+        self.contended
     }
 
     /// Decides about the lock after a hold has ended.

@@ -37,6 +37,8 @@ pub(crate) enum Ending<P> {
         count_waiters: bool,
         /// Whether the deadline has changed.
         reschedule: bool,
+        /// How long the lock is kept for the next call if no call waits; zero if it is not kept.
+        linger: Duration,
     },
 }
 

@@ -118,6 +118,11 @@ impl<P> Lease<P> {
         self.read(|state| (state.renewal_due(begins_watch), state.last_term()))
     }
 
+    /// Whether the lease is not renewed.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.read(|state| !state.is_renewed())
+    }
+
     /// See [`State::is_unconfirmed`].
     pub(crate) fn is_unconfirmed(&self) -> bool {
         self.read(State::is_unconfirmed)
@@ -322,11 +327,11 @@ impl<P> Hold<P> {
         self.lease.change(|state| state.join(self.number, BootInstant::now()))
     }
 
-    /// Removes a holder. With a `limit`, waiters of this process may get the lock. Returns the loss
+    /// Removes a holder; see [`State::leave`]. Returns the loss
     /// that had ended the hold, its reason if it had not been noticed before, and the next step.
     pub(crate) fn leave(
         &self,
-        limit: Option<&HandoffLimit>,
+        limit: (Option<&HandoffLimit>, bool),
     ) -> (Option<LockError>, Option<LostReason>, Ending<P>) {
         let now = BootInstant::now();
         let Departure { lost, unnoticed, ending } =

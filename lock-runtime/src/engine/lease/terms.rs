@@ -19,6 +19,8 @@ pub(crate) struct Terms {
     pub(crate) min_hold: Duration,
     /// The replicas that have to acknowledge the grant and each renewal.
     pub(crate) acknowledged_by: RequiredReplicas,
+    /// How long the process keeps the lock after the hold, for its next call.
+    pub(crate) linger: Duration,
 }
 
 impl Terms {

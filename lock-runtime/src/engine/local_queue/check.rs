@@ -69,7 +69,7 @@ impl<H: HandedOff> LocalQueues<H> {
         let (mut wakers, mut findings) = (Wakers::default(), Findings::default());
         {
             let mut state = self.lock();
-            Self::check_all(&mut state, &mut wakers, &mut findings);
+            self.check_all(&mut state, &mut wakers, &mut findings);
             let now = BootInstant::now();
             if now.since(state.last_patrol) >= PATROL_INTERVAL {
                 state.last_patrol = now;
@@ -88,14 +88,20 @@ impl<H: HandedOff> LocalQueues<H> {
         findings
     }
 
-    fn check_all(state: &mut Queues<H>, wakers: &mut Wakers, findings: &mut Findings<H>) {
+    fn check_all(&self, state: &mut Queues<H>, wakers: &mut Wakers, findings: &mut Findings<H>) {
         let Queues { by_key, to_check, checks, closed, .. } = state;
         *checks += 1;
+        // A lock does not linger until the check after its end.
+        let next_check = BootInstant::now().after(CHECK_INTERVAL);
         to_check.retain(|key| {
             let queue = by_key.get_mut(key).filter(|queue| queue.check != *checks);
             let Some(queue) = queue else { return false };
             queue.check = *checks;
-            if queue.offer.is_some() {
+            if let Some(until) = queue.linger.until {
+                if until < next_check {
+                    findings.unwanted.extend(self.take_lingering(queue));
+                }
+            } else if queue.offer.is_some() {
                 if Safeguard::OffersContinue.is_on()
                     && let Some(Offered::Handoff(handoff)) = queue.check_offer(wakers)
                 {
@@ -109,7 +115,8 @@ impl<H: HandedOff> LocalQueues<H> {
             }
             // An offer needs no checks while no waiter is awake.
             let is_offered = queue.offer.is_some() && queue.waiters.awake > 0;
-            queue.is_listed = is_offered || queue.has_ready_holder(*closed);
+            let lingers = queue.linger.until.is_some();
+            queue.is_listed = is_offered || lingers || queue.has_ready_holder(*closed);
             queue.is_listed
         });
     }
@@ -175,7 +182,7 @@ impl<H: HandedOff> LocalQueues<H> {
         self.check_within(state, if is_new { CHECK_INTERVAL } else { PATROL_INTERVAL });
     }
 
-    fn check_within(&self, state: &mut Queues<H>, within: Duration) {
+    pub(super) fn check_within(&self, state: &mut Queues<H>, within: Duration) {
         if state.next_check.is_none_or(|planned| within < planned) {
             state.next_check = Some(within);
             self.check_needed.notify_one();

@@ -26,6 +26,7 @@
 
 mod check;
 mod holder;
+mod lingering;
 mod permit;
 mod queue;
 mod queues;

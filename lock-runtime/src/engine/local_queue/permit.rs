@@ -60,6 +60,7 @@ impl<H: HandedOff> LocalQueues<H> {
         if queue.waiters.awake == 0
             && let Some(offer) = queue.take(grants)
         {
+            self.lingers_no_longer(queue);
             let number = queue.waiters.number();
             return Entered::Offered(self.taken(&key, queue, offer), number);
         }
@@ -122,6 +123,17 @@ impl<H: HandedOff> Permit<H> {
     pub(crate) fn offer(self, with: impl FnOnce(Self) -> H) -> Result<(), H> {
         let (queues, key) = (Arc::clone(&self.queues), self.key.clone());
         queues.offer(&key, with(self))
+    }
+
+    /// Leaves a lock on offer until this time, although no call waits for it. `with` makes the lock
+    /// from the permit. See [`LocalQueues::linger`].
+    pub(crate) fn linger(
+        self,
+        until: BootInstant,
+        with: impl FnOnce(Self) -> H,
+    ) -> Result<bool, H> {
+        let (queues, key) = (Arc::clone(&self.queues), self.key.clone());
+        queues.linger(&key, with(self), until)
     }
 
     /// Sets the status of the key, from which the error of waiters that give up is made.
@@ -291,7 +303,9 @@ impl<H: HandedOff> Future for Waiter<H> {
             if queue.offer.is_some() && queue.waiters.remove_woken(*number) {
                 *is_over = true;
                 queues.queued.fetch_sub(1, Ordering::Relaxed);
-                let offer = queue.take(grants).map(|offer| queues.taken(key, queue, offer));
+                let offer = queue.take(grants);
+                queues.lingers_no_longer(queue);
+                let offer = offer.map(|offer| queues.taken(key, queue, offer));
                 (offer, None)
             } else {
                 let (awake, waker) = (queue.waiters.awake, waker.take());

@@ -94,6 +94,17 @@ pub(super) enum Offered<H> {
     Handoff(H),
 }
 
+/// Whether the lock of a key lingers, and what could prevent it.
+#[derive(Debug, Default)]
+pub(super) struct Linger {
+    /// The end of the time for which the lock on offer lingers; `None` if it does not.
+    pub(super) until: Option<BootInstant>,
+    /// Whether the store was asked to report other processes that wait.
+    pub(super) is_watched: bool,
+    /// Whether other processes wait.
+    pub(super) is_wanted: bool,
+}
+
 /// The queue of one key.
 #[derive(Debug)]
 pub(super) struct LocalQueue<H: HandedOff> {
@@ -111,8 +122,9 @@ pub(super) struct LocalQueue<H: HandedOff> {
     /// Whether a caller that does not queue has wanted the key since the holder was registered.
     pub(super) asked: bool,
     /// The current offer, which the first waiter that is polled may take. Only while there are
-    /// waiters.
+    /// waiters, or while a lock lingers.
     pub(super) offer: Option<Offered<H>>,
+    pub(super) linger: Linger,
     /// The number of offers so far.
     offers: u64,
     /// The value of `offers` at the last check.
@@ -138,6 +150,7 @@ impl<H: HandedOff> LocalQueue<H> {
             holder: None,
             asked: false,
             offer: None,
+            linger: Linger::default(),
             offers: 0,
             offers_at_check: 0,
             check: 0,
@@ -168,6 +181,9 @@ impl<H: HandedOff> LocalQueue<H> {
     pub(super) fn offer(&mut self, offer: Offered<H>, wakers: &mut Wakers) {
         if matches!((&offer, &self.status), (Offered::Permit, KeyStatus::HeldHere(_))) {
             self.status = KeyStatus::Acquiring(BootInstant::now());
+        }
+        if matches!(offer, Offered::Permit) {
+            self.linger = Linger::default();
         }
         self.grant = 0;
         self.offer = Some(offer);

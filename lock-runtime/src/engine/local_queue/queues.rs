@@ -32,6 +32,8 @@ pub(crate) struct LocalQueues<H: HandedOff> {
     state: Mutex<Queues<H>>,
     /// The number of waiters, over all keys. Written with `state` locked, read without.
     pub(super) queued: AtomicUsize,
+    /// The number of locks that linger. Written with `state` locked, read without.
+    pub(super) lingering: AtomicUsize,
     /// Whether any key has to be yielded to other processes. Written with `state` locked, read
     /// without.
     has_yields: AtomicBool,
@@ -104,6 +106,7 @@ impl<H: HandedOff> LocalQueues<H> {
             hasher: RandomState::new(),
             state: Mutex::new(Queues::new()),
             queued: AtomicUsize::new(0),
+            lingering: AtomicUsize::new(0),
             has_yields: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             check_needed: Notify::new(),
@@ -132,6 +135,7 @@ impl<H: HandedOff> LocalQueues<H> {
             for (key, queue) in &mut state.by_key {
                 self.queued.fetch_sub(queue.waiters.clear(&mut wakers), Ordering::Relaxed);
                 places.extend(queue.place.take());
+                self.lingers_no_longer(queue);
                 unwanted.extend(queue.offer.take().map(|offer| (key.clone(), offer)));
                 held.extend(queue.holder.is_some().then(|| key.clone()));
             }

@@ -204,6 +204,7 @@ fn request() -> Request {
         max_hold: None,
         min_hold: Duration::ZERO,
         acknowledged_by: RequiredReplicas::NONE,
+        linger: Duration::ZERO,
     };
     Request { key: Arc::from("k"), wait: Wait::Forever, terms }
 }

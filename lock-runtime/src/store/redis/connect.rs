@@ -297,9 +297,8 @@ impl Connector {
         if poll_fn(|cx| Poll::Ready(load.as_mut().poll(cx).is_pending())).await {
             drop(tokio::spawn(load));
         }
-        if let Some(tracking) = self.listening.as_ref().and_then(|it| it.tracking.clone()) {
-            let commands = commands.clone();
-            drop(tokio::spawn(async move { tracking.begin(commands).await }));
+        if let Some(listening) = &self.listening {
+            listening.begin(&commands).await;
         }
         Ok(Established { generation, commands, socket })
     }
@@ -320,6 +319,7 @@ impl Connector {
             self.home.runtime().spawn(async move {
                 contained(|| lost.socket.close());
                 contained(|| connector.changed.notify_waiters());
+                contained(|| connector.listening.iter().for_each(Listening::ended));
             });
             events::emit(Level::DEBUG, move || {
                 tracing::debug!(address, generation, "disconnected");

@@ -290,6 +290,13 @@ impl LockStore for RedisStore {
         MaybeReady::pending(self.waiters(resource.key))
     }
 
+    fn watch_waiters<'a>(
+        &'a self,
+        resource: Resource<'a>,
+    ) -> MaybeReady<'a, Result<bool, StoreError>> {
+        MaybeReady::pending(self.watch_queue(resource.key))
+    }
+
     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, term: Duration) -> Subscription {
         let (shared, format) = (&self.shared, self.dialect.format);
         if self.dialect.queues {

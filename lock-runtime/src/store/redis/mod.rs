@@ -78,8 +78,8 @@ use self::shared::{OwnConnections, Shared};
 use self::tracking::{Listening, on_change_of_held};
 pub(crate) use self::url::is_redis;
 use super::contract::{Backend, BackgroundRuntimes, Lane, LockStore, StoreError};
+use super::hold_reports::HoldReports;
 use super::settings::Settings;
-use super::verify_holds::VerifyHolds;
 use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::key;
@@ -231,7 +231,7 @@ const CHECK: RequestOptions<'static> = RequestOptions {
 };
 
 impl Backend for RedisBackend {
-    fn adopt(&self, runtimes: &BackgroundRuntimes, verify: VerifyHolds) {
+    fn adopt(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {
         let shared = &self.shared;
         let within = shared.response_timeout;
         let on_message = subscriber::on_message(&shared.subscriptions, &shared.id);
@@ -239,7 +239,7 @@ impl Backend for RedisBackend {
         let subscriptions = Arc::clone(&shared.subscriptions);
         let tracking = shared.tracking.as_ref();
         let of_holds = tracking.map(|tracking| Listening {
-            on_message: on_change_of_held(verify.clone()),
+            on_message: on_change_of_held(reports.clone()),
             tracking: Some(Arc::clone(&tracking.holds)),
         });
         let background = shared.servers.route(runtimes.renewals.clone(), within, of_holds);
@@ -256,7 +256,7 @@ impl Backend for RedisBackend {
         if shared.own.set(own).is_err() {
             return;
         }
-        shared.servers.watch(runtimes, verify);
+        shared.servers.watch(runtimes, reports);
         let client = Arc::clone(&shared.id);
         let poller = Poller::new(wake_ups.clone(), Arc::clone(&subscriptions), within, client);
         home.spawn(poller.run());

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{Cursor, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{RedisWrite, ToRedisArgs};
@@ -43,6 +44,12 @@ impl ToRedisArgs for QueueName<'_> {
         // Cannot fail: the writer extends the command.
         let _ = write!(out.writer_for_next_arg(), "{self}");
     }
+}
+
+/// The key of the lock whose queue has this key; `None` if this is no queue.
+pub(super) fn key_of_queue(queue: &str) -> Option<Arc<str>> {
+    let (_, key) = queue.strip_prefix(key::QUEUES)?.split_once("}:")?;
+    Some(Arc::from(key))
 }
 
 /// What the channels of all clients for a key begin with.
@@ -115,9 +122,12 @@ mod tests {
     fn a_queue_and_its_channels_are_in_the_slot_of_the_key() {
         for key in ["order:42", "{user:7}:cart", "a{", "a{}b", "}{", "a{b}c{d}"] {
             let slot = hash_slot::slot(key);
-            assert_eq!(hash_slot::slot(&QueueName(key).to_string()), slot, "{key}");
+            let queue = QueueName(key).to_string();
+            assert_eq!(hash_slot::slot(&queue), slot, "{key}");
+            assert_eq!(key_of_queue(&queue).as_deref(), Some(key));
             assert_eq!(hash_slot::slot(&format!("{}{CLIENT}", channels(key, true))), slot);
             assert_eq!(channels(key, false), CHANNELS);
+            assert_eq!(key_of_queue(key), None);
         }
     }
 

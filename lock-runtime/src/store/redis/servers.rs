@@ -13,7 +13,7 @@ use super::topology::{RedisCluster, Topology};
 use super::tracking::Listening;
 use super::url::UrlTarget;
 use crate::store::contract::{BackgroundRuntimes, Place};
-use crate::store::verify_holds::VerifyHolds;
+use crate::store::hold_reports::HoldReports;
 
 /// The servers of a client.
 pub(super) enum Servers {
@@ -55,11 +55,11 @@ impl Servers {
         .is_some()
     }
 
-    /// Starts to watch for servers that take over keys. `verify` is called when one has.
-    pub(super) fn watch(&self, runtimes: &BackgroundRuntimes, verify: VerifyHolds) {
+    /// Starts to watch for servers that take over keys. A report is sent when one has.
+    pub(super) fn watch(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {
         match self {
-            Self::One(topology) => topology.watch(runtimes, verify),
-            Self::Cluster(cluster) => cluster.watch(runtimes, verify),
+            Self::One(topology) => topology.watch(runtimes, reports),
+            Self::Cluster(cluster) => cluster.watch(runtimes, reports),
         }
     }
 

@@ -6,22 +6,29 @@
 //! The connection of the subscriptions tracks a key only if it asks for it, because its checks also
 //! read queues, which change with each claim.
 //!
-//! Tracking costs the server memory for each key that is read, up to `tracking-table-max-keys`; then
-//! it forgets keys, and reports them as changed. Some servers and proxies refuse it, and old servers
+//! Tracking costs the server memory for each key that is read until it changes, up to
+//! `tracking-table-max-keys`; then it forgets keys, and usually reports them as changed. Before Redis
+//! 7.0.5, `NOLOOP` has no effect on scripts. Some servers and proxies refuse tracking, and old servers
 //! do not have it. Everything works without it: changes are then noticed later.
 //! <https://redis.io/docs/latest/develop/reference/client-side-caching/>
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{PushInfo, PushKind, Value, cmd};
+use redis::{ErrorKind, PushInfo, PushKind, Value, cmd};
+use tokio::time::timeout;
 
+use super::queue::key_of_queue;
 use crate::safeguard::Safeguard;
-use crate::store::verify_holds::{ChangedKeys, HoldsToVerify, VerifyHolds};
+use crate::store::hold_reports::{ChangedKeys, HoldReport, HoldReports};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Called with each message that the server sends without a request.
 pub(super) type OnMessage = Arc<dyn Fn(&PushInfo) + Send + Sync>;
+
+/// How long a server may take to turn tracking on. Without an answer, the connection is used without.
+const TRACKING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The keys that a connection tracks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,19 +76,46 @@ impl Tracking {
         if self.reads == TrackedReads::OnRequest {
             command.arg("OPTIN");
         }
-        if Safeguard::Tracking.is_on() {
-            let reply = command.query_async::<Value>(&mut commands).await;
+        if !Safeguard::Tracking.is_on() {
+            return;
+        }
+        let reply = command.query_async::<Value>(&mut commands).await;
+        // A connection that is lost says nothing about the other nodes of a cluster.
+        if !reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::Io) {
             self.is_on.store(matches!(reply, Ok(Value::Okay)), Ordering::Relaxed);
         }
     }
 }
 
-/// Verifies the held locks whose keys have changed.
-pub(super) fn on_change_of_held(verify: VerifyHolds) -> OnMessage {
-    Arc::new(move |push: &PushInfo| {
-        if let Some(changed) = changed_keys(push) {
-            verify.call(HoldsToVerify::Changed(changed));
+impl Listening {
+    /// Begins with a new connection.
+    pub(super) async fn begin(&self, commands: &MultiplexedConnection) {
+        if let Some(tracking) = &self.tracking {
+            let _ = timeout(TRACKING_TIMEOUT, tracking.begin(commands.clone())).await;
         }
+    }
+
+    /// The connection is lost, so the server reports nothing more, and any key may change. The
+    /// requests that follow make a new connection.
+    pub(super) fn ended(&self) {
+        if self.tracking.as_ref().is_some_and(|tracking| tracking.is_on()) {
+            (self.on_message)(&PushInfo { kind: PushKind::Invalidate, data: vec![Value::Nil] });
+        }
+    }
+}
+
+/// Reports changes of the keys of held locks, and of their queues.
+pub(super) fn on_change_of_held(reports: HoldReports) -> OnMessage {
+    Arc::new(move |push: &PushInfo| match changed_keys(push) {
+        Some(ChangedKeys::These(keys)) => {
+            let wanted: Vec<_> = keys.iter().filter_map(|key| key_of_queue(key)).collect();
+            if !wanted.is_empty() {
+                reports.send(HoldReport::Wanted(wanted));
+            }
+            reports.send(HoldReport::Changed(ChangedKeys::These(keys)));
+        }
+        Some(any) => reports.send(HoldReport::Changed(any)),
+        None => {}
     })
 }
 

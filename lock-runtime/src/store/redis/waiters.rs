@@ -2,13 +2,28 @@
 
 use redis::cmd;
 
+use super::admission::RequestClass;
+use super::connection::RequestOptions;
 use super::decode;
 use super::handle::RedisStore;
 use super::queue::{self, QueueName};
 use super::script::Publish;
-use crate::store::contract::{Lane, StoreError};
+use crate::store::contract::{Lane, LockStore, StoreError};
 
 impl RedisStore {
+    /// Whether other processes wait for a lock. If not, the server reports when they begin to, if it
+    /// tracks keys.
+    pub(super) async fn watch_queue(&self, key: &str) -> Result<bool, StoreError> {
+        if !self.dialect.queues || !LockStore::watches(self) {
+            return Ok(false);
+        }
+        let mut exists = cmd("EXISTS");
+        exists.arg(QueueName(key));
+        let (route, options) = (self.shared.route(Lane::Background)?, self.holder_options());
+        let options = RequestOptions { class: RequestClass::Unlimited, ..options };
+        Ok(route.send(key, &exists, &options, decode::count).await? > 0)
+    }
+
     /// The number of other processes that wait for a lock.
     pub(super) async fn waiters(&self, key: &str) -> Result<usize, StoreError> {
         if self.dialect.queues {

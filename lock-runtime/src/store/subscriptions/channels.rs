@@ -308,7 +308,7 @@ impl Channels {
         loop {
             let first = self.checks.first_entry().filter(|first| first.key().0 <= until)?;
             let listener = first.remove();
-            let is_urgent = listener.wants_watch();
+            let is_urgent = listener.is_urgent();
             let later = listener.next_check().filter(|later| !is_urgent && *later > until);
             let channel = self.by_name.get_mut(listener.channel());
             let registered =

@@ -16,6 +16,10 @@ use crate::wire_format::WireFormat;
 /// The longest time between two checks of a key, unless there are very many keys.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The shortest time between two checks of a key because of reports.
+#[cfg(feature = "redis")]
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
+
 /// A claim with fewer claims before it is checked more often, because its turn may come soon.
 const NEAR: usize = 64;
 
@@ -47,9 +51,13 @@ struct ClaimProgress {
     ahead: Option<usize>,
     /// The last message that the resource was given to the claim, and for how long.
     transfer: Option<(QueueTicket, Duration)>,
+    /// The ticket of the last such message.
+    given: Option<QueueTicket>,
     /// The end of the pause before the next attempt.
     pause_until: Option<BootInstant>,
     watch: Watch,
+    /// The time of the last check because of a report.
+    reported: Option<BootInstant>,
 }
 
 /// Whether the store reports the next change of the key of a claim.
@@ -60,9 +68,16 @@ enum Watch {
     /// It does after the next check.
     Wanted,
     On,
+    /// The last request for reports has failed.
+    Refused,
 }
 
 impl ClaimProgress {
+    /// Whether the resource was given to the claim in its current stay in the queue.
+    fn has_ended(&self) -> bool {
+        self.given.is_some() && self.given == self.stay.map(|(ticket, _)| ticket)
+    }
+
     /// When a claim in a queue has to be checked next.
     fn next_check(&self) -> Option<BootInstant> {
         let ((_, confirmed), ahead) = (self.stay?, self.ahead?);
@@ -121,7 +136,8 @@ impl Listener {
     pub(crate) fn receive(&self, message: QueueMessage) {
         match message {
             QueueMessage::Transfer { ticket, term } => {
-                self.progress().transfer = Some((ticket, term));
+                let mut progress = self.progress();
+                (progress.transfer, progress.given) = (Some((ticket, term)), Some(ticket));
             }
             QueueMessage::Attempt { after } => {
                 self.progress().pause_until = Some(BootInstant::now().after(after));
@@ -173,10 +189,18 @@ impl Listener {
         begins
     }
 
-    /// Whether the next check has to begin the reports of changes.
+    /// Whether the next check begins the reports of changes, and must not be put off.
+    pub(super) fn is_urgent(&self) -> bool {
+        let progress = self.progress();
+        progress.watch == Watch::Wanted && !progress.has_ended()
+    }
+
+    /// Whether the next check requests reports of changes. That also renews the request, because a
+    /// store can forget it.
+    #[cfg(feature = "redis")]
     pub(crate) fn wants_watch(&self) -> bool {
         let progress = self.progress();
-        progress.watch == Watch::Wanted && progress.transfer.is_none()
+        progress.watch != Watch::Off && !progress.has_ended()
     }
 
     /// Whether the store reports the next change of the key.
@@ -185,23 +209,30 @@ impl Listener {
         self.progress().watch == Watch::On
     }
 
-    /// Records that the store is asked to report the next change of the key, or cannot.
+    /// Records that the store is asked to report the next change of the key, or has refused it.
     #[cfg(feature = "redis")]
     pub(crate) fn set_watched(&self, is_watched: bool) {
-        self.progress().watch = if is_watched { Watch::On } else { Watch::Off };
+        self.progress().watch = if is_watched { Watch::On } else { Watch::Refused };
     }
 
-    /// Records that the key has changed, so that the store reports no further change. Returns whether
-    /// a check is necessary.
+    /// Records that the store reports nothing any more.
     #[cfg(feature = "redis")]
-    pub(super) fn changed(&self) -> bool {
+    pub(super) fn end_watch(&self) {
+        self.progress().watch = Watch::Off;
+    }
+
+    /// Records that the key has changed. Returns when a check is necessary.
+    #[cfg(feature = "redis")]
+    pub(super) fn changed(&self, now: BootInstant) -> Option<BootInstant> {
         let mut progress = self.progress();
-        let was_watched = progress.watch == Watch::On;
-        if was_watched {
-            progress.watch = Watch::Wanted;
-        }
         // The message that the resource was given to the claim has come before.
-        was_watched && progress.transfer.is_none()
+        if progress.watch != Watch::On || progress.has_ended() {
+            return None;
+        }
+        progress.watch = Watch::Wanted;
+        let at = progress.reported.map_or(now, |last| now.max(last.after(REPORT_INTERVAL)));
+        progress.reported = Some(at);
+        Some(at)
     }
 
     /// Takes the end of the pause before the next attempt, if the store has requested one.

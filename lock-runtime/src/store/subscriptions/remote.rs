@@ -10,8 +10,8 @@ use super::listener::{CHECK_INTERVAL, CheckResult, Listener};
 use crate::backoff::between;
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
+use crate::store::hold_reports::ChangedKeys;
 use crate::store::queueing::QueueTicket;
-use crate::store::verify_holds::ChangedKeys;
 use crate::sync::atomic::Ordering;
 use crate::user_code::contained;
 use crate::wire_format::WireFormat;
@@ -235,9 +235,10 @@ impl Subscriptions {
         DueCheck::Now(std::iter::from_fn(|| channels.take_check(until)).take(most).collect())
     }
 
-    /// Stores the results of checks that were sent at `sent`, each about a claim with a ticket, wakes the listeners for which an
-    /// attempt is worthwhile, and plans the next checks. The rest of a lease counts from the
-    /// sending, because the server may have answered long before the answer arrives.
+    /// Stores the results of checks that were sent at `sent`, each about a claim with a ticket, wakes
+    /// the listeners for which an attempt is worthwhile, and plans the next checks. The rest of a
+    /// lease counts from the sending, because the server may have answered long before the answer
+    /// arrives.
     pub(crate) fn checked(
         &self,
         found: impl Iterator<Item = (Arc<Listener>, Option<QueueTicket>, CheckResult)>,
@@ -283,8 +284,10 @@ impl Subscriptions {
             }
             ChangedKeys::Any => channels.by_key.values().cloned().collect(),
         };
-        for listener in changed.into_iter().filter(|listener| listener.changed()) {
-            planned |= channels.plan_by(&listener, now);
+        for listener in changed {
+            if let Some(at) = listener.changed(now) {
+                planned |= channels.plan_by(&listener, at);
+            }
         }
         drop(channels);
         if planned {
@@ -330,7 +333,7 @@ impl Channel {
         self.own = 0;
         for registered in self.listeners.values_mut() {
             registered.listener.live.store(false, Ordering::Release);
-            registered.listener.set_watched(false);
+            registered.listener.end_watch();
             each(Arc::clone(&registered.listener), registered.check.take());
         }
     }

@@ -118,6 +118,26 @@ impl Schedule {
         self.move_to(lease, Some(BootInstant::now().after(pause)))
     }
 
+    /// Makes a renewal of a lease due at this time, unless one is due earlier. Returns whether the
+    /// background thread has to be woken.
+    pub(crate) fn verify_by(&self, lease: &Arc<Lease>, at: BootInstant) -> bool {
+        let mut entries = self.lock();
+        let scheduled = BootInstant::from_nanos(lease.scheduled.load(Ordering::Relaxed));
+        let place = (scheduled, address(lease));
+        let is_later = at < lease.deadline()
+            && entries
+                .held
+                .get(&place)
+                .is_some_and(|entry| at < scheduled || entry.action == Action::Expire);
+        // A lease without an entry has ended.
+        if !is_later || !lease.verify() {
+            return false;
+        }
+        entries.held.remove(&place);
+        entries.put(lease, at, Action::Renew);
+        entries.armed.is_none_or(|armed| at < armed)
+    }
+
     /// Makes a renewal of each lease due at `now`, also of fixed leases, which it does not extend.
     pub(crate) fn verify_all(&self, now: BootInstant) {
         for some in self.held().chunks(AT_ONCE) {
@@ -206,8 +226,10 @@ impl Entries {
         let (deadline, watches) = (lease.deadline(), lease.store().watches());
         let (due, term) = lease.renewal_due(watches);
         let at = due.before_grid(term / GRID_PER_TERM).max(now).min(deadline);
-        // A lease that is not renewed is verified once, because the store begins to watch its key then.
-        let begins_watch = || watches && lease.is_unconfirmed() && lease.verify();
+        // A fixed lease is verified once, because the store begins to watch its key then.
+        let begins_watch = || {
+            watches && lease.is_fixed() && lease.is_unconfirmed() && at < deadline && lease.verify()
+        };
         let action =
             if lease.can_be_renewed() || begins_watch() { Action::Renew } else { Action::Expire };
         let at = if action == Action::Renew { at } else { deadline };

@@ -20,6 +20,7 @@ fn lease_of(name: &str, renewed: bool, term: Duration) -> Arc<Lease> {
         max_hold: None,
         min_hold: Duration::ZERO,
         acknowledged_by: RequiredReplicas::NONE,
+        linger: Duration::ZERO,
     };
     let queues = Arc::new(LocalQueues::default());
     let hold = testing::hold(&queues, name, &terms, BootInstant::now());

@@ -43,6 +43,8 @@ pub(super) struct State<P> {
     granted: BootInstant,
     /// When the previous hold ended.
     handed_off: BootInstant,
+    /// How long the lock is kept for the next call after the hold.
+    linger: Duration,
     /// Whether a renewal was skipped since then, because no waiter took the lease.
     skipped_renewal: bool,
     /// When the hold ends although the lease could be renewed.
@@ -114,6 +116,7 @@ impl<P> State<P> {
             holders: 1,
             granted,
             handed_off: BootInstant::PAST,
+            linger: terms.linger,
             skipped_renewal: false,
             max_until: terms.max_until(granted),
             fence: grant.fence.map(|fence| Arc::new(OnceCell::new_with(Some(fence)))),
@@ -213,11 +216,12 @@ impl<P> State<P> {
         held
     }
 
-    /// Removes a holder. With a `limit`, waiters of this process may get the lock.
+    /// Removes a holder. With a `limit`, other calls of this process may get the lock, if there are
+    /// any or if the lock lingers. `is_waited_for` says whether calls wait.
     pub(super) fn leave(
         &mut self,
         number: u64,
-        limit: Option<&HandoffLimit>,
+        (limit, is_waited_for): (Option<&HandoffLimit>, bool),
         now: BootInstant,
     ) -> Departure<P> {
         if self.hold != number {
@@ -234,7 +238,13 @@ impl<P> State<P> {
             return Departure { lost, unnoticed: None, ending: Ending::None };
         }
         let ending = match self.phase {
-            Phase::Held => self.end(limit.filter(|_| lost.is_none()), now),
+            Phase::Held => {
+                let limit = limit.filter(|_| lost.is_none());
+                // Holds of a lock that lingers are short, and must not lead to many requests.
+                let lingers = !self.linger.is_zero() && !self.tenure.is_contended();
+                let lingering = limit.filter(|_| lingers).map(HandoffLimit::of_any_number);
+                self.end(lingering.as_ref().or(limit.filter(|_| is_waited_for)), now)
+            }
             // The key was left to the holders.
             Phase::Lost(lost) if !lost.reason.is_over_in_store() => {
                 Ending::Free(self.permit.take())
@@ -255,7 +265,8 @@ impl<P> State<P> {
                 self.handed_off = now;
                 self.hold += 1;
                 let count_waiters = decision == Decision::HandOffAndCount;
-                return Ending::HandOff { permit, count_waiters, reschedule };
+                let linger = self.linger;
+                return Ending::HandOff { permit, count_waiters, reschedule, linger };
             }
         }
         self.phase = Phase::Released;
@@ -276,6 +287,7 @@ impl<P> State<P> {
         self.granted = since;
         self.max_until = terms.max_until(since);
         self.kept_until = since.after(terms.min_hold);
+        self.linger = terms.linger;
         self.fence = None;
         self.permit = permit;
     }
@@ -343,7 +355,7 @@ impl<P> State<P> {
         }
         self.begin(terms, sent, permit.take());
         (self.term, self.renewed, self.extended) = (terms.term, terms.renewed, sent);
-        self.last_term = terms.term;
+        (self.last_term, self.parts) = (terms.term, PARTS);
         self.granted_until = deadline(sent, terms.term);
         self.acknowledged_by = terms.acknowledged_by;
         self.term_since = now;

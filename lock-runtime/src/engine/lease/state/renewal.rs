@@ -8,7 +8,8 @@ use crate::engine::lease::terms::deadline;
 use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
 
-/// The shortest time to which a fixed lease is set when it is verified.
+/// The term that is requested when a fixed lease is verified: so short that the request changes
+/// nothing, because no request shortens a lease.
 const SHORTEST_TERM: Duration = Duration::from_millis(1);
 
 impl<P> State<P> {
@@ -31,13 +32,13 @@ impl<P> State<P> {
     }
 
     /// Records that the background thread is about to renew the lease. Returns the term to request,
-    /// which is the remaining time for a fixed lease that has to be verified. `None` if the lease has
+    /// which is very short for a fixed lease that has to be verified. `None` if the lease has
     /// ended or is fixed, or if it was handed off and no waiter takes it.
     pub(in crate::engine::lease) fn about_to_renew(
         &mut self,
         now: BootInstant,
     ) -> Option<Duration> {
-        let is_abandoned = now.since(self.handed_off) >= self.term / 3;
+        let is_abandoned = now.since(self.handed_off) >= self.term / 3 || !self.linger.is_zero();
         self.skipped_renewal |= self.phase == Phase::HandedOff && is_abandoned;
         if self.skipped_renewal {
             return None;
@@ -45,10 +46,8 @@ impl<P> State<P> {
         if self.renewed {
             return self.about_to_extend(now, None, Duration::ZERO);
         }
-        // The key expires when it would have expired anyway.
-        let left = self.gone_by.since(now);
-        let is_wanted = self.to_verify && self.phase.is_open() && left >= SHORTEST_TERM;
-        is_wanted.then_some(left)
+        let is_wanted = self.to_verify && self.phase.is_open() && self.gone_by > now;
+        is_wanted.then_some(SHORTEST_TERM)
     }
 
     /// Records that a request that was sent at `sent` has extended the lease, to its own term or to

@@ -15,7 +15,7 @@ fn a_hand_off_ends_one_hold_and_begins_another() {
     assert_eq!(second.deadline(), deadline, "the lease was not renewed");
     assert!(!stale.join());
     for limits in [None, Some(&HandoffLimit::default())] {
-        assert!(matches!(stale.leave(limits), (None, None, Ending::None)));
+        assert!(matches!(stale.leave((limits, true)), (None, None, Ending::None)));
     }
     assert!(second.is_valid(BootInstant::now()) && second.join());
     second.lease().lose(LostReason::Gone, || {});

@@ -22,6 +22,7 @@ fn terms() -> Terms {
         max_hold: None,
         min_hold: Duration::ZERO,
         acknowledged_by: RequiredReplicas::NONE,
+        linger: Duration::ZERO,
     }
 }
 
@@ -49,12 +50,12 @@ fn renewed(sent: BootInstant) -> (Arc<LocalQueues>, Hold) {
 
 /// A holder leaves, and there are no waiters.
 fn leave(hold: &Hold) -> Ending<Permit> {
-    hold.leave(None).2
+    hold.leave((None, true)).2
 }
 
 /// A holder leaves, and the lock is handed off to a waiter if that is possible.
 fn hand_off(hold: &Hold) -> Option<Permit> {
-    match hold.leave(Some(&HandoffLimit::default())) {
+    match hold.leave((Some(&HandoffLimit::default()), true)) {
         (None, _, Ending::HandOff { permit, .. }) => Some(permit),
         _ => None,
     }

@@ -24,7 +24,7 @@ use super::endpoint::Endpoint;
 use super::url::SentinelUrl;
 use crate::key;
 use crate::store::contract::{BackgroundRuntimes, StoreError};
-use crate::store::verify_holds::VerifyHolds;
+use crate::store::hold_reports::HoldReports;
 
 /// The servers that may have some keys.
 pub(super) struct Topology {
@@ -83,11 +83,11 @@ impl Topology {
         }
     }
 
-    /// Starts to watch for other servers that take over the keys. `verify` is called when one has.
-    pub(super) fn watch(&self, runtimes: &BackgroundRuntimes, verify: VerifyHolds) {
+    /// Starts to watch for other servers that take over the keys. A report is sent when one has.
+    pub(super) fn watch(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {
         match &self.kind {
             TopologyKind::Single(_) | TopologyKind::Node(_) => {}
-            TopologyKind::Sentinel(master) => master.watch(runtimes, verify),
+            TopologyKind::Sentinel(master) => master.watch(runtimes, reports),
         }
     }
 

@@ -29,8 +29,8 @@ pub(in crate::store::redis) use self::redirect::{Redirect, RedirectTarget, may_b
 use self::state::{ClusterState, host_of};
 use crate::clock::BootInstant;
 use crate::store::contract::{BackgroundRuntimes, StoreError};
+use crate::store::hold_reports::HoldReports;
 use crate::store::redis::url::ClusterUrl;
-use crate::store::verify_holds::VerifyHolds;
 
 /// A Redis Cluster.
 pub(in crate::store::redis) struct RedisCluster {
@@ -57,13 +57,13 @@ impl RedisCluster {
         &self.shown
     }
 
-    /// Starts to ask the nodes. `verify` is called when a master has been replaced.
+    /// Starts to ask the nodes. A report is sent when a master has been replaced.
     pub(in crate::store::redis) fn watch(
         &self,
         runtimes: &BackgroundRuntimes,
-        verify: VerifyHolds,
+        reports: HoldReports,
     ) {
-        self.state.on_failover(verify);
+        self.state.on_failover(reports);
         let foreign = runtimes.wake_ups.clone();
         self.state.addresses.run_on(&foreign);
         runtimes.renewals.spawn(refresh::keep_running(Arc::clone(&self.state), foreign));

@@ -16,9 +16,9 @@ use crate::clock::BootInstant;
 use crate::events;
 use crate::safeguard::Safeguard;
 use crate::store::contract::StoreError;
+use crate::store::hold_reports::{HoldReport, HoldReports};
 use crate::store::redis::endpoint::{Access, Address, Endpoint};
 use crate::store::redis::url::ClusterUrl;
-use crate::store::verify_holds::{HoldsToVerify, VerifyHolds};
 use crate::sync::{Mutex, lock};
 
 /// What a client knows about a cluster.
@@ -39,7 +39,7 @@ pub(super) struct ClusterState {
     /// Whether the servers have channels that belong to slots.
     has_shard_channels: OnceLock<bool>,
     /// Called after a failover.
-    verify: OnceLock<VerifyHolds>,
+    reports: OnceLock<HoldReports>,
 }
 
 /// The latest round of questions to all nodes.
@@ -70,7 +70,7 @@ impl ClusterState {
             has_ignored: AtomicBool::new(false),
             trouble,
             has_shard_channels: OnceLock::new(),
-            verify: OnceLock::new(),
+            reports: OnceLock::new(),
         }
     }
 
@@ -78,9 +78,9 @@ impl ClusterState {
         &self.seeds
     }
 
-    pub(super) fn on_failover(&self, verify: VerifyHolds) {
+    pub(super) fn on_failover(&self, reports: HoldReports) {
         // Called once.
-        let _ = self.verify.set(verify);
+        let _ = self.reports.set(reports);
     }
 
     /// Whether the servers have channels that belong to slots. The first answer counts for ever,
@@ -143,8 +143,8 @@ impl ClusterState {
                 tracing::info!(earlier, master, "the master has changed; verifying all held locks");
             });
         }
-        if let Some(verify) = self.verify.get() {
-            verify.call(HoldsToVerify::Moved);
+        if let Some(reports) = self.reports.get() {
+            reports.send(HoldReport::Moved);
         }
     }
 

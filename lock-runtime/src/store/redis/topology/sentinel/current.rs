@@ -15,8 +15,8 @@ use super::answer::Candidate;
 use crate::clock::BootInstant;
 use crate::events;
 use crate::safeguard::Safeguard;
+use crate::store::hold_reports::{HoldReport, HoldReports};
 use crate::store::redis::endpoint::shown;
-use crate::store::verify_holds::{HoldsToVerify, VerifyHolds};
 
 /// How long most sentinels have to name a configuration that is not newer, until it is used. This
 /// happens if the sentinels have lost their state, if an administrator has removed the master from
@@ -34,7 +34,7 @@ pub(super) struct CurrentMaster {
     /// The number of the master, which is read twice for each request.
     number: AtomicU64,
     /// Called after each change.
-    verify: OnceLock<VerifyHolds>,
+    reports: OnceLock<HoldReports>,
 }
 
 #[derive(Clone, Default)]
@@ -106,14 +106,14 @@ impl CurrentMaster {
         Self {
             master: watch::Sender::default(),
             number: AtomicU64::new(0),
-            verify: OnceLock::new(),
+            reports: OnceLock::new(),
         }
     }
 
-    /// Calls `verify` after each change from now on.
-    pub(super) fn on_change(&self, verify: VerifyHolds) {
+    /// Sends a report after each change from now on.
+    pub(super) fn on_change(&self, reports: HoldReports) {
         // Called once.
-        let _ = self.verify.set(verify);
+        let _ = self.reports.set(reports);
     }
 
     pub(super) fn number(&self) -> u64 {
@@ -181,8 +181,8 @@ impl CurrentMaster {
             let [earlier, master] = [earlier, master].map(|(host, port)| shown(&host, port));
             tracing::info!(earlier, master, "the master has changed; verifying all held locks");
         });
-        if let Some(verify) = self.verify.get() {
-            verify.call(HoldsToVerify::Moved);
+        if let Some(reports) = self.reports.get() {
+            reports.send(HoldReport::Moved);
         }
     }
 }
@@ -218,7 +218,7 @@ mod tests {
     fn counted() -> (CurrentMaster, Arc<AtomicUsize>) {
         let (current, verified) = (CurrentMaster::new(), Arc::new(AtomicUsize::new(0)));
         let count = Arc::clone(&verified);
-        current.on_change(VerifyHolds::new(move |_| {
+        current.on_change(HoldReports::new(move |_| {
             count.fetch_add(1, Ordering::Relaxed);
         }));
         (current, verified)

@@ -33,11 +33,11 @@ use crate::backoff::jittered;
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{BackgroundRuntimes, StoreError};
+use crate::store::hold_reports::HoldReports;
 use crate::store::redis::endpoint::{Access, Endpoint, shown};
 use crate::store::redis::error;
 use crate::store::redis::handshake::{LoggedIn, log_in};
 use crate::store::redis::url::SentinelUrl;
-use crate::store::verify_holds::VerifyHolds;
 use crate::sync::{Mutex, lock};
 
 /// A lease should be at least this many times as long as the silence after which the master counts
@@ -121,8 +121,8 @@ impl MonitoredMaster {
         self.to_master.has_credentials_source()
     }
 
-    pub(super) fn watch(&self, runtimes: &BackgroundRuntimes, verify: VerifyHolds) {
-        self.current.on_change(verify);
+    pub(super) fn watch(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {
+        self.current.on_change(reports);
         self.addresses.run_on(&runtimes.wake_ups);
         if Safeguard::FailoversAreNoticed.is_on() {
             let (name, known) = (Arc::clone(&self.name), Arc::clone(&self.known));

@@ -1,0 +1,93 @@
+//! Locks that linger: they stay on offer for a moment although no call waits for them.
+
+use std::sync::Arc;
+
+use super::queue::{HandedOff, HashedKey, LocalQueue, Offered};
+use super::queues::{CHECK_INTERVAL, LocalQueues};
+use crate::clock::BootInstant;
+use crate::sync::atomic::Ordering;
+
+impl<H: HandedOff> LocalQueues<H> {
+    /// Leaves a lock on offer until this time, although no call waits for it. Returns whether it is
+    /// the first time since the store granted the lock; the lock if it must not linger, because calls
+    /// wait for it after all, or other processes do.
+    pub(super) fn linger(
+        &self,
+        key: &HashedKey,
+        handoff: H,
+        until: BootInstant,
+    ) -> Result<bool, H> {
+        let mut state = self.lock();
+        let is_closed = state.closed;
+        let queue = state.by_key.get_mut(key);
+        let queue =
+            queue.filter(|queue| !is_closed && !queue.linger.is_wanted && queue.waiters.is_empty());
+        let Some(queue) = queue else { return Err(handoff) };
+        queue.grant = 0;
+        queue.offer = Some(Offered::Handoff(handoff));
+        queue.linger.until = Some(until);
+        let begins = !std::mem::replace(&mut queue.linger.is_watched, true);
+        let is_new = !std::mem::replace(&mut queue.is_listed, true);
+        let _before = queue.take_holder();
+        self.lingering.fetch_add(1, Ordering::Relaxed);
+        if is_new {
+            state.to_check.push(key.clone());
+            self.check_within(&mut state, CHECK_INTERVAL);
+        }
+        drop(state);
+        Ok(begins)
+    }
+
+    /// Other processes have begun to wait for this key.
+    pub(crate) fn wanted(&self, key: &Arc<str>) {
+        let key = self.key(key);
+        let lock = {
+            let mut state = self.lock();
+            let Some(queue) = state.by_key.get_mut(&key) else { return };
+            (queue.linger.is_wanted, queue.linger.is_watched) = (true, false);
+            self.take_lingering(queue)
+        };
+        if let Some(lock) = lock {
+            lock.decline();
+        }
+    }
+
+    /// Frees all locks that linger.
+    pub(crate) fn end_all_lingering(&self) {
+        if self.lingering() == 0 {
+            return;
+        }
+        let locks: Vec<H> = {
+            let mut state = self.lock();
+            state.by_key.values_mut().filter_map(|queue| self.take_lingering(queue)).collect()
+        };
+        for lock in locks {
+            lock.decline();
+        }
+    }
+
+    /// The number of locks that linger.
+    pub(crate) fn lingering(&self) -> usize {
+        self.lingering.load(Ordering::Relaxed)
+    }
+
+    /// Withdraws the offer of a lock that lingers.
+    pub(super) fn take_lingering(&self, queue: &mut LocalQueue<H>) -> Option<H> {
+        queue.linger.until?;
+        self.lingers_no_longer(queue);
+        match queue.offer.take() {
+            Some(Offered::Handoff(handoff)) => Some(handoff),
+            other => {
+                queue.offer = other;
+                None
+            }
+        }
+    }
+
+    /// The lock on offer does not linger any more.
+    pub(super) fn lingers_no_longer(&self, queue: &mut LocalQueue<H>) {
+        if queue.linger.until.take().is_some() {
+            self.lingering.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Locks that are kept for a moment after their release, for the next call of their client.
+
+use std::time::Duration;
+
+use lock_runtime::{LockClient, LockError};
+use lock_tests::RedisServer;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::{LEASE, client, client_without_reports, until, until_idle};
+
+/// Long enough for a busy machine to make the next call.
+const LINGER: Duration = LEASE.checked_div(4).expect("not zero");
+
+/// The requests that take or free locks.
+fn requests(server: &RedisServer) -> u64 {
+    server.calls("set") + server.calls("evalsha")
+}
+
+async fn lingering(server: &RedisServer) -> LockClient {
+    let builder = LockClient::builder().url(server.url()).lease(LEASE * 10).wait(LEASE * 60);
+    builder.linger(LINGER).connect().await.expect("up")
+}
+
+/// Holds the lock on `k` once, and leaves it lingering.
+async fn linger(client: &LockClient) {
+    client.lock("k").run(async {}).await.expect("free");
+    assert_eq!((client.stats().held, client.stats().lingering), (0, 1));
+}
+
+#[tokio::test]
+async fn the_next_call_needs_no_request() {
+    let server = RedisServer::start();
+    let client = lingering(&server).await;
+    linger(&client).await;
+    let before = requests(&server);
+    let began = Instant::now();
+    for _ in 0..100 {
+        linger(&client).await;
+    }
+    // The first tenure of a busy machine may end before.
+    if began.elapsed() < LINGER / 10 {
+        assert_eq!(requests(&server), before);
+    }
+    assert!(requests(&server) <= before + 20, "{} requests", requests(&server) - before);
+    assert!(server.exists("k"));
+    until_idle(&client, LEASE * 5).await;
+    assert!(!server.exists("k"), "it is freed in the end");
+    assert_eq!(client.stats().lost, 0);
+}
+
+#[tokio::test]
+async fn a_lock_lingers_for_no_longer_than_its_time() {
+    let server = RedisServer::start();
+    let client = lingering(&server).await;
+    linger(&client).await;
+    let began = Instant::now();
+    let freed = until(LEASE * 5, || !server.exists("k")).await.expect("it is freed");
+    assert!(freed < LINGER + LEASE / 5, "{freed:?} after {:?}", began.elapsed());
+    assert_eq!(client.stats().lingering, 0);
+}
+
+#[tokio::test]
+async fn another_process_that_begins_to_wait_gets_the_lock_at_once() {
+    let server = RedisServer::start();
+    let (one, other) = (lingering(&server).await, client(&server.url()).await);
+    let mut shortest = Duration::MAX;
+    for _ in 0..5 {
+        linger(&one).await;
+        // The server reports that the other one waits.
+        let _ = until(LINGER / 5, || server.tracked_keys() > 0).await;
+        let began = Instant::now();
+        let guard = other.lock("k").acquire().await.expect("free soon");
+        shortest = shortest.min(began.elapsed());
+        guard.release().await.expect("held");
+        until_idle(&one, LEASE * 5).await;
+    }
+    assert!(shortest < LINGER / 4, "the lock is passed on at once: {shortest:?}");
+}
+
+/// The first process asks whether others wait when its lock begins to linger.
+#[tokio::test]
+async fn a_process_that_waits_already_gets_the_lock_at_once() {
+    let server = RedisServer::start();
+    let (one, other) = (lingering(&server).await, client(&server.url()).await);
+    let mut shortest = Duration::MAX;
+    for _ in 0..5 {
+        let guard = one.lock("k").acquire().await.expect("free");
+        let lock = other.lock("k").wait(LEASE * 10);
+        let waiter = tokio::spawn(async move {
+            let guard = lock.acquire().await.expect("the server is up");
+            (guard, Instant::now())
+        });
+        assert!(until(LEASE * 5, || server.queued("k") == 1).await.is_some());
+        let released = Instant::now();
+        guard.release().await.expect("held");
+        let (guard, granted) = waiter.await.expect("no panic");
+        shortest = shortest.min(granted - released);
+        guard.release().await.expect("held");
+        until_idle(&one, LEASE * 5).await;
+    }
+    assert!(shortest < LINGER / 4, "the lock is passed on at once: {shortest:?}");
+}
+
+#[tokio::test]
+async fn a_process_that_uses_a_lock_all_the_time_does_not_keep_it_from_others() {
+    let server = RedisServer::start();
+    let one = client_without_reports(&server.url(), LEASE * 10).await;
+    let lock = one.lock("k").linger(LINGER);
+    let busy = tokio::spawn(async move {
+        loop {
+            lock.run(async {}).await.expect("free");
+            sleep(LINGER / 50).await;
+        }
+    });
+    let other = client(&server.url()).await;
+    for _ in 0..3 {
+        let granted = timeout(LEASE * 4, other.lock("k").wait(LEASE * 60).acquire()).await;
+        granted.expect("its turn").expect("free").release().await.expect("held");
+    }
+    busy.abort();
+}
+
+#[tokio::test]
+async fn a_lock_that_lingers_is_freed_by_a_shutdown_and_when_the_client_is_dropped() {
+    let server = RedisServer::start();
+    let client = lingering(&server).await;
+    linger(&client).await;
+    client.shutdown().await.expect("all is released");
+    assert!(!server.exists("k"));
+    let client = lingering(&server).await;
+    linger(&client).await;
+    drop(client);
+    assert!(until(LEASE * 3, || !server.exists("k")).await.is_some(), "it is freed");
+}
+
+#[tokio::test]
+async fn a_lock_that_lingers_is_freed_when_all_keys_are_deleted() {
+    let server = RedisServer::start();
+    let client = lingering(&server).await;
+    linger(&client).await;
+    server.tell(&["FLUSHALL"]);
+    assert!(until(LINGER / 2, || client.stats().lingering == 0).await.is_some(), "not in time");
+    until_idle(&client, LEASE * 5).await;
+}
+
+#[tokio::test]
+async fn invalid_combinations_are_refused() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let ms = Duration::from_millis;
+    for lock in [
+        client.lock("k").linger(ms(9)),
+        client.lock("k").linger(ms(1001)),
+        client.lock("k").linger(LEASE / 2),
+        client.lock("k").linger(ms(20)).lease(LEASE),
+        client.lock("k").linger(ms(20)).min_hold(LEASE),
+    ] {
+        let refused = lock.acquire().await;
+        assert!(matches!(&refused, Err(LockError::Config { option: "linger", .. })), "{refused:?}");
+    }
+    let long = LockClient::builder().url(server.url()).lease(LEASE).linger(LEASE).connect().await;
+    assert!(matches!(&long, Err(LockError::Config { option: "linger", .. })), "{long:?}");
+    // The option of the client does not apply to these.
+    let client = lingering(&server).await;
+    client.lock("k").lease(LEASE).run(async {}).await.expect("free");
+    client.lock("kept").min_hold(LEASE / 4).run(async {}).await.expect("free");
+    client.lock("off").linger(Duration::ZERO).run(async {}).await.expect("free");
+    assert_eq!(client.stats().lingering, 0);
+}
