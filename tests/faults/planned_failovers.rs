@@ -185,7 +185,7 @@ impl SideBySide {
                 if stopped.load(Ordering::Relaxed) {
                     break;
                 }
-                let (key, began) = (format!("{{{}}}:{call}", KEYS[0]), Instant::now());
+                let (key, began) = (format!("{}:{call}", KEYS[0]), Instant::now());
                 // A call that fails counts until the next one that succeeds.
                 while let Err(error) = client.lock(&*key).run(async {}).await {
                     println!("{error}");

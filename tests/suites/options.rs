@@ -404,3 +404,29 @@ async fn acknowledged_by_is_a_number_all_or_an_expression() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_linger_that_is_out_of_range_or_has_no_effect_is_refused() {
+    let server = RedisServer::start();
+    let client = LockClient::connect(server.url()).await.expect("up");
+    let ms = Duration::from_millis;
+    for lock in [
+        client.lock("k").linger(ms(9)),
+        client.lock("k").linger(ms(1001)),
+        client.lock("k").linger(ms(500)).lease(LEASE),
+        client.lock("k").linger(ms(20)).lease(LEASE),
+        client.lock("k").linger(ms(20)).min_hold(LEASE),
+    ] {
+        let refused = lock.acquire().await;
+        assert!(matches!(&refused, Err(LockError::Config { option: "linger", .. })), "{refused:?}");
+    }
+    let long = LockClient::builder().url(server.url()).lease(LEASE).linger(LEASE).connect().await;
+    assert!(matches!(&long, Err(LockError::Config { option: "linger", .. })), "{long:?}");
+    // The option of the client does not apply to these.
+    let client =
+        LockClient::builder().url(server.url()).linger(ms(20)).connect().await.expect("up");
+    client.lock("k").lease(LEASE).run(async {}).await.expect("free");
+    client.lock("kept").min_hold(LEASE / 4).run(async {}).await.expect("free");
+    client.lock("off").linger(Duration::ZERO).run(async {}).await.expect("free");
+    assert_eq!(client.stats().lingering, 0);
+}

@@ -74,14 +74,12 @@ impl BackgroundState {
 
     /// Processes a report of the store. Held leases are verified as soon as possible.
     pub(super) fn reported(&self, report: HoldReport) {
+        if matches!(report, HoldReport::Moved | HoldReport::Changed(ChangedKeys::Any)) {
+            self.notifier.queues().end_all_lingering();
+        }
         match report {
             HoldReport::Moved => self.failovers.moved(),
-            HoldReport::Changed(keys) => {
-                if keys == ChangedKeys::Any {
-                    self.notifier.queues().end_all_lingering();
-                }
-                self.watched.report(keys);
-            }
+            HoldReport::Changed(keys) => self.watched.report(keys),
             HoldReport::Wanted(keys) => {
                 for key in &keys {
                     self.notifier.queues().wanted(key);
