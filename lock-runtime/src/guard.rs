@@ -167,8 +167,9 @@ impl LockGuard {
     /// If several guards share a hold, only the last one frees the lock, even if that guard was
     /// moved out of the body. Releasing the others costs no round trip. If other tasks of this
     /// client wait for the key, the lock is handed off to the first of them, usually without a
-    /// round trip. If the store has lost the lock by then, the next renewal notices the loss, and
-    /// the holder at that time gets the error.
+    /// round trip, and with [`linger`](crate::Lock::linger), it is kept for the next call. If the
+    /// store has lost the lock by then, the next renewal notices the loss, and the holder at that
+    /// time gets the error.
     ///
     /// Cancel safe: if the future is dropped, the release continues in the background.
     ///

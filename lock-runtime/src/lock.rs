@@ -200,13 +200,14 @@ impl Lock {
     /// [`min_hold`](Self::min_hold).
     ///
     /// For keys that one process uses again and again, such as those of a partitioned consumer or of
-    /// a sticky session. The release returns at once, and the lock is freed in the background up to
-    /// 10 ms before the time is over. Another process that begins to wait for the lock gets it at
+    /// a sticky session. The release returns at once, without asking whether the lock was lost, and
+    /// the lock is freed in the background up to 10 ms before the time is over. Another process that begins to wait for the lock gets it at
     /// once if the server reports changes ([`tracking`](crate::LockClientBuilder::tracking), format
     /// [`WireFormat::Token`]), and otherwise when the time is over, which is also true of clients in
     /// other languages. A process keeps a lock in this way for one second at most, and frees it then.
     ///
-    /// A lock that lingers is not renewed. If the process ends without
+    /// Consecutive holds of a lock that lingers are limited by their time only, and not by the number in
+    /// [`handoff_limit`](crate::LockClientBuilder::handoff_limit). A lock that lingers is not renewed. If the process ends without
     /// [`shutdown`](crate::LockClient::shutdown), the lock is free at the end of its lease. The memory
     /// store ignores this option, and so does a client whose
     /// [`handoff_limit`](crate::LockClientBuilder::handoff_limit) is zero.
@@ -222,7 +223,7 @@ impl Lock {
     /// let client = LockClient::memory();
     /// let session = client.lock("session:7").linger(Duration::from_millis(20));
     /// session.run(async { /* … */ }).await?;
-    /// // Without a round trip, if it comes within 20 ms.
+    /// // Without a round trip, if it comes within 10 ms, and usually within 20 ms.
     /// session.run(async { /* … */ }).await?;
     /// # Ok(())
     /// # }

@@ -78,7 +78,7 @@ lock_tests::controls! {
     sentinel_without_failovers_are_noticed_2: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
         without "failovers-are-noticed" seeing "the loss is noticed at once";
     sentinel_without_holds_are_verified: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
-        without "holds-are-verified" seeing "the loss is noticed at once";
+        without "holds-are-verified+tracking" seeing "the loss is noticed at once";
     sentinel_without_newest_configuration: "sentinel::an_older_configuration_is_followed_only_if_it_stays"
         without "newest-configuration" seeing "the earlier master is not used";
     sentinel_without_renewal_never_recreates: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
@@ -100,7 +100,7 @@ lock_tests::controls! {
     cluster_without_newest_configuration: "cluster::stale::nodes_that_are_cut_off_do_not_hide_the_successor_of_a_killed_master"
         without "newest-configuration" seeing "the new master is found";
     cluster_without_renewal_retry: "cluster::logins::renewals_over_a_connection_that_is_logged_out_are_repeated_over_another_one"
-        without "renewal-retry" seeing "were lost";
+        without "renewal-retry+tracking" seeing "were lost";
     cluster_without_renewal_never_recreates: "cluster::failovers::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
         without "renewal-never-recreates" seeing "the loss is noticed at once";
     tls_without_certificates_are_reread: "tls::certificates_are_replaced_while_locks_are_held"
@@ -198,7 +198,7 @@ lock_tests::controls! {
     renewals_without_min_hold_renames_owner: "renewals::a_renewal_that_arrives_after_the_release_does_not_extend_the_min_hold"
         without "min-hold-renames-owner" seeing " after ";
     renewals_without_renewal_retry: "renewals::a_renewal_that_fails_once_or_twice_costs_no_lock_and_is_logged"
-        without "renewal-retry" seeing "the renewal is retried";
+        without "renewal-retry+tracking" seeing "the renewal is retried";
     replies_without_script_fallback: "replies::repeatedly_flushed_scripts_cause_no_error" without "script-fallback" seeing "left == right";
     replies_without_only_if_free: "replies::repeatedly_killed_connections_cause_no_error"
         without "only-if-free" seeing "two holders of";

@@ -65,7 +65,7 @@ async fn a_fixed_lease_whose_key_is_deleted_is_lost_at_once() {
     watched(&server, 1, LONG / 6).await;
     let extended =
         left - server.pttl("k") - i64::try_from(granted.elapsed().as_millis()).expect("few");
-    assert!(extended.abs() < 100, "the key expires when it would: {extended} ms");
+    assert!(extended.abs() < 250, "the key expires when it would: {extended} ms");
     server.tell(&["DEL", "k"]);
     let reason = timeout(LONG / 10, guard.lost()).await.expect("the loss is noticed at once");
     assert_eq!(reason, LostReason::Gone);
@@ -138,7 +138,8 @@ async fn only_long_holds_and_waits_are_watched_and_none_after_they_end() {
     for guard in guards {
         guard.release().await.expect("held");
     }
-    waiter.await.expect("no panic").release().await.expect("held");
+    // Released in the background.
+    drop(waiter.await.expect("no panic"));
     let none = until(LONG, || server.tracked_keys() == 0).await;
     assert!(none.is_some(), "the server tracks {} keys", server.tracked_keys());
 }
@@ -194,10 +195,10 @@ async fn many_wrong_reports_cost_few_requests_and_no_lock() {
         tokio::time::sleep(LEASE / 100).await;
     }
     assert_all_held(&guards);
-    // Two leases have passed: a renewal at each third, and a few verifications before the pauses are
-    // as long.
+    // Two leases have passed: six renewals, a few verifications before the pauses are as long, and those
+    // of the fixed lease. Each is one request, for all locks or for some of them.
     let requests = server.calls("evalsha") - before;
-    assert!(requests <= 21 * 20, "{requests} requests");
+    assert!(requests <= 60, "{requests} requests");
 }
 
 #[tokio::test]

@@ -159,7 +159,10 @@ impl Engine {
             Ending::None => AfterLeave::Nothing,
             Ending::Free(permit) => AfterLeave::Free(permit),
             Ending::HandOff { permit, count_waiters, reschedule, linger } => {
-                let count = count_waiters.then(|| WaiterCount { lease: Arc::clone(hold.lease()) });
+                let count = count_waiters.then(|| WaiterCount {
+                    lease: Arc::clone(hold.lease()),
+                    queues: Arc::clone(self.queues()),
+                });
                 if reschedule {
                     self.background().reschedule(hold.lease());
                 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::handoff::{Hold, Lease};
+use super::handoff::{Hold, Lease, LocalQueues};
+use super::local_queue::HandedOff;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
 use crate::store::contract::StoreError;
@@ -10,6 +11,7 @@ use crate::store::contract::StoreError;
 /// A request for the number of waiting processes. Dropping it without an answer abandons the count.
 pub(super) struct WaiterCount {
     pub(super) lease: Arc<Lease>,
+    pub(super) queues: Arc<LocalQueues>,
 }
 
 impl WaiterCount {
@@ -33,7 +35,13 @@ impl WaiterCount {
     }
 
     fn answered(self, count: Option<Result<usize, StoreError>>) {
-        self.lease.waiters_counted(count.and_then(Result::ok));
+        let count = count.and_then(Result::ok);
+        self.lease.waiters_counted(count);
+        if count.is_some_and(|count| count > 0)
+            && let Some(lock) = self.queues.wanted(self.lease.key())
+        {
+            lock.decline();
+        }
     }
 }
 

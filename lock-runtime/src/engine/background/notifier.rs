@@ -16,8 +16,8 @@
 
 use std::sync::Arc;
 
-use crate::engine::handoff::{Lease, LocalQueues, Permit};
-use crate::engine::local_queue::CHECK_INTERVAL;
+use crate::engine::handoff::{Handoff, Lease, LocalQueues, Permit};
+use crate::engine::local_queue::{CHECK_INTERVAL, HandedOff};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Notify, lock, time};
 use crate::user_code::contained;
@@ -28,6 +28,8 @@ pub(crate) enum Notice {
     Lost(Arc<Lease>),
     /// A permit is free. The notifier drops it, which wakes the next waiter.
     Permit(Permit),
+    /// A lock must not linger any more. The notifier frees it.
+    Declined(Handoff),
 }
 
 /// The state that the thread shares with the senders of notices.
@@ -104,6 +106,7 @@ impl Notifier {
             contained(|| match notice {
                 Notice::Lost(lease) => lease.notify_of_loss(),
                 Notice::Permit(permit) => drop(permit),
+                Notice::Declined(lock) => lock.decline(),
             });
         }
     }

@@ -13,7 +13,7 @@ use super::place_limit::Renewals;
 use super::schedule::Schedule;
 use super::watched::WatchedLeases;
 use crate::clock::BootInstant;
-use crate::engine::handoff::Lease;
+use crate::engine::handoff::{Handoff, Lease};
 use crate::engine::lease::Loss;
 use crate::error::LostReason;
 use crate::events;
@@ -74,20 +74,31 @@ impl BackgroundState {
 
     /// Processes a report of the store. Held leases are verified as soon as possible.
     pub(super) fn reported(&self, report: HoldReport) {
-        if matches!(report, HoldReport::Moved | HoldReport::Changed(ChangedKeys::Any)) {
-            self.notifier.queues().end_all_lingering();
-        }
+        let queues = self.notifier.queues();
         match report {
-            HoldReport::Moved => self.failovers.moved(),
-            HoldReport::Changed(keys) => self.watched.report(keys),
+            HoldReport::Moved => {
+                self.decline(queues.end_all_lingering());
+                self.failovers.moved();
+            }
+            HoldReport::Changed(keys) => {
+                self.decline(match &keys {
+                    ChangedKeys::Any => queues.end_all_lingering(),
+                    ChangedKeys::These(keys) => queues.end_lingering(keys),
+                });
+                self.watched.report(keys);
+            }
             HoldReport::Wanted(keys) => {
-                for key in &keys {
-                    self.notifier.queues().wanted(key);
-                }
-                return;
+                return self.decline(keys.iter().filter_map(|key| queues.wanted(key)));
             }
         }
         self.wake.notify_one();
+    }
+
+    /// Frees locks that must not linger any more.
+    fn decline(&self, locks: impl IntoIterator<Item = Handoff>) {
+        for lock in locks {
+            self.notifier.send(Notice::Declined(lock));
+        }
     }
 
     /// Asks the store to report when other processes begin to wait for the keys of leases that
@@ -98,9 +109,11 @@ impl BackgroundState {
             let shared = Arc::clone(self);
             spawn_task(async move {
                 let store = Arc::clone(lease.store());
-                let is_wanted = store.watch_waiters(lease.locked().resource()).await;
-                if is_wanted == Ok(true) {
-                    shared.notifier.queues().wanted(lease.key());
+                let queues = shared.notifier.queues();
+                match store.watch_waiters(lease.locked().resource()).await {
+                    Ok(true) => shared.decline(queues.wanted(lease.key())),
+                    Ok(false) => {}
+                    Err(_) => queues.unwatched(lease.key()),
                 }
             });
         }
@@ -111,7 +124,9 @@ impl BackgroundState {
     pub(super) fn verify_changed(&self) {
         let now = BootInstant::now();
         for (lease, at) in self.watched.take(now) {
-            self.schedule.verify_by(&lease, at);
+            if let Some(due) = self.schedule.verify_by(&lease, at) {
+                self.watched.verified_at(&lease, due);
+            }
         }
     }
 
@@ -209,6 +224,7 @@ impl BackgroundState {
             // No other part of the engine gives the permit back.
             self.give_back_permit(&lease);
         }
+        drop(self.notifier.queues().end_all_lingering());
         // The keys expire with their leases. Their waiters get the failure.
         self.cleanups.clear();
     }

@@ -108,6 +108,13 @@ impl WatchedLeases {
         }
     }
 
+    /// Records when the lease is verified.
+    pub(crate) fn verified_at(&self, lease: &Arc<Lease>, at: BootInstant) {
+        if let Some(known) = lock(&self.state).by_key.get_mut(&**lease.key()) {
+            known.verified = at;
+        }
+    }
+
     /// The leases that have to be verified because of reports since the last call, and when.
     pub(crate) fn take(&self, now: BootInstant) -> Vec<(Arc<Lease>, BootInstant)> {
         let mut guard = lock(&self.state);

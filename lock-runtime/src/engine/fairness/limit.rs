@@ -82,9 +82,10 @@ impl Tenure {
         self.began
     }
 
-    /// Whether other processes are known to wait.
-    pub(crate) fn is_contended(&self) -> bool {
-        self.contended
+    /// How long the lock may linger after a hold: zero if other processes are known to wait.
+    pub(crate) fn longest_linger(&self, now: BootInstant) -> Duration {
+        let since = self.since.unwrap_or(now);
+        if self.contended { Duration::ZERO } else { LONGEST.saturating_sub(now.since(since)) }
     }
 
     /// Decides about the lock after a hold has ended.

@@ -38,32 +38,49 @@ impl<H: HandedOff> LocalQueues<H> {
         Ok(begins)
     }
 
-    /// Other processes have begun to wait for this key.
-    pub(crate) fn wanted(&self, key: &Arc<str>) {
+    /// Other processes have begun to wait for this key. Returns the lock if it lingers. It has to be
+    /// declined, which calls wakers.
+    #[must_use]
+    pub(crate) fn wanted(&self, key: &Arc<str>) -> Option<H> {
         let key = self.key(key);
-        let lock = {
-            let mut state = self.lock();
-            let Some(queue) = state.by_key.get_mut(&key) else { return };
-            (queue.linger.is_wanted, queue.linger.is_watched) = (true, false);
-            self.take_lingering(queue)
-        };
-        if let Some(lock) = lock {
-            lock.decline();
+        let mut state = self.lock();
+        let queue = state.by_key.get_mut(&key)?;
+        (queue.linger.is_wanted, queue.linger.is_watched) = (true, false);
+        self.take_lingering(queue)
+    }
+
+    /// The store does not report other processes that begin to wait for this key.
+    pub(crate) fn unwatched(&self, key: &Arc<str>) {
+        let key = self.key(key);
+        if let Some(queue) = self.lock().by_key.get_mut(&key) {
+            queue.linger.is_watched = false;
         }
     }
 
-    /// Frees all locks that linger.
-    pub(crate) fn end_all_lingering(&self) {
+    /// Ends the lingering of the locks of these keys. Returns them, as [`wanted`](Self::wanted) does.
+    #[must_use]
+    pub(crate) fn end_lingering(&self, keys: &[Arc<str>]) -> Vec<H> {
         if self.lingering() == 0 {
-            return;
+            return Vec::new();
         }
-        let locks: Vec<H> = {
-            let mut state = self.lock();
-            state.by_key.values_mut().filter_map(|queue| self.take_lingering(queue)).collect()
-        };
-        for lock in locks {
-            lock.decline();
-        }
+        let keys: Vec<_> = keys.iter().map(|key| self.key(key)).collect();
+        let mut state = self.lock();
+        let taken = keys.iter().filter_map(|key| {
+            let queue = state.by_key.get_mut(key)?;
+            self.take_lingering(queue)
+        });
+        taken.collect()
+    }
+
+    /// The same for all keys. The store reports nothing about them any more.
+    #[must_use]
+    pub(crate) fn end_all_lingering(&self) -> Vec<H> {
+        let mut state = self.lock();
+        let taken = state.by_key.values_mut().filter_map(|queue| {
+            queue.linger.is_watched = false;
+            self.take_lingering(queue)
+        });
+        taken.collect()
     }
 
     /// The number of locks that linger.

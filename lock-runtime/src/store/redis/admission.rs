@@ -18,6 +18,8 @@ pub(super) enum RequestClass {
     Holders,
     /// No limit here: the sender limits their number.
     Unlimited,
+    /// The same, and the server reports the next change of each key that the request reads.
+    Tracked,
 }
 
 impl RequestClass {
@@ -26,7 +28,7 @@ impl RequestClass {
             _ if !Safeguard::LimitedRequests.is_on() => None,
             Self::Acquires => Some(&socket.acquires),
             Self::Holders => Some(&socket.holders),
-            Self::Unlimited => None,
+            Self::Unlimited | Self::Tracked => None,
         }
     }
 }

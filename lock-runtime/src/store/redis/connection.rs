@@ -108,8 +108,11 @@ impl Connection {
         options: &RequestOptions<'_>,
         decode: impl FnOnce(&Value) -> Result<T, Unexpected>,
     ) -> impl Future<Output = Result<T, StoreError>> {
-        let outgoing =
-            if self.asking { Outgoing::Asking(command) } else { Outgoing::Command(command) };
+        let outgoing = match options.class {
+            _ if self.asking => Outgoing::Asking(command),
+            RequestClass::Tracked => Outgoing::Tracked(command),
+            _ => Outgoing::Command(command),
+        };
         self.exchange(outgoing, options, decode)
     }
 

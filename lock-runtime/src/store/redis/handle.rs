@@ -82,7 +82,9 @@ impl RedisStore {
             }
         };
         let timeout = RequestTimeout::of(self.shared.response_timeout);
-        let options = RequestOptions { class: RequestClass::Unlimited, timeout, trace: None };
+        let class =
+            if LockStore::watches(self) { RequestClass::Tracked } else { RequestClass::Unlimited };
+        let options = RequestOptions { class, timeout, trace: None };
         let key = |index: usize| batch[index].resource.key;
         let (script, locks) = (&dialect.renew, batch.len());
         let requests = ScriptBatch { script, locks, key: &key, options, wants_carriers };

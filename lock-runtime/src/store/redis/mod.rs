@@ -238,11 +238,11 @@ impl Backend for RedisBackend {
         let home = &runtimes.wake_ups;
         let subscriptions = Arc::clone(&shared.subscriptions);
         let tracking = shared.tracking.as_ref();
-        let of_holds = tracking.map(|tracking| Listening {
+        let of_holds = Listening {
             on_message: on_change_of_held(reports.clone()),
-            tracking: Some(Arc::clone(&tracking.holds)),
-        });
-        let background = shared.servers.route(runtimes.renewals.clone(), within, of_holds);
+            tracking: tracking.map(|tracking| Arc::clone(&tracking.holds)),
+        };
+        let background = shared.servers.route(runtimes.renewals.clone(), within, Some(of_holds));
         let of_claims = Listening {
             on_message: Arc::clone(&on_message),
             tracking: tracking.map(|tracking| Arc::clone(&tracking.claims)),

@@ -13,31 +13,43 @@ pub(super) enum Outgoing<'a> {
     Commands(&'a Pipeline),
     /// After `ASKING`.
     Asking(&'a Cmd),
+    /// After `CLIENT CACHING YES`.
+    Tracked(&'a Cmd),
 }
 
 impl Outgoing<'_> {
     pub(super) async fn query(self, commands: &mut MultiplexedConnection) -> RedisResult<Value> {
         match self {
             Self::Command(command) => command.query_async(commands).await,
-            // Boxed, because both are rare.
+            // Boxed, because all of these are rare.
             Self::Commands(pipeline) => {
                 let count = pipeline.len();
                 Box::pin(commands.req_packed_commands(pipeline, 0, count)).await.map(Value::Array)
             }
-            Self::Asking(command) => Box::pin(ask(command, commands)).await,
+            Self::Asking(command) | Self::Tracked(command) => {
+                let is_tracked = matches!(self, Self::Tracked(_));
+                Box::pin(send_after(is_tracked, command, commands)).await
+            }
         }
     }
 }
 
-/// Sends a command right after `ASKING`. A node of a cluster forgets `ASKING` with the next command
-/// of the connection, so no other request may be sent between the two.
-async fn ask(command: &Cmd, commands: &mut MultiplexedConnection) -> RedisResult<Value> {
-    if !Safeguard::AskingInOnePiece.is_on() {
-        let _: Value = cmd("ASKING").query_async(commands).await?;
+/// Sends a command right after `ASKING`, or after `CLIENT CACHING YES`. Both apply to the next command of
+/// the connection only, so no other request may be sent between the two.
+async fn send_after(
+    is_tracked: bool,
+    command: &Cmd,
+    commands: &mut MultiplexedConnection,
+) -> RedisResult<Value> {
+    let mut before = cmd(if is_tracked { "CLIENT" } else { "ASKING" });
+    if is_tracked {
+        before.arg("CACHING").arg("YES");
+    } else if !Safeguard::AskingInOnePiece.is_on() {
+        let _: Value = before.query_async(commands).await?;
         return command.query_async(commands).await;
     }
     let mut both = Pipeline::with_capacity(2);
-    both.cmd("ASKING").add_command(command.clone());
+    both.add_command(before).add_command(command.clone());
     let replies = commands.req_packed_commands(&both, 1, 1).await?;
     let reply = replies.into_iter().next();
     reply.unwrap_or(Value::Nil).extract_error()

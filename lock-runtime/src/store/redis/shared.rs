@@ -11,7 +11,7 @@ use super::home::has_io;
 use super::replicas::Acknowledgers;
 use super::route::Route;
 use super::servers::Servers;
-use super::tracking::{TrackedReads, Tracking};
+use super::tracking::Tracking;
 use crate::error::LockError;
 use crate::events;
 use crate::runtime;
@@ -67,10 +67,8 @@ impl Shared {
             waited: Duration::ZERO,
             cause: format!("the operating system returned no random numbers: {error}"),
         })?;
-        let tracking = tracks_keys.then(|| ClientTracking {
-            holds: Tracking::new(TrackedReads::All),
-            claims: Tracking::new(TrackedReads::OnRequest),
-        });
+        let tracking =
+            tracks_keys.then(|| ClientTracking { holds: Arc::default(), claims: Arc::default() });
         let can_watch = tracking.as_ref().map(|tracking| tracking.claims.state());
         let id = uuid::Builder::from_random_bytes(random).into_uuid();
         Ok(Self {

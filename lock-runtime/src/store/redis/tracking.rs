@@ -1,10 +1,10 @@
 //! Reports of the server that keys have changed (`CLIENT TRACKING`).
 //!
 //! A connection on which tracking is on receives a message when another connection changes a key
-//! that it has read, or when the key expires. The key then has to be read again. The connection for
-//! renewals tracks each key that it reads: the script reads the key after it has extended the lease.
-//! The connection of the subscriptions tracks a key only if it asks for it, because its checks also
-//! read queues, which change with each claim.
+//! that it has read, or when the key expires. The key then has to be read again. The client asks for
+//! it with each renewal, whose script reads the key after it has extended the lease, with the checks of
+//! first claims, and with the first look for processes that wait for a lock that lingers. Other
+//! commands are not tracked, because they also read queues, which change with each claim.
 //!
 //! Tracking costs the server memory for each key that is read until it changes, up to
 //! `tracking-table-max-keys`; then it forgets keys, and usually reports them as changed. Before Redis
@@ -30,18 +30,10 @@ pub(super) type OnMessage = Arc<dyn Fn(&PushInfo) + Send + Sync>;
 /// How long a server may take to turn tracking on. Without an answer, the connection is used without.
 const TRACKING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The keys that a connection tracks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TrackedReads {
-    All,
-    /// Those of commands that follow `CLIENT CACHING YES`.
-    OnRequest,
-}
-
-/// The tracking of the connections of one lane.
-#[derive(Debug)]
+/// The tracking of the connections of one lane. A server tracks the keys of the commands that follow
+/// `CLIENT CACHING YES`.
+#[derive(Debug, Default)]
 pub(super) struct Tracking {
-    reads: TrackedReads,
     /// Whether a server has turned tracking on for the latest connection.
     is_on: Arc<AtomicBool>,
 }
@@ -55,10 +47,6 @@ pub(super) struct Listening {
 }
 
 impl Tracking {
-    pub(super) fn new(reads: TrackedReads) -> Arc<Self> {
-        Arc::new(Self { reads, is_on: Arc::default() })
-    }
-
     /// Whether a server has turned tracking on for the latest connection.
     pub(super) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
@@ -72,10 +60,7 @@ impl Tracking {
     /// Turns tracking on for a new connection, if the server allows it. Own changes are not reported.
     pub(super) async fn begin(&self, mut commands: MultiplexedConnection) {
         let mut command = cmd("CLIENT");
-        command.arg("TRACKING").arg("ON").arg("NOLOOP");
-        if self.reads == TrackedReads::OnRequest {
-            command.arg("OPTIN");
-        }
+        command.arg("TRACKING").arg("ON").arg("OPTIN").arg("NOLOOP");
         if !Safeguard::Tracking.is_on() {
             return;
         }
@@ -98,9 +83,7 @@ impl Listening {
     /// The connection is lost, so the server reports nothing more, and any key may change. The
     /// requests that follow make a new connection.
     pub(super) fn ended(&self) {
-        if self.tracking.as_ref().is_some_and(|tracking| tracking.is_on()) {
-            (self.on_message)(&PushInfo { kind: PushKind::Invalidate, data: vec![Value::Nil] });
-        }
+        (self.on_message)(&PushInfo { kind: PushKind::Invalidate, data: vec![Value::Nil] });
     }
 }
 

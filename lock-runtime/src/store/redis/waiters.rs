@@ -20,7 +20,7 @@ impl RedisStore {
         let mut exists = cmd("EXISTS");
         exists.arg(QueueName(key));
         let (route, options) = (self.shared.route(Lane::Background)?, self.holder_options());
-        let options = RequestOptions { class: RequestClass::Unlimited, ..options };
+        let options = RequestOptions { class: RequestClass::Tracked, ..options };
         Ok(route.send(key, &exists, &options, decode::count).await? > 0)
     }
 

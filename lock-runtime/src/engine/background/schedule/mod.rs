@@ -118,24 +118,21 @@ impl Schedule {
         self.move_to(lease, Some(BootInstant::now().after(pause)))
     }
 
-    /// Makes a renewal of a lease due at this time, unless one is due earlier. Returns whether the
-    /// background thread has to be woken.
-    pub(crate) fn verify_by(&self, lease: &Arc<Lease>, at: BootInstant) -> bool {
+    /// Makes a renewal of a lease due at this time, unless one is due earlier. Returns when one is due;
+    /// `None` if the lease has ended.
+    pub(crate) fn verify_by(&self, lease: &Arc<Lease>, at: BootInstant) -> Option<BootInstant> {
         let mut entries = self.lock();
         let scheduled = BootInstant::from_nanos(lease.scheduled.load(Ordering::Relaxed));
         let place = (scheduled, address(lease));
-        let is_later = at < lease.deadline()
-            && entries
-                .held
-                .get(&place)
-                .is_some_and(|entry| at < scheduled || entry.action == Action::Expire);
-        // A lease without an entry has ended.
-        if !is_later || !lease.verify() {
-            return false;
+        let action = entries.held.get(&place)?.action;
+        if !lease.verify() || action == Action::Renew && scheduled <= at {
+            return Some(scheduled);
         }
-        entries.held.remove(&place);
-        entries.put(lease, at, Action::Renew);
-        entries.armed.is_none_or(|armed| at < armed)
+        if at < lease.deadline() {
+            entries.held.remove(&place);
+            entries.put(lease, at, Action::Renew);
+        }
+        Some(at)
     }
 
     /// Makes a renewal of each lease due at `now`, also of fixed leases, which it does not extend.

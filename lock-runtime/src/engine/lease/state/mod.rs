@@ -241,9 +241,13 @@ impl<P> State<P> {
             Phase::Held => {
                 let limit = limit.filter(|_| lost.is_none());
                 // Holds of a lock that lingers are short, and must not lead to many requests.
-                let lingers = !self.linger.is_zero() && !self.tenure.is_contended();
-                let lingering = limit.filter(|_| lingers).map(HandoffLimit::of_any_number);
-                self.end(lingering.as_ref().or(limit.filter(|_| is_waited_for)), now)
+                let linger = self.tenure.longest_linger(now).min(self.linger);
+                let lingering =
+                    limit.filter(|_| !linger.is_zero()).map(HandoffLimit::of_any_number);
+                match lingering {
+                    Some(limit) => self.end(Some(&limit), linger, now),
+                    None => self.end(limit.filter(|_| is_waited_for), Duration::ZERO, now),
+                }
             }
             // The key was left to the holders.
             Phase::Lost(lost) if !lost.reason.is_over_in_store() => {
@@ -254,8 +258,13 @@ impl<P> State<P> {
         Departure { lost, unnoticed, ending }
     }
 
-    /// The last holder has left.
-    fn end(&mut self, limit: Option<&HandoffLimit>, now: BootInstant) -> Ending<P> {
+    /// The last holder has left. The lock lingers for this time if it is handed off to nobody.
+    fn end(
+        &mut self,
+        limit: Option<&HandoffLimit>,
+        linger: Duration,
+        now: BootInstant,
+    ) -> Ending<P> {
         if let Some(limit) = limit.filter(|_| self.can_be_handed_off(now)) {
             let decision = self.tenure.next(limit, now);
             if let Some(permit) = self.permit.take_if(|_| decision != Decision::Free) {
@@ -265,7 +274,6 @@ impl<P> State<P> {
                 self.handed_off = now;
                 self.hold += 1;
                 let count_waiters = decision == Decision::HandOffAndCount;
-                let linger = self.linger;
                 return Ending::HandOff { permit, count_waiters, reschedule, linger };
             }
         }
@@ -309,6 +317,7 @@ impl<P> State<P> {
             || !same
             || !same_replicas
             || !terms.min_hold.is_zero()
+            || self.to_verify
             || !self.can_be_handed_off(now)
             || self.gone_by.since(now) > terms.term
         {
@@ -359,7 +368,7 @@ impl<P> State<P> {
         self.granted_until = deadline(sent, terms.term);
         self.acknowledged_by = terms.acknowledged_by;
         self.term_since = now;
-        self.skipped_renewal = false;
+        (self.skipped_renewal, self.to_verify) = (false, false);
         self.failures = 0;
         true
     }
