@@ -201,16 +201,17 @@ impl Lock {
     ///
     /// For keys that one process uses again and again, such as those of a partitioned consumer or of
     /// a sticky session. The release returns at once, without asking whether the lock was lost, and
-    /// the lock is freed in the background up to 10 ms before the time is over. Another process that begins to wait for the lock gets it at
-    /// once if the server reports changes ([`tracking`](crate::LockClientBuilder::tracking), format
-    /// [`WireFormat::Token`]), and otherwise when the time is over, which is also true of clients in
-    /// other languages. A process keeps a lock in this way for one second at most, and frees it then.
+    /// the lock is freed in the background up to 10 ms before the time is over. Another process that
+    /// begins to wait for the lock gets it at once if the server reports changes
+    /// ([`tracking`](crate::LockClientBuilder::tracking), format [`WireFormat::Token`]), and
+    /// otherwise when the time is over. That is also true of clients in other languages. A process
+    /// keeps a lock in this way for one second at most, and frees it then.
     ///
-    /// Consecutive holds of a lock that lingers are limited by their time only, and not by the number in
-    /// [`handoff_limit`](crate::LockClientBuilder::handoff_limit). A lock that lingers is not renewed. If the process ends without
-    /// [`shutdown`](crate::LockClient::shutdown), the lock is free at the end of its lease. The memory
-    /// store ignores this option, and so does a client whose
-    /// [`handoff_limit`](crate::LockClientBuilder::handoff_limit) is zero.
+    /// Consecutive holds of a lock that lingers are limited by their time only, and not by the number
+    /// in [`handoff_limit`](crate::LockClientBuilder::handoff_limit). A lock that lingers is not
+    /// renewed. If the process ends without [`shutdown`](crate::LockClient::shutdown), the lock is
+    /// free at the end of its lease. The memory store ignores this option, and so does a client whose
+    /// `handoff_limit` is zero.
     ///
     /// # Examples
     ///

@@ -14,8 +14,8 @@ use crate::engine::handoff::Lease;
 use crate::store::hold_reports::ChangedKeys;
 use crate::sync::{Mutex, lock};
 
-/// The first pause is this part of the lease, and the longest one this part: as long as without
-/// reports.
+/// The first and the longest pause, as parts of the lease. Renewals without reports are as far apart as
+/// the longest pause.
 const PAUSES_PER_TERM: (u32, u32) = (30, 3);
 
 /// The number of entries from which those of leases that have ended are removed.
