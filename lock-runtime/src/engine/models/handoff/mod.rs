@@ -5,6 +5,7 @@
 //! end of each model, the content of the store is checked as well.
 
 mod drop_against_handoff;
+mod linger_against_calls;
 mod loss_against_handoff;
 mod renewal_against_drop;
 mod renewal_against_handoff;
