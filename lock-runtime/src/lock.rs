@@ -210,8 +210,9 @@ impl Lock {
     /// Consecutive holds of a lock that lingers are limited by their time only, and not by the number
     /// in [`handoff_limit`](crate::LockClientBuilder::handoff_limit). A lock that lingers is not
     /// renewed. If the process ends without [`shutdown`](crate::LockClient::shutdown), the lock is
-    /// free at the end of its lease. The memory store ignores this option, and so does a client whose
-    /// `handoff_limit` is zero.
+    /// free at the end of its lease. Each lock that lingers is visited every 10 ms, so this is not for
+    /// tens of thousands of locks at a time. The memory store ignores this option, and so does a
+    /// client whose `handoff_limit` is zero.
     ///
     /// # Examples
     ///
