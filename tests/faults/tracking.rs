@@ -161,8 +161,7 @@ async fn locks_work_without_reports(server: &RedisServer, client: LockClient) {
 #[tokio::test]
 async fn a_server_that_refuses_to_report_changes_is_used_without_reports() {
     let server = RedisServer::start();
-    let user = ["ACL", "SETUSER", "u", "on", ">password", "~*", "&*", "+@all", "-client"];
-    server.tell(&user);
+    server.tell(&["ACL", "SETUSER", "u", "on", ">password", "~*", "&*", "+@all", "-client"]);
     let client = client_with_lease(&server.url_as("u:password"), LONG).await;
     locks_work_without_reports(&server, client).await;
 }
