@@ -320,8 +320,8 @@ in_every_format! {
     async fn a_late_renewal_does_not_shorten_the_lease(fixture: FormatFixture) {
         let proxy = Proxy::to(fixture.server.port());
         let client = builder(&proxy.url(), fixture.wire_format).lease(LEASE * 3);
-        let client = client.connect().await.expect("up");
-        // Fixed leases, so that the background thread renews nothing.
+        // Fixed leases, and no reports, so that the background thread renews nothing.
+        let client = client.tracking(false).connect().await.expect("up");
         let lock = |lease| client.lock("k").lease(lease);
         let body = async {
             proxy.hold("EVALSHA");
