@@ -208,7 +208,9 @@ async fn changes_during_a_lost_connection_are_noticed() {
     let fixed = client.lock("fixed").lease(LONG).acquire().await.expect("free");
     watched(&server, 2, LONG / 6).await;
     server.kill_all_connections();
-    server.tell(&["DEL", "k", "fixed"]);
+    for key in ["k", "fixed"] {
+        server.tell(&["DEL", key]);
+    }
     for guard in [renewed, fixed] {
         let lost = timeout(LONG / 10, guard.lost()).await.expect("the loss is noticed at once");
         assert_eq!(lost, LostReason::Gone);

@@ -27,7 +27,7 @@ use super::connect::{Connector, Established, OpenSocket};
 use super::decode::{self, MarkerReply, Unexpected};
 use super::error::{self, Classified};
 use super::in_flight::PERMITS;
-use super::outgoing::Outgoing;
+use super::outgoing::{self, Outgoing};
 use super::quarantine::{MarkedServer, Quarantine};
 use super::script::Script;
 use super::topology::Topology;
@@ -123,6 +123,9 @@ impl Connection {
         options: &RequestOptions<'_>,
         decode: impl Fn(&Value) -> Result<T, Unexpected>,
     ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
+        let is_tracked = matches!(options.class, RequestClass::Tracked);
+        let tracked = is_tracked.then(|| outgoing::tracked(commands));
+        let (commands, step) = tracked.as_ref().map_or((commands, 1), |tracked| (tracked, 2));
         let (trace, must_discard) = (SendTrace::default(), AtomicBool::new(false));
         let options = RequestOptions { trace: options.trace.or(Some(&trace)), ..*options };
         let decode_one = |reply: &Value| match reply {
@@ -135,7 +138,7 @@ impl Connection {
         };
         let decode_all = |replies: &Value| match replies {
             Value::Array(replies) if replies.len() == commands.len() => {
-                replies.iter().map(decode_one).collect()
+                replies.iter().skip(step - 1).step_by(step).map(decode_one).collect()
             }
             other => Err(Unexpected::new(other)),
         };

@@ -54,3 +54,13 @@ async fn send_after(
     let reply = replies.into_iter().next();
     reply.unwrap_or(Value::Nil).extract_error()
 }
+
+/// The same commands, each after `CLIENT CACHING YES`.
+pub(super) fn tracked(commands: &Pipeline) -> Pipeline {
+    let mut tracked = Pipeline::with_capacity(2 * commands.len());
+    for command in commands.cmd_iter() {
+        tracked.cmd("CLIENT").arg("CACHING").arg("YES");
+        tracked.add_command(command.clone());
+    }
+    tracked
+}
