@@ -17,11 +17,12 @@ impl Engine {
             return handoff.into_permit();
         }
         match handoff.linger(BootInstant::now().after(linger)) {
-            Ok(begins) if begins => {
-                self.background().watch_waiters(&lease);
+            Ok(begins) => {
+                if begins {
+                    self.background().watch_waiters(&lease);
+                }
                 None
             }
-            Ok(_) => None,
             Err(handoff) => handoff.into_permit(),
         }
     }

@@ -60,18 +60,13 @@ impl WatchedLease {
         }
         let (first, longest) = PAUSES_PER_TERM;
         let quiet = now.since(self.verified);
-        let is_new = self.verified == BootInstant::PAST || quiet > self.pause * 2;
-        let at = if is_new {
-            self.pause = term / first;
-            now
+        if self.verified == BootInstant::PAST || quiet > self.pause * 2 {
+            (self.verified, self.pause) = (now, term / first);
         } else {
-            now.max(self.verified.after(self.pause))
-        };
-        if !is_new {
+            self.verified = now.max(self.verified.after(self.pause));
             self.pause = (self.pause * 2).min(term / longest);
         }
-        self.verified = at;
-        Some(at)
+        Some(self.verified)
     }
 }
 
@@ -80,10 +75,9 @@ impl WatchedLeases {
     pub(crate) fn watch(&self, lease: &Arc<Lease>) {
         let mut guard = lock(&self.state);
         let state = &mut *guard;
-        let new = WatchedLease::new(lease);
         if let Some(known) = state.by_key.get_mut(&**lease.key()) {
-            if !Weak::ptr_eq(&known.lease, &new.lease) {
-                *known = new;
+            if !std::ptr::eq(known.lease.as_ptr(), Arc::as_ptr(lease)) {
+                *known = WatchedLease::new(lease);
             }
             return;
         }
@@ -92,7 +86,7 @@ impl WatchedLeases {
             state.by_key.shrink_to(2 * FEW);
             state.most = 2 * state.by_key.len();
         }
-        state.by_key.insert(Arc::clone(lease.key()), new);
+        state.by_key.insert(Arc::clone(lease.key()), WatchedLease::new(lease));
     }
 
     /// Records that these keys have changed.

@@ -41,10 +41,8 @@ async fn send_after(
     command: &Cmd,
     commands: &mut MultiplexedConnection,
 ) -> RedisResult<Value> {
-    let mut before = cmd(if is_tracked { "CLIENT" } else { "ASKING" });
-    if is_tracked {
-        before.arg("CACHING").arg("YES");
-    } else if !Safeguard::AskingInOnePiece.is_on() {
+    let before = if is_tracked { caching() } else { cmd("ASKING") };
+    if !is_tracked && !Safeguard::AskingInOnePiece.is_on() {
         let _: Value = before.query_async(commands).await?;
         return command.query_async(commands).await;
     }
@@ -55,12 +53,18 @@ async fn send_after(
     reply.unwrap_or(Value::Nil).extract_error()
 }
 
+/// The command after which the server tracks the keys that the next command reads.
+pub(super) fn caching() -> Cmd {
+    let mut caching = cmd("CLIENT");
+    caching.arg("CACHING").arg("YES");
+    caching
+}
+
 /// The same commands, each after `CLIENT CACHING YES`.
 pub(super) fn tracked(commands: &Pipeline) -> Pipeline {
     let mut tracked = Pipeline::with_capacity(2 * commands.len());
     for command in commands.cmd_iter() {
-        tracked.cmd("CLIENT").arg("CACHING").arg("YES");
-        tracked.add_command(command.clone());
+        tracked.add_command(caching()).add_command(command.clone());
     }
     tracked
 }

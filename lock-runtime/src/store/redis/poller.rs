@@ -24,6 +24,7 @@ use super::admission::RequestClass;
 use super::connection::RequestOptions;
 use super::decode;
 use super::dialect::Dialect;
+use super::outgoing::caching;
 use super::queue::{EntryRest, QueueName};
 use super::request::ScriptBatch;
 use super::route::Route;
@@ -130,8 +131,7 @@ impl Poller {
         // The keys may be in different slots of a cluster.
         let at_once = if self.route.is_cluster() { 1 } else { listeners.len() };
         for some in listeners.chunks(at_once) {
-            commands.cmd("CLIENT").arg("CACHING").arg("YES");
-            let keys = commands.cmd("EXISTS");
+            let keys = commands.add_command(caching()).cmd("EXISTS");
             for listener in some {
                 keys.arg(listener.key());
             }

@@ -59,11 +59,11 @@ impl Tracking {
 
     /// Turns tracking on for a new connection, if the server allows it. Own changes are not reported.
     pub(super) async fn begin(&self, mut commands: MultiplexedConnection) {
-        let mut command = cmd("CLIENT");
-        command.arg("TRACKING").arg("ON").arg("OPTIN").arg("NOLOOP");
         if !Safeguard::Tracking.is_on() {
             return;
         }
+        let mut command = cmd("CLIENT");
+        command.arg("TRACKING").arg("ON").arg("OPTIN").arg("NOLOOP");
         let reply = command.query_async::<Value>(&mut commands).await;
         // A connection that is lost says nothing about the other nodes of a cluster.
         if !reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::Io) {

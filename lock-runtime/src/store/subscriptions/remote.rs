@@ -271,9 +271,7 @@ impl Subscriptions {
             self.planned.notify_one();
         }
     }
-}
 
-impl Subscriptions {
     /// Checks the keys that have changed, if claims wait for them and the store was asked to report
     /// it.
     pub(crate) fn changed(&self, keys: ChangedKeys) {
