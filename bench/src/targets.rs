@@ -3,6 +3,7 @@
 use crate::contestant::ServerKind;
 use crate::metric::{self as m, Metric};
 use crate::results::Results;
+use crate::workloads::repeated::LINGERS;
 
 /// A target and the measured value.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,7 +57,7 @@ const fn figure(
     Figure { what, workload, shape, metric, wanted }
 }
 
-const FIGURES: [Figure; 24] = [
+const FIGURES: [Figure; 28] = [
     figure(
         "1 ms of delay in each direction, release in the background: call in round trips",
         "far",
@@ -69,7 +70,21 @@ const FIGURES: [Figure; 24] = [
         "uncontended",
         "64 tasks",
         m::OF_LIMIT,
-        AtLeast(0.9),
+        AtLeast(0.95),
+    ),
+    figure(
+        "uncontended, 1 task: of the raw limit",
+        "uncontended",
+        "1 task",
+        m::OF_LIMIT,
+        AtLeast(0.95),
+    ),
+    figure(
+        "uncontended, 1,024 tasks: of the raw limit",
+        "uncontended",
+        "1,024 tasks",
+        m::OF_LIMIT,
+        AtLeast(0.95),
     ),
     figure(
         "uncontended, 1 task: against the best peer",
@@ -218,6 +233,14 @@ const FIGURES: [Figure; 24] = [
         "100,000 locks",
         m::LATEST,
         AtMost(0.5),
+    ),
+    figure("one sleeping waiter: p50, against the best peer", "idle", "", m::IDLE_P50, Leads(1.0)),
+    figure(
+        "a call on a lock that lingers: of an uncontended call in memory",
+        "repeated",
+        LINGERS,
+        m::OF_UNCONTENDED,
+        AtMost(1.3),
     ),
 ];
 

@@ -16,8 +16,7 @@ use super::library::{LEASE, Library};
 static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
-         redis.call('del', KEYS[1])
-         return 1 + redis.call('publish', ARGV[2], '')",
+         return redis.call('del', KEYS[1])",
     )
 });
 
@@ -38,13 +37,11 @@ pub(super) struct Raw<C> {
 pub(super) struct RawKey<C> {
     connection: C,
     name: Arc<str>,
-    channel: Arc<str>,
 }
 
 pub(super) struct Taken<C> {
     connection: C,
     name: Arc<str>,
-    channel: Arc<str>,
     token: u64,
 }
 
@@ -64,7 +61,7 @@ impl Raw<MultiplexedConnection> {
             None => Client::open(url)?,
         };
         let about = "redis-rs, one multiplexed connection, no timeouts; SET NX PX, then EVALSHA of \
-                     compare, delete and publish; no lock library";
+                     compare and delete; no lock library";
         Ok(Self { connections: [open(&client).await?].into(), by_slot: Arc::new([]), about })
     }
 
@@ -127,30 +124,22 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Library for Raw<C> {
     fn lock(&self, key: &str) -> RawKey<C> {
         let slot = crc16::State::<crc16::XMODEM>::calculate(key.as_bytes()) % SLOTS;
         let connection = self.by_slot.get(usize::from(slot)).copied().unwrap_or_default();
-        RawKey {
-            connection: self.connections[connection].clone(),
-            name: key.into(),
-            channel: format!("lock_wake:{{{key}}}").into(),
-        }
+        RawKey { connection: self.connections[connection].clone(), name: key.into() }
     }
 
     async fn acquire(key: &RawKey<C>) -> Result<Taken<C>> {
-        let RawKey { mut connection, name, channel } = RawKey {
-            connection: key.connection.clone(),
-            name: key.name.clone(),
-            channel: key.channel.clone(),
-        };
+        let (mut connection, name) = (key.connection.clone(), key.name.clone());
         let token = TOKEN.fetch_add(1, Ordering::Relaxed);
         let mut set = redis::cmd("SET");
         set.arg(&*name).arg(token).arg("NX").arg("PX").arg(LEASE.as_secs() * 1000);
         let granted: bool = set.query_async(&mut connection).await?;
         ensure!(granted, "{name} is busy, and this contestant does not wait");
-        Ok(Taken { connection, name, channel, token })
+        Ok(Taken { connection, name, token })
     }
 
     async fn release(mut taken: Taken<C>) -> Result<()> {
         let mut release = RELEASE.prepare_invoke();
-        release.key(&*taken.name).arg(taken.token).arg(&*taken.channel);
+        release.key(&*taken.name).arg(taken.token);
         let released: u64 = release.invoke_async(&mut taken.connection).await?;
         ensure!(released > 0, "{} was no longer held", taken.name);
         Ok(())

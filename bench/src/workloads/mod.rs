@@ -5,7 +5,7 @@ mod far;
 mod held;
 mod hot;
 mod idle;
-mod reentrant;
+pub(crate) mod repeated;
 mod run;
 mod uncontended;
 mod waiters;
@@ -214,13 +214,13 @@ pub(crate) const ALL: [Workload; 10] = [
         measure: idle::measure,
     },
     Workload {
-        name: "re-entrant",
-        title: "A nested call on a key that the caller holds",
-        metrics: &[m::CALL],
+        name: "repeated",
+        title: "One call after the other on one key, in one task",
+        metrics: &[m::CALL, m::OF_UNCONTENDED],
         limit: None,
         rounds: (1, 3),
         runs_on_cluster: false,
-        takes: |contestant| ["tokio-mutex", "ours-memory"].contains(&contestant.name),
-        measure: reentrant::measure,
+        takes: |contestant| ["tokio-mutex", "ours-memory", "ours"].contains(&contestant.name),
+        measure: repeated::measure,
     },
 ];
