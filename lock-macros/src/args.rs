@@ -14,8 +14,9 @@ use crate::duration;
 use crate::template::{self, Names, Template};
 
 /// All options, in the order in which error messages list them.
-const OPTIONS: [&str; 16] = [
+const OPTIONS: [&str; 17] = [
     "key",
+    "keys",
     "wait",
     "lease",
     "max_hold",
@@ -66,6 +67,29 @@ pub(crate) struct Args {
 pub(crate) enum Key {
     Template(Template),
     Expression(Expr),
+    /// The elements of the option `keys`, each a template or an expression.
+    Set(Vec<Key>),
+    /// An expression that is an iterator of keys.
+    SetExpression(Expr),
+}
+
+impl Key {
+    /// Whether this is the option `keys`.
+    pub(crate) fn is_set(&self) -> bool {
+        matches!(self, Self::Set(_) | Self::SetExpression(_))
+    }
+
+    /// The keys, if all of them are known at compile time.
+    pub(crate) fn literals(&self) -> Option<Vec<String>> {
+        match self {
+            Self::Template(template) => template.text().map(|text| vec![text]),
+            Self::Set(keys) => {
+                let literals: Option<Vec<_>> = keys.iter().map(Self::literals).collect();
+                literals.map(|literals| literals.concat())
+            }
+            Self::Expression(_) | Self::SetExpression(_) => None,
+        }
+    }
 }
 
 /// A field of `LockOptions` and its value.
@@ -140,6 +164,7 @@ pub(crate) fn parse(tokens: TokenStream, arguments: &[Ident]) -> Result<Args, Er
     }
 
     for (one, other, why) in [
+        ("key", "keys", "`keys` locks several keys together, and can contain this one"),
         ("lease", "max_hold", "`max_hold` limits renewal, and `lease` turns renewal off"),
         ("linger", "lease", "a fixed lease is not kept for the next call"),
         ("linger", "min_hold", "a lock with a `min_hold` is not kept for the next call"),
@@ -152,13 +177,15 @@ pub(crate) fn parse(tokens: TokenStream, arguments: &[Ident]) -> Result<Args, Er
         }
     }
 
-    if values.name("key").is_none() {
+    if values.name("key").or(values.name("keys")).is_none() {
         errors.add(Error::new(
             proc_macro2::Span::call_site(),
             "missing option `key`; write `#[distributed_lock(key = \"order:<id>\")]`",
         ));
     }
     let key = errors.take(values.take("key"), |_, value| parse_key(value, arguments));
+    let keys = errors.take(values.take("keys"), |_, value| parse_keys(value, arguments));
+    let key = key.or(keys);
     let mut lock_options: Vec<LockOption> = Vec::new();
     for (option, parse) in LOCK_OPTIONS {
         let Some(field) = values.name(option).cloned() else { continue };
@@ -343,6 +370,43 @@ fn parse_key(value: Expr, arguments: &[Ident]) -> syn::Result<Key> {
         return Err(Error::new_spanned(value, problem));
     }
     Ok(Key::Expression(value))
+}
+
+fn parse_keys(value: Expr, arguments: &[Ident]) -> syn::Result<Key> {
+    let elements = match value {
+        Expr::Array(array) if array.elems.is_empty() => {
+            let problem = "the set of keys is empty; write at least one key, such as \
+                           [\"account:<from>\", \"account:<to>\"]";
+            return Err(Error::new_spanned(array, problem));
+        }
+        Expr::Array(array) => array.elems,
+        value if is_literal(&value) => {
+            let problem = "expected an array of keys, such as [\"account:<from>\", \
+                           \"account:<to>\"], or an expression that is an iterator of keys; use \
+                           `key` for one key";
+            return Err(Error::new_spanned(value, problem));
+        }
+        value => return Ok(Key::SetExpression(value)),
+    };
+    let mut errors = Errors(None);
+    let mut keys: Vec<Key> = Vec::new();
+    let mut texts: Vec<String> = Vec::new();
+    for element in elements {
+        let element = ungrouped(element);
+        if let Some(text) = as_text(&element) {
+            if texts.contains(&text.value()) {
+                let problem = format!("the key {:?} is named twice; remove one", text.value());
+                errors.add(Error::new(text.span(), problem));
+                continue;
+            }
+            texts.push(text.value());
+        }
+        match parse_key(element, arguments) {
+            Ok(key) => keys.push(key),
+            Err(error) => errors.add(error),
+        }
+    }
+    errors.0.map_or(Ok(Key::Set(keys)), Err)
 }
 
 fn parse_wait(_: &Ident, value: Expr) -> syn::Result<Value> {

@@ -2,9 +2,9 @@
 
 use proc_macro2::TokenStream;
 use syn::spanned::Spanned;
-use syn::{Error, ReturnType, Type};
+use syn::{Attribute, Error, ReturnType, Type};
 
-use crate::args::{Args, OnFailure};
+use crate::args::{self, Args, OnFailure};
 use crate::function::Function;
 use crate::tokens::is_ident;
 
@@ -61,6 +61,45 @@ pub(crate) fn check_output(args: &Args, function: &Function) -> Result<(), Error
          `Result<(), E>` with `E: From<LockError>`, or add `on_busy = ()` to skip the body if the \
          lock is busy, or `or_else = |error| …` to handle every lock error",
     ))
+}
+
+/// Checks the order of the locks of several attributes on one function. The attributes expand from the
+/// first to the last, so the lock of the last one is outermost, and is taken first. Only keys that are
+/// known at compile time can be compared.
+pub(crate) fn check_order(args: &Args, function: &Function) -> Result<(), Error> {
+    let Some(own) = args.key.literals() else { return Ok(()) };
+    for attribute in &function.attributes {
+        let Some(other) = lock_of(attribute, function) else { continue };
+        let is_same_client = args.client.is_none() && other.client.is_none();
+        let Some(first) = other.key.literals().filter(|_| is_same_client) else { continue };
+        let (Some(greatest), Some(least)) = (first.iter().max(), own.iter().min()) else {
+            continue;
+        };
+        if greatest >= least {
+            let mut all = [own.clone(), first.clone()].concat();
+            all.sort_unstable();
+            all.dedup();
+            let keys = all.join("\", \"");
+            let problem = format!(
+                "the lock of this attribute is taken first, and its key {greatest:?} does not sort \
+                 before {least:?}; functions that take them in the other order could wait for each \
+                 other. Lock them together: `#[distributed_lock(keys = [\"{keys}\"])]`"
+            );
+            return Err(Error::new(attribute.span(), problem));
+        }
+    }
+    Ok(())
+}
+
+/// The options of another lock of this function.
+fn lock_of(attribute: &Attribute, function: &Function) -> Option<Args> {
+    let name = attribute.path().segments.last()?;
+    if name.ident != "distributed_lock" {
+        return None;
+    }
+    let tokens = attribute.meta.require_list().ok()?.tokens.clone();
+    // The other attribute reports its own mistakes.
+    args::parse(tokens, &function.arguments()).ok()
 }
 
 pub(crate) fn returns_nothing(function: &Function) -> bool {

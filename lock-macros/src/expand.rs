@@ -7,7 +7,7 @@ use syn::spanned::Spanned;
 use syn::{Error, ReturnType, Type};
 
 use crate::args::{self, Args, Key, OnFailure, OnLostOption, Value};
-use crate::check::{check, check_output, not_a_function, returns_nothing};
+use crate::check::{check, check_order, check_output, not_a_function, returns_nothing};
 use crate::function::{Function, Kind, conditions, names};
 use crate::template::{Segment, Template};
 use crate::tokens::{
@@ -27,6 +27,7 @@ pub(crate) fn distributed_lock(args: TokenStream, item: &TokenStream) -> TokenSt
         Ok(args) => {
             // The return type matters only if the function can be annotated at all.
             errors = errors.or_else(|| check_output(&args, &function).err());
+            errors = errors.or_else(|| check_order(&args, &function).err());
             match errors {
                 None => expand(&args, &function),
                 Some(errors) => rejected(&function, errors),
@@ -61,9 +62,10 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
     let block = match kind {
         Kind::Async => {
             let guard = bind_guard(args, &names);
+            let new = new_slot(args);
             let slot = args.guard.as_ref().map(|_| {
                 quote! {
-                    let #slot = #runtime::__private::GuardSlot::new();
+                    let #slot = #runtime::__private::GuardSlot::#new();
                     let #slot = &#slot;
                 }
             });
@@ -88,7 +90,7 @@ fn expand(args: &Args, function: &Function) -> TokenStream {
             let (slots, body) = match bind_guard(args, &names) {
                 None => (None, body),
                 Some(guard) => match prepend_to_async_block(body, &guard) {
-                    Ok(body) => (Some(shared_slot(&runtime, &names)), body),
+                    Ok(body) => (Some(shared_slot(args, &runtime, &names)), body),
                     Err(error) => return rejected(function, error),
                 },
             };
@@ -172,7 +174,12 @@ fn local(name: &str) -> Ident {
 /// Acquires the lock, runs the body and converts the outcome to the function's return value.
 fn locked(args: &Args, function: &Function, runtime: &TokenStream, names: &Locals) -> TokenStream {
     let Locals { site, call, body, slot, error, .. } = names;
-    let run = if args.when.is_some() { quote!(run_when) } else { quote!(run) };
+    let run = match (args.key.is_set(), args.when.is_some()) {
+        (false, false) => quote!(run),
+        (false, true) => quote!(run_when),
+        (true, false) => quote!(run_all),
+        (true, true) => quote!(run_all_when),
+    };
     let slot = optional(args.guard.as_ref().map(|_| quote!(#slot)));
     let failed = failed(args, function, runtime, names);
     quote! {
@@ -221,11 +228,16 @@ fn bind_guard(args: &Args, names: &Locals) -> Option<TokenStream> {
     })
 }
 
+/// The function that makes a slot for the guard.
+fn new_slot(args: &Args) -> TokenStream {
+    if args.key.is_set() { quote!(of_set) } else { quote!(new) }
+}
+
 /// A reference-counted slot, for a body that is created before the future that runs it.
-fn shared_slot(runtime: &TokenStream, names: &Locals) -> TokenStream {
-    let Locals { slot, outer, .. } = names;
+fn shared_slot(args: &Args, runtime: &TokenStream, names: &Locals) -> TokenStream {
+    let (Locals { slot, outer, .. }, new) = (names, new_slot(args));
     quote! {
-        let #slot = ::std::sync::Arc::new(#runtime::__private::GuardSlot::new());
+        let #slot = ::std::sync::Arc::new(#runtime::__private::GuardSlot::#new());
         let #outer = ::std::sync::Arc::clone(&#slot);
     }
 }
@@ -252,7 +264,19 @@ fn site(args: &Args, function: &Function, runtime: &TokenStream, names: &Locals)
     let name = function.signature.ident.to_string();
     let template = match &args.key {
         Key::Template(Template { literal, .. }) => literal.value(),
-        Key::Expression(expression) => expression.to_token_stream().to_string(),
+        Key::Expression(expression) | Key::SetExpression(expression) => {
+            expression.to_token_stream().to_string()
+        }
+        Key::Set(keys) => {
+            let keys = keys.iter().map(|key| match key {
+                Key::Template(Template { literal, .. }) => literal.to_token_stream().to_string(),
+                Key::Expression(expression) | Key::SetExpression(expression) => {
+                    expression.to_token_stream().to_string()
+                }
+                Key::Set(_) => String::new(),
+            });
+            format!("[{}]", keys.collect::<Vec<_>>().join(", "))
+        }
     };
     let options = options(args, |value| constant(value, runtime));
     let on_lost = match args.on_lost {
@@ -329,14 +353,26 @@ fn duration(duration: std::time::Duration) -> TokenStream {
     quote!(::core::time::Duration::from_millis(#milliseconds))
 }
 
-/// The `Call`, which is evaluated before the arguments move into the body.
-fn call(args: &Args, runtime: &TokenStream, names: &Locals) -> TokenStream {
-    let key = match &args.key {
+/// The expression for the key or the keys.
+fn key(key_option: &Key, runtime: &TokenStream) -> TokenStream {
+    match key_option {
         Key::Template(template) => expand_template(template, runtime),
         Key::Expression(expression) => quote_spanned! {expression.span()=>
             ::core::convert::Into::<#runtime::LockKey>::into(#expression)
         },
-    };
+        Key::Set(keys) => {
+            let keys = keys.iter().map(|one| key(one, runtime));
+            quote!(#runtime::__private::SetKeys::new([#(#keys),*]))
+        }
+        Key::SetExpression(expression) => quote_spanned! {expression.span()=>
+            #runtime::__private::SetKeys::new(#expression)
+        },
+    }
+}
+
+/// The `Call`, which is evaluated before the arguments move into the body.
+fn call(args: &Args, runtime: &TokenStream, names: &Locals) -> TokenStream {
+    let key = key(&args.key, runtime);
     let client = optional(args.client.as_ref().map(|client| {
         quote_spanned! {client.span()=>
             #runtime::__private::client(&#client)

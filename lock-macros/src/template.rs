@@ -15,6 +15,17 @@ pub(crate) struct Template {
     pub(crate) segments: Vec<Segment>,
 }
 
+impl Template {
+    /// The key, if the template has no placeholder.
+    pub(crate) fn text(&self) -> Option<String> {
+        let literal = |segment: &Segment| match segment {
+            Segment::Literal(text) => Some(text.clone()),
+            Segment::Placeholder { .. } => None,
+        };
+        self.segments.iter().map(literal).collect()
+    }
+}
+
 pub(crate) enum Segment {
     Literal(String),
     Placeholder {

@@ -16,6 +16,7 @@ use crate::global;
 use crate::guard::Acquiring;
 use crate::key::LockKey;
 use crate::lock;
+use crate::lock_set::{self, LockSetGuard};
 use crate::maybe_ready::MaybeReady;
 use crate::release_mode::ReleaseMode;
 
@@ -35,9 +36,9 @@ pub struct LockSite {
 
 /// One call of an annotated function.
 #[derive(Debug)]
-pub struct Call {
-    /// The key, or its error.
-    pub key: LockKey,
+pub struct Call<K = LockKey> {
+    /// The key or the keys, or an error.
+    pub key: K,
     /// The option `client`.
     pub client: Option<LockClient>,
     /// All options: those of the site, and those that are expressions.
@@ -75,6 +76,63 @@ pub async fn run_when<F: Future>(
     match call {
         Some(call) => run(site, call, place, body).await,
         None => body::run_unlocked(body).await,
+    }
+}
+
+/// Runs the body of an annotated function under the locks of several keys.
+///
+/// # Errors
+///
+/// See [`LockSet::run`](crate::LockSet::run), and [`LockError::NotConfigured`].
+pub fn run_all<F: Future>(
+    site: &'static LockSite,
+    call: Call<SetKeys>,
+    place: Option<&GuardSlot<LockSetGuard>>,
+    body: Pin<&mut Option<F>>,
+) -> impl Future<Output = Result<F::Output, LockError>> {
+    let (hold, release) = hold_all(call);
+    body::run(hold, BodyEnd { on_lost: site.on_lost, release }, place, body)
+}
+
+/// The same with the option `when`; see [`run_when`].
+///
+/// # Errors
+///
+/// As for [`run_all`].
+pub async fn run_all_when<F: Future>(
+    site: &'static LockSite,
+    call: Option<Call<SetKeys>>,
+    place: Option<&GuardSlot<LockSetGuard>>,
+    body: Pin<&mut Option<F>>,
+) -> Result<F::Output, LockError> {
+    match call {
+        Some(call) => run_all(site, call, place, body).await,
+        None => body::run_unlocked(body).await,
+    }
+}
+
+fn hold_all(call: Call<SetKeys>) -> (Acquiring<LockSetGuard>, ReleaseMode) {
+    let Call { key: SetKeys(keys), client, options } = call;
+    match (keys, client.map_or_else(global::global, Ok)) {
+        (Err(error), _) | (_, Err(error)) => {
+            (MaybeReady::ready(Err(Box::new(error))), ReleaseMode::default())
+        }
+        (Ok(keys), Ok(client)) => {
+            let client = client.connected();
+            let release = options.release(&client.defaults);
+            (lock_set::hold_all(client, &keys, &options), release)
+        }
+    }
+}
+
+/// The keys of a call, or the error of one of them.
+#[derive(Debug)]
+pub struct SetKeys(Result<Vec<String>, LockError>);
+
+impl SetKeys {
+    /// Collects the keys of the option `keys`.
+    pub fn new<K: Into<LockKey>>(keys: impl IntoIterator<Item = K>) -> Self {
+        Self(keys.into_iter().map(|key| key.into().into_string()).collect())
     }
 }
 

@@ -11,9 +11,10 @@ use std::pin::{Pin, pin};
 use std::sync::OnceLock;
 use std::task::Poll;
 
+use crate::engine::Releasing;
 use crate::error::LockError;
 use crate::guard::{Acquiring, LockGuard};
-use crate::reentrancy;
+use crate::reentrancy::Scope;
 use crate::release_mode::ReleaseMode;
 use crate::safeguard::Safeguard;
 
@@ -43,25 +44,81 @@ impl BodyEnd {
     }
 }
 
+/// The guard of a body: of one lock, or of several.
+pub(crate) trait BodyGuard {
+    /// The error for the loss of a lock; `None` while all locks are held, and if they were released.
+    fn loss(&self) -> Option<LockError>;
+
+    /// Resolves with the error when a lock is lost.
+    fn lost(&self) -> impl Future<Output = LockError>;
+
+    /// The chain of holds for the body; `None` without a hold.
+    fn scope(&self) -> Option<Scope>;
+
+    /// Releases the locks; see [`LockGuard::close`].
+    fn close(&self, may_hand_off: bool) -> Releasing<'_>;
+
+    /// See [`LockGuard::close_unawaited`].
+    fn close_unawaited(&self) -> Releasing<'_>;
+
+    /// The key that log events show.
+    fn key(&self) -> &str;
+}
+
+impl BodyGuard for LockGuard {
+    fn loss(&self) -> Option<LockError> {
+        self.hold().loss()
+    }
+
+    async fn lost(&self) -> LockError {
+        let reason = self.hold().lost().await;
+        // The deadline may have been extended meanwhile. The body is dropped all the same.
+        self.hold().loss().unwrap_or_else(|| self.hold().lease().lost_to(reason))
+    }
+
+    fn scope(&self) -> Option<Scope> {
+        Some(Scope::new(self))
+    }
+
+    fn close(&self, may_hand_off: bool) -> Releasing<'_> {
+        LockGuard::close(self, may_hand_off)
+    }
+
+    fn close_unawaited(&self) -> Releasing<'_> {
+        LockGuard::close_unawaited(self)
+    }
+
+    fn key(&self) -> &str {
+        LockGuard::key(self)
+    }
+}
+
 /// The slot from which a body takes its guard.
-#[derive(Debug, Default)]
-pub struct GuardSlot(OnceLock<LockGuard>);
+#[derive(Debug)]
+pub struct GuardSlot<G = LockGuard>(OnceLock<G>);
 
 impl GuardSlot {
     /// Creates an empty slot.
     #[must_use]
+    #[allow(clippy::new_without_default)]
     pub const fn new() -> Self {
+        Self::empty()
+    }
+}
+
+impl<G> GuardSlot<G> {
+    pub(crate) const fn empty() -> Self {
         Self(OnceLock::new())
     }
 
     /// The guard, if the lock was acquired.
-    pub fn get(&self) -> Option<&LockGuard> {
+    pub fn get(&self) -> Option<&G> {
         self.0.get()
     }
 
     /// The guard of a body that runs under its lock. Without a guard, the future is pending
     /// forever.
-    pub async fn held(&self) -> &LockGuard {
+    pub async fn held(&self) -> &G {
         match self.get() {
             Some(guard) => guard,
             None => std::future::pending().await,
@@ -76,10 +133,10 @@ impl GuardSlot {
 /// [`OnLost::Report`] and the release notices a loss.
 ///
 /// Cancel safe: the body is dropped first, and the guard then releases the lock in the background.
-pub(crate) async fn run<F: Future>(
-    hold: Acquiring,
+pub(crate) async fn run<F: Future, G: BodyGuard + Unpin>(
+    hold: Acquiring<G>,
     end: BodyEnd,
-    place: Option<&GuardSlot>,
+    place: Option<&GuardSlot<G>>,
     slot: Pin<&mut Option<F>>,
 ) -> Result<F::Output, LockError> {
     let on_lost = end.on_lost;
@@ -90,9 +147,8 @@ pub(crate) async fn run<F: Future>(
     // Declared after the guard, so that it is dropped first wherever this future is dropped.
     let mut body = Body(slot);
     let outcome = {
-        let hold = guard.hold();
         let Some(future) = body.0.as_mut().as_pin_mut() else { return Err(run_before()) };
-        let scope = reentrancy::Scope::new(&guard);
+        let Some(scope) = guard.scope() else { return Err(run_before()) };
         let own = scope.own_frame();
         let mut body = pin!(scope.enclose(future));
         // Boxed when the body first waits, because this future is large and would be a part of
@@ -105,23 +161,15 @@ pub(crate) async fn run<F: Future>(
             if on_lost == OnLost::Continue || !Safeguard::CheckBeforePoll.is_on() {
                 return body.as_mut().poll(cx).map(Ok);
             }
-            if let Some(loss) = hold.loss() {
+            if let Some(loss) = guard.loss() {
                 return Poll::Ready(Err(loss));
             }
             if let Poll::Ready(output) = body.as_mut().poll(cx) {
                 return Poll::Ready(Ok(output));
             }
             // Created only when the body waits, so that a body that never waits has no cost.
-            let lost = lost.get_or_insert_with(|| Box::pin(hold.lost()));
-            match lost.as_mut().poll(cx) {
-                Poll::Ready(reason) => {
-                    // The deadline may have been extended meanwhile. The body is dropped all the
-                    // same.
-                    let lost = || hold.lease().lost_to(reason);
-                    Poll::Ready(Err(hold.loss().unwrap_or_else(lost)))
-                }
-                Poll::Pending => Poll::Pending,
-            }
+            let lost = lost.get_or_insert_with(|| Box::pin(guard.lost()));
+            lost.as_mut().poll(cx).map(Err)
         })
         .await
     };
@@ -173,16 +221,16 @@ fn run_before() -> LockError {
 }
 
 /// The guard of a running body.
-enum Held<'a> {
-    Here(LockGuard),
+enum Held<'a, G> {
+    Here(G),
     /// In the slot from which the body takes it.
-    InFrame(&'a LockGuard),
+    InFrame(&'a G),
 }
 
-impl Deref for Held<'_> {
-    type Target = LockGuard;
+impl<G> Deref for Held<'_, G> {
+    type Target = G;
 
-    fn deref(&self) -> &LockGuard {
+    fn deref(&self) -> &G {
         match self {
             Self::Here(guard) => guard,
             Self::InFrame(guard) => guard,

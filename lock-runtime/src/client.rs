@@ -8,6 +8,7 @@ use crate::connected::Connected;
 use crate::error::LockError;
 use crate::key::LockKey;
 use crate::lock::Lock;
+use crate::lock_set::LockSet;
 use crate::runtime;
 use crate::stats::ClientStats;
 
@@ -53,6 +54,27 @@ impl LockClient {
     /// trip. An invalid key is reported when the lock is acquired.
     pub fn lock(&self, key: impl Into<LockKey>) -> Lock {
         Lock::new(Arc::clone(&self.connected), key.into())
+    }
+
+    /// Returns the locks on all of these keys, which are taken together: each is any text or a
+    /// [`key!`](crate::key!). Costs no round trip. An invalid key is reported when the locks are
+    /// acquired.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// let moved = client.lock_all(["account:7", "account:3"]).run(async { 20 }).await?;
+    /// assert_eq!(moved, 20);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn lock_all<K: Into<LockKey>>(&self, keys: impl IntoIterator<Item = K>) -> LockSet {
+        LockSet::new(Arc::clone(&self.connected), keys.into_iter().map(Into::into))
     }
 
     /// Shuts the client down.

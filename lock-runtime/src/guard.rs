@@ -46,7 +46,7 @@ pub struct LockGuard {
 
 /// An acquisition in progress. Its error is boxed, because every annotated function's future
 /// contains it.
-pub(crate) type Acquiring = MaybeReady<'static, Result<LockGuard, Box<LockError>>>;
+pub(crate) type Acquiring<G = LockGuard> = MaybeReady<'static, Result<G, Box<LockError>>>;
 
 impl LockGuard {
     pub(crate) fn new(engine: Arc<Engine>, hold: Hold, reentrant: bool) -> Self {
@@ -193,6 +193,12 @@ impl LockGuard {
     pub(crate) fn close(&self, may_hand_off: bool) -> Releasing<'_> {
         self.open.store(false, Ordering::Relaxed);
         self.engine.release(&self.hold, may_hand_off)
+    }
+
+    /// The hold, which the caller releases. Dropping the guard then has no effect.
+    pub(crate) fn disarmed(&self) -> Hold {
+        self.open.store(false, Ordering::Relaxed);
+        self.hold.clone()
     }
 
     /// Releases the lock without waiting for the store, unless very many releases are in progress.

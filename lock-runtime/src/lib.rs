@@ -72,6 +72,7 @@
 //! | operation | round trips |
 //! |---|---|
 //! | an uncontended call | 2: one to acquire the lock, one to release it |
+//! | an uncontended call on several keys | 2, or 2 for each hash slot in a cluster |
 //! | a nested call on a key that an enclosing body holds | 0, or 1 if it extends that hold |
 //! | a hand-off inside the process | usually 0, 1 to renew the lease, 2 to acquire the lock anew |
 //! | waiting | 1 per wake-up, per key and process; 1 per second per hundred keys |
@@ -126,8 +127,10 @@ mod error;
 mod events;
 mod global;
 mod guard;
+mod join;
 mod key;
 mod lock;
+mod lock_set;
 mod maybe_ready;
 mod options;
 mod reentrancy;
@@ -152,6 +155,7 @@ pub use global::{global, with_client};
 pub use guard::LockGuard;
 pub use key::LockKey;
 pub use lock::Lock;
+pub use lock_set::{LockSet, LockSetGuard};
 pub use release_mode::ReleaseMode;
 pub use replicas::Replicas;
 pub use stats::ClientStats;
@@ -169,7 +173,8 @@ pub use lock_macros::distributed_lock;
 pub mod __private {
     pub use crate::attribute::{
         Call, CarriesLockError, FromLockError, GuardSlot, KeyPart, KeyWriter, LockOptions,
-        LockSite, NamesClient, OnLost, client, or_else, run, run_when, swallow,
+        LockSite, NamesClient, OnLost, SetKeys, client, or_else, run, run_all, run_all_when,
+        run_when, swallow,
     };
     #[cfg(feature = "macros")]
     pub use lock_macros::key as make_key;

@@ -51,6 +51,8 @@ pub(crate) struct Defaults {
     pub(crate) acknowledged_by: RequiredReplicas,
     pub(crate) release: ReleaseMode,
     pub(crate) linger: Duration,
+    /// The largest number of keys of a set.
+    pub(crate) max_keys: usize,
     /// How long a server that may have lost locks grants none. No lease is longer.
     pub(crate) quarantine: Option<Duration>,
 }

@@ -17,15 +17,17 @@ use crate::store::contract::{LockStore, is_same};
 use crate::sync::{Mutex, lock};
 
 tokio::task_local! {
-    /// The innermost hold around the running code.
+    /// The innermost body around the running code.
     static ENCLOSING: Arc<Frame>;
 }
 
-/// One hold in the chain.
+/// The holds of one body.
 #[derive(Debug)]
 pub(crate) struct Frame {
     engine: Arc<Engine>,
     hold: Hold,
+    /// The other holds of a body that has several.
+    others: Box<[Hold]>,
     /// The task that is polling the body. The body's future may move between tasks. A task that the
     /// body polls, such as one in a `LocalSet`, is not part of the body.
     task: Mutex<Option<task::Id>>,
@@ -33,6 +35,17 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
+    fn new(guard: &LockGuard, others: Box<[Hold]>, outer: Option<Arc<Self>>) -> Arc<Self> {
+        let (engine, hold) = (Arc::clone(guard.engine()), guard.hold().clone());
+        Arc::new(Self { engine, hold, others, task: Mutex::default(), outer })
+    }
+
+    /// The hold of this key.
+    fn hold_of(&self, key: &str) -> Option<&Hold> {
+        let mut holds = std::iter::once(&self.hold).chain(&self.others);
+        holds.find(|hold| **hold.key() == *key)
+    }
+
     fn task(&self) -> Option<task::Id> {
         *lock(&self.task)
     }
@@ -55,12 +68,22 @@ impl Scope {
         let (outer, is_reentrant) = (ENCLOSING.try_with(Arc::clone).ok(), guard.is_reentrant());
         let frame = match outer {
             Some(outer) if is_reentrant => outer,
-            outer => {
-                let (engine, hold) = (Arc::clone(guard.engine()), guard.hold().clone());
-                Arc::new(Frame { engine, hold, task: Mutex::default(), outer })
-            }
+            outer => Frame::new(guard, Box::default(), outer),
         };
         Self { frame, is_reentrant }
+    }
+
+    /// The chain for a body under several guards: the current one if all of them share enclosing
+    /// holds. `None` without a guard.
+    pub(crate) fn of_several(guards: &[LockGuard]) -> Option<Self> {
+        let mut own = guards.iter().filter(|guard| !guard.is_reentrant());
+        let outer = ENCLOSING.try_with(Arc::clone).ok();
+        let Some(first) = own.next() else {
+            let shared = outer.map(|frame| Self { frame, is_reentrant: true });
+            return shared.or_else(|| guards.first().map(Self::new));
+        };
+        let others = own.map(|guard| guard.hold().clone()).collect();
+        Some(Self { frame: Frame::new(first, others, outer), is_reentrant: false })
     }
 
     /// The frame of the body's own hold.
@@ -90,9 +113,9 @@ pub(crate) fn enclosing(
         while let Some(candidate) = frame {
             if candidate.task() == task
                 && Arc::ptr_eq(&candidate.engine, engine)
-                && **candidate.hold.key() == *key
+                && let Some(hold) = candidate.hold_of(key)
             {
-                return Some(candidate.hold.clone());
+                return Some(hold.clone());
             }
             frame = candidate.outer.as_ref();
         }

@@ -151,6 +151,8 @@ safeguards! {
     ClaimsLeave = "claims-leave",
     /// A claim whose client cannot be reached is passed over.
     UnreachableArePassedOver = "unreachable-are-passed-over",
+    /// The locks of a set are taken in the order of their keys.
+    SetsAreSorted = "sets-are-sorted",
     /// The server reports when another client changes a key.
     Tracking = "tracking",
     /// A connection that has gone silent is discarded.

@@ -18,6 +18,7 @@ mod renewal;
 mod runtimes;
 mod scale;
 mod semantics;
+mod sets;
 mod support;
 mod takeover;
 mod tls;

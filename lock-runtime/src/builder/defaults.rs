@@ -17,6 +17,9 @@ const DEFAULT_WAIT: Wait = Wait::For(Duration::from_secs(30));
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// The longest lease. If a holder dies, its waiters wait for this long.
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+/// The largest number of keys of a set, unless it is configured, and the highest value of that.
+const MAX_KEYS: usize = 64;
+const MOST_KEYS: usize = 1024;
 /// The longest namespace, in bytes.
 const LONGEST_NAMESPACE: usize = 128;
 
@@ -24,7 +27,14 @@ impl LockClientBuilder {
     /// The client's defaults, checked.
     pub(super) fn checked(&self) -> Result<Defaults, LockError> {
         let acknowledged_by = self.options.acknowledged_by.unwrap_or(Replicas::AtLeast(0));
-        let defaults = self.options.defaults(acknowledged_by.required()?, self.quarantine);
+        let mut defaults = self.options.defaults(acknowledged_by.required()?, self.quarantine);
+        if let Some(max_keys) = self.max_keys {
+            if !(1..=MOST_KEYS).contains(&max_keys) {
+                let problem = format!("{max_keys} is not in the range 1 to {MOST_KEYS}");
+                return Err(LockError::Config { option: "max_keys", problem });
+            }
+            defaults.max_keys = max_keys;
+        }
         let lease = defaults.lease;
         if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) {
             let problem =
@@ -84,6 +94,7 @@ impl LockOptions {
             acknowledged_by,
             release: self.release.unwrap_or_default(),
             linger: self.linger.unwrap_or_default(),
+            max_keys: MAX_KEYS,
             quarantine,
         }
     }

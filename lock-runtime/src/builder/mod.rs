@@ -1,6 +1,7 @@
 //! The settings of a client.
 
 mod defaults;
+mod limits;
 
 use std::error::Error;
 use std::fmt;
@@ -113,6 +114,7 @@ pub struct LockClientBuilder {
     namespace: String,
     options: LockOptions,
     handoff_limit: HandoffLimit,
+    max_keys: Option<usize>,
     quarantine: Option<Duration>,
     without_tracking: bool,
     credentials: Option<CredentialsSource>,
@@ -130,6 +132,7 @@ impl fmt::Debug for LockClientBuilder {
             .field("namespace", &self.namespace)
             .field("options", &self.options)
             .field("handoff_limit", &self.handoff_limit)
+            .field("max_keys", &self.max_keys)
             .field("quarantine", &self.quarantine)
             .field("tracking", &!self.without_tracking)
             .field("credentials", &self.credentials)
@@ -200,42 +203,6 @@ impl LockClientBuilder {
     /// If the server has fewer replicas, the client logs a warning when it connects.
     pub fn acknowledged_by(mut self, replicas: impl Into<Replicas>) -> Self {
         self.options.acknowledged_by = Some(replicas.into());
-        self
-    }
-
-    /// Limits how long this process may hand a lock off among its own tasks while other processes
-    /// wait: for this many holds or for this time, whichever ends first. 32 holds and 50 ms by
-    /// default.
-    ///
-    /// A hand-off usually costs the store nothing. At the limit, the lock goes to the process that
-    /// has waited longest (in the wire formats `Redisson` and `Timestamp`, to any of them). If no
-    /// other process is known to wait, the hand-offs continue, for at most a second in total.
-    /// Processes with this library are known to wait; clients that poll are not. With zero holds or
-    /// zero time, each holder releases the key, and the next one acquires it anew.
-    ///
-    /// The time is at most 1 s. For a longer time, [`connect`](Self::connect) returns
-    /// [`LockError::Config`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use lock_runtime::{LockClient, LockError};
-    /// use std::time::Duration;
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), LockError> {
-    /// // Few holds at a time, so that other processes wait briefly.
-    /// let client = LockClient::builder()
-    ///     .url("memory:")
-    ///     .handoff_limit(4, Duration::from_millis(5))
-    ///     .connect()
-    ///     .await?;
-    /// client.lock("report").run(async { /* … */ }).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn handoff_limit(mut self, holds: u32, time: Duration) -> Self {
-        self.handoff_limit = HandoffLimit { holds, time };
         self
     }
 

@@ -17,6 +17,7 @@ use super::core::Engine;
 use super::handoff::{Hold, Lease};
 use crate::backoff::Backoff;
 use crate::error::{LockError, LostReason};
+use crate::join::join_all;
 use crate::runtime;
 use crate::store::contract::{Fenced, StoreError};
 use crate::sync::time;
@@ -28,16 +29,12 @@ impl Engine {
     /// Cancel safe: a request without an answer has no effect on the lock.
     pub(crate) async fn fencing_token(&self, hold: &Hold) -> Result<u64, LockError> {
         runtime::checked()?;
-        // Even with a shorter wait, the store has the time for one answer.
-        let timeout = Timeout::new(match self.config().wait {
-            Wait::For(wait) => Wait::For(wait.max(self.config().response_timeout)),
-            Wait::Forever => Wait::Forever,
-        });
+        let timeout = self.fence_timeout();
         let fence = hold.fence();
         // The last error of the store, which is reported after a timeout during a request.
         let mut refusal = None;
         // One request serves all callers. Each caller waits no longer than its own timeout.
-        let asking = fence.get_or_try_init(|| self.ask_for_fence(hold, &timeout, &mut refusal));
+        let asking = fence.get_or_try_init(|| self.ask_for_fence(hold, 0, &timeout, &mut refusal));
         let Some(token) = timeout.limit(asking).await else {
             let cause =
                 refusal.unwrap_or_else(|| "the store has issued no fencing token yet".into());
@@ -47,14 +44,54 @@ impl Engine {
         hold.loss().map_or(Ok(*token), Err)
     }
 
+    /// Returns one fencing token for several holds: the highest of their own tokens. It is above the
+    /// tokens of all earlier holds of each key. The store then raises the last token of each other key
+    /// to it, so it is below the tokens of all later holds.
+    ///
+    /// Cancel safe: a request without an answer has no effect on the locks.
+    pub(crate) async fn fencing_token_of(&self, holds: &[&Hold]) -> Result<u64, LockError> {
+        let own = join_all(holds.iter().map(|hold| self.fencing_token(hold))).await;
+        let own: Vec<u64> = own.into_iter().collect::<Result<_, _>>()?;
+        let highest = own.iter().copied().max().unwrap_or_default();
+        let lower = holds.iter().zip(own).filter(|(_, token)| *token < highest);
+        let raised = join_all(lower.map(|(hold, _)| self.raise_fence(hold, highest))).await;
+        raised.into_iter().collect::<Result<Vec<()>, _>>()?;
+        Ok(highest)
+    }
+
+    /// Gives a hold this token, which is above its own one.
+    async fn raise_fence(&self, hold: &Hold, token: u64) -> Result<(), LockError> {
+        let timeout = self.fence_timeout();
+        let mut refusal = None;
+        let asking = self.ask_for_fence(hold, token, &timeout, &mut refusal);
+        match timeout.limit(asking).await {
+            Some(raised) => raised?,
+            None => {
+                let cause = refusal.unwrap_or_else(|| "the store has not answered yet".into());
+                return Err(unavailable(hold.lease(), &timeout, cause));
+            }
+        };
+        hold.set_fence(token);
+        hold.loss().map_or(Ok(()), Err)
+    }
+
+    /// Even with a shorter wait, the store has the time for one answer.
+    fn fence_timeout(&self) -> Timeout {
+        Timeout::new(match self.config().wait {
+            Wait::For(wait) => Wait::For(wait.max(self.config().response_timeout)),
+            Wait::Forever => Wait::Forever,
+        })
+    }
+
     async fn ask_for_fence(
         &self,
         hold: &Hold,
+        at_least: u64,
         timeout: &Timeout,
         refusal: &mut Option<String>,
     ) -> Result<u64, LockError> {
         tokio::select! {
-            fence = self.ask_while_held(hold, timeout, refusal) => fence,
+            fence = self.ask_while_held(hold, at_least, timeout, refusal) => fence,
             reason = hold.lost() => Err(hold.lease().lost_to(reason)),
         }
     }
@@ -62,6 +99,7 @@ impl Engine {
     async fn ask_while_held(
         &self,
         hold: &Hold,
+        at_least: u64,
         timeout: &Timeout,
         refusal: &mut Option<String>,
     ) -> Result<u64, LockError> {
@@ -72,7 +110,7 @@ impl Engine {
             if let Some(lost) = hold.loss() {
                 return Err(lost);
             }
-            let lost = match locked.store.fence(locked.resource(), locked.owner).await {
+            let lost = match locked.store.fence(locked.resource(), locked.owner, at_least).await {
                 Ok(Fenced::With(fence)) => return Ok(fence),
                 Ok(Fenced::Gone) => LostReason::Gone,
                 Ok(Fenced::Taken) => LostReason::Taken,

@@ -21,6 +21,8 @@ mod local_queue;
 mod models;
 mod queue_place;
 mod release;
+mod release_set;
+mod settle;
 mod shutdown;
 #[cfg(test)]
 pub(crate) mod testing;

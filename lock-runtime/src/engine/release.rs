@@ -21,7 +21,7 @@ use crate::error::{LockError, LostReason};
 use crate::maybe_ready::MaybeReady;
 use crate::runtime;
 use crate::safeguard::Safeguard;
-use crate::store::contract::{Lane, Released, StoreError};
+use crate::store::contract::{Lane, LockStore, Release, Released, StoreError};
 use crate::sync::yield_now;
 
 /// The number of releases in progress from which calls wait for their own release, so that no
@@ -244,7 +244,11 @@ impl Engine {
     }
 
     /// Begins the release of a lease that has ended.
-    fn begin(self: &Arc<Self>, lease: &Arc<Lease>, permit: Option<Permit>) -> KeyRelease {
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        permit: Option<Permit>,
+    ) -> KeyRelease {
         self.background().forget(lease);
         let open = Safeguard::ReleaseContinues.is_on();
         let (engine, lease) = (Arc::clone(self), Arc::clone(lease));
@@ -252,7 +256,7 @@ impl Engine {
     }
 
     /// The result of a release that began at `started`.
-    fn outcome(
+    pub(super) fn outcome(
         &self,
         lease: &Lease,
         started: BootInstant,
@@ -300,7 +304,7 @@ fn unconfirmed(key: &Arc<str>, began: BootInstant, cause: &dyn std::fmt::Display
 }
 
 /// Offers the lock once more after other tasks had time to enter the queue, then frees the key.
-async fn offer_again(
+pub(super) async fn offer_again(
     engine: Arc<Engine>,
     handoff: Handoff,
     hold: Hold,
@@ -367,7 +371,7 @@ impl Work for AwaitedRelease {
 
 /// A release of a key. If it is dropped without an answer, it continues in the background.
 #[derive(Debug)]
-struct KeyRelease {
+pub(super) struct KeyRelease {
     engine: Arc<Engine>,
     lease: Arc<Lease>,
     /// The permit of the key, which is given back after the release.
@@ -380,9 +384,24 @@ struct KeyRelease {
 
 impl KeyRelease {
     fn send(&self, lane: Lane) -> MaybeReady<'_, Result<Released, StoreError>> {
-        let locked = self.lease.locked();
+        self.store().release(self.request(), lane)
+    }
+
+    pub(super) fn request(&self) -> Release<'_> {
         let (keep, leaves_gap) = self.keep_and_gap();
-        locked.store.release(locked.release(keep, leaves_gap), lane)
+        self.lease.locked().release(keep, leaves_gap)
+    }
+
+    pub(super) fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    pub(super) fn key(&self) -> &Arc<str> {
+        self.lease.key()
+    }
+
+    pub(super) fn store(&self) -> &Arc<dyn LockStore> {
+        self.lease.store()
     }
 
     /// How long the key stays taken, and whether it then stays free for a moment.
@@ -400,7 +419,7 @@ impl KeyRelease {
         }
     }
 
-    fn answered(&mut self, answer: &Result<Released, StoreError>) {
+    pub(super) fn answered(&mut self, answer: &Result<Released, StoreError>) {
         self.open &= answer.is_err();
         if let (Ok(Released::Freed { woken }), Some(permit)) = (answer, &mut self.permit) {
             permit.released(*woken);

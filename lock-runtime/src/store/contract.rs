@@ -19,12 +19,13 @@ use super::hold_reports::HoldReports;
 pub(crate) use super::left::Left;
 use super::owner::OwnerId;
 pub(crate) use super::queueing::{Queued, Queueing};
+pub(crate) use super::send_trace::{Origin, SendTrace};
+pub(crate) use super::sets::{SetAcquired, SetClaim, Slot};
 use super::subscriptions::Subscription;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::maybe_ready::MaybeReady;
 use crate::replicas::RequiredReplicas;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::timeout::RequestTimeout;
 use crate::wire_format::WireFormat;
 
@@ -59,6 +60,24 @@ pub(crate) trait LockStore: Send + Sync + 'static {
         trace: &'a SendTrace,
     ) -> MaybeReady<'a, Result<Acquired, StoreError>>;
 
+    /// Takes all resources of the claim if all are free, or none of them. All of them are in one
+    /// [slot](Self::slot). `timeout` and `trace` are those of [`try_acquire`](Self::try_acquire).
+    fn try_acquire_all<'a>(
+        &'a self,
+        claim: SetClaim<'a>,
+        timeout: RequestTimeout,
+        trace: &'a SendTrace,
+    ) -> MaybeReady<'a, Result<SetAcquired, StoreError>> {
+        let _ = (claim, timeout, trace);
+        MaybeReady::ready(Err(StoreError::Refused("one lock at a time".to_owned())))
+    }
+
+    /// The slot of a key; `None` if the store takes one resource at a time.
+    fn slot(&self, key: &str) -> Option<Slot> {
+        let _ = key;
+        None
+    }
+
     /// Extends each lease that its owner still has, and shortens none. Each renewal is answered
     /// separately; the answers are in the order of the renewals. All renewals of a batch are for
     /// one [place](Self::place).
@@ -86,11 +105,12 @@ pub(crate) trait LockStore: Send + Sync + 'static {
     ) -> MaybeReady<'a, ReleasedBatch>;
 
     /// Issues a fencing token to the owner of the resource: a number above all earlier ones for
-    /// this key, even if the store has lost its data since.
+    /// this key, even if the store has lost its data since, and no less than `at_least`.
     fn fence<'a>(
         &'a self,
         resource: Resource<'a>,
         owner: OwnerId,
+        at_least: u64,
     ) -> MaybeReady<'a, Result<Fenced, StoreError>>;
 
     /// The number of other processes that wait for the resource, as far as the store can tell.
@@ -199,45 +219,6 @@ pub(crate) struct BackgroundRuntimes {
     pub(crate) renewals: runtime::Handle,
     /// The runtime of the notifier thread, which wakes waiters.
     pub(crate) wake_ups: runtime::Handle,
-}
-
-/// A record of whether a request was sent, when, and over which connection. The store writes the
-/// record. If a request is dropped before its answer, the engine reads it to decide on the undo.
-#[derive(Debug, Default)]
-pub(crate) struct SendTrace {
-    /// Zero until the request is sent.
-    connection: AtomicU64,
-    /// The instant, by the clock of the deadlines.
-    at: AtomicU64,
-}
-
-impl SendTrace {
-    /// Records that the request is about to be sent over this connection of its lane. Connections
-    /// are numbered from 1; a store without connections passes 1.
-    pub(crate) fn sent(&self, connection: u64) {
-        self.at.store(BootInstant::now().as_nanos(), Ordering::Relaxed);
-        self.connection.store(connection, Ordering::Relaxed);
-    }
-
-    /// The connection that carried the request; `None` if it was not sent.
-    pub(crate) fn connection(&self) -> Option<NonZeroU64> {
-        NonZeroU64::new(self.connection.load(Ordering::Relaxed))
-    }
-
-    /// The instant just before the request was sent. A lease counts from this instant and not from
-    /// the call, because the request may have waited for other requests before.
-    pub(crate) fn sent_at(&self) -> Option<BootInstant> {
-        self.connection()?;
-        Some(BootInstant::from_nanos(self.at.load(Ordering::Relaxed)))
-    }
-}
-
-/// The origin of a request without an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Origin {
-    pub(crate) runtime: runtime::Id,
-    /// The connection that carried it; `None` if there were several, or if that is unknown.
-    pub(crate) connection: Option<NonZeroU64>,
 }
 
 /// The object of a lock.

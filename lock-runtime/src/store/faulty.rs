@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use super::contract::{
     Acquired, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Lane, LockStore, Place,
-    Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
+    Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, SetAcquired, SetClaim,
+    Slot, StoreError,
 };
 use super::hold_reports::HoldReports;
 use super::owner::OwnerId;
@@ -191,6 +192,25 @@ impl LockStore for FaultyStore {
         })
     }
 
+    fn try_acquire_all<'a>(
+        &'a self,
+        claim: SetClaim<'a>,
+        timeout: RequestTimeout,
+        trace: &'a SendTrace,
+    ) -> MaybeReady<'a, Result<SetAcquired, StoreError>> {
+        let fault = self.acquires.lock().expect("test").pop_front();
+        MaybeReady::pending(async move {
+            let answer = with_fault(fault, || self.inner.try_acquire_all(claim, timeout, trace));
+            let within = timeout.answer.min(timeout.total);
+            trace.sent(1);
+            tokio::time::timeout(within, answer).await.unwrap_or_else(|_| Err(unanswered()))
+        })
+    }
+
+    fn slot(&self, key: &str) -> Option<Slot> {
+        self.inner.slot(key)
+    }
+
     fn renew<'a>(
         &'a self,
         batch: &'a [Renewal<'a>],
@@ -264,9 +284,10 @@ impl LockStore for FaultyStore {
         &'a self,
         resource: Resource<'a>,
         owner: OwnerId,
+        at_least: u64,
     ) -> MaybeReady<'a, Result<Fenced, StoreError>> {
         let fault = self.fences.lock().expect("test").pop_front();
-        MaybeReady::pending(with_fault(fault, move || self.inner.fence(resource, owner)))
+        MaybeReady::pending(with_fault(fault, move || self.inner.fence(resource, owner, at_least)))
     }
 
     fn count_waiters<'a>(

@@ -12,7 +12,8 @@ use std::time::{Duration, SystemTime};
 use self::queues::{MemoryQueues, QueuedClaim};
 use super::contract::{
     Acquired, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Grant, Lane, Left,
-    LockStore, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
+    LockStore, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace,
+    SetAcquired, SetClaim, Slot, StoreError,
 };
 use super::hold_reports::HoldReports;
 use super::owner::OwnerId;
@@ -177,6 +178,23 @@ impl Keys {
         (acquired, message)
     }
 
+    /// A key that has expired is not free for a set if claims wait in its queue, which come first.
+    fn try_acquire_all(&mut self, claim: &SetClaim<'_>, now: BootInstant) -> SetAcquired {
+        let is_free = |keys: &mut Self, key: &str| match keys.live(key, now) {
+            Some(entry) => entry.is_owned_by(claim.owner),
+            None => keys.queues.first(key).is_none(),
+        };
+        if let Some(busy) = claim.keys.iter().position(|key| !is_free(self, key)) {
+            return SetAcquired::Busy(busy);
+        }
+        self.purge(now);
+        let expires = now.after(claim.term);
+        for key in claim.keys {
+            self.entries.insert((*key).into(), StoredLock { owner: Some(claim.owner), expires });
+        }
+        SetAcquired::Granted(Grant::of(claim.term))
+    }
+
     /// Gives a key to the first claim in its queue that still waits.
     fn transfer(
         &mut self,
@@ -277,6 +295,20 @@ impl LockStore for MemoryStore {
         MaybeReady::ready(Ok(acquired))
     }
 
+    fn try_acquire_all<'a>(
+        &'a self,
+        claim: SetClaim<'a>,
+        _: RequestTimeout,
+        trace: &'a SendTrace,
+    ) -> MaybeReady<'a, Result<SetAcquired, StoreError>> {
+        trace.sent(CONNECTION);
+        MaybeReady::ready(Ok(self.keys().try_acquire_all(&claim, BootInstant::now())))
+    }
+
+    fn slot(&self, _: &str) -> Option<Slot> {
+        Some(Slot::ONLY)
+    }
+
     fn renew<'a>(
         &'a self,
         batch: &'a [Renewal<'a>],
@@ -310,12 +342,13 @@ impl LockStore for MemoryStore {
         &'a self,
         resource: Resource<'a>,
         owner: OwnerId,
+        at_least: u64,
     ) -> MaybeReady<'a, Result<Fenced, StoreError>> {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let wall_clock = u64::try_from(since_1970.unwrap_or_default().as_micros());
         let wall_clock = wall_clock.unwrap_or_default();
         let now = BootInstant::now();
-        MaybeReady::ready(Ok(self.keys().fence(resource.key, owner, now, wall_clock)))
+        MaybeReady::ready(Ok(self.keys().fence(resource.key, owner, now, wall_clock.max(at_least))))
     }
 
     fn count_waiters<'a>(

@@ -14,6 +14,8 @@ pub(crate) mod owner;
 pub(crate) mod queueing;
 #[cfg(feature = "redis")]
 mod redis;
+mod send_trace;
+mod sets;
 mod settings;
 pub(crate) mod subscriptions;
 

@@ -14,6 +14,7 @@ mod sleep;
 mod so_far;
 #[cfg(all(test, not(lock_shuttle)))]
 mod tests;
+mod together;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub(crate) use self::call::AcquireRequest;
 use self::call::PendingCall;
 use self::failure::failed;
 pub(super) use self::so_far::PAUSES;
+pub(crate) use self::together::{SetRequest, Together, acquire_together};
 use super::core::Engine;
 use super::driven::{Boxed, Settled, SharedWork, Work};
 use super::handoff::{Handoff, Hold, Offer, Permit, QueuePosition, Waiter};

@@ -108,6 +108,7 @@ impl LockStore for ScriptedStore {
         &'a self,
         _: Resource<'a>,
         _: OwnerId,
+        _: u64,
     ) -> MaybeReady<'a, Result<Fenced, StoreError>> {
         MaybeReady::ready(Ok(Fenced::With(1)))
     }

@@ -194,7 +194,7 @@ impl Network {
     /// Asserts that a hold has the key if it is valid, according to the content of the store. This
     /// also finds a key that has expired too early.
     pub(super) fn assert_owns_key_in_store(&self, hold: &Hold) {
-        let fenced = ready(self.store.fence(hold.lease().locked().resource(), owner(hold)));
+        let fenced = ready(self.store.fence(hold.lease().locked().resource(), owner(hold), 0));
         // After the request to the store, so that a hold that is lost in between is not valid here.
         if hold.is_valid(BootInstant::now()) {
             assert!(matches!(fenced, Ok(Fenced::With(_))), "a valid hold has its key: {fenced:?}");
@@ -322,8 +322,9 @@ impl LockStore for RemoteStore {
         &'a self,
         resource: Resource<'a>,
         owner: OwnerId,
+        at_least: u64,
     ) -> MaybeReady<'a, Result<Fenced, StoreError>> {
-        self.0.store.fence(resource, owner)
+        self.0.store.fence(resource, owner, at_least)
     }
 
     fn count_waiters<'a>(

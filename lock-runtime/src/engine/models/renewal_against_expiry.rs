@@ -25,7 +25,7 @@ async fn race() {
     time::advance(Duration::from_nanos(1));
     let released = ready(store.release(release(owner), Lane::Background));
     renewal.await.expect("not aborted");
-    let left = ready(store.fence(Resource::exclusive("k"), owner));
+    let left = ready(store.fence(Resource::exclusive("k"), owner, 0));
     assert_eq!(left, Ok(Fenced::Gone), "after the release: {released:?}");
 }
 

@@ -10,10 +10,10 @@ use std::num::NonZeroU64;
 use tokio::time::Instant;
 
 use super::handle::RedisStore;
-use super::join::join_all;
 use super::replicas::{Acknowledgement, KeyReplicas};
 use super::request::BatchAnswers;
 use super::route::Route;
+use crate::join::join_all;
 use crate::replicas::RequiredReplicas;
 use crate::store::contract::{Acquired, Claim, Renewal, Renewed, SendTrace, StoreError};
 use crate::timeout::RequestTimeout;

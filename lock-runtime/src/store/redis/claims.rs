@@ -1,16 +1,18 @@
 //! The requests that acquire locks.
 
-use redis::Cmd;
+use redis::{Cmd, Value};
 
 use super::admission::RequestClass;
 use super::connection::RequestOptions;
 use super::decode::{self, AcquireReply};
 use super::dialect::milliseconds;
 use super::handle::RedisStore;
-use super::queue::EntryRest;
+use super::queue::{EntryRest, QueueName};
 use super::route::Route;
 use crate::safeguard::Safeguard;
-use crate::store::contract::{Acquired, Claim, Grant, Lane, SendTrace, StoreError};
+use crate::store::contract::{
+    Acquired, Claim, Grant, Lane, SendTrace, SetAcquired, SetClaim, StoreError,
+};
 use crate::timeout::RequestTimeout;
 
 impl RedisStore {
@@ -65,6 +67,33 @@ impl RedisStore {
                 }),
             }
         }
+    }
+
+    /// Acquires several locks of one slot, or none of them.
+    pub(super) async fn acquire_all(
+        &self,
+        claim: SetClaim<'_>,
+        timeout: RequestTimeout,
+        trace: &SendTrace,
+    ) -> Result<SetAcquired, StoreError> {
+        let (Some(script), [first, ..]) = (&self.dialect.acquire_all, claim.keys) else {
+            return Err(StoreError::Refused("one lock at a time".to_owned()));
+        };
+        let route = self.shared.route(Lane::Caller)?;
+        let args = |call: &mut Cmd| {
+            self.add_keys(call, claim.keys.iter().copied());
+            call.arg(self.dialect.owner(claim.owner, &self.shared.id));
+            call.arg(milliseconds(claim.term));
+            for key in claim.keys.iter().filter(|_| self.shared.servers.is_cluster()) {
+                call.arg(QueueName(key));
+            }
+        };
+        let options = RequestOptions { class: RequestClass::Acquires, timeout, trace: Some(trace) };
+        let decode = |reply: &Value| decode::acquired_all(reply, claim.keys.len());
+        Ok(match route.run((first, script), &args, &options, decode).await?.value {
+            None => SetAcquired::Granted(Grant::of(claim.term)),
+            Some(busy) => SetAcquired::Busy(busy),
+        })
     }
 
     fn claim_by_script(

@@ -84,6 +84,20 @@ pub(super) fn acquired(reply: &Value) -> Result<AcquireReply, Unexpected> {
     }
 }
 
+/// Decodes the reply of `acquire_all.lua` for this number of locks: the index of the first lock that
+/// is busy, if there is one.
+pub(super) fn acquired_all(reply: &Value, locks: usize) -> Result<Option<usize>, Unexpected> {
+    match status(reply) {
+        Some(("GRANTED", Field::None)) => Ok(None),
+        Some(("BUSY", Field::Int(lock))) => {
+            let index = usize::try_from(lock).ok().and_then(|lock| lock.checked_sub(1));
+            index.filter(|index| *index < locks).map(Some).ok_or_else(|| Unexpected::new(reply))
+        }
+        _ if !Safeguard::ExpectedReplies.is_on() => Ok(None),
+        _ => Err(Unexpected::new(reply)),
+    }
+}
+
 /// Decodes the replies of `acquire.lua` about a claim that waits.
 fn waits(reply: &Value) -> Option<AcquireReply> {
     let Value::Array(parts) = reply else { return None };

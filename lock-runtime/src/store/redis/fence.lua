@@ -2,7 +2,7 @@
 -- Issues a fencing token to the owner of a lock: a number above all earlier ones. It is at least
 -- the server's time in µs, so it rises even if the server has lost its data since.
 -- KEYS the keys of the lock, then that of the highest token in its hash slot
--- ARGV[1] owner
+-- ARGV[1] owner   ARGV[2] the lowest token to issue
 -- Replies (`decode::fenced`):
 --   ISSUED, token       the fencing token, as a string (a number would lose digits)
 --   GONE                the lock does not exist
@@ -17,7 +17,7 @@ if state ~= 'OWNED' then
   return state
 end
 local time = redis.call('time')
-local fence = time[1] * 1000000 + time[2]
+local fence = math.max(time[1] * 1000000 + time[2], tonumber(ARGV[2]))
 local last = redis.pcall('get', KEYS[#KEYS])
 if type(last) == 'table' and not last.err:find('WRONGTYPE', 1, true) then
   return last

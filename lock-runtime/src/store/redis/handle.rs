@@ -22,7 +22,7 @@ use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{
     Acquired, Capabilities, Claim, Fenced, Lane, Left, LockStore, Place, Release, Released,
-    ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
+    ReleasedBatch, Renewal, Renewed, Resource, SendTrace, SetAcquired, SetClaim, Slot, StoreError,
 };
 use crate::store::owner::OwnerId;
 use crate::store::subscriptions::{OwnRelease, Subscription};
@@ -213,13 +213,18 @@ impl RedisStore {
         Released::Freed { woken }
     }
 
-    async fn fencing_token(&self, key: &str, owner: OwnerId) -> Result<Fenced, StoreError> {
+    async fn fencing_token(
+        &self,
+        key: &str,
+        owner: OwnerId,
+        at_least: u64,
+    ) -> Result<Fenced, StoreError> {
         let dialect = self.dialect;
         let last = format!("{}{{{}}}", key::FENCES, hash_slot::tag(key));
         let args = |call: &mut Cmd| {
             call.arg(dialect.keys() + 1);
             dialect.add_keys(call, key);
-            call.arg(&last).arg(dialect.owner(owner, &self.shared.id));
+            call.arg(&last).arg(dialect.owner(owner, &self.shared.id)).arg(at_least);
         };
         let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
         match route.run((key, &dialect.fence), &args, &options, decode::fenced).await?.value {
@@ -243,6 +248,21 @@ impl LockStore for RedisStore {
         trace: &'a SendTrace,
     ) -> MaybeReady<'a, Result<Acquired, StoreError>> {
         MaybeReady::pending(self.acquire(claim, timeout, trace))
+    }
+
+    fn try_acquire_all<'a>(
+        &'a self,
+        claim: SetClaim<'a>,
+        timeout: RequestTimeout,
+        trace: &'a SendTrace,
+    ) -> MaybeReady<'a, Result<SetAcquired, StoreError>> {
+        MaybeReady::pending(self.acquire_all(claim, timeout, trace))
+    }
+
+    fn slot(&self, key: &str) -> Option<Slot> {
+        self.dialect.acquire_all.as_ref()?;
+        let in_cluster = self.shared.servers.is_cluster();
+        Some(if in_cluster { Slot(hash_slot::slot(key)) } else { Slot::ONLY })
     }
 
     fn renew<'a>(
@@ -281,8 +301,9 @@ impl LockStore for RedisStore {
         &'a self,
         resource: Resource<'a>,
         owner: OwnerId,
+        at_least: u64,
     ) -> MaybeReady<'a, Result<Fenced, StoreError>> {
-        MaybeReady::pending(self.fencing_token(resource.key, owner))
+        MaybeReady::pending(self.fencing_token(resource.key, owner, at_least))
     }
 
     fn count_waiters<'a>(
@@ -395,7 +416,7 @@ mod tests {
         let sizes = [
             size_of_val(&store.renew(&[], Lane::Caller)),
             size_of_val(&store.free_all(&[], Lane::Caller, &trace)),
-            size_of_val(&store.fencing_token("k", owner)),
+            size_of_val(&store.fencing_token("k", owner, 0)),
         ];
         assert!(sizes.iter().all(|size| *size < 1400), "{sizes:?} bytes");
     }

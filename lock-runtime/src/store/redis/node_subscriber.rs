@@ -24,12 +24,12 @@ use super::cluster_channels::{ClusterChannels, SubscriptionOrder};
 use super::connect::Established;
 use super::connection::Connection;
 use super::hash_slot;
-use super::join::join_all;
 use super::subscriber::{RETRY, RETRY_DENIED, kind, warn_denied};
 use super::subscription_ends::SubscriptionEnds;
 use super::topology::{ClusterNode, Redirect, Topology};
 use super::tracking::Listening;
 use crate::backoff::jittered;
+use crate::join::join_all;
 use crate::safeguard::Safeguard;
 use crate::store::contract::StoreError;
 

@@ -16,7 +16,6 @@ use tokio::time::{Instant, sleep, timeout};
 use super::connection::{Connection, RequestOptions};
 use super::decode::Unexpected;
 use super::home::Home;
-use super::join::join_all;
 use super::request::{
     BatchAnswers, KeyServer, RequestAction, RoutedAnswer, RoutedRequest, ScriptBatch,
 };
@@ -24,6 +23,7 @@ use super::topology::{ClusterNode, Redirect, RedisCluster, Topology, may_be_fail
 use super::tracking::Listening;
 use super::{error, hash_slot};
 use crate::backoff::Backoff;
+use crate::join::join_all;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Place, SendTrace, StoreError};
 use crate::sync::{Mutex, lock};

@@ -1,0 +1,54 @@
+//! The limits of a client.
+
+use std::time::Duration;
+
+use super::LockClientBuilder;
+use crate::engine::fairness::limit::HandoffLimit;
+
+impl LockClientBuilder {
+    /// Limits how long this process may hand a lock off among its own tasks while other processes
+    /// wait: for this many holds or for this time, whichever ends first. 32 holds and 50 ms by
+    /// default.
+    ///
+    /// A hand-off usually costs the store nothing. At the limit, the lock goes to the process that
+    /// has waited longest (in the wire formats `Redisson` and `Timestamp`, to any of them). If no
+    /// other process is known to wait, the hand-offs continue, for at most a second in total.
+    /// Processes with this library are known to wait; clients that poll are not. With zero holds or
+    /// zero time, each holder releases the key, and the next one acquires it anew.
+    ///
+    /// The time is at most 1 s. For a longer time, [`connect`](Self::connect) returns
+    /// [`LockError::Config`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// // Few holds at a time, so that other processes wait briefly.
+    /// let client = LockClient::builder()
+    ///     .url("memory:")
+    ///     .handoff_limit(4, Duration::from_millis(5))
+    ///     .connect()
+    ///     .await?;
+    /// client.lock("report").run(async { /* … */ }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn handoff_limit(mut self, holds: u32, time: Duration) -> Self {
+        self.handoff_limit = HandoffLimit { holds, time };
+        self
+    }
+
+    /// Sets the largest number of keys that one call may lock together, from 1 to 1,024. 64 by
+    /// default. See [`LockClient::lock_all`](crate::LockClient::lock_all).
+    ///
+    /// A server runs the request for all keys of a call without interruption, so other clients wait
+    /// meanwhile: about a microsecond for each key.
+    pub fn max_keys(mut self, max_keys: usize) -> Self {
+        self.max_keys = Some(max_keys);
+        self
+    }
+}

@@ -1,0 +1,198 @@
+//! Taking several locks at once: one request for all keys of a slot, and none of them if one is busy.
+//!
+//! The attempt takes the permits of all keys without waiting for one, and then sends its requests,
+//! one slot after the other. Whatever was taken is freed wherever the attempt ends before the last
+//! answer.
+
+use std::sync::Arc;
+
+use tokio::runtime::Id;
+
+use super::attempt::{Attempt, PendingRequest, undo};
+use crate::engine::core::Engine;
+use crate::engine::handoff::{Hold, Offer, Permit};
+use crate::engine::lease::{Locked, Terms};
+use crate::engine::local_queue::Entered;
+use crate::runtime;
+use crate::safeguard::Safeguard;
+use crate::store::contract::{
+    Acquired, LockStore, Origin, SendTrace, SetAcquired, SetClaim, Slot, StoreError,
+};
+use crate::store::owner::OwnerId;
+use crate::timeout::Timeout;
+
+/// The locks of one call, in the order of their keys.
+pub(crate) struct SetRequest {
+    /// The checked keys, including the namespace, sorted and without duplicates.
+    pub(crate) keys: Vec<Arc<str>>,
+    pub(crate) store: Arc<dyn LockStore>,
+    /// The checked terms.
+    pub(crate) terms: Terms,
+}
+
+/// The result of an attempt.
+pub(crate) enum Together<T> {
+    /// The locks in the order of their keys.
+    Granted(Vec<T>),
+    /// The key with this index is busy, in this process or elsewhere. Nothing was taken.
+    Busy(usize),
+    /// There was no definite answer, or these locks cannot be taken at once. What may have been taken
+    /// is freed.
+    Unknown,
+}
+
+/// Makes one attempt to take all locks of `request`, except the one with the index `without`. `make`
+/// turns a hold into a value that releases the lock when it is dropped.
+///
+/// Cancel safe, like [`acquire`](super::acquire).
+pub(crate) async fn acquire_together<T>(
+    engine: &Arc<Engine>,
+    request: &SetRequest,
+    without: Option<usize>,
+    timeout: &Timeout,
+    make: fn(Arc<Engine>, Hold) -> T,
+) -> Together<T> {
+    let (Ok(here), Ok(owner)) = (runtime::here(), OwnerId::random()) else {
+        return Together::Unknown;
+    };
+    let mut taken: Vec<(usize, T)> = Vec::with_capacity(request.keys.len());
+    let mut slots: Vec<SlotClaim<'_>> = Vec::new();
+    for (index, key) in request.keys.iter().enumerate().filter(|(at, _)| Some(*at) != without) {
+        let Some(slot) = request.store.slot(key) else { return Together::Unknown };
+        if engine.admit(key).is_err() {
+            return Together::Unknown;
+        }
+        let permit = match engine.queues().enter(key, true) {
+            Entered::Permit(permit) | Entered::Offered(Offer::Permit(permit), _) => permit,
+            Entered::Offered(Offer::Handoff(handoff), _) => {
+                match handoff.accept(&request.store, &request.terms) {
+                    Ok(hold) => taken.push((index, make(Arc::clone(engine), hold))),
+                    // It has to be renewed first.
+                    Err(_) => return Together::Busy(index),
+                }
+                continue;
+            }
+            Entered::Busy(_) => return Together::Busy(index),
+            Entered::Queued(_) | Entered::Closed => return Together::Unknown,
+        };
+        let lock = ClaimedLock { index, key, permit: Some(permit) };
+        match slots.iter_mut().find(|claim| claim.slot == slot) {
+            Some(claim) => claim.locks.push(lock),
+            None => slots.push(SlotClaim {
+                engine,
+                request,
+                owner,
+                runtime: here.id(),
+                slot,
+                locks: vec![lock],
+                unanswered: None,
+            }),
+        }
+    }
+    for claim in slots {
+        match claim.acquire(timeout).await {
+            Answer::Granted(holds) => {
+                let make = |(index, hold)| (index, make(Arc::clone(engine), hold));
+                taken.extend(holds.into_iter().map(make));
+            }
+            Answer::Busy(index) => return Together::Busy(index),
+            Answer::Unknown => return Together::Unknown,
+        }
+    }
+    // A shutdown that begins after this check ends the leases.
+    if request.keys.iter().any(|key| engine.admit(key).is_err()) {
+        return Together::Unknown;
+    }
+    taken.sort_unstable_by_key(|(index, _)| *index);
+    Together::Granted(taken.into_iter().map(|(_, taken)| taken).collect())
+}
+
+/// One lock of a claim.
+struct ClaimedLock<'a> {
+    /// The index of its key.
+    index: usize,
+    key: &'a Arc<str>,
+    permit: Option<Permit>,
+}
+
+/// The claim to all keys of one slot.
+struct SlotClaim<'a> {
+    engine: &'a Arc<Engine>,
+    request: &'a SetRequest,
+    owner: OwnerId,
+    /// The runtime that sends the request.
+    runtime: Id,
+    slot: Slot,
+    locks: Vec<ClaimedLock<'a>>,
+    /// The origin of the request while there is no definite answer. The claim is then undone when it
+    /// is dropped.
+    unanswered: Option<Origin>,
+}
+
+/// The answer to a claim.
+enum Answer {
+    /// The holds, with the indexes of their keys.
+    Granted(Vec<(usize, Hold)>),
+    /// The key with this index is busy.
+    Busy(usize),
+    Unknown,
+}
+
+impl SlotClaim<'_> {
+    async fn acquire(mut self, timeout: &Timeout) -> Answer {
+        let (trace, terms) = (SendTrace::default(), &self.request.terms);
+        let timeout = timeout.for_request(self.engine.config().response_timeout, true);
+        let mut pending = PendingRequest {
+            trace: &trace,
+            runtime: self.runtime,
+            unanswered: &mut self.unanswered,
+            is_over: false,
+        };
+        let keys: Vec<&str> = self.locks.iter().map(|lock| &**lock.key).collect();
+        let claim = SetClaim { keys: &keys, owner: self.owner, term: terms.in_store() };
+        let answer = self.request.store.try_acquire_all(claim, timeout, &trace).await;
+        pending.is_over = !answer.as_ref().is_err_and(StoreError::may_have_run);
+        drop(pending);
+        let grant = match answer {
+            Ok(SetAcquired::Granted(grant)) => grant,
+            Ok(SetAcquired::Busy(at)) => {
+                return self.locks.get(at).map_or(Answer::Unknown, |lock| Answer::Busy(lock.index));
+            }
+            Err(_) => return Answer::Unknown,
+        };
+        let attempt = Attempt::new(&trace, timeout.total, Ok(Acquired::Granted(grant)), terms);
+        let Some(grant) = attempt.granted else {
+            // Too late for this lease, so the keys have to be freed.
+            self.unanswered = Some(Origin { runtime: self.runtime, connection: None });
+            return Answer::Unknown;
+        };
+        let mut holds = Vec::with_capacity(self.locks.len());
+        for lock in std::mem::take(&mut self.locks) {
+            let locked = self.locked(lock.key);
+            if let Some(permit) = &lock.permit {
+                permit.granted();
+            }
+            let hold = Hold::new(locked, terms, (grant, attempt.sent), lock.permit, false);
+            self.engine.background().watch(hold.lease());
+            holds.push((lock.index, hold));
+        }
+        Answer::Granted(holds)
+    }
+
+    fn locked(&self, key: &Arc<str>) -> Locked {
+        let (store, term) = (Arc::clone(&self.request.store), self.request.terms.in_store());
+        let (doubt, owner) = (self.unanswered, self.owner);
+        Locked { key: Arc::clone(key), owner, store, doubt, term, queued: false }
+    }
+}
+
+impl Drop for SlotClaim<'_> {
+    fn drop(&mut self) {
+        if self.unanswered.is_none() || !Safeguard::Undo.is_on() {
+            return;
+        }
+        for mut lock in std::mem::take(&mut self.locks) {
+            undo(self.engine, self.locked(lock.key), lock.permit.take());
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The guard of several held locks.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::body::{BodyGuard, GuardSlot};
+use crate::engine::Releasing;
+use crate::engine::handoff::Hold;
+use crate::error::LockError;
+use crate::guard::LockGuard;
+use crate::maybe_ready::MaybeReady;
+use crate::reentrancy::Scope;
+use crate::runtime;
+
+/// Several held locks. Dropping it releases all of them in the background.
+///
+/// The locks have one fate: if one of them is lost, the guard is no longer [held](Self::is_held), and
+/// the code that uses it has to stop. [`LockSet::run`](crate::LockSet::run) and annotated functions
+/// stop their bodies.
+///
+/// # Examples
+///
+/// ```
+/// use lock_runtime::{LockClient, LockError};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let client = LockClient::memory();
+/// let guard = client.lock_all(["account:7", "account:3", "account:7"]).acquire().await?;
+/// assert_eq!(guard.keys().collect::<Vec<_>>(), ["account:3", "account:7"]);
+/// assert!(guard.is_held());
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "the locks are released when the guard is dropped"]
+pub struct LockSetGuard {
+    /// In the order of their keys. At least one.
+    guards: Box<[LockGuard]>,
+}
+
+impl LockSetGuard {
+    pub(super) fn new(mut guards: Vec<LockGuard>) -> Self {
+        guards.sort_unstable_by(|one, other| one.key().cmp(other.key()));
+        Self { guards: guards.into() }
+    }
+
+    /// The keys in the store, including the namespace, in their order.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.guards.iter().map(LockGuard::key)
+    }
+
+    /// Whether all locks are held, as far as this process knows; see [`LockGuard::is_held`].
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.guards.iter().all(LockGuard::is_held)
+    }
+
+    /// The time until the earliest deadline; zero after a lock is lost. See [`LockGuard::remaining`].
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.guards.iter().map(LockGuard::remaining).min().unwrap_or_default()
+    }
+
+    /// Resolves when one of the locks is lost, with the [`LockError::Lost`] that names its key, and
+    /// never otherwise. See [`LockGuard::lost`].
+    ///
+    /// Cancel safe: dropping the future has no effect on the locks.
+    pub async fn lost(&self) -> LockError {
+        let mut losses: Vec<_> = self.guards.iter().map(|guard| Box::pin(loss(guard))).collect();
+        poll_fn(|cx| {
+            let mut all = losses.iter_mut();
+            let first = all.find_map(|loss| match loss.as_mut().poll(cx) {
+                Poll::Ready(error) => Some(error),
+                Poll::Pending => None,
+            });
+            first.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    /// Returns one fencing token for all keys: a number that is higher than the tokens of all earlier
+    /// holds of each of the keys, and lower than those of all later ones. See
+    /// [`LockGuard::fencing_token`].
+    ///
+    /// Costs two round trips at the first call, with a request for each key. Nested locks of the same
+    /// keys have the same token from then on.
+    ///
+    /// Cancel safe: dropping the future has no effect on the locks.
+    ///
+    /// # Errors
+    ///
+    /// As for [`LockGuard::fencing_token`].
+    pub async fn fencing_token(&self) -> Result<u64, LockError> {
+        let holds: Vec<&Hold> = self.guards.iter().map(LockGuard::hold).collect();
+        match self.guards.first() {
+            Some(first) => first.engine().fencing_token_of(&holds).await,
+            None => Ok(0),
+        }
+    }
+
+    /// Releases the locks, and waits for the store's confirmation. Costs one round trip for all of
+    /// them, or for those on each node of a cluster. See [`LockGuard::release`].
+    ///
+    /// Cancel safe: if the future is dropped, the release continues in the background.
+    ///
+    /// # Errors
+    ///
+    /// The first error of a lock, as for [`LockGuard::release`]. The other locks are released all the
+    /// same.
+    pub async fn release(self) -> Result<(), LockError> {
+        BodyGuard::close(&self, true).await.map_err(|error| *error)
+    }
+
+    /// Ends the shares of this guard, and returns the holds.
+    fn disarmed(&self) -> Vec<Hold> {
+        self.guards.iter().map(LockGuard::disarmed).collect()
+    }
+}
+
+impl GuardSlot<LockSetGuard> {
+    /// Creates an empty slot for the guard of several locks.
+    #[must_use]
+    pub const fn of_set() -> Self {
+        Self::empty()
+    }
+}
+
+async fn loss(guard: &LockGuard) -> LockError {
+    BodyGuard::lost(guard).await
+}
+
+impl BodyGuard for LockSetGuard {
+    fn loss(&self) -> Option<LockError> {
+        self.guards.iter().find_map(BodyGuard::loss)
+    }
+
+    async fn lost(&self) -> LockError {
+        LockSetGuard::lost(self).await
+    }
+
+    fn scope(&self) -> Option<Scope> {
+        Scope::of_several(&self.guards)
+    }
+
+    fn close(&self, may_hand_off: bool) -> Releasing<'_> {
+        let Some(first) = self.guards.first() else { return MaybeReady::ready(Ok(())) };
+        let is_immediate = first.hold().lease().store().is_immediate();
+        let release = first.engine().release_set(self.disarmed(), may_hand_off);
+        match runtime::here() {
+            // In a task, so that the release does not stop if this future is not polled.
+            Ok(here) if !is_immediate => {
+                let task = here.spawn(release);
+                let key = first.key();
+                MaybeReady::pending(async move {
+                    task.await.unwrap_or_else(|_| Err(Box::new(ended(key))))
+                })
+            }
+            _ => MaybeReady::pending(release),
+        }
+    }
+
+    fn close_unawaited(&self) -> Releasing<'_> {
+        let waits: Vec<_> = self.guards.iter().map(LockGuard::close_unawaited).collect();
+        MaybeReady::pending(async move {
+            let mut result = Ok(());
+            for wait in waits {
+                result = result.and(wait.await);
+            }
+            result
+        })
+    }
+
+    fn key(&self) -> &str {
+        self.guards.first().map_or("", LockGuard::key)
+    }
+}
+
+fn ended(key: &str) -> LockError {
+    let cause = "the runtime of the call has ended; the release continues in the background".into();
+    LockError::Unavailable { key: Some(key.into()), waited: Duration::ZERO, cause }
+}
+
+impl fmt::Debug for LockSetGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockSetGuard")
+            .field("keys", &self.keys().collect::<Vec<_>>())
+            .field("is_held", &self.is_held())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}

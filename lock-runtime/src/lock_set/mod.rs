@@ -1,0 +1,304 @@
+//! A set of locks, which one call takes together.
+
+mod acquire;
+mod guard;
+mod handover;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::acquire::SetCall;
+pub use self::guard::LockSetGuard;
+use self::handover::take_in_task;
+use crate::body::{self, BodyEnd, OnLost};
+use crate::connected::Connected;
+use crate::engine::acquire::SetRequest;
+use crate::error::LockError;
+use crate::guard::{Acquiring, LockGuard};
+use crate::key::{self, LockKey};
+use crate::lock::share;
+use crate::maybe_ready::MaybeReady;
+use crate::options::LockOptions;
+use crate::reentrancy;
+use crate::release_mode::ReleaseMode;
+use crate::replicas::Replicas;
+use crate::runtime;
+use crate::timeout::{Timeout, Wait};
+use crate::wire_format::WireFormat;
+
+/// Several keys, and the options for locking them together. Created by
+/// [`LockClient::lock_all`](crate::LockClient::lock_all).
+///
+/// A call gets the locks of all keys or of none. Calls that lock overlapping sets, or single keys of
+/// them, cannot deadlock, in whatever order they name the keys: the keys are sorted, and a call waits
+/// for a key either with no lock in its hands, or with those of lesser keys only. A key that is named
+/// twice counts once. Each key is locked as by [`Lock`](crate::Lock), so the locks exclude those of
+/// single keys, in this and in other processes.
+///
+/// If one of the locks is lost, the body of [`run`](Self::run) is dropped, and the other locks are
+/// freed. The options apply to all keys; [`wait`](Self::wait) is the time for the whole set.
+///
+/// Keys that an enclosing body holds are shared, as with a single lock. A nested call for other keys
+/// may break the order of keys: two bodies that hold a key each, and wait for that of the other, wait
+/// until the `wait` of one of them ends. Name all keys in the outer call instead.
+///
+/// # How the locks are taken
+///
+/// The first attempt takes all locks with one request. (In a cluster, there is one request for each
+/// hash slot, in the order of the keys; use hash tags such as `{user:7}` to keep keys in one slot.)
+/// If a key is busy, the call waits in the queue of this key without holding another lock, and then
+/// takes the others with one more request. After three such attempts, or a quarter of the wait, the
+/// call takes the keys one after the other in sorted order, and renews those that it has while it
+/// waits for the next one. So a call that needs many keys is not passed over again and again by those
+/// that need one of them. (The first part is the *smart* algorithm of Howard Hinnant's
+/// [*Dining Philosophers Rebooted*](https://howardhinnant.github.io/dining_philosophers.html), the
+/// second one is the ordering of resources by Dijkstra.)
+///
+/// In the wire formats [`Redisson`](WireFormat::Redisson) and [`Timestamp`](WireFormat::Timestamp), and
+/// with [`acknowledged_by`](Self::acknowledged_by), there is one request for each key, one after the
+/// other.
+///
+/// # Examples
+///
+/// ```
+/// use lock_runtime::{LockClient, LockError};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let client = LockClient::memory();
+/// let (from, to) = (7, 3);
+/// client
+///     .lock_all([format!("account:{from}"), format!("account:{to}")])
+///     .run(async { /* transfer */ })
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "locks do nothing until they are acquired"]
+pub struct LockSet {
+    client: Arc<Connected>,
+    /// The keys without the namespace, or the error of an invalid key.
+    keys: Arc<Result<Vec<String>, LockError>>,
+    options: LockOptions,
+}
+
+impl LockSet {
+    pub(crate) fn new(client: Arc<Connected>, keys: impl IntoIterator<Item = LockKey>) -> Self {
+        let keys = keys.into_iter().map(LockKey::into_string).collect();
+        Self { client, keys: Arc::new(keys), options: LockOptions::NONE }
+    }
+
+    /// Sets the layout of the locks in Redis; see [`Lock::wire_format`](crate::Lock::wire_format).
+    pub fn wire_format(mut self, wire_format: WireFormat) -> Self {
+        self.options.wire_format = Some(wire_format);
+        self
+    }
+
+    /// Sets the timeout for all locks together; see [`Lock::wait`](crate::Lock::wait).
+    pub fn wait(mut self, wait: impl Into<Wait>) -> Self {
+        self.options.wait = Some(wait.into());
+        self
+    }
+
+    /// Sets a fixed lease; see [`Lock::lease`](crate::Lock::lease). It begins for all locks when the
+    /// last one is acquired.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.options.lease = Some(lease);
+        self
+    }
+
+    /// Sets the longest hold; see [`Lock::max_hold`](crate::Lock::max_hold). It begins for all locks
+    /// when the last one is acquired.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.options.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Keeps all keys taken for at least this time; see [`Lock::min_hold`](crate::Lock::min_hold).
+    pub fn min_hold(mut self, min_hold: Duration) -> Self {
+        self.options.min_hold = Some(min_hold);
+        self
+    }
+
+    /// Requires that replicas acknowledge each lock; see
+    /// [`Lock::acknowledged_by`](crate::Lock::acknowledged_by).
+    pub fn acknowledged_by(mut self, replicas: impl Into<Replicas>) -> Self {
+        self.options.acknowledged_by = Some(replicas.into());
+        self
+    }
+
+    /// Sets whether [`run`](Self::run) waits for the release of the locks; see
+    /// [`Lock::release`](crate::Lock::release).
+    pub fn release(mut self, release: ReleaseMode) -> Self {
+        self.options.release = Some(release);
+        self
+    }
+
+    /// Keeps each lock after its release for the next call of the client; see
+    /// [`Lock::linger`](crate::Lock::linger).
+    pub fn linger(mut self, linger: Duration) -> Self {
+        self.options.linger = Some(linger);
+        self
+    }
+
+    /// Waits for all locks. Costs one round trip if all keys are free and in one slot.
+    ///
+    /// The acquisition runs in a task of its own, so it continues while this future is not polled. If
+    /// the locks are granted and this future is not polled for some time, the locks are freed again,
+    /// and the acquisition begins anew with the next poll.
+    ///
+    /// Cancel safe: if the future is dropped, all locks are free within one round trip, with the
+    /// exceptions that [`Lock::acquire`](crate::Lock::acquire) describes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Lock::acquire`](crate::Lock::acquire). The error names the key that it is about. In
+    /// addition, [`LockError::Config`]: there is no key, or there are more keys than
+    /// [`max_keys`](crate::LockClientBuilder::max_keys) allows.
+    pub fn acquire(&self) -> impl Future<Output = Result<LockSetGuard, LockError>> + Send + use<> {
+        let set = self.clone();
+        async move { set.hold().await.map_err(|error| *error) }
+    }
+
+    /// Makes one attempt for each lock, without waiting. Returns `None` if a key has another holder.
+    ///
+    /// Cancel safe, like [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As for [`acquire`](Self::acquire), without [`LockError::Busy`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// let both = client.lock_all(["a", "b"]).try_acquire().await?;
+    /// assert!(both.is_some());
+    /// assert!(client.lock_all(["b", "c"]).try_acquire().await?.is_none());
+    /// assert!(client.lock("c").try_acquire().await?.is_some(), "nothing was taken");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn try_acquire(
+        &self,
+    ) -> impl Future<Output = Result<Option<LockSetGuard>, LockError>> + Send + use<> {
+        let once = self.clone().wait(Duration::ZERO);
+        async move {
+            match once.hold().await {
+                Ok(guard) => Ok(Some(guard)),
+                Err(error) if matches!(*error, LockError::Busy { .. }) => Ok(None),
+                Err(error) => Err(*error),
+            }
+        }
+    }
+
+    /// Acquires the locks, runs `body`, and releases the locks.
+    ///
+    /// The body is polled only while all locks are provably held. If one of them is lost, the body is
+    /// dropped immediately, and the other locks are freed. Otherwise as [`Lock::run`](crate::Lock::run).
+    /// Costs two round trips if all keys are free and in one slot.
+    ///
+    /// Cancel safe: if the future is dropped, the body is dropped first, and the locks are then
+    /// released in the background.
+    ///
+    /// # Errors
+    ///
+    /// As for [`acquire`](Self::acquire), and [`LockError::Lost`] with the key of the lock that was
+    /// lost before the body ended.
+    pub fn run<F: Future>(
+        &self,
+        body: F,
+    ) -> impl Future<Output = Result<F::Output, LockError>> + use<F> {
+        let set = self.clone();
+        async move {
+            let body = pin!(Some(body));
+            let release = set.options.release(&set.client.defaults);
+            let end = BodyEnd { on_lost: OnLost::Abort, release };
+            body::run(set.hold(), end, None, body).await
+        }
+    }
+
+    fn hold(&self) -> Acquiring<LockSetGuard> {
+        match &*self.keys {
+            Ok(keys) => hold_all(&self.client, keys, &self.options),
+            Err(error) => MaybeReady::ready(Err(Box::new(error.clone()))),
+        }
+    }
+}
+
+/// Acquires all locks, for [`LockSet::acquire`] and annotated functions.
+pub(crate) fn hold_all(
+    client: &Arc<Connected>,
+    keys: &[String],
+    options: &LockOptions,
+) -> Acquiring<LockSetGuard> {
+    prepared(client, keys, options).unwrap_or_else(|error| MaybeReady::ready(Err(Box::new(error))))
+}
+
+fn prepared(
+    client: &Arc<Connected>,
+    keys: &[String],
+    options: &LockOptions,
+) -> Result<Acquiring<LockSetGuard>, LockError> {
+    let wait = options.wait(&client.defaults)?;
+    let terms = options.terms(&client.defaults)?;
+    let store = client.store(options.wire_format(&client.defaults));
+    if !terms.min_hold.is_zero() && !store.capabilities().keeps_after_release {
+        let problem = "this store cannot keep a key after its release".into();
+        return Err(LockError::Config { option: "min_hold", problem });
+    }
+    let (mut shared, mut own) = (Vec::new(), Vec::new());
+    for key in sorted(client, keys)? {
+        match reentrancy::enclosing(&client.engine, &key, &store)? {
+            Some(guard) => shared.push(share(guard, &terms, wait)),
+            None => own.push(key),
+        }
+    }
+    let here = runtime::checked()?;
+    let engine = Arc::clone(&client.engine);
+    let request = SetRequest { keys: own, store, terms };
+    let call = Arc::new(SetCall { engine, request, timeout: Timeout::new(wait) });
+    Ok(MaybeReady::pending(async move {
+        let mut guards: Vec<LockGuard> = Vec::new();
+        for guard in shared {
+            guards.push(guard.await?);
+        }
+        if !call.request.keys.is_empty() {
+            // Without a wait for the store, there is nothing that a task could continue.
+            let at_once =
+                if call.request.store.is_immediate() { call.acquire_at_once().await } else { None };
+            guards.extend(match at_once {
+                Some(own) => own,
+                None => take_in_task(&here, call).await?,
+            });
+        }
+        Ok(LockSetGuard::new(guards))
+    }))
+}
+
+/// The checked keys with the namespace, in their order, without duplicates.
+fn sorted(client: &Connected, keys: &[String]) -> Result<Vec<Arc<str>>, LockError> {
+    let full = |key: &String| key::full(&client.namespace, key).map(Arc::from);
+    let mut keys: Vec<Arc<str>> = keys.iter().map(full).collect::<Result<_, _>>()?;
+    keys.sort_unstable();
+    keys.dedup();
+    let most = client.defaults.max_keys;
+    let problem = if keys.is_empty() {
+        "there is no key; name at least one".to_owned()
+    } else if keys.len() > most {
+        format!(
+            "there are {} keys, and the client allows {most}; lock fewer keys, one key for all of \
+             them, or set `LockClientBuilder::max_keys`",
+            keys.len()
+        )
+    } else {
+        return Ok(keys);
+    };
+    Err(LockError::Config { option: "keys", problem })
+}

@@ -1,0 +1,34 @@
+//! Claims to several resources at once.
+
+use std::time::Duration;
+
+use super::contract::Grant;
+use super::owner::OwnerId;
+
+/// Keys of one slot can be claimed at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot(pub(crate) u16);
+
+impl Slot {
+    /// The slot of a store that has only one.
+    pub(crate) const ONLY: Self = Self(0);
+}
+
+/// One attempt to take several resources, or none of them. Each of them is excluded as by
+/// [`Mode::Exclusive`](super::contract::Mode::Exclusive).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SetClaim<'a> {
+    pub(crate) keys: &'a [&'a str],
+    /// The owner of all of them.
+    pub(crate) owner: OwnerId,
+    pub(crate) term: Duration,
+}
+
+/// The answer to a [`SetClaim`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SetAcquired {
+    /// All resources were taken, each with this grant.
+    Granted(Grant),
+    /// Nothing was taken, because the resource with this index is not free, or others wait for it.
+    Busy(usize),
+}
