@@ -328,6 +328,77 @@ fn on_lost_report() {
     );
 }
 
+#[test]
+fn several_keys_are_one_call() {
+    let item = quote! {
+        async fn transfer(from: u64, to: u64) -> Result<(), E> {
+            Ok(())
+        }
+    };
+    check(quote!(keys = ["account:<from>", other(to)], guard = both), &item, &expect![[r#"
+        async fn transfer(from: u64, to: u64) -> Result<(), E> {
+            let site = {
+                static SITE: ::lock_runtime::__private::LockSite = ::lock_runtime::__private::LockSite {
+                    path: ::core::concat!(::core::module_path!(), "::", "transfer"),
+                    template: "[\"account:<from>\", other (to)]",
+                    options: ::lock_runtime::__private::LockOptions {
+                        ..::lock_runtime::__private::LockOptions::NONE
+                    },
+                    on_lost: ::lock_runtime::__private::OnLost::Abort,
+                };
+                &SITE
+            };
+            let call = ::lock_runtime::__private::Call {
+                key: ::lock_runtime::__private::SetKeys::new([
+                    {
+                        let mut key = ::lock_runtime::__private::KeyWriter::new(
+                            "account:<from>",
+                        );
+                        key.literal("account:");
+                        key.value("from", &from, ::core::option::Option::None);
+                        key.finish()
+                    },
+                    ::core::convert::Into::<::lock_runtime::LockKey>::into(other(to)),
+                ]),
+                client: ::core::option::Option::None,
+                options: site.options,
+            };
+            let slot = ::lock_runtime::__private::GuardSlot::of_set();
+            let slot = &slot;
+            let body = async move {
+                let both = slot.held().await;
+                #[allow(
+                    unreachable_code,
+                    unused_variables,
+                    clippy::diverging_sub_expression,
+                    clippy::let_unit_value,
+                    clippy::needless_return,
+                    clippy::empty_loop
+                )]
+                if false {
+                    let value: Result<(), E> = loop {};
+                    return value;
+                }
+                Ok(())
+            };
+            let body = ::core::pin::pin!(::core::option::Option::Some(body));
+            match ::lock_runtime::__private::run_all(
+                    site,
+                    call,
+                    ::core::option::Option::Some(slot),
+                    body,
+                )
+                .await
+            {
+                ::core::result::Result::Ok(body) => body,
+                ::core::result::Result::Err(error) => {
+                    ::lock_runtime::__private::FromLockError::from_lock_error(error)
+                }
+            }
+        }
+    "#]]);
+}
+
 /// The editor and the function's callers then still find the function.
 #[test]
 fn a_mistake_in_the_options_leaves_the_function_unchanged() {
@@ -344,7 +415,7 @@ fn a_mistake_in_the_options_leaves_the_function_unchanged() {
                 Ok(())
             }
             ::core::compile_error! {
-                "unknown option `retries`, expected one of `key`, `wait`, `lease`, `max_hold`, `min_hold`, `on_lost`, `on_busy`, `or_else`, `guard`, `when`, `release`, `linger`, `acknowledged_by`, `wire_format`, `client`, `crate`"
+                "unknown option `retries`, expected one of `key`, `keys`, `wait`, `lease`, `max_hold`, `min_hold`, `on_lost`, `on_busy`, `or_else`, `guard`, `when`, `release`, `linger`, `acknowledged_by`, `wire_format`, `client`, `crate`"
             }
             ::core::compile_error! {
                 "`idd` in `<idd>` is not an argument of this function; the arguments are `id`"

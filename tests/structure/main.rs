@@ -15,10 +15,11 @@ const LONGEST_FILE: usize = 450;
 
 /// The layers from the top down, by module. A module may import from its own layer and from those
 /// below.
-const LAYERS: [&[&str]; 8] = [
+const LAYERS: [&[&str]; 9] = [
     &["attribute"],
     &["builder", "global"],
     &["client"],
+    &["lock_set"],
     &["lock"],
     &["body", "connected", "guard", "options", "reentrancy"],
     &["engine"],
@@ -30,6 +31,7 @@ const LAYERS: [&[&str]; 8] = [
         "credentials",
         "error",
         "events",
+        "join",
         "key",
         "maybe_ready",
         "address_map",

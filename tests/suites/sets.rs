@@ -459,13 +459,13 @@ async fn sets_without_keys_and_with_too_many_are_errors() {
     assert!(client.stats().is_idle());
 }
 
-struct Transfer {
+struct Recipient {
     to: u64,
 }
 
-#[distributed_lock(keys = ["account:<from>", "account:<transfer.to>"], guard = both)]
-async fn transfer(from: u64, transfer: Transfer) -> Result<Vec<String>, LockError> {
-    let _ = (from, transfer);
+#[distributed_lock(keys = ["account:<from>", "account:<recipient.to>"], guard = both)]
+async fn transfer(from: u64, recipient: Recipient) -> Result<Vec<String>, LockError> {
+    let _ = (from, recipient);
     Ok(both.keys().map(ToOwned::to_owned).collect())
 }
 
@@ -481,15 +481,35 @@ async fn sometimes(n: u32, client: &LockClient) -> Result<bool, LockError> {
     Ok(free.await.expect("no panic"))
 }
 
+/// The attributes expand from the first to the last, so the lock of the last one is outermost.
+#[distributed_lock(key = "b")]
+#[distributed_lock(key = "a")]
+async fn stacked() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_lock_of_the_last_attribute_is_taken_first() {
+    let client = LockClient::memory();
+    let held = client.lock("b").acquire().await.expect("free");
+    let call = tokio::spawn(with_client(client.clone(), stacked()));
+    let waits = || client.stats().queued == 1;
+    assert!(until(LEASE, waits).await.is_some());
+    assert!(!is_free(&client, "a").await, "taken first");
+    held.release().await.expect("held");
+    call.await.expect("no panic").expect("free");
+    assert!(client.stats().is_idle());
+}
+
 #[tokio::test]
 async fn an_annotated_function_locks_several_keys() {
     let client = LockClient::memory();
     with_client(client.clone(), async {
         assert_eq!(
-            transfer(7, Transfer { to: 3 }).await.expect("free"),
+            transfer(7, Recipient { to: 3 }).await.expect("free"),
             ["account:3", "account:7"]
         );
-        assert_eq!(transfer(7, Transfer { to: 7 }).await.expect("free"), ["account:7"]);
+        assert_eq!(transfer(7, Recipient { to: 7 }).await.expect("free"), ["account:7"]);
         assert_eq!(reserve(&[2, 1]).await, Ok(2));
         assert!(matches!(reserve(&[]).await, Err(LockError::Config { option: "keys", .. })));
         let _held = client.lock("item:1").acquire().await.expect("free");

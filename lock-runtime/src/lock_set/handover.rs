@@ -20,11 +20,11 @@ use crate::sync::{Mutex, Notify, lock, time};
 /// How long the locks are kept for a caller that is not polled, at first.
 const FIRST_PAUSE: Duration = Duration::from_millis(40);
 
-type Acquired = Result<Vec<LockGuard>, Box<LockError>>;
+type AcquiredSet = Result<Vec<LockGuard>, Box<LockError>>;
 
 /// Locks that wait for their caller.
 struct Handover {
-    acquired: Mutex<Option<Acquired>>,
+    acquired: Mutex<Option<AcquiredSet>>,
     /// Notified when there is a result.
     is_ready: Notify,
     /// Notified when the caller has come too late.
@@ -43,7 +43,7 @@ impl Drop for Acquirer {
 /// Acquires the locks of `call` in a task on the caller's runtime.
 ///
 /// Cancel safe: the task ends, and frees what it has.
-pub(super) async fn take_in_task(runtime: &Handle, call: Arc<SetCall>) -> Acquired {
+pub(super) async fn take_in_task(runtime: &Handle, call: Arc<SetCall>) -> AcquiredSet {
     let (acquired, is_ready, is_wanted) = (Mutex::new(None), Notify::new(), Notify::new());
     let handover = Arc::new(Handover { acquired, is_ready, is_wanted });
     let waited = call.timeout;

@@ -192,7 +192,7 @@ impl Keys {
         for key in claim.keys {
             self.entries.insert((*key).into(), StoredLock { owner: Some(claim.owner), expires });
         }
-        SetAcquired::Granted(Grant::of(claim.term))
+        SetAcquired::Granted
     }
 
     /// Gives a key to the first claim in its queue that still waits.

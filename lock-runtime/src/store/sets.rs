@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::contract::Grant;
 use super::owner::OwnerId;
 
 /// Keys of one slot can be claimed at once.
@@ -27,8 +26,8 @@ pub(crate) struct SetClaim<'a> {
 /// The answer to a [`SetClaim`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SetAcquired {
-    /// All resources were taken, each with this grant.
-    Granted(Grant),
+    /// All resources were taken, each for the requested term.
+    Granted,
     /// Nothing was taken, because the resource with this index is not free, or others wait for it.
     Busy(usize),
 }

@@ -16,7 +16,7 @@ use crate::engine::local_queue::Entered;
 use crate::runtime;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{
-    Acquired, LockStore, Origin, SendTrace, SetAcquired, SetClaim, Slot, StoreError,
+    Acquired, Grant, LockStore, Origin, SendTrace, SetAcquired, SetClaim, Slot, StoreError,
 };
 use crate::store::owner::OwnerId;
 use crate::timeout::Timeout;
@@ -56,7 +56,7 @@ pub(crate) async fn acquire_together<T>(
         return Together::Unknown;
     };
     let mut taken: Vec<(usize, T)> = Vec::with_capacity(request.keys.len());
-    let mut slots: Vec<SlotClaim<'_>> = Vec::new();
+    let mut slots: Vec<PendingClaim<'_>> = Vec::new();
     for (index, key) in request.keys.iter().enumerate().filter(|(at, _)| Some(*at) != without) {
         let Some(slot) = request.store.slot(key) else { return Together::Unknown };
         if engine.admit(key).is_err() {
@@ -78,7 +78,7 @@ pub(crate) async fn acquire_together<T>(
         let lock = ClaimedLock { index, key, permit: Some(permit) };
         match slots.iter_mut().find(|claim| claim.slot == slot) {
             Some(claim) => claim.locks.push(lock),
-            None => slots.push(SlotClaim {
+            None => slots.push(PendingClaim {
                 engine,
                 request,
                 owner,
@@ -91,12 +91,12 @@ pub(crate) async fn acquire_together<T>(
     }
     for claim in slots {
         match claim.acquire(timeout).await {
-            Answer::Granted(holds) => {
+            SlotAnswer::Granted(holds) => {
                 let make = |(index, hold)| (index, make(Arc::clone(engine), hold));
                 taken.extend(holds.into_iter().map(make));
             }
-            Answer::Busy(index) => return Together::Busy(index),
-            Answer::Unknown => return Together::Unknown,
+            SlotAnswer::Busy(index) => return Together::Busy(index),
+            SlotAnswer::Unknown => return Together::Unknown,
         }
     }
     // A shutdown that begins after this check ends the leases.
@@ -116,7 +116,7 @@ struct ClaimedLock<'a> {
 }
 
 /// The claim to all keys of one slot.
-struct SlotClaim<'a> {
+struct PendingClaim<'a> {
     engine: &'a Arc<Engine>,
     request: &'a SetRequest,
     owner: OwnerId,
@@ -130,7 +130,7 @@ struct SlotClaim<'a> {
 }
 
 /// The answer to a claim.
-enum Answer {
+enum SlotAnswer {
     /// The holds, with the indexes of their keys.
     Granted(Vec<(usize, Hold)>),
     /// The key with this index is busy.
@@ -138,8 +138,8 @@ enum Answer {
     Unknown,
 }
 
-impl SlotClaim<'_> {
-    async fn acquire(mut self, timeout: &Timeout) -> Answer {
+impl PendingClaim<'_> {
+    async fn acquire(mut self, timeout: &Timeout) -> SlotAnswer {
         let (trace, terms) = (SendTrace::default(), &self.request.terms);
         let timeout = timeout.for_request(self.engine.config().response_timeout, true);
         let mut pending = PendingRequest {
@@ -154,17 +154,20 @@ impl SlotClaim<'_> {
         pending.is_over = !answer.as_ref().is_err_and(StoreError::may_have_run);
         drop(pending);
         let grant = match answer {
-            Ok(SetAcquired::Granted(grant)) => grant,
+            Ok(SetAcquired::Granted) => Grant::of(terms.in_store()),
             Ok(SetAcquired::Busy(at)) => {
-                return self.locks.get(at).map_or(Answer::Unknown, |lock| Answer::Busy(lock.index));
+                return self
+                    .locks
+                    .get(at)
+                    .map_or(SlotAnswer::Unknown, |lock| SlotAnswer::Busy(lock.index));
             }
-            Err(_) => return Answer::Unknown,
+            Err(_) => return SlotAnswer::Unknown,
         };
         let attempt = Attempt::new(&trace, timeout.total, Ok(Acquired::Granted(grant)), terms);
         let Some(grant) = attempt.granted else {
             // Too late for this lease, so the keys have to be freed.
             self.unanswered = Some(Origin { runtime: self.runtime, connection: None });
-            return Answer::Unknown;
+            return SlotAnswer::Unknown;
         };
         let mut holds = Vec::with_capacity(self.locks.len());
         for lock in std::mem::take(&mut self.locks) {
@@ -176,7 +179,7 @@ impl SlotClaim<'_> {
             self.engine.background().watch(hold.lease());
             holds.push((lock.index, hold));
         }
-        Answer::Granted(holds)
+        SlotAnswer::Granted(holds)
     }
 
     fn locked(&self, key: &Arc<str>) -> Locked {
@@ -186,7 +189,7 @@ impl SlotClaim<'_> {
     }
 }
 
-impl Drop for SlotClaim<'_> {
+impl Drop for PendingClaim<'_> {
     fn drop(&mut self) {
         if self.unanswered.is_none() || !Safeguard::Undo.is_on() {
             return;

@@ -91,7 +91,7 @@ impl RedisStore {
         let options = RequestOptions { class: RequestClass::Acquires, timeout, trace: Some(trace) };
         let decode = |reply: &Value| decode::acquired_all(reply, claim.keys.len());
         Ok(match route.run((first, script), &args, &options, decode).await?.value {
-            None => SetAcquired::Granted(Grant::of(claim.term)),
+            None => SetAcquired::Granted,
             Some(busy) => SetAcquired::Busy(busy),
         })
     }
