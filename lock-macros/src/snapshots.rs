@@ -335,7 +335,10 @@ fn several_keys_are_one_call() {
             Ok(())
         }
     };
-    check(quote!(keys = ["account:<from>", other(to)], guard = both), &item, &expect![[r#"
+    check(
+        quote!(keys = ["account:<from>", other(to)], guard = both),
+        &item,
+        &expect![[r#"
         async fn transfer(from: u64, to: u64) -> Result<(), E> {
             let site = {
                 static SITE: ::lock_runtime::__private::LockSite = ::lock_runtime::__private::LockSite {
@@ -396,7 +399,8 @@ fn several_keys_are_one_call() {
                 }
             }
         }
-    "#]]);
+    "#]],
+    );
 }
 
 /// The editor and the function's callers then still find the function.

@@ -59,6 +59,12 @@ lock_tests::controls! {
         without "tracking" seeing "the call is woken at once";
     tracking_without_tracking_7: "tracking::changes_during_a_lost_connection_are_noticed"
         without "tracking" seeing "the loss is noticed at once";
+    sets_without_undo: "sets::a_call_for_several_locks_dropped_at_any_time_leaves_nothing_on_a_slow_server"
+        without "undo" seeing "a key still exists";
+    sets_without_undo_2: "sets::a_call_for_several_locks_dropped_at_any_time_leaves_nothing_if_answers_are_lost"
+        without "undo" seeing "a key still exists";
+    sets_without_undo_3: "sets::a_lost_answer_to_a_request_for_several_locks_grants_nothing_and_is_undone"
+        without "undo" seeing "the request is undone";
     linger_without_tracking: "linger::another_process_that_begins_to_wait_gets_the_lock_at_once"
         without "tracking" seeing "the lock is passed on at once";
     linger_without_tracking_2: "linger::a_process_that_waits_already_gets_the_lock_at_once"

@@ -26,6 +26,7 @@ mod requests;
 mod secrets;
 mod sentinel;
 mod server;
+mod sets;
 mod support;
 mod tls;
 mod tracking;

@@ -4,6 +4,8 @@
 //! lock-helper hold URL KEY LEASE_MS [FORMAT]
 //!     Holds the lock, with renewal, and prints "held". FORMAT is "Token", "Redisson" or
 //!     "Timestamp".
+//! lock-helper hold-all URL KEY,KEY,… LEASE_MS
+//!     Runs a body under all of these locks that prints "held". Prints the outcome at the end.
 //! lock-helper exit URL KEY LEASE_MS
 //!     Prints "held" in a body, and then exits.
 //! lock-helper body URL KEY LEASE_MS
@@ -54,6 +56,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         ["hold", url, key, lease, wire_format] => {
             hold(client(url, lease).await?.lock(key).wire_format(parse(wire_format)?)).await
         }
+        ["hold-all", url, keys, lease] => hold_all(&client(url, lease).await?, keys).await,
         ["exit", url, key, lease] => {
             let ending = async {
                 println!("held");
@@ -133,6 +136,19 @@ async fn hold(lock: Lock) -> Result<(), Box<dyn Error>> {
         guard.release().await?;
         println!("released");
     }
+    Ok(())
+}
+
+async fn hold_all(client: &LockClient, keys: &str) -> Result<(), Box<dyn Error>> {
+    let body = async {
+        println!("held");
+        read_input().await;
+    };
+    match client.lock_all(keys.split(',')).run(body).await {
+        Err(LockError::Lost { key, reason, .. }) => println!("lost {key} {reason:?}"),
+        other => println!("{other:?}"),
+    }
+    read_input().await;
     Ok(())
 }
 

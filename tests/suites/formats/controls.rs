@@ -1,6 +1,14 @@
 //! The negative controls: each test of a safeguard must fail without that safeguard.
 
 lock_tests::controls! {
+    sets_without_only_if_free: "sets::a_set_takes_all_locks_or_none::on_redis"
+        without "only-if-free" seeing "is_none()";
+    sets_without_sets_are_sorted: "sets::sets_in_opposite_orders_do_not_wait_for_each_other"
+        without "sets-are-sorted" seeing "no cycle of calls";
+    sets_without_check_before_poll: "sets::the_loss_of_one_lock_ends_the_body_and_frees_the_others"
+        without "check-before-poll" seeing "it ends";
+    sets_without_unpolled_calls_do_not_block: "sets::a_call_that_is_not_polled_blocks_no_other_call::on_redis"
+        without "unpolled-calls-do-not-block" seeing "not kept";
     token_without_only_owner_releases: "formats::a_release_after_an_unnoticed_loss_does_not_affect_the_successor::in_token"
         without "only-owner-releases" seeing "Ok(())";
     token_without_only_owner_renews: "formats::a_body_whose_key_was_taken_is_dropped_and_the_key_is_not_changed::in_token"

@@ -101,7 +101,7 @@ fn without_switched_off(text: &'static str) -> &'static str {
 
 /// Pieces of the scripts that belong to safeguards, and what replaces them when these are off.
 #[cfg(lock_controls)]
-pub(super) const SWITCHES: [(Safeguard, &str, &str); 17] = {
+pub(super) const SWITCHES: [(Safeguard, &str, &str); 18] = {
     use Safeguard::{
         AttemptsDoNotShorten, Expiry, FenceAboveClock, FenceAboveLast, MinHoldRenamesOwner,
         OnlyIfFree, OnlyOwnerReleases, OnlyOwnerRenews, RenewalNeverRecreates,
@@ -122,6 +122,7 @@ pub(super) const SWITCHES: [(Safeguard, &str, &str); 17] = {
         (UnreachableArePassedOver, "(count[2] or 0) > 0", "true"),
         (OnlyIfFree, "redis.call('hexists', KEYS[1], ARGV[1]) == 0", "false"),
         (OnlyIfFree, "held(1, ARGV[1]) ~= 'OWNED'", "false"),
+        (OnlyIfFree, "redis.call('exists', unpack(KEYS)) > 0", "false"),
         (Expiry, "redis.call('pexpire', KEYS[1], ARGV[2])\nreturn", "return"),
         (Expiry, ", 'px', lease + 60000)", ")"),
         (MinHoldRenamesOwner, "'kept:' .. ", ""),
