@@ -1,0 +1,76 @@
+//! Transfers lock both accounts, and the sum of all balances stays the same.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use lock_tests::RedisServer;
+
+const TRANSFERS: &str = "200 transfers between 6 accounts, whose sum is 6000\n";
+
+fn command() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_transfer"))
+}
+
+#[track_caller]
+fn assert_sum_is_constant(output: &Output) {
+    let (said, complained) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}{complained}");
+    assert_eq!(said, TRANSFERS);
+}
+
+/// A process that is killed when it is dropped.
+struct Teller(Option<Child>);
+
+impl Teller {
+    fn start(server: &RedisServer, accounts: &Path) -> Self {
+        let mut command = command();
+        command.env("LOCK_URL", server.url()).env("ACCOUNTS", accounts);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        Self(Some(child.expect("built with the tests")))
+    }
+
+    fn finish(mut self) -> Output {
+        let child = self.0.take().expect("not finished before");
+        child.wait_with_output().expect("it ends")
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // Both calls fail if the process has already ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn transfers_within_one_process_keep_the_sum() {
+    assert_sum_is_constant(&command().output().expect("built with the tests"));
+}
+
+/// Two processes, and a third one that is killed with SIGKILL and replaced at random times.
+#[test]
+fn transfers_keep_the_sum_although_processes_are_killed() {
+    let server = RedisServer::start();
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let accounts = directory.path().join("accounts.db");
+    let start = Instant::now();
+    let tellers = [(); 2].map(|()| Teller::start(&server, &accounts));
+    let mut kills = 0;
+    while start.elapsed() < Duration::from_secs(5) {
+        let victim = Teller::start(&server, &accounts);
+        sleep(Duration::from_millis(fastrand::u64(100..700)));
+        drop(victim);
+        kills += 1;
+    }
+    assert!(kills > 3, "{kills}");
+    for teller in tellers {
+        assert_sum_is_constant(&teller.finish());
+    }
+    assert_sum_is_constant(&Teller::start(&server, &accounts).finish());
+}
