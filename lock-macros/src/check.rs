@@ -70,8 +70,11 @@ pub(crate) fn check_order(args: &Args, function: &Function) -> Result<(), Error>
     let Some(own) = args.key.literals() else { return Ok(()) };
     for attribute in &function.attributes {
         let Some(other) = lock_of(attribute, function) else { continue };
-        let is_same_client = args.client.is_none() && other.client.is_none();
-        let Some(first) = other.key.literals().filter(|_| is_same_client) else { continue };
+        // During a migration to another wire format, both locks are acquired in this way.
+        let is_comparable = [args, &other].iter().all(|lock| {
+            lock.client.is_none() && !lock.lock_options.iter().any(|it| it.field == "wire_format")
+        });
+        let Some(first) = other.key.literals().filter(|_| is_comparable) else { continue };
         let (Some(greatest), Some(least)) = (first.iter().max(), own.iter().min()) else {
             continue;
         };

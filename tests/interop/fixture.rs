@@ -63,6 +63,10 @@ impl InteropFixture {
         self.lock().try_acquire().await.expect("the server is up").is_some()
     }
 
+    pub(crate) async fn is_free_of(&self, key: &str) -> bool {
+        self.lock_client.lock(key).try_acquire().await.expect("the server is up").is_some()
+    }
+
     /// The value of the key.
     pub(crate) fn value(&self) -> Vec<u8> {
         self.server.command(&["DUMP", self.client.key])

@@ -12,6 +12,7 @@ mod loss;
 mod peer;
 mod reentry;
 mod renewal;
+mod sets;
 mod takeover;
 mod wake_ups;
 

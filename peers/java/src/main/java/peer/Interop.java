@@ -1,6 +1,7 @@
 package peer;
 
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
@@ -30,7 +31,17 @@ final class Interop {
     }
 
     boolean acquire(String key, long wait, long lease) throws InterruptedException, ExecutionException {
-        RLock lock = client.getLock(key);
+        return acquire(key, client.getLock(key), wait, lease);
+    }
+
+    /** Acquires the locks of these keys, which are separated by commas, in their order. They are released together. */
+    boolean acquireAll(String keys, long wait, long lease) throws InterruptedException, ExecutionException {
+        RLock[] locks = Arrays.stream(keys.split(",")).map(client::getLock).toArray(RLock[]::new);
+        return acquire(keys, client.getMultiLock(locks), wait, lease);
+    }
+
+    private boolean acquire(String key, RLock lock, long wait, long lease)
+            throws InterruptedException, ExecutionException {
         long owner = newOwner();
         // -1 selects the watchdog.
         boolean granted = lock.tryLockAsync(wait, lease == 0 ? -1 : lease, TimeUnit.MILLISECONDS, owner).get();

@@ -105,6 +105,8 @@ public final class Main {
         switch (verb) {
             case "acquire":
                 return interop.acquire(a.word(0), a.number(1), a.number(2)) ? "ok" : "busy";
+            case "acquire-all":
+                return interop.acquireAll(a.word(0), a.number(1), a.number(2)) ? "ok" : "busy";
             case "renew":
                 interop.renew(a.word(0), a.number(1));
                 return "ok";
