@@ -22,9 +22,9 @@ fn assert_sum_is_constant(output: &Output) {
 }
 
 /// A process that is killed when it is dropped.
-struct Teller(Option<Child>);
+struct TransferProcess(Option<Child>);
 
-impl Teller {
+impl TransferProcess {
     fn start(server: &RedisServer, accounts: &Path) -> Self {
         let mut command = command();
         command.env("LOCK_URL", server.url()).env("ACCOUNTS", accounts);
@@ -38,7 +38,7 @@ impl Teller {
     }
 }
 
-impl Drop for Teller {
+impl Drop for TransferProcess {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
             // Both calls fail if the process has already ended.
@@ -60,10 +60,10 @@ fn transfers_keep_the_sum_although_processes_are_killed() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let accounts = directory.path().join("accounts.db");
     let start = Instant::now();
-    let tellers = [(); 2].map(|()| Teller::start(&server, &accounts));
+    let tellers = [(); 2].map(|()| TransferProcess::start(&server, &accounts));
     let mut kills = 0;
     while start.elapsed() < Duration::from_secs(5) {
-        let victim = Teller::start(&server, &accounts);
+        let victim = TransferProcess::start(&server, &accounts);
         sleep(Duration::from_millis(fastrand::u64(100..700)));
         drop(victim);
         kills += 1;
@@ -72,5 +72,5 @@ fn transfers_keep_the_sum_although_processes_are_killed() {
     for teller in tellers {
         assert_sum_is_constant(&teller.finish());
     }
-    assert_sum_is_constant(&Teller::start(&server, &accounts).finish());
+    assert_sum_is_constant(&TransferProcess::start(&server, &accounts).finish());
 }

@@ -375,7 +375,7 @@ fn parse_key(value: Expr, arguments: &[Ident]) -> syn::Result<Key> {
 fn parse_keys(value: Expr, arguments: &[Ident]) -> syn::Result<Key> {
     let elements = match value {
         Expr::Array(array) if array.elems.is_empty() => {
-            let problem = "the set of keys is empty; write at least one key, such as \
+            let problem = "`keys` is empty; name at least one key, such as \
                            [\"account:<from>\", \"account:<to>\"]";
             return Err(Error::new_spanned(array, problem));
         }

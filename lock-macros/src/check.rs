@@ -82,12 +82,18 @@ pub(crate) fn check_order(args: &Args, function: &Function) -> Result<(), Error>
             let mut all = [own.clone(), first.clone()].concat();
             all.sort_unstable();
             all.dedup();
-            let keys = all.join("\", \"");
-            let problem = format!(
-                "the lock of this attribute is taken first, and its key {greatest:?} does not sort \
-                 before {least:?}; functions that take them in the other order could wait for each \
-                 other. Lock them together: `#[distributed_lock(keys = [\"{keys}\"])]`"
-            );
+            let keys: Vec<String> = all.iter().map(|key| format!("{key:?}")).collect();
+            let keys = keys.join(", ");
+            let problem = if greatest == least {
+                format!("the key {least:?} is locked twice; remove one of the attributes")
+            } else {
+                format!(
+                    "the lock of this attribute is acquired first, and its key {greatest:?} does not \
+                     sort before {least:?}; two functions that acquire them in opposite orders could \
+                     deadlock until the `wait` of one of them ends. Lock them together: \
+                     `#[distributed_lock(keys = [{keys}])]`"
+                )
+            };
             return Err(Error::new(attribute.span(), problem));
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::connected::Connected;
 use crate::error::LockError;
 use crate::key::LockKey;
+use crate::leadership::Leadership;
 use crate::lock::Lock;
 use crate::lock_set::LockSet;
 use crate::runtime;
@@ -56,7 +57,7 @@ impl LockClient {
         Lock::new(Arc::clone(&self.connected), key.into())
     }
 
-    /// Returns the locks on all of these keys, which are taken together: each is any text or a
+    /// Returns a set of locks, one for each key, which are acquired together. A key is any text or a
     /// [`key!`](crate::key!). Costs no round trip. An invalid key is reported when the locks are
     /// acquired.
     ///
@@ -75,6 +76,12 @@ impl LockClient {
     /// ```
     pub fn lock_all<K: Into<LockKey>>(&self, keys: impl IntoIterator<Item = K>) -> LockSet {
         LockSet::new(Arc::clone(&self.connected), keys.into_iter().map(Into::into))
+    }
+
+    /// Returns the leadership of `key`, which is any text or a [`key!`](crate::key!): one of several
+    /// candidates holds it for long. Costs no round trip.
+    pub fn leadership(&self, key: impl Into<LockKey>) -> Leadership {
+        Leadership::new(Arc::clone(&self.connected), key.into())
     }
 
     /// Shuts the client down.

@@ -122,7 +122,8 @@ impl LockGuard {
     /// token, and its clock may be behind.
     ///
     /// The first call for a hold costs one round trip. All guards of the hold, including re-entrant
-    /// ones, share its token. A request without an answer is repeated while the lock is held, for
+    /// ones, share its token. (The token of a [set](crate::LockSetGuard::fencing_token) that contains the
+    /// key raises it.) A request without an answer is repeated while the lock is held, for
     /// at most the client's `wait`, or one response timeout if that is longer. A store that is out
     /// of memory issues no tokens, although it renews locks (except in the wire format
     /// [`Timestamp`](crate::WireFormat::Timestamp)).

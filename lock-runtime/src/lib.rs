@@ -72,7 +72,7 @@
 //! | operation | round trips |
 //! |---|---|
 //! | an uncontended call | 2: one to acquire the lock, one to release it |
-//! | an uncontended call on several keys | 2, or 2 for each hash slot in a cluster |
+//! | an uncontended call on several keys | 2; in a cluster, 1 for each hash slot and 1 for each node |
 //! | a nested call on a key that an enclosing body holds | 0, or 1 if it extends that hold |
 //! | a hand-off inside the process | usually 0, 1 to renew the lease, 2 to acquire the lock anew |
 //! | waiting | 1 per wake-up, per key and process; 1 per second per hundred keys |
@@ -129,6 +129,7 @@ mod global;
 mod guard;
 mod join;
 mod key;
+mod leadership;
 mod lock;
 mod lock_set;
 mod maybe_ready;
@@ -154,6 +155,7 @@ pub use error::{Holder, LockError, LostReason};
 pub use global::{global, with_client};
 pub use guard::LockGuard;
 pub use key::LockKey;
+pub use leadership::{Leader, LeaderInfo, LeaderObserver, Leadership};
 pub use lock::Lock;
 pub use lock_set::{LockSet, LockSetGuard};
 pub use release_mode::ReleaseMode;

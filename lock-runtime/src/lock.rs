@@ -349,6 +349,15 @@ impl Lock {
         }
     }
 
+    /// The checked key, including the namespace.
+    pub(crate) fn full_key(&self) -> Result<Arc<str>, LockError> {
+        let LockInner { client, key, .. } = &*self.inner;
+        match key {
+            Ok(key) => Ok(key::full(&client.namespace, key)?.into()),
+            Err(error) => Err(error.clone()),
+        }
+    }
+
     fn hold(&self) -> Acquiring {
         let LockInner { client, key, options } = &*self.inner;
         match key {

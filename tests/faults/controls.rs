@@ -65,6 +65,10 @@ lock_tests::controls! {
         without "undo" seeing "a key still exists";
     sets_without_undo_3: "sets::a_lost_answer_to_a_request_for_several_locks_grants_nothing_and_is_undone"
         without "undo" seeing "the request is undone";
+    leadership_without_check_before_poll: "leadership::there_is_never_more_than_one_leader_although_leaders_are_killed_and_suspended"
+        without "check-before-poll" seeing "violations";
+    leadership_without_check_before_poll_2: "leadership::a_leader_that_cannot_reach_the_server_is_replaced_after_its_body_was_dropped"
+        without "check-before-poll" seeing "was dropped before";
     linger_without_tracking: "linger::another_process_that_begins_to_wait_gets_the_lock_at_once"
         without "tracking" seeing "the lock is passed on at once";
     linger_without_tracking_2: "linger::a_process_that_waits_already_gets_the_lock_at_once"

@@ -13,6 +13,7 @@ mod controls;
 mod credentials;
 mod fairness;
 mod foreign;
+mod leadership;
 mod linger;
 mod partitions;
 mod planned_failovers;

@@ -1,9 +1,12 @@
 //! Faults of calls that take several locks together.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LostReason, WireFormat};
-use lock_tests::{Helper, Proxy, RedisServer, Toward};
+use lock_tests::{Cluster, Helper, Proxy, RedisServer, Toward};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{LEASE, client, client_with_lease, milliseconds, until, until_idle};
@@ -163,4 +166,196 @@ async fn a_lock_that_is_lost_while_others_are_collected_is_acquired_anew() {
         LockError::Lost { reason, .. } => assert_eq!(reason, LostReason::LeaseOver),
         other => panic!("{other:?}"),
     }
+}
+
+/// Marks keys as held, for as long as it exists.
+struct Inside<'a> {
+    holders: &'a [AtomicU64],
+    keys: &'a [usize],
+}
+
+impl<'a> Inside<'a> {
+    fn enter(holders: &'a [AtomicU64], keys: &'a [usize]) -> Self {
+        for key in keys {
+            assert_eq!(holders[*key].fetch_add(1, Ordering::SeqCst), 0, "two calls hold a lock");
+        }
+        Self { holders, keys }
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        for key in self.keys {
+            self.holders[*key].fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Eight tasks of these clients lock random sets of these keys with random terms, and many of their
+/// calls are dropped at random instants. Returns how many bodies have completed.
+async fn lock_random_sets(clients: [LockClient; 2], keys: Vec<String>, time: Duration) -> usize {
+    let holders: Arc<[AtomicU64]> = keys.iter().map(|_| AtomicU64::new(0)).collect();
+    let (keys, end) = (Arc::new(keys), Instant::now() + time);
+    let mut tasks = JoinSet::new();
+    for n in 0..8 {
+        let (client, keys) = (clients[n % 2].clone(), Arc::clone(&keys));
+        let holders = Arc::clone(&holders);
+        tasks.spawn(async move {
+            let mut completed = 0;
+            while Instant::now() < end {
+                let count = fastrand::usize(1..5);
+                let mut some: Vec<usize> =
+                    (0..count).map(|_| fastrand::usize(..keys.len())).collect();
+                let set = client.lock_all(some.iter().map(|key| keys[*key].clone()));
+                let set = set.wait(LEASE * fastrand::u32(0..10) / 5);
+                let set = match fastrand::u32(0..4) {
+                    0 => set.lease(LEASE / 2),
+                    1 => set.max_hold(LEASE / 2),
+                    2 => set.linger(LEASE / 10),
+                    _ => set,
+                };
+                some.sort_unstable();
+                some.dedup();
+                let body = async {
+                    let _inside = Inside::enter(&holders, &some);
+                    sleep(LEASE * fastrand::u32(0..4) / 1000).await;
+                };
+                let limit =
+                    if fastrand::bool() { LEASE * 5 } else { LEASE * fastrand::u32(0..20) / 1000 };
+                // A call may find the locks busy, or lose them with a connection.
+                completed += usize::from(matches!(timeout(limit, set.run(body)).await, Ok(Ok(()))));
+            }
+            completed
+        });
+    }
+    let mut completed = 0;
+    while let Some(task) = tasks.join_next().await {
+        completed += task.expect("no two holders");
+    }
+    for client in &clients {
+        until_idle(client, LEASE * 10).await;
+    }
+    let all = clients[0].lock_all(keys.iter().cloned()).wait(LEASE * 5);
+    all.acquire().await.expect("nothing is left").release().await.expect("held");
+    completed
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn random_sets_exclude_each_other_although_answers_and_connections_are_lost() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    let clients = [client(&proxy.url()).await, client(&server.url()).await];
+    let keys = (0..5).map(|n| format!("k{n}")).collect();
+    let running = tokio::spawn(lock_random_sets(clients, keys, LEASE * 4));
+    for _ in 0..10 {
+        sleep(LEASE / 3).await;
+        match fastrand::u32(0..3) {
+            0 => proxy.reset(),
+            1 => proxy.lose_reply_to("EVALSHA"),
+            _ => proxy.lose_reply_to("SET"),
+        }
+    }
+    let completed = running.await.expect("no panic");
+    assert!(completed > 20, "{completed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn random_sets_of_a_cluster_exclude_each_other_while_slots_are_moved() {
+    let cluster = Cluster::start();
+    let clients = [client(&cluster.url()).await, client(&cluster.url()).await];
+    let keys = ["{s}a", "{s}b", "{s}c"].map(ToOwned::to_owned).into_iter();
+    let keys = keys.chain((0..3).map(|master| cluster.key_of(master, 1))).collect();
+    let running = tokio::spawn(lock_random_sets(clients, keys, LEASE * 4));
+    let slot = cluster.slot_of("{s}a");
+    let home = cluster.master_of("{s}a").expect("a master");
+    let away = cluster.masters().into_iter().find(|master| *master != home).expect("three masters");
+    let moving = tokio::task::spawn_blocking(move || {
+        for (from, to) in [(home, away), (away, home), (home, away)] {
+            std::thread::sleep(LEASE);
+            cluster.move_slot(slot, from, to);
+        }
+        cluster
+    });
+    let completed = running.await.expect("no panic");
+    assert!(completed > 20, "{completed}");
+    drop(moving.await.expect("the slot is moved"));
+}
+
+/// The runtime of a call does not run any more, as while its thread is blocked.
+#[test]
+fn a_call_on_a_runtime_that_does_not_run_keeps_no_lock() {
+    let runtime = || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all().build().expect("a runtime")
+    };
+    let (stopped, running) = (runtime(), runtime());
+    let server = RedisServer::start();
+    let (one, two) =
+        running.block_on(async { (client(&server.url()).await, client(&server.url()).await) });
+    for is_dropped in [true, false] {
+        for (format, busy) in [(WireFormat::Token, false), (WireFormat::Redisson, true)] {
+            let held = busy.then(|| {
+                let lock = two.lock("b").wire_format(format);
+                running.block_on(lock.acquire()).expect("free")
+            });
+            let set = one.lock_all(KEYS).wire_format(format);
+            let mut call = Some(Box::pin(set.acquire()));
+            // The call is polled once. It gets all locks, or waits for the second one.
+            let first_poll = stopped.block_on(async {
+                let polled = std::future::poll_fn(|cx| {
+                    std::task::Poll::Ready(call.as_mut().expect("a call").as_mut().poll(cx))
+                });
+                let is_pending = polled.await.is_pending();
+                sleep(LEASE / 10).await;
+                is_pending
+            });
+            assert!(first_poll, "the call waits");
+            if is_dropped {
+                call = None;
+            }
+            // A lease that is no longer renewed ends, and its key some time later.
+            let limit = if is_dropped { LEASE / 2 } else { LEASE * 4 };
+            for client in [&one, &two] {
+                let lock = client.lock("a").wire_format(format).wait(limit);
+                let acquired = running.block_on(lock.acquire());
+                let guard = acquired.unwrap_or_else(|error| {
+                    panic!("dropped: {is_dropped}, {format:?}: {error}");
+                });
+                running.block_on(guard.release()).expect("held");
+            }
+            drop(call);
+            if let Some(held) = held {
+                running.block_on(held.release()).expect("held");
+            }
+            running.block_on(until_idle(&one, LEASE * 5));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_release_on_a_runtime_that_does_not_run_keeps_no_lock() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let other = client.clone();
+    let stopped = tokio::task::spawn_blocking(move || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().expect("a runtime");
+        let guard = runtime.block_on(other.lock_all(KEYS).acquire()).expect("free");
+        let mut release = Box::pin(guard.release());
+        runtime.block_on(async {
+            let polled = std::future::poll_fn(|cx| {
+                std::task::Poll::Ready(release.as_mut().poll(cx).is_pending())
+            });
+            polled.await
+        });
+        (runtime, release)
+    });
+    let (runtime, release) = stopped.await.expect("no panic");
+    for key in KEYS {
+        let lock = client.lock(key).wait(LEASE * 5);
+        lock.acquire().await.expect("not kept").release().await.expect("held");
+    }
+    drop(release);
+    runtime.shutdown_background();
+    until_idle(&client, LEASE * 5).await;
 }

@@ -93,6 +93,16 @@ impl FaultFixture {
         (process, token.unwrap_or_else(|| panic!("{line}")))
     }
 
+    /// Starts a process that campaigns for the leadership of `k`, and is known by its number.
+    pub(crate) fn candidate(&mut self) -> Helper {
+        let file = self.directory.path().join(self.files.len().to_string());
+        let recording = file.to_str().expect("a path in UTF-8").to_owned();
+        self.files.push(file);
+        let (url, register) = (self.server.url(), self.guarded.plain_url());
+        let args = ["lead", &url, &register, "k", &milliseconds(LEASE), &recording];
+        Helper::start(env!("CARGO_BIN_EXE_lock-helper"), &args)
+    }
+
     /// Kills a process, and records the end of its holds.
     pub(crate) fn kill(&self, process: &mut Helper) {
         let id = process.id();

@@ -116,6 +116,26 @@ pub async fn run<T>(
     .await
 }
 
+/// Leads on `key` until `body` completes, and records each term.
+pub async fn lead<T>(
+    client: &LockClient,
+    key: &str,
+    recorder: &Recorder,
+    body: impl AsyncFn(&WorkloadHolder) -> T,
+) -> Result<T, LockError> {
+    let (client, body) = (client.clone(), &body);
+    let leadership = client.leadership(key);
+    leadership
+        .run(async |_term| {
+            let Ok(guard) = client.lock(key).acquire().await else {
+                return std::future::pending().await;
+            };
+            let holder = WorkloadHolder::new(recorder, guard);
+            holder.watch(body(&holder)).await
+        })
+        .await
+}
+
 /// The guarded resource. Each key has a register that takes every write, and a register that
 /// refuses tokens lower than the highest it has seen. It has a server of its own, into which no
 /// faults are injected.

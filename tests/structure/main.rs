@@ -19,7 +19,7 @@ const LAYERS: [&[&str]; 9] = [
     &["attribute"],
     &["builder", "global"],
     &["client"],
-    &["lock_set"],
+    &["leadership", "lock_set"],
     &["lock"],
     &["body", "connected", "guard", "options", "reentrancy"],
     &["engine"],

@@ -11,6 +11,7 @@ mod fixed_lease;
 mod formats;
 mod functions;
 mod keys;
+mod leadership;
 mod loss;
 mod options;
 mod reentrancy;

@@ -7,8 +7,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use lock_runtime::{
-    LockClient, LockError, LockSetGuard, LostReason, ReleaseMode, WireFormat, distributed_lock,
-    with_client,
+    Holder, LockClient, LockError, LockSetGuard, LostReason, ReleaseMode, WireFormat,
+    distributed_lock, with_client,
 };
 use lock_tests::RedisServer;
 use lock_tests::support::until_idle;
@@ -299,6 +299,103 @@ on_every_store! {
         }
         until_idle(&pair.one, LEASE).await;
         assert!(pair.two.lock_all(["a", "b", "c"]).try_acquire().await.expect("up").is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_single_attempt_for_many_keys_costs_few_requests_and_takes_none() {
+    let server = RedisServer::start();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    let keys = || (0..64).map(|n| format!("k{n:02}"));
+    one.lock_all(keys()).run(async {}).await.expect("free");
+    let _held = two.lock("k63").acquire().await.expect("free");
+    let calls = || server.calls("evalsha") + server.calls("eval");
+    let (before, sets) = (calls(), server.calls("set"));
+    assert!(one.lock_all(keys()).try_acquire().await.expect("up").is_none());
+    assert!(calls() - before <= 3, "{}", calls() - before);
+    assert!(server.calls("set") - sets <= 1, "no other key is taken");
+}
+
+/// Nothing has run under the locks, so no key has to stay taken.
+#[tokio::test]
+async fn a_call_that_fails_keeps_no_key_for_its_min_hold_or_linger() {
+    let server = RedisServer::start();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    for format in [WireFormat::Token, WireFormat::Redisson] {
+        let _held = two.lock("b").wire_format(format).acquire().await.expect("free");
+        let set = one.lock_all(["a", "b"]).wire_format(format);
+        for set in [set.clone().min_hold(LEASE * 8), set.linger(LEASE / 3)] {
+            assert!(set.try_acquire().await.expect("up").is_none());
+            assert!(set.wait(LEASE / 4).acquire().await.is_err());
+            until_idle(&one, LEASE).await;
+            assert!(!server.exists("a"), "{format:?}");
+        }
+    }
+    // The locks are granted, and the caller is gone.
+    let mut call = Box::pin(one.lock_all(["a", "c"]).min_hold(LEASE * 8).acquire());
+    assert!(poll_once(&mut call).await.is_pending());
+    assert!(until(LEASE, || server.exists("c")).await.is_some(), "granted");
+    drop(call);
+    until_idle(&one, LEASE).await;
+    assert!(!server.exists("a") && !server.exists("c"));
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_its_own_task_says_so() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let _held = client.lock_all(["a", "b"]).acquire().await.expect("free");
+    let holder = |error: Option<LockError>| match error {
+        Some(LockError::Busy { holder, .. }) => holder,
+        other => panic!("{other:?}"),
+    };
+    let single = client.lock("a").wait(LEASE / 10).acquire().await;
+    assert_eq!(holder(single.err()), Holder::ThisTask);
+    let set = client.lock_all(["b", "c"]).wait(LEASE / 10);
+    assert_eq!(holder(set.acquire().await.err()), Holder::ThisTask);
+    let other = tokio::spawn(async move { set.acquire().await.err() });
+    assert_eq!(holder(other.await.expect("no panic")), Holder::ThisProcess);
+}
+
+/// The last token of one key is far ahead of the clock, so only an explicit raise orders the others.
+#[tokio::test]
+async fn the_token_of_a_set_is_below_the_later_tokens_of_each_key() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let token = async |key: &str| {
+        client.lock(key).acquire().await.expect("free").fencing_token().await.expect("held")
+    };
+    token("a").await;
+    let fences: Vec<String> = server.command(&["KEYS", "lock_fence:*"]);
+    let ahead = 1_u64 << 52;
+    server.tell(&["SET", &fences[0], &ahead.to_string()]);
+    let guard = client.lock_all(["a", "b"]).acquire().await.expect("free");
+    let set = guard.fencing_token().await.expect("held");
+    assert!(set > ahead);
+    guard.release().await.expect("held");
+    assert!(token("b").await > set && token("a").await > set);
+}
+
+/// Branches of one body raise the token of the hold that they share.
+#[tokio::test]
+async fn the_token_of_a_shared_hold_never_goes_back() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    for n in 0..50 {
+        let body = async {
+            let branch = async |key: String| {
+                let guard = client.lock_all(["a".to_owned(), key]).acquire().await.expect("free");
+                guard.fencing_token().await.expect("held")
+            };
+            let (one, two, three) = tokio::join!(
+                branch(format!("b{n}")),
+                branch(format!("c{n}")),
+                branch(format!("d{n}"))
+            );
+            let shared = client.lock("a").acquire().await.expect("shared");
+            assert!(shared.fencing_token().await.expect("held") >= one.max(two).max(three));
+        };
+        client.lock("a").run(body).await.expect("free");
     }
 }
 

@@ -46,7 +46,7 @@ impl LockClientBuilder {
     /// default. See [`LockClient::lock_all`](crate::LockClient::lock_all).
     ///
     /// A server runs the request for all keys of a call without interruption, so other clients wait
-    /// meanwhile: about a microsecond for each key.
+    /// meanwhile: a few microseconds for each key.
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         self.max_keys = Some(max_keys);
         self

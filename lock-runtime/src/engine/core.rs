@@ -8,6 +8,7 @@ use tracing::Level;
 use super::background::Background;
 use super::fairness::limit::HandoffLimit;
 use super::handoff::LocalQueues;
+use super::local_queue::KeyStatus;
 use crate::error::LockError;
 use crate::events;
 use crate::stats::ClientStats;
@@ -96,6 +97,11 @@ impl Engine {
         if !self.closed.load(Ordering::Acquire) {
             closing.await;
         }
+    }
+
+    /// The last known status of a key that this process uses.
+    pub(crate) fn key_status(&self, key: &str) -> KeyStatus {
+        self.queues.status(&Arc::from(key))
     }
 
     /// Checks whether locks can be acquired.

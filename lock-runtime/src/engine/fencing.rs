@@ -50,13 +50,19 @@ impl Engine {
     ///
     /// Cancel safe: a request without an answer has no effect on the locks.
     pub(crate) async fn fencing_token_of(&self, holds: &[&Hold]) -> Result<u64, LockError> {
-        let own = join_all(holds.iter().map(|hold| self.fencing_token(hold))).await;
-        let own: Vec<u64> = own.into_iter().collect::<Result<_, _>>()?;
-        let highest = own.iter().copied().max().unwrap_or_default();
-        let lower = holds.iter().zip(own).filter(|(_, token)| *token < highest);
-        let raised = join_all(lower.map(|(hold, _)| self.raise_fence(hold, highest))).await;
-        raised.into_iter().collect::<Result<Vec<()>, _>>()?;
-        Ok(highest)
+        loop {
+            let own = join_all(holds.iter().map(|hold| self.fencing_token(hold))).await;
+            let own: Vec<u64> = own.into_iter().collect::<Result<_, _>>()?;
+            let highest = own.iter().copied().max().unwrap_or_default();
+            let lower: Vec<_> =
+                holds.iter().zip(own).filter(|(_, token)| *token < highest).collect();
+            if lower.is_empty() {
+                return Ok(highest);
+            }
+            // Another set that has one of these keys may raise its token further meanwhile.
+            let lower = lower.into_iter().map(|(hold, _)| self.raise_fence(hold, highest));
+            join_all(lower).await.into_iter().collect::<Result<Vec<()>, _>>()?;
+        }
     }
 
     /// Gives a hold this token, which is above its own one.
@@ -71,7 +77,7 @@ impl Engine {
                 return Err(unavailable(hold.lease(), &timeout, cause));
             }
         };
-        hold.set_fence(token);
+        hold.raise_fence(token);
         hold.loss().map_or(Ok(()), Err)
     }
 

@@ -31,4 +31,5 @@ mod tests;
 mod waiter_count;
 
 pub(crate) use self::core::{Config, Engine};
+pub(crate) use self::local_queue::{KeyStatus, PermitHolder};
 pub(crate) use self::release::Releasing;

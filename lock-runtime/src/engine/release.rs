@@ -74,7 +74,7 @@ impl Engine {
             release.answered(&answer);
             return MaybeReady::ready(self.outcome(hold.lease(), started, answer));
         }
-        let position = release.permit.as_ref().map(|permit| permit.position(0));
+        let position = release.position();
         Self::drive(hold, position, async move {
             let answer = release.send(Lane::Caller).await;
             release.answered(&answer);
@@ -304,7 +304,7 @@ fn unconfirmed(key: &Arc<str>, began: BootInstant, cause: &dyn std::fmt::Display
 }
 
 /// Offers the lock once more after other tasks had time to enter the queue, then frees the key.
-pub(super) async fn offer_again(
+async fn offer_again(
     engine: Arc<Engine>,
     handoff: Handoff,
     hold: Hold,
@@ -332,9 +332,9 @@ pub(super) enum AfterLeave {
 }
 
 /// A release whose caller awaits it, and which the notifier thread may continue.
-struct AwaitedRelease {
-    key: Arc<str>,
-    began: BootInstant,
+pub(super) struct AwaitedRelease {
+    pub(super) key: Arc<str>,
+    pub(super) began: BootInstant,
 }
 
 impl Work for AwaitedRelease {
@@ -390,6 +390,11 @@ impl KeyRelease {
     pub(super) fn request(&self) -> Release<'_> {
         let (keep, leaves_gap) = self.keep_and_gap();
         self.lease.locked().release(keep, leaves_gap)
+    }
+
+    /// The position of the permit, if the release has it.
+    pub(super) fn position(&self) -> Option<QueuePosition> {
+        self.permit.as_ref().map(|permit| permit.position(0))
     }
 
     pub(super) fn lease(&self) -> &Lease {

@@ -3,76 +3,134 @@
 use std::sync::Arc;
 
 use super::core::Engine;
-use super::handoff::Hold;
-use super::release::{AfterLeave, KeyRelease, offer_again};
+use super::driven::SharedWork;
+use super::handoff::{Handoff, Hold};
+use super::release::{AfterLeave, AwaitedRelease, KeyRelease, Releasing};
+use super::waiter_count::WaiterCount;
 use crate::clock::BootInstant;
 use crate::error::LockError;
+use crate::join::join_all;
+use crate::maybe_ready::MaybeReady;
+use crate::runtime;
 use crate::store::contract::Lane;
+use crate::sync::yield_now;
+
+/// The largest number of keys that one request frees. A server runs it without interruption.
+const AT_ONCE: usize = 100;
 
 impl Engine {
-    /// Ends a holder's share of each of these holds. The future frees the keys that have to be freed,
-    /// with one request for each place, and returns the first error.
+    /// Ends a holder's share of each of these holds. The keys that have to be freed are freed together.
+    /// Fails with a loss, or else with the first error.
     ///
     /// Cancel safe: a release that is dropped, or that gets no answer, continues in the background.
     pub(crate) fn release_set(
         self: &Arc<Self>,
         holds: Vec<Hold>,
         may_hand_off: bool,
-    ) -> impl Future<Output = Result<(), Box<LockError>>> + Send + use<> {
-        let (mut result, mut releases, mut later) = (Ok(()), Vec::new(), Vec::new());
+    ) -> Releasing<'static> {
+        let Some(first) = holds.first() else { return MaybeReady::ready(Ok(())) };
+        let (began, key) = (BootInstant::now(), Arc::clone(first.key()));
+        let mut rest = SetRelease::of(self);
         for hold in holds {
-            let (lost, left) = self.leave(&hold, may_hand_off);
-            let is_lost = lost.is_some();
-            result = result.and(lost.map_or(Ok(()), Err));
-            match left {
-                AfterLeave::Nothing => {}
-                AfterLeave::Free(permit) if is_lost => {
-                    // The caller of a lost lock does not wait for its release.
-                    self.free_later(hold.lease(), permit, BootInstant::PAST);
-                }
-                AfterLeave::Free(permit) => releases.push(self.begin(hold.lease(), permit)),
-                left => later.push((hold, left)),
-            }
+            rest.leave(hold, may_hand_off);
         }
-        let engine = Arc::clone(self);
-        async move {
-            while !releases.is_empty() {
-                result = result.and(engine.free_place(&mut releases).await);
+        let mut positions: Vec<_> = rest.releases.iter().filter_map(KeyRelease::position).collect();
+        match (positions.pop(), runtime::here()) {
+            (Some(position), Ok(here)) => {
+                let positions = (position, positions.into());
+                let (work, release) = (AwaitedRelease { key, began }, Box::pin(rest.finish()));
+                MaybeReady::Driven(SharedWork::driven_with(work, positions, here, release))
             }
-            for (hold, left) in later {
-                result = result.and(match left {
-                    AfterLeave::Count(count) => count.ask(&hold).await,
-                    AfterLeave::OfferAgain(handoff) => {
-                        offer_again(Arc::clone(&engine), handoff, hold.clone()).await
-                    }
-                    AfterLeave::Nothing | AfterLeave::Free(_) => Ok(()),
-                });
+            _ => MaybeReady::pending(rest.finish()),
+        }
+    }
+}
+
+/// What remains to be done after the holds of a set have ended.
+struct SetRelease {
+    engine: Arc<Engine>,
+    result: Result<(), Box<LockError>>,
+    releases: Vec<KeyRelease>,
+    /// Locks that were handed off, and that no task has taken yet.
+    handoffs: Vec<(Handoff, Hold)>,
+    counts: Vec<(WaiterCount, Hold)>,
+}
+
+impl SetRelease {
+    fn of(engine: &Arc<Engine>) -> Self {
+        let (releases, handoffs, counts) = (Vec::new(), Vec::new(), Vec::new());
+        Self { engine: Arc::clone(engine), result: Ok(()), releases, handoffs, counts }
+    }
+
+    fn leave(&mut self, hold: Hold, may_hand_off: bool) {
+        let (lost, left) = self.engine.leave(&hold, may_hand_off);
+        let is_lost = lost.is_some();
+        self.add(lost.map_or(Ok(()), Err));
+        match left {
+            AfterLeave::Nothing => {}
+            AfterLeave::Count(count) => self.counts.push((count, hold)),
+            AfterLeave::OfferAgain(handoff) => self.handoffs.push((handoff, hold)),
+            // The caller of a lost lock does not wait for its release.
+            AfterLeave::Free(permit) if is_lost => {
+                self.engine.free_later(hold.lease(), permit, BootInstant::PAST);
             }
-            result
+            AfterLeave::Free(permit) => {
+                self.releases.push(self.engine.begin(hold.lease(), permit));
+            }
         }
     }
 
-    /// Frees all keys that are in the same place as the first one.
-    async fn free_place(
-        self: &Arc<Self>,
-        releases: &mut Vec<KeyRelease>,
-    ) -> Result<(), Box<LockError>> {
+    /// A loss matters more than any other error.
+    fn add(&mut self, result: Result<(), Box<LockError>>) {
+        let is_loss = |result: &Result<(), Box<LockError>>| {
+            result.as_ref().is_err_and(|error| matches!(**error, LockError::Lost { .. }))
+        };
+        if self.result.is_ok() || is_loss(&result) && !is_loss(&self.result) {
+            self.result = result;
+        }
+    }
+
+    async fn finish(mut self) -> Result<(), Box<LockError>> {
+        if !self.handoffs.is_empty() {
+            // Tasks that had the locks before may be about to acquire them again.
+            yield_now().await;
+            for (handoff, hold) in std::mem::take(&mut self.handoffs) {
+                if let Some(permit) = handoff.offer()
+                    && hold.lease().close()
+                {
+                    self.releases.push(self.engine.begin(hold.lease(), Some(permit)));
+                }
+            }
+        }
+        while !self.releases.is_empty() {
+            self.free_place().await;
+        }
+        let counts = std::mem::take(&mut self.counts);
+        let counted = counts.into_iter().map(|(count, hold)| async move { count.ask(&hold).await });
+        for result in join_all(counted).await {
+            self.add(result);
+        }
+        self.result
+    }
+
+    /// Frees keys that are in the same place as the first one.
+    async fn free_place(&mut self) {
         let began = BootInstant::now();
-        let Some(first) = releases.first() else { return Ok(()) };
+        let Some(first) = self.releases.first() else { return };
         let store = Arc::clone(first.store());
         let place = store.place(first.key());
-        let (mut here, elsewhere): (Vec<_>, Vec<_>) =
-            releases.drain(..).partition(|release| store.place(release.key()) == place);
-        *releases = elsewhere;
+        let (mut here, mut elsewhere): (Vec<_>, Vec<_>) =
+            self.releases.drain(..).partition(|release| store.place(release.key()) == place);
+        elsewhere.extend(here.drain(AT_ONCE.min(here.len())..));
+        self.releases = elsewhere;
         let answers = {
             let batch: Vec<_> = here.iter().map(KeyRelease::request).collect();
             store.release_all(&batch, Lane::Caller).await.answers
         };
-        let mut result = Ok(());
         for (release, answer) in here.iter_mut().zip(answers) {
             release.answered(&answer);
-            result = result.and(self.outcome(release.lease(), began, answer));
+            let outcome = self.engine.outcome(release.lease(), began, answer);
+            self.add(outcome);
         }
-        result
     }
 }

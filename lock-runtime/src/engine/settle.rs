@@ -1,7 +1,8 @@
 //! Giving the locks of a set their terms.
 //!
 //! A call that takes several locks one after the other renews those that it has while it waits for
-//! the next one. A fixed lease, a `max_hold` and a `min_hold` begin for all of them when it has all.
+//! the next one, and they end if the call does not continue. A fixed lease, a `max_hold` and a
+//! `min_hold` begin for all of them when the call has all.
 
 use std::sync::Arc;
 
@@ -10,19 +11,24 @@ use super::handoff::Hold;
 use super::lease::Terms;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
-use crate::store::contract::{Lane, Renewal, Renewed, StoreError};
+use crate::store::contract::{Lane, Renewal, Renewed};
+
+/// The largest number of leases in one request.
+const AT_ONCE: usize = 100;
 
 impl Engine {
-    /// Gives these holds of one store their terms. Costs one round trip for each place.
+    /// Sets the leases of these holds of one store to the terms. The holds are still provisional. Costs
+    /// one round trip for each place.
     ///
     /// Cancel safe: a request without an answer has no effect on the deadlines.
-    pub(crate) async fn settle(&self, holds: &[&Hold], terms: &Terms) -> Result<(), LockError> {
-        let mut rest = holds.to_vec();
+    pub(crate) async fn settle(&self, holds: &[Hold], terms: &Terms) -> Result<(), LockError> {
+        let mut rest: Vec<&Hold> = holds.iter().collect();
         while let Some(first) = rest.first() {
             let store = Arc::clone(first.lease().store());
             let place = store.place(first.key());
-            let (here, elsewhere) =
+            let (mut here, mut elsewhere): (Vec<_>, Vec<_>) =
                 rest.into_iter().partition(|hold| store.place(hold.key()) == place);
+            elsewhere.extend(here.drain(AT_ONCE.min(here.len())..));
             rest = elsewhere;
             self.settle_place(&here, terms).await?;
         }
@@ -30,6 +36,7 @@ impl Engine {
     }
 
     async fn settle_place(&self, holds: &[&Hold], terms: &Terms) -> Result<(), LockError> {
+        let Some(first) = holds.first() else { return Ok(()) };
         let sent = BootInstant::now();
         let mut renewals = Vec::with_capacity(holds.len());
         for hold in holds {
@@ -37,7 +44,6 @@ impl Engine {
             let Some(term) = asked else { return Err(lost(hold)) };
             renewals.push(Renewal { term, ..hold.lease().renewal(term) });
         }
-        let Some(first) = holds.first() else { return Ok(()) };
         let answers = first.lease().store().renew(&renewals, Lane::Caller).await;
         for (hold, answer) in holds.iter().zip(answers) {
             let reason = match answer {
@@ -48,24 +54,37 @@ impl Engine {
                 Ok(Renewed::Extended) => return Err(lost(hold)),
                 Ok(Renewed::Gone) => LostReason::Gone,
                 Ok(Renewed::Taken) => LostReason::Taken,
-                Err(error) => return Err(unavailable(hold, sent, &error)),
+                Err(error) => return Err(error.about(hold.key())),
             };
             self.background().lose(hold.lease(), self.background().reason(hold.lease(), reason));
             return Err(lost(hold));
         }
         Ok(())
     }
+
+    /// Gives a provisional hold its terms. It counts from `since`, or from its grant. False if it has
+    /// ended. The current task is known as the holder from then on.
+    pub(crate) fn claim(&self, hold: &Hold, terms: &Terms, since: Option<BootInstant>) -> bool {
+        let is_held = hold.claim(terms, since);
+        if is_held {
+            self.background().reschedule(hold.lease());
+            let position = hold.lease().with_permit(|permit| permit.position(0));
+            if let Some(position) = position {
+                position.granted();
+            }
+        }
+        is_held
+    }
+
+    /// Lets a provisional hold continue until this time.
+    pub(crate) fn keep_provisional(&self, hold: &Hold, until: BootInstant) {
+        if hold.limit(until) {
+            self.background().reschedule(hold.lease());
+        }
+    }
 }
 
 /// The loss of a hold that has ended.
 fn lost(hold: &Hold) -> LockError {
     hold.loss().unwrap_or_else(|| hold.lease().lost_to(LostReason::LeaseOver))
-}
-
-fn unavailable(hold: &Hold, sent: BootInstant, error: &StoreError) -> LockError {
-    LockError::Unavailable {
-        key: Some(hold.key().as_ref().to_owned()),
-        waited: BootInstant::now().since(sent),
-        cause: error.to_string(),
-    }
 }

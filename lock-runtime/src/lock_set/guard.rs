@@ -12,12 +12,11 @@ use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::maybe_ready::MaybeReady;
 use crate::reentrancy::Scope;
-use crate::runtime;
 
 /// Several held locks. Dropping it releases all of them in the background.
 ///
-/// The locks have one fate: if one of them is lost, the guard is no longer [held](Self::is_held), and
-/// the code that uses it has to stop. [`LockSet::run`](crate::LockSet::run) and annotated functions
+/// If one of the locks is lost, the guard is no longer [held](Self::is_held), and the code that uses it
+/// has to stop. [`LockSet::run`](crate::LockSet::run) and annotated functions
 /// stop their bodies.
 ///
 /// # Examples
@@ -64,8 +63,8 @@ impl LockSetGuard {
         self.guards.iter().map(LockGuard::remaining).min().unwrap_or_default()
     }
 
-    /// Resolves when one of the locks is lost, with the [`LockError::Lost`] that names its key, and
-    /// never otherwise. See [`LockGuard::lost`].
+    /// Resolves when one of the locks is lost, with the [`LockError::Lost`] that names its key. Otherwise,
+    /// it stays pending. See [`LockGuard::lost`].
     ///
     /// Cancel safe: dropping the future has no effect on the locks.
     pub async fn lost(&self) -> LockError {
@@ -86,7 +85,7 @@ impl LockSetGuard {
     /// [`LockGuard::fencing_token`].
     ///
     /// Costs two round trips at the first call, with a request for each key. Nested locks of the same
-    /// keys have the same token from then on.
+    /// keys have at least this token from then on.
     ///
     /// Cancel safe: dropping the future has no effect on the locks.
     ///
@@ -108,8 +107,7 @@ impl LockSetGuard {
     ///
     /// # Errors
     ///
-    /// The first error of a lock, as for [`LockGuard::release`]. The other locks are released all the
-    /// same.
+    /// As for [`LockGuard::release`]: a loss, or else the first error. The other locks are still released.
     pub async fn release(self) -> Result<(), LockError> {
         BodyGuard::close(&self, true).await.map_err(|error| *error)
     }
@@ -146,28 +144,24 @@ impl BodyGuard for LockSetGuard {
     }
 
     fn close(&self, may_hand_off: bool) -> Releasing<'_> {
-        let Some(first) = self.guards.first() else { return MaybeReady::ready(Ok(())) };
-        let is_immediate = first.hold().lease().store().is_immediate();
-        let release = first.engine().release_set(self.disarmed(), may_hand_off);
-        match runtime::here() {
-            // In a task, so that the release does not stop if this future is not polled.
-            Ok(here) if !is_immediate => {
-                let task = here.spawn(release);
-                let key = first.key();
-                MaybeReady::pending(async move {
-                    task.await.unwrap_or_else(|_| Err(Box::new(ended(key))))
-                })
-            }
-            _ => MaybeReady::pending(release),
+        match self.guards.first() {
+            Some(first) => first.engine().release_set(self.disarmed(), may_hand_off),
+            None => MaybeReady::ready(Ok(())),
         }
     }
 
     fn close_unawaited(&self) -> Releasing<'_> {
         let waits: Vec<_> = self.guards.iter().map(LockGuard::close_unawaited).collect();
         MaybeReady::pending(async move {
-            let mut result = Ok(());
+            let mut result: Result<(), Box<LockError>> = Ok(());
             for wait in waits {
-                result = result.and(wait.await);
+                let is_loss = |result: &Result<(), Box<LockError>>| {
+                    result.as_ref().is_err_and(|error| matches!(**error, LockError::Lost { .. }))
+                };
+                let next = wait.await;
+                if result.is_ok() || is_loss(&next) {
+                    result = next;
+                }
             }
             result
         })
@@ -176,11 +170,6 @@ impl BodyGuard for LockSetGuard {
     fn key(&self) -> &str {
         self.guards.first().map_or("", LockGuard::key)
     }
-}
-
-fn ended(key: &str) -> LockError {
-    let cause = "the runtime of the call has ended; the release continues in the background".into();
-    LockError::Unavailable { key: Some(key.into()), waited: Duration::ZERO, cause }
 }
 
 impl fmt::Debug for LockSetGuard {

@@ -8,6 +8,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
 use self::acquire::SetCall;
 pub use self::guard::LockSetGuard;
 use self::handover::take_in_task;
@@ -30,34 +32,35 @@ use crate::wire_format::WireFormat;
 /// Several keys, and the options for locking them together. Created by
 /// [`LockClient::lock_all`](crate::LockClient::lock_all).
 ///
-/// A call gets the locks of all keys or of none. Calls that lock overlapping sets, or single keys of
-/// them, cannot deadlock, in whatever order they name the keys: the keys are sorted, and a call waits
-/// for a key either with no lock in its hands, or with those of lesser keys only. A key that is named
-/// twice counts once. Each key is locked as by [`Lock`](crate::Lock), so the locks exclude those of
-/// single keys, in this and in other processes.
+/// A call gets the locks of all keys or of none. Calls for overlapping sets, or for single keys of them,
+/// cannot deadlock, in whatever order they name the keys. A key that is named twice counts once. Each
+/// key is locked as by [`Lock`](crate::Lock), so a set excludes single locks of its keys, in this and in
+/// other processes.
 ///
 /// If one of the locks is lost, the body of [`run`](Self::run) is dropped, and the other locks are
-/// freed. The options apply to all keys; [`wait`](Self::wait) is the time for the whole set.
+/// freed. The options apply to each of the locks. [`wait`](Self::wait) is the time for all of them, and
+/// a fixed [`lease`](Self::lease), a [`max_hold`](Self::max_hold) and a [`min_hold`](Self::min_hold) begin
+/// when the last one is acquired.
 ///
-/// Keys that an enclosing body holds are shared, as with a single lock. A nested call for other keys
-/// may break the order of keys: two bodies that hold a key each, and wait for that of the other, wait
-/// until the `wait` of one of them ends. Name all keys in the outer call instead.
+/// Keys that an enclosing body holds are shared, as with a single lock. A nested call for more keys may
+/// wait for a key that another body holds, which waits for a key of this body. Both then wait until
+/// one of them times out. Name all keys in the outer call instead.
 ///
-/// # How the locks are taken
+/// # How the locks are acquired
 ///
 /// The first attempt takes all locks with one request. (In a cluster, there is one request for each
-/// hash slot, in the order of the keys; use hash tags such as `{user:7}` to keep keys in one slot.)
-/// If a key is busy, the call waits in the queue of this key without holding another lock, and then
-/// takes the others with one more request. After three such attempts, or a quarter of the wait, the
-/// call takes the keys one after the other in sorted order, and renews those that it has while it
-/// waits for the next one. So a call that needs many keys is not passed over again and again by those
-/// that need one of them. (The first part is the *smart* algorithm of Howard Hinnant's
-/// [*Dining Philosophers Rebooted*](https://howardhinnant.github.io/dining_philosophers.html), the
-/// second one is the ordering of resources by Dijkstra.)
+/// hash slot, one after the other. Hash tags such as `{user:7}` keep keys in one slot.) If a key is
+/// busy, the call waits for this key while it holds no lock, and then takes the others with one more
+/// request. After three such attempts, or a quarter of the wait, the call acquires the keys one after
+/// the other, in sorted order, and holds those that it has while it waits for the next one. So calls
+/// for single keys cannot starve a call for many. (The first attempts follow the *smart* algorithm of
+/// Howard Hinnant's [*Dining Philosophers
+/// Rebooted*](https://howardhinnant.github.io/dining_philosophers.html), and the last step is
+/// Dijkstra's ordering of resources.)
 ///
 /// In the wire formats [`Redisson`](WireFormat::Redisson) and [`Timestamp`](WireFormat::Timestamp), and
-/// with [`acknowledged_by`](Self::acknowledged_by), there is one request for each key, one after the
-/// other.
+/// with [`acknowledged_by`](Self::acknowledged_by), there is no first attempt: the call acquires the keys
+/// one after the other, with one request for each.
 ///
 /// # Examples
 ///
@@ -102,21 +105,20 @@ impl LockSet {
         self
     }
 
-    /// Sets a fixed lease; see [`Lock::lease`](crate::Lock::lease). It begins for all locks when the
-    /// last one is acquired.
+    /// Sets a fixed lease; see [`Lock::lease`](crate::Lock::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = Some(lease);
         self
     }
 
-    /// Sets the longest hold; see [`Lock::max_hold`](crate::Lock::max_hold). It begins for all locks
-    /// when the last one is acquired.
+    /// Sets the longest hold; see [`Lock::max_hold`](crate::Lock::max_hold).
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.options.max_hold = Some(max_hold);
         self
     }
 
     /// Keeps all keys taken for at least this time; see [`Lock::min_hold`](crate::Lock::min_hold).
+    /// Costs one more round trip.
     pub fn min_hold(mut self, min_hold: Duration) -> Self {
         self.options.min_hold = Some(min_hold);
         self
@@ -146,8 +148,9 @@ impl LockSet {
     /// Waits for all locks. Costs one round trip if all keys are free and in one slot.
     ///
     /// The acquisition runs in a task of its own, so it continues while this future is not polled. If
-    /// the locks are granted and this future is not polled for some time, the locks are freed again,
-    /// and the acquisition begins anew with the next poll.
+    /// the locks are granted and this future is not polled within 40 ms, they are freed, and the
+    /// acquisition begins anew with the next poll. This time doubles each time, up to a quarter of the
+    /// lease. If the runtime of the call is blocked, the locks that it has are lost after a lease.
     ///
     /// Cancel safe: if the future is dropped, all locks are free within one round trip, with the
     /// exceptions that [`Lock::acquire`](crate::Lock::acquire) describes.
@@ -162,7 +165,9 @@ impl LockSet {
         async move { set.hold().await.map_err(|error| *error) }
     }
 
-    /// Makes one attempt for each lock, without waiting. Returns `None` if a key has another holder.
+    /// Makes one attempt for all locks, without waiting. Returns `None` if a key has another holder, which
+    /// costs up to three round trips. (In other wire formats than `Token`, each of the keys that sort
+    /// before that one is taken for a moment.)
     ///
     /// Cancel safe, like [`acquire`](Self::acquire).
     ///
@@ -256,30 +261,36 @@ fn prepared(
     let (mut shared, mut own) = (Vec::new(), Vec::new());
     for key in sorted(client, keys)? {
         match reentrancy::enclosing(&client.engine, &key, &store)? {
-            Some(guard) => shared.push(share(guard, &terms, wait)),
+            Some(guard) => shared.push(guard),
             None => own.push(key),
         }
     }
-    let here = runtime::checked()?;
-    let engine = Arc::clone(&client.engine);
+    let (here, timeout) = (runtime::checked()?, Timeout::new(wait));
     let request = SetRequest { keys: own, store, terms };
-    let call = Arc::new(SetCall { engine, request, timeout: Timeout::new(wait) });
+    let call = SetCall::new(Arc::clone(&client.engine), request, timeout);
     Ok(MaybeReady::pending(async move {
-        let mut guards: Vec<LockGuard> = Vec::new();
+        let mut guards = acquired(here, call).await?;
+        // The holds of enclosing bodies are extended last, so that a call that fails does not.
         for guard in shared {
-            guards.push(guard.await?);
-        }
-        if !call.request.keys.is_empty() {
-            // Without a wait for the store, there is nothing that a task could continue.
-            let at_once =
-                if call.request.store.is_immediate() { call.acquire_at_once().await } else { None };
-            guards.extend(match at_once {
-                Some(own) => own,
-                None => take_in_task(&here, call).await?,
-            });
+            let wait = timeout.remaining().map_or(Wait::Forever, Wait::For);
+            guards.push(share(guard, &terms, wait).await?);
         }
         Ok(LockSetGuard::new(guards))
     }))
+}
+
+/// Acquires the locks that no enclosing body has.
+async fn acquired(here: Handle, call: SetCall) -> Result<Vec<LockGuard>, Box<LockError>> {
+    if call.key().is_none() {
+        return Ok(Vec::new());
+    }
+    // There is no answer of the store to wait for, so nothing that a task could continue.
+    if call.is_immediate()
+        && let Some(guards) = call.acquire_at_once().await
+    {
+        return Ok(guards);
+    }
+    take_in_task(&here, Arc::new(call)).await
 }
 
 /// The checked keys with the namespace, in their order, without duplicates.

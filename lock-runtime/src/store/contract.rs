@@ -15,12 +15,14 @@ use std::time::Duration;
 
 use tokio::runtime;
 
+use super::announcements::{Announced, Announcement};
 use super::hold_reports::HoldReports;
 pub(crate) use super::left::Left;
 use super::owner::OwnerId;
 pub(crate) use super::queueing::{Queued, Queueing};
 pub(crate) use super::send_trace::{Origin, SendTrace};
 pub(crate) use super::sets::{SetAcquired, SetClaim, Slot};
+pub(crate) use super::store_error::StoreError;
 use super::subscriptions::Subscription;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
@@ -112,6 +114,25 @@ pub(crate) trait LockStore: Send + Sync + 'static {
         owner: OwnerId,
         at_least: u64,
     ) -> MaybeReady<'a, Result<Fenced, StoreError>>;
+
+    /// Announces who has a resource, if the owner has it.
+    fn announce<'a>(
+        &'a self,
+        announcement: Announcement<'a>,
+    ) -> MaybeReady<'a, Result<Announced, StoreError>> {
+        let _ = announcement;
+        MaybeReady::ready(Err(StoreError::Refused("no announcements".to_owned())))
+    }
+
+    /// What the holder of a key has announced, and the rest of its lease; `None` if there is no holder,
+    /// or no announcement.
+    fn announced<'a>(
+        &'a self,
+        key: &'a str,
+    ) -> MaybeReady<'a, Result<Option<(String, Left)>, StoreError>> {
+        let _ = key;
+        MaybeReady::ready(Ok(None))
+    }
 
     /// The number of other processes that wait for the resource, as far as the store can tell.
     fn count_waiters<'a>(
@@ -386,42 +407,4 @@ pub(crate) enum Lane {
     /// The connection of this runtime, if there is one. An undo uses this lane to arrive after the
     /// request that it undoes.
     Runtime(runtime::Id),
-}
-
-/// The reason why a store gave no definite answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum StoreError {
-    /// The request had no effect, and another attempt may succeed. For example, the server is
-    /// loading its data or out of memory, or the connection was refused.
-    Refused(String),
-    /// The request may have taken effect, or may still do so: there was no answer, or the
-    /// connection broke.
-    Unknown(String),
-    /// The request had no effect, and another attempt would not succeed either.
-    Denied(String),
-    /// The request had no effect, and none will have until this option or the program is changed.
-    Config { option: &'static str, problem: String },
-    /// The key holds something other than a lock of this layout.
-    WrongFormat { key: String, expected: &'static str, found: String },
-}
-
-impl StoreError {
-    /// Whether the request may have taken effect.
-    pub(crate) fn may_have_run(&self) -> bool {
-        matches!(self, Self::Unknown(_))
-    }
-}
-
-impl std::fmt::Display for StoreError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Refused(cause)
-            | Self::Unknown(cause)
-            | Self::Denied(cause)
-            | Self::Config { problem: cause, .. } => f.write_str(cause),
-            Self::WrongFormat { key, expected, found } => {
-                write!(f, "the key {key:?} holds a {found} instead of a {expected}")
-            }
-        }
-    }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use self::queues::{MemoryQueues, QueuedClaim};
+use super::announcements::{Announced, Announcement};
 use super::contract::{
     Acquired, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Grant, Lane, Left,
     LockStore, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace,
@@ -60,6 +61,8 @@ struct Keys {
     peak: Peak,
     /// The number of entries at which expired entries are removed.
     purge_at: usize,
+    /// What the owners of keys have announced.
+    announcements: HashMap<Box<str>, (OwnerId, String)>,
     /// The highest fencing token so far.
     fence: u64,
     queues: MemoryQueues,
@@ -129,6 +132,7 @@ impl Keys {
             entries: HashMap::new(),
             peak: Peak::default(),
             purge_at: FIRST_PURGE,
+            announcements: HashMap::new(),
             fence: 0,
             queues: MemoryQueues::default(),
         }
@@ -238,6 +242,7 @@ impl Keys {
                 if message.is_none() {
                     let before = self.entries.len();
                     self.entries.remove(key);
+                    self.announcements.remove(key);
                     self.peak.give_back(&mut self.entries, before);
                 }
                 message
@@ -275,6 +280,7 @@ impl Keys {
         if self.entries.len() >= self.purge_at {
             let before = self.entries.len();
             self.entries.retain(|_, entry| entry.expires > now);
+            self.announcements.retain(|key, _| self.entries.contains_key(key));
             self.peak.give_back(&mut self.entries, before);
             self.purge_at = FIRST_PURGE.max(self.entries.len() * 2);
         }
@@ -349,6 +355,32 @@ impl LockStore for MemoryStore {
         let wall_clock = wall_clock.unwrap_or_default();
         let now = BootInstant::now();
         MaybeReady::ready(Ok(self.keys().fence(resource.key, owner, now, wall_clock.max(at_least))))
+    }
+
+    fn announce<'a>(
+        &'a self,
+        announcement: Announcement<'a>,
+    ) -> MaybeReady<'a, Result<Announced, StoreError>> {
+        let Announcement { key, owner, text, .. } = announcement;
+        let mut keys = self.keys();
+        let is_held =
+            keys.live(key, BootInstant::now()).is_some_and(|entry| entry.is_owned_by(owner));
+        if is_held {
+            keys.announcements.insert(key.into(), (owner, text.to_owned()));
+        }
+        MaybeReady::ready(Ok(if is_held { Announced::Done } else { Announced::NotHeld }))
+    }
+
+    fn announced<'a>(
+        &'a self,
+        key: &'a str,
+    ) -> MaybeReady<'a, Result<Option<(String, Left)>, StoreError>> {
+        let mut keys = self.keys();
+        let now = BootInstant::now();
+        let Some(entry) = keys.live(key, now) else { return MaybeReady::ready(Ok(None)) };
+        let (holder, left) = (entry.owner, Left::Time(entry.expires.since(now)));
+        let announced = keys.announcements.get(key).filter(|(owner, _)| Some(*owner) == holder);
+        MaybeReady::ready(Ok(announced.map(|(_, text)| (text.clone(), left))))
     }
 
     fn count_waiters<'a>(

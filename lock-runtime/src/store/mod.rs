@@ -3,6 +3,7 @@
 // Only a remote store uses all of it.
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]
 
+pub(crate) mod announcements;
 pub(crate) mod contract;
 #[cfg(test)]
 pub(crate) mod faulty;
@@ -17,6 +18,7 @@ mod redis;
 mod send_trace;
 mod sets;
 mod settings;
+mod store_error;
 pub(crate) mod subscriptions;
 
 pub(crate) use open::open;

@@ -17,6 +17,9 @@
 //! lock-helper keep URL REGISTER KEY LEASE_MS RECORDING
 //!     Holds the lock, with renewal, and writes to the register at the second URL all the time.
 //!     Prints "held", and the outcome at the end. Records the hold to the file RECORDING.
+//! lock-helper lead URL REGISTER KEY LEASE_MS RECORDING
+//!     Campaigns for the leadership of the key for ever. In each term, prints "leads" and the term, and
+//!     writes to the register at the second URL all the time. Records the terms to RECORDING.
 //! lock-helper logging URL LOCKS LEASE_MS HOW
 //!     Runs bodies under LOCKS locks, with renewal. The log subscriber fails at its first event: if
 //!     HOW is "blocks", it blocks forever; if HOW is "panics", it panics at each event. Prints
@@ -71,6 +74,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         ["keep", url, register, key, lease, recording] => {
             let recorder = Recorder::in_file(recording.as_ref())?;
             keep(&client(url, lease).await?, register, key, &recorder).await
+        }
+        ["lead", url, register, key, lease, recording] => {
+            let recorder = Recorder::in_file(recording.as_ref())?;
+            lead(&client(url, lease).await?, register, key, &recorder).await
         }
         ["logging", url, locks, lease, how] => {
             tracing::subscriber::set_global_default(FailingSubscriber { panics: how == "panics" })?;
@@ -225,6 +232,24 @@ async fn keep(
     }
     read_input().await;
     Ok(())
+}
+
+async fn lead(
+    client: &LockClient,
+    register: &str,
+    key: &str,
+    recorder: &Recorder,
+) -> Result<(), Box<dyn Error>> {
+    let register = Register::open(register).await?;
+    let body = async |holder: &WorkloadHolder| -> Result<(), Box<dyn Error>> {
+        let token = holder.fence().await?;
+        println!("leads {token}");
+        loop {
+            holder.write(&register, token).await?;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    workload::lead(client, key, recorder, body).await?
 }
 
 /// A subscriber that blocks or panics in each event.

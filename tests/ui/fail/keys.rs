@@ -34,4 +34,10 @@ async fn overlap() -> Result<(), LockError> {
     Ok(())
 }
 
+#[distributed_lock(key = "a")]
+#[distributed_lock(key = "a")]
+async fn the_same() -> Result<(), LockError> {
+    Ok(())
+}
+
 fn main() {}

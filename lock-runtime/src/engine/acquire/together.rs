@@ -5,6 +5,7 @@
 //! answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Id;
 
@@ -12,7 +13,8 @@ use super::attempt::{Attempt, PendingRequest, undo};
 use crate::engine::core::Engine;
 use crate::engine::handoff::{Hold, Offer, Permit};
 use crate::engine::lease::{Locked, Terms};
-use crate::engine::local_queue::Entered;
+use crate::engine::local_queue::{Entered, PermitHolder};
+use crate::error::LockError;
 use crate::runtime;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{
@@ -30,42 +32,50 @@ pub(crate) struct SetRequest {
     pub(crate) terms: Terms,
 }
 
+impl SetRequest {
+    /// The terms of each lock until the call has all of them; see [`Engine::settle`].
+    pub(crate) fn provisional_terms(&self) -> Terms {
+        let (max_hold, none) = (Some(self.terms.term), Duration::ZERO);
+        Terms { renewed: true, max_hold, min_hold: none, linger: none, ..self.terms }
+    }
+}
+
 /// The result of an attempt.
 pub(crate) enum Together<T> {
     /// The locks in the order of their keys.
     Granted(Vec<T>),
     /// The key with this index is busy, in this process or elsewhere. Nothing was taken.
     Busy(usize),
-    /// There was no definite answer, or these locks cannot be taken at once. What may have been taken
-    /// is freed.
-    Unknown,
+    /// There was no definite answer, for this reason, or these locks cannot be taken at once. What may
+    /// have been taken is freed.
+    Unknown(Option<LockError>),
 }
 
-/// Makes one attempt to take all locks of `request`, except the one with the index `without`. `make`
-/// turns a hold into a value that releases the lock when it is dropped.
+/// Makes one attempt to take all locks of `request`, except the one with the index `without`. The locks
+/// are provisional. `make` turns a hold into a value that releases the lock when it is dropped. If the
+/// caller's runtime does not run, `holder` can drop the future.
 ///
 /// Cancel safe, like [`acquire`](super::acquire).
 pub(crate) async fn acquire_together<T>(
     engine: &Arc<Engine>,
-    request: &SetRequest,
-    without: Option<usize>,
-    timeout: &Timeout,
+    (request, without): (&SetRequest, Option<usize>),
+    (timeout, holder): (&Timeout, Option<Arc<dyn PermitHolder>>),
     make: fn(Arc<Engine>, Hold) -> T,
 ) -> Together<T> {
-    let (Ok(here), Ok(owner)) = (runtime::here(), OwnerId::random()) else {
-        return Together::Unknown;
-    };
+    let unknown = || Together::Unknown(None);
+    let (Ok(here), Ok(owner)) = (runtime::here(), OwnerId::random()) else { return unknown() };
+    let terms = request.provisional_terms();
     let mut taken: Vec<(usize, T)> = Vec::with_capacity(request.keys.len());
     let mut slots: Vec<PendingClaim<'_>> = Vec::new();
     for (index, key) in request.keys.iter().enumerate().filter(|(at, _)| Some(*at) != without) {
-        let Some(slot) = request.store.slot(key) else { return Together::Unknown };
+        let Some(slot) = request.store.slot(key) else { return unknown() };
         if engine.admit(key).is_err() {
-            return Together::Unknown;
+            return unknown();
         }
         let permit = match engine.queues().enter(key, true) {
             Entered::Permit(permit) | Entered::Offered(Offer::Permit(permit), _) => permit,
             Entered::Offered(Offer::Handoff(handoff), _) => {
-                match handoff.accept(&request.store, &request.terms) {
+                match handoff.accept(&request.store, &terms) {
                     Ok(hold) => taken.push((index, make(Arc::clone(engine), hold))),
                     // It has to be renewed first.
                     Err(_) => return Together::Busy(index),
@@ -73,14 +83,18 @@ pub(crate) async fn acquire_together<T>(
                 continue;
             }
             Entered::Busy(_) => return Together::Busy(index),
-            Entered::Queued(_) | Entered::Closed => return Together::Unknown,
+            Entered::Queued(_) | Entered::Closed => return unknown(),
         };
+        if let Some(holder) = &holder {
+            permit.position(0).register(Arc::clone(holder));
+        }
         let lock = ClaimedLock { index, key, permit: Some(permit) };
         match slots.iter_mut().find(|claim| claim.slot == slot) {
             Some(claim) => claim.locks.push(lock),
             None => slots.push(PendingClaim {
                 engine,
-                request,
+                store: &request.store,
+                terms,
                 owner,
                 runtime: here.id(),
                 slot,
@@ -96,12 +110,12 @@ pub(crate) async fn acquire_together<T>(
                 taken.extend(holds.into_iter().map(make));
             }
             SlotAnswer::Busy(index) => return Together::Busy(index),
-            SlotAnswer::Unknown => return Together::Unknown,
+            SlotAnswer::Unknown(error) => return Together::Unknown(error),
         }
     }
     // A shutdown that begins after this check ends the leases.
     if request.keys.iter().any(|key| engine.admit(key).is_err()) {
-        return Together::Unknown;
+        return unknown();
     }
     taken.sort_unstable_by_key(|(index, _)| *index);
     Together::Granted(taken.into_iter().map(|(_, taken)| taken).collect())
@@ -118,7 +132,8 @@ struct ClaimedLock<'a> {
 /// The claim to all keys of one slot.
 struct PendingClaim<'a> {
     engine: &'a Arc<Engine>,
-    request: &'a SetRequest,
+    store: &'a Arc<dyn LockStore>,
+    terms: Terms,
     owner: OwnerId,
     /// The runtime that sends the request.
     runtime: Id,
@@ -135,12 +150,12 @@ enum SlotAnswer {
     Granted(Vec<(usize, Hold)>),
     /// The key with this index is busy.
     Busy(usize),
-    Unknown,
+    Unknown(Option<LockError>),
 }
 
 impl PendingClaim<'_> {
     async fn acquire(mut self, timeout: &Timeout) -> SlotAnswer {
-        let (trace, terms) = (SendTrace::default(), &self.request.terms);
+        let (trace, terms) = (SendTrace::default(), self.terms);
         let timeout = timeout.for_request(self.engine.config().response_timeout, true);
         let mut pending = PendingRequest {
             trace: &trace,
@@ -150,24 +165,25 @@ impl PendingClaim<'_> {
         };
         let keys: Vec<&str> = self.locks.iter().map(|lock| &**lock.key).collect();
         let claim = SetClaim { keys: &keys, owner: self.owner, term: terms.in_store() };
-        let answer = self.request.store.try_acquire_all(claim, timeout, &trace).await;
+        let answer = self.store.try_acquire_all(claim, timeout, &trace).await;
         pending.is_over = !answer.as_ref().is_err_and(StoreError::may_have_run);
         drop(pending);
         let grant = match answer {
             Ok(SetAcquired::Granted) => Grant::of(terms.in_store()),
             Ok(SetAcquired::Busy(at)) => {
-                return self
-                    .locks
-                    .get(at)
-                    .map_or(SlotAnswer::Unknown, |lock| SlotAnswer::Busy(lock.index));
+                let lock = self.locks.get(at);
+                return lock.map_or(SlotAnswer::Unknown(None), |lock| SlotAnswer::Busy(lock.index));
             }
-            Err(_) => return SlotAnswer::Unknown,
+            Err(error) => {
+                let key = self.locks.first().map_or("", |lock| &**lock.key);
+                return SlotAnswer::Unknown(Some(error.about(key)));
+            }
         };
-        let attempt = Attempt::new(&trace, timeout.total, Ok(Acquired::Granted(grant)), terms);
+        let attempt = Attempt::new(&trace, timeout.total, Ok(Acquired::Granted(grant)), &terms);
         let Some(grant) = attempt.granted else {
             // Too late for this lease, so the keys have to be freed.
             self.unanswered = Some(Origin { runtime: self.runtime, connection: None });
-            return SlotAnswer::Unknown;
+            return SlotAnswer::Unknown(None);
         };
         let mut holds = Vec::with_capacity(self.locks.len());
         for lock in std::mem::take(&mut self.locks) {
@@ -175,7 +191,7 @@ impl PendingClaim<'_> {
             if let Some(permit) = &lock.permit {
                 permit.granted();
             }
-            let hold = Hold::new(locked, terms, (grant, attempt.sent), lock.permit, false);
+            let hold = Hold::new(locked, &terms, (grant, attempt.sent), lock.permit, false);
             self.engine.background().watch(hold.lease());
             holds.push((lock.index, hold));
         }
@@ -183,7 +199,7 @@ impl PendingClaim<'_> {
     }
 
     fn locked(&self, key: &Arc<str>) -> Locked {
-        let (store, term) = (Arc::clone(&self.request.store), self.request.terms.in_store());
+        let (store, term) = (Arc::clone(self.store), self.terms.in_store());
         let (doubt, owner) = (self.unanswered, self.owner);
         Locked { key: Arc::clone(key), owner, store, doubt, term, queued: false }
     }

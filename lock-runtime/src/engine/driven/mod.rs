@@ -106,6 +106,8 @@ struct Progress<W: Work> {
     stage: Stage<W>,
     /// The current grant of the permit.
     position: QueuePosition,
+    /// The grants of the other permits of work that has several.
+    others: Box<[QueuePosition]>,
     /// The waker of the caller.
     waker: Option<Waker>,
     /// Whether the future is registered as the holder of the permit.
@@ -189,12 +191,22 @@ impl<W: Work> SharedWork<W> {
         runtime: Handle,
         running: Boxed<W::Outcome>,
     ) -> Driven<W::Value> {
-        Driven::new(Self::new(work, position, runtime, running))
+        Driven::new(Self::new(work, (position, Box::default()), runtime, running))
+    }
+
+    /// The same for work that has several permits, and does not return to their queues.
+    pub(super) fn driven_with(
+        work: W,
+        positions: (QueuePosition, Box<[QueuePosition]>),
+        runtime: Handle,
+        running: Boxed<W::Outcome>,
+    ) -> Driven<W::Value> {
+        Driven::new(Self::new(work, positions, runtime, running))
     }
 
     fn new(
         work: W,
-        position: QueuePosition,
+        (position, others): (QueuePosition, Box<[QueuePosition]>),
         runtime: Handle,
         running: Boxed<W::Outcome>,
     ) -> Arc<Self> {
@@ -205,6 +217,7 @@ impl<W: Work> SharedWork<W> {
             progress: Mutex::new(Progress {
                 stage,
                 position,
+                others,
                 waker,
                 registered: false,
                 caller_came: false,
@@ -238,7 +251,9 @@ impl<W: Work> SharedWork<W> {
         if is_waiting && !std::mem::replace(&mut progress.registered, true) {
             // `progress` stays locked, so that no other poll gives the permit away before the
             // registration.
-            progress.position.register(Arc::clone(self) as Arc<dyn PermitHolder>);
+            for position in std::iter::once(&progress.position).chain(&progress.others) {
+                position.register(Arc::clone(self) as Arc<dyn PermitHolder>);
+            }
         }
         None
     }
@@ -298,7 +313,9 @@ impl<W: Work> Wake for SharedWork<W> {
         let waker = {
             let mut progress = self.progress();
             if progress.registered {
-                progress.position.holder_is_ready();
+                for position in std::iter::once(&progress.position).chain(&progress.others) {
+                    position.holder_is_ready();
+                }
             }
             progress.waker.take()
         };

@@ -11,6 +11,7 @@
 
 mod effects;
 mod locked;
+mod set_member;
 mod state;
 mod terms;
 #[cfg(test)]
@@ -389,11 +390,6 @@ impl<P> Hold<P> {
         self.lease.change(|state| state.fence(self.number))
     }
 
-    /// See [`State::set_fence`].
-    pub(crate) fn set_fence(&self, token: u64) {
-        self.lease.change(|state| state.set_fence(self.number, token));
-    }
-
     /// See [`State::about_to_extend`].
     pub(crate) fn about_to_extend(
         &self,
@@ -407,12 +403,6 @@ impl<P> Hold<P> {
     /// See [`State::extended`].
     pub(crate) fn extended(&self, sent: BootInstant, term: Duration) {
         self.change(|state| state.extended(sent, Some(term)));
-    }
-
-    /// See [`State::settle`].
-    pub(crate) fn settle(&self, terms: &Terms, sent: BootInstant) -> bool {
-        let times = (sent, BootInstant::now());
-        self.lease.change(|state| state.settle(self.number, terms, times))
     }
 
     /// See [`State::acknowledged`].

@@ -53,6 +53,22 @@ fn a_key_has_one_owner_until_its_lease_ends() {
 }
 
 #[test]
+fn a_set_is_granted_as_a_whole_and_passes_over_no_claim_that_waits() {
+    let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), owner(), owner());
+    let set = |owner| SetClaim { keys: &["a", "k"], owner, term: LEASE };
+    keys.take(claim("k", one), start);
+    assert_eq!(keys.try_acquire_all(&set(two), start), SetAcquired::Busy(1));
+    assert_eq!(keys.take(claim("a", one), start), GRANTED, "it was not taken");
+    let (expired, waiting) = (start.after(LEASE), owner());
+    keys.queues.enter("k", waiting, LEASE);
+    assert_eq!(keys.try_acquire_all(&set(two), expired), SetAcquired::Busy(1), "a claim waits");
+    keys.queues.leave("k", waiting);
+    assert_eq!(keys.try_acquire_all(&set(two), expired), SetAcquired::Granted);
+    assert_eq!(keys.try_acquire_all(&set(two), expired), SetAcquired::Granted, "once more");
+    assert_eq!(keys.try_acquire_all(&set(one), expired), SetAcquired::Busy(0));
+}
+
+#[test]
 fn a_repeated_claim_of_the_owner_is_granted_again() {
     let (mut keys, start, one) = (Keys::new(), BootInstant::now(), owner());
     keys.take(claim("k", one), start);

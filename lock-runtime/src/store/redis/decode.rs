@@ -14,6 +14,7 @@ use redis::Value;
 
 use super::error;
 use crate::safeguard::Safeguard;
+use crate::store::announcements::Announced;
 use crate::store::contract::{Left, Renewed, StoreError};
 use crate::store::queueing::{QueueTicket, Queued};
 use crate::store::subscriptions::CheckResult;
@@ -174,6 +175,29 @@ pub(super) fn released_all(
         Some(("FAILED", Field::Text(error))) => Ok(Err(error::classify_text(error))),
         _ => released(reply).map(Ok),
     })
+}
+
+/// Decodes the reply of `announce.lua`.
+pub(super) fn announce(reply: &Value) -> Result<Announced, Unexpected> {
+    match status(reply) {
+        Some(("ANNOUNCED", Field::None)) => Ok(Announced::Done),
+        Some(("GONE" | "TAKEN", Field::None)) => Ok(Announced::NotHeld),
+        _ => Err(Unexpected::new(reply)),
+    }
+}
+
+/// Decodes the reply of `announced.lua`: the text, and the rest of the lease.
+pub(super) fn announced(reply: &Value) -> Result<Option<(String, Left)>, Unexpected> {
+    let known = |reply: &Value| {
+        let Value::Array(parts) = reply else { return None };
+        let [status, Value::Int(left @ -1..), announced] = &parts[..] else { return None };
+        let announced = text(announced).filter(|_| text(status) == Some("ANNOUNCED"))?;
+        Some((announced.to_owned(), left_of(*left)))
+    };
+    match status(reply) {
+        Some(("NONE", Field::None)) => Ok(None),
+        _ => known(reply).map(Some).ok_or_else(|| Unexpected::new(reply)),
+    }
 }
 
 /// The answer to a request for a fencing token.

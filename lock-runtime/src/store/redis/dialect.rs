@@ -33,6 +33,8 @@ pub(super) struct Dialect {
     pub(super) check: Script,
     /// The script that acquires several locks of one slot, if the format has one.
     pub(super) acquire_all: Option<Script>,
+    /// The scripts that announce the holder of a lock, and read that, if the format has them.
+    pub(super) announcements: Option<[Script; 2]>,
     /// The command that acquires a free lock, if the format has one.
     pub(super) take: Option<fn(&Claim<'_>) -> Cmd>,
     /// The prefix of a lock's second key, if it has one.
@@ -96,6 +98,10 @@ static TOKEN: Dialect = Dialect {
     fence: script!("token/held.lua", "fence.lua"),
     check: script!("token/check.lua"),
     acquire_all: Some(script!(notes_asking: "token/acquire_all.lua")),
+    announcements: Some([
+        script!("token/held.lua", "token/announce.lua"),
+        script!("token/announced.lua"),
+    ]),
     take: Some(|claim| {
         let mut set = Cmd::with_capacity(6, claim.resource.key.len() + 64);
         set.arg("SET").arg(claim.resource.key).arg(&claim.owner.to_hex()[..]);
@@ -138,6 +144,7 @@ static REDISSON: Dialect = Dialect {
     fence: script!("redisson/held.lua", "fence.lua"),
     check: script!("redisson/check.lua"),
     acquire_all: None,
+    announcements: None,
     take: None,
     second_key: None,
     queues: false,
@@ -176,6 +183,7 @@ static TIMESTAMP: Dialect = Dialect {
     fence: script!("timestamp/held.lua", "fence.lua"),
     check: script!("timestamp/held.lua", "timestamp/check.lua"),
     acquire_all: None,
+    announcements: None,
     take: None,
     second_key: Some(key::OWNERS),
     queues: false,
@@ -216,7 +224,7 @@ impl Dialect {
         let [acquire, release, release_all] =
             [&self.acquire, &self.release, &self.release_all].map(|script| &script.everywhere);
         let all = [acquire, &self.renew, release, release_all, &self.fence, &self.check];
-        all.into_iter().chain(&self.acquire_all)
+        all.into_iter().chain(&self.acquire_all).chain(self.announcements.iter().flatten())
     }
 
     /// The script that acquires a lock.

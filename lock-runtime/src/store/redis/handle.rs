@@ -20,6 +20,7 @@ use crate::key;
 use crate::maybe_ready::MaybeReady;
 use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
+use crate::store::announcements::{Announced, Announcement};
 use crate::store::contract::{
     Acquired, Capabilities, Claim, Fenced, Lane, Left, LockStore, Place, Release, Released,
     ReleasedBatch, Renewal, Renewed, Resource, SendTrace, SetAcquired, SetClaim, Slot, StoreError,
@@ -304,6 +305,20 @@ impl LockStore for RedisStore {
         at_least: u64,
     ) -> MaybeReady<'a, Result<Fenced, StoreError>> {
         MaybeReady::pending(self.fencing_token(resource.key, owner, at_least))
+    }
+
+    fn announce<'a>(
+        &'a self,
+        announcement: Announcement<'a>,
+    ) -> MaybeReady<'a, Result<Announced, StoreError>> {
+        MaybeReady::pending(self.announce_holder(announcement))
+    }
+
+    fn announced<'a>(
+        &'a self,
+        key: &'a str,
+    ) -> MaybeReady<'a, Result<Option<(String, Left)>, StoreError>> {
+        MaybeReady::pending(self.announced_holder(key))
     }
 
     fn count_waiters<'a>(

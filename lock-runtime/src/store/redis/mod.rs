@@ -14,6 +14,7 @@
 
 mod acknowledged;
 mod admission;
+mod announcements;
 mod arguments;
 mod claims;
 mod cluster_channels;

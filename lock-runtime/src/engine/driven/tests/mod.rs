@@ -101,7 +101,8 @@ fn call_of(
     let Entered::Permit(permit) = queues.enter(&Arc::from("k"), false) else { panic!("free") };
     let (work, position) = (PermitWork::default(), permit.position(0));
     let abandoned = Arc::clone(&work.abandoned);
-    let shared = SharedWork::new(work, position, Handle::current(), running(permit));
+    let shared =
+        SharedWork::new(work, (position, Box::default()), Handle::current(), running(permit));
     let driven = Driven::new(Arc::clone(&shared) as _);
     TestCall { queues, abandoned, shared, driven, wake }
 }

@@ -1,11 +1,11 @@
 //! The state of a lease, as plain data. Each method that changes the state is an event, and returns
 //! its effect.
 //!
-//! A lease ends once: its last holder releases it, or it is lost. Before that, it may go from one
-//! hold to the next within this process. Holds are numbered, so that the holders of an earlier hold
-//! cannot act on a later one.
+//! A lease ends once: it is released or lost. Before that, it may go from one hold to the next within
+//! this process. Holds are numbered, so that the holders of an earlier hold cannot act on a later one.
 
 mod renewal;
+mod sets;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,13 +1,10 @@
 //! The events of a lease's renewals.
 
-use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::sync::OnceCell;
 
 use super::{PARTS, Phase, State};
 use crate::clock::BootInstant;
-use crate::engine::lease::terms::{Terms, deadline};
+use crate::engine::lease::terms::deadline;
 use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
 
@@ -76,29 +73,6 @@ impl<P> State<P> {
         std::mem::take(&mut self.failures)
     }
 
-    /// Gives a hold its terms, which a request that was sent at `sent` has set the lease to. The hold
-    /// counts from then on. False if it has ended.
-    pub(in crate::engine::lease) fn settle(
-        &mut self,
-        number: u64,
-        terms: &Terms,
-        (sent, now): (BootInstant, BootInstant),
-    ) -> bool {
-        let is_held = self.hold == number && self.phase == Phase::Held && now < self.deadline();
-        if !is_held || terms.deadline(sent) <= now {
-            return false;
-        }
-        self.granted = sent;
-        self.max_until = terms.max_until(sent);
-        self.keep_for(sent, terms.min_hold);
-        (self.term, self.renewed, self.extended) = (terms.term, terms.renewed, sent);
-        (self.last_term, self.parts) = (terms.term, PARTS);
-        self.granted_until = deadline(sent, terms.term);
-        self.term_since = now;
-        (self.to_verify, self.failures) = (false, 0);
-        true
-    }
-
     /// Records that these replicas have acknowledged a request that was sent at `sent` and has set
     /// the lease to `term`. They then have to acknowledge each later renewal as well. Returns
     /// whether that is new. The deadline may then be earlier, because they may not have what other
@@ -117,13 +91,6 @@ impl<P> State<P> {
             self.granted_until = self.granted_until.min(deadline(sent, term));
         }
         is_new
-    }
-
-    /// Sets the fencing token of the hold, which replaces a lower one.
-    pub(in crate::engine::lease) fn set_fence(&mut self, number: u64, token: u64) {
-        if self.hold == number {
-            self.fence = Some(Arc::new(OnceCell::new_with(Some(token))));
-        }
     }
 
     /// Records a failed renewal. Returns the number of consecutive failures.

@@ -1,0 +1,195 @@
+//! A candidate that leads.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::engine::handoff::Hold;
+use crate::error::{LockError, LostReason};
+use crate::guard::LockGuard;
+use crate::runtime;
+use crate::store::announcements::{Announced, Announcement};
+use crate::sync::{Mutex, lock};
+
+/// The store keeps an announcement for this number of leases, and the leader repeats it once per lease.
+const KEPT_LEASES: u32 = 3;
+
+/// The longest name of a candidate, in bytes.
+const LONGEST_NAME: usize = 256;
+
+/// The leader of a [`Leadership`](super::Leadership). Dropping it resigns in the background.
+///
+/// When the leadership is lost, the code that uses this value has to stop: it has to check
+/// [`is_leader`](Self::is_leader), or wait for [`lost`](Self::lost).
+/// [`Leadership::run`](super::Leadership::run) stops its body.
+#[must_use = "the candidate resigns when this is dropped"]
+pub struct Leader {
+    guard: LockGuard,
+    term: u64,
+    record: LeaderRecord,
+    _announcer: Option<Announcer>,
+}
+
+impl Leader {
+    pub(super) fn new(guard: LockGuard, term: u64, record: LeaderRecord) -> Self {
+        let announcer = Announcer::start(record.clone());
+        Self { guard, term, record, _announcer: announcer }
+    }
+
+    /// The number of the term, which is higher than those of all earlier terms.
+    #[must_use]
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// Whether this candidate is still the leader, as far as this process knows; see
+    /// [`LockGuard::is_held`].
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        self.guard.is_held()
+    }
+
+    /// The time until the leadership is lost unless its lease is renewed; see
+    /// [`LockGuard::remaining`].
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.guard.remaining()
+    }
+
+    /// Resolves with the reason when the leadership is lost, and never otherwise.
+    ///
+    /// Cancel safe: dropping the future has no effect on the leadership.
+    pub async fn lost(&self) -> LostReason {
+        self.guard.lost().await
+    }
+
+    /// Changes the name by which this leader is known, of at most 256 bytes. Observers learn of it within
+    /// a second or so. Costs one round trip.
+    ///
+    /// # Errors
+    ///
+    /// * [`LockError::Config`]: the name is too long.
+    /// * [`LockError::Lost`]: this candidate is no longer the leader.
+    /// * [`LockError::Unavailable`]: the store has not answered. The name is announced later.
+    /// * [`LockError::Denied`]: the user lacks a permission.
+    pub async fn announce(&self, name: impl Into<String>) -> Result<(), LockError> {
+        let name = name.into();
+        check_name(&name)?;
+        *lock(&self.record.name) = name.into();
+        self.record.announce().await
+    }
+
+    /// Gives the leadership up, and waits for the store's confirmation. The next candidate leads within
+    /// one round trip.
+    ///
+    /// Cancel safe: if the future is dropped, the candidate resigns in the background.
+    ///
+    /// # Errors
+    ///
+    /// As for [`LockGuard::release`].
+    pub async fn resign(self) -> Result<(), LockError> {
+        self.guard.release().await
+    }
+}
+
+impl fmt::Debug for Leader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leader")
+            .field("key", &self.guard.key())
+            .field("term", &self.term)
+            .field("is_leader", &self.is_leader())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is announced about a leader.
+#[derive(Clone)]
+pub(super) struct LeaderRecord {
+    hold: Hold,
+    term: u64,
+    name: Arc<Mutex<Arc<str>>>,
+}
+
+impl LeaderRecord {
+    pub(super) fn new(guard: &LockGuard, term: u64, name: &Arc<str>) -> Self {
+        let name = Arc::new(Mutex::new(Arc::clone(name)));
+        Self { hold: guard.hold().clone(), term, name }
+    }
+
+    /// Announces the leader once.
+    async fn announce(&self) -> Result<(), LockError> {
+        let lease = self.hold.lease();
+        let locked = lease.locked();
+        let text = format!("{} {}", self.term, lock(&self.name));
+        let announcement = Announcement {
+            key: &locked.key,
+            owner: locked.owner,
+            text: &text,
+            keep: lease.term() * KEPT_LEASES,
+        };
+        match locked.store.announce(announcement).await {
+            Ok(Announced::Done) => Ok(()),
+            Ok(Announced::NotHeld) => {
+                Err(self.hold.loss().unwrap_or_else(|| lease.lost_to(LostReason::Gone)))
+            }
+            Err(error) => Err(error.about(&locked.key)),
+        }
+    }
+}
+
+/// The task that announces a leader again and again. It ends when this is dropped.
+pub(super) struct Announcer(JoinHandle<()>);
+
+impl Announcer {
+    /// Starts the task; `None` without a runtime.
+    pub(super) fn start(record: LeaderRecord) -> Option<Self> {
+        let here = runtime::here().ok()?;
+        Some(Self(here.spawn(async move {
+            let lease = record.hold.lease().term();
+            loop {
+                // The first one may fail, and matters to all observers.
+                let pause = match record.announce().await {
+                    Ok(()) => lease,
+                    Err(LockError::Lost { .. }) => return,
+                    Err(error) => {
+                        tracing::debug!(key = &**record.hold.key(), %error, "not announced");
+                        lease / 10
+                    }
+                };
+                sleep(pause).await;
+            }
+        })))
+    }
+}
+
+impl Drop for Announcer {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Fails if a leader cannot have this name.
+pub(super) fn check_name(name: &str) -> Result<(), LockError> {
+    if name.len() <= LONGEST_NAME {
+        return Ok(());
+    }
+    let problem = format!("the name has {} bytes; the limit is {LONGEST_NAME}", name.len());
+    Err(LockError::Config { option: "name", problem })
+}
+
+/// The name of the host, and the process id.
+pub(super) fn default_name() -> String {
+    let process = std::process::id();
+    #[cfg(unix)]
+    {
+        let system = rustix::system::uname();
+        let host = system.nodename().to_string_lossy();
+        if !host.is_empty() && host.len() < LONGEST_NAME - 20 {
+            return format!("{host} (pid {process})");
+        }
+    }
+    format!("pid {process}")
+}

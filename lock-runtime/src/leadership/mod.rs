@@ -1,0 +1,192 @@
+//! Leadership: a lock that one of several candidates holds for long.
+
+mod leader;
+mod observer;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+pub use self::leader::Leader;
+use self::leader::{Announcer, LeaderRecord, check_name, default_name};
+use self::observer::Seat;
+pub use self::observer::{LeaderInfo, LeaderObserver};
+use crate::backoff::jittered;
+use crate::body::{self, BodyEnd, OnLost};
+use crate::connected::Connected;
+use crate::error::LockError;
+use crate::guard::LockGuard;
+use crate::key::LockKey;
+use crate::lock::Lock;
+use crate::maybe_ready::MaybeReady;
+use crate::release_mode::ReleaseMode;
+use crate::timeout::Wait;
+use crate::wire_format::WireFormat;
+
+/// The pause before a candidate campaigns again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// A leadership, for which candidates campaign. Created by
+/// [`LockClient::leadership`](crate::LockClient::leadership).
+///
+/// One candidate at a time is the leader, in all processes that use the same key. The leader holds the
+/// lock of the key, in the wire format [`Token`](WireFormat::Token), and renews it. The other
+/// candidates wait in the queue of that lock, so the one that has waited longest is the next leader.
+///
+/// * If the leader [resigns](Leader::resign), or its body ends, the next candidate leads within one
+///   round trip.
+/// * If the leader's process dies or hangs, or if the network is cut, the next candidate leads when the
+///   lease of the client ([`lease`](crate::LockClientBuilder::lease), 30 s unless configured) is over.
+///   The body of the former leader was dropped before that; see [`run`](Self::run).
+///
+/// Each term has a number, which is the [fencing token](crate::LockGuard::fencing_token) of the lock: it
+/// is higher than those of all earlier terms. A lease cannot stop a write that is already in flight, so
+/// send the term with every write, and let the resource reject each term that is lower than the highest
+/// one that it has received.
+///
+/// The client's default for [`max_hold`](crate::LockClientBuilder::max_hold) limits a term as well.
+///
+/// # Examples
+///
+/// ```
+/// use lock_runtime::{LockClient, LockError};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let client = LockClient::memory();
+/// let reports = client.leadership("reports").named("host-3");
+/// let term = reports
+///     .run(|term| async move {
+///         // Only the leader is here. If the leadership is lost, this future is dropped, and the
+///         // closure is called again in the next term.
+///         term
+///     })
+///     .await?;
+/// assert!(term > 0);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a leadership does nothing until a candidate campaigns"]
+pub struct Leadership {
+    seat: Seat,
+    name: Arc<str>,
+}
+
+impl Leadership {
+    pub(crate) fn new(client: Arc<Connected>, key: LockKey) -> Self {
+        let lock = Lock::new(Arc::clone(&client), key);
+        let lock = lock.wire_format(WireFormat::Token).wait(Wait::Forever).linger(Duration::ZERO);
+        Self { seat: Seat { client, lock }, name: default_name().into() }
+    }
+
+    /// Sets the name by which this candidate is known as the leader, of at most 256 bytes. The name of
+    /// the host and the process id by default. Names need not differ.
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into().into();
+        self
+    }
+
+    /// Waits until this candidate is the leader. Costs two round trips if there is no leader.
+    ///
+    /// The wait has no limit, and continues while the store cannot be reached.
+    ///
+    /// Cancel safe, like [`Lock::acquire`](crate::Lock::acquire).
+    ///
+    /// # Errors
+    ///
+    /// * [`LockError::Config`]: the name is too long, or there is no tokio runtime with timers here.
+    /// * [`LockError::InvalidKey`], [`LockError::WrongFormat`], [`LockError::Denied`],
+    ///   [`LockError::ShutDown`]: as for [`Lock::acquire`](crate::Lock::acquire).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// let leader = client.leadership("reports").campaign().await?;
+    /// let first = leader.term();
+    /// leader.resign().await?;
+    /// let next = client.leadership("reports").campaign().await?;
+    /// assert!(next.term() > first);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn campaign(&self) -> Result<Leader, LockError> {
+        let (guard, term) = self.elected().await?;
+        let record = LeaderRecord::new(&guard, term, &self.name);
+        Ok(Leader::new(guard, term, record))
+    }
+
+    /// Campaigns, and runs `body` in each term of this candidate until one completes. The argument is
+    /// the number of the term.
+    ///
+    /// The body is polled only while this candidate is provably the leader. If the leadership is lost,
+    /// the body is dropped immediately, and the candidate campaigns again after a pause of 100 to
+    /// 200 ms. (Tasks that the body has spawned continue.) When the body completes, the candidate
+    /// resigns, and its output is returned.
+    ///
+    /// Cancel safe: if the future is dropped, the body is dropped first, and the candidate then
+    /// resigns.
+    ///
+    /// # Errors
+    ///
+    /// As for [`campaign`](Self::campaign).
+    pub async fn run<F: Future>(
+        &self,
+        mut body: impl FnMut(u64) -> F,
+    ) -> Result<F::Output, LockError> {
+        loop {
+            let (guard, term) = self.elected().await?;
+            let _announcer = Announcer::start(LeaderRecord::new(&guard, term, &self.name));
+            let body = pin!(Some(body(term)));
+            let end = BodyEnd { on_lost: OnLost::Abort, release: ReleaseMode::Awaited };
+            match body::run(MaybeReady::ready(Ok(guard)), end, None, body).await {
+                Err(LockError::Lost { .. }) => sleep(jittered(PAUSE)).await,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// The current leader; `None` if there is none, or if its candidate has not said its name yet. Costs
+    /// one round trip.
+    ///
+    /// A lock that a client in another language holds on the key counts as no leader, although it
+    /// excludes all candidates.
+    ///
+    /// # Errors
+    ///
+    /// * [`LockError::Unavailable`]: the store has not answered.
+    /// * [`LockError::Denied`]: the user lacks a permission.
+    /// * [`LockError::InvalidKey`], [`LockError::ShutDown`].
+    pub async fn leader(&self) -> Result<Option<LeaderInfo>, LockError> {
+        Ok(self.seat.leader().await?.map(|(leader, _)| leader))
+    }
+
+    /// Observes who leads. The first call of [`next`](LeaderObserver::next) returns the current leader,
+    /// and each later one waits until there is another leader, another name, or none.
+    pub fn observe(&self) -> LeaderObserver {
+        LeaderObserver::new(self.seat.clone())
+    }
+
+    /// Waits until this candidate is elected. Returns its lock and the number of the term.
+    async fn elected(&self) -> Result<(LockGuard, u64), LockError> {
+        check_name(&self.name)?;
+        loop {
+            let guard = self.seat.lock.acquire().await?;
+            match guard.fencing_token().await {
+                Ok(term) => return Ok((guard, term)),
+                // Another candidate may be able to reach the store.
+                Err(LockError::Lost { .. } | LockError::Unavailable { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            drop(guard);
+            sleep(jittered(PAUSE)).await;
+        }
+    }
+}

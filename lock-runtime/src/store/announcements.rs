@@ -1,0 +1,23 @@
+//! What the holders of resources announce about themselves.
+
+use std::time::Duration;
+
+use super::owner::OwnerId;
+
+/// What the holder of a resource says about itself. It counts as long as this owner has the resource.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Announcement<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) owner: OwnerId,
+    pub(crate) text: &'a str,
+    /// How long the store keeps it.
+    pub(crate) keep: Duration,
+}
+
+/// The answer to an [`Announcement`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Announced {
+    Done,
+    /// The key does not exist any more, or has another owner.
+    NotHeld,
+}

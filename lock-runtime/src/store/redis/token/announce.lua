@@ -1,0 +1,17 @@
+
+-- Announces who holds a lock.
+-- KEYS[1] the lock   KEYS[2] the announcement
+-- ARGV[1] owner id   ARGV[2] what is announced   ARGV[3] for how many ms it is kept
+-- Replies (`decode::announce`):
+--   ANNOUNCED           it counts as long as the owner has the lock
+--   GONE                the lock does not exist
+--   TAKEN               it has another owner
+local state, unknown = held(1, ARGV[1])
+if unknown then
+  return unknown
+end
+if state ~= 'OWNED' then
+  return state
+end
+redis.call('set', KEYS[2], ARGV[1] .. ARGV[2], 'px', ARGV[3])
+return 'ANNOUNCED'

@@ -1,0 +1,59 @@
+//! Why a store gave no definite answer.
+
+use std::time::Duration;
+
+use crate::error::LockError;
+
+/// The reason why a store gave no definite answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StoreError {
+    /// The request had no effect, and another attempt may succeed. For example, the server is
+    /// loading its data or out of memory, or the connection was refused.
+    Refused(String),
+    /// The request may have taken effect, or may still do so: there was no answer, or the
+    /// connection broke.
+    Unknown(String),
+    /// The request had no effect, and another attempt would not succeed either.
+    Denied(String),
+    /// The request had no effect, and none will have until this option or the program is changed.
+    Config { option: &'static str, problem: String },
+    /// The key holds something other than a lock of this layout.
+    WrongFormat { key: String, expected: &'static str, found: String },
+}
+
+impl StoreError {
+    /// Whether the request may have taken effect.
+    pub(crate) fn may_have_run(&self) -> bool {
+        matches!(self, Self::Unknown(_))
+    }
+}
+
+impl StoreError {
+    /// The error of a call about `key` that got this answer.
+    pub(crate) fn about(self, key: &str) -> LockError {
+        match self {
+            Self::Refused(cause) | Self::Unknown(cause) => {
+                LockError::Unavailable { key: Some(key.to_owned()), waited: Duration::ZERO, cause }
+            }
+            Self::Denied(cause) => LockError::Denied { cause },
+            Self::Config { option, problem } => LockError::Config { option, problem },
+            Self::WrongFormat { key, expected, found } => {
+                LockError::WrongFormat { key, expected, found }
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for StoreError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(cause)
+            | Self::Unknown(cause)
+            | Self::Denied(cause)
+            | Self::Config { problem: cause, .. } => f.write_str(cause),
+            Self::WrongFormat { key, expected, found } => {
+                write!(f, "the key {key:?} holds a {found} instead of a {expected}")
+            }
+        }
+    }
+}
