@@ -58,6 +58,7 @@ pub(crate) const IDLE_P50: Metric = metric("p50", Unit::Time);
 pub(crate) const IDLE_P99: Metric = metric("p99", Unit::Time);
 pub(crate) const IDLE_TRIPS: Metric = metric("p50 in round trips", Unit::Number);
 pub(crate) const CALL: Metric = metric("per call", Unit::Time);
+pub(crate) const OF_SINGLE: Metric = metric("of a single lock", Unit::Ratio);
 pub(crate) const OF_UNCONTENDED: Metric = metric("of an uncontended call in memory", Unit::Ratio);
 
 impl Metric {

@@ -57,7 +57,7 @@ const fn figure(
     Figure { what, workload, shape, metric, wanted }
 }
 
-const FIGURES: [Figure; 28] = [
+const FIGURES: [Figure; 29] = [
     figure(
         "1 ms of delay in each direction, release in the background: call in round trips",
         "far",
@@ -235,6 +235,7 @@ const FIGURES: [Figure; 28] = [
         AtMost(0.5),
     ),
     figure("one sleeping waiter: p50, against the best peer", "idle", "", m::IDLE_P50, Leads(1.0)),
+    figure("8 keys together: commands per grant", "sets", "8 keys", m::COMMANDS, AtMost(2.1)),
     figure(
         "a call on a lock that lingers: of an uncontended call in memory",
         "repeated",

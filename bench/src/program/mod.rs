@@ -32,6 +32,10 @@ pub(crate) fn start(name: &str, url: &str) -> Result<()> {
             "ours-background" => {
                 serve(name, url, ours::InBackground(LockClient::connect(url).await?)).await
             }
+            "ours-2-keys" | "ours-3-keys" | "ours-8-keys" => {
+                let keys = name.split('-').find_map(|word| word.parse().ok()).unwrap_or(1);
+                serve(name, url, ours::KeySets(LockClient::connect(url).await?, keys)).await
+            }
             "rslock" => serve(name, url, rslock::Rslock::connect(url).await?).await,
             "async-redis-lock" => {
                 serve(name, url, async_redis_lock::AsyncRedisLock::connect(url).await?).await

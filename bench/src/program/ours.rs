@@ -1,7 +1,7 @@
 //! `lock-runtime`, on Redis or on the memory store.
 
 use anyhow::Result;
-use lock_runtime::{Lock, LockClient, LockGuard, Wait};
+use lock_runtime::{Lock, LockClient, LockGuard, LockSet, LockSetGuard, Wait};
 
 use super::library::Library;
 
@@ -38,6 +38,33 @@ impl Library for Ours {
     }
 
     async fn release(guard: LockGuard) -> Result<()> {
+        Ok(guard.release().await?)
+    }
+}
+
+/// The same, with this number of keys that are locked together.
+#[derive(Clone)]
+pub(super) struct KeySets(pub(super) LockClient, pub(super) usize);
+
+impl Library for KeySets {
+    type Lock = LockSet;
+    type Guard = LockSetGuard;
+
+    const RENEWS: bool = true;
+
+    fn settings(&self) -> (String, String) {
+        (env!("CARGO_PKG_VERSION").to_owned(), format!("{} keys together", self.1))
+    }
+
+    fn lock(&self, key: &str) -> LockSet {
+        self.0.lock_all((0..self.1).map(|n| format!("{key}:{n}"))).wait(Wait::Forever)
+    }
+
+    async fn acquire(lock: &LockSet) -> Result<LockSetGuard> {
+        Ok(lock.acquire().await?)
+    }
+
+    async fn release(guard: LockSetGuard) -> Result<()> {
         Ok(guard.release().await?)
     }
 }

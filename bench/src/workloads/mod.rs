@@ -7,6 +7,7 @@ mod hot;
 mod idle;
 pub(crate) mod repeated;
 mod run;
+mod sets;
 mod uncontended;
 mod waiters;
 mod zipf;
@@ -88,7 +89,7 @@ fn has_many_clients(contestant: &Contestant) -> bool {
     waits_at_the_server(contestant) && !matches!(contestant.program, Program::Peer(_))
 }
 
-pub(crate) const ALL: [Workload; 10] = [
+pub(crate) const ALL: [Workload; 11] = [
     Workload {
         name: "uncontended",
         title: "Uncontended: tasks on distinct keys, one process",
@@ -212,6 +213,16 @@ pub(crate) const ALL: [Workload; 10] = [
         runs_on_cluster: false,
         takes: waits,
         measure: idle::measure,
+    },
+    Workload {
+        name: "sets",
+        title: "Several keys that are locked together, 64 tasks on distinct keys",
+        metrics: &[m::GRANTS, m::OF_SINGLE, m::COMMANDS, m::PAIR_P50],
+        limit: None,
+        rounds: (1, 3),
+        runs_on_cluster: false,
+        takes: |contestant| contestant.name == "ours",
+        measure: sets::measure,
     },
     Workload {
         name: "repeated",
