@@ -1,9 +1,9 @@
 //! Exhaustive model checks of the lock protocol.
 //!
-//! Three models are checked. [`protocol`] covers acquisitions with their callers and background
+//! Four models are checked. [`protocol`] covers acquisitions with their callers and background
 //! threads, one server, and a guarded resource. [`handoffs`] covers hand-offs inside processes and
 //! fairness between processes. [`queue`] covers a queue in the store, where a release transfers the
-//! lock to the next process. The checker visits every state, and asserts exclusion, the absence
+//! lock to the next process. [`sets`] covers calls that lock several keys together. The checker visits every state, and asserts exclusion, the absence
 //! of leaks and stale writes, progress, and the end of tenures.
 //!
 //! The controls show that each safeguard and each assumption is necessary. A control disables one
@@ -18,6 +18,7 @@ mod queue;
 mod queue_state;
 mod resource;
 mod server;
+mod sets;
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -31,6 +32,7 @@ use crate::properties::{EXCLUSION, NO_LEAK, NO_STALE_WRITE};
 use crate::protocol::{Protocol, ProtocolState};
 use crate::queue::{FIFO, NOTHING_STAYS, Queue, REACHED};
 use crate::server::LEASE;
+use crate::sets::{NO_DEADLOCK, Sets};
 
 /// A model that the checker can explore.
 trait Checked:
@@ -46,6 +48,7 @@ trait Checked:
 impl Checked for Protocol {}
 impl Checked for Handoffs {}
 impl Checked for Queue {}
+impl Checked for Sets {}
 
 /// Explores all states and asserts that all properties hold. Requires more than `floor` states, so
 /// that a model in which few actions are possible fails.
@@ -431,4 +434,27 @@ fn a_waiter_that_does_not_check_its_place_waits_forever_if_a_message_is_lost() {
 fn waiters_that_only_check_their_places_miss_an_expiry() {
     let unseen = queue_without(|model| model.checks_see_the_key = false);
     violates(Queue { requests: &[1, 1], ..unseen }, queue::PROGRESS);
+}
+
+/// Calls that want their keys in different orders, and one that wants a single key.
+fn sets() -> Sets {
+    let wanted = vec![vec![0, 1], vec![1, 0], vec![2, 1], vec![0, 2], vec![1]];
+    Sets { wanted, keys: 3, attempts: 2, is_sorted: true, gives_back: true }
+}
+
+#[test]
+fn calls_for_several_keys_get_all_of_them_without_deadlocks() {
+    for attempts in 0..3 {
+        holds(Sets { attempts, ..sets() }, 9_000);
+    }
+}
+
+#[test]
+fn calls_that_take_their_keys_in_different_orders_deadlock() {
+    violates(Sets { is_sorted: false, ..sets() }, NO_DEADLOCK);
+}
+
+#[test]
+fn calls_that_keep_a_key_while_they_wait_for_another_one_deadlock() {
+    violates(Sets { gives_back: false, ..sets() }, NO_DEADLOCK);
 }
