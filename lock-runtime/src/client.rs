@@ -78,8 +78,8 @@ impl LockClient {
         LockSet::new(Arc::clone(&self.connected), keys.into_iter().map(Into::into))
     }
 
-    /// Returns the leadership of `key`, which is any text or a [`key!`](crate::key!): one of several
-    /// candidates holds it for long. Costs no round trip.
+    /// Returns the leadership of `key`, which is any text or a [`key!`](crate::key!). One of several
+    /// candidates holds it for a long time. Costs no round trip.
     pub fn leadership(&self, key: impl Into<LockKey>) -> Leadership {
         Leadership::new(Arc::clone(&self.connected), key.into())
     }

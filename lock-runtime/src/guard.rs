@@ -40,6 +40,8 @@ pub struct LockGuard {
     hold: Hold,
     /// Whether the guard shares the hold of an enclosing body.
     reentrant: bool,
+    /// Whether other calls of this process may get the lock without the store.
+    hands_off: bool,
     /// Whether the guard's share of the hold has not ended.
     open: AtomicBool,
 }
@@ -50,7 +52,13 @@ pub(crate) type Acquiring<G = LockGuard> = MaybeReady<'static, Result<G, Box<Loc
 
 impl LockGuard {
     pub(crate) fn new(engine: Arc<Engine>, hold: Hold, reentrant: bool) -> Self {
-        Self { engine, hold, reentrant, open: AtomicBool::new(true) }
+        Self { engine, hold, reentrant, hands_off: true, open: AtomicBool::new(true) }
+    }
+
+    /// The same guard, whose release always frees the key in the store.
+    pub(crate) fn without_hand_off(mut self) -> Self {
+        self.hands_off = false;
+        self
     }
 
     /// The key in the store, including the namespace.
@@ -122,8 +130,8 @@ impl LockGuard {
     /// token, and its clock may be behind.
     ///
     /// The first call for a hold costs one round trip. All guards of the hold, including re-entrant
-    /// ones, share its token. (The token of a [set](crate::LockSetGuard::fencing_token) that contains the
-    /// key raises it.) A request without an answer is repeated while the lock is held, for
+    /// ones, share its token. (To request the token of a [set](crate::LockSetGuard::fencing_token) that
+    /// contains the key may raise this token.) A request without an answer is repeated while the lock is held, for
     /// at most the client's `wait`, or one response timeout if that is longer. A store that is out
     /// of memory issues no tokens, although it renews locks (except in the wire format
     /// [`Timestamp`](crate::WireFormat::Timestamp)).
@@ -193,7 +201,7 @@ impl LockGuard {
     /// process wait for it.
     pub(crate) fn close(&self, may_hand_off: bool) -> Releasing<'_> {
         self.open.store(false, Ordering::Relaxed);
-        self.engine.release(&self.hold, may_hand_off)
+        self.engine.release(&self.hold, may_hand_off && self.hands_off)
     }
 
     /// The hold, which the caller releases. Dropping the guard then has no effect.
@@ -205,7 +213,7 @@ impl LockGuard {
     /// Releases the lock without waiting for the store, unless very many releases are in progress.
     /// Dropping the guard then has no effect.
     pub(crate) fn close_unawaited(&self) -> Releasing<'_> {
-        if !self.engine.may_release_unawaited() {
+        if !self.engine.may_release_unawaited() || !self.hands_off {
             return self.close(true);
         }
         self.open.store(false, Ordering::Relaxed);
@@ -231,7 +239,7 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if *self.open.get_mut() && Safeguard::ReleaseOnDrop.is_on() {
-            self.engine.release_in_background(&self.hold);
+            self.engine.release_in_background_to(&self.hold, self.hands_off);
         }
     }
 }

@@ -72,7 +72,7 @@
 //! | operation | round trips |
 //! |---|---|
 //! | an uncontended call | 2: one to acquire the lock, one to release it |
-//! | an uncontended call on several keys | 2; in a cluster, 1 for each hash slot and 1 for each node |
+//! | an uncontended call on several keys | 2; in a cluster, 1 for each hash slot, and 1 to release all |
 //! | a nested call on a key that an enclosing body holds | 0, or 1 if it extends that hold |
 //! | a hand-off inside the process | usually 0, 1 to renew the lease, 2 to acquire the lock anew |
 //! | waiting | 1 per wake-up, per key and process; 1 per second per hundred keys |

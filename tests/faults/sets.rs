@@ -106,6 +106,74 @@ async fn a_lost_answer_to_a_request_for_several_locks_grants_nothing_and_is_undo
     }
 }
 
+/// Neither tasks nor connections are left of calls that were dropped.
+#[tokio::test]
+async fn a_dropped_call_leaves_no_task_and_no_connection() {
+    let server = RedisServer::start();
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let connections = || server.command::<String>(&["CLIENT", "LIST"]).lines().count();
+    let before = (tasks(), connections());
+    let one = client(&server.url()).await;
+    let two = client(&server.url()).await;
+    let held = two.lock("b").acquire().await.expect("free");
+    one.lock("a").run(async {}).await.expect("free");
+    let at_rest = tasks();
+    for _ in 0..20 {
+        assert!(timeout(LEASE / 100, one.lock_all(KEYS).acquire()).await.is_err());
+    }
+    let ended = until(LEASE * 5, || tasks() <= at_rest).await;
+    assert!(ended.is_some(), "{} tasks, {at_rest} before", tasks());
+    held.release().await.expect("held");
+    drop((one, two));
+    let closed = until(LEASE * 10, || connections() <= before.1 && tasks() <= before.0).await;
+    assert!(closed.is_some(), "{} connections and {} tasks", connections(), tasks());
+}
+
+/// The locks had been handed off, so the release offers them once more before it frees them.
+#[tokio::test]
+async fn a_release_of_several_locks_that_is_not_polled_blocks_no_other_call() {
+    let server = RedisServer::start();
+    let client = client_with_lease(&server.url(), LEASE * 10).await;
+    let held = client.lock_all(["a", "b"]).acquire().await.expect("free");
+    let set = client.lock_all(["a", "b"]);
+    let waiter = tokio::spawn(async move { set.acquire().await });
+    assert!(until(LEASE, || client.stats().queued > 0).await.is_some());
+    held.release().await.expect("held");
+    let guard = waiter.await.expect("no panic").expect("handed off");
+    let mut release = Box::pin(guard.release());
+    std::future::poll_fn(|cx| std::task::Poll::Ready(release.as_mut().poll(cx).is_pending())).await;
+    for key in ["a", "b"] {
+        let lock = client.lock(key).wait(LEASE * 2);
+        lock.acquire().await.expect("not blocked").release().await.expect("held");
+    }
+    drop(release);
+}
+
+/// Each of the keys is wanted by another call, and the answers take long.
+#[tokio::test]
+async fn a_call_for_many_contended_keys_is_not_taken_for_blocked() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    // Half of the response timeout.
+    let slow = LEASE * 3 / 5;
+    let one = client_with_lease(&proxy.url(), LEASE * 30).await;
+    let keys: Vec<String> = (0..30).map(|n| format!("k{n}")).collect();
+    let guard = one.lock_all(keys.iter().cloned()).acquire().await.expect("free");
+    proxy.delay(Toward::Client, slow);
+    let release = tokio::spawn(guard.release());
+    let wanted: Vec<_> = keys
+        .iter()
+        .map(|key| {
+            let lock = one.lock(key.clone()).wait(LEASE * 20);
+            tokio::spawn(async move { lock.acquire().await.map(drop) })
+        })
+        .collect();
+    assert_eq!(release.await.expect("no panic"), Ok(()), "the runtime is not blocked");
+    for call in wanted {
+        call.await.expect("no panic").expect("free");
+    }
+}
+
 /// A process that holds the locks `a`, `b` and `c`.
 fn holder(server: &RedisServer) -> Helper {
     let program = env!("CARGO_BIN_EXE_lock-helper");

@@ -84,6 +84,53 @@ on_every_store! {
         }
     }
 
+    async fn candidates_of_other_processes_come_first(pair: Pair) {
+        let leader = pair.one.leadership("l").campaign().await.expect("no leader");
+        let order = Arc::new(AtomicUsize::new(0));
+        let mut waiting = Vec::new();
+        for (n, client) in [(1, &pair.one), (0, &pair.two)] {
+            let (leadership, order) = (client.leadership("l"), Arc::clone(&order));
+            waiting.push(tokio::spawn(async move {
+                let leader = leadership.campaign().await.expect("elected");
+                assert_eq!(order.fetch_add(1, Ordering::SeqCst), n);
+                leader.resign().await.expect("it led");
+            }));
+            tokio::time::sleep(LEASE / 10).await;
+        }
+        leader.resign().await.expect("it led");
+        for candidate in waiting {
+            timeout(LEASE * 2, candidate).await.expect("soon").expect("in order");
+        }
+    }
+
+    /// A plain call of the same client gets the lock next.
+    async fn a_leader_that_has_resigned_is_no_longer_shown(pair: Pair) {
+        let leader = pair.one.leadership("l").named("first").campaign().await.expect("no leader");
+        let shown = async || pair.two.leadership("l").leader().await.expect("up");
+        let announced = async { while shown().await.is_none() { tokio::task::yield_now().await } };
+        timeout(LEASE * 2, announced).await.expect("announced");
+        let lock = pair.one.lock("l");
+        let waiter = tokio::spawn(async move { lock.acquire().await });
+        tokio::time::sleep(LEASE / 10).await;
+        leader.resign().await.expect("it led");
+        let guard = timeout(LEASE, waiter).await.expect("soon").expect("no panic").expect("free");
+        assert_eq!(shown().await, None);
+        guard.release().await.expect("held");
+    }
+
+    async fn a_campaign_inside_the_body_of_the_leadership_is_an_error(pair: Pair) {
+        let client = pair.one.clone();
+        let leadership = client.leadership("l");
+        let output = leadership.run(|_| {
+            let client = client.clone();
+            async move { client.leadership("l").campaign().await.map(drop) }
+        });
+        match output.await.expect("elected") {
+            Err(LockError::Config { option: "leadership", .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
     async fn a_cancelled_campaign_leaves_nothing(pair: Pair) {
         let leader = pair.one.leadership("l").campaign().await.expect("no leader");
         for _ in 0..5 {
@@ -160,6 +207,22 @@ async fn a_leader_learns_that_it_no_longer_leads() {
     // The foreign client excludes all candidates, and is no leader.
     assert_eq!(client.leadership("l").leader().await, Ok(None));
     assert!(matches!(leader.resign().await, Err(LockError::Lost { .. })));
+}
+
+/// The announcement is the first request after the lock was taken by force.
+#[tokio::test]
+async fn an_announcement_that_finds_another_owner_ends_the_leadership() {
+    let server = RedisServer::start();
+    let builder = LockClient::builder().url(server.url()).tracking(false);
+    let client = builder.connect().await.expect("up");
+    let leader = client.leadership("l").campaign().await.expect("no leader");
+    server.tell(&["SET", "l", "stranger", "PX", "100000"]);
+    match leader.announce("late").await {
+        Err(LockError::Lost { reason: LostReason::Taken, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert!(!leader.is_leader());
+    assert_eq!(timeout(LEASE, leader.lost()).await, Ok(LostReason::Taken));
 }
 
 #[tokio::test]

@@ -399,6 +399,17 @@ async fn the_token_of_a_shared_hold_never_goes_back() {
     }
 }
 
+/// A lock that lingers was granted earlier.
+#[tokio::test]
+async fn a_fixed_lease_begins_anew_with_a_lock_that_lingers() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let lingering = client.lock("a").linger(LEASE / 4);
+    lingering.run(tokio::time::sleep(LEASE / 4)).await.expect("free");
+    let guard = client.lock_all(["a", "b"]).lease(LEASE).acquire().await.expect("free");
+    assert!(guard.remaining() > LEASE * 17 / 20, "{:?}", guard.remaining());
+}
+
 /// The calls take their keys one after the other, and renew what they hold.
 #[tokio::test]
 async fn sets_in_opposite_orders_do_not_wait_for_each_other() {
@@ -502,6 +513,7 @@ async fn a_foreign_value_is_an_error_that_names_its_key() {
     ] {
         server.tell(words);
         for wait in [LEASE / 4, Duration::ZERO] {
+            until_idle(&client, LEASE).await;
             match client.lock_all(["a", "b", "c"]).wait(wait).acquire().await {
                 Err(LockError::WrongFormat { key, .. }) => assert_eq!(key, "b"),
                 other => panic!("{other:?}"),

@@ -17,7 +17,7 @@ impl LockClientBuilder {
     /// zero time, each holder releases the key, and the next one acquires it anew.
     ///
     /// The time is at most 1 s. For a longer time, [`connect`](Self::connect) returns
-    /// [`LockError::Config`].
+    /// [`LockError::Config`](crate::LockError::Config).
     ///
     /// # Examples
     ///

@@ -85,7 +85,12 @@ impl Engine {
     /// Ends a holder's share of a hold without waiting. With a store that answers immediately, the
     /// release is complete when this function returns.
     pub(crate) fn release_in_background(self: &Arc<Self>, hold: &Hold) {
-        let (valid_until, left) = self.leave_in_background(hold);
+        self.release_in_background_to(hold, true);
+    }
+
+    /// The same; another task of this process gets the lock only if `may_hand_off`.
+    pub(crate) fn release_in_background_to(self: &Arc<Self>, hold: &Hold, may_hand_off: bool) {
+        let (valid_until, left) = self.leave_in_background(hold, may_hand_off);
         match left {
             AfterLeave::Nothing => {}
             // There is no caller to await the answer, so the count succeeds only with a store that
@@ -101,7 +106,7 @@ impl Engine {
     ///
     /// Cancel safe, like [`release`](Self::release).
     pub(crate) fn release_unawaited<'a>(self: &Arc<Self>, hold: &'a Hold) -> Releasing<'a> {
-        let (valid_until, left) = self.leave_in_background(hold);
+        let (valid_until, left) = self.leave_in_background(hold, true);
         match left {
             AfterLeave::Nothing => {}
             AfterLeave::Count(count) => return count.ask(hold),
@@ -125,9 +130,13 @@ impl Engine {
     }
 
     /// See [`leave`](Self::leave). Returns the deadline of the hold, or `PAST` if it was lost.
-    fn leave_in_background(self: &Arc<Self>, hold: &Hold) -> (BootInstant, AfterLeave) {
+    fn leave_in_background(
+        self: &Arc<Self>,
+        hold: &Hold,
+        may_hand_off: bool,
+    ) -> (BootInstant, AfterLeave) {
         let deadline = hold.deadline();
-        let (lost, left) = self.leave(hold, true);
+        let (lost, left) = self.leave(hold, may_hand_off);
         (if lost.is_some() { BootInstant::PAST } else { deadline }, left)
     }
 

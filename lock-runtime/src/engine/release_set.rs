@@ -34,7 +34,9 @@ impl Engine {
         for hold in holds {
             rest.leave(hold, may_hand_off);
         }
-        let mut positions: Vec<_> = rest.releases.iter().filter_map(KeyRelease::position).collect();
+        let handoffs = rest.handoffs.iter().filter_map(|(handoff, _)| handoff.position(0));
+        let releases = rest.releases.iter().filter_map(KeyRelease::position);
+        let mut positions: Vec<_> = releases.chain(handoffs).collect();
         match (positions.pop(), runtime::here()) {
             (Some(position), Ok(here)) => {
                 let positions = (position, positions.into());

@@ -56,8 +56,7 @@ impl Engine {
                 Ok(Renewed::Taken) => LostReason::Taken,
                 Err(error) => return Err(error.about(hold.key())),
             };
-            self.background().lose(hold.lease(), self.background().reason(hold.lease(), reason));
-            return Err(lost(hold));
+            return Err(self.end_lost(hold, reason));
         }
         Ok(())
     }
@@ -74,6 +73,13 @@ impl Engine {
             }
         }
         is_held
+    }
+
+    /// Ends a hold because the store has told that another owner has its key, or that it is gone.
+    /// Returns the error.
+    pub(crate) fn end_lost(&self, hold: &Hold, reason: LostReason) -> LockError {
+        self.background().lose(hold.lease(), self.background().reason(hold.lease(), reason));
+        lost(hold)
     }
 
     /// Lets a provisional hold continue until this time.

@@ -4,15 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use crate::engine::Engine;
 use crate::engine::handoff::Hold;
 use crate::error::{LockError, LostReason};
 use crate::guard::LockGuard;
 use crate::runtime;
 use crate::store::announcements::{Announced, Announcement};
-use crate::sync::{Mutex, lock};
 
 /// The store keeps an announcement for this number of leases, and the leader repeats it once per lease.
 const KEPT_LEASES: u32 = 3;
@@ -27,16 +28,17 @@ const LONGEST_NAME: usize = 256;
 /// [`Leadership::run`](super::Leadership::run) stops its body.
 #[must_use = "the candidate resigns when this is dropped"]
 pub struct Leader {
+    // Before the guard, so that the announcements end before the leadership.
+    announcer: Option<Announcer>,
     guard: LockGuard,
     term: u64,
     record: LeaderRecord,
-    _announcer: Option<Announcer>,
 }
 
 impl Leader {
     pub(super) fn new(guard: LockGuard, term: u64, record: LeaderRecord) -> Self {
         let announcer = Announcer::start(record.clone());
-        Self { guard, term, record, _announcer: announcer }
+        Self { announcer, guard, term, record }
     }
 
     /// The number of the term, which is higher than those of all earlier terms.
@@ -66,19 +68,20 @@ impl Leader {
         self.guard.lost().await
     }
 
-    /// Changes the name by which this leader is known, of at most 256 bytes. Observers learn of it within
-    /// a second or so. Costs one round trip.
+    /// Changes the name by which this leader is known, of at most 256 bytes. Observers learn of it
+    /// within about a second. Costs one round trip.
     ///
     /// # Errors
     ///
     /// * [`LockError::Config`]: the name is too long.
     /// * [`LockError::Lost`]: this candidate is no longer the leader.
-    /// * [`LockError::Unavailable`]: the store has not answered. The name is announced later.
+    /// * [`LockError::Unavailable`]: the store has not answered. It is announced again later,
+    ///   while this candidate leads.
     /// * [`LockError::Denied`]: the user lacks a permission.
     pub async fn announce(&self, name: impl Into<String>) -> Result<(), LockError> {
         let name = name.into();
         check_name(&name)?;
-        *lock(&self.record.name) = name.into();
+        *self.record.name.lock().await = name.into();
         self.record.announce().await
     }
 
@@ -91,6 +94,7 @@ impl Leader {
     ///
     /// As for [`LockGuard::release`].
     pub async fn resign(self) -> Result<(), LockError> {
+        drop(self.announcer);
         self.guard.release().await
     }
 }
@@ -108,22 +112,29 @@ impl fmt::Debug for Leader {
 /// What is announced about a leader.
 #[derive(Clone)]
 pub(super) struct LeaderRecord {
+    engine: Arc<Engine>,
     hold: Hold,
     term: u64,
+    /// Locked during a request, so that an earlier name never replaces a later one.
     name: Arc<Mutex<Arc<str>>>,
 }
 
 impl LeaderRecord {
     pub(super) fn new(guard: &LockGuard, term: u64, name: &Arc<str>) -> Self {
         let name = Arc::new(Mutex::new(Arc::clone(name)));
-        Self { hold: guard.hold().clone(), term, name }
+        let (engine, hold) = (Arc::clone(guard.engine()), guard.hold().clone());
+        Self { engine, hold, term, name }
     }
 
     /// Announces the leader once.
     async fn announce(&self) -> Result<(), LockError> {
         let lease = self.hold.lease();
         let locked = lease.locked();
-        let text = format!("{} {}", self.term, lock(&self.name));
+        if let Some(loss) = self.hold.loss() {
+            return Err(loss);
+        }
+        let name = self.name.lock().await;
+        let text = format!("{} {name}", self.term);
         let announcement = Announcement {
             key: &locked.key,
             owner: locked.owner,
@@ -132,9 +143,8 @@ impl LeaderRecord {
         };
         match locked.store.announce(announcement).await {
             Ok(Announced::Done) => Ok(()),
-            Ok(Announced::NotHeld) => {
-                Err(self.hold.loss().unwrap_or_else(|| lease.lost_to(LostReason::Gone)))
-            }
+            Ok(Announced::Gone) => Err(self.engine.end_lost(&self.hold, LostReason::Gone)),
+            Ok(Announced::Taken) => Err(self.engine.end_lost(&self.hold, LostReason::Taken)),
             Err(error) => Err(error.about(&locked.key)),
         }
     }
@@ -149,14 +159,19 @@ impl Announcer {
         let here = runtime::here().ok()?;
         Some(Self(here.spawn(async move {
             let lease = record.hold.lease().term();
+            let mut is_logged = false;
             loop {
-                // The first one may fail, and matters to all observers.
                 let pause = match record.announce().await {
                     Ok(()) => lease,
                     Err(LockError::Lost { .. }) => return,
+                    // Observers wait for the first one.
+                    Err(LockError::Unavailable { .. }) => lease / 10,
                     Err(error) => {
-                        tracing::debug!(key = &**record.hold.key(), %error, "not announced");
-                        lease / 10
+                        if !std::mem::replace(&mut is_logged, true) {
+                            let key = &**record.hold.key();
+                            tracing::warn!(key, %error, "a leader cannot announce itself");
+                        }
+                        lease
                     }
                 };
                 sleep(pause).await;

@@ -1,4 +1,4 @@
-//! Leadership: a lock that one of several candidates holds for long.
+//! Leadership: a lock that one of several candidates holds for a long time.
 
 mod leader;
 mod observer;
@@ -33,7 +33,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 ///
 /// One candidate at a time is the leader, in all processes that use the same key. The leader holds the
 /// lock of the key, in the wire format [`Token`](WireFormat::Token), and renews it. The other
-/// candidates wait in the queue of that lock, so the one that has waited longest is the next leader.
+/// candidates wait in the queue of that lock. The next leader is the candidate of another process that
+/// has waited longest, or else the next one of the same process.
 ///
 /// * If the leader [resigns](Leader::resign), or its body ends, the next candidate leads within one
 ///   round trip.
@@ -46,7 +47,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// send the term with every write, and let the resource reject each term that is lower than the highest
 /// one that it has received.
 ///
-/// The client's default for [`max_hold`](crate::LockClientBuilder::max_hold) limits a term as well.
+/// The client's [`max_hold`](crate::LockClientBuilder::max_hold) and
+/// [`acknowledged_by`](crate::LockClientBuilder::acknowledged_by) apply to a leadership as well. A
+/// leader announces itself once per lease, in a task of the runtime on which it was elected.
 ///
 /// # Examples
 ///
@@ -97,7 +100,9 @@ impl Leadership {
     ///
     /// # Errors
     ///
-    /// * [`LockError::Config`]: the name is too long, or there is no tokio runtime with timers here.
+    /// * [`LockError::Config`]: the name is too long, an enclosing body holds the same lock, or there is
+    ///   no tokio runtime with timers here.
+    /// * [`LockError::Lost`]: the call was made in a body whose own lock on this key is lost.
     /// * [`LockError::InvalidKey`], [`LockError::WrongFormat`], [`LockError::Denied`],
     ///   [`LockError::ShutDown`]: as for [`Lock::acquire`](crate::Lock::acquire).
     ///
@@ -123,8 +128,8 @@ impl Leadership {
         Ok(Leader::new(guard, term, record))
     }
 
-    /// Campaigns, and runs `body` in each term of this candidate until one completes. The argument is
-    /// the number of the term.
+    /// Campaigns, and runs `body` in each term of this candidate until a body completes. The
+    /// argument is the number of the term.
     ///
     /// The body is polled only while this candidate is provably the leader. If the leadership is lost,
     /// the body is dropped immediately, and the candidate campaigns again after a pause of 100 to
@@ -153,8 +158,8 @@ impl Leadership {
         }
     }
 
-    /// The current leader; `None` if there is none, or if its candidate has not said its name yet. Costs
-    /// one round trip.
+    /// The current leader; `None` if there is none, or if it has not announced itself yet. The answer may be
+    /// outdated immediately. Costs one round trip.
     ///
     /// A lock that a client in another language holds on the key counts as no leader, although it
     /// excludes all candidates.
@@ -179,6 +184,13 @@ impl Leadership {
         check_name(&self.name)?;
         loop {
             let guard = self.seat.lock.acquire().await?;
+            if guard.is_reentrant() {
+                let problem = "the enclosing body already holds the lock of this leadership; campaign \
+                               outside of it, or in a spawned task";
+                return Err(LockError::Config { option: "leadership", problem: problem.into() });
+            }
+            // Each term has an owner id of its own, which the announcement names.
+            let guard = guard.without_hand_off();
             match guard.fencing_token().await {
                 Ok(term) => return Ok((guard, term)),
                 // Another candidate may be able to reach the store.

@@ -23,7 +23,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaderInfo {
-    /// The [name](Leadership::named) of the candidate.
+    /// The [name](super::Leadership::named) of the candidate.
     pub name: String,
     /// The number of its term.
     pub term: u64,
@@ -36,7 +36,7 @@ enum LastLeader {
     Known(Option<LeaderInfo>),
 }
 
-/// Observes who leads. Created by [`Leadership::observe`].
+/// Observes who leads. Created by [`Leadership::observe`](super::Leadership::observe).
 ///
 /// # Examples
 ///
@@ -68,10 +68,11 @@ impl LeaderObserver {
     }
 
     /// The current leader, or `None` if there is none. The first call returns at once, and each later one
-    /// when this has changed. Only the latest leader is returned, not each one that has led meanwhile.
+    /// when the leader or its name has changed. Only the latest leader is returned, not each one that
+    /// has led meanwhile.
     ///
-    /// Asks the store once a second, and when the lease of the leader must have ended. Waits while the
-    /// store cannot be reached.
+    /// Asks the store once a second, and in addition when the lease of the leader must have ended. Waits
+    /// while the store cannot be reached.
     ///
     /// Cancel safe: no change is missed if the future is dropped.
     ///

@@ -47,6 +47,17 @@ pub(super) struct SetCall {
 #[derive(Default)]
 pub(super) struct Collected(Vec<LockGuard>);
 
+impl Collected {
+    pub(super) fn new(guards: Vec<LockGuard>) -> Self {
+        Self(guards)
+    }
+
+    /// The locks, for the caller.
+    pub(super) fn take(&mut self) -> Vec<LockGuard> {
+        std::mem::take(&mut self.0)
+    }
+}
+
 impl Drop for Collected {
     fn drop(&mut self) {
         while let Some(guard) = self.0.pop() {
@@ -94,8 +105,10 @@ impl SetCall {
 
     /// Acquires all locks with one request for each slot, if all keys are free.
     pub(super) async fn acquire_at_once(&self) -> Option<Vec<LockGuard>> {
-        let Together::Granted(guards) = self.together(None, None).await else { return None };
-        let provisional = self.complete(Collected(guards), true).await.ok()??;
+        let Together::Granted(guards, is_handed_off) = self.together(None, None).await else {
+            return None;
+        };
+        let provisional = self.complete(Collected(guards), !is_handed_off).await.ok()??;
         self.claim(provisional)
     }
 
@@ -117,7 +130,7 @@ impl SetCall {
         Provisional { mut guards, since }: Provisional,
     ) -> Option<Vec<LockGuard>> {
         let claim = |guard: &LockGuard| self.engine.claim(guard.hold(), &self.request.terms, since);
-        guards.0.iter().all(claim).then(|| std::mem::take(&mut guards.0))
+        guards.0.iter().all(claim).then(|| guards.take())
     }
 
     async fn acquire_all(&self, overseer: Overseer) -> Result<Provisional, Box<LockError>> {
@@ -150,7 +163,9 @@ impl SetCall {
     async fn collect(&self, overseer: Overseer) -> Result<(Collected, bool), Box<LockError>> {
         let is_single = self.timeout.is_single_attempt();
         let mut busy = match self.together(None, overseer.clone()).await {
-            Together::Granted(guards) => return Ok((Collected(guards), self.is_one_slot())),
+            Together::Granted(guards, is_handed_off) => {
+                return Ok((Collected(guards), !is_handed_off && self.is_one_slot()));
+            }
             Together::Busy(index) => Some(index),
             Together::Unknown(Some(error @ LockError::Unavailable { .. })) if is_single => {
                 return Err(Box::new(error));
@@ -164,7 +179,7 @@ impl SetCall {
             attempts += 1;
             let first = self.one(index).await?;
             busy = match self.together(Some(index), overseer.clone()).await {
-                Together::Granted(mut guards) => {
+                Together::Granted(mut guards, _) => {
                     guards.insert(index.min(guards.len()), first);
                     return Ok((Collected(guards), false));
                 }
@@ -203,7 +218,7 @@ impl SetCall {
         let Self { engine, request, timeout, .. } = self;
         let acquired =
             acquire::acquire_together(engine, (request, without), (timeout, overseer), guard).await;
-        if let Together::Granted(guards) = &acquired {
+        if let Together::Granted(guards, _) = &acquired {
             lock(&self.provisional).extend(guards.iter().map(|guard| guard.hold().clone()));
         }
         acquired

@@ -84,8 +84,8 @@ impl LockSetGuard {
     /// holds of each of the keys, and lower than those of all later ones. See
     /// [`LockGuard::fencing_token`].
     ///
-    /// Costs two round trips at the first call, with a request for each key. Nested locks of the same
-    /// keys have at least this token from then on.
+    /// Costs two round trips at the first call, with a request for each key. `fencing_token` of a
+    /// nested guard on one of the keys then returns this number or a higher one.
     ///
     /// Cancel safe: dropping the future has no effect on the locks.
     ///

@@ -11,12 +11,15 @@
 //! * If the runtime of the task does not run, the locks are lost after a lease, because they are
 //!   provisional. While a request is in flight, the call is dropped if other calls of this process want
 //!   one of the keys, as other calls on such runtimes are.
+//!
+//! Each start of the call has a task of its own, and a number. A task that finds another number, or
+//! another stage than it expects, ends.
 
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, TryLockError};
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -27,7 +30,7 @@ use crate::error::{Holder, LockError};
 use crate::guard::LockGuard;
 use crate::runtime::Caller;
 use crate::safeguard::Safeguard;
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Mutex, Notify, lock, time};
 use crate::user_code::contained;
 
@@ -39,23 +42,38 @@ const MAX_DOUBLINGS: u32 = 10;
 type Collecting = Pin<Box<dyn Future<Output = SetOutcome> + Send>>;
 type SetOutcome = Result<Provisional, Box<LockError>>;
 
-/// A call, and the state that its caller and its task share.
+/// A call, and the state that its caller and its tasks share.
 struct SetWork {
     call: Arc<SetCall>,
     runtime: Handle,
-    /// The acquisition in progress.
-    collecting: Mutex<Option<Collecting>>,
-    outcome: Mutex<Option<SetOutcome>>,
-    /// Notified when there is an outcome, or when there is neither an outcome nor an acquisition.
+    /// Nothing is polled, dropped or woken while this is locked.
+    progress: Mutex<SetProgress>,
+    /// Notified when the caller has to look at the stage.
     changed: Notify,
-    /// Notified when the caller has taken an outcome, or is gone.
+    /// Notified when the task of an outcome has to look at the stage.
     taken: Notify,
-    /// Whether the caller is gone.
-    is_cancelled: AtomicBool,
-    /// How often the locks were freed because the caller did not take them.
-    withdrawals: AtomicU32,
     /// The number of patrols since the last sign of life of the runtime.
     patrols: AtomicU32,
+}
+
+struct SetProgress {
+    stage: SetStage,
+    /// The number of the last start.
+    start: u64,
+    /// How often the locks were freed because the caller did not take them.
+    withdrawals: u32,
+}
+
+enum SetStage {
+    /// The caller starts the call when it polls.
+    Idle,
+    /// The task waits for its next poll.
+    Running(Collecting, Option<Waker>),
+    /// The task polls.
+    Polling,
+    Done(SetOutcome),
+    /// The caller is gone.
+    Gone,
 }
 
 /// The caller of a call. The call is dropped together with it.
@@ -63,9 +81,7 @@ struct SetCaller(Arc<SetWork>);
 
 impl Drop for SetCaller {
     fn drop(&mut self) {
-        self.0.is_cancelled.store(true, Ordering::Release);
-        self.0.give_up();
-        self.0.taken.notify_one();
+        self.0.leave(SetStage::Gone);
     }
 }
 
@@ -76,32 +92,24 @@ pub(super) async fn take_in_task(
     runtime: &Handle,
     call: Arc<SetCall>,
 ) -> Result<Vec<LockGuard>, Box<LockError>> {
+    let progress = SetProgress { stage: SetStage::Idle, start: 0, withdrawals: 0 };
     let work = SetCaller(Arc::new(SetWork {
         call: Arc::clone(&call),
         runtime: runtime.clone(),
-        collecting: Mutex::new(None),
-        outcome: Mutex::new(None),
+        progress: Mutex::new(progress),
         changed: Notify::new(),
         taken: Notify::new(),
-        is_cancelled: AtomicBool::new(false),
-        withdrawals: AtomicU32::new(0),
         patrols: AtomicU32::new(0),
     }));
     loop {
-        work.0.start();
-        work.0.changed.notified().await;
-        let outcome = lock(&work.0.outcome).take();
-        if outcome.is_some() {
-            work.0.taken.notify_one();
-        }
-        match outcome {
+        match work.0.start_or_take() {
+            None => work.0.changed.notified().await,
             Some(Ok(provisional)) => {
                 if let Some(guards) = call.claim(provisional) {
                     return Ok(guards);
                 }
             }
             Some(Err(error)) => return Err(Box::new(explained(&call, *error))),
-            None => {}
         }
     }
 }
@@ -117,84 +125,156 @@ fn explained(call: &SetCall, mut error: LockError) -> LockError {
 }
 
 impl SetWork {
-    /// Begins the acquisition, unless it is in progress or there is an outcome.
-    fn start(self: &Arc<Self>) {
-        if lock(&self.outcome).is_some() {
-            self.changed.notify_one();
-            return;
-        }
-        let mut collecting = lock(&self.collecting);
-        if collecting.is_some() {
-            return;
+    /// Takes the outcome, if there is one. Otherwise, starts the call, unless it is in progress.
+    fn start_or_take(self: &Arc<Self>) -> Option<SetOutcome> {
+        let mut progress = lock(&self.progress);
+        match std::mem::replace(&mut progress.stage, SetStage::Idle) {
+            SetStage::Done(outcome) => {
+                drop(progress);
+                self.taken.notify_one();
+                return Some(outcome);
+            }
+            SetStage::Idle => {}
+            other => {
+                progress.stage = other;
+                return None;
+            }
         }
         let overseer: Overseer = Some(Arc::clone(self) as Arc<dyn PermitHolder>);
         let call = Arc::clone(&self.call);
-        *collecting = Some(Box::pin(async move { call.acquire(overseer).await }));
-        drop(collecting);
+        progress.stage =
+            SetStage::Running(Box::pin(async move { call.acquire(overseer).await }), None);
+        progress.start += 1;
+        let start = progress.start;
+        drop(progress);
         self.patrols.store(0, Ordering::Relaxed);
-        let mut task = SetTask { work: Arc::clone(self), is_complete: false };
+        let mut task = SetTask { work: Arc::clone(self), start, is_complete: false };
         drop(self.runtime.spawn(async move {
-            task.work.run().await;
+            task.work.run(start).await;
             task.complete();
         }));
+        None
     }
 
-    async fn run(&self) {
-        let Some(outcome) = poll_fn(|cx| self.poll(cx)).await else { return };
-        let is_error = outcome.is_err();
-        *lock(&self.outcome) = Some(outcome);
-        if self.is_cancelled.load(Ordering::Acquire) {
-            return self.give_up();
+    async fn run(&self, start: u64) {
+        if poll_fn(|cx| self.poll(start, cx)).await {
+            self.keep_outcome(start).await;
         }
+    }
+
+    /// Polls the acquisition. Returns true when there is an outcome, and false if the task has to end.
+    fn poll(&self, start: u64, cx: &mut Context<'_>) -> Poll<bool> {
+        let mut collecting = {
+            let mut progress = lock(&self.progress);
+            if progress.start != start {
+                return Poll::Ready(false);
+            }
+            match std::mem::replace(&mut progress.stage, SetStage::Polling) {
+                SetStage::Running(collecting, _) => collecting,
+                other => {
+                    progress.stage = other;
+                    return Poll::Ready(false);
+                }
+            }
+        };
+        let polled = collecting.as_mut().poll(cx);
+        let waker = cx.waker().clone();
+        // Dropped after the unlock.
+        let unwanted;
+        let result = {
+            let mut progress = lock(&self.progress);
+            if progress.start != start || !matches!(progress.stage, SetStage::Polling) {
+                // The call was dropped meanwhile.
+                unwanted = (Some(collecting), polled);
+                Poll::Ready(false)
+            } else if let Poll::Ready(outcome) = polled {
+                progress.stage = SetStage::Done(outcome);
+                unwanted = (Some(collecting), Poll::Pending);
+                Poll::Ready(true)
+            } else {
+                progress.stage = SetStage::Running(collecting, Some(waker));
+                unwanted = (None, Poll::Pending);
+                Poll::Pending
+            }
+        };
+        drop(unwanted);
+        result
+    }
+
+    /// Keeps the outcome for the caller. Frees the locks if the caller does not take them in time.
+    async fn keep_outcome(&self, start: u64) {
         self.changed.notify_one();
-        if is_error || !Safeguard::UnpolledCallsDoNotBlock.is_on() {
+        let pause = {
+            let mut progress = lock(&self.progress);
+            progress.withdrawals += 1;
+            let longest = (self.call.term() / 4).max(FIRST_PAUSE);
+            (FIRST_PAUSE * 2_u32.pow((progress.withdrawals - 1).min(MAX_DOUBLINGS))).min(longest)
+        };
+        if !Safeguard::UnpolledCallsDoNotBlock.is_on() {
             return;
         }
-        let doublings = self.withdrawals.fetch_add(1, Ordering::Relaxed).min(MAX_DOUBLINGS);
-        let longest = (self.call.term() / 4).max(FIRST_PAUSE);
-        let pause = (FIRST_PAUSE * 2_u32.pow(doublings)).min(longest);
-        tokio::select! {
-            // The order does not matter: no branch takes anything from the other one.
-            biased;
-            () = self.taken.notified() => return,
-            () = time::sleep(pause) => {}
+        let mut pause = std::pin::pin!(time::sleep(pause));
+        loop {
+            let is_here = {
+                let progress = lock(&self.progress);
+                progress.start == start && matches!(progress.stage, SetStage::Done(Ok(_)))
+            };
+            if !is_here {
+                return;
+            }
+            tokio::select! {
+                // The order does not matter: no branch takes anything from the other one.
+                biased;
+                () = self.taken.notified() => {}
+                () = &mut pause => break,
+            }
         }
-        let unclaimed = lock(&self.outcome).take();
-        drop(unclaimed);
+        self.withdraw(start);
     }
 
-    /// Polls the acquisition; `None` if there is none any more.
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<SetOutcome>> {
-        let mut collecting = lock(&self.collecting);
-        let Some(running) = collecting.as_mut() else { return Poll::Ready(None) };
-        let polled = running.as_mut().poll(cx);
-        let is_over = polled.is_ready() || self.is_cancelled.load(Ordering::Acquire);
-        let over = if is_over { collecting.take() } else { None };
-        drop(collecting);
-        drop(over);
-        match polled {
-            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-            Poll::Pending if is_over => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-
-    /// Drops the acquisition, or its outcome. If it is being polled, its task drops it after the poll.
-    fn give_up(&self) {
-        let collecting = match self.collecting.try_lock() {
-            Ok(mut collecting) => collecting.take(),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().take(),
-            Err(TryLockError::WouldBlock) => None,
+    /// Frees the locks of an outcome that the caller has not taken.
+    fn withdraw(&self, start: u64) {
+        let unclaimed = {
+            let mut progress = lock(&self.progress);
+            if progress.start != start || !matches!(progress.stage, SetStage::Done(Ok(_))) {
+                return;
+            }
+            std::mem::replace(&mut progress.stage, SetStage::Idle)
         };
-        let outcome = lock(&self.outcome).take();
-        contained(|| drop(collecting));
-        contained(|| drop(outcome));
+        drop(unclaimed);
+        self.changed.notify_one();
+    }
+
+    /// Drops the acquisition or its outcome. An acquisition that is being polled is dropped after the
+    /// poll.
+    fn leave(&self, stage: SetStage) {
+        let before = {
+            let mut progress = lock(&self.progress);
+            if matches!(progress.stage, SetStage::Gone) {
+                return;
+            }
+            std::mem::replace(&mut progress.stage, stage)
+        };
+        match before {
+            SetStage::Running(collecting, waker) => {
+                contained(|| drop(collecting));
+                // Its task ends.
+                contained(|| {
+                    if let Some(waker) = waker {
+                        waker.wake();
+                    }
+                });
+            }
+            other => contained(|| drop(other)),
+        }
+        self.taken.notify_one();
     }
 }
 
-/// The task of a call. Its end is told to the caller, also if its runtime has ended.
+/// One start of a call. Its end is told to the caller, also if the runtime has ended.
 struct SetTask {
     work: Arc<SetWork>,
+    start: u64,
     /// Whether the task has not been dropped before.
     is_complete: bool,
 }
@@ -207,19 +287,23 @@ impl SetTask {
 
 impl Drop for SetTask {
     fn drop(&mut self) {
-        let work = &self.work;
         if self.is_complete {
-            return work.changed.notify_one();
+            return;
         }
-        let collecting = lock(&work.collecting).take();
-        if collecting.is_some() && !work.is_cancelled.load(Ordering::Acquire) {
-            let cause = "the runtime of the call has ended".to_owned();
-            let (key, waited) = (work.call.key(), work.call.timeout().elapsed());
-            *lock(&work.outcome) =
-                Some(Err(Box::new(LockError::Unavailable { key, waited, cause })));
-        }
-        contained(|| drop(collecting));
-        work.changed.notify_one();
+        let is_panic = std::thread::panicking();
+        let cause = if is_panic { "the call has panicked" } else { "the runtime has ended" };
+        let (key, waited) = (self.work.call.key(), self.work.call.timeout().elapsed());
+        let error = LockError::Unavailable { key, waited, cause: cause.to_owned() };
+        let before = {
+            let mut progress = lock(&self.work.progress);
+            let is_running = matches!(progress.stage, SetStage::Running(..) | SetStage::Polling);
+            if progress.start != self.start || !is_running {
+                return;
+            }
+            std::mem::replace(&mut progress.stage, SetStage::Done(Err(Box::new(error))))
+        };
+        contained(|| drop(before));
+        self.work.changed.notify_one();
     }
 }
 
@@ -245,8 +329,8 @@ impl PermitHolder for SetWork {
     fn help(self: Arc<Self>) {}
 
     fn revoke(self: Arc<Self>) {
-        self.give_up();
         // If its runtime runs again, the caller begins anew.
+        self.leave(SetStage::Idle);
         self.changed.notify_one();
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use self::acquire::SetCall;
+use self::acquire::{Collected, SetCall};
 pub use self::guard::LockSetGuard;
 use self::handover::take_in_task;
 use crate::body::{self, BodyEnd, OnLost};
@@ -38,13 +38,13 @@ use crate::wire_format::WireFormat;
 /// other processes.
 ///
 /// If one of the locks is lost, the body of [`run`](Self::run) is dropped, and the other locks are
-/// freed. The options apply to each of the locks. [`wait`](Self::wait) is the time for all of them, and
+/// freed. The options apply to each of the locks. [`wait`](Self::wait) limits the time to acquire all of them, and
 /// a fixed [`lease`](Self::lease), a [`max_hold`](Self::max_hold) and a [`min_hold`](Self::min_hold) begin
 /// when the last one is acquired.
 ///
 /// Keys that an enclosing body holds are shared, as with a single lock. A nested call for more keys may
-/// wait for a key that another body holds, which waits for a key of this body. Both then wait until
-/// one of them times out. Name all keys in the outer call instead.
+/// wait for a key that another body holds while that body waits for a key of this one. Both then wait
+/// until one of them times out. Name all keys in the outer call instead.
 ///
 /// # How the locks are acquired
 ///
@@ -149,8 +149,9 @@ impl LockSet {
     ///
     /// The acquisition runs in a task of its own, so it continues while this future is not polled. If
     /// the locks are granted and this future is not polled within 40 ms, they are freed, and the
-    /// acquisition begins anew with the next poll. This time doubles each time, up to a quarter of the
-    /// lease. If the runtime of the call is blocked, the locks that it has are lost after a lease.
+    /// acquisition begins anew with the next poll. The 40 ms double with each such attempt, up to a
+    /// quarter of the lease. If the runtime of the call is blocked, the locks that it has are lost after
+    /// one lease.
     ///
     /// Cancel safe: if the future is dropped, all locks are free within one round trip, with the
     /// exceptions that [`Lock::acquire`](crate::Lock::acquire) describes.
@@ -166,8 +167,8 @@ impl LockSet {
     }
 
     /// Makes one attempt for all locks, without waiting. Returns `None` if a key has another holder, which
-    /// costs up to three round trips. (In other wire formats than `Token`, each of the keys that sort
-    /// before that one is taken for a moment.)
+    /// costs up to three round trips. (In other wire formats than `Token`, the keys that sort before the
+    /// busy key are taken for a moment.)
     ///
     /// Cancel safe, like [`acquire`](Self::acquire).
     ///
@@ -269,12 +270,14 @@ fn prepared(
     let request = SetRequest { keys: own, store, terms };
     let call = SetCall::new(Arc::clone(&client.engine), request, timeout);
     Ok(MaybeReady::pending(async move {
-        let mut guards = acquired(here, call).await?;
+        let mut own = Collected::new(acquired(here, call).await?);
         // The holds of enclosing bodies are extended last, so that a call that fails does not.
+        let mut guards = Vec::new();
         for guard in shared {
             let wait = timeout.remaining().map_or(Wait::Forever, Wait::For);
             guards.push(share(guard, &terms, wait).await?);
         }
+        guards.extend(own.take());
         Ok(LockSetGuard::new(guards))
     }))
 }

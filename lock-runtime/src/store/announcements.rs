@@ -18,6 +18,8 @@ pub(crate) struct Announcement<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Announced {
     Done,
-    /// The key does not exist any more, or has another owner.
-    NotHeld,
+    /// The key does not exist any more.
+    Gone,
+    /// The key has another owner.
+    Taken,
 }

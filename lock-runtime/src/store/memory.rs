@@ -363,12 +363,15 @@ impl LockStore for MemoryStore {
     ) -> MaybeReady<'a, Result<Announced, StoreError>> {
         let Announcement { key, owner, text, .. } = announcement;
         let mut keys = self.keys();
-        let is_held =
-            keys.live(key, BootInstant::now()).is_some_and(|entry| entry.is_owned_by(owner));
-        if is_held {
+        let announced = match keys.live(key, BootInstant::now()) {
+            Some(entry) if entry.is_owned_by(owner) => Announced::Done,
+            Some(_) => Announced::Taken,
+            None => Announced::Gone,
+        };
+        if announced == Announced::Done {
             keys.announcements.insert(key.into(), (owner, text.to_owned()));
         }
-        MaybeReady::ready(Ok(if is_held { Announced::Done } else { Announced::NotHeld }))
+        MaybeReady::ready(Ok(announced))
     }
 
     fn announced<'a>(

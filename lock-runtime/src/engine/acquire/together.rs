@@ -42,8 +42,9 @@ impl SetRequest {
 
 /// The result of an attempt.
 pub(crate) enum Together<T> {
-    /// The locks in the order of their keys.
-    Granted(Vec<T>),
+    /// The locks in the order of their keys, and whether one of them was handed off within the process,
+    /// so that its lease has begun before.
+    Granted(Vec<T>, bool),
     /// The key with this index is busy, in this process or elsewhere. Nothing was taken.
     Busy(usize),
     /// There was no definite answer, for this reason, or these locks cannot be taken at once. What may
@@ -103,6 +104,7 @@ pub(crate) async fn acquire_together<T>(
             }),
         }
     }
+    let is_handed_off = !taken.is_empty();
     for claim in slots {
         match claim.acquire(timeout).await {
             SlotAnswer::Granted(holds) => {
@@ -118,7 +120,7 @@ pub(crate) async fn acquire_together<T>(
         return unknown();
     }
     taken.sort_unstable_by_key(|(index, _)| *index);
-    Together::Granted(taken.into_iter().map(|(_, taken)| taken).collect())
+    Together::Granted(taken.into_iter().map(|(_, taken)| taken).collect(), is_handed_off)
 }
 
 /// One lock of a claim.

@@ -1,5 +1,6 @@
 //! The periodic checks for offers that are not taken, and for holders that are not polled.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,6 +59,11 @@ impl<H: HandedOff> Findings<H> {
     }
 }
 
+/// What distinguishes a holder from all others.
+fn address(holder: &Arc<dyn PermitHolder>) -> usize {
+    Arc::as_ptr(holder).cast::<()>() as usize
+}
+
 impl<H: HandedOff> LocalQueues<H> {
     /// Resolves when a check is needed earlier than planned.
     pub(crate) async fn check_needed(&self) {
@@ -91,6 +97,7 @@ impl<H: HandedOff> LocalQueues<H> {
     fn check_all(&self, state: &mut Queues<H>, wakers: &mut Wakers, findings: &mut Findings<H>) {
         let Queues { by_key, to_check, checks, closed, .. } = state;
         *checks += 1;
+        let mut seen = HashSet::new();
         // A lock does not linger until the check after its end.
         let next_check = BootInstant::now().after(CHECK_INTERVAL);
         to_check.retain(|key| {
@@ -109,7 +116,10 @@ impl<H: HandedOff> LocalQueues<H> {
                 }
             } else if queue.has_ready_holder(*closed)
                 && Safeguard::UnpolledCallsDoNotBlock.is_on()
-                && let Some(holder) = queue.holder.as_ref().filter(|one| one.is_stalled(*closed))
+                && let Some(holder) = queue.holder.as_ref()
+                // A holder of several permits is counted once.
+                && seen.insert(address(holder))
+                && holder.is_stalled(*closed)
             {
                 findings.stalled.push(Arc::clone(holder));
             }
@@ -126,11 +136,14 @@ impl<H: HandedOff> LocalQueues<H> {
         let Queues { by_key, to_check, to_patrol, closed, .. } = state;
         // A patrol visits only a part of a long list, because the queues are locked meanwhile.
         let visits = to_patrol.len().min(MAX_VISITS.max(to_patrol.len() / 4));
+        let mut seen = HashSet::new();
         let mut visit = |key: &HashedKey, first_grant| {
             let queue = by_key.get_mut(key).filter(|queue| queue.first_grant == first_grant);
             let Some(queue) = queue else { return false };
             queue.is_patrolled = queue.has_holder(*closed);
-            if let Some(holder) = queue.holder.as_ref().filter(|_| queue.is_patrolled) {
+            let patrolled = queue.holder.as_ref().filter(|_| queue.is_patrolled);
+            // A holder of several permits is counted once.
+            if let Some(holder) = patrolled.filter(|holder| seen.insert(address(holder))) {
                 let patrols = holder.patrol();
                 // The holder may have become ready just before the first waiter entered the queue.
                 if holder.is_ready() && !std::mem::replace(&mut queue.is_listed, true) {

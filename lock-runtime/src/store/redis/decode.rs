@@ -181,7 +181,8 @@ pub(super) fn released_all(
 pub(super) fn announce(reply: &Value) -> Result<Announced, Unexpected> {
     match status(reply) {
         Some(("ANNOUNCED", Field::None)) => Ok(Announced::Done),
-        Some(("GONE" | "TAKEN", Field::None)) => Ok(Announced::NotHeld),
+        Some(("GONE", Field::None)) => Ok(Announced::Gone),
+        Some(("TAKEN", Field::None)) => Ok(Announced::Taken),
         _ => Err(Unexpected::new(reply)),
     }
 }

@@ -397,9 +397,9 @@ impl<P> State<P> {
         self.kept_until = self.kept_until.max(since.after(min_hold));
     }
 
-    /// Ends the `min_hold`: the key does not have to stay in the store after the hold.
+    /// Ends the `min_hold` and the `linger`: the key does not have to stay after the hold.
     pub(super) fn keep_no_longer(&mut self) {
-        self.kept_until = BootInstant::PAST;
+        (self.kept_until, self.linger) = (BootInstant::PAST, Duration::ZERO);
     }
 
     /// Ends the lease for the reason that `why` returns. Calls `first` before the change, because
