@@ -239,7 +239,7 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if *self.open.get_mut() && Safeguard::ReleaseOnDrop.is_on() {
-            self.engine.release_in_background_to(&self.hold, self.hands_off);
+            self.engine.release_in_background(&self.hold, self.hands_off);
         }
     }
 }

@@ -84,12 +84,7 @@ impl Engine {
 
     /// Ends a holder's share of a hold without waiting. With a store that answers immediately, the
     /// release is complete when this function returns.
-    pub(crate) fn release_in_background(self: &Arc<Self>, hold: &Hold) {
-        self.release_in_background_to(hold, true);
-    }
-
-    /// The same; another task of this process gets the lock only if `may_hand_off`.
-    pub(crate) fn release_in_background_to(self: &Arc<Self>, hold: &Hold, may_hand_off: bool) {
+    pub(crate) fn release_in_background(self: &Arc<Self>, hold: &Hold, may_hand_off: bool) {
         let (valid_until, left) = self.leave_in_background(hold, may_hand_off);
         match left {
             AfterLeave::Nothing => {}

@@ -302,7 +302,7 @@ impl<T: Send + Unpin + 'static> Work for AwaitedCall<T> {
         if let Ok(hold) = outcome {
             // Nothing has run under the lock, so there is no reason to keep the key.
             hold.keep_no_longer();
-            self.call.engine.release_in_background(&hold);
+            self.call.engine.release_in_background(&hold, true);
         }
     }
 }
@@ -317,7 +317,7 @@ fn admitted<T>(
     if let Err(refused) = engine.admit(hold.key()) {
         // Nothing will run under the lock, so there is no reason to keep the key.
         hold.keep_no_longer();
-        engine.release_in_background(&hold);
+        engine.release_in_background(&hold, true);
         return Err(refused.into());
     }
     Ok(make(engine, hold))

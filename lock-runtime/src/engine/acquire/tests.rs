@@ -19,7 +19,7 @@ async fn outcome(
 ) -> (Result<(), LockError>, Vec<bool>) {
     let store = ScriptedStore::of(answers);
     let outcome = acquire(engine(&store), request(&store, wait), |engine, hold| {
-        engine.release_in_background(&hold);
+        engine.release_in_background(&hold, true);
     });
     (outcome.await.map_err(|error| *error), store.attempts())
 }
@@ -133,7 +133,7 @@ async fn a_call_with_a_short_timeout_makes_at_least_one_attempt() {
         *lock(&store.delay) = LEASE / 6;
         let engine = engine(&store);
         let granted = acquire(engine, request(&store, Wait::For(wait)), |engine, hold| {
-            engine.release_in_background(&hold);
+            engine.release_in_background(&hold, true);
         });
         assert_eq!(granted.await, Ok(()), "{wait:?}");
         // A silent store is waited for no longer than the response timeout.

@@ -17,14 +17,14 @@ async fn race(first: Acquire) {
         spawn(async move {
             let hold = acquire(&engine, request()).await.expect("the task waits without a limit");
             network.assert_owns_key(&hold);
-            engine.release_in_background(&hold);
+            engine.release_in_background(&hold, true);
         })
     });
     pause().await;
     dropped.abort();
     if let Ok(Some(hold)) = dropped.await {
         process.network.assert_owns_key(&hold);
-        process.engine.release_in_background(&hold);
+        process.engine.release_in_background(&hold, true);
     }
     if let Some(other) = other {
         other.await.expect("not aborted");

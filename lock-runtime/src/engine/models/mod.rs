@@ -253,7 +253,7 @@ async fn acquire_without_safeguards(engine: TestEngine) -> Option<Hold> {
     let Ok(Acquired::Granted(grant)) = answer else { return None };
     let hold = Hold::new(locked, &terms, (grant, sent), Some(permit), false);
     if engine.admit(&key).is_err() {
-        engine.release_in_background(&hold);
+        engine.release_in_background(&hold, true);
         return None;
     }
     engine.background().watch(hold.lease());

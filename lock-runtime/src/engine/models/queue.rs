@@ -15,7 +15,7 @@ async fn hold_and_release(process: Process) {
     process.network.assert_owns_key_in_store(&hold);
     yield_now().await;
     process.network.assert_owns_key_in_store(&hold);
-    process.engine.release_in_background(&hold);
+    process.engine.release_in_background(&hold, true);
 }
 
 /// Two processes wait, and a call of one of them gives up.
@@ -31,12 +31,12 @@ async fn race(first: Acquire) {
         staying.push(spawn(hold_and_release(one.clone())));
     }
     pause().await;
-    holder.engine.release_in_background(&hold);
+    holder.engine.release_in_background(&hold, true);
     pause().await;
     dropped.abort();
     if let Ok(Some(hold)) = dropped.await {
         network.assert_owns_key_in_store(&hold);
-        one.engine.release_in_background(&hold);
+        one.engine.release_in_background(&hold, true);
     }
     for task in staying {
         task.await.expect("not aborted");

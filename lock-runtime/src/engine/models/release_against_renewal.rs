@@ -23,7 +23,7 @@ async fn race(request: Request, renewal: Option<fn(TestEngine, Hold)>) {
     }
     clock.abort();
     if thread_rng().r#gen() {
-        process.engine.release_in_background(&hold);
+        process.engine.release_in_background(&hold, true);
     } else if let Err(error) = process.engine.release(&hold, true).await {
         assert!(matches!(*error, LockError::Lost { .. }), "{error:?}");
     }
@@ -97,7 +97,7 @@ async fn race_without_releases(request: Request, renewal: fn(TestEngine, Hold)) 
     time::advance(SHORT_TERM / 3);
     renewal(process.engine.clone(), hold.clone());
     pause().await;
-    process.engine.release_in_background(&hold);
+    process.engine.release_in_background(&hold, true);
     // The clock does not advance until only the release is in progress.
     process.wait_until_settled(1).await;
     process.assert_nothing_left().await;

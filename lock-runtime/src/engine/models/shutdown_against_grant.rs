@@ -21,7 +21,7 @@ async fn race(acquire: Acquire, callers: usize) {
                 let Some(hold) = acquire(engine.clone()).await else { return };
                 network.assert_owns_key(&hold);
                 hold.lost().await;
-                engine.release_in_background(&hold);
+                engine.release_in_background(&hold, true);
             })
         })
         .collect();

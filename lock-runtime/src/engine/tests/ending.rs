@@ -40,7 +40,7 @@ async fn a_burst_of_background_releases_is_sent_in_parts() {
     }
     store.next_releases(std::iter::repeat_n(Fault::Slow(LEASE / 10), 10_000));
     for hold in &holds {
-        engine.release_in_background(hold);
+        engine.release_in_background(hold, true);
     }
     assert_nothing_left(&engine).await;
     assert!(store.most_releases_at_once() <= 500, "{}", store.most_releases_at_once());
@@ -64,7 +64,7 @@ async fn a_loss_that_only_the_release_notices_is_reported_and_counted() {
     assert_eq!(engine.stats().lost, 1);
     let hold = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
     delete(&store, &hold).await;
-    engine.release_in_background(&hold);
+    engine.release_in_background(&hold, true);
     assert_nothing_left(&engine).await;
     assert_eq!(engine.stats().lost, 2, "the loss of a dropped guard counts as well");
 }
@@ -78,7 +78,7 @@ async fn the_loss_of_a_dropped_guard_is_counted_while_other_keys_are_waited_for(
     let _waiting = queue(&engine, busy());
     let hold = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
     delete(&store, &hold).await;
-    engine.release_in_background(&hold);
+    engine.release_in_background(&hold, true);
     assert!(wait_until(LEASE * 50, || engine.stats().lost == 1).await, "{:?}", engine.stats());
 }
 
@@ -101,7 +101,7 @@ async fn a_panic_of_the_background_thread_is_reported_and_ends_all_holds() {
     let other = Request { key: Arc::from("other"), ..request(None) };
     let other = acquire(&engine, other).await.expect("free");
     store.panic_once();
-    engine.release_in_background(&hold);
+    engine.release_in_background(&hold, true);
     assert!(wait_until(LEASE * 10, || engine.check_background(None).is_err()).await);
     match acquire(&engine, request(None)).await {
         Err(LockError::Unavailable { cause, .. }) => assert!(cause.contains("has panicked")),

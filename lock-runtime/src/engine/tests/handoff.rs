@@ -17,7 +17,7 @@ async fn a_lock_is_handed_off_without_a_request_to_the_store() {
     engine.release(&first, true).await.expect("handed off");
     let second = take_offer(&mut second);
     assert!(poll(&mut third).is_none(), "one waiter at a time");
-    engine.release_in_background(&second);
+    engine.release_in_background(&second, true);
     let third = take_offer(&mut third);
     assert_eq!(owner(&third), owner(&first), "the same lease");
     assert_eq!(engine.stats().held, 1);
@@ -57,7 +57,7 @@ async fn a_lock_that_is_offered_to_a_dropped_waiter_goes_to_the_next_waiter_or_i
     drop(second);
     let third = take_offer(&mut third);
     let fourth = queue(&engine, request(None));
-    engine.release_in_background(&third);
+    engine.release_in_background(&third, true);
     drop(fourth);
     assert_nothing_left(&engine).await;
     assert!(is_free(&store).await, "there are no more waiters");
@@ -72,7 +72,7 @@ async fn a_stale_hold_does_not_affect_the_next_hold() {
     engine.release(&first, true).await.expect("handed off");
     let second = take_offer(&mut second);
     engine.release(&first, true).await.expect("the hold has ended without a loss");
-    engine.release_in_background(&first);
+    engine.release_in_background(&first, true);
     assert!(second.is_valid(BootInstant::now()));
     assert!(engine.fencing_token(&second).await.expect("held") > fence);
     engine.release(&second, true).await.expect("held");

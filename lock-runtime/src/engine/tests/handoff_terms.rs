@@ -142,7 +142,7 @@ async fn a_waiter_does_not_get_busy_if_the_renewal_for_it_gets_no_answer() {
     store.next_renewals([Fault::Hang; 99]);
     store.next_releases([Fault::Hang; 99]);
     store.next_acquires([Fault::Hang; 99]);
-    engine.release_in_background(&first);
+    engine.release_in_background(&first, true);
     let (second, third) = tokio::join!(second, third);
     for outcome in [second.map(drop), third.map(drop)] {
         assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");

@@ -12,7 +12,7 @@ async fn a_shutdown_ends_holds_that_are_not_released_in_time() {
         // A body may be in the middle of a poll, so the key stays taken until the holder releases
         // it.
         assert!(!is_free(&store).await);
-        engine.release_in_background(&hold);
+        engine.release_in_background(&hold, true);
     };
     let (open, ()) = tokio::join!(engine.shut_down(LEASE / 10), holder);
     assert_eq!(open, 0);
@@ -85,7 +85,7 @@ async fn a_shutdown_counts_a_lock_that_it_could_not_release() {
     let hold = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
     // The first request is sent immediately, in case the store answers without delay.
     store.next_releases([Fault::Hang; 2]);
-    engine.release_in_background(&hold);
+    engine.release_in_background(&hold, true);
     assert_eq!(engine.shut_down(LEASE).await, 1);
 }
 

@@ -49,14 +49,14 @@ async fn race_with_count_of_open_locks() {
     let waiter = spawn(take(fixture.engine().clone(), request()));
     fixture.wait_for_queued(1).await;
     let lease = Arc::clone(first.lease());
-    fixture.engine().release_in_background(&first);
+    fixture.engine().release_in_background(&first, true);
     waiter.abort();
     let declare_lost = {
         let engine = fixture.engine().clone();
         spawn(async move { engine.background().lose(&lease, LostReason::RenewalFailed) })
     };
     if let Ok(Some(hold)) = waiter.await {
-        fixture.engine().release_in_background(&hold);
+        fixture.engine().release_in_background(&hold, true);
     }
     let clock = spawn(time::run());
     while fixture.engine().open() > 0 {

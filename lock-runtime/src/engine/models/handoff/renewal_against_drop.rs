@@ -20,12 +20,12 @@ async fn race(take: Take) {
         yield_now().await;
     }
     time::advance(SHORT_TERM / 2);
-    process.engine.release_in_background(&first);
+    process.engine.release_in_background(&first, true);
     pause().await;
     next.abort();
     if let Ok(Some(hold)) = next.await {
         process.network.assert_owns_key_in_store(&hold);
-        process.engine.release_in_background(&hold);
+        process.engine.release_in_background(&hold, true);
     }
     // The clock does not advance until only the release is in progress.
     process.wait_until_settled(1).await;

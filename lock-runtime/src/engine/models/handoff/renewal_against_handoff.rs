@@ -88,7 +88,7 @@ async fn race_with_end(before: Request, after: Request, watch: fn(TestEngine, Ho
         })
     };
     yield_randomly(12).await;
-    fixture.engine().release_in_background(&first);
+    fixture.engine().release_in_background(&first, true);
     clock.await.expect("not aborted");
     let second = waiter.await.expect("not aborted").expect("the waiter gets the lock");
     yield_randomly(12).await;

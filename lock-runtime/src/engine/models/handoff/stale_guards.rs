@@ -21,8 +21,8 @@ async fn race(hand_off: HandOff) {
                 yield_randomly(6).await;
                 match thread_rng().gen_range(0..3) {
                     0 => drop(fixture.engine().release(&first, true).await),
-                    1 => fixture.engine().release_in_background(&first),
-                    _ if first.join() => fixture.engine().release_in_background(&first),
+                    1 => fixture.engine().release_in_background(&first, true),
+                    _ if first.join() => fixture.engine().release_in_background(&first, true),
                     _ => {}
                 }
             }
