@@ -3,6 +3,8 @@
 use crate::contestant::ServerKind;
 use crate::metric::{self as m, Metric};
 use crate::results::Results;
+use crate::workloads::permits::{CONTENDED, ONE_KEY, OWN_KEYS};
+use crate::workloads::read_write::{READERS, SHARED, WRITERS};
 use crate::workloads::repeated::LINGERS;
 
 /// A target and the measured value.
@@ -57,7 +59,7 @@ const fn figure(
     Figure { what, workload, shape, metric, wanted }
 }
 
-const FIGURES: [Figure; 29] = [
+const FIGURES: [Figure; 35] = [
     figure(
         "1 ms of delay in each direction, release in the background: call in round trips",
         "far",
@@ -236,6 +238,30 @@ const FIGURES: [Figure; 29] = [
     ),
     figure("one sleeping waiter: p50, against the best peer", "idle", "", m::IDLE_P50, Leads(1.0)),
     figure("8 keys together: commands per grant", "sets", "8 keys", m::COMMANDS, AtMost(2.1)),
+    figure("64 writers: of a single lock", "read-write", WRITERS, m::OF_SINGLE, AtLeast(0.7)),
+    figure("64 readers: of a single lock", "read-write", READERS, m::OF_SINGLE, AtLeast(0.7)),
+    figure(
+        "64 readers of one key: commands per grant",
+        "read-write",
+        SHARED,
+        m::COMMANDS,
+        AtMost(0.1),
+    ),
+    figure("1 of 10 permits: of a single lock", "permits", OWN_KEYS, m::OF_SINGLE, AtLeast(0.58)),
+    figure(
+        "64 holders of one key: of a single lock",
+        "permits",
+        ONE_KEY,
+        m::OF_SINGLE,
+        AtLeast(0.5),
+    ),
+    figure(
+        "64 tasks for 8 permits: commands per grant",
+        "permits",
+        CONTENDED,
+        m::COMMANDS,
+        AtMost(1.0),
+    ),
     figure(
         "a call on a lock that lingers: of an uncontended call in memory",
         "repeated",

@@ -14,9 +14,11 @@ use crate::duration;
 use crate::template::{self, Names, Template};
 
 /// All options, in the order in which error messages list them.
-const OPTIONS: [&str; 17] = [
+const OPTIONS: [&str; 22] = [
     "key",
     "keys",
+    "mode",
+    "permits",
     "wait",
     "lease",
     "max_hold",
@@ -28,6 +30,9 @@ const OPTIONS: [&str; 17] = [
     "when",
     "release",
     "linger",
+    "fair",
+    "every",
+    "retry_failed",
     "acknowledged_by",
     "wire_format",
     "client",
@@ -37,6 +42,9 @@ const OPTIONS: [&str; 17] = [
 /// The string values of `wire_format`, and the variants of `WireFormat` that they select.
 const FORMATS: [(&str, &str); 3] =
     [("token", "Token"), ("redisson", "Redisson"), ("timestamp", "Timestamp")];
+
+/// The string values of `mode`, and the variants of `LockMode` that they select.
+const MODES: [(&str, &str); 2] = [("read", "Read"), ("write", "Write")];
 
 /// The string values of `release`, and the variants of `ReleaseMode` that they select.
 const RELEASES: [(&str, &str); 2] = [("awaited", "Awaited"), ("background", "Background")];
@@ -49,8 +57,14 @@ const LONGEST: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// The bounds of `linger`. `lock-runtime` has the same bounds.
 const LINGER: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);
 
+/// The bounds of `every`. `lock-runtime` has the same bounds.
+const EVERY: RangeInclusive<Duration> = Duration::from_secs(1)..=LONGEST;
+
 /// The highest value of `acknowledged_by`. `lock-runtime` has the same bound.
 const MOST_REPLICAS: u32 = 1_000;
+
+/// The largest number of permits. `lock-runtime` has the same bound.
+const MOST_PERMITS: u32 = 1_000;
 
 pub(crate) struct Args {
     pub(crate) key: Key,
@@ -58,6 +72,8 @@ pub(crate) struct Args {
     pub(crate) lock_options: Vec<LockOption>,
     pub(crate) on_lost: OnLostOption,
     pub(crate) on_failure: OnFailure,
+    /// Whether a failed run of a period is repeated.
+    pub(crate) retry_failed: bool,
     pub(crate) guard: Option<Ident>,
     pub(crate) when: Option<Expr>,
     pub(crate) client: Option<Expr>,
@@ -71,6 +87,13 @@ pub(crate) enum Key {
     Set(Vec<Key>),
     /// An expression that is an iterator of keys.
     SetExpression(Expr),
+}
+
+impl Args {
+    /// Whether the option `every` is given.
+    pub(crate) fn is_periodic(&self) -> bool {
+        self.lock_options.iter().any(|option| option.field == "every")
+    }
 }
 
 impl Key {
@@ -106,11 +129,16 @@ pub(crate) enum Value {
     Variant(&'static str, Ident),
     /// A number of replicas.
     Replicas(u32),
+    /// A number of permits, and their limit.
+    Permits(u32, u32),
+    Flag(bool),
     AllReplicas,
     /// An expression that implements `Into<Wait>`.
     WaitExpression(Expr),
     /// An expression that implements `Into<Replicas>`.
     ReplicasExpression(Expr),
+    /// An expression that implements `Into<Permits>`.
+    PermitsExpression(Expr),
     /// An expression of the field's type.
     Expression(Expr),
 }
@@ -119,7 +147,9 @@ pub(crate) enum Value {
 type ParseValue = fn(&Ident, Expr) -> syn::Result<Value>;
 
 /// The options that set fields of `LockOptions`, with the parsers of their values.
-const LOCK_OPTIONS: [(&str, ParseValue); 8] = [
+const LOCK_OPTIONS: [(&str, ParseValue); 12] = [
+    ("mode", parse_mode),
+    ("permits", parse_permits),
     ("wait", parse_wait),
     ("lease", parse_duration),
     ("max_hold", parse_duration),
@@ -127,7 +157,33 @@ const LOCK_OPTIONS: [(&str, ParseValue); 8] = [
     ("acknowledged_by", parse_replicas),
     ("release", parse_release),
     ("linger", parse_linger),
+    ("fair", parse_fair),
+    ("every", parse_every),
     ("wire_format", parse_wire_format),
+];
+
+/// Options that exclude each other, and why.
+const CONFLICTS: [(&str, &str, &str); 20] = [
+    ("key", "keys", "`keys` locks several keys together, and can contain this one"),
+    ("lease", "max_hold", "`max_hold` limits renewal, and `lease` turns renewal off"),
+    ("linger", "lease", "a fixed lease is not kept for the next call"),
+    ("linger", "min_hold", "a lock with a `min_hold` is not kept for the next call"),
+    ("keys", "mode", "several keys are locked for one holder"),
+    ("keys", "fair", "each of several keys has a queue of its own"),
+    ("linger", "fair", "a fair lock goes to the call that waits for the longest time"),
+    ("on_busy", "or_else", "`or_else` already handles a busy lock"),
+    ("mode", "fair", "readers and writers take turns"),
+    ("permits", "mode", "a semaphore has neither readers nor writers"),
+    ("keys", "permits", "several keys are locked for one holder"),
+    ("permits", "fair", "permits are granted in the order of processes"),
+    ("every", "mode", "at most one run is in progress"),
+    ("every", "permits", "at most one run is in progress"),
+    ("every", "keys", "one key tells whether there was a run"),
+    ("every", "lease", "the lock of a run is renewed until the body ends"),
+    ("every", "min_hold", "a period has one run, however short it is"),
+    ("every", "linger", "the next run is in the next period"),
+    ("every", "fair", "most calls of a period do not run"),
+    ("every", "wire_format", "only locks in the format `token` have periods"),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -163,14 +219,10 @@ pub(crate) fn parse(tokens: TokenStream, arguments: &[Ident]) -> Result<Args, Er
         }
     }
 
-    for (one, other, why) in [
-        ("key", "keys", "`keys` locks several keys together, and can contain this one"),
-        ("lease", "max_hold", "`max_hold` limits renewal, and `lease` turns renewal off"),
-        ("linger", "lease", "a fixed lease is not kept for the next call"),
-        ("linger", "min_hold", "a lock with a `min_hold` is not kept for the next call"),
-        ("on_busy", "or_else", "`or_else` already handles a busy lock"),
-    ] {
-        if let (Some(_), Some(name)) = (values.name(one), values.name(other)) {
+    for (one, other, why) in CONFLICTS {
+        let is_off = |option: &str| option == "fair" && values.is_false(option);
+        let excludes = |option: &str| values.name(option).filter(|_| !is_off(option));
+        if let (Some(_), Some(name)) = (excludes(one), excludes(other)) {
             let problem =
                 format!("cannot combine `{one}` with `{other}`: {why}; remove one of the two");
             errors.add(Error::new(name.span(), problem));
@@ -186,6 +238,7 @@ pub(crate) fn parse(tokens: TokenStream, arguments: &[Ident]) -> Result<Args, Er
     let key = errors.take(values.take("key"), |_, value| parse_key(value, arguments));
     let keys = errors.take(values.take("keys"), |_, value| parse_keys(value, arguments));
     let key = key.or(keys);
+    let is_periodic = values.name("every").is_some();
     let mut lock_options: Vec<LockOption> = Vec::new();
     for (option, parse) in LOCK_OPTIONS {
         let Some(field) = values.name(option).cloned() else { continue };
@@ -195,38 +248,36 @@ pub(crate) fn parse(tokens: TokenStream, arguments: &[Ident]) -> Result<Args, Er
     }
     let on_lost = errors.take(values.take("on_lost"), |_, value| parse_on_lost(&value));
     let guard = errors.take(values.take("guard"), |_, value| parse_guard(value));
+    if let Some(name) = values.name("retry_failed").filter(|_| !is_periodic) {
+        let problem = "`retry_failed` needs `every`: a run without a period can be repeated anyway";
+        errors.add(Error::new(name.span(), problem));
+    }
+    let retry_failed = errors.take(values.take("retry_failed"), parse_bool);
     let runtime = errors.take(values.take("crate"), |_, value| parse_path(value));
     let on_failure = match (values.take("or_else"), values.take("on_busy")) {
         (Some((_, handler)), _) => OnFailure::OrElse(handler),
         (None, Some((_, value))) => OnFailure::OnBusy(value),
         (None, None) => OnFailure::Return,
     };
-    let given = |option: &str| {
-        let found = lock_options.iter().find(|given| given.field == option);
-        found.map(|LockOption { field, value }| (field, value))
-    };
+    let given = |option| given(&lock_options, option);
     if let (Some((name, Value::Duration(min))), Some((_, Value::Duration(max)))) =
         (given("min_hold"), given("max_hold"))
         && min > max
     {
         errors.add(Error::new(name.span(), "`min_hold` must not be longer than `max_hold`"));
     }
-    if let (Some((name, Value::Variant(_, release))), Some(OnLostOption::Report)) =
-        (given("release"), on_lost)
-        && release == "Background"
+    if let (Some((name, Value::Flag(true))), Some((_, Value::Variant(_, format)))) =
+        (given("fair"), given("wire_format"))
+        && format != "Token"
     {
-        let problem = "cannot combine `release = \"background\"` with `on_lost = \"report\"`: a \
-                       loss can be reported only after the release was answered; remove one of the \
-                       two";
+        let problem = "cannot combine `fair` with `wire_format`: only locks in the format `token` have \
+                       a queue; remove one of the two";
         errors.add(Error::new(name.span(), problem));
     }
-    if let (Some((name, Value::Duration(linger))), Some(OnLostOption::Report)) =
-        (given("linger"), on_lost)
-        && !linger.is_zero()
-    {
-        let problem = "cannot combine `linger` with `on_lost = \"report\"`: a loss can be reported \
-                       only after the release was answered; remove one of the two";
-        errors.add(Error::new(name.span(), problem));
+    check_mode(&lock_options, &mut errors);
+    check_permits(&lock_options, &mut errors);
+    if on_lost == Some(OnLostOption::Report) {
+        check_report(&lock_options, &mut errors);
     }
     match (errors.0, key) {
         (Some(errors), _) => Err(errors),
@@ -237,11 +288,79 @@ pub(crate) fn parse(tokens: TokenStream, arguments: &[Ident]) -> Result<Args, Er
             lock_options,
             on_lost: on_lost.unwrap_or(OnLostOption::Abort),
             on_failure,
+            retry_failed: retry_failed.unwrap_or_default(),
             guard,
             when: values.take("when").map(|(_, when)| when),
             client: values.take("client").map(|(_, client)| client),
             runtime,
         }),
+    }
+}
+
+/// The name and the value of an option, if it is given.
+fn given<'o>(lock_options: &'o [LockOption], option: &str) -> Option<(&'o Ident, &'o Value)> {
+    let found = lock_options.iter().find(|given| given.field == option);
+    found.map(|LockOption { field, value }| (field, value))
+}
+
+/// Checks the options beside `mode`.
+fn check_mode(lock_options: &[LockOption], errors: &mut Errors) {
+    let Some((_, mode)) = given(lock_options, "mode") else { return };
+    if let Some((name, Value::Variant(_, format))) = given(lock_options, "wire_format")
+        && format != "Token"
+    {
+        let problem = "cannot combine `mode` with `wire_format`: read-write locks have a layout of \
+                       their own; remove one of the two";
+        errors.add(Error::new(name.span(), problem));
+    }
+    if let (Value::Variant(_, mode), Some((name, Value::Duration(linger)))) =
+        (mode, given(lock_options, "linger"))
+        && mode == "Read"
+        && !linger.is_zero()
+    {
+        let problem = "cannot combine `linger` with `mode = \"read\"`: readers share a lock, and do \
+                       not keep it for the next call; remove one of the two";
+        errors.add(Error::new(name.span(), problem));
+    }
+}
+
+/// Checks the options beside `permits`.
+fn check_permits(lock_options: &[LockOption], errors: &mut Errors) {
+    if given(lock_options, "permits").is_none() {
+        return;
+    }
+    if let Some((name, Value::Variant(_, format))) = given(lock_options, "wire_format")
+        && format != "Token"
+    {
+        let problem = "cannot combine `permits` with `wire_format`: semaphores have a layout of their \
+                       own; remove one of the two";
+        errors.add(Error::new(name.span(), problem));
+    }
+    if let Some((name, Value::Duration(linger))) = given(lock_options, "linger")
+        && !linger.is_zero()
+    {
+        let problem = "cannot combine `linger` with `permits`: permits are not kept for the \
+                       next call; remove one of the two";
+        errors.add(Error::new(name.span(), problem));
+    }
+}
+
+/// Checks the options beside `on_lost = "report"`.
+fn check_report(lock_options: &[LockOption], errors: &mut Errors) {
+    if let Some((name, Value::Variant(_, release))) = given(lock_options, "release")
+        && release == "Background"
+    {
+        let problem = "cannot combine `release = \"background\"` with `on_lost = \"report\"`: a \
+                       loss can be reported only after the release was answered; remove one of the \
+                       two";
+        errors.add(Error::new(name.span(), problem));
+    }
+    if let Some((name, Value::Duration(linger))) = given(lock_options, "linger")
+        && !linger.is_zero()
+    {
+        let problem = "cannot combine `linger` with `on_lost = \"report\"`: a loss can be reported \
+                       only after the release was answered; remove one of the two";
+        errors.add(Error::new(name.span(), problem));
     }
 }
 
@@ -252,6 +371,12 @@ struct Values(Vec<(Ident, Expr)>);
 impl Values {
     fn name(&self, option: &str) -> Option<&Ident> {
         self.0.iter().map(|(name, _)| name).find(|name| *name == option)
+    }
+
+    /// Whether the value of this option is `false`.
+    fn is_false(&self, option: &str) -> bool {
+        let value = self.0.iter().find(|(name, _)| *name == option).map(|(_, value)| value);
+        matches!(value, Some(Expr::Lit(ExprLit { lit: Lit::Bool(flag), .. })) if !flag.value)
     }
 
     fn take(&mut self, option: &str) -> Option<(Ident, Expr)> {
@@ -449,6 +574,36 @@ fn parse_duration(option: &Ident, value: Expr) -> syn::Result<Value> {
     }
 }
 
+fn parse_every(option: &Ident, value: Expr) -> syn::Result<Value> {
+    let Some(text) = as_text(&value) else {
+        return expression(&option.to_string(), value).map(Value::Expression);
+    };
+    let every =
+        duration::parse(&text.value()).map_err(|problem| Error::new(text.span(), problem))?;
+    if !EVERY.contains(&every) {
+        let problem = "`every` must be from \"1s\" to \"7d\"";
+        return Err(Error::new(text.span(), problem));
+    }
+    Ok(Value::Duration(every))
+}
+
+fn parse_bool(option: &Ident, value: Expr) -> syn::Result<bool> {
+    match value {
+        Expr::Lit(ExprLit { lit: Lit::Bool(value), .. }) => Ok(value.value),
+        other => {
+            let problem = format!("`{option}` must be `true` or `false`");
+            Err(Error::new_spanned(other, problem))
+        }
+    }
+}
+
+fn parse_fair(option: &Ident, value: Expr) -> syn::Result<Value> {
+    if is_literal(&value) {
+        return parse_bool(option, value).map(Value::Flag);
+    }
+    Ok(Value::Expression(value))
+}
+
 fn parse_linger(option: &Ident, value: Expr) -> syn::Result<Value> {
     let Some(text) = as_text(&value) else {
         return expression(&option.to_string(), value).map(Value::Expression);
@@ -479,6 +634,42 @@ fn parse_on_lost(value: &Expr) -> syn::Result<OnLostOption> {
 
 fn parse_wire_format(option: &Ident, value: Expr) -> syn::Result<Value> {
     parse_variant(option, value, "WireFormat", &FORMATS)
+}
+
+fn parse_mode(option: &Ident, value: Expr) -> syn::Result<Value> {
+    parse_variant(option, value, "LockMode", &MODES)
+}
+
+/// Parses a limit, `2 of 10`, or an expression.
+fn parse_permits(option: &Ident, value: Expr) -> syn::Result<Value> {
+    let given = match &value {
+        Expr::Lit(ExprLit { lit: Lit::Int(limit), .. }) => {
+            limit.base10_parse().ok().map(|limit| (1, limit))
+        }
+        Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => {
+            let text = text.value();
+            text.split_once(" of ").and_then(|(count, limit)| {
+                Some((count.trim().parse().ok()?, limit.trim().parse().ok()?))
+            })
+        }
+        // A negative number.
+        Expr::Lit(_) | Expr::Unary(_) => None,
+        _ => return Ok(Value::PermitsExpression(value)),
+    };
+    let problem = match given {
+        Some((count, limit)) if (1..=MOST_PERMITS.min(limit)).contains(&count) => {
+            return Ok(Value::Permits(count, limit));
+        }
+        Some((count, limit)) if count > limit && limit > 0 => {
+            format!("{count} of {limit} permits can never be acquired")
+        }
+        _ => format!(
+            "`{option}` must be the number of holders at a time, such as 3, a number of permits from 1 \
+             to {MOST_PERMITS}, such as \"2 of 10\", or an expression whose type implements \
+             `Into<Permits>`"
+        ),
+    };
+    Err(Error::new_spanned(value, problem))
 }
 
 fn parse_release(option: &Ident, value: Expr) -> syn::Result<Value> {

@@ -182,6 +182,36 @@ fn locked(args: &Args, function: &Function, runtime: &TokenStream, names: &Local
     };
     let slot = optional(args.guard.as_ref().map(|_| quote!(#slot)));
     let failed = failed(args, function, runtime, names);
+    if args.is_periodic() {
+        let (retry_failed, output) = (args.retry_failed, local("output"));
+        let run = local("run");
+        let stated = function.output().filter(|output| can_be_named(output));
+        let stated = stated.map(|output| quote!(: &#output));
+        // A type cannot be inferred from a body that never ends.
+        let has_failed = match function.output() {
+            Some(Type::Never(_)) => quote!(|_| false),
+            _ => quote! {
+                |#output #stated| {
+                    #[allow(unused_imports)]
+                    use #runtime::__private::Succeeds as _;
+                    #runtime::__private::RunProbe(#output).lock_runtime_has_failed()
+                }
+            },
+        };
+        return quote! {
+            let #body = ::core::pin::pin!(::core::option::Option::Some(#body));
+            let #call = #runtime::__private::PeriodicCall {
+                site: #site,
+                call: ::core::convert::Into::into(#call),
+                retry_failed: #retry_failed,
+            };
+            let #run = #runtime::__private::run_every(#call, #slot, #body, #has_failed);
+            match #run.await {
+                ::core::result::Result::Ok(#body) => #body,
+                ::core::result::Result::Err(#error) => #failed,
+            }
+        };
+    }
     quote! {
         let #body = ::core::pin::pin!(::core::option::Option::Some(#body));
         match #runtime::__private::#run(#site, #call, #slot, #body).await {
@@ -246,7 +276,7 @@ fn shared_slot(args: &Args, runtime: &TokenStream, names: &Locals) -> TokenStrea
 /// or value that causes it. `impl Trait` is not allowed in a `let` and remains inferred.
 fn returned(output: &ReturnType) -> TokenStream {
     let ReturnType::Type(_, output) = output else { return TokenStream::new() };
-    if has_impl(output.to_token_stream()) || matches!(&**output, Type::Never(_)) {
+    if !can_be_named(output) {
         return TokenStream::new();
     }
     let value = local("value");
@@ -260,23 +290,16 @@ fn returned(output: &ReturnType) -> TokenStream {
     }
 }
 
+/// Whether a local variable can have this type.
+fn can_be_named(output: &Type) -> bool {
+    !has_impl(output.to_token_stream()) && !matches!(output, Type::Never(_))
+}
+
 fn site(args: &Args, function: &Function, runtime: &TokenStream, names: &Locals) -> TokenStream {
     let name = function.signature.ident.to_string();
     let template = match &args.key {
         Key::Template(Template { literal, .. }) => literal.value(),
-        Key::Expression(expression) | Key::SetExpression(expression) => {
-            expression.to_token_stream().to_string()
-        }
-        Key::Set(keys) => {
-            let keys = keys.iter().map(|key| match key {
-                Key::Template(Template { literal, .. }) => literal.to_token_stream().to_string(),
-                Key::Expression(expression) | Key::SetExpression(expression) => {
-                    expression.to_token_stream().to_string()
-                }
-                Key::Set(_) => String::new(),
-            });
-            format!("[{}]", keys.collect::<Vec<_>>().join(", "))
-        }
+        key => written(key),
     };
     let options = options(args, |value| constant(value, runtime));
     let on_lost = match args.on_lost {
@@ -298,6 +321,20 @@ fn site(args: &Args, function: &Function, runtime: &TokenStream, names: &Locals)
             };
             &SITE
         };
+    }
+}
+
+/// The key as it stands in the attribute.
+fn written(key: &Key) -> String {
+    match key {
+        Key::Template(Template { literal, .. }) => literal.to_token_stream().to_string(),
+        Key::Expression(expression) | Key::SetExpression(expression) => {
+            expression.to_token_stream().to_string()
+        }
+        Key::Set(keys) => {
+            let keys: Vec<_> = keys.iter().map(written).collect();
+            format!("[{}]", keys.join(", "))
+        }
     }
 }
 
@@ -325,7 +362,12 @@ fn constant(value: &Value, runtime: &TokenStream) -> Option<TokenStream> {
         }
         Value::Replicas(count) => Some(quote!(#runtime::Replicas::AtLeast(#count))),
         Value::AllReplicas => Some(quote!(#runtime::Replicas::All)),
-        Value::WaitExpression(_) | Value::ReplicasExpression(_) | Value::Expression(_) => None,
+        Value::Permits(count, limit) => Some(quote!(#runtime::Permits::new(#count, #limit))),
+        Value::Flag(flag) => Some(quote!(#flag)),
+        Value::WaitExpression(_)
+        | Value::ReplicasExpression(_)
+        | Value::PermitsExpression(_)
+        | Value::Expression(_) => None,
     }
 }
 
@@ -338,13 +380,18 @@ fn computed(value: &Value, runtime: &TokenStream) -> Option<TokenStream> {
         Value::ReplicasExpression(replicas) => Some(quote_spanned! {replicas.span()=>
             ::core::convert::Into::<#runtime::Replicas>::into(#replicas)
         }),
+        Value::PermitsExpression(permits) => Some(quote_spanned! {permits.span()=>
+            ::core::convert::Into::<#runtime::Permits>::into(#permits)
+        }),
         Value::Expression(value) => Some(value.to_token_stream()),
         Value::Duration(_)
         | Value::Wait(_)
         | Value::WaitForever
         | Value::Variant(..)
         | Value::Replicas(_)
-        | Value::AllReplicas => None,
+        | Value::AllReplicas
+        | Value::Permits(..)
+        | Value::Flag(_) => None,
     }
 }
 

@@ -419,7 +419,7 @@ fn a_mistake_in_the_options_leaves_the_function_unchanged() {
                 Ok(())
             }
             ::core::compile_error! {
-                "unknown option `retries`, expected one of `key`, `keys`, `wait`, `lease`, `max_hold`, `min_hold`, `on_lost`, `on_busy`, `or_else`, `guard`, `when`, `release`, `linger`, `acknowledged_by`, `wire_format`, `client`, `crate`"
+                "unknown option `retries`, expected one of `key`, `keys`, `mode`, `permits`, `wait`, `lease`, `max_hold`, `min_hold`, `on_lost`, `on_busy`, `or_else`, `guard`, `when`, `release`, `linger`, `fair`, `every`, `retry_failed`, `acknowledged_by`, `wire_format`, `client`, `crate`"
             }
             ::core::compile_error! {
                 "`idd` in `<idd>` is not an argument of this function; the arguments are `id`"

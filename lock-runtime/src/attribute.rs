@@ -18,6 +18,7 @@ use crate::key::LockKey;
 use crate::lock;
 use crate::lock_set::{self, LockSetGuard};
 use crate::maybe_ready::MaybeReady;
+use crate::periodic::{self, PeriodicRun};
 use crate::release_mode::ReleaseMode;
 
 /// The compile-time constants of an annotated function. Each [`Call`] has the options that are
@@ -110,6 +111,64 @@ pub async fn run_all_when<F: Future>(
         None => body::run_unlocked(body).await,
     }
 }
+
+/// Runs the body of an annotated function with the option `every`. Without a call, the body runs without
+/// a lock.
+///
+/// # Errors
+///
+/// See [`Periodic::run`](crate::Periodic::run), and [`LockError::NotConfigured`].
+pub async fn run_every<F: Future>(
+    PeriodicCall { site, call, retry_failed }: PeriodicCall,
+    place: Option<&GuardSlot>,
+    body: Pin<&mut Option<F>>,
+    has_failed: impl Fn(&F::Output) -> bool,
+) -> Result<F::Output, LockError> {
+    let Some(Call { key, client, options }) = call else {
+        return body::run_unlocked(body).await;
+    };
+    let client = client.map_or_else(global::global, Ok)?;
+    let (client, key) = (client.connected(), key.into_string()?);
+    let release = options.release(&client.defaults);
+    let end = BodyEnd { on_lost: site.on_lost, release };
+    let run = PeriodicRun { key: &key, options: &options, retry_failed, end };
+    periodic::run_once(client, run, place, body, has_failed).await
+}
+
+/// One call of a function with the option `every`.
+#[derive(Debug)]
+pub struct PeriodicCall {
+    /// The constants of the function.
+    pub site: &'static LockSite,
+    /// The call; `None` if the option `when` is false.
+    pub call: Option<Call>,
+    /// Whether a failed run is repeated in the same period.
+    pub retry_failed: bool,
+}
+
+/// Tells whether the output of a body is an error. For a `Result`,
+/// [`RunProbe::lock_runtime_has_failed`] is the method of the type itself, and for all other types that
+/// of [`Succeeds`].
+#[derive(Debug)]
+pub struct RunProbe<'a, T: ?Sized>(pub &'a T);
+
+impl<T, E> RunProbe<'_, Result<T, E>> {
+    /// Whether the run has failed.
+    #[must_use]
+    pub fn lock_runtime_has_failed(&self) -> bool {
+        self.0.is_err()
+    }
+}
+
+/// See [`RunProbe`].
+pub trait Succeeds {
+    /// Whether the run has failed.
+    fn lock_runtime_has_failed(&self) -> bool {
+        false
+    }
+}
+
+impl<T: ?Sized> Succeeds for RunProbe<'_, T> {}
 
 fn hold_all(call: Call<SetKeys>) -> (Acquiring<LockSetGuard>, ReleaseMode) {
     let Call { key: SetKeys(keys), client, options } = call;

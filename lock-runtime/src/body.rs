@@ -216,7 +216,7 @@ pub(crate) async fn run_unlocked<F: Future>(
     }
 }
 
-fn run_before() -> LockError {
+pub(crate) fn run_before() -> LockError {
     LockError::Config { option: "body", problem: "the body has already run".into() }
 }
 
@@ -239,7 +239,7 @@ impl<G> Deref for Held<'_, G> {
 }
 
 /// A body. Drops the future in place.
-struct Body<'a, F>(Pin<&'a mut Option<F>>);
+pub(crate) struct Body<'a, F>(pub(crate) Pin<&'a mut Option<F>>);
 
 impl<F> Drop for Body<'_, F> {
     fn drop(&mut self) {

@@ -10,7 +10,10 @@ use crate::key::LockKey;
 use crate::leadership::Leadership;
 use crate::lock::Lock;
 use crate::lock_set::LockSet;
+use crate::periodic::{self, LastRun, Periodic};
+use crate::read_write_lock::ReadWriteLock;
 use crate::runtime;
+use crate::semaphore::Semaphore;
 use crate::stats::ClientStats;
 
 /// The longest time for which [`LockClient::shutdown`] waits for bodies to finish.
@@ -78,10 +81,68 @@ impl LockClient {
         LockSet::new(Arc::clone(&self.connected), keys.into_iter().map(Into::into))
     }
 
+    /// Returns a read-write lock, which has any number of readers or one writer. A key is any text or a
+    /// [`key!`](crate::key!). Costs no round trip. An invalid key is reported when the lock is acquired.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let found = LockClient::memory().read_write("catalog").read().run(async { 7 }).await?;
+    /// assert_eq!(found, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn read_write(&self, key: impl Into<LockKey>) -> ReadWriteLock {
+        ReadWriteLock::new(self.lock(key))
+    }
+
+    /// Returns a semaphore: its holders together have at most `limit` permits at a time. A key is any text
+    /// or a [`key!`](crate::key!). Costs no round trip. An invalid key and a limit of 0 are reported when
+    /// permits are acquired.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let permit = LockClient::memory().semaphore("exports", 10).acquire().await?;
+    /// permit.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn semaphore(&self, key: impl Into<LockKey>, limit: u32) -> Semaphore {
+        Semaphore::new(self.lock(key), limit)
+    }
+
     /// Returns the leadership of `key`, which is any text or a [`key!`](crate::key!). One of several
     /// candidates holds it for a long time. Costs no round trip.
     pub fn leadership(&self, key: impl Into<LockKey>) -> Leadership {
         Leadership::new(Arc::clone(&self.connected), key.into())
+    }
+
+    /// Returns work that runs at most once per period over all processes that use the same key, which is
+    /// any text or a [`key!`](crate::key!). The period is from 1 s to 7 days. Costs no round trip.
+    pub fn periodic(&self, key: impl Into<LockKey>, every: Duration) -> Periodic {
+        Periodic::new(Arc::clone(&self.connected), key.into(), every)
+    }
+
+    /// The last run of [periodic](Self::periodic) work with this key; `None` if there was none in the last
+    /// ten periods, and in the last day. Costs one round trip.
+    ///
+    /// # Errors
+    ///
+    /// * [`LockError::Unavailable`]: the store has not answered.
+    /// * [`LockError::WrongFormat`]: the key of the record holds a value of another type.
+    /// * [`LockError::Denied`], [`LockError::InvalidKey`], [`LockError::ShutDown`].
+    /// * [`LockError::Config`]: there is no tokio runtime with timers here.
+    pub async fn last_run(&self, key: impl Into<LockKey>) -> Result<Option<LastRun>, LockError> {
+        periodic::last_run(&self.connected, key.into()).await
     }
 
     /// Shuts the client down.

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::options::Defaults;
-use crate::store::contract::{Backend, LockStore};
+use crate::engine::lease::Terms;
+use crate::error::LockError;
+use crate::options::{Defaults, LockOptions};
+use crate::store::contract::{Backend, Layout, LockStore};
+use crate::timeout::Wait;
 use crate::wire_format::WireFormat;
 
 pub(crate) struct Connected {
@@ -26,8 +29,53 @@ impl Connected {
     }
 
     /// The store for locks in this layout.
-    pub(crate) fn store(&self, wire_format: WireFormat) -> Arc<dyn LockStore> {
-        self.backend.handle(wire_format)
+    pub(crate) fn store(&self, layout: impl Into<Layout>) -> Arc<dyn LockStore> {
+        self.backend.handle(layout.into())
+    }
+
+    /// The wait, the terms and the store of a call with these options.
+    pub(crate) fn checked(
+        &self,
+        options: &LockOptions,
+    ) -> Result<(Wait, Terms, Arc<dyn LockStore>), LockError> {
+        let wait = options.wait(&self.defaults)?;
+        let terms = options.terms(&self.defaults)?;
+        let format = options.wire_format(&self.defaults);
+        let layout = match (options.permits, options.mode) {
+            (Some(permits), _) => permits.check().map(|_| Layout::Semaphore)?,
+            (None, Some(_)) => Layout::ReadWrite,
+            (None, None) => format.into(),
+        };
+        let store = self.store(layout);
+        if !terms.min_hold.is_zero() && !store.capabilities().keeps_after_release {
+            let problem = "this store cannot keep a key after its release".into();
+            return Err(LockError::Config { option: "min_hold", problem });
+        }
+        if !matches!(layout, Layout::Wire(_)) && format != WireFormat::Token {
+            let locks = if options.permits.is_some() { "semaphores" } else { "read-write locks" };
+            let problem = format!(
+                "{locks} have a layout of their own, and are not shared with the clients of the \
+                 format {format:?}; use `Token`"
+            );
+            return Err(LockError::Config { option: "wire_format", problem });
+        }
+        if options.permits.is_some() && options.mode.is_some() {
+            let problem = "a semaphore has neither readers nor writers; remove `mode`".into();
+            return Err(LockError::Config { option: "mode", problem });
+        }
+        if options.permits.is_some() && options.fair.unwrap_or_default() {
+            let problem = "permits are granted in the order of processes; remove `fair`".into();
+            return Err(LockError::Config { option: "fair", problem });
+        }
+        if options.mode.is_some() && options.fair.unwrap_or_default() {
+            let problem = "readers and writers take turns; remove `fair`".into();
+            return Err(LockError::Config { option: "fair", problem });
+        }
+        if options.fair.unwrap_or_default() && format != WireFormat::Token {
+            let problem = format!("locks in the format {format:?} have no queue; use `Token`");
+            return Err(LockError::Config { option: "fair", problem });
+        }
+        Ok((wait, terms, store))
     }
 }
 

@@ -32,7 +32,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// The wait ended while the lock had another holder. Try again later.
+    /// The wait ended while the lock had another holder. Try again later. Or there was a run in this
+    /// period ([`Holder::NextPeriod`]).
     ///
     /// Either the client holds the lock itself, or the store has answered that another owner holds
     /// it: to this call, to another call of the client for the key, or to the client's last check
@@ -110,7 +111,8 @@ pub enum LockError {
     ///
     /// A lock is a `string` in [`Token`](crate::WireFormat::Token), a `hash` in
     /// [`Redisson`](crate::WireFormat::Redisson), and a `Unix time in ms` in
-    /// [`Timestamp`](crate::WireFormat::Timestamp). A nested lock in another format than the
+    /// [`Timestamp`](crate::WireFormat::Timestamp), and a `zset` for a read-write lock or a semaphore. A
+    /// nested lock in another format than the
     /// enclosing lock fails with this error as well.
     #[error(
         "the key {key:?} holds a {found}{} instead of a {expected}{}, and was not changed; use \
@@ -127,6 +129,19 @@ pub enum LockError {
         expected: &'static str,
         /// The kind of value that the key holds, as far as it is known.
         found: String,
+    },
+
+    /// The body of a reader has called a writer of the same
+    /// [read-write lock](crate::ReadWriteLock), which would wait for that reader; or the body of a holder
+    /// of [permits](crate::Semaphore) has called for more of them. Nothing was requested.
+    #[error(
+        "lock {key:?}: the call would wait for its own enclosing body; release the lock of that body \
+         first, upgrade it if it is a reader (`try_upgrade`), or acquire all permits at once"
+    )]
+    #[non_exhaustive]
+    WouldDeadlock {
+        /// The key in the store, including the namespace.
+        key: String,
     },
 
     /// The store rejected the credentials or the client certificate, it requires a client
@@ -200,6 +215,7 @@ impl LockError {
             Self::Busy { .. } | Self::Unavailable { .. } | Self::Lost { .. } => true,
             Self::InvalidKey { .. }
             | Self::WrongFormat { .. }
+            | Self::WouldDeadlock { .. }
             | Self::Denied { .. }
             | Self::NotConfigured
             | Self::AlreadyInstalled
@@ -218,14 +234,18 @@ pub enum Holder {
     ThisProcess,
     /// The waiting task has acquired the lock itself, and would wait for itself. For example, an
     /// item of a stream holds the lock while the task polls the stream for the next item, which
-    /// needs the same lock.
+    /// needs the same lock. It may have permits of the semaphore for which it waits; other holders may
+    /// still release theirs.
     ThisTask,
     /// The holder uses another client, in this process or in another one, or the key stays taken
-    /// for the `min_hold` of a lock that was released. The lease ends after this time unless it is
+    /// for the `min_hold` of a lock that was released. For permits, any holders. The lease ends after this time unless it is
     /// renewed; `None` if the remaining time is not known.
     Elsewhere(Option<Duration>),
     /// The key never expires. Only its owner or an operator can free it.
     NoExpiry,
+    /// There was a run in this period, which ends after this time. Nobody has to hold the lock. See
+    /// [`Periodic`](crate::Periodic).
+    NextPeriod(Duration),
 }
 
 /// The wire format whose locks are values of this kind, for the message.
@@ -233,6 +253,7 @@ fn as_of(value: &str) -> &'static str {
     [
         ("string", " (as in `WireFormat::Token`)"),
         ("hash", " (as in `WireFormat::Redisson`)"),
+        ("zset", " (as in read-write locks and semaphores)"),
         ("Unix time in ms", " (13 digits, as in `WireFormat::Timestamp`)"),
     ]
     .into_iter()
@@ -258,6 +279,9 @@ impl fmt::Display for Holder {
                 "the key has no expiry and stays until its owner deletes it; if the owner no \
                  longer runs, delete the key by hand",
             ),
+            Self::NextPeriod(left) => {
+                write!(f, "there was a run in this period, which ends in {}", Seconds(*left))
+            }
         }
     }
 }

@@ -31,6 +31,9 @@ pub(crate) const QUEUES: &str = "lock_queue:";
 /// The prefix of the keys that hold what the holders of locks announce.
 pub(crate) const ANNOUNCEMENTS: &str = "lock_leader:";
 
+/// The prefix of the keys that hold the records of runs.
+pub(crate) const RUNS: &str = "lock_run:";
+
 /// The largest number of bytes of an invalid key that an error shows.
 const SHOWN: usize = 64;
 
@@ -50,6 +53,7 @@ pub(crate) fn full<'a>(namespace: &str, key: &'a str) -> Result<Cow<'a, str>, Lo
         (QUARANTINES, "the quarantines of servers"),
         (QUEUES, "the queues of waiting claims"),
         (ANNOUNCEMENTS, "the names of leaders"),
+        (RUNS, "the records of runs"),
     ] {
         if full.starts_with(reserved) {
             let problem = format!("keys that begin with `{reserved}` are reserved for {purpose}");
@@ -82,8 +86,8 @@ fn invalid(key: &str, problem: String) -> LockError {
 /// [`key!`](crate::key!).
 ///
 /// A key has at least one byte and at most 1,024 bytes, including the namespace. Keys that begin
-/// with `lock_fence:`, `lock_owner:`, `lock_ack:`, `lock_quarantine:`, `lock_queue:` or `lock_leader:`
-/// are reserved. An invalid key
+/// with `lock_fence:`, `lock_owner:`, `lock_ack:`, `lock_quarantine:`, `lock_queue:`, `lock_leader:` or
+/// `lock_run:` are reserved. An invalid key
 /// is reported when the lock is acquired.
 ///
 /// # Examples

@@ -46,7 +46,7 @@
 //! * **Errors are specific.** Busy, unavailable, lost and misconfigured are different errors. No
 //!   error replaces the body's own result, except with `on_lost = "report"`.
 //! * **Waiting is cheap.** A thousand tasks of one process that wait for one key cost the server as
-//!   much as one task.
+//!   much as one task. (Fair calls, and calls for permits, make one attempt each before they wait.)
 //! * **Secrets are not shown.** No error, `Debug` output or log event shows a password.
 //!
 //! # Limits
@@ -101,8 +101,9 @@
 //!   lock errors of functions that return nothing.
 //! * Warnings: a lost lock, the first failure of a renewal or a background release, a body whose
 //!   release was not confirmed, a key in another wire format, missing permissions to publish or
-//!   subscribe, a call that could not be put into the queue of its lock, a server that may evict locks, is a replica or has too few replicas, dropped log
-//!   events.
+//!   subscribe, a call that could not be put into the queue of its lock, users of a semaphore with
+//!   different limits, a server that may evict locks, is a replica or has too few replicas, dropped
+//!   log events.
 //! * Info: renewals and releases that succeed again.
 //! * Debug: connections that are made and lost, retries, skipped functions.
 //!
@@ -119,6 +120,7 @@ mod body;
 mod builder;
 mod capacity;
 mod client;
+mod client_name;
 mod clock;
 mod connected;
 mod credentials;
@@ -131,14 +133,19 @@ mod join;
 mod key;
 mod leadership;
 mod lock;
+mod lock_mode;
 mod lock_set;
 mod maybe_ready;
 mod options;
+mod periodic;
+mod permits;
+mod read_write_lock;
 mod reentrancy;
 mod release_mode;
 mod replicas;
 mod runtime;
 mod safeguard;
+mod semaphore;
 mod stats;
 mod store;
 mod sync;
@@ -157,9 +164,14 @@ pub use guard::LockGuard;
 pub use key::LockKey;
 pub use leadership::{Leader, LeaderInfo, LeaderObserver, Leadership};
 pub use lock::Lock;
+pub use lock_mode::LockMode;
 pub use lock_set::{LockSet, LockSetGuard};
+pub use periodic::{LastRun, Periodic, RunOutcome};
+pub use permits::Permits;
+pub use read_write_lock::ReadWriteLock;
 pub use release_mode::ReleaseMode;
 pub use replicas::Replicas;
+pub use semaphore::Semaphore;
 pub use stats::ClientStats;
 pub use timeout::Wait;
 #[cfg(feature = "tls")]
@@ -175,8 +187,8 @@ pub use lock_macros::distributed_lock;
 pub mod __private {
     pub use crate::attribute::{
         Call, CarriesLockError, FromLockError, GuardSlot, KeyPart, KeyWriter, LockOptions,
-        LockSite, NamesClient, OnLost, SetKeys, client, or_else, run, run_all, run_all_when,
-        run_when, swallow,
+        LockSite, NamesClient, OnLost, PeriodicCall, RunProbe, SetKeys, Succeeds, client, or_else,
+        run, run_all, run_all_when, run_every, run_when, swallow,
     };
     #[cfg(feature = "macros")]
     pub use lock_macros::key as make_key;

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use crate::engine::lease::Terms;
 use crate::error::LockError;
+use crate::lock_mode::LockMode;
+use crate::permits::Permits;
 use crate::release_mode::ReleaseMode;
 use crate::replicas::{Replicas, RequiredReplicas};
 use crate::timeout::Wait;
@@ -24,6 +26,10 @@ const LONGEST_LINGER: Duration = Duration::from_secs(1);
 pub struct LockOptions {
     /// See [`Lock::wire_format`](crate::Lock::wire_format).
     pub wire_format: Option<WireFormat>,
+    /// See [`ReadWriteLock`](crate::ReadWriteLock).
+    pub mode: Option<LockMode>,
+    /// See [`Semaphore`](crate::Semaphore).
+    pub permits: Option<Permits>,
     /// See [`Lock::wait`](crate::Lock::wait).
     pub wait: Option<Wait>,
     /// See [`Lock::lease`](crate::Lock::lease).
@@ -38,6 +44,10 @@ pub struct LockOptions {
     pub release: Option<ReleaseMode>,
     /// See [`Lock::linger`](crate::Lock::linger).
     pub linger: Option<Duration>,
+    /// See [`Lock::fair`](crate::Lock::fair).
+    pub fair: Option<bool>,
+    /// See [`Periodic`](crate::Periodic).
+    pub every: Option<Duration>,
 }
 
 /// The checked defaults of a client.
@@ -79,6 +89,8 @@ impl LockOptions {
     /// No option is set.
     pub const NONE: Self = Self {
         wire_format: None,
+        mode: None,
+        permits: None,
         wait: None,
         lease: None,
         max_hold: None,
@@ -86,6 +98,8 @@ impl LockOptions {
         acknowledged_by: None,
         release: None,
         linger: None,
+        fair: None,
+        every: None,
     };
 
     pub(crate) fn wire_format(&self, defaults: &Defaults) -> WireFormat {
@@ -126,8 +140,17 @@ impl LockOptions {
         let acknowledged_by =
             self.acknowledged_by.map_or(Ok(defaults.acknowledged_by), Replicas::required)?;
         let term = self.lease.unwrap_or(defaults.lease);
+        let is_fair = self.fair.unwrap_or_default();
+        let is_read = self.mode == Some(LockMode::Read);
         let linger = match self.linger {
-            None if self.lease.is_some() || !min_hold.is_zero() => Duration::ZERO,
+            None if self.lease.is_some()
+                || !min_hold.is_zero()
+                || is_fair
+                || is_read
+                || self.permits.is_some() =>
+            {
+                Duration::ZERO
+            }
             linger => linger.unwrap_or(defaults.linger),
         };
         self.check_linger(linger, term)?;
@@ -152,6 +175,13 @@ impl LockOptions {
             format!("{linger:?} is not in the range {SHORTEST_LINGER:?} to {LONGEST_LINGER:?}")
         } else if linger > term / 3 {
             format!("{linger:?} is longer than a third of the lease of {term:?}")
+        } else if self.fair.unwrap_or_default() {
+            "a fair lock goes to the call that waits for the longest time; remove `fair` or `linger`"
+                .to_owned()
+        } else if self.mode == Some(LockMode::Read) {
+            "readers share a lock, and do not keep it for the next call; remove `linger`".to_owned()
+        } else if self.permits.is_some() {
+            "permits are not kept for the next call; remove `permits` or `linger`".to_owned()
         } else if self.lease.is_some() {
             "a fixed lease is not kept for the next call; remove `lease` or `linger`".to_owned()
         } else if self.min_hold.is_some_and(|min_hold| !min_hold.is_zero()) {

@@ -9,11 +9,13 @@ use std::sync::Arc;
 
 use tokio::task;
 
+use crate::clock::BootInstant;
 use crate::engine::Engine;
 use crate::engine::handoff::Hold;
 use crate::error::LockError;
 use crate::guard::LockGuard;
-use crate::store::contract::{LockStore, is_same};
+use crate::safeguard::Safeguard;
+use crate::store::contract::{LockStore, Mode, is_same};
 use crate::sync::{Mutex, lock};
 
 tokio::task_local! {
@@ -101,11 +103,12 @@ impl Scope {
 ///
 /// If that hold was lost, this call fails with the loss: the enclosing body is about to be dropped,
 /// and must not begin anything new. A hold in another layout than that of `store` is an error,
-/// because it excludes other clients than the caller expects.
+/// because it excludes other clients than the caller expects. A writer cannot share the hold of a
+/// reader, nor a call for permits a hold of fewer.
 pub(crate) fn enclosing(
     engine: &Arc<Engine>,
     key: &str,
-    store: &Arc<dyn LockStore>,
+    (store, mode): (&Arc<dyn LockStore>, Mode),
 ) -> Result<Option<LockGuard>, LockError> {
     let task = task::try_id();
     let found = ENCLOSING.try_with(|innermost| {
@@ -130,8 +133,12 @@ pub(crate) fn enclosing(
             found: format!("{} that the enclosing body has locked", granted_by.layout()),
         });
     }
-    if hold.join() {
+    if hold.join(mode) {
         return Ok(Some(LockGuard::new(Arc::clone(engine), hold, true)));
+    }
+    if hold.is_valid(BootInstant::now()) && Safeguard::NestedWritersFail.is_on() {
+        // Only the mode does not fit.
+        return Err(LockError::WouldDeadlock { key: key.to_owned() });
     }
     // The hold has ended. If it was released, the running code is a future that was moved out of
     // the body. Such a future shares nothing.

@@ -56,6 +56,28 @@ safeguards! {
     RenewalNeverRecreates = "renewal-never-recreates",
     /// A late attempt of an acquisition, or a late renewal, does not shorten the lease.
     AttemptsDoNotShorten = "attempts-do-not-shorten",
+    /// Readers of one process share a hold.
+    ReadersShare = "readers-share",
+    /// Readers join the hold of others within the limit of hand-offs only.
+    ReadersYield = "readers-yield",
+    /// A reader that comes while a writer waits, waits behind it.
+    ReadersWaitForWriters = "readers-wait-for-writers",
+    /// When a writer ends, it is the turn of the readers.
+    ReadersTakeTurns = "readers-take-turns",
+    /// A server that is out of memory renews read-write locks and permits.
+    RenewalsOutOfMemory = "renewals-out-of-memory",
+    /// A writer that the store takes for a reader has lost the lock.
+    WritersAreVerified = "writers-are-verified",
+    /// A hold whose downgrade may arrive late does not become that of a writer again.
+    LateDowngradesCount = "late-downgrades-count",
+    /// Only the only reader becomes a writer.
+    OnlyReadersUpgrade = "only-readers-upgrade",
+    /// A writer in the body of a reader is an error.
+    NestedWritersFail = "nested-writers-fail",
+    /// Permits go to the first call that waits, however many it wants.
+    PermitsInOrder = "permits-in-order",
+    /// A process passes permits on among its calls without a request.
+    PermitsArePassedOn = "permits-are-passed-on",
     /// Locks are renewed.
     Renewal = "renewal",
     /// A failed renewal is retried.
@@ -153,6 +175,14 @@ safeguards! {
     UnreachableArePassedOver = "unreachable-are-passed-over",
     /// The locks of a set are taken in the order of their keys.
     SetsAreSorted = "sets-are-sorted",
+    /// A run counts for its period before its body begins.
+    RunsCountFromTheirStart = "runs-count-from-their-start",
+    /// With `retry_failed`, a run counts only when it has succeeded.
+    FailedRunsDoNotCount = "failed-runs-do-not-count",
+    /// Each run has an owner id of its own, because its lock is not handed off.
+    RunsHaveOwners = "runs-have-owners",
+    /// If a run does not start, its record is changed so that the period may have another one.
+    StartsAreUndone = "starts-are-undone",
     /// The server reports when another client changes a key.
     Tracking = "tracking",
     /// A connection that has gone silent is discarded.

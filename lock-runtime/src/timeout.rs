@@ -35,6 +35,9 @@ pub enum Wait {
 }
 
 impl Wait {
+    /// One attempt.
+    pub(crate) const ONCE: Self = Self::For(Duration::ZERO);
+
     /// The longest time that the call may take; `None` if there is no limit.
     pub(crate) fn limit(self) -> Option<Duration> {
         match self {
@@ -141,6 +144,12 @@ impl Timeout {
             None => Duration::MAX,
         };
         RequestTimeout { answer: response_timeout.min(total), total }
+    }
+
+    /// The output of `first`, the first request of the call, or `None` if the timeout ends first. A very
+    /// short wait does not end it.
+    pub(crate) async fn limit_first<F: Future>(&self, first: F) -> Option<F::Output> {
+        if self.short { Some(first.await) } else { self.limit(first).await }
     }
 
     /// The output of `future`, or `None` if the timeout ends first.

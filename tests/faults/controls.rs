@@ -55,6 +55,8 @@ lock_tests::controls! {
         without "tracking" seeing "the loss is noticed at once";
     tracking_without_tracking_5: "tracking::a_release_without_a_message_wakes_the_first_claim_at_once"
         without "tracking" seeing "the call is woken at once";
+    tracking_without_tracking_fair: "tracking::a_release_without_a_message_wakes_the_first_of_several_fair_calls_at_once"
+        without "tracking" seeing "the call is woken at once";
     tracking_without_tracking_6: "tracking::a_lock_that_expires_early_wakes_the_first_claim_at_once"
         without "tracking" seeing "the call is woken at once";
     tracking_without_tracking_7: "tracking::changes_during_a_lost_connection_are_noticed"
@@ -69,6 +71,16 @@ lock_tests::controls! {
         without "check-before-poll" seeing "violations";
     leadership_without_check_before_poll_2: "leadership::a_leader_that_cannot_reach_the_server_is_replaced_after_its_body_was_dropped"
         without "check-before-poll" seeing "was dropped before";
+    periodic_without_runs_count_from_their_start: "periodic::a_period_never_has_two_runs_although_processes_are_killed"
+        without "runs-count-from-their-start" seeing "two runs in one period";
+    periodic_without_runs_have_owners: "periodic::calls_of_one_process_run_once"
+        without "runs-have-owners" seeing "two runs in one period";
+    replicas_without_starts_are_undone: "replicas::a_run_whose_start_was_not_acknowledged_leaves_its_period_free"
+        without "starts-are-undone" seeing "the period is free";
+    replicas_without_grants_are_acknowledged_5: "replicas::the_success_of_a_run_that_may_be_repeated_has_to_be_acknowledged"
+        without "grants-are-acknowledged" seeing "recorded without the acknowledgement";
+    periodic_without_failed_runs_do_not_count: "periodic::each_period_has_a_run_that_succeeds_if_failed_runs_are_repeated"
+        without "failed-runs-do-not-count" seeing "a period without a run";
     linger_without_tracking: "linger::another_process_that_begins_to_wait_gets_the_lock_at_once"
         without "tracking" seeing "the lock is passed on at once";
     linger_without_tracking_2: "linger::a_process_that_waits_already_gets_the_lock_at_once"
@@ -131,6 +143,50 @@ lock_tests::controls! {
         without "release-on-drop" seeing "and the lock is free";
     bodies_without_background_thread: "bodies::a_body_that_blocks_its_thread_for_three_leases_loses_no_lock"
         without "background-thread" seeing "left == right";
+    read_write_without_expiry: "read_write::a_killed_reader_leaves_at_the_end_of_its_lease_and_keeps_nobody_else"
+        without "expiry" seeing "its turn";
+    read_write_without_unreachable_are_passed_over: "read_write::a_killed_writer_that_waited_holds_no_reader_back"
+        without "unreachable-are-passed-over" seeing "its turn";
+    read_write_without_readers_take_turns: "read_write::after_a_killed_writer_it_is_the_turn_of_the_readers"
+        without "readers-take-turns" seeing "its turn";
+    read_write_without_readers_wait_for_writers: "read_write::neither_readers_nor_writers_starve"
+        without "readers-wait-for-writers" seeing "the other side lets it in";
+    read_write_without_readers_yield: "read_write::readers_of_one_process_do_not_starve_a_writer_of_another_one"
+        without "readers-yield" seeing "the readers let the writer in";
+    read_write_without_unpolled_calls_do_not_block: "read_write::readers_that_are_not_polled_block_no_other_readers"
+        without "unpolled-calls-do-not-block" seeing "others get the lock";
+    read_write_without_late_downgrades_count: "read_write::a_downgrade_that_arrives_late_makes_no_reader_of_a_writer"
+        without "late-downgrades-count" seeing "a reader beside a writer";
+    read_write_without_writers_are_verified: "read_write::a_writer_that_the_server_takes_for_a_reader_has_lost_the_lock"
+        without "writers-are-verified" seeing "the next renewal finds it";
+    read_write_without_unpolled_calls_do_not_block_2: "read_write::a_call_that_is_not_polled_does_not_block_the_other_side_of_its_process"
+        without "unpolled-calls-do-not-block" seeing "its turn";
+    read_write_without_undo: "read_write::requests_for_a_read_write_lock_are_repeated_or_undone"
+        without "undo" seeing "undone";
+    read_write_without_one_owner_id: "read_write::requests_for_a_read_write_lock_are_repeated_or_undone"
+        without "one-owner-id" seeing "one hold";
+    read_write_without_renewals_out_of_memory: "read_write::a_server_that_is_out_of_memory_renews_changes_and_frees"
+        without "renewals-out-of-memory" seeing "both are renewed";
+    read_write_without_only_if_free: "read_write::readers_and_writers_exclude_each_other_while_processes_die"
+        without "only-if-free" seeing "violations";
+    semaphore_without_expiry: "semaphore::permits_of_a_killed_holder_end_with_its_own_lease"
+        without "expiry" seeing "its turn";
+    semaphore_without_unreachable_are_passed_over: "semaphore::a_killed_process_that_waited_for_many_permits_holds_nobody_back"
+        without "unreachable-are-passed-over" seeing "its turn";
+    semaphore_without_permits_in_order: "semaphore::tasks_with_few_permits_do_not_starve_a_call_for_all_of_them"
+        without "permits-in-order" seeing "a large call has its turn";
+    semaphore_without_undo: "semaphore::requests_for_permits_are_repeated_or_undone"
+        without "undo" seeing "undone";
+    semaphore_without_renewals_out_of_memory: "semaphore::a_server_that_is_out_of_memory_renews_and_frees_permits"
+        without "renewals-out-of-memory" seeing "both are renewed";
+    semaphore_without_unpolled_calls_do_not_block: "semaphore::a_call_that_is_not_polled_does_not_block_the_others_of_its_process"
+        without "unpolled-calls-do-not-block" seeing "others get the permit";
+    semaphore_without_unpolled_calls_do_not_block_2: "semaphore::a_call_that_is_not_polled_keeps_no_permit_from_other_processes"
+        without "unpolled-calls-do-not-block" seeing "other processes get the permit";
+    semaphore_without_handoff_continues: "semaphore::a_permit_that_is_passed_on_to_a_dropped_call_goes_to_the_next_one"
+        without "hand-off-continues" seeing "its turn";
+    semaphore_without_only_if_free: "semaphore::permits_are_within_the_limit_while_processes_die"
+        without "only-if-free" seeing "violations";
     server_without_renewal_never_recreates: "server::a_server_restart_without_persistence_ends_the_hold" without "renewal-never-recreates" seeing "by its next renewal";
     server_without_fence_above_clock: "server::a_server_restart_without_persistence_ends_the_hold" without "fence-above-clock" seeing "1 after 1";
     server_without_renewal_retry: "server::a_hold_survives_a_server_restart_with_persistence" without "renewal-retry" seeing "reason: RenewalFailed";
@@ -173,6 +229,12 @@ lock_tests::controls! {
         without "key-outlives-body" seeing "before the destructor";
     callers_without_key_outlives_body_2: "callers::a_body_stuck_past_its_max_hold_keeps_the_key_only_until_the_lease_ends"
         without "key-outlives-body" seeing "not at the maximum";
+    fair_without_unreachable_are_passed_over: "fair::the_calls_of_a_killed_process_are_passed_over"
+        without "unreachable-are-passed-over" seeing "passed over";
+    fair_without_unpolled_calls_do_not_block: "fair::calls_that_are_not_polled_delay_the_others_only_briefly"
+        without "unpolled-calls-do-not-block" seeing "the notifier thread polls them";
+    fair_without_unpolled_calls_do_not_block_2: "fair::calls_on_a_runtime_that_is_blocked_leave_the_queue"
+        without "unpolled-calls-do-not-block" seeing "claims of a blocked runtime";
     unpolled_without_offers_continue: "unpolled::unpolled_waiters_do_not_block_other_waiters"
         without "offers-continue" seeing "every polled waiter gets the lock";
     unpolled_without_offers_continue_2: "unpolled::a_lock_offered_to_an_unpolled_waiter_is_released"

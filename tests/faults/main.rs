@@ -11,20 +11,24 @@ mod cluster;
 #[cfg(lock_controls)]
 mod controls;
 mod credentials;
+mod fair;
 mod fairness;
 mod foreign;
 mod leadership;
 mod linger;
 mod partitions;
+mod periodic;
 mod planned_failovers;
 mod processes;
 mod quarantine;
 mod queue;
+mod read_write;
 mod renewals;
 mod replicas;
 mod replies;
 mod requests;
 mod secrets;
+mod semaphore;
 mod sentinel;
 mod server;
 mod sets;
@@ -32,6 +36,7 @@ mod support;
 mod tls;
 mod tracking;
 mod unpolled;
+mod waits;
 mod wake_ups;
 
 /// Whether a name such as `suites::tls::locks_work_over_tls` is a test in `tests/suites`.

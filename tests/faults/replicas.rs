@@ -10,7 +10,7 @@ use lock_tests::{CapturedLog, Cluster, Proxy, RedisServer, Sentinels};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{LEASE, LOCKER, client, client_with_lease, until};
+use crate::support::{LEASE, LOCKER, client, client_with_lease, until, until_idle};
 
 /// Longer than a failover takes.
 const LONG_LEASE: Duration = Duration::from_secs(12);
@@ -91,6 +91,47 @@ fn assert_not_acknowledged(result: Result<LockGuard, LockError>, words: &[&str])
         Ok(_) => panic!("granted without the acknowledgement of its replicas"),
         Err(error) => panic!("{error:?}"),
     }
+}
+
+/// It was recorded, and does not count without its replicas.
+#[tokio::test]
+async fn a_run_whose_start_was_not_acknowledged_leaves_its_period_free() {
+    let servers = Replicated::start(1).await;
+    let proxy = Proxy::to(servers.master.port());
+    let client = client(&proxy.url()).await;
+    let work = client.periodic("job", LONG_LEASE * 1_000).wait(Duration::ZERO);
+    work.run(async {}).await.expect("free");
+    let records: Vec<String> = servers.master.command(&["KEYS", "lock_run:*"]);
+    let [record] = &records[..] else { panic!("{records:?}") };
+    servers.master.tell(&["DEL", record]);
+    proxy.hold(record);
+    let call = work.clone().acknowledged_by(Replicas::AtLeast(1));
+    let call = call.run(async { panic!("runs without the acknowledgement") });
+    let freeze = async {
+        assert!(until(LEASE * 5, || proxy.triggered() == 1).await.is_some(), "it starts");
+        servers.replicas[0].freeze();
+        proxy.deliver();
+    };
+    let (failed, ()) = tokio::join!(call, freeze);
+    assert!(matches!(failed, Err(LockError::Unavailable { .. })), "{failed:?}");
+    servers.replicas[0].thaw();
+    until_idle(&client, LEASE * 5).await;
+    assert_eq!(work.run(async {}).await, Ok(()), "the period is free");
+}
+
+/// The run counts when its success is recorded.
+#[tokio::test]
+async fn the_success_of_a_run_that_may_be_repeated_has_to_be_acknowledged() {
+    let replicated = Replicated::start(1).await;
+    let client = client(&replicated.url()).await;
+    let work = client.periodic("job", LONG_LEASE).retry_failed();
+    let work = work.acknowledged_by(Replicas::AtLeast(1));
+    let log = CapturedLog::here();
+    let body = async { replicated.replicas[0].freeze() };
+    work.run(body).await.expect("the output is returned");
+    replicated.replicas[0].thaw();
+    let warnings = log.lines(&["WARN", "the end of a run was not recorded"]);
+    assert!(!warnings.is_empty(), "recorded without the acknowledgement");
 }
 
 #[tokio::test]

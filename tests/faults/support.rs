@@ -15,14 +15,14 @@ use lock_tests::{
 use tempfile::TempDir;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 pub(crate) use lock_tests::support::{LEASE, client, milliseconds, until, until_idle};
 
 /// The command that makes the user of locks `k`, with the documented permissions.
-pub(crate) const LOCKER: &str = "ACL SETUSER locker on >c4nary resetkeys ~k ~lock_queue:* ~lock_fence:* ~lock_leader:* \
+pub(crate) const LOCKER: &str = "ACL SETUSER locker on >c4nary resetkeys ~k ~lock_queue:* ~lock_fence:* ~lock_leader:* ~lock_run:* \
      resetchannels &lock_client:* -@all +set +get +getrange +del +exists +pexpire +pttl +type +time \
-     +zadd +zpopmin +zrem +zrange +zrank +zscore +zcount +info +publish +subscribe +unsubscribe +pubsub|numsub +eval +evalsha +script|load +ping +hello \
+     +hset +hmget +zadd +zpopmin +zrem +zrange +zrank +zscore +zcount +info +publish +subscribe +unsubscribe +pubsub|numsub +eval +evalsha +script|load +ping +hello \
      +select";
 
 /// A call of `acquire`.
@@ -79,12 +79,18 @@ impl FaultFixture {
         Self { server, recorder, register, guarded, directory, files }
     }
 
-    /// Starts a process that holds the lock on `k` until it loses the lock. Returns the process and
-    /// its fencing token.
-    pub(crate) fn keeper(&mut self, url: &str) -> (Helper, u64) {
+    /// A file for the recording of a process.
+    fn recording(&mut self) -> String {
         let file = self.directory.path().join(self.files.len().to_string());
         let recording = file.to_str().expect("a path in UTF-8").to_owned();
         self.files.push(file);
+        recording
+    }
+
+    /// Starts a process that holds the lock on `k` until it loses the lock. Returns the process and
+    /// its fencing token.
+    pub(crate) fn keeper(&mut self, url: &str) -> (Helper, u64) {
+        let recording = self.recording();
         let (register, lease) = (self.guarded.plain_url(), milliseconds(LEASE));
         let args = ["keep", url, &register, "k", &lease, &recording];
         let mut process = Helper::start(env!("CARGO_BIN_EXE_lock-helper"), &args);
@@ -93,11 +99,50 @@ impl FaultFixture {
         (process, token.unwrap_or_else(|| panic!("{line}")))
     }
 
+    /// Starts a process whose tasks read and write under the read-write lock on `k`.
+    pub(crate) fn sharer(&mut self) -> Helper {
+        let recording = self.recording();
+        let (url, register) = (self.server.url(), self.guarded.plain_url());
+        let args = ["share", &url, &register, "k", &milliseconds(LEASE), &recording];
+        Helper::start(env!("CARGO_BIN_EXE_lock-helper"), &args)
+    }
+
+    /// Starts a process that acquires permits of the semaphore `k` all the time.
+    pub(crate) fn permit_sharer(&mut self) -> Helper {
+        let recording = self.recording();
+        let args = ["share-permits", &self.server.url(), "k", &milliseconds(LEASE), &recording];
+        Helper::start(env!("CARGO_BIN_EXE_lock-helper"), &args)
+    }
+
+    /// Starts three processes that share a lock, and kills and suspends them at random. A write
+    /// that began before its process was suspended arrives late; only the fence refuses it.
+    pub(crate) async fn assert_sharing_holds(&mut self, start: fn(&mut Self) -> Helper) {
+        let mut processes: Vec<Helper> = (0..3).map(|_| start(self)).collect();
+        for process in &mut processes {
+            assert_eq!(process.line(), "shares");
+        }
+        for round in 0..number("LOCK_SHARE_ROUNDS", 12) {
+            let process = &mut processes[fastrand::usize(..3)];
+            if round % 3 == 0 {
+                self.kill(process);
+                *process = start(self);
+                process.line();
+            } else {
+                process.freeze();
+                sleep(LEASE.mul_f64(fastrand::f64() * 2.0)).await;
+                process.thaw();
+            }
+            sleep(LEASE.mul_f64(fastrand::f64())).await;
+        }
+        for process in &mut processes {
+            self.kill(process);
+        }
+        self.assert_history(Expected { exclusion: true, no_stale_write: false });
+    }
+
     /// Starts a process that campaigns for the leadership of `k`, and is known by its number.
     pub(crate) fn candidate(&mut self) -> Helper {
-        let file = self.directory.path().join(self.files.len().to_string());
-        let recording = file.to_str().expect("a path in UTF-8").to_owned();
-        self.files.push(file);
+        let recording = self.recording();
         let (url, register) = (self.server.url(), self.guarded.plain_url());
         let args = ["lead", &url, &register, "k", &milliseconds(LEASE), &recording];
         Helper::start(env!("CARGO_BIN_EXE_lock-helper"), &args)

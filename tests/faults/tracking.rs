@@ -114,6 +114,33 @@ async fn a_release_without_a_message_wakes_the_first_claim_at_once() {
     assert!(woken < CHECK / 4, "the call is woken at once: {woken:?}");
 }
 
+/// The client has several claims for the key, and the first one is watched.
+#[tokio::test]
+async fn a_release_without_a_message_wakes_the_first_of_several_fair_calls_at_once() {
+    let server = RedisServer::start();
+    let client = client(&server).await;
+    let mut shortest = Duration::MAX;
+    for _ in 0..3 {
+        server.tell(&["SET", "k", "another", "PX", &milliseconds(LONG)]);
+        let mut calls = Vec::new();
+        for n in 1..=5 {
+            calls.push(tokio::spawn(client.lock("k").fair().acquire()));
+            assert!(until(LEASE * 10, || server.queued("k") == n).await.is_some(), "it waits");
+        }
+        watched(&server, 1, CHECK / 3).await;
+        let freed = Instant::now();
+        server.tell(&["DEL", "k"]);
+        for (n, call) in calls.into_iter().enumerate() {
+            let guard = call.await.expect("no panic").expect("the server is up");
+            if n == 0 {
+                shortest = shortest.min(freed.elapsed());
+            }
+            guard.release().await.expect("held");
+        }
+    }
+    assert!(shortest < CHECK / 4, "the call is woken at once: {shortest:?}");
+}
+
 #[tokio::test]
 async fn a_lock_that_expires_early_wakes_the_first_claim_at_once() {
     let woken = freed_by(&["PEXPIRE", "k", "1"]).await;

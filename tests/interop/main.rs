@@ -8,6 +8,7 @@ mod clients;
 mod counting;
 mod exclusion;
 mod fixture;
+mod kinds;
 mod loss;
 mod peer;
 mod reentry;

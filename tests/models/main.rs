@@ -1,10 +1,11 @@
 //! Exhaustive model checks of the lock protocol.
 //!
-//! Four models are checked. [`protocol`] covers acquisitions with their callers and background
+//! Five models are checked. [`protocol`] covers acquisitions with their callers and background
 //! threads, one server, and a guarded resource. [`handoffs`] covers hand-offs inside processes and
 //! fairness between processes. [`queue`] covers a queue in the store, where a release transfers the
-//! lock to the next process. [`sets`] covers calls that lock several keys together. The checker visits every state, and asserts exclusion, the absence
-//! of leaks and stale writes, progress, and the end of tenures.
+//! lock to the next process. [`sets`] covers calls that lock several keys together, and
+//! [`turns`] the turns of readers and writers, and [`permits`] calls for permits of a semaphore. The checker visits every state, and asserts exclusion, the
+//! absence of leaks and stale writes, progress, and the end of tenures.
 //!
 //! The controls show that each safeguard and each assumption is necessary. A control disables one
 //! of them, and the checker must find a counterexample.
@@ -12,6 +13,7 @@
 mod acquisition;
 mod assumptions;
 mod handoffs;
+mod permits;
 mod properties;
 mod protocol;
 mod queue;
@@ -19,6 +21,7 @@ mod queue_state;
 mod resource;
 mod server;
 mod sets;
+mod turns;
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -28,11 +31,13 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 use crate::assumptions::{Assumptions, Safeguards};
 use crate::handoffs::{Handoffs, KEY, PROGRESS, TENURES_END};
+use crate::permits::{FIRST_HAS_REASON, IN_ORDER, PermitCalls, WITHIN_LIMIT};
 use crate::properties::{EXCLUSION, NO_LEAK, NO_STALE_WRITE};
 use crate::protocol::{Protocol, ProtocolState};
 use crate::queue::{FIFO, NOTHING_STAYS, Queue, REACHED};
 use crate::server::LEASE;
 use crate::sets::{NO_DEADLOCK, Sets};
+use crate::turns::{READERS_WAIT_FOR_ONE, REASON, Turns, WRITERS_ARE_NOT_OVERTAKEN};
 
 /// A model that the checker can explore.
 trait Checked:
@@ -49,6 +54,8 @@ impl Checked for Protocol {}
 impl Checked for Handoffs {}
 impl Checked for Queue {}
 impl Checked for Sets {}
+impl Checked for Turns {}
+impl Checked for PermitCalls {}
 
 /// Explores all states and asserts that all properties hold. Requires more than `floor` states, so
 /// that a model in which few actions are possible fails.
@@ -457,4 +464,91 @@ fn calls_that_take_their_keys_in_different_orders_deadlock() {
 #[test]
 fn calls_that_keep_a_key_while_they_wait_for_another_one_deadlock() {
     violates(Sets { gives_back: false, ..sets() }, NO_DEADLOCK);
+}
+
+/// Two readers and two writers, each of which wants the lock twice.
+fn turns() -> Turns {
+    Turns {
+        writers: vec![false, false, true, true],
+        times: 2,
+        after_writers: true,
+        readers_wait: true,
+        giving_up_settles: true,
+        leases_settle: true,
+    }
+}
+
+#[test]
+fn readers_and_writers_take_turns() {
+    holds(turns(), 3_000);
+    holds(
+        Turns { writers: vec![false, false, false, true, true, true], times: 1, ..turns() },
+        9_000,
+    );
+}
+
+#[test]
+fn without_a_turn_after_each_writer_a_reader_waits_for_several_writers() {
+    let writers = vec![false, true, true, true];
+    violates(Turns { writers, after_writers: false, ..turns() }, READERS_WAIT_FOR_ONE);
+}
+
+#[test]
+fn readers_that_do_not_wait_overtake_a_writer() {
+    violates(Turns { readers_wait: false, ..turns() }, WRITERS_ARE_NOT_OVERTAKEN);
+}
+
+#[test]
+fn if_giving_up_gives_nobody_the_lock_a_reader_waits_without_a_reason() {
+    violates(Turns { giving_up_settles: false, ..turns() }, REASON);
+}
+
+#[test]
+fn if_the_end_of_a_lease_gives_nobody_the_lock_a_call_waits_without_a_reason() {
+    violates(Turns { leases_settle: false, ..turns() }, REASON);
+}
+
+/// Two calls for one of three permits, one for all of them, and one for two of two.
+fn permit_calls() -> PermitCalls {
+    PermitCalls {
+        wanted: vec![(1, 3), (1, 3), (3, 3), (2, 2)],
+        times: 2,
+        newcomers_wait: true,
+        in_order: true,
+        own_limits: true,
+        giving_up_settles: true,
+        leases_settle: true,
+    }
+}
+
+#[test]
+fn permits_are_within_the_limit_and_go_to_the_calls_in_order() {
+    holds(permit_calls(), 3_000);
+    let wanted = vec![(1, 2), (2, 4), (1, 4), (3, 4), (4, 4)];
+    holds(PermitCalls { wanted, times: 1, ..permit_calls() }, 1_000);
+}
+
+#[test]
+fn if_a_call_does_not_count_by_its_own_limit_there_are_too_many_holders() {
+    violates(PermitCalls { own_limits: false, ..permit_calls() }, WITHIN_LIMIT);
+}
+
+#[test]
+fn if_the_first_call_holds_nobody_back_it_is_overtaken() {
+    violates(PermitCalls { in_order: false, ..permit_calls() }, IN_ORDER);
+}
+
+#[test]
+fn if_newcomers_do_not_wait_they_overtake() {
+    violates(PermitCalls { newcomers_wait: false, ..permit_calls() }, IN_ORDER);
+}
+
+#[test]
+fn if_giving_up_gives_nobody_permits_a_call_waits_for_them_without_a_reason() {
+    violates(PermitCalls { giving_up_settles: false, ..permit_calls() }, FIRST_HAS_REASON);
+}
+
+#[test]
+fn if_the_end_of_a_lease_gives_nobody_permits_a_call_waits_for_them_without_a_reason() {
+    violates(PermitCalls { leases_settle: false, ..permit_calls() }, FIRST_HAS_REASON);
 }

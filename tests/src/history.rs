@@ -5,7 +5,8 @@
 //! hold ended. The records of all holders form a history, which is checked for these properties:
 //!
 //! * **Exclusion.** The intervals in which holders of one key believe that they hold it do not
-//!   overlap. An interval ends with the hold or with its last known deadline, whichever comes
+//!   overlap, except those of readers of a read-write lock. Holders of permits may overlap as far as
+//!   all of them together are within the limit of the last one. An interval ends with the hold or with its last known deadline, whichever comes
 //!   first. A process that was suspended believes nothing after its deadline, because it checks the
 //!   deadline first when it resumes.
 //! * **No late poll.** No poll begins after its deadline. A process can be stopped between the
@@ -52,6 +53,15 @@ pub enum Violation {
         /// How long both believed that they held the key, in nanoseconds.
         nanos: u64,
     },
+    /// More permits than the limit of the last holder.
+    TooManyPermits {
+        /// The key.
+        key: String,
+        /// Process and number of the hold that was one too many.
+        hold: (u32, u64),
+        /// The number of permits that were held, with its own.
+        held: u64,
+    },
     /// More polls began after the deadline than the one that no lease can prevent.
     LatePolls {
         /// Process and number of the hold.
@@ -93,6 +103,9 @@ impl fmt::Display for Violation {
             Self::Overlap { key, holds, nanos } => {
                 write!(f, "two holders of {key:?} at once, {holds:?}, for {nanos} ns")
             }
+            Self::TooManyPermits { key, hold, held } => {
+                write!(f, "{held} permits of {key:?} are held at once, with those of {hold:?}")
+            }
             Self::LatePolls { hold, polls } => {
                 write!(f, "{polls} polls of {hold:?} began after its deadline")
             }
@@ -119,6 +132,9 @@ pub struct History {
 struct RecordedHold {
     id: (u32, u64),
     key: String,
+    is_reader: bool,
+    /// The number of permits, and their limit.
+    permits: Option<(u64, u64)>,
     acquired: u64,
     /// The latest known deadline.
     deadline: u64,
@@ -188,6 +204,7 @@ impl History {
         for (key, holds) in self.by_key() {
             if expected.exclusion {
                 overlaps(&key, &holds, &mut found);
+                excesses(&key, &holds, &mut found);
             }
             for hold in &holds {
                 let late = hold.polls.iter().filter(|(at, deadline)| at > deadline).count();
@@ -225,6 +242,8 @@ impl History {
                 holds.entry((event.process, event.hold, &event.key)).or_insert(RecordedHold {
                     id,
                     key: event.key.clone(),
+                    is_reader: false,
+                    permits: None,
                     acquired: event.at,
                     deadline: 0,
                     ended: None,
@@ -240,6 +259,8 @@ impl History {
                     hold.polls.push((event.at, deadline));
                 }
                 EventKind::Fenced { token } => hold.token = Some(token),
+                EventKind::Reads => hold.is_reader = true,
+                EventKind::HasPermits { count, limit } => hold.permits = Some((count, limit)),
                 EventKind::Ended => {
                     hold.ended.get_or_insert(event.at);
                 }
@@ -297,17 +318,34 @@ impl History {
 }
 
 fn overlaps(key: &str, holds: &[RecordedHold], found: &mut Vec<Violation>) {
-    let mut latest: Option<&RecordedHold> = None;
-    for hold in holds {
-        if let Some(before) = latest.filter(|before| before.until() > hold.acquired) {
+    // The holds that end last, of readers and of others.
+    let (mut readers, mut others): (Option<&RecordedHold>, Option<&RecordedHold>) = (None, None);
+    for hold in holds.iter().filter(|hold| hold.permits.is_none()) {
+        let excluded = others.into_iter().chain(readers.filter(|_| !hold.is_reader));
+        for before in excluded.filter(|before| before.until() > hold.acquired) {
             found.push(Violation::Overlap {
                 key: key.to_owned(),
                 holds: [before.id, hold.id],
                 nanos: before.until().min(hold.until()).saturating_sub(hold.acquired),
             });
         }
+        let latest = if hold.is_reader { &mut readers } else { &mut others };
         if latest.is_none_or(|before| before.until() < hold.until()) {
-            latest = Some(hold);
+            *latest = Some(hold);
+        }
+    }
+}
+
+fn excesses(key: &str, holds: &[RecordedHold], found: &mut Vec<Violation>) {
+    // The holds of permits that have not ended before the last one began.
+    let mut current: Vec<&RecordedHold> = Vec::new();
+    for hold in holds {
+        let Some((_, limit)) = hold.permits else { continue };
+        current.retain(|before| before.until() > hold.acquired);
+        current.push(hold);
+        let held = current.iter().filter_map(|hold| hold.permits).map(|(count, _)| count).sum();
+        if held > limit {
+            found.push(Violation::TooManyPermits { key: key.to_owned(), hold: hold.id, held });
         }
     }
 }
@@ -355,6 +393,23 @@ mod tests {
         events.extend(hold(2, 20, 30));
         events.extend(hold(3, 50, 60));
         assert_eq!(violations(events).len(), 2);
+    }
+
+    #[test]
+    fn permits_beyond_the_limit_of_the_last_holder_are_a_violation() {
+        let permits = |process, from, until, (count, limit)| {
+            let mut events = hold(process, from, until);
+            events.push(event(from, process, EventKind::HasPermits { count, limit }));
+            events
+        };
+        let mut events = permits(1, 10, 50, (1, 3));
+        events.extend(permits(2, 20, 30, (2, 3)));
+        events.extend(permits(3, 30, 60, (2, 3)));
+        events.extend(permits(4, 40, 60, (1, 10)));
+        assert_eq!(violations(events.clone()), []);
+        events.extend(permits(5, 49, 60, (1, 4)));
+        let excess = Violation::TooManyPermits { key: "k".into(), hold: (5, 1), held: 5 };
+        assert_eq!(violations(events), [excess]);
     }
 
     #[test]

@@ -1,23 +1,46 @@
 //! Ports of the loopback interface.
 
+use std::fs::File;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
 
 /// How long a server may take to start.
 pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A port that is currently unused.
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
+/// The ports of servers. The operating system gives none of them to clients or proxies.
+const PORTS: Range<u16> = 10_000..20_000;
+
+/// How much higher the port for the other nodes of a cluster is.
+const TO_BUS: u16 = 10_000;
+
+/// A port that no other test uses, in this process or in another one, until this value is dropped. So
+/// a client never finds the server of another test, also while its own server is down.
+#[derive(Debug)]
+pub(crate) struct ReservedPort {
+    number: u16,
+    /// Locked as long as it is open.
+    _file: File,
 }
 
-/// A port that is currently unused, and so is the port for the other nodes of a cluster, which is
-/// 10,000 higher.
-pub(crate) fn free_cluster_port() -> u16 {
-    let is_free = |port: u16| {
-        let bus = port.checked_add(10_000)?;
-        TcpListener::bind(("127.0.0.1", bus)).ok().map(|_| port)
-    };
-    std::iter::repeat_with(free_port).find_map(is_free).expect("a free pair of ports")
+impl ReservedPort {
+    /// A port that is currently unused, and so is the port for the other nodes of a cluster.
+    pub(crate) fn new() -> Self {
+        let directory = std::env::temp_dir().join("lock-tests-ports");
+        std::fs::create_dir_all(&directory).expect("a temporary directory");
+        let reserve = |number: u16| {
+            let file = File::create(directory.join(number.to_string())).ok()?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+            let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+            let is_free = is_free(number) && is_free(number + TO_BUS);
+            is_free.then_some(Self { number, _file: file })
+        };
+        std::iter::repeat_with(|| fastrand::u16(PORTS)).find_map(reserve).expect("a free port")
+    }
+
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
 }

@@ -57,6 +57,15 @@ pub enum EventKind {
         /// The deadline unless the lease is renewed; see [`boot_nanos`].
         deadline: u64,
     },
+    /// The hold is that of a reader, which excludes writers only.
+    Reads,
+    /// The hold is that of some permits of a semaphore.
+    HasPermits {
+        /// How many.
+        count: u64,
+        /// How many all holders together may have.
+        limit: u64,
+    },
     /// A poll of the body began.
     Poll {
         /// The deadline that the holder knew; see [`boot_nanos`].
@@ -96,6 +105,8 @@ impl fmt::Display for HoldEvent {
             EventKind::Fenced { token } => write!(f, "fenced {token} 0"),
             EventKind::Wrote { order } => write!(f, "wrote {order} 0"),
             EventKind::Accepted { order, token } => write!(f, "accepted {order} {token}"),
+            EventKind::Reads => f.write_str("reads 0 0"),
+            EventKind::HasPermits { count, limit } => write!(f, "permits {count} {limit}"),
             EventKind::Ended => f.write_str("ended 0 0"),
             EventKind::Killed => f.write_str("killed 0 0"),
         }
@@ -118,6 +129,8 @@ impl FromStr for HoldEvent {
             "fenced" => EventKind::Fenced { token: one },
             "wrote" => EventKind::Wrote { order: one },
             "accepted" => EventKind::Accepted { order: one, token: two },
+            "reads" => EventKind::Reads,
+            "permits" => EventKind::HasPermits { count: one, limit: two },
             "ended" => EventKind::Ended,
             "killed" => EventKind::Killed,
             _ => return Err(bad()),

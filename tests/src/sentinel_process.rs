@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::ports::{START_TIMEOUT, free_port};
+use crate::ports::{ReservedPort, START_TIMEOUT};
 use crate::tls::Certificates;
 
 /// The name of the master that sentinels monitor.
@@ -27,6 +27,7 @@ pub struct SentinelProcess {
     /// Without TLS.
     port: u16,
     tls_port: Option<u16>,
+    _reserved: [ReservedPort; 2],
     _directory: TempDir,
 }
 
@@ -47,8 +48,9 @@ impl SentinelProcess {
         // Another process may take the port before the sentinel binds it.
         for _ in 0..10 {
             let directory = tempfile::tempdir().expect("a temporary directory");
-            let port = free_port();
-            let tls_port = certificates.map(|_| free_port());
+            let reserved = [ReservedPort::new(), ReservedPort::new()];
+            let [port, tls_port] = [&reserved[0], &reserved[1]].map(ReservedPort::number);
+            let tls_port = certificates.map(|_| tls_port);
             let mut lines = [&[format!("port {port}")], more].concat();
             lines.push(format!("sentinel monitor {MASTER} 127.0.0.1 {master} 2"));
             if let (Some((authority, identity)), Some(tls_port)) = (certificates, tls_port) {
@@ -63,7 +65,8 @@ impl SentinelProcess {
             }
             let child = Self::spawn(directory.path(), down_after, lines);
             // From here on, the process is killed if this function panics.
-            let mut sentinel = Self { child, port, tls_port, _directory: directory };
+            let mut sentinel =
+                Self { child, port, tls_port, _reserved: reserved, _directory: directory };
             let end = Instant::now() + START_TIMEOUT;
             while sentinel.child.try_wait().expect("a child process").is_none() {
                 if ask::<String>(port, &redis::cmd("PING")).is_ok() {

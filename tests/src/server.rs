@@ -12,7 +12,7 @@ use redis::IntoConnectionInfo;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::ports::{START_TIMEOUT, free_cluster_port, free_port};
+use crate::ports::{ReservedPort, START_TIMEOUT};
 use crate::sentinel_process::{MASTER, SentinelProcess};
 use crate::tls::{Authority, Certificates, Identity, Validity};
 
@@ -46,6 +46,8 @@ pub struct RedisServer {
     /// `None` while the server is down.
     child: Option<Child>,
     port: u16,
+    /// The port, and that for TLS.
+    reserved: Vec<ReservedPort>,
     options: Vec<String>,
     password: Option<String>,
     /// Where clients connect with TLS, and the file with the certificate of the authority.
@@ -160,6 +162,7 @@ impl RedisServer {
         let mut server = Self {
             child: None,
             port: 0,
+            reserved: Vec::new(),
             options: tls.map(tls_options).into_iter().flatten().chain(own_options).collect(),
             password: password.map(ToOwned::to_owned),
             tls: tls.map(|(authority, _)| (0, authority.file().to_owned())),
@@ -174,11 +177,10 @@ impl RedisServer {
         }
         // Another process may take a port before the server binds it.
         for _ in 0..10 {
-            let is_node = options.contains(&"--cluster-enabled");
-            let port = || if is_node { free_cluster_port() } else { free_port() };
-            server.port = port();
+            server.reserved = vec![ReservedPort::new(), ReservedPort::new()];
+            server.port = server.reserved[0].number();
             if let Some((tls_port, _)) = &mut server.tls {
-                *tls_port = port();
+                *tls_port = server.reserved[1].number();
             }
             if server.spawn() {
                 return server;
@@ -376,6 +378,18 @@ impl RedisServer {
         let info: String = self.command(&["INFO"]);
         let value = info.lines().find_map(|line| line.strip_prefix(name));
         value.and_then(|value| value.trim().parse().ok()).expect("a number")
+    }
+
+    /// Whether so many claims stand in the queue of a lock, and a message would wake each of them. A claim
+    /// that polls has no client, so nobody would notice its death.
+    #[must_use]
+    pub fn has_woken_claims(&self, key: &str, count: usize) -> bool {
+        let queues: Vec<String> = self.command(&["KEYS", &format!("lock_queue:{{*}}:{key}")]);
+        let claims = |queue: &String| -> Vec<String> {
+            self.command(&["ZRANGEBYSCORE", queue, "-inf", "(8000000000000000"])
+        };
+        let claims: Vec<_> = queues.iter().flat_map(claims).collect();
+        claims.len() == count && claims.iter().all(|claim| claim.as_bytes().get(32) != Some(&b'-'))
     }
 
     /// The number of claims in the queue of a lock.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{LockClient, LockError, LockGuard};
+use lock_runtime::{Lock, LockClient, LockError, LockGuard, LockMode};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisResult, Script};
 
@@ -36,6 +36,13 @@ impl WorkloadHolder {
     pub fn new(recorder: &Recorder, guard: LockGuard) -> Self {
         let hold = HOLDS.fetch_add(1, Ordering::Relaxed);
         let holder = Self { recorder: recorder.clone(), guard, hold };
+        if holder.guard.mode() == Some(LockMode::Read) {
+            holder.record(EventKind::Reads);
+        }
+        if let Some(permits) = holder.guard.permits() {
+            let (count, limit) = (permits.count().into(), permits.limit().into());
+            holder.record(EventKind::HasPermits { count, limit });
+        }
         holder.record(EventKind::Acquired { deadline: holder.deadline() });
         holder
     }
@@ -103,10 +110,18 @@ pub async fn run<T>(
     recorder: &Recorder,
     body: impl AsyncFnOnce(&WorkloadHolder) -> T,
 ) -> Result<T, LockError> {
-    let lock = client.lock(key);
+    run_under(&client.lock(key), recorder, body).await
+}
+
+/// Runs `body` under the lock, and records the hold.
+pub async fn run_under<T>(
+    lock: &Lock,
+    recorder: &Recorder,
+    body: impl AsyncFnOnce(&WorkloadHolder) -> T,
+) -> Result<T, LockError> {
     lock.run(async {
         // A nested acquisition, which shares the enclosing hold.
-        let Ok(guard) = client.lock(key).acquire().await else {
+        let Ok(guard) = lock.acquire().await else {
             // The hold is already lost, and this body is about to be dropped.
             return std::future::pending().await;
         };

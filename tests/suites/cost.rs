@@ -238,3 +238,94 @@ async fn an_idle_client_sends_nothing() {
     tokio::time::sleep(LEASE * 4).await;
     assert_eq!(between(&before, &sent(&server)), []);
 }
+
+#[tokio::test]
+async fn the_readers_of_a_process_cost_as_much_as_one() {
+    let server = RedisServer::start();
+    let client = warm(&server).await;
+    let lock = client.read_write("shared");
+    let before = sent(&server);
+    let first = lock.read().acquire().await.expect("free");
+    assert_eq!(between(&before, &sent(&server)), [("evalsha", 1)]);
+    let before = sent(&server);
+    let others: Vec<_> = (0..20).map(|_| tokio::spawn(lock.read().acquire())).collect();
+    for other in others {
+        other.await.expect("no panic").expect("shared").release().await.expect("held");
+    }
+    assert_eq!(between(&before, &sent(&server)), [], "the others join");
+    first.release().await.expect("held");
+    assert_eq!(between(&before, &sent(&server)), [("evalsha", 1)]);
+    let before = sent(&server);
+    lock.write().acquire().await.expect("free").release().await.expect("held");
+    assert_eq!(between(&before, &sent(&server)), [("evalsha", 2)]);
+}
+
+/// They stand in one queue of this process, and join the first of them.
+#[tokio::test]
+async fn readers_that_wait_cost_as_much_as_one() {
+    let server = RedisServer::start();
+    let (reading, writing) = (warm(&server).await, client(&server.url()).await);
+    let (lock, waits) = (reading.read_write("shared").read(), crate::support::LEASE * 20);
+    let writer = writing.read_write("shared").write().lease(waits).acquire().await.expect("free");
+    let calls = (0..64).map(|_| tokio::spawn(lock.clone().wait(waits).acquire()));
+    let calls: Vec<_> = calls.collect();
+    let queued = crate::support::until(LEASE * 10, || server.queued("shared") == 1).await;
+    assert!(queued.is_some(), "{} claims", server.queued("shared"));
+    let before = server.calls("evalsha");
+    writer.release().await.expect("held");
+    let mut guards = Vec::new();
+    for call in calls {
+        guards.push(call.await.expect("no panic").expect("its turn"));
+    }
+    // The release; a check or a renewal may have come at the same time.
+    let requests = server.calls("evalsha") - before;
+    assert!(requests < 10, "{requests} requests for 64 readers");
+    drop(guards);
+}
+
+#[tokio::test]
+async fn permits_cost_as_much_as_a_lock_however_many_they_are() {
+    let server = RedisServer::start();
+    let client = warm(&server).await;
+    let semaphore = client.semaphore("shared", 300);
+    for count in [1, 2, 100] {
+        let before = sent(&server);
+        let guard = semaphore.acquire_many(count).await.expect("free");
+        assert_eq!(between(&before, &sent(&server)), [("evalsha", 1)]);
+        let before = sent(&server);
+        assert!(semaphore.try_acquire_many(300).await.expect("up").is_none());
+        assert_eq!(between(&before, &sent(&server)), [("evalsha", 1)]);
+        let before = sent(&server);
+        guard.release().await.expect("held");
+        assert_eq!(between(&before, &sent(&server)), [("evalsha", 1)]);
+    }
+}
+
+/// One of them stands in the queue of the server, and takes over what the others leave.
+#[tokio::test]
+async fn passing_permits_on_costs_no_command() {
+    let server = RedisServer::start();
+    let client = warm(&server).await;
+    let semaphore = client.semaphore("shared", 2);
+    let lock = semaphore.permits(1).wait(crate::support::LEASE * 60);
+    let held = [lock.acquire().await.expect("free"), lock.acquire().await.expect("free")];
+    let calls: Vec<_> = (0..64)
+        .map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.run(tokio::task::yield_now()).await })
+        })
+        .collect();
+    let queued = crate::support::until(LEASE * 10, || server.queued("shared") == 1).await;
+    assert!(queued.is_some(), "{} claims", server.queued("shared"));
+    tokio::time::sleep(LEASE / 10).await;
+    let before = server.calls("evalsha");
+    for guard in held {
+        guard.release().await.expect("held");
+    }
+    for call in calls {
+        call.await.expect("no panic").expect("its turn");
+    }
+    // The limit of hand-offs, and a check or a renewal that may have come at the same time.
+    let requests = server.calls("evalsha") - before;
+    assert!(requests < 40, "{requests} requests for 64 calls");
+}

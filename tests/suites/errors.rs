@@ -202,15 +202,15 @@ async fn a_database_that_does_not_exist_is_a_configuration_error() {
     LockClient::connect(database(3)).await.expect("this database exists");
 }
 
-/// The documented `ACL SETUSER` command, with the additional permissions of a wire format.
-fn documented_acl(wire_format: WireFormat) -> Vec<String> {
+/// The documented `ACL SETUSER` command, with the additional permissions of a kind of lock.
+fn documented_acl(kind: &str) -> Vec<String> {
     let page = include_str!("../../docs/redis.md");
     let start = page.find("ACL SETUSER").expect("the documentation has the command");
     let end = start + page[start..].find("```").expect("the end of the code block");
     let words = page[start..end].split_whitespace().filter(|word| *word != "\\");
-    let row = format!("| `{wire_format:?}` | `");
+    let row = format!("| {kind} | `");
     let additional = page[end..].lines().find_map(|line| line.strip_prefix(&row));
-    assert!(additional.is_some() || wire_format == WireFormat::Token, "{row}");
+    assert!(additional.is_some() || kind == "`Token`", "{row}");
     let additional = additional.unwrap_or_default().trim_end_matches("` |").split_whitespace();
     words.chain(additional).map(ToOwned::to_owned).collect()
 }
@@ -230,9 +230,52 @@ async fn the_documented_permissions_are_enough_for_timestamp() {
     permissions_are_enough(WireFormat::Timestamp).await;
 }
 
+#[tokio::test]
+async fn the_documented_permissions_are_enough_for_read_write_locks() {
+    let server = RedisServer::start();
+    let acl = documented_acl("read-write locks and semaphores");
+    server.tell(&acl.iter().map(String::as_str).collect::<Vec<_>>());
+    let url = server.url_as("locker:password");
+    let builder = || LockClient::builder().url(&url).namespace("shop").lease(LEASE);
+    let (one, two) =
+        (builder().connect().await.expect("up"), builder().connect().await.expect("up"));
+    let reader = one.read_write("k").read().acquire().await.expect("free");
+    assert!(reader.try_upgrade().await.expect("permitted"));
+    reader.fencing_token().await.expect("permitted");
+    reader.downgrade().await.expect("permitted");
+    let lock = two.read_write("k").write().min_hold(LEASE / 2);
+    let writer = tokio::spawn(async move { lock.acquire().await });
+    tokio::time::sleep(LEASE * 3 / 2).await;
+    assert!(reader.is_held(), "the lease is renewed");
+    reader.release().await.expect("permitted");
+    let writer = writer.await.expect("no panic").expect("its turn");
+    writer.release().await.expect("permitted");
+    one.read_write("k").read().run(async {}).await.expect("after the minimum hold");
+}
+
+#[tokio::test]
+async fn the_documented_permissions_are_enough_for_semaphores() {
+    let server = RedisServer::start();
+    let acl = documented_acl("read-write locks and semaphores");
+    server.tell(&acl.iter().map(String::as_str).collect::<Vec<_>>());
+    let url = server.url_as("locker:password");
+    let builder = || LockClient::builder().url(&url).namespace("shop").lease(LEASE);
+    let (one, two) =
+        (builder().connect().await.expect("up"), builder().connect().await.expect("up"));
+    let first = one.semaphore("k", 3).acquire_many(2).await.expect("free");
+    let lock = two.semaphore("k", 3).permits(2).min_hold(LEASE / 2);
+    let waits = tokio::spawn(async move { lock.acquire().await });
+    tokio::time::sleep(LEASE * 3 / 2).await;
+    assert!(first.is_held(), "the lease is renewed");
+    first.release().await.expect("permitted");
+    let waits = waits.await.expect("no panic").expect("its turn");
+    waits.release().await.expect("permitted");
+    one.semaphore("k", 3).permits(3).run(async {}).await.expect("after the minimum hold");
+}
+
 async fn permissions_are_enough(wire_format: WireFormat) {
     let server = RedisServer::start();
-    let acl = documented_acl(wire_format);
+    let acl = documented_acl(&format!("`{wire_format:?}`"));
     server.tell(&acl.iter().map(String::as_str).collect::<Vec<_>>());
     let url = server.url_as("locker:password");
     let builder =

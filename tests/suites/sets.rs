@@ -23,7 +23,12 @@ fn keys(guard: &LockSetGuard) -> Vec<&str> {
 }
 
 async fn is_free(client: &LockClient, key: &str) -> bool {
-    client.lock(key).try_acquire().await.expect("store is up").is_some()
+    let Some(guard) = client.lock(key).try_acquire().await.expect("store is up") else {
+        return false;
+    };
+    // A dropped guard would be released in the background, and the next call could come before.
+    guard.release().await.expect("held");
+    true
 }
 
 /// Polls a future once.

@@ -32,6 +32,12 @@ pub(crate) fn start(name: &str, url: &str) -> Result<()> {
             "ours-background" => {
                 serve(name, url, ours::InBackground(LockClient::connect(url).await?)).await
             }
+            "ours-read-write" => {
+                serve(name, url, ours::ReadWrite(LockClient::connect(url).await?)).await
+            }
+            "ours-permits" => {
+                serve(name, url, ours::PermitLibrary(LockClient::connect(url).await?)).await
+            }
             "ours-2-keys" | "ours-3-keys" | "ours-8-keys" => {
                 let keys = name.split('-').find_map(|word| word.parse().ok()).unwrap_or(1);
                 serve(name, url, ours::KeySets(LockClient::connect(url).await?, keys)).await

@@ -5,6 +5,8 @@ mod far;
 mod held;
 mod hot;
 mod idle;
+pub(crate) mod permits;
+pub(crate) mod read_write;
 pub(crate) mod repeated;
 mod run;
 mod sets;
@@ -89,7 +91,7 @@ fn has_many_clients(contestant: &Contestant) -> bool {
     waits_at_the_server(contestant) && !matches!(contestant.program, Program::Peer(_))
 }
 
-pub(crate) const ALL: [Workload; 11] = [
+pub(crate) const ALL: [Workload; 13] = [
     Workload {
         name: "uncontended",
         title: "Uncontended: tasks on distinct keys, one process",
@@ -223,6 +225,26 @@ pub(crate) const ALL: [Workload; 11] = [
         runs_on_cluster: false,
         takes: |contestant| contestant.name == "ours",
         measure: sets::measure,
+    },
+    Workload {
+        name: "read-write",
+        title: "Readers and writers",
+        metrics: &[m::GRANTS, m::OF_SINGLE, m::COMMANDS, m::PAIR_P50, m::WAIT_P99],
+        limit: None,
+        rounds: (1, 3),
+        runs_on_cluster: false,
+        takes: |contestant| contestant.name == "ours",
+        measure: read_write::measure,
+    },
+    Workload {
+        name: "permits",
+        title: "Permits of semaphores",
+        metrics: &[m::GRANTS, m::OF_SINGLE, m::COMMANDS, m::PAIR_P50, m::WAIT_P99],
+        limit: None,
+        rounds: (1, 3),
+        runs_on_cluster: false,
+        takes: |contestant| contestant.name == "ours",
+        measure: permits::measure,
     },
     Workload {
         name: "repeated",

@@ -28,7 +28,7 @@ pub(super) struct Load<'a> {
 }
 
 /// The outcome of a run.
-pub(super) struct RunOutcome {
+pub(super) struct ProgramOutcome {
     pub(super) grants: Vec<ProcessGrant>,
     pub(super) history: GrantHistory,
     /// The grants during the time in which all processes ran.
@@ -50,7 +50,7 @@ pub(super) fn run(
     bench: &mut Bench,
     processes: &mut [ContestantProcess],
     load: &Load,
-) -> Result<RunOutcome> {
+) -> Result<ProgramOutcome> {
     let sample = warm_up(bench, processes, load)?;
     sleep(SETTLE);
     bench.server.clear()?;
@@ -72,7 +72,7 @@ pub(super) fn run(
     let begin = (0..processes.len()).filter_map(first).max().unwrap_or_default();
     let end = begin + bench.time.as_nanos() as u64;
     let is_counted = |grant: &&ProcessGrant| (begin..end).contains(&grant.record.granted);
-    Ok(RunOutcome {
+    Ok(ProgramOutcome {
         counted: grants.iter().filter(is_counted).copied().collect(),
         grants,
         history,
@@ -117,7 +117,7 @@ pub(super) fn used(processes: &[ContestantProcess]) -> Result<f64> {
     processes.iter().map(ContestantProcess::processor).sum()
 }
 
-impl RunOutcome {
+impl ProgramOutcome {
     /// Sets the rate and the processor usage.
     pub(super) fn rate(&self, measurement: &mut Measurement) {
         measurement.overlaps = self.history.overlaps;

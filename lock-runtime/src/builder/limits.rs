@@ -47,6 +47,24 @@ impl LockClientBuilder {
     ///
     /// A server runs the request for all keys of a call without interruption, so other clients wait
     /// meanwhile: a few microseconds for each key.
+    ///
+    /// # Errors
+    ///
+    /// [`connect`](Self::connect) returns [`LockError::Config`](crate::LockError::Config) if the
+    /// number is not in this range.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), lock_runtime::LockError> {
+    /// use lock_runtime::LockClient;
+    ///
+    /// let client = LockClient::builder().url("memory:").max_keys(200).connect().await?;
+    /// let seats = (1..=100).map(|seat| format!("seat:{seat}"));
+    /// client.lock_all(seats).run(async { /* … */ }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         self.max_keys = Some(max_keys);
         self

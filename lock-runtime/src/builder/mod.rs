@@ -20,7 +20,7 @@ use crate::release_mode::ReleaseMode;
 use crate::replicas::{Replicas, RequiredReplicas};
 use crate::runtime;
 use crate::store::contract::Backend;
-use crate::store::memory::MemoryBackend;
+use crate::store::memory::backend::MemoryBackend;
 use crate::store::{Settings, open};
 use crate::timeout::{Wait, response_timeout};
 #[cfg(feature = "tls")]

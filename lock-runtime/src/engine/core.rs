@@ -9,6 +9,8 @@ use super::background::Background;
 use super::fairness::limit::HandoffLimit;
 use super::handoff::LocalQueues;
 use super::local_queue::KeyStatus;
+use super::receivers::Receivers;
+use super::shared_reads::SharedReads;
 use crate::error::LockError;
 use crate::events;
 use crate::stats::ClientStats;
@@ -32,6 +34,8 @@ pub(crate) struct Engine {
     config: Config,
     queues: Arc<LocalQueues>,
     background: Background,
+    reads: SharedReads,
+    receivers: Arc<Receivers>,
     /// Set once, at shutdown. No lock is granted from then on.
     closed: AtomicBool,
     /// Notified when `closed` is set.
@@ -57,7 +61,17 @@ impl Engine {
         let background = Background::start(backend, Arc::clone(&queues));
         let (closed, logged_wrong_format) = (AtomicBool::new(false), AtomicBool::new(false));
         let closing = Notify::new();
-        Arc::new(Self { config, queues, background, closed, closing, logged_wrong_format })
+        let (reads, receivers) = (SharedReads::default(), Arc::default());
+        Arc::new(Self {
+            config,
+            queues,
+            background,
+            reads,
+            receivers,
+            closed,
+            closing,
+            logged_wrong_format,
+        })
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -66,6 +80,14 @@ impl Engine {
 
     pub(crate) fn queues(&self) -> &Arc<LocalQueues> {
         &self.queues
+    }
+
+    pub(super) fn reads(&self) -> &SharedReads {
+        &self.reads
+    }
+
+    pub(super) fn receivers(&self) -> &Arc<Receivers> {
+        &self.receivers
     }
 
     pub(crate) fn background(&self) -> &Background {

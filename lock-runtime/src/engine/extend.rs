@@ -39,8 +39,9 @@ impl Engine {
             renewal.acknowledged_by = renewal.acknowledged_by.and(acknowledged_by);
             let renewal = [renewal];
             let answer = lease.store().renew(&renewal, Lane::Caller).await.into_iter().next();
+            let answer = answer.map(|answer| answer.map(|it| lease.meaning_of(it, sent)));
             match answer {
-                Some(Ok(Renewed::Extended)) => {
+                Some(Ok(Renewed::Extended | Renewed::AsReader)) => {
                     let is_new = hold.acknowledged(acknowledged_by, (sent, asked));
                     hold.keep_for(sent, min_hold);
                     if let Some(term) = term {

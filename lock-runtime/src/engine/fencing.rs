@@ -18,8 +18,9 @@ use super::handoff::{Hold, Lease};
 use crate::backoff::Backoff;
 use crate::error::{LockError, LostReason};
 use crate::join::join_all;
+use crate::maybe_ready::MaybeReady;
 use crate::runtime;
-use crate::store::contract::{Fenced, StoreError};
+use crate::store::contract::{Fenced, Mode, StoreError};
 use crate::sync::time;
 use crate::timeout::{Timeout, Wait};
 
@@ -29,18 +30,27 @@ impl Engine {
     /// Cancel safe: a request without an answer has no effect on the lock.
     pub(crate) async fn fencing_token(&self, hold: &Hold) -> Result<u64, LockError> {
         runtime::checked()?;
-        let timeout = self.fence_timeout();
+        let (option, problem) = match hold.lease().mode() {
+            Mode::Read => {
+                ("mode", "a reader has no fencing token, because it excludes no other readers")
+            }
+            Mode::Permits(_) => {
+                ("permits", "a semaphore has no fencing tokens, because it has several holders")
+            }
+            Mode::Exclusive | Mode::Write => ("", ""),
+        };
+        if !option.is_empty() {
+            return Err(LockError::Config { option, problem: problem.into() });
+        }
+        let timeout = self.holder_timeout();
         let fence = hold.fence();
         // The last error of the store, which is reported after a timeout during a request.
         let mut refusal = None;
         // One request serves all callers. Each caller waits no longer than its own timeout.
         let asking = fence.get_or_try_init(|| self.ask_for_fence(hold, 0, &timeout, &mut refusal));
-        let Some(token) = timeout.limit(asking).await else {
-            let cause =
-                refusal.unwrap_or_else(|| "the store has issued no fencing token yet".into());
-            return Err(unavailable(hold.lease(), &timeout, cause));
-        };
-        let token = token?;
+        let asked = timeout.limit(asking).await;
+        let missing = "the store has issued no fencing token yet";
+        let token = in_time(asked, (hold, &timeout), refusal, missing)?;
         hold.loss().map_or(Ok(*token), Err)
     }
 
@@ -67,22 +77,17 @@ impl Engine {
 
     /// Gives a hold this token, which is above its own one.
     async fn raise_fence(&self, hold: &Hold, token: u64) -> Result<(), LockError> {
-        let timeout = self.fence_timeout();
+        let timeout = self.holder_timeout();
         let mut refusal = None;
         let asking = self.ask_for_fence(hold, token, &timeout, &mut refusal);
-        match timeout.limit(asking).await {
-            Some(raised) => raised?,
-            None => {
-                let cause = refusal.unwrap_or_else(|| "the store has not answered yet".into());
-                return Err(unavailable(hold.lease(), &timeout, cause));
-            }
-        };
+        let asked = timeout.limit(asking).await;
+        in_time(asked, (hold, &timeout), refusal, "the store has not answered yet")?;
         hold.raise_fence(token);
         hold.loss().map_or(Ok(()), Err)
     }
 
-    /// Even with a shorter wait, the store has the time for one answer.
-    fn fence_timeout(&self) -> Timeout {
+    /// The longest time for which a request of a holder is repeated. Even with a shorter wait, the store has the time for one answer.
+    pub(super) fn holder_timeout(&self) -> Timeout {
         Timeout::new(match self.config().wait {
             Wait::For(wait) => Wait::For(wait.max(self.config().response_timeout)),
             Wait::Forever => Wait::Forever,
@@ -109,17 +114,37 @@ impl Engine {
         timeout: &Timeout,
         refusal: &mut Option<String>,
     ) -> Result<u64, LockError> {
+        let locked = hold.lease().locked();
+        let fence = || locked.store.fence(locked.resource(), locked.owner, at_least);
+        let outcome = |fenced| match fenced {
+            Fenced::With(fence) => Ok(fence),
+            Fenced::Gone => Err(LostReason::Gone),
+            Fenced::Taken => Err(LostReason::Taken),
+        };
+        self.repeat_while_held(hold, timeout, refusal, (fence, outcome)).await
+    }
+
+    /// Sends a request about a hold until the store answers it, or the timeout ends. Ends the hold if
+    /// the answer is that it was lost.
+    pub(super) async fn repeat_while_held<'s, A: Unpin, T>(
+        &self,
+        hold: &Hold,
+        timeout: &Timeout,
+        refusal: &mut Option<String>,
+        (request, outcome): (
+            impl Fn() -> MaybeReady<'s, Result<A, StoreError>>,
+            impl Fn(A) -> Result<T, LostReason>,
+        ),
+    ) -> Result<T, LockError> {
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         let lease = hold.lease();
-        let locked = lease.locked();
         loop {
             if let Some(lost) = hold.loss() {
                 return Err(lost);
             }
-            let lost = match locked.store.fence(locked.resource(), locked.owner, at_least).await {
-                Ok(Fenced::With(fence)) => return Ok(fence),
-                Ok(Fenced::Gone) => LostReason::Gone,
-                Ok(Fenced::Taken) => LostReason::Taken,
+            match request().await.map(&outcome) {
+                Ok(Ok(done)) => return Ok(done),
+                Ok(Err(reason)) => return Err(self.end_lost(hold, reason)),
                 Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }),
                 Err(StoreError::Config { option, problem }) => {
                     return Err(LockError::Config { option, problem });
@@ -134,14 +159,22 @@ impl Engine {
                     }
                     *refusal = Some(cause);
                     time::sleep(pause).await;
-                    continue;
                 }
-            };
-            let lost = self.background().reason(lease, lost);
-            self.background().lose(lease, lost);
-            return Err(lease.lost_to(lost));
+            }
         }
     }
+}
+
+/// The result of a request about a hold, if there was one before the timeout. Otherwise the error has
+/// the last refusal, or else says what is `missing`.
+pub(super) fn in_time<T>(
+    asked: Option<Result<T, LockError>>,
+    (hold, timeout): (&Hold, &Timeout),
+    refusal: Option<String>,
+    missing: &str,
+) -> Result<T, LockError> {
+    let cause = || refusal.unwrap_or_else(|| missing.to_owned());
+    asked.unwrap_or_else(|| Err(unavailable(hold.lease(), timeout, cause())))
 }
 
 fn unavailable(lease: &Arc<Lease>, timeout: &Timeout, cause: String) -> LockError {

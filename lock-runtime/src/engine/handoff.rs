@@ -20,7 +20,7 @@ use super::local_queue::{self, HandedOff, KeyStatus};
 use super::queue_place::QueuePlace;
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
-use crate::store::contract::{Lane, LockStore, Renewal, Renewed, is_same};
+use crate::store::contract::{Lane, LockStore, Mode, Renewal, Renewed, is_same};
 
 pub(crate) type LocalQueues = local_queue::LocalQueues<Handoff>;
 pub(crate) type Permit = local_queue::Permit<Handoff>;
@@ -38,6 +38,10 @@ pub(crate) trait LeaseKeeper: Send + Sync {
 
     /// Schedules a lease anew, because its deadline has changed.
     fn reschedule(&self, lease: &Arc<Lease>);
+
+    /// Offers permits of a semaphore to the call of this process that waits in the store. Returns them if
+    /// there is none.
+    fn pass_permits_on(&self, handoff: Handoff) -> Result<(), Handoff>;
 }
 
 /// A lock between two holds.
@@ -73,6 +77,10 @@ impl Handoff {
 
     /// Offers the lock to the waiters. Returns the permit if no waiter is awake.
     pub(crate) fn offer(mut self) -> Option<Permit> {
+        if let Mode::Permits(_) = self.lease.locked().mode {
+            let keeper = Arc::clone(&self.keeper);
+            self = keeper.pass_permits_on(self).err()?;
+        }
         let permit = self.permit.take()?;
         let refused = permit.offer(|permit| {
             self.permit = Some(permit);
@@ -100,14 +108,14 @@ impl Handoff {
         self.permit.take()
     }
 
-    /// Begins a hold with `terms` in the layout of `store`. Returns `self` if the lease does not
-    /// match.
+    /// Begins a hold with `terms` in the layout of `store` and in this mode. Returns `self` if the
+    /// lease does not match.
     pub(crate) fn accept(
         mut self,
-        store: &Arc<dyn LockStore>,
+        (store, mode): (&Arc<dyn LockStore>, Mode),
         terms: &Terms,
     ) -> Result<Hold, Self> {
-        if !is_same(self.lease.store(), store) {
+        if !self.fits(store, mode) {
             return Err(self);
         }
         let position = self.position(0).filter(|_| self.renewing_since.is_some());
@@ -123,25 +131,29 @@ impl Handoff {
         Ok(hold)
     }
 
-    /// Renews the lease to `terms` in the layout of `store`, and begins a hold. Costs one round
+    /// Renews the lease to `terms`, and begins a hold as [`accept`](Self::accept) does. Costs one round
     /// trip. Returns the lease and the permit if the lease has to be released instead.
     ///
     /// Cancel safe: if the future is dropped, the lock is offered to the next waiter.
     pub(crate) async fn renew(
         mut self,
-        store: &Arc<dyn LockStore>,
+        (store, mode): (&Arc<dyn LockStore>, Mode),
         terms: &Terms,
     ) -> Result<Hold, (Arc<Lease>, Option<Permit>)> {
         let can_renew =
             store.capabilities().renews_to_any_length || self.lease.term() == terms.in_store();
         if can_renew
-            && is_same(self.lease.store(), store)
+            && self.fits(store, mode)
             && let Some(hold) = self.renew_for(terms).await
         {
             self.keeper.reschedule(&self.lease);
             return Ok(hold);
         }
         Err((Arc::clone(&self.lease), self.permit.take()))
+    }
+
+    fn fits(&self, store: &Arc<dyn LockStore>, mode: Mode) -> bool {
+        is_same(self.lease.store(), store) && self.lease.locked().mode.can_become(mode)
     }
 
     async fn renew_for(&mut self, terms: &Terms) -> Option<Hold> {

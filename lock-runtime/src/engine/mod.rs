@@ -7,6 +7,7 @@
 //! notifier thread wakes waiters, and [drives](driven) the futures that their callers do not poll.
 
 pub(crate) mod acquire;
+mod awaited_release;
 mod background;
 mod core;
 mod driven;
@@ -19,10 +20,15 @@ mod linger;
 mod local_queue;
 #[cfg(all(test, lock_shuttle))]
 mod models;
+mod modes;
+mod period;
+mod places;
 mod queue_place;
+mod receivers;
 mod release;
 mod release_set;
 mod settle;
+mod shared_reads;
 mod shutdown;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -32,4 +38,6 @@ mod waiter_count;
 
 pub(crate) use self::core::{Config, Engine};
 pub(crate) use self::local_queue::{KeyStatus, PermitHolder};
+pub(crate) use self::period::MayRun;
 pub(crate) use self::release::Releasing;
+pub(crate) use self::release_set::both;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::lease::Locked;
 use crate::safeguard::Safeguard;
-use crate::store::contract::{LockStore, is_same};
+use crate::store::contract::{LockStore, Mode, is_same};
 use crate::store::owner::OwnerId;
 use crate::store::queueing::QueueEntries;
 use crate::store::subscriptions::Subscription;
@@ -46,14 +46,15 @@ impl QueuePlace {
         Self { keeper, locked, entries, subscription: Some(subscription) }
     }
 
-    /// Takes the place over for a claim of `term` in the layout of `store`. `None` if the claim does
-    /// not match.
+    /// Takes the place over for a claim of `term` in the layout of `store` and in this mode. `None` if the
+    /// claim does not match.
     pub(crate) fn take_over(
         mut self,
-        store: &Arc<dyn LockStore>,
+        (store, mode): (&Arc<dyn LockStore>, Mode),
         term: Duration,
     ) -> Option<(OwnerId, QueueEntries, Subscription)> {
-        if self.locked.term != term || !is_same(&self.locked.store, store) {
+        let is_same = is_same(&self.locked.store, store) && self.locked.mode == mode;
+        if self.locked.term != term || !is_same {
             return None;
         }
         Some((self.locked.owner, self.entries, self.subscription.take()?))

@@ -5,13 +5,13 @@
 //!
 //! Keeps the promise that nothing leaks.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::awaited_release::{AwaitedRelease, unconfirmed};
 use super::background::cleanup::{Cleanup, log_loss};
 use super::core::Engine;
-use super::driven::{Boxed, Settled, SharedWork, Work};
+use super::driven::SharedWork;
 use super::handoff::{Ending, Handoff, Hold, Lease, LeaseKeeper, Permit, QueuePosition};
 use super::local_queue::KeyStatus;
 use super::waiter_count::WaiterCount;
@@ -153,9 +153,11 @@ impl Engine {
         may_hand_off: bool,
     ) -> (Option<Box<LockError>>, AfterLeave) {
         // If no call waits for any key, there is nothing to hand off to.
-        let is_waited_for = self.queues().queued() > 0 || hold.was_handed_off();
+        let is_waited_for =
+            self.queues().queued() > 0 || self.receivers().any() || hold.was_handed_off();
         let limit = Some(&self.config().handoff_limit).filter(|_| may_hand_off);
         let (lost, unnoticed, ending) = hold.leave((limit, is_waited_for));
+        self.reads().left(hold);
         if let Some(reason) = unnoticed {
             self.found_lost(hold.lease(), reason);
         }
@@ -166,6 +168,7 @@ impl Engine {
                 let count = count_waiters.then(|| WaiterCount {
                     lease: Arc::clone(hold.lease()),
                     queues: Arc::clone(self.queues()),
+                    own: self.receivers().claims(hold.key()),
                 });
                 if reschedule {
                     self.background().reschedule(hold.lease());
@@ -292,19 +295,15 @@ impl LeaseKeeper for Engine {
     fn reschedule(&self, lease: &Arc<Lease>) {
         self.background().reschedule(lease);
     }
+
+    fn pass_permits_on(&self, handoff: Handoff) -> Result<(), Handoff> {
+        self.receivers().give(handoff)
+    }
 }
 
 /// Whether to leave the key free for a moment, for clients that know no queue: once a second of holds.
 fn leaves_gap(held: Duration) -> bool {
     Safeguard::Gaps.is_on() && between(Duration::ZERO, GAP_INTERVAL) < held
-}
-
-fn unconfirmed(key: &Arc<str>, began: BootInstant, cause: &dyn std::fmt::Display) -> LockError {
-    LockError::Unavailable {
-        key: Some(key.as_ref().to_owned()),
-        waited: BootInstant::now().since(began),
-        cause: format!("{cause}; the release continues in the background"),
-    }
 }
 
 /// Offers the lock once more after other tasks had time to enter the queue, then frees the key.
@@ -333,44 +332,6 @@ pub(super) enum AfterLeave {
     OfferAgain(Handoff),
     /// Free the key, then give the permit back.
     Free(Option<Permit>),
-}
-
-/// A release whose caller awaits it, and which the notifier thread may continue.
-pub(super) struct AwaitedRelease {
-    pub(super) key: Arc<str>,
-    pub(super) began: BootInstant,
-}
-
-impl Work for AwaitedRelease {
-    type Outcome = Result<(), Box<LockError>>;
-    type Resumed = Infallible;
-    type Value = Self::Outcome;
-
-    fn finish(&self, outcome: Self::Outcome) -> Self::Value {
-        outcome
-    }
-
-    fn settle(&self, outcome: Self::Outcome, _: &QueuePosition) -> Settled<Self> {
-        Settled::Done(outcome)
-    }
-
-    fn revoke(&self, _: &QueuePosition) -> Option<Settled<Self>> {
-        Some(Settled::Done(self.failed("the runtime is blocked")))
-    }
-
-    fn longest_delay(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn failed(&self, cause: &str) -> Self::Outcome {
-        Err(Box::new(unconfirmed(&self.key, self.began, &cause)))
-    }
-
-    fn resume(&self, resumed: Infallible) -> (u64, Boxed<Self::Outcome>) {
-        match resumed {}
-    }
-
-    fn abandon(&self, _: Self::Outcome) {}
 }
 
 /// A release of a key. If it is dropped without an answer, it continues in the background.

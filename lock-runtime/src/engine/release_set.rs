@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::awaited_release::AwaitedRelease;
 use super::core::Engine;
 use super::driven::SharedWork;
 use super::handoff::{Handoff, Hold};
-use super::release::{AfterLeave, AwaitedRelease, KeyRelease, Releasing};
+use super::places::take_batch;
+use super::release::{AfterLeave, KeyRelease, Releasing};
 use super::waiter_count::WaiterCount;
 use crate::clock::BootInstant;
 use crate::error::LockError;
@@ -14,9 +16,6 @@ use crate::maybe_ready::MaybeReady;
 use crate::runtime;
 use crate::store::contract::Lane;
 use crate::sync::yield_now;
-
-/// The largest number of keys that one request frees. A server runs it without interruption.
-const AT_ONCE: usize = 100;
 
 impl Engine {
     /// Ends a holder's share of each of these holds. The keys that have to be freed are freed together.
@@ -46,6 +45,17 @@ impl Engine {
             _ => MaybeReady::pending(rest.finish()),
         }
     }
+}
+
+/// The result of two releases: the first loss, or else the first error.
+pub(crate) fn both(
+    one: Result<(), Box<LockError>>,
+    other: Result<(), Box<LockError>>,
+) -> Result<(), Box<LockError>> {
+    let is_loss = |result: &Result<(), Box<LockError>>| {
+        result.as_ref().is_err_and(|error| matches!(**error, LockError::Lost { .. }))
+    };
+    if one.is_ok() || is_loss(&other) && !is_loss(&one) { other } else { one }
 }
 
 /// What remains to be done after the holds of a set have ended.
@@ -82,14 +92,9 @@ impl SetRelease {
         }
     }
 
-    /// A loss matters more than any other error.
     fn add(&mut self, result: Result<(), Box<LockError>>) {
-        let is_loss = |result: &Result<(), Box<LockError>>| {
-            result.as_ref().is_err_and(|error| matches!(**error, LockError::Lost { .. }))
-        };
-        if self.result.is_ok() || is_loss(&result) && !is_loss(&self.result) {
-            self.result = result;
-        }
+        let before = std::mem::replace(&mut self.result, Ok(()));
+        self.result = both(before, result);
     }
 
     async fn finish(mut self) -> Result<(), Box<LockError>> {
@@ -105,7 +110,7 @@ impl SetRelease {
             }
         }
         while !self.releases.is_empty() {
-            self.free_place().await;
+            self.free_batch().await;
         }
         let counts = std::mem::take(&mut self.counts);
         let counted = counts.into_iter().map(|(count, hold)| async move { count.ask(&hold).await });
@@ -115,16 +120,12 @@ impl SetRelease {
         self.result
     }
 
-    /// Frees keys that are in the same place as the first one.
-    async fn free_place(&mut self) {
+    /// Frees the first key, and others with the same request.
+    async fn free_batch(&mut self) {
         let began = BootInstant::now();
         let Some(first) = self.releases.first() else { return };
         let store = Arc::clone(first.store());
-        let place = store.place(first.key());
-        let (mut here, mut elsewhere): (Vec<_>, Vec<_>) =
-            self.releases.drain(..).partition(|release| store.place(release.key()) == place);
-        elsewhere.extend(here.drain(AT_ONCE.min(here.len())..));
-        self.releases = elsewhere;
+        let mut here = take_batch(&mut self.releases, &*store, |release| release.key());
         let answers = {
             let batch: Vec<_> = here.iter().map(KeyRelease::request).collect();
             store.release_all(&batch, Lane::Caller).await.answers

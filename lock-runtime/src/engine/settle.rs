@@ -9,12 +9,10 @@ use std::sync::Arc;
 use super::core::Engine;
 use super::handoff::Hold;
 use super::lease::Terms;
+use super::places::take_batch;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::store::contract::{Lane, Renewal, Renewed};
-
-/// The largest number of leases in one request.
-const AT_ONCE: usize = 100;
 
 impl Engine {
     /// Sets the leases of these holds of one store to the terms. The holds are still provisional. Costs
@@ -25,23 +23,19 @@ impl Engine {
         let mut rest: Vec<&Hold> = holds.iter().collect();
         while let Some(first) = rest.first() {
             let store = Arc::clone(first.lease().store());
-            let place = store.place(first.key());
-            let (mut here, mut elsewhere): (Vec<_>, Vec<_>) =
-                rest.into_iter().partition(|hold| store.place(hold.key()) == place);
-            elsewhere.extend(here.drain(AT_ONCE.min(here.len())..));
-            rest = elsewhere;
-            self.settle_place(&here, terms).await?;
+            let batch = take_batch(&mut rest, &*store, |hold| hold.key());
+            self.settle_batch(&batch, terms).await?;
         }
         Ok(())
     }
 
-    async fn settle_place(&self, holds: &[&Hold], terms: &Terms) -> Result<(), LockError> {
+    async fn settle_batch(&self, holds: &[&Hold], terms: &Terms) -> Result<(), LockError> {
         let Some(first) = holds.first() else { return Ok(()) };
         let sent = BootInstant::now();
         let mut renewals = Vec::with_capacity(holds.len());
         for hold in holds {
             let asked = hold.about_to_extend(sent, Some(terms.term), terms.min_hold);
-            let Some(term) = asked else { return Err(lost(hold)) };
+            let Some(term) = asked else { return Err(ended(hold)) };
             renewals.push(Renewal { term, ..hold.lease().renewal(term) });
         }
         let answers = first.lease().store().renew(&renewals, Lane::Caller).await;
@@ -51,9 +45,9 @@ impl Engine {
                     self.background().reschedule(hold.lease());
                     continue;
                 }
-                Ok(Renewed::Extended) => return Err(lost(hold)),
+                Ok(Renewed::Extended) => return Err(ended(hold)),
                 Ok(Renewed::Gone) => LostReason::Gone,
-                Ok(Renewed::Taken) => LostReason::Taken,
+                Ok(Renewed::Taken | Renewed::AsReader) => LostReason::Taken,
                 Err(error) => return Err(error.about(hold.key())),
             };
             return Err(self.end_lost(hold, reason));
@@ -78,8 +72,10 @@ impl Engine {
     /// Ends a hold because the store has told that another owner has its key, or that it is gone.
     /// Returns the error.
     pub(crate) fn end_lost(&self, hold: &Hold, reason: LostReason) -> LockError {
-        self.background().lose(hold.lease(), self.background().reason(hold.lease(), reason));
-        lost(hold)
+        let lease = hold.lease();
+        let reason = self.background().reason(lease, reason);
+        self.background().lose(lease, reason);
+        hold.loss().unwrap_or_else(|| lease.lost_to(reason))
     }
 
     /// Lets a provisional hold continue until this time.
@@ -91,6 +87,6 @@ impl Engine {
 }
 
 /// The loss of a hold that has ended.
-fn lost(hold: &Hold) -> LockError {
+fn ended(hold: &Hold) -> LockError {
     hold.loss().unwrap_or_else(|| hold.lease().lost_to(LostReason::LeaseOver))
 }

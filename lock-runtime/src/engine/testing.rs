@@ -16,7 +16,7 @@ use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::replicas::RequiredReplicas;
 use crate::store::contract::{
-    Acquired, Backend, Claim, Grant, Lane, LockStore, Queueing, Release, Resource, SendTrace,
+    Acquired, Backend, Claim, Grant, Lane, LockStore, Mode, Queueing, Release, Resource, SendTrace,
 };
 use crate::store::faulty::{FaultyStore, OneStore};
 use crate::store::memory::MemoryStore;
@@ -63,7 +63,14 @@ impl TestEngine {
     /// The request as the engine takes it, for the store of this engine.
     pub(crate) fn request(&self, request: Request) -> AcquireRequest {
         let Request { key, wait, terms } = request;
-        AcquireRequest { key, store: Arc::clone(&self.store), wait, terms }
+        AcquireRequest {
+            key,
+            mode: Mode::Exclusive,
+            store: Arc::clone(&self.store),
+            wait,
+            terms,
+            is_fair: false,
+        }
     }
 }
 
@@ -189,6 +196,7 @@ pub(crate) fn permit(queues: &Arc<LocalQueues>, key: &str) -> Permit {
 pub(crate) fn locked_in(key: &str, store: Arc<dyn LockStore>) -> Locked {
     Locked {
         key: Arc::from(key),
+        mode: Mode::Exclusive,
         owner: new_owner(),
         store,
         doubt: None,

@@ -6,12 +6,14 @@ use super::handoff::{Hold, Lease, LocalQueues};
 use super::local_queue::HandedOff;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
-use crate::store::contract::StoreError;
+use crate::store::contract::{Lane, StoreError};
 
 /// A request for the number of waiting processes. Dropping it without an answer abandons the count.
 pub(super) struct WaiterCount {
     pub(super) lease: Arc<Lease>,
     pub(super) queues: Arc<LocalQueues>,
+    /// The number of claims of this process that wait in the store.
+    pub(super) own: usize,
 }
 
 impl WaiterCount {
@@ -22,7 +24,7 @@ impl WaiterCount {
             self.answered(None);
             return MaybeReady::ready(Ok(()));
         }
-        match store.count_waiters(hold.lease().locked().resource()) {
+        match store.count_waiters(hold.lease().locked().resource(), Lane::Caller) {
             MaybeReady::Ready(answer) => {
                 self.answered(answer);
                 MaybeReady::ready(Ok(()))
@@ -35,7 +37,7 @@ impl WaiterCount {
     }
 
     fn answered(self, count: Option<Result<usize, StoreError>>) {
-        let count = count.and_then(Result::ok);
+        let count = count.and_then(Result::ok).map(|count| count.saturating_sub(self.own));
         self.lease.waiters_counted(count);
         if count.is_some_and(|count| count > 0)
             && let Some(lock) = self.queues.wanted(self.lease.key())

@@ -194,17 +194,3 @@ pub(super) fn check_name(name: &str) -> Result<(), LockError> {
     let problem = format!("the name has {} bytes; the limit is {LONGEST_NAME}", name.len());
     Err(LockError::Config { option: "name", problem })
 }
-
-/// The name of the host, and the process id.
-pub(super) fn default_name() -> String {
-    let process = std::process::id();
-    #[cfg(unix)]
-    {
-        let system = rustix::system::uname();
-        let host = system.nodename().to_string_lossy();
-        if !host.is_empty() && host.len() < LONGEST_NAME - 20 {
-            return format!("{host} (pid {process})");
-        }
-    }
-    format!("pid {process}")
-}

@@ -10,11 +10,12 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 pub use self::leader::Leader;
-use self::leader::{Announcer, LeaderRecord, check_name, default_name};
+use self::leader::{Announcer, LeaderRecord, check_name};
 use self::observer::Seat;
 pub use self::observer::{LeaderInfo, LeaderObserver};
 use crate::backoff::jittered;
 use crate::body::{self, BodyEnd, OnLost};
+use crate::client_name::client_name;
 use crate::connected::Connected;
 use crate::error::LockError;
 use crate::guard::LockGuard;
@@ -80,9 +81,9 @@ pub struct Leadership {
 
 impl Leadership {
     pub(crate) fn new(client: Arc<Connected>, key: LockKey) -> Self {
-        let lock = Lock::new(Arc::clone(&client), key);
+        let lock = Lock::new(client, key);
         let lock = lock.wire_format(WireFormat::Token).wait(Wait::Forever).linger(Duration::ZERO);
-        Self { seat: Seat { client, lock }, name: default_name().into() }
+        Self { seat: Seat(lock), name: client_name().into() }
     }
 
     /// Sets the name by which this candidate is known as the leader, of at most 256 bytes. The name of
@@ -183,7 +184,7 @@ impl Leadership {
     async fn elected(&self) -> Result<(LockGuard, u64), LockError> {
         check_name(&self.name)?;
         loop {
-            let guard = self.seat.lock.acquire().await?;
+            let guard = self.seat.0.acquire().await?;
             if guard.is_reentrant() {
                 let problem = "the enclosing body already holds the lock of this leadership; campaign \
                                outside of it, or in a spawned task";

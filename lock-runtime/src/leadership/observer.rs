@@ -1,13 +1,11 @@
 //! Observing who leads.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use crate::backoff::{Backoff, jittered};
-use crate::connected::Connected;
 use crate::error::LockError;
 use crate::lock::Lock;
 use crate::runtime;
@@ -111,18 +109,15 @@ impl fmt::Debug for LeaderObserver {
 
 /// The lock of a leadership.
 #[derive(Debug, Clone)]
-pub(super) struct Seat {
-    pub(super) client: Arc<Connected>,
-    pub(super) lock: Lock,
-}
+pub(super) struct Seat(pub(super) Lock);
 
 impl Seat {
     /// Asks the store who leads. Returns the rest of the leader's lease as well.
     pub(super) async fn leader(&self) -> Result<Option<(LeaderInfo, Duration)>, LockError> {
         runtime::checked()?;
-        let key = self.lock.full_key()?;
-        self.client.engine.admit(&key)?;
-        let store = self.client.store(WireFormat::Token);
+        let (key, client) = (self.0.full_key()?, self.0.client());
+        client.engine.admit(&key)?;
+        let store = client.store(WireFormat::Token);
         let announced = store.announced(&key).await.map_err(|error| error.about(&key))?;
         Ok(announced.and_then(|(text, left)| {
             let (term, name) = text.split_once(' ')?;

@@ -25,6 +25,7 @@ use crate::engine::{Engine, PermitHolder};
 use crate::error::{Holder, LockError};
 use crate::guard::LockGuard;
 use crate::safeguard::Safeguard;
+use crate::store::contract::Mode;
 use crate::sync::{Mutex, lock, time};
 use crate::timeout::{Timeout, Wait};
 
@@ -255,7 +256,9 @@ impl SetCall {
         };
         let SetRequest { keys, store, .. } = &self.request;
         let (key, store) = (Arc::clone(&keys[index]), Arc::clone(store));
-        let request = AcquireRequest { key, store, wait, terms: self.request.provisional_terms() };
+        let terms = self.request.provisional_terms();
+        let request =
+            AcquireRequest { key, mode: Mode::Exclusive, store, wait, terms, is_fair: false };
         let acquired = acquire::acquire(Arc::clone(&self.engine), request, guard).await;
         if let Ok(guard) = &acquired {
             lock(&self.provisional).push(guard.hold().clone());

@@ -6,8 +6,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::body::{BodyGuard, GuardSlot};
-use crate::engine::Releasing;
 use crate::engine::handoff::Hold;
+use crate::engine::{Releasing, both};
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::maybe_ready::MaybeReady;
@@ -153,15 +153,9 @@ impl BodyGuard for LockSetGuard {
     fn close_unawaited(&self) -> Releasing<'_> {
         let waits: Vec<_> = self.guards.iter().map(LockGuard::close_unawaited).collect();
         MaybeReady::pending(async move {
-            let mut result: Result<(), Box<LockError>> = Ok(());
+            let mut result = Ok(());
             for wait in waits {
-                let is_loss = |result: &Result<(), Box<LockError>>| {
-                    result.as_ref().is_err_and(|error| matches!(**error, LockError::Lost { .. }))
-                };
-                let next = wait.await;
-                if result.is_ok() || is_loss(&next) {
-                    result = next;
-                }
+                result = both(result, wait.await);
             }
             result
         })

@@ -26,6 +26,7 @@ use crate::reentrancy;
 use crate::release_mode::ReleaseMode;
 use crate::replicas::Replicas;
 use crate::runtime;
+use crate::store::contract::Mode;
 use crate::timeout::{Timeout, Wait};
 use crate::wire_format::WireFormat;
 
@@ -252,16 +253,10 @@ fn prepared(
     keys: &[String],
     options: &LockOptions,
 ) -> Result<Acquiring<LockSetGuard>, LockError> {
-    let wait = options.wait(&client.defaults)?;
-    let terms = options.terms(&client.defaults)?;
-    let store = client.store(options.wire_format(&client.defaults));
-    if !terms.min_hold.is_zero() && !store.capabilities().keeps_after_release {
-        let problem = "this store cannot keep a key after its release".into();
-        return Err(LockError::Config { option: "min_hold", problem });
-    }
+    let (wait, terms, store) = client.checked(options)?;
     let (mut shared, mut own) = (Vec::new(), Vec::new());
     for key in sorted(client, keys)? {
-        match reentrancy::enclosing(&client.engine, &key, &store)? {
+        match reentrancy::enclosing(&client.engine, &key, (&store, Mode::Exclusive))? {
             Some(guard) => shared.push(guard),
             None => own.push(key),
         }

@@ -17,8 +17,11 @@ use tokio::runtime;
 
 use super::announcements::{Announced, Announcement};
 use super::hold_reports::HoldReports;
+pub(crate) use super::layout::{Layout, Mode};
 pub(crate) use super::left::Left;
+pub(crate) use super::mode_change::{ModeChange, ModeChanged};
 use super::owner::OwnerId;
+use super::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
 pub(crate) use super::queueing::{Queued, Queueing};
 pub(crate) use super::send_trace::{Origin, SendTrace};
 pub(crate) use super::sets::{SetAcquired, SetClaim, Slot};
@@ -29,7 +32,6 @@ use crate::error::{LockError, LostReason};
 use crate::maybe_ready::MaybeReady;
 use crate::replicas::RequiredReplicas;
 use crate::timeout::RequestTimeout;
-use crate::wire_format::WireFormat;
 
 /// A store that a client uses.
 pub(crate) trait Backend: Send + Sync {
@@ -46,8 +48,11 @@ pub(crate) trait Backend: Send + Sync {
 
     /// The handle for locks in this layout. It is always the same one, so that handles can be
     /// compared by address. A store without layouts also has a handle for each.
-    fn handle(&self, format: WireFormat) -> Arc<dyn LockStore>;
+    fn handle(&self, layout: Layout) -> Arc<dyn LockStore>;
 }
+
+/// The answer of the store to a request.
+pub(crate) type StoreAnswer<'a, T> = MaybeReady<'a, Result<T, StoreError>>;
 
 /// One layout of the locks in a store.
 pub(crate) trait LockStore: Send + Sync + 'static {
@@ -134,10 +139,35 @@ pub(crate) trait LockStore: Send + Sync + 'static {
         MaybeReady::ready(Ok(None))
     }
 
+    /// See [`RunStart`].
+    fn start_run<'a>(&'a self, start: RunStart<'a>) -> StoreAnswer<'a, RunStarted> {
+        let _ = start;
+        MaybeReady::ready(Err(StoreError::Refused("no runs".to_owned())))
+    }
+
+    /// See [`RunEnd`].
+    fn end_run<'a>(&'a self, end: RunEnd<'a>) -> StoreAnswer<'a, RunEnded> {
+        let _ = end;
+        MaybeReady::ready(Err(StoreError::Refused("no runs".to_owned())))
+    }
+
+    /// The record of the last run under this key.
+    fn last_run<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<RunRecord>> {
+        let _ = key;
+        MaybeReady::ready(Ok(None))
+    }
+
+    /// Makes a reader of a writer, which lets other readers in, or a writer of the only reader.
+    fn change_mode<'a>(&'a self, change: ModeChange<'a>) -> StoreAnswer<'a, ModeChanged> {
+        let _ = change;
+        MaybeReady::ready(Err(StoreError::Refused("one mode".to_owned())))
+    }
+
     /// The number of other processes that wait for the resource, as far as the store can tell.
     fn count_waiters<'a>(
         &'a self,
         resource: Resource<'a>,
+        lane: Lane,
     ) -> MaybeReady<'a, Result<usize, StoreError>>;
 
     /// Subscribes to releases of the resource, by this process or by others, or to messages that
@@ -249,17 +279,11 @@ pub(crate) struct Resource<'a> {
     pub(crate) mode: Mode,
 }
 
+#[cfg(test)]
 impl<'a> Resource<'a> {
     pub(crate) fn exclusive(key: &'a str) -> Self {
         Self { key, mode: Mode::Exclusive }
     }
-}
-
-/// The mode of a lock, which determines the owners that it excludes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// Excludes all other owners.
-    Exclusive,
 }
 
 /// One attempt to take a resource.
@@ -333,6 +357,8 @@ pub(crate) struct Renewal<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Renewed {
     Extended,
+    /// The same, but the owner is a reader, and the renewal is that of a writer.
+    AsReader,
     /// The key does not exist any more.
     Gone,
     /// The key has another owner.

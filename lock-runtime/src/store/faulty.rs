@@ -10,16 +10,15 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::contract::{
-    Acquired, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Lane, LockStore, Place,
-    Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, SetAcquired, SetClaim,
-    Slot, StoreError,
+    Acquired, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Lane, Layout, LockStore,
+    ModeChange, ModeChanged, Place, Release, Released, ReleasedBatch, Renewal, Renewed, Resource,
+    SendTrace, SetAcquired, SetClaim, Slot, StoreAnswer, StoreError,
 };
 use super::hold_reports::HoldReports;
 use super::owner::OwnerId;
 use super::subscriptions::Subscription;
 use crate::maybe_ready::MaybeReady;
 use crate::timeout::RequestTimeout;
-use crate::wire_format::WireFormat;
 
 /// The fault of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -290,13 +289,18 @@ impl LockStore for FaultyStore {
         MaybeReady::pending(with_fault(fault, move || self.inner.fence(resource, owner, at_least)))
     }
 
+    fn change_mode<'a>(&'a self, change: ModeChange<'a>) -> StoreAnswer<'a, ModeChanged> {
+        self.inner.change_mode(change)
+    }
+
     fn count_waiters<'a>(
         &'a self,
         resource: Resource<'a>,
+        lane: Lane,
     ) -> MaybeReady<'a, Result<usize, StoreError>> {
         self.counts.fetch_add(1, Ordering::Relaxed);
         let fault = self.count_faults.lock().expect("test").pop_front();
-        MaybeReady::pending(with_fault(fault, move || self.inner.count_waiters(resource)))
+        MaybeReady::pending(with_fault(fault, move || self.inner.count_waiters(resource, lane)))
     }
 
     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, term: Duration) -> Subscription {
@@ -330,7 +334,7 @@ pub(crate) struct OneStore(pub(crate) Arc<dyn LockStore>);
 impl Backend for OneStore {
     fn adopt(&self, _: &BackgroundRuntimes, _: HoldReports) {}
 
-    fn handle(&self, _: WireFormat) -> Arc<dyn LockStore> {
+    fn handle(&self, _: Layout) -> Arc<dyn LockStore> {
         Arc::clone(&self.0)
     }
 }

@@ -2,30 +2,39 @@
 //! the tasks of one process. The store keeps all other promises. It has no replicas that a lock could
 //! be missing on, so every request counts as acknowledged.
 
+pub(crate) mod backend;
+mod layouts;
 mod queues;
+mod read_write;
+mod records;
+mod semaphores;
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use self::queues::{MemoryQueues, QueuedClaim};
 use super::announcements::{Announced, Announcement};
 use super::contract::{
-    Acquired, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Grant, Lane, Left,
-    LockStore, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace,
-    SetAcquired, SetClaim, Slot, StoreError,
+    Acquired, Capabilities, Claim, Fenced, Grant, Lane, Layout, Left, LockStore, Mode, ModeChange,
+    ModeChanged, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace,
+    SetAcquired, SetClaim, Slot, StoreAnswer, StoreError,
 };
-use super::hold_reports::HoldReports;
+use super::limits::DifferentLimits;
 use super::owner::OwnerId;
+use super::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
 use super::queueing::{Queued, Queueing};
 use super::subscriptions::{Listener, QueueMessage, Subscription, Subscriptions};
 use crate::capacity::Peak;
 use crate::clock::BootInstant;
 use crate::maybe_ready::MaybeReady;
+use crate::replicas::RequiredReplicas;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::timeout::RequestTimeout;
-use crate::wire_format::WireFormat;
+use read_write::ReadWriteLocks;
+use records::{Clocks, Runs};
+use semaphores::Semaphores;
 
 /// The number of keys at which expired keys are first removed.
 const FIRST_PURGE: usize = 1024;
@@ -33,26 +42,18 @@ const FIRST_PURGE: usize = 1024;
 /// The number of the only connection, which never breaks.
 const CONNECTION: u64 = 1;
 
-/// The named stores, for as long as a client uses them.
-static NAMED: Mutex<Vec<(String, Weak<MemoryBackend>)>> = Mutex::new(Vec::new());
-
-/// A store, with one handle for each layout. The layouts do not differ, but the engine treats locks
-/// of different handles as different locks, as with other stores.
-pub(crate) struct MemoryBackend {
-    handles: [Arc<MemoryStore>; WireFormat::ALL.len()],
-}
-
 /// One handle to a store.
 #[derive(Debug)]
 pub(crate) struct MemoryStore {
     shared: Arc<MemoryState>,
-    format: WireFormat,
+    layout: Layout,
 }
 
 #[derive(Debug)]
 struct MemoryState {
     keys: Mutex<Keys>,
     subscriptions: Arc<Subscriptions>,
+    limits: DifferentLimits,
 }
 
 #[derive(Debug)]
@@ -63,9 +64,13 @@ struct Keys {
     purge_at: usize,
     /// What the owners of keys have announced.
     announcements: HashMap<Box<str>, (OwnerId, String)>,
+    /// The records of the last runs.
+    runs: Runs,
     /// The highest fencing token so far.
     fence: u64,
     queues: MemoryQueues,
+    read_write: ReadWriteLocks,
+    semaphores: Semaphores,
 }
 
 /// A message to a claim, which is sent when the keys are unlocked.
@@ -84,43 +89,7 @@ impl StoredLock {
     }
 }
 
-impl MemoryBackend {
-    /// Creates a store.
-    pub(crate) fn new() -> Arc<Self> {
-        let (keys, subscriptions) = (Mutex::new(Keys::new()), Subscriptions::local());
-        let shared = Arc::new(MemoryState { keys, subscriptions });
-        let handle = |format| Arc::new(MemoryStore { shared: Arc::clone(&shared), format });
-        Arc::new(Self { handles: WireFormat::ALL.map(handle) })
-    }
-
-    /// Returns the store of this name, which all clients of this process that use the name share.
-    pub(crate) fn named(name: &str) -> Arc<Self> {
-        let mut named = lock(&NAMED);
-        named.retain(|(_, store)| store.strong_count() > 0);
-        if let Some(store) = named.iter().find(|(n, _)| n == name).and_then(|(_, s)| s.upgrade()) {
-            return store;
-        }
-        let store = Self::new();
-        named.push((name.to_owned(), Arc::downgrade(&store)));
-        store
-    }
-}
-
-impl Backend for MemoryBackend {
-    fn adopt(&self, _: &BackgroundRuntimes, _: HoldReports) {}
-
-    fn handle(&self, format: WireFormat) -> Arc<dyn LockStore> {
-        Arc::clone(&self.handles[format.index()]) as Arc<dyn LockStore>
-    }
-}
-
 impl MemoryStore {
-    /// A handle to a new store.
-    #[cfg(test)]
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::clone(&MemoryBackend::new().handles[0])
-    }
-
     fn keys(&self) -> MutexGuard<'_, Keys> {
         lock(&self.shared.keys)
     }
@@ -133,8 +102,11 @@ impl Keys {
             peak: Peak::default(),
             purge_at: FIRST_PURGE,
             announcements: HashMap::new(),
+            runs: Runs::default(),
             fence: 0,
             queues: MemoryQueues::default(),
+            read_write: ReadWriteLocks::default(),
+            semaphores: Semaphores::default(),
         }
     }
 
@@ -186,7 +158,10 @@ impl Keys {
     fn try_acquire_all(&mut self, claim: &SetClaim<'_>, now: BootInstant) -> SetAcquired {
         let is_free = |keys: &mut Self, key: &str| match keys.live(key, now) {
             Some(entry) => entry.is_owned_by(claim.owner),
-            None => keys.queues.first(key).is_none(),
+            None => {
+                keys.queues.first(key).is_none()
+                    && keys.other_layout(key, Layout::TOKEN, now).is_none()
+            }
         };
         if let Some(busy) = claim.keys.iter().position(|key| !is_free(self, key)) {
             return SetAcquired::Busy(busy);
@@ -217,6 +192,11 @@ impl Keys {
     }
 
     fn renew(&mut self, renewal: &Renewal<'_>, now: BootInstant) -> Renewed {
+        match renewal.resource.mode {
+            Mode::Exclusive => {}
+            Mode::Read | Mode::Write => return self.read_write.renew(renewal, now),
+            Mode::Permits(_) => return self.semaphores.renew(renewal, now),
+        }
         match self.live(renewal.resource.key, now) {
             Some(entry) if entry.is_owned_by(renewal.owner) => {
                 entry.expires = entry.expires.max(now.after(renewal.term));
@@ -235,6 +215,7 @@ impl Keys {
         waits: impl Fn(OwnerId) -> Option<Arc<Listener>>,
     ) -> (Released, Option<Message>) {
         let Release { resource: Resource { key, .. }, owner, keep, .. } = *release;
+        let was_first = self.queues.first(key) == Some(owner);
         self.queues.leave(key, owner);
         let message = match self.live(key, now) {
             Some(entry) if entry.is_owned_by(owner) && keep.is_zero() => {
@@ -254,7 +235,12 @@ impl Keys {
                 let first = self.queues.first(key).and_then(waits);
                 first.map(|first| (first, QueueMessage::Attempt { after: Duration::ZERO }))
             }
-            Some(_) => return (Released::Taken, None),
+            Some(_) => {
+                // Only the claim that has left may have known when the key becomes free.
+                let next = self.queues.first(key).filter(|_| was_first).and_then(waits);
+                let attempt = QueueMessage::Attempt { after: Duration::ZERO };
+                return (Released::Taken, next.map(|next| (next, attempt)));
+            }
             None => return (Released::Gone, None),
         };
         let is_transfer = matches!(message, Some((_, QueueMessage::Transfer { .. })));
@@ -263,14 +249,22 @@ impl Keys {
 
     /// The next token is at least the wall clock in µs, so that the tokens of this process are
     /// above those of an earlier one.
-    fn fence(&mut self, key: &str, owner: OwnerId, now: BootInstant, wall_clock: u64) -> Fenced {
-        match self.live(key, now) {
-            Some(entry) if entry.is_owned_by(owner) => {
+    fn fence(
+        &mut self,
+        resource: Resource<'_>,
+        owner: OwnerId,
+        now: BootInstant,
+        wall_clock: u64,
+    ) -> Fenced {
+        let (term, acknowledged_by) = (Duration::ZERO, RequiredReplicas::NONE);
+        // A renewal that extends nothing tells whether the owner has the resource.
+        match self.renew(&Renewal { resource, owner, term, acknowledged_by }, now) {
+            Renewed::Extended => {
                 self.fence = wall_clock.max(self.fence.saturating_add(1));
                 Fenced::With(self.fence)
             }
-            Some(_) => Fenced::Taken,
-            None => Fenced::Gone,
+            Renewed::Taken | Renewed::AsReader => Fenced::Taken,
+            Renewed::Gone => Fenced::Gone,
         }
     }
 
@@ -295,8 +289,19 @@ impl LockStore for MemoryStore {
         trace: &'a SendTrace,
     ) -> MaybeReady<'a, Result<Acquired, StoreError>> {
         trace.sent(CONNECTION);
+        match self.layout {
+            Layout::Wire(_) => {}
+            Layout::ReadWrite => return MaybeReady::ready(self.claim_read_write(claim)),
+            Layout::Semaphore => return MaybeReady::ready(self.claim_permits(claim)),
+        }
         let waits = |owner| self.shared.subscriptions.listener(claim.resource.key, owner);
-        let (acquired, message) = self.keys().try_acquire(claim, BootInstant::now(), waits);
+        let mut keys = self.keys();
+        let now = BootInstant::now();
+        if let Some(other) = keys.other_layout(claim.resource.key, self.layout, now) {
+            return MaybeReady::ready(Err(other));
+        }
+        let (acquired, message) = keys.try_acquire(claim, now, waits);
+        drop(keys);
         send(message);
         MaybeReady::ready(Ok(acquired))
     }
@@ -350,47 +355,52 @@ impl LockStore for MemoryStore {
         owner: OwnerId,
         at_least: u64,
     ) -> MaybeReady<'a, Result<Fenced, StoreError>> {
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let wall_clock = u64::try_from(since_1970.unwrap_or_default().as_micros());
-        let wall_clock = wall_clock.unwrap_or_default();
+        let wall_clock = u64::try_from(since_1970().as_micros()).unwrap_or_default();
         let now = BootInstant::now();
-        MaybeReady::ready(Ok(self.keys().fence(resource.key, owner, now, wall_clock.max(at_least))))
+        MaybeReady::ready(Ok(self.keys().fence(resource, owner, now, wall_clock.max(at_least))))
     }
 
     fn announce<'a>(
         &'a self,
         announcement: Announcement<'a>,
     ) -> MaybeReady<'a, Result<Announced, StoreError>> {
-        let Announcement { key, owner, text, .. } = announcement;
-        let mut keys = self.keys();
-        let announced = match keys.live(key, BootInstant::now()) {
-            Some(entry) if entry.is_owned_by(owner) => Announced::Done,
-            Some(_) => Announced::Taken,
-            None => Announced::Gone,
-        };
-        if announced == Announced::Done {
-            keys.announcements.insert(key.into(), (owner, text.to_owned()));
-        }
-        MaybeReady::ready(Ok(announced))
+        MaybeReady::ready(Ok(self.keys().announce(&announcement, BootInstant::now())))
     }
 
     fn announced<'a>(
         &'a self,
         key: &'a str,
     ) -> MaybeReady<'a, Result<Option<(String, Left)>, StoreError>> {
-        let mut keys = self.keys();
-        let now = BootInstant::now();
-        let Some(entry) = keys.live(key, now) else { return MaybeReady::ready(Ok(None)) };
-        let (holder, left) = (entry.owner, Left::Time(entry.expires.since(now)));
-        let announced = keys.announcements.get(key).filter(|(owner, _)| Some(*owner) == holder);
-        MaybeReady::ready(Ok(announced.map(|(_, text)| (text.clone(), left))))
+        MaybeReady::ready(Ok(self.keys().announced(key, BootInstant::now())))
+    }
+
+    fn start_run<'a>(&'a self, start: RunStart<'a>) -> StoreAnswer<'a, RunStarted> {
+        MaybeReady::ready(Ok(self.keys().start_run(&start, Clocks::now())))
+    }
+
+    fn end_run<'a>(&'a self, end: RunEnd<'a>) -> StoreAnswer<'a, RunEnded> {
+        MaybeReady::ready(Ok(self.keys().end_run(&end, Clocks::now())))
+    }
+
+    fn last_run<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<RunRecord>> {
+        MaybeReady::ready(Ok(self.keys().last_run(key, BootInstant::now())))
+    }
+
+    fn change_mode<'a>(&'a self, change: ModeChange<'a>) -> StoreAnswer<'a, ModeChanged> {
+        MaybeReady::ready(Ok(self.change_read_write(&change)))
     }
 
     fn count_waiters<'a>(
         &'a self,
         resource: Resource<'a>,
+        _: Lane,
     ) -> MaybeReady<'a, Result<usize, StoreError>> {
-        MaybeReady::ready(Ok(self.keys().queues.len(resource.key)))
+        let keys = self.keys();
+        MaybeReady::ready(Ok(match self.layout {
+            Layout::Wire(_) => keys.queues.len(resource.key),
+            Layout::ReadWrite => keys.read_write.waiting(resource.key),
+            Layout::Semaphore => keys.semaphores.waiting(resource.key),
+        }))
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -398,11 +408,11 @@ impl LockStore for MemoryStore {
     }
 
     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
-        self.shared.subscriptions.listen(resource.key, resource.key, self.format, owner)
+        self.shared.subscriptions.listen(resource.key, resource.key, self.layout, owner)
     }
 
     fn layout(&self) -> &'static str {
-        self.format.value()
+        self.layout.value()
     }
 
     fn is_immediate(&self) -> bool {
@@ -412,11 +422,21 @@ impl LockStore for MemoryStore {
 
 impl MemoryStore {
     fn release_now(&self, release: &Release<'_>) -> Released {
+        match self.layout {
+            Layout::Wire(_) => {}
+            Layout::ReadWrite => return self.release_read_write(release),
+            Layout::Semaphore => return self.release_permits(release),
+        }
         let waits = |owner| self.shared.subscriptions.listener(release.resource.key, owner);
         let (released, message) = self.keys().release(release, BootInstant::now(), waits);
         send(message);
         released
     }
+}
+
+/// The time of the wall clock.
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Sends a message. Call this function without the keys locked.

@@ -8,10 +8,14 @@ pub(crate) mod contract;
 #[cfg(test)]
 pub(crate) mod faulty;
 pub(crate) mod hold_reports;
+mod layout;
 mod left;
+mod limits;
 pub(crate) mod memory;
+mod mode_change;
 mod open;
 pub(crate) mod owner;
+pub(crate) mod periods;
 pub(crate) mod queueing;
 #[cfg(feature = "redis")]
 mod redis;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::contract::Backend;
-use super::memory::MemoryBackend;
+use super::memory::backend::MemoryBackend;
 #[cfg(feature = "redis")]
 use super::redis::{RedisBackend, is_redis};
 use super::settings::Settings;

@@ -4,6 +4,18 @@
 //! lock-helper hold URL KEY LEASE_MS [FORMAT]
 //!     Holds the lock, with renewal, and prints "held". FORMAT is "Token", "Redisson" or
 //!     "Timestamp".
+//! lock-helper wait URL KEY LEASE_MS CALLS
+//!     Makes so many fair calls at once, each of which holds the lock for ever.
+//! lock-helper mode URL KEY LEASE_MS MODE
+//!     Holds the read-write lock, with renewal, and prints "held". MODE is "read" or "write".
+//! lock-helper share URL REGISTER KEY LEASE_MS RECORDING
+//!     Reads and writes under the read-write lock for ever, with several tasks. Writers write to the
+//!     register at the second URL. Prints "shares". Records the holds to RECORDING.
+//! lock-helper permits URL KEY LEASE_MS COUNT LIMIT
+//!     Holds permits of the semaphore, with renewal. Prints "held", and the outcome at the end.
+//! lock-helper share-permits URL KEY LEASE_MS RECORDING
+//!     Acquires 1 to 3 of 4 permits of the semaphore for ever, with several tasks. Prints "shares".
+//!     Records the holds to RECORDING.
 //! lock-helper hold-all URL KEY,KEY,… LEASE_MS
 //!     Runs a body under all of these locks that prints "held". Prints the outcome at the end.
 //! lock-helper exit URL KEY LEASE_MS
@@ -20,6 +32,10 @@
 //! lock-helper lead URL REGISTER KEY LEASE_MS RECORDING
 //!     Campaigns for the leadership of the key for ever. In each term, prints "leads" and the term, and
 //!     writes to the register at the second URL all the time. Records the terms to RECORDING.
+//! lock-helper periodic URL REGISTER KEY LEASE_MS EVERY_MS HOW
+//!     Runs work with this period for ever. HOW is "once", "retried" if failed runs are repeated, or
+//!     "recipe" for an annotated function that is called eight times in each period.
+//!     Increments the keys "begun:N" and "done:N" at the URL REGISTER, where N is the number of the period.
 //! lock-helper logging URL LOCKS LEASE_MS HOW
 //!     Runs bodies under LOCKS locks, with renewal. The log subscriber fails at its first event: if
 //!     HOW is "blocks", it blocks forever; if HOW is "panics", it panics at each event. Prints
@@ -39,10 +55,10 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use lock_runtime::{
-    Lock, LockClient, LockError, LockGuard, Replicas, WireFormat, distributed_lock,
+    Holder, Lock, LockClient, LockError, LockGuard, Replicas, Wait, WireFormat, distributed_lock,
 };
 use lock_tests::workload::{self, Plan, Register, WorkloadHolder};
 use lock_tests::{Recorder, boot_nanos};
@@ -58,6 +74,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
         ["hold", url, key, lease] => hold(client(url, lease).await?.lock(key)).await,
         ["hold", url, key, lease, wire_format] => {
             hold(client(url, lease).await?.lock(key).wire_format(parse(wire_format)?)).await
+        }
+        ["wait", url, key, lease, calls] => {
+            let lock = client(url, lease).await?.lock(key).fair().wait(Wait::Forever);
+            let calls = (0..calls.parse()?).map(|_| tokio::spawn(lock.acquire()));
+            let _calls: Vec<_> = calls.collect();
+            read_input().await;
+            Ok(())
         }
         ["hold-all", url, keys, lease] => hold_all(&client(url, lease).await?, keys).await,
         ["exit", url, key, lease] => {
@@ -75,9 +98,29 @@ async fn main() -> Result<(), Box<dyn Error>> {
             let recorder = Recorder::in_file(recording.as_ref())?;
             keep(&client(url, lease).await?, register, key, &recorder).await
         }
+        ["mode", url, key, lease, mode] => {
+            let lock = client(url, lease).await?.read_write(key);
+            hold(if mode == "read" { lock.read() } else { lock.write() }.wait(Wait::Forever)).await
+        }
+        ["permits", url, key, lease, count, limit] => {
+            let semaphore = client(url, lease).await?.semaphore(key, limit.parse()?);
+            hold(semaphore.permits(count.parse()?).wait(Wait::Forever)).await
+        }
+        ["share-permits", url, key, lease, recording] => {
+            let recorder = Recorder::in_file(recording.as_ref())?;
+            share_permits(&client(url, lease).await?, key, &recorder).await
+        }
+        ["share", url, register, key, lease, recording] => {
+            let recorder = Recorder::in_file(recording.as_ref())?;
+            share(&client(url, lease).await?, register, key, &recorder).await
+        }
         ["lead", url, register, key, lease, recording] => {
             let recorder = Recorder::in_file(recording.as_ref())?;
             lead(&client(url, lease).await?, register, key, &recorder).await
+        }
+        ["periodic", url, register, key, lease, every, how] => {
+            let every = Duration::from_millis(every.parse()?);
+            periodic(&client(url, lease).await?, register, key, every, how).await
         }
         ["logging", url, locks, lease, how] => {
             tracing::subscriber::set_global_default(FailingSubscriber { panics: how == "panics" })?;
@@ -234,6 +277,70 @@ async fn keep(
     Ok(())
 }
 
+/// Readers and writers, whose bodies are short or long.
+async fn share(
+    client: &LockClient,
+    register: &str,
+    key: &str,
+    recorder: &Recorder,
+) -> Result<(), Box<dyn Error>> {
+    let register = Register::open(register).await?;
+    let mut tasks = JoinSet::new();
+    for task in 0..6 {
+        let lock = client.read_write(key);
+        let lock = if task < 4 { lock.read() } else { lock.write() }.wait(Wait::Forever);
+        let (recorder, register) = (recorder.clone(), register.clone());
+        tasks.spawn(async move {
+            loop {
+                let body = async |holder: &WorkloadHolder| {
+                    if task >= 4
+                        && let Ok(token) = holder.fence().await
+                    {
+                        let _ = holder.write(&register, token).await;
+                    }
+                    tokio::time::sleep(Duration::from_millis(fastrand::u64(0..8))).await;
+                };
+                match workload::run_under(&lock, &recorder, body).await {
+                    // The process was suspended during a body or a request.
+                    Ok(()) | Err(LockError::Lost { .. } | LockError::Unavailable { .. }) => {}
+                    Err(other) => panic!("{other}"),
+                }
+                tokio::time::sleep(Duration::from_millis(fastrand::u64(0..4))).await;
+            }
+        });
+    }
+    println!("shares");
+    tasks.join_next().await.map_or(Ok(()), |ended| Ok(ended?))
+}
+
+/// Holders of permits, whose bodies are short or long.
+async fn share_permits(
+    client: &LockClient,
+    key: &str,
+    recorder: &Recorder,
+) -> Result<(), Box<dyn Error>> {
+    let mut tasks = JoinSet::new();
+    for task in 0..6 {
+        let lock = client.semaphore(key, 4).permits(1 + task % 3).wait(Wait::Forever);
+        let recorder = recorder.clone();
+        tasks.spawn(async move {
+            loop {
+                let body = async |_: &WorkloadHolder| {
+                    tokio::time::sleep(Duration::from_millis(fastrand::u64(0..8))).await;
+                };
+                match workload::run_under(&lock, &recorder, body).await {
+                    // The process was suspended during a body or a request.
+                    Ok(()) | Err(LockError::Lost { .. } | LockError::Unavailable { .. }) => {}
+                    Err(other) => panic!("{other}"),
+                }
+                tokio::time::sleep(Duration::from_millis(fastrand::u64(0..4))).await;
+            }
+        });
+    }
+    println!("shares");
+    tasks.join_next().await.map_or(Ok(()), |ended| Ok(ended?))
+}
+
 async fn lead(
     client: &LockClient,
     register: &str,
@@ -250,6 +357,56 @@ async fn lead(
         }
     };
     workload::lead(client, key, recorder, body).await?
+}
+
+async fn periodic(
+    client: &LockClient,
+    register: &str,
+    key: &str,
+    every: Duration,
+    how: &str,
+) -> Result<(), Box<dyn Error>> {
+    let register = redis::Client::open(register)?.get_multiplexed_async_connection().await?;
+    let increment = async |counter: String| {
+        let mut register = register.clone();
+        redis::cmd("INCR").arg(counter).query_async::<u64>(&mut register).await
+    };
+    let work = client.periodic(key, every).wait(Wait::Forever);
+    let work = if how == "retried" { work.retry_failed() } else { work };
+    loop {
+        let body = async {
+            // The period in which the store has begun the run.
+            let Ok(Some(run)) = client.last_run(key).await else { return Ok(()) };
+            let began = run.began.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            let period = began.as_millis() / every.as_millis();
+            increment(format!("begun:{period}")).await?;
+            tokio::time::sleep(every / 8).await;
+            increment(format!("done:{period}")).await.map(drop)
+        };
+        if how == "recipe" {
+            recipe(client, key, every, body).await?;
+            tokio::time::sleep(every / 8).await;
+            continue;
+        }
+        match work.try_run(body).await {
+            Ok(result) => result?,
+            Err(LockError::Lost { .. }) => {}
+            Err(LockError::Busy { holder: Holder::NextPeriod(left), .. }) => {
+                tokio::time::sleep(left).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[distributed_lock(key = key, every = every, wait = "0s", on_busy = Ok(()), client = client)]
+async fn recipe(
+    client: &LockClient,
+    key: &str,
+    every: Duration,
+    body: impl Future<Output = Result<(), redis::RedisError>>,
+) -> Result<(), Box<dyn Error>> {
+    Ok(body.await?)
 }
 
 /// A subscriber that blocks or panics in each event.

@@ -71,4 +71,24 @@ lock_tests::controls! {
         without "one-owner-id" seeing "the retry finds its own token";
     timestamp_without_undo: "formats::a_request_that_arrives_after_its_caller_gave_up_is_undone::in_timestamp"
         without "undo" seeing "left for";
+    read_write_without_only_readers_upgrade: "read_write::the_only_reader_becomes_a_writer::on_redis"
+        without "only-readers-upgrade" seeing "another process reads";
+    read_write_without_nested_writers_fail: "read_write::a_writer_in_the_body_of_a_reader_would_deadlock::on_redis"
+        without "nested-writers-fail" seeing "a writer in the body of a reader fails at once";
+    read_write_without_readers_share: "cost::the_readers_of_a_process_cost_as_much_as_one"
+        without "readers-share" seeing "the others join";
+    read_write_without_readers_share_2: "cost::readers_that_wait_cost_as_much_as_one"
+        without "readers-share" seeing "64 claims";
+    read_write_without_only_if_free: "read_write::any_number_of_readers_or_one_writer_has_the_lock::on_redis"
+        without "only-if-free" seeing "a reader excludes writers";
+    semaphores_without_only_if_free: "semaphore::tasks_reach_the_limit_and_never_more::on_redis"
+        without "only-if-free" seeing "the most holders at a time";
+    semaphores_without_nested_writers_fail: "semaphore::a_nested_call_shares_the_permits_of_the_body::on_redis"
+        without "nested-writers-fail" seeing "more permits in the body of a holder fail at once";
+    semaphores_without_permits_in_order: "semaphore::permits_are_granted_in_order::on_redis"
+        without "permits-in-order" seeing "a small call does not overtake a large one";
+    semaphores_without_permits_are_passed_on: "cost::passing_permits_on_costs_no_command"
+        without "permits-are-passed-on" seeing "requests for 64 calls";
+    semaphores_without_claims_leave: "semaphore::a_large_call_that_gives_up_lets_the_small_ones_in::on_redis"
+        without "claims-leave" seeing "its turn";
 }

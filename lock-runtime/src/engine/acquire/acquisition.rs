@@ -1,25 +1,22 @@
-//! An acquisition: the only task of this process that sends requests to acquire a key.
+//! An acquisition: the only task that sends requests to acquire a key with one permit of a local queue.
 //!
-//! The acquisition has the permit of the key. It makes one attempt, which is usually enough. If the
-//! key is busy, the acquisition subscribes and makes another attempt, and then sleeps until it is
-//! woken or the holder's lease must have ended. A remote store checks the keys of its subscribers,
-//! and the result of a check counts like an answer. After an attempt without an answer, the
-//! acquisition makes the next one after a pause with jitter. All of this together takes no longer
-//! than the caller's timeout.
+//! The acquisition has the permit of the key. It makes one attempt, which is usually enough. If the key
+//! is busy, it subscribes and makes another attempt, and then sleeps until it is woken or the holder's
+//! lease must have ended. A remote store checks the keys of its subscribers, and the result of a check
+//! counts like an answer. After an attempt without an answer, it makes the next one after a pause with
+//! jitter. All of this together takes no longer than the caller's timeout.
 //!
-//! * With a store that has queues, the second attempt puts the claim into the queue. When its turn
-//!   comes, the store gives it the key and sends a message, and the lease begins without another
-//!   attempt. While the subscription is not live, the claim makes attempts as well, the more often
-//!   the fewer claims come before it. A call that gives up leaves its place to the next one.
-//! * With other stores, the subscription is to the key's releases, and the second attempt is made in
-//!   case one was missed. Each release wakes the acquisition for an attempt. While the subscription
-//!   is not live, it makes one once a second. If a release by this process has woken other
-//!   processes, the acquisition yields to them first.
+//! * With a store that has queues, the second attempt puts the claim into the queue. When its turn comes,
+//!   the store gives it the key and sends a message, and the lease begins without another attempt. Without
+//!   a live subscription, the claim makes attempts as well, the more often the fewer claims come first. A
+//!   call that gives up leaves its place to the next one.
+//! * With other stores, the subscription is to the key's releases, and the second attempt is made in case
+//!   one was missed. Each release wakes the acquisition for an attempt; without a live subscription, it
+//!   makes one a second. If a release by this process has woken others, it yields to them first.
 //!
-//! The undo is armed before a request is sent, and disarmed by a definite answer. Wherever this
-//! future is dropped, a key that may have been taken is therefore freed again. All attempts of an
-//! acquisition use one owner id, and the store grants a key again to its owner. A lost answer
-//! therefore costs one more attempt.
+//! The undo is armed before a request is sent and disarmed by a definite answer, so a key that may have
+//! been taken is freed wherever this future is dropped. All attempts use one owner id, to which the store
+//! grants a key again, so a lost answer costs one more attempt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +35,7 @@ use crate::engine::handoff::{Hold, Permit, QueuePosition};
 use crate::engine::lease::Locked;
 use crate::engine::local_queue::KeyStatus;
 use crate::engine::queue_place::QueuePlace;
+use crate::engine::receivers::{Receiver, offered};
 use crate::error::LockError;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Acquired, Grant, Left, Origin, Queueing, SendTrace, StoreError};
@@ -48,15 +46,15 @@ use crate::sync::time;
 use crate::timeout::Timeout;
 
 pub(super) struct Acquisition {
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     /// The runtime that sends the requests.
     runtime: Id,
-    request: AcquireRequest,
+    pub(super) request: AcquireRequest,
     owner: OwnerId,
     /// Moves into the lease when the lock is granted.
-    permit: Option<Permit>,
+    pub(super) permit: Option<Permit>,
     /// The origin of the unanswered requests, which may have taken effect, or may still do so.
-    unanswered: Option<Origin>,
+    pub(super) unanswered: Option<Origin>,
     /// The entries that the claim may have in a queue of the store. It may also have been given the
     /// key.
     entries: QueueEntries,
@@ -65,6 +63,8 @@ pub(super) struct Acquisition {
     contended: bool,
     /// Whether the next attempt is the first one.
     first: bool,
+    /// Takes over permits that other calls of this process leave.
+    pub(super) receiver: Option<Receiver>,
 }
 
 impl Acquisition {
@@ -76,18 +76,18 @@ impl Acquisition {
     ) -> Result<Self, Box<LockError>> {
         let place = permit.as_ref().filter(|_| follows).and_then(Permit::take_place);
         let term = call.request.terms.in_store();
-        let (owner, entries, subscription) =
-            match place.and_then(|it| it.take_over(&call.request.store, term)) {
-                Some((owner, entries, subscription)) => (owner, entries, Some(subscription)),
-                None => {
-                    let owner = OwnerId::random().map_err(|error| LockError::Unavailable {
-                        key: Some(call.request.key.as_ref().to_owned()),
-                        waited: call.timeout.elapsed(),
-                        cause: format!("the operating system returned no random numbers: {error}"),
-                    })?;
-                    (owner, QueueEntries::default(), None)
-                }
-            };
+        let kind = (&call.request.store, call.request.mode);
+        let (owner, entries, subscription) = match place.and_then(|it| it.take_over(kind, term)) {
+            Some((owner, entries, subscription)) => (owner, entries, Some(subscription)),
+            None => {
+                let owner = OwnerId::random().map_err(|error| LockError::Unavailable {
+                    key: Some(call.request.key.as_ref().to_owned()),
+                    waited: call.timeout.elapsed(),
+                    cause: format!("the operating system returned no random numbers: {error}"),
+                })?;
+                (owner, QueueEntries::default(), None)
+            }
+        };
         Ok(Self {
             engine: Arc::clone(&call.engine),
             runtime: call.runtime,
@@ -99,6 +99,7 @@ impl Acquisition {
             wake_source: WakeSource::of_place(entries, subscription),
             contended: false,
             first: true,
+            receiver: None,
         })
     }
 
@@ -120,7 +121,9 @@ impl Acquisition {
         // A block, because the future of an async function has room for its arguments twice.
         async move {
             if !contends && self.entries.is_empty() && !self.others_wait(&timeout) {
-                let attempt = self.attempt((true, Queueing::None), &timeout).await;
+                // The cheapest request does not look at the queue.
+                let fresh = !self.request.is_fair;
+                let attempt = self.attempt((fresh, Queueing::None), &timeout).await;
                 if let Some(grant) = attempt.granted {
                     return Ok(self.granted(grant, attempt.sent));
                 }
@@ -140,6 +143,9 @@ impl Acquisition {
         yield_due: Option<Yield>,
         mut first: Option<Attempt>,
     ) -> Result<Hold, LockError> {
+        if let Some(hold) = self.receive() {
+            return Ok(hold);
+        }
         let has_queues = self.request.store.capabilities().queues;
         let mut seems_free = true;
         let mut so_far = AttemptsSoFar::new(timeout, known);
@@ -190,7 +196,9 @@ impl Acquisition {
                         // key holds a lock at all.
                         continue;
                     }
-                    self.wake_source.subscribe(&self.request, self.owner);
+                    if !timeout.is_single_attempt() {
+                        self.wake_source.subscribe(&self.request, self.owner);
+                    }
                     sleep
                 }
                 Ok(Acquired::Queued(queued)) => {
@@ -219,13 +227,16 @@ impl Acquisition {
         }
     }
 
-    /// Sleeps until there is a reason for another attempt, or until the store has given the key to
-    /// this claim. Fails if the timeout ends first.
+    /// Sleeps until there is a reason for another attempt, or until this claim was given the key. Fails
+    /// if the timeout ends first.
     async fn sleep_until_given(
         &mut self,
         so_far: &AttemptsSoFar,
         sleep: Sleep,
     ) -> Result<Option<Hold>, LockError> {
+        if let Some(hold) = self.take_over() {
+            return Ok(Some(hold));
+        }
         // The message may have woken the call that had the place before.
         let mut given = self.transferred();
         if given.is_none() {
@@ -233,6 +244,9 @@ impl Acquisition {
                 return Err(self.gives_up(so_far));
             }
             self.engine.admit(&self.request.key)?;
+            if let Some(hold) = self.take_over() {
+                return Ok(Some(hold));
+            }
             given = self.transferred();
         }
         Ok(given.map(|(grant, not_before)| self.granted(grant, not_before)))
@@ -269,7 +283,6 @@ impl Acquisition {
         self.wake_source.yield_to_others(&self.request, self.owner, due);
         let yielded = async {
             tokio::select! {
-                // The order does not matter: no branch takes anything from another one.
                 biased;
                 () = self.wake_source.yielded() => {}
                 () = self.engine.closing() => {}
@@ -293,12 +306,11 @@ impl Acquisition {
         Some(Yield { pause, ..due })
     }
 
-    /// Whether other processes wait in a queue of the store, so that an attempt without a place in it
-    /// would be in vain.
+    /// Whether other claims may wait in the store, so that an attempt without a place would be in vain.
     fn others_wait(&self, timeout: &Timeout) -> bool {
-        !timeout.is_single_attempt()
-            && self.engine.queues().is_contended(&self.request.key)
-            && self.request.store.capabilities().queues
+        let may_wait =
+            || self.request.is_fair || self.engine.queues().is_contended(&self.request.key);
+        !timeout.is_single_attempt() && may_wait() && self.request.store.capabilities().queues
     }
 
     /// Sends one request to a store that answers immediately.
@@ -357,6 +369,7 @@ impl Acquisition {
     /// Sleeps until there is a reason for another attempt. False if the timeout ends first.
     async fn sleep(&mut self, timeout: &Timeout, mut sleep: Sleep) -> bool {
         let (wake_source, engine) = (&mut self.wake_source, &self.engine);
+        let receiver = self.receiver.as_ref();
         let reason = async {
             let mut is_watched = false;
             loop {
@@ -368,6 +381,7 @@ impl Acquisition {
                     biased;
                     () = wake_source.woken() => return,
                     () = engine.closing() => return,
+                    () = offered(receiver) => return,
                     () = time::sleep(pause) => {}
                 }
                 if before_watch.is_some() {
@@ -400,10 +414,27 @@ impl Acquisition {
         hold
     }
 
+    /// Leaves the place in the queue of the store to the next call of this process, or gives it up.
+    pub(super) fn leave_place(&mut self) {
+        if !self.entries.is_empty()
+            && let Some(subscription) = self.wake_source.take_subscription()
+        {
+            let keeper = Arc::clone(&self.engine);
+            let place =
+                Box::new(QueuePlace::new(keeper, self.locked(None), self.entries, subscription));
+            self.entries = QueueEntries::default();
+            match &self.permit {
+                Some(permit) => drop(permit.leave_place(place)),
+                None => drop(place),
+            }
+        }
+    }
+
     fn locked(&self, doubt: Option<Origin>) -> Locked {
         let (key, store) = (Arc::clone(&self.request.key), Arc::clone(&self.request.store));
         let term = self.request.terms.in_store();
-        Locked { key, owner: self.owner, store, doubt, term, queued: !self.entries.is_empty() }
+        let (owner, mode) = (self.owner, self.request.mode);
+        Locked { key, mode, owner, store, doubt, term, queued: !self.entries.is_empty() }
     }
 }
 
@@ -412,17 +443,8 @@ impl Drop for Acquisition {
         if self.unanswered.is_some() && Safeguard::Undo.is_on() {
             let (locked, permit) = (self.locked(self.unanswered), self.permit.take());
             undo(&self.engine, locked, permit);
-        } else if !self.entries.is_empty()
-            && let Some(subscription) = self.wake_source.take_subscription()
-        {
-            let keeper = Arc::clone(&self.engine);
-            let place =
-                Box::new(QueuePlace::new(keeper, self.locked(None), self.entries, subscription));
-            // The next call of this process takes the place over. Without one, it is dropped.
-            match &self.permit {
-                Some(permit) => drop(permit.leave_place(place)),
-                None => drop(place),
-            }
+        } else {
+            self.leave_place();
         }
     }
 }

@@ -6,7 +6,7 @@ use tokio::runtime::Id;
 
 use crate::engine::core::Engine;
 use crate::engine::lease::Terms;
-use crate::store::contract::{LockStore, Resource};
+use crate::store::contract::{LockStore, Mode, Resource};
 use crate::timeout::{Timeout, Wait};
 
 /// The lock that a call requests, and its options.
@@ -14,16 +14,20 @@ use crate::timeout::{Timeout, Wait};
 pub(crate) struct AcquireRequest {
     /// The checked key, including the namespace.
     pub(crate) key: Arc<str>,
+    pub(crate) mode: Mode,
     pub(crate) store: Arc<dyn LockStore>,
     /// The checked timeout.
     pub(crate) wait: Wait,
     /// The checked terms.
     pub(crate) terms: Terms,
+    /// Whether the call waits in the queue of the store itself, and not behind other calls of this
+    /// process.
+    pub(crate) is_fair: bool,
 }
 
 impl AcquireRequest {
     pub(super) fn resource(&self) -> Resource<'_> {
-        Resource::exclusive(&self.key)
+        Resource { key: &self.key, mode: self.mode }
     }
 }
 

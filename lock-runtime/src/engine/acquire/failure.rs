@@ -7,7 +7,7 @@ use crate::engine::local_queue::KeyStatus;
 use crate::error::{Holder, LockError};
 use crate::runtime::Caller;
 use crate::safeguard::Safeguard;
-use crate::store::contract::Left;
+use crate::store::contract::{Left, Mode};
 use crate::timeout::Timeout;
 
 /// The error of a call whose timeout has ended, which depends on the status of the key.
@@ -24,6 +24,18 @@ pub(super) fn failed(
             KeyStatus::HeldElsewhere(left, at)
         }
         (status, _) => status,
+    };
+    let status = match status {
+        KeyStatus::HeldElsewhere(..) => {
+            // A reader does not wait for other readers.
+            let or_alone = request.mode != Mode::Read;
+            let here = engine.queues().held_here(&request.key, or_alone);
+            // Other processes may also have permits, so only a permit of this task is named.
+            let is_own = |here: &KeyStatus| *here == KeyStatus::HeldHere(Caller::here());
+            let has_permits = matches!(request.mode, Mode::Permits(_));
+            here.filter(|here| !has_permits || is_own(here)).unwrap_or(status)
+        }
+        status => status,
     };
     let holder = match status {
         KeyStatus::HeldHere(holder) if holder == Caller::here() => Holder::ThisTask,

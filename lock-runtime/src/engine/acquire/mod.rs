@@ -8,6 +8,8 @@ mod acquisition;
 mod attempt;
 mod call;
 mod failure;
+mod permits;
+mod readers;
 #[cfg(all(test, not(lock_shuttle)))]
 mod scripted_store;
 mod sleep;
@@ -16,7 +18,10 @@ mod so_far;
 mod tests;
 mod together;
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -26,6 +31,7 @@ use self::attempt::Attempt;
 pub(crate) use self::call::AcquireRequest;
 use self::call::PendingCall;
 use self::failure::failed;
+use self::readers::Readers;
 pub(super) use self::so_far::PAUSES;
 pub(crate) use self::together::{SetRequest, Together, acquire_together};
 use super::core::Engine;
@@ -35,6 +41,8 @@ use super::local_queue::{Entered, KeyStatus, Requeued};
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
 use crate::runtime;
+use crate::safeguard::Safeguard;
+use crate::store::contract::Mode;
 use crate::timeout::Timeout;
 
 /// An acquisition's result. Its error is boxed, because every annotated function's future contains
@@ -60,43 +68,93 @@ pub(crate) fn acquire<T: Send + Unpin + 'static>(
     if let Err(refused) = engine.admit(&request.key) {
         return error(refused);
     }
-    let timeout = Timeout::new(request.wait);
-    let entered = engine.queues().enter(&request.key, timeout.is_single_attempt());
-    let call = PendingCall { engine, runtime: here.id(), request, timeout };
-    match entered {
-        Entered::Permit(permit) => call.try_acquire(permit, None, (0, false), here, make),
-        Entered::Closed => error(LockError::ShutDown),
-        Entered::Offered(offer, number) => call.begin(offer, None, number, here, make),
-        Entered::Busy(status) => error(call.error(status)),
-        // There may be thousands of waiters, so the future that follows the wait in the queue is
-        // boxed separately.
-        Entered::Queued(mut waiter) => MaybeReady::pending(async move {
-            let (offer, known) = call.wait_for_offer(&mut waiter).await?;
-            let number = waiter.number();
-            drop(waiter);
-            call.begin(offer, known, number, here, make).await
-        }),
+    let readers = engine.join_readers(&request, false);
+    if let Readers::Joined(hold) = readers {
+        return joined(engine, hold, make);
     }
+    let differs = matches!(readers, Readers::Differ);
+    let timeout = Timeout::new(request.wait);
+    let is_single_attempt = timeout.is_single_attempt();
+    let entered = match request.mode {
+        // Readers need not wait for the attempt of another one that may be in progress.
+        Mode::Read
+            if !is_single_attempt
+                && !differs
+                && request.terms.can_be_shared()
+                && Safeguard::ReadersShare.is_on() =>
+        {
+            engine.queues().enter_as_reader(&request.key)
+        }
+        Mode::Write => engine.queues().enter_as_writer(&request.key, is_single_attempt),
+        Mode::Permits(_) => {
+            return PendingCall { engine, runtime: here.id(), request, timeout }
+                .acquire_permits(here, make);
+        }
+        Mode::Exclusive if !request.is_fair => {
+            engine.queues().enter(&request.key, is_single_attempt)
+        }
+        _ => engine.queues().enter_alone(&request.key).map_or(Entered::Closed, Entered::Permit),
+    };
+    PendingCall { engine, runtime: here.id(), request, timeout }.enter(entered, here, make)
 }
 
 impl PendingCall {
-    /// Waits in the queue. Returns the offer, and the status of the key at that time.
-    async fn wait_for_offer(
-        &self,
-        waiter: &mut Waiter,
-    ) -> Result<(Offer, Option<KeyStatus>), Box<LockError>> {
-        let status = || self.engine.queues().status(&self.request.key);
-        match self.timeout.limit(waiter).await {
+    /// Continues with what the call has got from a local queue.
+    fn enter<T: Send + Unpin + 'static>(
+        self,
+        entered: Entered<Handoff>,
+        here: Handle,
+        make: fn(Arc<Engine>, Hold) -> T,
+    ) -> AcquireResult<T> {
+        let error = |error: LockError| MaybeReady::ready(Err(Box::new(error)));
+        match entered {
+            Entered::Permit(permit) => self.try_acquire(permit, None, (0, false), here, make),
+            Entered::Closed => error(LockError::ShutDown),
+            Entered::Offered(offer, number) => self.begin(offer, None, number, here, make),
+            Entered::Busy(status) => error(self.error(status)),
+            // There may be thousands of waiters, so the future that follows the wait in the queue is
+            // boxed separately.
+            Entered::Queued(mut waiter) => MaybeReady::pending(async move {
+                let turn = self.wait_for_turn(&mut waiter).await?;
+                let number = waiter.number();
+                drop(waiter);
+                match turn {
+                    Turn::Offered(offer, known) => {
+                        self.begin(offer, known, number, here, make).await
+                    }
+                    Turn::Joined(hold) => joined(self.engine, hold, make).await,
+                }
+            }),
+        }
+    }
+
+    /// Waits in the queue.
+    async fn wait_for_turn(&self, waiter: &mut Waiter) -> Result<Turn, Box<LockError>> {
+        let joined = || match self.engine.join_readers(&self.request, true) {
+            Readers::Joined(hold) => Some(hold),
+            Readers::Differ | Readers::None => None,
+        };
+        let turn = poll_fn(|cx| match Pin::new(&mut *waiter).poll(cx) {
+            Poll::Ready(offer) => Poll::Ready(Ok(offer)),
+            // Readers are also woken when there is a hold to join.
+            Poll::Pending => joined().map_or(Poll::Pending, |hold| Poll::Ready(Err(hold))),
+        });
+        let taken = self.timeout.limit(turn).await;
+        let status = || waiter.status();
+        match taken {
+            Some(Err(hold)) => Ok(Turn::Joined(hold)),
             // A single attempt may use its permit even after its timeout.
-            Some(Some(Offer::Permit(permit)))
+            Some(Ok(Some(Offer::Permit(permit))))
                 if self.timeout.is_single_attempt() || !self.timeout.is_over() =>
             {
-                Ok((Offer::Permit(permit), Some(status())))
+                Ok(Turn::Offered(Offer::Permit(permit), Some(status())))
             }
-            Some(Some(Offer::Handoff(handoff))) => Ok((Offer::Handoff(handoff), None)),
-            Some(None) => Err(LockError::ShutDown.into()),
+            Some(Ok(Some(Offer::Handoff(handoff)))) => {
+                Ok(Turn::Offered(Offer::Handoff(handoff), None))
+            }
+            Some(Ok(None)) => Err(LockError::ShutDown.into()),
             // There is a permit, but no time to use it.
-            Some(Some(Offer::Permit(_))) | None => Err(self.error(status()).into()),
+            Some(Ok(Some(Offer::Permit(_)))) | None => Err(self.error(status()).into()),
         }
     }
 
@@ -135,6 +193,11 @@ impl PendingCall {
         here: Handle,
         make: fn(Arc<Engine>, Hold) -> T,
     ) -> AcquireResult<T> {
+        if let Readers::Joined(hold) = self.engine.join_readers(&self.request, true) {
+            // The next reader in the queue joins as well.
+            drop(permit);
+            return joined(self.engine, hold, make);
+        }
         let mut acquisition = match Acquisition::new(&self, Some(permit), follows) {
             Ok(acquisition) => acquisition,
             Err(error) => return MaybeReady::ready(Err(error)),
@@ -177,16 +240,16 @@ impl PendingCall {
         if let Err(refused) = self.engine.admit(&self.request.key) {
             return Ok(Err(refused.into()));
         }
-        handoff.accept(&self.request.store, &self.request.terms).map(Ok)
+        handoff.accept((&self.request.store, self.request.mode), &self.request.terms).map(Ok)
     }
 
     /// Renews a lock that was handed off to the terms of the call. If this is not possible, frees
     /// the lock and acquires it anew.
     async fn renew(self, handoff: Handoff) -> Result<Hold, Box<LockError>> {
         let renewing = KeyStatus::Acquiring(handoff.renewing_since());
-        let AcquireRequest { store, terms, .. } = &self.request;
+        let AcquireRequest { store, mode, terms, .. } = &self.request;
         let renewed_or_freed = async {
-            let (lease, permit) = match handoff.renew(store, terms).await {
+            let (lease, permit) = match handoff.renew((store, *mode), terms).await {
                 Ok(hold) => return Ok(hold),
                 Err(refused) => refused,
             };
@@ -212,6 +275,9 @@ impl PendingCall {
         permit: Option<Permit>,
         known: Option<KeyStatus>,
     ) -> Result<Hold, Box<LockError>> {
+        if let Readers::Joined(hold) = self.engine.join_readers(&self.request, true) {
+            return Ok(hold);
+        }
         let acquisition = Acquisition::new(self, permit, true)?;
         let yield_due = acquisition.yield_due(&self.timeout);
         acquisition.run(self.timeout, known, yield_due, None).await
@@ -221,6 +287,14 @@ impl PendingCall {
     fn error(&self, status: KeyStatus) -> LockError {
         failed(&self.timeout, &self.engine, &self.request, status)
     }
+}
+
+/// What a call in the queue gets.
+enum Turn {
+    /// An offer, and the status of the key at that time.
+    Offered(Offer, Option<KeyStatus>),
+    /// The hold of other readers.
+    Joined(Hold),
 }
 
 /// A call that has the permit, and that the notifier thread may poll.
@@ -233,9 +307,12 @@ impl<T: Send + Unpin + 'static> AwaitedCall<T> {
     /// The state of a call that is back in the queue.
     fn queued(&self, mut waiter: Waiter) -> Settled<Self> {
         let call = self.call.clone();
-        Settled::Queued(Box::pin(
-            async move { call.wait_for_offer(&mut waiter).await.map_err(Err) },
-        ))
+        Settled::Queued(Box::pin(async move {
+            match call.wait_for_turn(&mut waiter).await.map_err(Err)? {
+                Turn::Offered(offer, known) => Ok((offer, known)),
+                Turn::Joined(hold) => Err(Ok(hold)),
+            }
+        }))
     }
 }
 
@@ -255,6 +332,8 @@ impl<T: Send + Unpin + 'static> Work for AwaitedCall<T> {
         // A lock is not kept for a caller that does not poll. The caller is requeued before the
         // lock is offered, so that it keeps its place.
         let requeued = position.requeue();
+        // A place that was left behind could be given permits that no call of this process uses.
+        drop(position.take_place());
         self.abandon(outcome);
         match requeued {
             Requeued::Queued(waiter) => self.queued(waiter),
@@ -314,11 +393,28 @@ fn admitted<T>(
     hold: Hold,
     make: fn(Arc<Engine>, Hold) -> T,
 ) -> Result<T, Box<LockError>> {
-    if let Err(refused) = engine.admit(hold.key()) {
+    admit(&engine, &hold)?;
+    engine.share_with_readers(&hold);
+    engine.pass_turn_on(&hold);
+    Ok(make(engine, hold))
+}
+
+/// Releases the lock if the engine is closed.
+fn admit(engine: &Arc<Engine>, hold: &Hold) -> Result<(), Box<LockError>> {
+    let admitted = engine.admit(hold.key());
+    if admitted.is_err() {
         // Nothing will run under the lock, so there is no reason to keep the key.
         hold.keep_no_longer();
-        engine.release_in_background(&hold, true);
-        return Err(refused.into());
+        engine.release_in_background(hold, true);
     }
-    Ok(make(engine, hold))
+    admitted.map_err(Box::new)
+}
+
+/// The result of a reader that has joined the hold of others.
+fn joined<T: Send + Unpin + 'static>(
+    engine: Arc<Engine>,
+    hold: Hold,
+    make: fn(Arc<Engine>, Hold) -> T,
+) -> AcquireResult<T> {
+    MaybeReady::ready(admit(&engine, &hold).map(|()| make(engine, hold)))
 }

@@ -11,15 +11,14 @@ use crate::engine::fairness::limit::HandoffLimit;
 use crate::engine::testing::{self, LEASE, Request};
 use crate::maybe_ready::MaybeReady;
 use crate::store::contract::{
-    Acquired, Claim, Fenced, Grant, Lane, Left, LockStore, Release, Released, ReleasedBatch,
-    Renewal, Renewed, Resource, SendTrace, StoreError,
+    Acquired, Claim, Fenced, Grant, Lane, Layout, Left, LockStore, Mode, Release, Released,
+    ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
 };
 use crate::store::faulty::OneStore;
 use crate::store::owner::OwnerId;
 use crate::store::subscriptions::{Subscription, Subscriptions};
 use crate::sync::{Mutex, lock, time};
 use crate::timeout::{RequestTimeout, Wait};
-use crate::wire_format::WireFormat;
 
 /// The timeout of a single attempt.
 pub(super) const ONCE: Wait = Wait::For(Duration::ZERO);
@@ -113,12 +112,16 @@ impl LockStore for ScriptedStore {
         MaybeReady::ready(Ok(Fenced::With(1)))
     }
 
-    fn count_waiters<'a>(&'a self, _: Resource<'a>) -> MaybeReady<'a, Result<usize, StoreError>> {
+    fn count_waiters<'a>(
+        &'a self,
+        _: Resource<'a>,
+        _: Lane,
+    ) -> MaybeReady<'a, Result<usize, StoreError>> {
         MaybeReady::ready(Ok(0))
     }
 
     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
-        self.channels().listen(resource.key, resource.key, WireFormat::Token, owner)
+        self.channels().listen(resource.key, resource.key, Layout::TOKEN, owner)
     }
 
     fn last_check(&self, _: Resource<'_>) -> Option<(Left, BootInstant)> {
@@ -136,7 +139,14 @@ pub(super) fn engine(store: &Arc<ScriptedStore>) -> Arc<Engine> {
 
 pub(super) fn request(store: &Arc<ScriptedStore>, wait: Wait) -> AcquireRequest {
     let Request { key, terms, .. } = testing::request(Some(LEASE));
-    AcquireRequest { key, store: Arc::clone(store) as _, wait, terms }
+    AcquireRequest {
+        key,
+        mode: Mode::Exclusive,
+        store: Arc::clone(store) as _,
+        wait,
+        terms,
+        is_fair: false,
+    }
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "like the other answers")]

@@ -18,7 +18,7 @@ use crate::error::LockError;
 use crate::runtime;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{
-    Acquired, Grant, LockStore, Origin, SendTrace, SetAcquired, SetClaim, Slot, StoreError,
+    Acquired, Grant, LockStore, Mode, Origin, SendTrace, SetAcquired, SetClaim, Slot, StoreError,
 };
 use crate::store::owner::OwnerId;
 use crate::timeout::Timeout;
@@ -76,7 +76,7 @@ pub(crate) async fn acquire_together<T>(
         let permit = match engine.queues().enter(key, true) {
             Entered::Permit(permit) | Entered::Offered(Offer::Permit(permit), _) => permit,
             Entered::Offered(Offer::Handoff(handoff), _) => {
-                match handoff.accept(&request.store, &terms) {
+                match handoff.accept((&request.store, Mode::Exclusive), &terms) {
                     Ok(hold) => taken.push((index, make(Arc::clone(engine), hold))),
                     // It has to be renewed first.
                     Err(_) => return Together::Busy(index),
@@ -203,7 +203,8 @@ impl PendingClaim<'_> {
     fn locked(&self, key: &Arc<str>) -> Locked {
         let (store, term) = (Arc::clone(self.store), self.terms.in_store());
         let (doubt, owner) = (self.unanswered, self.owner);
-        Locked { key: Arc::clone(key), owner, store, doubt, term, queued: false }
+        let (key, mode) = (Arc::clone(key), Mode::Exclusive);
+        Locked { key, mode, owner, store, doubt, term, queued: false }
     }
 }
 

@@ -73,6 +73,12 @@ impl Background {
         self.shared.wake.notify_one();
     }
 
+    /// Has the store asked how many claims wait for the key of a lease.
+    pub(crate) fn count_waiters(&self, lease: &Arc<Lease>) {
+        lock(&self.shared.counted).push(Arc::clone(lease));
+        self.shared.wake.notify_one();
+    }
+
     /// Stops renewing a lease that has ended, or that its caller is about to release.
     pub(crate) fn forget(&self, lease: &Arc<Lease>) {
         if !Safeguard::ReleaseEndsRenewal.is_on() {

@@ -13,16 +13,13 @@ use super::schedule::retry_pause;
 use super::shared::{BackgroundState, remaining};
 use crate::clock::BootInstant;
 use crate::engine::handoff::Lease;
+use crate::engine::places::BATCH;
 use crate::error::LostReason;
 use crate::events;
 use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Lane, Place, Renewed, StoreError};
 use crate::sync::spawn_task;
-
-/// The largest number of leases in one request: enough to keep the number of requests low, and few
-/// enough that no request occupies the store for long.
-const BATCH: usize = 100;
 
 /// Starts renewing these leases.
 pub(super) fn start(shared: &Arc<BackgroundState>, leases: Vec<Arc<Lease>>) {
@@ -110,8 +107,8 @@ impl BackgroundState {
         sent: BootInstant,
         answer: Result<Renewed, StoreError>,
     ) {
-        match answer {
-            Ok(Renewed::Extended) => {
+        match answer.map(|renewed| lease.meaning_of(renewed, sent)) {
+            Ok(Renewed::Extended | Renewed::AsReader) => {
                 let failures = lease.extended(sent, None);
                 if failures > 0 {
                     let key = Arc::clone(lease.key());

@@ -18,6 +18,7 @@ use crate::engine::lease::Loss;
 use crate::error::LostReason;
 use crate::events;
 use crate::safeguard::Safeguard;
+use crate::store::contract::Lane;
 use crate::store::hold_reports::{ChangedKeys, HoldReport};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, Notify, lock, spawn_task};
@@ -38,6 +39,8 @@ pub(super) struct BackgroundState {
     pub(super) watched: WatchedLeases,
     /// Leases that linger, and whose keys others may begin to wait for.
     pub(super) lingering: Mutex<Vec<Arc<Lease>>>,
+    /// Leases for whose keys the number of waiting claims is wanted.
+    pub(super) counted: Mutex<Vec<Arc<Lease>>>,
     /// The reason why the background thread does not run.
     pub(super) failure: OnceLock<String>,
     /// Set when the client is dropped. The thread then completes the cleanups and ends.
@@ -67,6 +70,7 @@ impl BackgroundState {
             failovers,
             watched: WatchedLeases::default(),
             lingering: Mutex::default(),
+            counted: Mutex::default(),
             failure: OnceLock::new(),
             closing: AtomicBool::new(false),
         })
@@ -115,6 +119,17 @@ impl BackgroundState {
                     Ok(false) => {}
                     Err(_) => queues.unwatched(lease.key()),
                 }
+            });
+        }
+    }
+
+    /// Requests the number of claims that wait for the keys of some leases.
+    pub(super) fn count_waiters(&self) {
+        for lease in std::mem::take(&mut *lock(&self.counted)) {
+            spawn_task(async move {
+                let resource = lease.locked().resource();
+                let count = lease.store().count_waiters(resource, Lane::Background).await;
+                lease.waiters_counted(count.ok());
             });
         }
     }

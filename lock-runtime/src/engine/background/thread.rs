@@ -133,6 +133,7 @@ async fn run(shared: Arc<BackgroundState>) {
         shared.verify_if_moved();
         shared.verify_changed();
         shared.watch_lingering();
+        shared.count_waiters();
         let due = shared.schedule.due(BootInstant::now());
         for lease in &due.expired {
             shared.expire(lease);

@@ -90,15 +90,18 @@ impl Tenure {
 
     /// Decides about the lock after a hold has ended.
     pub(crate) fn next(&mut self, limit: &HandoffLimit, now: BootInstant) -> Decision {
-        self.holds = self.holds.saturating_add(1);
         let since = *self.since.get_or_insert(now);
+        match self.next_of_counted(limit, now) {
+            _ if limit.allows_any() && !Safeguard::HandoffLimit.is_on() => Decision::HandOff,
+            _ if now.since(since) >= LONGEST => Decision::Free,
+            decision => decision,
+        }
+    }
+
+    /// The same if all processes that wait can be counted.
+    pub(crate) fn next_of_counted(&mut self, limit: &HandoffLimit, now: BootInstant) -> Decision {
+        self.holds = self.holds.saturating_add(1);
         if !limit.allows_any() {
-            return Decision::Free;
-        }
-        if !Safeguard::HandoffLimit.is_on() {
-            return Decision::HandOff;
-        }
-        if now.since(since) >= LONGEST {
             return Decision::Free;
         }
         if self.holds < limit.holds && now.since(self.began) < limit.time {

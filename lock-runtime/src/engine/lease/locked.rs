@@ -4,13 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::store::contract::{LockStore, Origin, Release, Resource};
+use crate::store::contract::{LockStore, Mode, Origin, Release, Resource};
 use crate::store::owner::OwnerId;
 
 /// The key of a lease, its owner, and its store.
 #[derive(Clone)]
 pub(crate) struct Locked {
     pub(crate) key: Arc<str>,
+    /// The mode of the request that acquired the lock.
+    pub(crate) mode: Mode,
     pub(crate) owner: OwnerId,
     /// The handle that granted the lease.
     pub(crate) store: Arc<dyn LockStore>,
@@ -24,7 +26,7 @@ pub(crate) struct Locked {
 
 impl Locked {
     pub(crate) fn resource(&self) -> Resource<'_> {
-        Resource::exclusive(&self.key)
+        Resource { key: &self.key, mode: self.mode }
     }
 
     pub(crate) fn release(&self, keep: Duration, leaves_gap: bool) -> Release<'_> {
@@ -35,8 +37,13 @@ impl Locked {
 
 impl fmt::Debug for Locked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, owner, store: _, doubt, term: _, queued: _ } = self;
+        let Self { key, mode, owner, store: _, doubt, term: _, queued: _ } = self;
         let mut locked = f.debug_struct("Locked");
-        locked.field("key", key).field("owner", owner).field("doubt", doubt).finish_non_exhaustive()
+        locked
+            .field("key", key)
+            .field("mode", mode)
+            .field("owner", owner)
+            .field("doubt", doubt)
+            .finish_non_exhaustive()
     }
 }

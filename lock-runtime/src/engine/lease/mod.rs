@@ -10,7 +10,9 @@
 //! only.
 
 mod effects;
+mod hold_mode;
 mod locked;
+pub(super) mod modes;
 mod set_member;
 mod state;
 mod terms;
@@ -25,6 +27,7 @@ use tokio::sync::OnceCell;
 
 use self::effects::{Departure, Lost, Standing};
 pub(crate) use self::effects::{Ending, Loss};
+pub(crate) use self::hold_mode::{Joined, MayChange};
 pub(crate) use self::locked::Locked;
 use self::state::State;
 pub(crate) use self::terms::Terms;
@@ -35,7 +38,7 @@ use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::replicas::RequiredReplicas;
 use crate::runtime;
-use crate::store::contract::{Grant, LockStore, Renewal};
+use crate::store::contract::{Grant, LockStore, Mode, Renewal, Resource};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, Notify, lock, time};
 
@@ -71,7 +74,8 @@ impl<P> Lease<P> {
     /// Returns the request that renews the lease to `term`.
     pub(crate) fn renewal(&self, term: Duration) -> Renewal<'_> {
         let acknowledged_by = self.acknowledged_by();
-        let (resource, owner) = (self.locked.resource(), self.locked.owner);
+        let (key, mode) = (&*self.locked.key, self.mode());
+        let (resource, owner) = (Resource { key, mode }, self.locked.owner);
         Renewal { resource, owner, term, acknowledged_by }
     }
 
@@ -281,7 +285,7 @@ impl<P> Hold<P> {
         // A transfer came some time after the request that has confirmed the place in the queue.
         let granted = if grant.is_transfer { BootInstant::now() } else { sent };
         let tenure = Tenure::new(granted, contended);
-        let state = State::new(terms, grant, (sent, granted), permit, tenure);
+        let state = State::new((terms, locked.mode), grant, (sent, granted), permit, tenure);
         let lease = Arc::new(Lease {
             locked,
             valid_until: AtomicU64::new(state.deadline().as_nanos()),
@@ -323,9 +327,9 @@ impl<P> Hold<P> {
         self.lease.read(|state| state.hold() == self.number && state.is_renewed())
     }
 
-    /// Adds a holder to the hold. False if the hold has ended.
-    pub(crate) fn join(&self) -> bool {
-        self.lease.change(|state| state.join(self.number, BootInstant::now()))
+    /// Adds a holder that wants this mode. False if the hold has ended, or has another mode.
+    pub(crate) fn join(&self, wanted: Mode) -> bool {
+        self.lease.change(|state| state.join(self.number, wanted, BootInstant::now()))
     }
 
     /// Removes a holder; see [`State::leave`]. Returns the loss

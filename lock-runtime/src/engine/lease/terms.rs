@@ -24,6 +24,11 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
+    /// Whether several readers of this process may have one hold with these terms.
+    pub(crate) fn can_be_shared(&self) -> bool {
+        self.renewed && self.max_hold.is_none() && self.min_hold.is_zero()
+    }
+
     /// The term that is requested from the store. It includes `min_hold`, because the key has to
     /// stay for that time even if this process ends.
     pub(crate) fn in_store(&self) -> Duration {

@@ -146,7 +146,11 @@ impl<H: HandedOff> LocalQueues<H> {
             if let Some(holder) = patrolled.filter(|holder| seen.insert(address(holder))) {
                 let patrols = holder.patrol();
                 // The holder may have become ready just before the first waiter entered the queue.
-                if holder.is_ready() && !std::mem::replace(&mut queue.is_listed, true) {
+                // A call behind which nobody waits in its own queue has until the second patrol, because
+                // it may be that nobody waits at all.
+                let was_ready = std::mem::replace(&mut queue.was_ready, holder.is_ready());
+                let is_late = queue.was_ready && (was_ready || !queue.is_quiet());
+                if is_late && !std::mem::replace(&mut queue.is_listed, true) {
                     to_check.push(key.clone());
                 }
                 if !Safeguard::UnpolledCallsDoNotBlock.is_on() {
@@ -187,8 +191,9 @@ impl<H: HandedOff> LocalQueues<H> {
         if !std::mem::replace(&mut queue.is_patrolled, true) {
             state.to_patrol.push_back((key.clone(), queue.first_grant));
         }
-        let is_new =
-            queue.has_ready_holder(closed) && !std::mem::replace(&mut queue.is_listed, true);
+        let is_new = !queue.is_quiet()
+            && queue.has_ready_holder(closed)
+            && !std::mem::replace(&mut queue.is_listed, true);
         if is_new {
             state.to_check.push(key.clone());
         }

@@ -3,7 +3,8 @@
 //! Each key has one [`Permit`]. A caller needs the permit to acquire the lock: only its holder
 //! sends acquire requests for the key, and keeps the permit while it holds the lock. All other
 //! callers of this process wait in the queue, in FIFO order, and cost the store nothing. A waiter
-//! gives up by dropping its [`Waiter`].
+//! gives up by dropping its [`Waiter`]. Readers and calls for permits have queues of their own, and some
+//! calls have one alone; see [`entering`].
 //!
 //! A permit that is dropped is *offered* to the first waiter. The lock itself may come with the
 //! permit, as a [`HandedOff`] value. The offer stays in the queue until a waiter is polled and
@@ -25,6 +26,7 @@
 //! Keeps the promises that waiting is cheap, and that there is no starvation.
 
 mod check;
+mod entering;
 mod holder;
 mod lingering;
 mod permit;
@@ -33,7 +35,8 @@ mod queues;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::entering::Entered;
 pub(crate) use self::holder::PermitHolder;
-pub(crate) use self::permit::{Entered, Offer, Permit, QueuePosition, Requeued, Waiter};
+pub(crate) use self::permit::{Offer, Permit, QueuePosition, Requeued, Waiter};
 pub(crate) use self::queue::{HandedOff, KeyStatus};
 pub(crate) use self::queues::{CHECK_INTERVAL, LocalQueues};

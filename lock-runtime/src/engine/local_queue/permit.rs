@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::holder::PermitHolder;
-use super::queue::{HandedOff, HashedKey, KeyStatus, LocalQueue, Offered, Wakers};
+use super::queue::{HandedOff, HashedKey, KeyStatus, READERS, Wakers};
 use super::queues::{LocalQueues, Queues};
 use crate::clock::BootInstant;
 use crate::sync::atomic::Ordering;
@@ -25,70 +25,6 @@ impl<H: HandedOff> Offer<H> {
         match self {
             Self::Permit(permit) => permit.grant,
             Self::Handoff(handoff) => handoff.grant(),
-        }
-    }
-}
-
-/// The result of [`LocalQueues::enter`].
-#[derive(Debug)]
-pub(crate) enum Entered<H: HandedOff> {
-    /// No other caller of this process uses the key.
-    Permit(Permit<H>),
-    /// An offer that all waiters have failed to take, and the number of the caller's place.
-    Offered(Offer<H>, u64),
-    Queued(Waiter<H>),
-    /// The key is in use, and the caller does not queue.
-    Busy(KeyStatus),
-    Closed,
-}
-
-impl<H: HandedOff> LocalQueues<H> {
-    /// Takes the permit of `key`, or a place in its queue. With `once`, the caller does not queue.
-    pub(crate) fn enter(self: &Arc<Self>, key: &Arc<str>, once: bool) -> Entered<H> {
-        let key = self.key(key);
-        let mut state = self.lock();
-        if state.closed {
-            return Entered::Closed;
-        }
-        let Queues { by_key, grants, .. } = &mut *state;
-        let Some(queue) = by_key.get_mut(&key) else {
-            *grants += 1;
-            let grant = *grants;
-            by_key.insert(key.clone(), LocalQueue::new(grant));
-            return Entered::Permit(Permit::new(self, key, grant));
-        };
-        if queue.waiters.awake == 0
-            && let Some(offer) = queue.take(grants)
-        {
-            self.lingers_no_longer(queue);
-            let number = queue.waiters.number();
-            return Entered::Offered(self.taken(&key, queue, offer), number);
-        }
-        if once {
-            let status = queue.status.clone();
-            if queue.holder.is_some() && !std::mem::replace(&mut queue.asked, true) {
-                self.watch_holder(&mut state, &key);
-            }
-            return Entered::Busy(status);
-        }
-        let number = queue.waiters.push();
-        self.queued.fetch_add(1, Ordering::Relaxed);
-        if queue.holder.is_some() {
-            self.watch_holder(&mut state, &key);
-        }
-        Entered::Queued(Waiter::new(self, key, number))
-    }
-
-    /// The offer of `queue` for the caller that has taken it.
-    fn taken(
-        self: &Arc<Self>,
-        key: &HashedKey,
-        queue: &LocalQueue<H>,
-        offer: Offered<H>,
-    ) -> Offer<H> {
-        match offer {
-            Offered::Permit => Offer::Permit(Permit::new(self, key.clone(), queue.grant)),
-            Offered::Handoff(handoff) => Offer::Handoff(handoff),
         }
     }
 }
@@ -118,6 +54,16 @@ impl<H: HandedOff> Permit<H> {
         self.grant
     }
 
+    /// Whether this is the permit of the readers of a key.
+    pub(crate) fn is_of_readers(&self) -> bool {
+        self.key.own == READERS
+    }
+
+    /// Whether no other call enters the queue of this permit.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.key.is_alone()
+    }
+
     /// Offers a lock to the waiters. `with` makes the lock from the permit. Returns the lock if no
     /// waiter is awake.
     pub(crate) fn offer(self, with: impl FnOnce(Self) -> H) -> Result<(), H> {
@@ -144,11 +90,11 @@ impl<H: HandedOff> Permit<H> {
     }
 
     /// Leaves a place in a queue of the store to the next waiter. Returns the previous place, or this
-    /// one if the key is no longer known.
+    /// one if the key is no longer known, or if no other call enters the queue.
     pub(crate) fn leave_place(&self, place: Box<H::Place>) -> Option<Box<H::Place>> {
         match self.queues.lock().by_key.get_mut(&self.key) {
-            Some(queue) => queue.place.replace(place),
-            None => Some(place),
+            Some(queue) if !queue.is_own => queue.place.replace(place),
+            _ => Some(place),
         }
     }
 
@@ -222,6 +168,7 @@ impl<H: HandedOff> QueuePosition<H> {
             }
             queue.holder.replace(holder)
         });
+        state.forget_holder(&self.key);
         self.queues.watch_holder(&mut state, &self.key);
         drop(state);
     }
@@ -233,10 +180,17 @@ impl<H: HandedOff> QueuePosition<H> {
 
     /// Has the registered holder checked, because its future is ready.
     pub(crate) fn holder_is_ready(&self) {
-        if self.queues.queued() > 0 || self.queues.closed.load(Ordering::Relaxed) {
+        // A call with a queue of its own is patrolled only, so that it has more time.
+        let is_wanted = self.queues.queued() > 0 && !self.key.is_alone();
+        if is_wanted || self.queues.closed.load(Ordering::Relaxed) {
             let mut state = self.queues.lock();
             self.queues.watch_holder(&mut state, &self.key);
         }
+    }
+
+    /// See [`Permit::take_place`].
+    pub(crate) fn take_place(&self) -> Option<Box<H::Place>> {
+        self.queues.lock().granted(&self.key, self.grant).and_then(|queue| queue.place.take())
     }
 
     /// Puts the holder back at its place in the queue, as a stalled waiter.
@@ -281,6 +235,11 @@ impl<H: HandedOff> Waiter<H> {
 
     pub(crate) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// The last known status of the key.
+    pub(crate) fn status(&self) -> KeyStatus {
+        self.queues.status_of(&self.key)
     }
 }
 

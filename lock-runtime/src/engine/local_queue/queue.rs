@@ -14,22 +14,36 @@ use crate::user_code::contained;
 /// The largest number of waiters that one check wakes for an offer.
 const MOST_WOKEN: usize = 64;
 
+/// The numbers of the queues of the readers of a key, and of the calls for permits.
+pub(super) const READERS: u64 = u64::MAX;
+pub(super) const PERMITS: u64 = u64::MAX - 1;
+
 /// A key and its hash, which is computed once for all look-ups of an acquisition.
 #[derive(Debug, Clone)]
 pub(super) struct HashedKey {
     pub(super) hash: u64,
     pub(super) name: Arc<str>,
+    /// The number of a queue for one call only, [`READERS`] or [`PERMITS`]; zero for the queue that all
+    /// other calls share.
+    pub(super) own: u64,
+}
+
+impl HashedKey {
+    /// Whether this is the queue of one call only.
+    pub(super) fn is_alone(&self) -> bool {
+        !matches!(self.own, 0 | READERS | PERMITS)
+    }
 }
 
 impl Hash for HashedKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
+        state.write_u64(self.hash ^ self.own);
     }
 }
 
 impl PartialEq for HashedKey {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.name, &other.name) || self.name == other.name
+        self.own == other.own && (Arc::ptr_eq(&self.name, &other.name) || self.name == other.name)
     }
 }
 
@@ -107,6 +121,7 @@ pub(super) struct Linger {
 
 /// The queue of one key.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one independent fact")]
 pub(super) struct LocalQueue<H: HandedOff> {
     pub(super) waiters: Waiters,
     /// The last known status of the key, from which the error of callers that give up is made.
@@ -121,6 +136,13 @@ pub(super) struct LocalQueue<H: HandedOff> {
     pub(super) holder: Option<Arc<dyn PermitHolder>>,
     /// Whether a caller that does not queue has wanted the key since the holder was registered.
     pub(super) asked: bool,
+    /// Whether calls may wait for the key that are not in this queue.
+    pub(super) is_own: bool,
+    /// Whether calls of this process may wait for the key that are not in this queue: those of the other
+    /// side of a read-write lock, or those that want a permit at once.
+    pub(super) is_one_side: bool,
+    /// Whether the holder was ready at the last patrol.
+    pub(super) was_ready: bool,
     /// The current offer, which the first waiter that is polled may take. Only while there are
     /// waiters, or while a lock lingers.
     pub(super) offer: Option<Offered<H>>,
@@ -149,6 +171,9 @@ impl<H: HandedOff> LocalQueue<H> {
             first_grant: grant,
             holder: None,
             asked: false,
+            is_own: false,
+            is_one_side: false,
+            was_ready: false,
             offer: None,
             linger: Linger::default(),
             offers: 0,
@@ -160,10 +185,20 @@ impl<H: HandedOff> LocalQueue<H> {
         }
     }
 
+    /// The queue of a call that shares it with no other call.
+    pub(super) fn of_one_call(grant: u64) -> Self {
+        Self { is_own: true, ..Self::new(grant) }
+    }
+
     /// Whether a registered holder has to be patrolled, because other callers want the key.
     pub(super) fn has_holder(&self, closed: bool) -> bool {
         let is_wanted = self.waiters.awake > 0 || self.asked;
-        self.holder.is_some() && (is_wanted || closed)
+        self.holder.is_some() && (is_wanted || self.is_quiet() || closed)
+    }
+
+    /// Whether no call is known to wait behind the holder, but one may.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.is_own || self.is_one_side && self.waiters.awake == 0 && !self.asked
     }
 
     /// Whether other callers want the key, and the future of its holder is ready.
@@ -173,7 +208,7 @@ impl<H: HandedOff> LocalQueue<H> {
 
     /// Removes the registered holder, which no longer waits or no longer has the permit.
     pub(super) fn take_holder(&mut self) -> Option<Arc<dyn PermitHolder>> {
-        self.asked = false;
+        (self.asked, self.was_ready) = (false, false);
         self.holder.take()
     }
 
@@ -297,6 +332,13 @@ impl Waiters {
         let awake = self.slots.iter_mut().filter_map(|(_, slot)| slot.as_mut());
         for slot in awake.take(count) {
             slot.woken = true;
+            wakers.extend(slot.waker.take());
+        }
+    }
+
+    /// Has all waiters polled, without an offer.
+    pub(super) fn poll_all(&mut self, wakers: &mut Wakers) {
+        for slot in self.slots.iter_mut().filter_map(|(_, slot)| slot.as_mut()) {
             wakers.extend(slot.waker.take());
         }
     }

@@ -1,6 +1,6 @@
 //! The queues of all keys, and the schedule of their checks.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, BuildHasherDefault, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +55,9 @@ pub(super) struct Queues<H: HandedOff> {
     /// The queues of the keys whose permit has a holder or is on offer.
     pub(super) by_key: HashMap<HashedKey, LocalQueue<H>, BuildHasherDefault<PassThroughHasher>>,
     pub(super) peak: Peak,
+    /// The locks that are held by calls with queues of their own: the numbers of the queues, and the
+    /// holders.
+    pub(super) held_alone: HashMap<Arc<str>, BTreeMap<u64, Caller>>,
     /// The keys to yield to other processes, including keys that are not in `by_key`.
     pub(super) yields: Yields,
     /// The keys with an offer, or with a ready holder that other callers wait for. May contain a
@@ -79,6 +82,7 @@ impl<H: HandedOff> Queues<H> {
         Self {
             by_key: HashMap::default(),
             peak: Peak::default(),
+            held_alone: HashMap::new(),
             yields: Yields::default(),
             to_check: Vec::new(),
             to_patrol: VecDeque::new(),
@@ -87,6 +91,22 @@ impl<H: HandedOff> Queues<H> {
             checks: 0,
             last_patrol: BootInstant::PAST,
             closed: false,
+        }
+    }
+
+    /// The lock of this queue is being released.
+    pub(super) fn forget_holder(&mut self, key: &HashedKey) {
+        // Most keys are not looked up.
+        if key.own == 0 {
+            return;
+        }
+        let Some(holders) = self.held_alone.get_mut(&key.name) else { return };
+        holders.remove(&key.own);
+        if holders.is_empty() {
+            self.held_alone.remove(&key.name);
+        }
+        if self.held_alone.is_empty() {
+            self.held_alone.shrink_to_fit();
         }
     }
 
@@ -114,14 +134,30 @@ impl<H: HandedOff> LocalQueues<H> {
     }
 
     pub(super) fn key(&self, name: &Arc<str>) -> HashedKey {
-        HashedKey { hash: self.hasher.hash_one(name), name: Arc::clone(name) }
+        HashedKey { hash: self.hasher.hash_one(name), name: Arc::clone(name), own: 0 }
     }
 
     /// The last known status of a key.
     pub(crate) fn status(&self, key: &Arc<str>) -> KeyStatus {
-        let key = self.key(key);
-        let known = self.lock().by_key.get(&key).map(|queue| queue.status.clone());
+        self.status_of(&self.key(key))
+    }
+
+    pub(super) fn status_of(&self, key: &HashedKey) -> KeyStatus {
+        let known = self.lock().by_key.get(key).map(|queue| queue.status.clone());
         known.unwrap_or_else(|| KeyStatus::Acquiring(BootInstant::now()))
+    }
+
+    /// The status of a lock that a call of this process holds. `or_alone` says whether calls with queues
+    /// of their own count.
+    pub(crate) fn held_here(&self, key: &Arc<str>, or_alone: bool) -> Option<KeyStatus> {
+        let (key, here) = (self.key(key), Caller::here());
+        let state = self.lock();
+        if let Some(holders) = state.held_alone.get(&key.name).filter(|_| or_alone) {
+            let own = holders.values().find(|holder| **holder == here);
+            return Some(KeyStatus::HeldHere(*own.or(holders.values().next())?));
+        }
+        let status = &state.by_key.get(&key)?.status;
+        matches!(status, KeyStatus::HeldHere(_)).then(|| status.clone())
     }
 
     /// Ends all waits. No caller enters a queue from now on.
@@ -165,7 +201,14 @@ impl<H: HandedOff> LocalQueues<H> {
 
     /// The number of keys that are held or wanted.
     pub(crate) fn keys(&self) -> usize {
-        self.lock().by_key.len()
+        let names: Vec<_> = {
+            let state = self.lock();
+            if state.by_key.keys().all(|key| key.own == 0) {
+                return state.by_key.len();
+            }
+            state.by_key.keys().map(|key| Arc::clone(&key.name)).collect()
+        };
+        names.into_iter().collect::<HashSet<_>>().len()
     }
 
     /// The yield to other processes that is due before the next request for `key`.
@@ -215,6 +258,7 @@ impl<H: HandedOff> LocalQueues<H> {
         if let Some(woken) = woken {
             self.released(&mut state, &key.name, woken);
         }
+        state.forget_holder(key);
         let Some(queue) = state.by_key.get_mut(key) else { return };
         // Dropping these values may call the queues again, so they are dropped after the unlock.
         let (_before, _queue);
@@ -235,12 +279,16 @@ impl<H: HandedOff> LocalQueues<H> {
 
     /// Records that the holder of this grant has the lock.
     pub(super) fn granted(&self, key: &HashedKey, grant: u64) {
-        let status = KeyStatus::HeldHere(Caller::here());
+        let holder = Caller::here();
         let mut state = self.lock();
-        let _before = state.granted(key, grant).and_then(|queue| {
-            queue.status = status;
-            queue.take_holder()
-        });
+        let Some(queue) = state.granted(key, grant) else { return };
+        queue.status = KeyStatus::HeldHere(holder);
+        // Dropping this value may call the queues again, so it is dropped after the unlock.
+        let _before = queue.take_holder();
+        if key.is_alone() {
+            let holders = state.held_alone.entry(Arc::clone(&key.name)).or_default();
+            holders.insert(key.own, holder);
+        }
         drop(state);
     }
 

@@ -8,6 +8,7 @@
 
 use super::super::release::AfterLeave;
 use super::*;
+use crate::store::contract::Mode;
 
 type EndHold = fn(TestEngine, Hold) -> MaybeReady<'static, Result<(), Box<LockError>>>;
 
@@ -29,7 +30,7 @@ async fn race(end: EndHold) {
     let second_holder = {
         let (engine, hold) = (engine.clone(), hold.clone());
         spawn(async move {
-            if !hold.join() {
+            if !hold.join(Mode::Exclusive) {
                 return Ok(());
             }
             network.assert_owns_key(&hold);

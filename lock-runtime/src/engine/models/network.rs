@@ -170,7 +170,7 @@ impl Network {
 
     /// The number of processes that wait for a release.
     pub(super) fn waiters(&self) -> usize {
-        let count = ready(self.store.count_waiters(Resource::exclusive("k")));
+        let count = ready(self.store.count_waiters(Resource::exclusive("k"), Lane::Caller));
         count.expect("the memory store counts waiters")
     }
 
@@ -330,10 +330,11 @@ impl LockStore for RemoteStore {
     fn count_waiters<'a>(
         &'a self,
         resource: Resource<'a>,
+        lane: Lane,
     ) -> MaybeReady<'a, Result<usize, StoreError>> {
         let key = resource.key.to_owned();
-        let sent = self.0.send(Lane::Caller, Duration::MAX, move |network| {
-            ready(network.store.count_waiters(Resource::exclusive(&key)))
+        let sent = self.0.send(lane, Duration::MAX, move |network| {
+            ready(network.store.count_waiters(Resource::exclusive(&key), Lane::Caller))
         });
         MaybeReady::pending(async { sent.await? })
     }

@@ -14,7 +14,7 @@ async fn consecutive_holds(handoff_limit: HandoffLimit) -> usize {
         let hold = acquire(&far, request(None)).await.expect("granted");
         far.release(&hold, true).await.expect("held");
     });
-    while near.store().count_waiters(Resource::exclusive("k")).await != Ok(1) {
+    while near.store().count_waiters(Resource::exclusive("k"), Lane::Caller).await != Ok(1) {
         tokio::task::yield_now().await;
     }
     let mut holds = 1;

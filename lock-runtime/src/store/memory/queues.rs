@@ -1,19 +1,29 @@
 //! The queues of waiting claims in the memory store.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use crate::capacity::Peak;
 use crate::store::owner::OwnerId;
 use crate::store::queueing::{QueueTicket, transfer_term};
 
+/// More claims than this are not counted, because the number only says how soon a turn may come.
+pub(super) const MOST_AHEAD: usize = 100;
+
 /// The queues of all keys.
 #[derive(Debug, Default)]
 pub(super) struct MemoryQueues {
-    by_key: HashMap<Box<str>, VecDeque<QueuedClaim>>,
+    by_key: HashMap<Box<str>, MemoryQueue>,
     peak: Peak,
     /// The last ticket.
     last: u64,
+}
+
+/// The queue of one key.
+#[derive(Debug, Default)]
+struct MemoryQueue {
+    by_ticket: BTreeMap<u64, QueuedClaim>,
+    by_owner: HashMap<OwnerId, u64>,
 }
 
 /// A claim that waits.
@@ -27,48 +37,52 @@ pub(super) struct QueuedClaim {
 
 impl MemoryQueues {
     /// Adds a claim, unless it stands in the queue. Returns its ticket and the number of claims that
-    /// come first.
+    /// come first, up to [`MOST_AHEAD`].
     pub(super) fn enter(
         &mut self,
         key: &str,
         owner: OwnerId,
         term: Duration,
     ) -> (QueueTicket, usize) {
-        let queue = self.by_key.entry(key.into()).or_default();
-        if let Some(ahead) = queue.iter().position(|claim| claim.owner == owner) {
-            return (queue[ahead].ticket, ahead);
-        }
-        self.last += 1;
-        let ticket = QueueTicket(self.last);
-        queue.push_back(QueuedClaim { owner, ticket, term: transfer_term(term) });
-        (ticket, queue.len() - 1)
+        let MemoryQueue { by_ticket, by_owner } = self.by_key.entry(key.into()).or_default();
+        let ticket = *by_owner.entry(owner).or_insert_with(|| {
+            self.last += 1;
+            let (ticket, term) = (QueueTicket(self.last), transfer_term(term));
+            by_ticket.insert(self.last, QueuedClaim { owner, ticket, term });
+            self.last
+        });
+        (QueueTicket(ticket), by_ticket.range(..ticket).take(MOST_AHEAD).count())
     }
 
     pub(super) fn leave(&mut self, key: &str, owner: OwnerId) {
-        if let Some(queue) = self.by_key.get_mut(key) {
-            queue.retain(|claim| claim.owner != owner);
+        let Some(queue) = self.by_key.get_mut(key) else { return };
+        if let Some(ticket) = queue.by_owner.remove(&owner) {
+            queue.by_ticket.remove(&ticket);
             self.remove_if_empty(key);
         }
     }
 
     /// Takes the first claim.
     pub(super) fn pop(&mut self, key: &str) -> Option<QueuedClaim> {
-        let first = self.by_key.get_mut(key)?.pop_front();
+        let queue = self.by_key.get_mut(key)?;
+        let (_, first) = queue.by_ticket.pop_first()?;
+        queue.by_owner.remove(&first.owner);
         self.remove_if_empty(key);
-        first
+        Some(first)
     }
 
     /// The owner id of the first claim.
     pub(super) fn first(&self, key: &str) -> Option<OwnerId> {
-        self.by_key.get(key)?.front().map(|claim| claim.owner)
+        let (_, first) = self.by_key.get(key)?.by_ticket.first_key_value()?;
+        Some(first.owner)
     }
 
     pub(super) fn len(&self, key: &str) -> usize {
-        self.by_key.get(key).map_or(0, VecDeque::len)
+        self.by_key.get(key).map_or(0, |queue| queue.by_ticket.len())
     }
 
     fn remove_if_empty(&mut self, key: &str) {
-        if self.by_key.get(key).is_some_and(VecDeque::is_empty) {
+        if self.by_key.get(key).is_some_and(|queue| queue.by_ticket.is_empty()) {
             let before = self.by_key.len();
             self.by_key.remove(key);
             self.peak.give_back(&mut self.by_key, before);

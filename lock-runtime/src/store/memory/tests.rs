@@ -1,3 +1,4 @@
+use super::backend::MemoryBackend;
 use super::*;
 use crate::replicas::RequiredReplicas;
 
@@ -116,12 +117,12 @@ fn a_key_that_is_kept_after_its_release_expires() {
 fn fencing_tokens_rise_even_if_the_wall_clock_goes_back() {
     let (mut keys, start, one, two) = (Keys::new(), BootInstant::now(), owner(), owner());
     keys.take(claim("k", one), start);
-    assert_eq!(keys.fence("k", one, start, 1000), Fenced::With(1000));
-    assert_eq!(keys.fence("k", one, start, 1000), Fenced::With(1001));
-    assert_eq!(keys.fence("k", one, start, 10), Fenced::With(1002));
-    assert_eq!(keys.fence("k", one, start, 2000), Fenced::With(2000));
-    assert_eq!(keys.fence("k", two, start, 3000), Fenced::Taken);
-    assert_eq!(keys.fence("k", one, start.after(LEASE), 3000), Fenced::Gone);
+    assert_eq!(keys.fence(Resource::exclusive("k"), one, start, 1000), Fenced::With(1000));
+    assert_eq!(keys.fence(Resource::exclusive("k"), one, start, 1000), Fenced::With(1001));
+    assert_eq!(keys.fence(Resource::exclusive("k"), one, start, 10), Fenced::With(1002));
+    assert_eq!(keys.fence(Resource::exclusive("k"), one, start, 2000), Fenced::With(2000));
+    assert_eq!(keys.fence(Resource::exclusive("k"), two, start, 3000), Fenced::Taken);
+    assert_eq!(keys.fence(Resource::exclusive("k"), one, start.after(LEASE), 3000), Fenced::Gone);
 }
 
 #[test]
@@ -163,13 +164,17 @@ async fn a_release_gives_the_key_to_the_first_claim_that_still_waits() {
     let (next, subscription) = waiting(&store).await;
     let (last, later) = waiting(&store).await;
     drop(gone);
-    assert_eq!(store.count_waiters(Resource::exclusive("k")).await, Ok(3));
+    assert_eq!(store.count_waiters(Resource::exclusive("k"), Lane::Caller).await, Ok(3));
     let freed = store.release_now(&release(holder, Duration::ZERO));
     assert_eq!(freed, Released::Freed { woken: 1 });
     subscription.woken().await;
     assert!(subscription.take_transfer().is_some() && later.take_transfer().is_none());
     assert_eq!(store.release_now(&release(last, Duration::ZERO)), Released::Taken);
-    assert_eq!(store.count_waiters(Resource::exclusive("k")).await, Ok(0), "it has left");
+    assert_eq!(
+        store.count_waiters(Resource::exclusive("k"), Lane::Caller).await,
+        Ok(0),
+        "it has left"
+    );
     let freed = store.release_now(&release(next, Duration::ZERO));
     assert_eq!(freed, Released::Freed { woken: 0 });
 }

@@ -130,7 +130,7 @@ impl RedisStore {
     }
 
     /// Prepares the acknowledgement by the replicas of the node that has answered a request.
-    async fn prepare_moved(
+    pub(super) async fn prepare_moved(
         &self,
         route: &Route,
         required: KeyReplicas<'_>,
@@ -148,7 +148,7 @@ impl RedisStore {
 }
 
 /// An error after a first request, which may have taken effect.
-fn sent(error: StoreError) -> StoreError {
+pub(super) fn sent(error: StoreError) -> StoreError {
     match error {
         StoreError::Refused(cause) | StoreError::Unknown(cause) => StoreError::Unknown(cause),
         other => StoreError::Unknown(other.to_string()),

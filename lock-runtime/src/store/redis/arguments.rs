@@ -7,7 +7,7 @@ use redis::Cmd;
 use super::dialect::milliseconds;
 use super::handle::RedisStore;
 use super::queue::{self, EntryRest, QueueName};
-use crate::store::contract::{Queueing, Release};
+use crate::store::contract::{Mode, Queueing, Release};
 
 /// For how many ms a lock stays free if a release leaves a gap: long enough for clients that poll
 /// every 100 ms to hit one of a few gaps.
@@ -19,7 +19,8 @@ impl RedisStore {
         let key = release.resource.key;
         let is_plain = release.queued.is_none() && release.keep.is_zero() && !release.leaves_gap;
         self.add_before_releases(call, key);
-        if self.dialect.queues && is_plain && !self.shared.servers.is_cluster() {
+        let has_permits = matches!(release.resource.mode, Mode::Permits(_));
+        if self.dialect.queues && is_plain && !has_permits && !self.shared.servers.is_cluster() {
             call.arg(self.dialect.owner(release.owner, &self.shared.id));
             return;
         }
@@ -41,9 +42,11 @@ impl RedisStore {
             call.arg(channel).arg(milliseconds(release.keep));
             return;
         }
-        let queueing = if release.queued.is_some() { Queueing::Woken } else { Queueing::None };
-        let term = release.queued.unwrap_or_default();
-        call.arg(EntryRest::new(&self.shared.id, queueing, term));
+        let mode = release.resource.mode;
+        call.arg(match release.queued {
+            Some(term) => EntryRest::new(&self.shared.id, Queueing::Woken, (mode, term)),
+            None => EntryRest::of_holder(mode),
+        });
         if release.leaves_gap && release.keep.is_zero() {
             call.arg(-GAP_MILLIS);
         } else {

@@ -9,9 +9,10 @@ use super::dialect::milliseconds;
 use super::handle::RedisStore;
 use super::queue::{EntryRest, QueueName};
 use super::route::Route;
+use crate::permits::Permits;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{
-    Acquired, Claim, Grant, Lane, SendTrace, SetAcquired, SetClaim, StoreError,
+    Acquired, Claim, Grant, Lane, Mode, SendTrace, SetAcquired, SetClaim, StoreError,
 };
 use crate::timeout::RequestTimeout;
 
@@ -62,7 +63,7 @@ impl RedisStore {
                 }
                 AcquireReply::WrongFormat(found) => Err(StoreError::WrongFormat {
                     key: claim.resource.key.to_owned(),
-                    expected: self.dialect.layout,
+                    expected: self.dialect.layout.value(),
                     found,
                 }),
             }
@@ -104,10 +105,31 @@ impl RedisStore {
     ) -> impl Future<Output = Result<AcquireReply, StoreError>> {
         let script = self.dialect.acquire(self.shared.servers.publish());
         async move {
+            if let Mode::Permits(permits) = claim.resource.mode {
+                // Boxed, to keep the future of other requests small.
+                return Box::pin(self.claim_permits(route, (claim, permits), options)).await;
+            }
             let key = claim.resource.key;
             let args = |call: &mut Cmd| self.add_claim(call, claim);
             Ok(route.run((key, script), &args, options, decode::acquired).await?.value)
         }
+    }
+
+    /// The same for permits. The reply may name another limit.
+    async fn claim_permits(
+        &self,
+        route: &Route,
+        (claim, permits): (&Claim<'_>, Permits),
+        options: &RequestOptions<'_>,
+    ) -> Result<AcquireReply, StoreError> {
+        let script = self.dialect.acquire(self.shared.servers.publish());
+        let key = claim.resource.key;
+        let args = |call: &mut Cmd| self.add_claim(call, claim);
+        let (reply, other) = route.run((key, script), &args, options, decode::claimed).await?.value;
+        if let Some(other) = other {
+            self.shared.limits.found(key, permits.limit(), other);
+        }
+        Ok(reply)
     }
 
     /// Adds the keys and the arguments of a claim.
@@ -117,9 +139,12 @@ impl RedisStore {
         call.arg(self.dialect.owner(claim.owner, client)).arg(milliseconds(claim.term));
         if self.dialect.queues {
             for queueing in [claim.queueing, claim.queued_before] {
-                call.arg(EntryRest::new(client, queueing, claim.term));
+                call.arg(EntryRest::new(client, queueing, (claim.resource.mode, claim.term)));
             }
             call.arg(self.undeclared_queue(key)).arg(&*self.channels(key));
+            if self.dialect.has_modes() {
+                call.arg(claim.resource.mode.to_string());
+            }
         }
     }
 }

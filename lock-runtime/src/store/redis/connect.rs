@@ -18,7 +18,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Level;
 
-use super::dialect;
+use super::dialects;
 use super::endpoint::Endpoint;
 use super::handshake::{Driver, LoggedIn};
 use super::home::Home;
@@ -290,7 +290,7 @@ impl Connector {
         // poll puts the load ahead of all requests, so no request has to wait for the reply. For a
         // user without the permission to load scripts, requests fall back to the text.
         let mut loading = commands.clone();
-        let scripts = dialect::load_all(self.topology.is_node());
+        let scripts = dialects::load_all(self.topology.is_node());
         let mut load = Box::pin(async move {
             drop(scripts.query_async::<Value>(&mut loading).await);
         });

@@ -1,12 +1,10 @@
 //! Decodes the replies to commands and scripts, with one function for each of them.
 //!
-//! A script replies with a status and usually at most one field: either the status as a string, or an
-//! array of both. A script for several locks replies with an array of these. The usual reply of a release
-//! is a number without a status, which costs the server less.
+//! A script replies with a status, or an array of a status and usually one field. A script for several
+//! locks replies with an array of these. The usual reply of a release is a number, which costs less.
 //!
-//! A reply that the command or script never gives is [`Unexpected`], and is not taken for an
-//! answer. It may be the reply to another request, or come from something between client and server
-//! that does not speak the Redis protocol.
+//! A reply that the command or script never gives is [`Unexpected`], and no answer. It may be that to
+//! another request, or come from something in between that does not speak the Redis protocol.
 
 use std::time::Duration;
 
@@ -15,7 +13,8 @@ use redis::Value;
 use super::error;
 use crate::safeguard::Safeguard;
 use crate::store::announcements::Announced;
-use crate::store::contract::{Left, Renewed, StoreError};
+use crate::store::contract::{Left, ModeChanged, Renewed, StoreError};
+use crate::store::periods::{RunEnded, RunRecord, RunStarted};
 use crate::store::queueing::{QueueTicket, Queued};
 use crate::store::subscriptions::CheckResult;
 
@@ -41,7 +40,7 @@ impl Unexpected {
     }
 }
 
-/// Decodes the reply of [`PROBE`](super::dialect::PROBE).
+/// Decodes the reply of [`PROBE`](super::dialects::PROBE).
 pub(super) fn probed(reply: &Value) -> Result<(), Unexpected> {
     match reply {
         Value::Int(1) => Ok(()),
@@ -99,6 +98,17 @@ pub(super) fn acquired_all(reply: &Value, locks: usize) -> Result<Option<usize>,
     }
 }
 
+/// Decodes the reply of `acquire.lua`, which may name the limit of a holder of the same semaphore.
+pub(super) fn claimed(reply: &Value) -> Result<(AcquireReply, Option<u32>), Unexpected> {
+    if let Value::Array(parts) = reply
+        && let [name, Value::Int(limit), reply] = &parts[..]
+        && text(name) == Some("LIMIT")
+    {
+        return Ok((acquired(reply)?, u32::try_from(*limit).ok()));
+    }
+    Ok((acquired(reply)?, None))
+}
+
 /// Decodes the replies of `acquire.lua` about a claim that waits.
 fn waits(reply: &Value) -> Option<AcquireReply> {
     let Value::Array(parts) = reply else { return None };
@@ -127,6 +137,7 @@ pub(super) fn renewed(
 ) -> Result<Vec<Result<Renewed, StoreError>>, Unexpected> {
     each(reply, locks, |reply| match status(reply) {
         Some(("EXTENDED", Field::None)) => Ok(Ok(Renewed::Extended)),
+        Some(("READER", Field::None)) => Ok(Ok(Renewed::AsReader)),
         Some(("GONE", Field::None)) => Ok(Ok(Renewed::Gone)),
         Some(("TAKEN", Field::None)) => Ok(Ok(Renewed::Taken)),
         _ => Err(Unexpected::new(reply)),
@@ -177,6 +188,17 @@ pub(super) fn released_all(
     })
 }
 
+/// Decodes the reply of `change.lua`.
+pub(super) fn changed(reply: &Value) -> Result<ModeChanged, Unexpected> {
+    match status(reply) {
+        Some(("CHANGED", Field::None)) => Ok(ModeChanged::Done),
+        Some(("BUSY", Field::None)) => Ok(ModeChanged::Busy),
+        Some(("GONE", Field::None)) => Ok(ModeChanged::Gone),
+        Some(("TAKEN", Field::None)) => Ok(ModeChanged::Taken),
+        _ => Err(Unexpected::new(reply)),
+    }
+}
+
 /// Decodes the reply of `announce.lua`.
 pub(super) fn announce(reply: &Value) -> Result<Announced, Unexpected> {
     match status(reply) {
@@ -201,12 +223,82 @@ pub(super) fn announced(reply: &Value) -> Result<Option<(String, Left)>, Unexpec
     }
 }
 
+/// The reply of a script about the record of a run.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Recorded<T> {
+    /// The record is that of the run.
+    Yes(T),
+    Not(T),
+    /// The key of the record holds a value of this kind.
+    WrongFormat(String),
+}
+
+/// Decodes the reply of `start_run.lua`.
+pub(super) fn run_started(reply: &Value) -> Result<Recorded<RunStarted>, Unexpected> {
+    match status(reply) {
+        Some(("STARTED", Field::Int(now @ 0..))) => {
+            Ok(Recorded::Yes(RunStarted::At(now.unsigned_abs())))
+        }
+        Some(("RAN", Field::Int(left @ 0..))) => {
+            let left = Duration::from_millis(left.unsigned_abs());
+            Ok(Recorded::Not(RunStarted::Ran(left)))
+        }
+        Some(("GONE", Field::None)) => Ok(Recorded::Not(RunStarted::Gone)),
+        Some(("TAKEN", Field::None)) => Ok(Recorded::Not(RunStarted::Taken)),
+        _ => wrong_record(reply),
+    }
+}
+
+/// Decodes the reply of `end_run.lua`.
+pub(super) fn run_ended(reply: &Value) -> Result<Recorded<RunEnded>, Unexpected> {
+    match status(reply) {
+        Some(("RECORDED", Field::None)) => Ok(Recorded::Yes(RunEnded::Recorded)),
+        Some(("GONE", Field::None)) => Ok(Recorded::Not(RunEnded::Gone)),
+        Some(("TAKEN", Field::None)) => Ok(Recorded::Not(RunEnded::Taken)),
+        _ => wrong_record(reply),
+    }
+}
+
+/// Decodes the reply of `last_run.lua`.
+pub(super) fn last_run(reply: &Value) -> Result<Recorded<Option<RunRecord>>, Unexpected> {
+    match status(reply) {
+        Some(("NONE", Field::None)) => return Ok(Recorded::Not(None)),
+        Some(_) => return wrong_record(reply),
+        None => {}
+    }
+    let known = || {
+        let Value::Array(parts) = reply else { return None };
+        let [status, began, ended, failed, Value::BulkString(by), held] = &parts[..] else {
+            return None;
+        };
+        let began = text(began).filter(|_| text(status) == Some("RUN"))?.parse().ok()?;
+        let ended = match text(ended)? {
+            "" => None,
+            ended => Some((ended.parse().ok()?, text(failed) == Some("1"))),
+        };
+        // Everything but the times may have been changed by hand.
+        let by = String::from_utf8_lossy(by).into_owned();
+        Some(RunRecord { began, ended, by, is_held: text(held) == Some("1") })
+    };
+    let run = known().ok_or_else(|| Unexpected::new(reply))?;
+    Ok(Recorded::Yes(Some(run)))
+}
+
+fn wrong_record<T>(reply: &Value) -> Result<Recorded<T>, Unexpected> {
+    match status(reply) {
+        Some(("WRONGFORMAT", Field::Text(kind))) => Ok(Recorded::WrongFormat(kind.to_owned())),
+        _ => Err(Unexpected::new(reply)),
+    }
+}
+
 /// The answer to a request for a fencing token.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FenceReply {
     With(u64),
     Gone,
     Taken,
+    /// The owner is a reader.
+    Reader,
     /// The key of the last token holds another value.
     NoLastToken,
 }
@@ -220,6 +312,7 @@ pub(super) fn fenced(reply: &Value) -> Result<FenceReply, Unexpected> {
         }
         Some(("GONE", Field::None)) => Ok(FenceReply::Gone),
         Some(("TAKEN", Field::None)) => Ok(FenceReply::Taken),
+        Some(("READER", Field::None)) => Ok(FenceReply::Reader),
         Some(("WRONGFORMAT", Field::None)) => Ok(FenceReply::NoLastToken),
         _ => Err(unexpected()),
     }

@@ -1,62 +1,71 @@
-//! Everything that differs between the wire formats.
+//! Everything that differs between the layouts of locks.
 //!
-//! A [`Dialect`] has the scripts of one wire format, the keys of a lock, the name of its owner in
+//! A [`Dialect`] has the scripts of one layout, the keys of a lock, the name of its owner in
 //! these keys, and the channel and the message that announce a release. Every request about a lock
-//! uses one.
+//! uses one. All of them are in [`dialects`](super::dialects).
 //!
 //! The name of an owner is derived from the [`OwnerId`] of its acquisition. A format with shorter
 //! names uses some of its random bits.
 
-use std::io::{Cursor, Write};
+use std::io::Cursor;
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, ToRedisArgs};
+use redis::{Cmd, ToRedisArgs};
 
 use super::hash_slot;
 use super::queue::QueueName;
-use super::script::{Publish, Script, script};
-use crate::key;
-use crate::safeguard::Safeguard;
-use crate::store::contract::Claim;
+use super::script::{Publish, Script};
+use crate::permits::Permits;
+use crate::store::contract::{Claim, Layout};
 use crate::store::owner::OwnerId;
-use crate::wire_format::WireFormat;
+
+/// The scripts about runs that happen at most once per period.
+pub(super) struct RunScripts {
+    pub(super) start: Script,
+    pub(super) end: Script,
+    pub(super) last: Script,
+}
 
 pub(super) struct Dialect {
-    pub(super) format: WireFormat,
-    /// What a lock looks like, for errors.
-    pub(super) layout: &'static str,
-    acquire: PublishingScript,
+    pub(super) layout: Layout,
+    pub(super) acquire: PublishingScript,
     pub(super) renew: Script,
-    release: PublishingScript,
-    release_all: PublishingScript,
-    pub(super) fence: Script,
-    pub(super) check: Script,
+    pub(super) release: PublishingScript,
+    pub(super) release_all: PublishingScript,
+    /// The script that issues fencing tokens, if the locks have them.
+    pub(super) fence: Option<Script>,
+    pub(super) check: PublishingScript,
     /// The script that acquires several locks of one slot, if the format has one.
     pub(super) acquire_all: Option<Script>,
     /// The scripts that announce the holder of a lock, and read that, if the format has them.
     pub(super) announcements: Option<[Script; 2]>,
+    /// The scripts about runs, if the format has them.
+    pub(super) runs: Option<RunScripts>,
+    /// The script that changes the mode of a hold, if the locks have modes.
+    pub(super) change: Option<PublishingScript>,
     /// The command that acquires a free lock, if the format has one.
     pub(super) take: Option<fn(&Claim<'_>) -> Cmd>,
     /// The prefix of a lock's second key, if it has one.
-    second_key: Option<&'static str>,
+    pub(super) second_key: Option<&'static str>,
     /// Whether waiting claims stand in a queue beside the lock. Otherwise a release wakes them all.
     pub(super) queues: bool,
     /// Writes the name of an owner of this client.
-    owner_name: fn(OwnerId, client: &str, &mut Cursor<[u8; LONGEST_NAME]>) -> std::io::Result<()>,
+    pub(super) owner_name:
+        fn(OwnerId, client: &str, &mut Cursor<[u8; LONGEST_NAME]>) -> std::io::Result<()>,
     /// The prefix of the wake-up channels.
-    channel_prefix: &'static str,
+    pub(super) channel_prefix: &'static str,
     /// The message that announces a release; `None` for the id of the client.
-    fixed_message: Option<&'static str>,
+    pub(super) fixed_message: Option<&'static str>,
 }
 
 /// A script that publishes messages, in both ways.
-struct PublishingScript {
-    everywhere: Script,
-    to_shard: Script,
+pub(super) struct PublishingScript {
+    pub(super) everywhere: Script,
+    pub(super) to_shard: Script,
 }
 
 impl PublishingScript {
-    const fn new(script: Script) -> Self {
+    pub(super) const fn new(script: Script) -> Self {
         let to_shard = script.publishing(Publish::ToShard);
         Self { everywhere: script, to_shard }
     }
@@ -70,166 +79,40 @@ impl PublishingScript {
 }
 
 /// A UUID, a colon and a number.
-const LONGEST_NAME: usize = 36 + 1 + 19;
-
-static TOKEN: Dialect = Dialect {
-    format: WireFormat::Token,
-    layout: "string",
-    acquire: PublishingScript::new(script!(
-        notes_asking: "token/transfer.lua",
-        "token/acquire.lua"
-    )),
-    renew: script!("token/held.lua", "extend.lua", "renew.lua"),
-    release: PublishingScript::new(script!(
-        "token/free.lua",
-        "token/transfer.lua",
-        "token/held.lua",
-        "token/keep.lua",
-        "token/release.lua",
-        "token/release_one.lua"
-    )),
-    release_all: PublishingScript::new(script!(
-        "token/transfer.lua",
-        "token/held.lua",
-        "token/keep.lua",
-        "token/release.lua",
-        "token/release_all.lua"
-    )),
-    fence: script!("token/held.lua", "fence.lua"),
-    check: script!("token/check.lua"),
-    acquire_all: Some(script!(notes_asking: "token/acquire_all.lua")),
-    announcements: Some([
-        script!("token/held.lua", "token/announce.lua"),
-        script!("token/announced.lua"),
-    ]),
-    take: Some(|claim| {
-        let mut set = Cmd::with_capacity(6, claim.resource.key.len() + 64);
-        set.arg("SET").arg(claim.resource.key).arg(&claim.owner.to_hex()[..]);
-        if Safeguard::OnlyIfFree.is_on() {
-            set.arg("NX");
-        }
-        if Safeguard::Expiry.is_on() {
-            set.arg("PX").arg(milliseconds(claim.term));
-        }
-        set
-    }),
-    second_key: None,
-    queues: true,
-    owner_name: |owner, _, name| name.write_all(&owner.to_hex()),
-    channel_prefix: "lock_wake:",
-    fixed_message: None,
-};
-
-/// In Redisson, owners are threads: the UUID of a client, and the number of a thread. Here the
-/// number is random for each acquisition. Two acquisitions of one client have the same name with a
-/// probability of 2^-63, and those of two clients only if the UUIDs of the clients are equal as
-/// well.
-static REDISSON: Dialect = Dialect {
-    format: WireFormat::Redisson,
-    layout: "hash",
-    acquire: PublishingScript::new(script!("redisson/acquire.lua")),
-    renew: script!("redisson/held.lua", "extend.lua", "renew.lua"),
-    release: PublishingScript::new(script!(
-        "redisson/held.lua",
-        "redisson/keep.lua",
-        "release.lua",
-        "release_one.lua"
-    )),
-    release_all: PublishingScript::new(script!(
-        "redisson/held.lua",
-        "redisson/keep.lua",
-        "release.lua",
-        "release_all.lua"
-    )),
-    fence: script!("redisson/held.lua", "fence.lua"),
-    check: script!("redisson/check.lua"),
-    acquire_all: None,
-    announcements: None,
-    take: None,
-    second_key: None,
-    queues: false,
-    owner_name: |owner, client, name| write!(name, "{client}:{}", owner.number()),
-    channel_prefix: "redisson_lock__channel:",
-    fixed_message: Some("0"),
-};
-
-/// Other clients read the lock as a number, so it cannot name its owner. A second key does.
-static TIMESTAMP: Dialect = Dialect {
-    format: WireFormat::Timestamp,
-    layout: "Unix time in ms",
-    acquire: PublishingScript::new(script!(
-        "timestamp/held.lua",
-        "timestamp/write.lua",
-        "timestamp/acquire.lua"
-    )),
-    renew: script!(
-        "timestamp/held.lua",
-        "timestamp/write.lua",
-        "timestamp/extend.lua",
-        "renew.lua"
-    ),
-    release: PublishingScript::new(script!(
-        "timestamp/held.lua",
-        "timestamp/keep.lua",
-        "release.lua",
-        "release_one.lua"
-    )),
-    release_all: PublishingScript::new(script!(
-        "timestamp/held.lua",
-        "timestamp/keep.lua",
-        "release.lua",
-        "release_all.lua"
-    )),
-    fence: script!("timestamp/held.lua", "fence.lua"),
-    check: script!("timestamp/held.lua", "timestamp/check.lua"),
-    acquire_all: None,
-    announcements: None,
-    take: None,
-    second_key: Some(key::OWNERS),
-    queues: false,
-    owner_name: |owner, _, name| name.write_all(&owner.to_hex()),
-    channel_prefix: "lock_wake:",
-    fixed_message: None,
-};
-
-const ALL: [&Dialect; 3] = [&TOKEN, &REDISSON, &TIMESTAMP];
-
-/// Does nothing. Its reply shows that the server runs scripts.
-pub(super) static PROBE: Script = Script::new("return 1", false);
-
-/// Loads the texts of all scripts into the server, which may be a node of a cluster.
-pub(super) fn load_all(into_node: bool) -> Pipeline {
-    let mut load = Pipeline::new();
-    let scripts = ALL.iter().flat_map(|format| format.scripts());
-    let to_shard = ALL.iter().filter(|_| into_node);
-    let to_shard = to_shard.flat_map(|format| {
-        [&format.acquire.to_shard, &format.release.to_shard, &format.release_all.to_shard]
-    });
-    for script in scripts.chain(to_shard).chain([&PROBE]) {
-        load.cmd("SCRIPT").arg("LOAD").arg(script.text());
-    }
-    load
-}
+pub(super) const LONGEST_NAME: usize = 36 + 1 + 19;
 
 impl Dialect {
-    pub(super) fn of(format: WireFormat) -> &'static Self {
-        match format {
-            WireFormat::Token => &TOKEN,
-            WireFormat::Redisson => &REDISSON,
-            WireFormat::Timestamp => &TIMESTAMP,
-        }
+    pub(super) fn publishing(&self) -> [&PublishingScript; 4] {
+        [&self.acquire, &self.release, &self.release_all, &self.check]
     }
 
-    fn scripts(&self) -> impl Iterator<Item = &Script> {
-        let [acquire, release, release_all] =
-            [&self.acquire, &self.release, &self.release_all].map(|script| &script.everywhere);
-        let all = [acquire, &self.renew, release, release_all, &self.fence, &self.check];
-        all.into_iter().chain(&self.acquire_all).chain(self.announcements.iter().flatten())
+    pub(super) fn scripts(&self) -> impl Iterator<Item = &Script> {
+        let publishing = self.publishing().into_iter().chain(&self.change);
+        let publishing = publishing.map(|script| &script.everywhere);
+        let all = publishing.chain([&self.renew]).chain(&self.fence);
+        let optional = self.acquire_all.iter().chain(self.announcements.iter().flatten());
+        let runs = self.runs.iter().flat_map(|RunScripts { start, end, last }| [start, end, last]);
+        all.chain(optional).chain(runs)
     }
 
     /// The script that acquires a lock.
     pub(super) fn acquire(&self, publish: Publish) -> &Script {
         self.acquire.publishing(publish)
+    }
+
+    /// The script that checks locks that claims wait for.
+    pub(super) fn check(&self, publish: Publish) -> &Script {
+        self.check.publishing(publish)
+    }
+
+    /// The script that changes the mode of a hold, if the locks have modes.
+    pub(super) fn change(&self, publish: Publish) -> Option<&Script> {
+        self.change.as_ref().map(|script| script.publishing(publish))
+    }
+
+    /// Whether a lock may have several holders. Requests about it say in which mode.
+    pub(super) fn has_modes(&self) -> bool {
+        !matches!(self.layout, Layout::Wire(_))
     }
 
     /// The script that releases one lock.
@@ -317,7 +200,7 @@ impl Dialect {
 pub(super) struct OwnerName(Cursor<[u8; LONGEST_NAME]>);
 
 impl OwnerName {
-    fn as_bytes(&self) -> &[u8] {
+    pub(super) fn as_bytes(&self) -> &[u8] {
         let length = usize::try_from(self.0.position()).unwrap_or(LONGEST_NAME);
         &self.0.get_ref()[..length]
     }
@@ -329,9 +212,11 @@ impl ToRedisArgs for OwnerName {
     }
 }
 
+/// The first permit of a holder of a semaphore: see `semaphore/held.lua`.
+pub(super) fn first_permit(owner: OwnerId, permits: Permits) -> String {
+    format!("{}/1/{}", String::from_utf8_lossy(&owner.to_hex()), permits.limit())
+}
+
 pub(super) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
-
-#[cfg(test)]
-mod tests;

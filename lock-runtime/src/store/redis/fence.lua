@@ -9,13 +9,6 @@
 --   TAKEN               it has another owner
 --   WRONGFORMAT         the last key holds no fencing token
 --   an error            a key could not be read
-local state, unknown = held(1, ARGV[1])
-if unknown then
-  return unknown
-end
-if state ~= 'OWNED' then
-  return state
-end
 local time = redis.call('time')
 local fence = math.max(time[1] * 1000000 + time[2], tonumber(ARGV[2]))
 local last = redis.pcall('get', KEYS[#KEYS])

@@ -9,23 +9,24 @@ use redis::{Cmd, cmd};
 use super::admission::RequestClass;
 use super::connection::RequestOptions;
 use super::decode;
-use super::dialect::{Dialect, milliseconds};
+use super::dialect::{Dialect, first_permit, milliseconds};
 use super::hash_slot;
 use super::request::{BatchAnswers, ScriptBatch};
 use super::route::Route;
 use super::script::Publish;
 use super::shared::Shared;
 use crate::clock::BootInstant;
-use crate::key;
 use crate::maybe_ready::MaybeReady;
 use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
 use crate::store::announcements::{Announced, Announcement};
 use crate::store::contract::{
-    Acquired, Capabilities, Claim, Fenced, Lane, Left, LockStore, Place, Release, Released,
-    ReleasedBatch, Renewal, Renewed, Resource, SendTrace, SetAcquired, SetClaim, Slot, StoreError,
+    Acquired, Capabilities, Claim, Fenced, Lane, Left, LockStore, Mode, ModeChange, ModeChanged,
+    Place, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, SetAcquired,
+    SetClaim, Slot, StoreAnswer, StoreError,
 };
 use crate::store::owner::OwnerId;
+use crate::store::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
 use crate::store::subscriptions::{OwnRelease, Subscription};
 use crate::timeout::RequestTimeout;
 
@@ -41,6 +42,11 @@ pub(super) struct RedisStore {
 impl RedisStore {
     pub(super) fn new(shared: Arc<Shared>, dialect: &'static Dialect) -> Self {
         Self { shared, dialect }
+    }
+
+    /// Whether the server reports changes of the keys that the background connection reads.
+    pub(super) fn tracks(&self) -> bool {
+        self.shared.tracking.as_ref().is_some_and(|tracking| tracking.holds.is_on())
     }
 
     /// For a request about a lock that is or was held.
@@ -79,7 +85,14 @@ impl RedisStore {
             }
             for renewal in batch {
                 let owner = dialect.owner(renewal.owner, &self.shared.id);
-                call.arg(owner).arg(milliseconds(renewal.term));
+                let (mode, lease) = (renewal.resource.mode, milliseconds(renewal.term));
+                match mode {
+                    Mode::Exclusive => call.arg(owner).arg(lease),
+                    Mode::Read | Mode::Write => call.arg(owner).arg(format!("{mode}{lease}")),
+                    Mode::Permits(permits) => {
+                        call.arg(first_permit(renewal.owner, permits)).arg(format!("{mode}{lease}"))
+                    }
+                };
             }
         };
         let timeout = RequestTimeout::of(self.shared.response_timeout);
@@ -213,32 +226,6 @@ impl RedisStore {
         }
         Released::Freed { woken }
     }
-
-    async fn fencing_token(
-        &self,
-        key: &str,
-        owner: OwnerId,
-        at_least: u64,
-    ) -> Result<Fenced, StoreError> {
-        let dialect = self.dialect;
-        let last = format!("{}{{{}}}", key::FENCES, hash_slot::tag(key));
-        let args = |call: &mut Cmd| {
-            call.arg(dialect.keys() + 1);
-            dialect.add_keys(call, key);
-            call.arg(&last).arg(dialect.owner(owner, &self.shared.id)).arg(at_least);
-        };
-        let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
-        match route.run((key, &dialect.fence), &args, &options, decode::fenced).await?.value {
-            decode::FenceReply::With(fence) => Ok(Fenced::With(fence)),
-            decode::FenceReply::Gone => Ok(Fenced::Gone),
-            decode::FenceReply::Taken => Ok(Fenced::Taken),
-            decode::FenceReply::NoLastToken => Err(StoreError::WrongFormat {
-                key: last,
-                expected: "fencing token",
-                found: "different value".into(),
-            }),
-        }
-    }
 }
 
 impl LockStore for RedisStore {
@@ -314,18 +301,32 @@ impl LockStore for RedisStore {
         MaybeReady::pending(self.announce_holder(announcement))
     }
 
-    fn announced<'a>(
-        &'a self,
-        key: &'a str,
-    ) -> MaybeReady<'a, Result<Option<(String, Left)>, StoreError>> {
+    fn announced<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<(String, Left)>> {
         MaybeReady::pending(self.announced_holder(key))
+    }
+
+    fn start_run<'a>(&'a self, start: RunStart<'a>) -> StoreAnswer<'a, RunStarted> {
+        MaybeReady::pending(self.record_start(start))
+    }
+
+    fn end_run<'a>(&'a self, end: RunEnd<'a>) -> StoreAnswer<'a, RunEnded> {
+        MaybeReady::pending(self.record_end(end))
+    }
+
+    fn last_run<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<RunRecord>> {
+        MaybeReady::pending(self.recorded_run(key))
+    }
+
+    fn change_mode<'a>(&'a self, change: ModeChange<'a>) -> StoreAnswer<'a, ModeChanged> {
+        MaybeReady::pending(self.change_hold(change))
     }
 
     fn count_waiters<'a>(
         &'a self,
         resource: Resource<'a>,
+        lane: Lane,
     ) -> MaybeReady<'a, Result<usize, StoreError>> {
-        MaybeReady::pending(self.waiters(resource.key))
+        MaybeReady::pending(self.waiters(resource.key, lane))
     }
 
     fn watch_waiters<'a>(
@@ -336,22 +337,22 @@ impl LockStore for RedisStore {
     }
 
     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, term: Duration) -> Subscription {
-        let (shared, format) = (&self.shared, self.dialect.format);
+        let (shared, layout) = (&self.shared, self.dialect.layout);
         if self.dialect.queues {
             let channel = format!("{}{}", self.channels(resource.key), shared.id);
             return shared.subscriptions.wait_in_queue(
                 &channel,
                 resource.key,
-                format,
-                (owner, term),
+                layout,
+                (owner, resource.mode, term),
             );
         }
         let channel = self.dialect.channel(resource.key);
-        shared.subscriptions.listen(&channel, resource.key, format, owner)
+        shared.subscriptions.listen(&channel, resource.key, layout, owner)
     }
 
     fn last_check(&self, resource: Resource<'_>) -> Option<(Left, BootInstant)> {
-        self.shared.subscriptions.last_check(resource.key, self.dialect.format)
+        self.shared.subscriptions.last_check(resource.key, self.dialect.layout)
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -360,7 +361,8 @@ impl LockStore for RedisStore {
     }
 
     fn watches(&self) -> bool {
-        self.shared.tracking.as_ref().is_some_and(|tracking| tracking.holds.is_on())
+        // Holders that share a key would report each other's renewals.
+        !self.dialect.has_modes() && self.tracks()
     }
 
     fn place(&self, key: &str) -> Place {
@@ -368,7 +370,7 @@ impl LockStore for RedisStore {
     }
 
     fn layout(&self) -> &'static str {
-        self.dialect.layout
+        self.dialect.layout.value()
     }
 }
 
@@ -378,24 +380,25 @@ mod tests {
 
     use super::*;
     use crate::replicas::RequiredReplicas;
-    use crate::store::contract::Queueing;
+    use crate::store::contract::{Layout, Queueing};
+    use crate::store::redis::dialects;
     use crate::store::redis::servers::Servers;
     use crate::store::redis::url;
     use crate::store::settings::Settings;
     use crate::wire_format::WireFormat;
 
     /// A store that has not connected yet.
-    fn store(format: WireFormat) -> RedisStore {
+    fn store(layout: Layout) -> RedisStore {
         let target = url::parse("redis://localhost", &Settings::default()).expect("valid");
         let shared = Shared::new(Servers::new(target, None), Duration::from_secs(1), false)
             .expect("randomness");
-        RedisStore::new(Arc::new(shared), Dialect::of(format))
+        RedisStore::new(Arc::new(shared), dialects::of(layout))
     }
 
     /// The messages of this format do not name their senders.
     #[test]
     fn a_message_counts_as_that_of_the_own_release_if_one_was_published() {
-        let store = store(WireFormat::Redisson);
+        let store = store(Layout::Wire(WireFormat::Redisson));
         let (owner, term) = (OwnerId::random().expect("randomness"), Duration::from_secs(1));
         let subscription = store.subscribe(Resource::exclusive("k"), owner, term);
         let channel = store.dialect.channel("k");
@@ -414,7 +417,7 @@ mod tests {
     /// so small for the fast path that the allocator needs no lock (1,032 bytes in glibc).
     #[test]
     fn the_future_of_a_request_is_small() {
-        let store = store(WireFormat::Token);
+        let store = store(Layout::TOKEN);
         let (resource, term) = (Resource::exclusive("k"), Duration::from_secs(1));
         let (owner, trace) = (OwnerId::random().expect("randomness"), SendTrace::default());
         let acknowledged_by = RequiredReplicas::NONE;

@@ -23,17 +23,21 @@ mod connect;
 mod connection;
 mod decode;
 mod dialect;
+mod dialects;
 mod endpoint;
 mod error;
+mod fencing;
 mod handle;
 mod handshake;
 mod hash_slot;
 mod home;
 mod in_flight;
 mod login;
+mod modes;
 mod node_subscriber;
 mod nodes;
 mod outgoing;
+mod periods;
 mod poller;
 mod probe;
 mod quarantine;
@@ -66,7 +70,6 @@ use self::admission::RequestClass;
 use self::cluster_channels::ClusterChannels;
 use self::connect::CONNECT_TIMEOUT;
 use self::connection::RequestOptions;
-use self::dialect::Dialect;
 use self::handle::RedisStore;
 use self::poller::Poller;
 use self::replicas::KeyReplicas;
@@ -76,7 +79,7 @@ use self::servers::Servers;
 use self::shared::{OwnConnections, Shared};
 use self::tracking::{Listening, on_change_of_held};
 pub(crate) use self::url::is_redis;
-use super::contract::{Backend, BackgroundRuntimes, Lane, LockStore, StoreError};
+use super::contract::{Backend, BackgroundRuntimes, Lane, Layout, LockStore, StoreError};
 use super::hold_reports::HoldReports;
 use super::settings::Settings;
 use crate::clock::BootInstant;
@@ -86,7 +89,6 @@ use crate::key;
 use crate::maybe_ready::MaybeReady;
 use crate::replicas::RequiredReplicas;
 use crate::timeout::RequestTimeout;
-use crate::wire_format::WireFormat;
 
 /// A Redis server, and a handle to it for each dialect.
 pub(crate) struct RedisBackend {
@@ -95,7 +97,7 @@ pub(crate) struct RedisBackend {
     lease: Duration,
     /// The replicas that have to acknowledge locks that do not specify it.
     acknowledged_by: RequiredReplicas,
-    handles: [Arc<RedisStore>; WireFormat::ALL.len()],
+    handles: [Arc<RedisStore>; Layout::ALL.len()],
 }
 
 impl RedisBackend {
@@ -103,8 +105,8 @@ impl RedisBackend {
     pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self, LockError> {
         let servers = Servers::new(url::parse(url, settings)?, settings.quarantine);
         let shared = Arc::new(Shared::new(servers, settings.response_timeout, settings.tracking)?);
-        let handle = |format| Arc::new(RedisStore::new(Arc::clone(&shared), Dialect::of(format)));
-        let handles = WireFormat::ALL.map(handle);
+        let handle = |layout| Arc::new(RedisStore::new(Arc::clone(&shared), dialects::of(layout)));
+        let handles = Layout::ALL.map(handle);
         let Settings { lease, acknowledged_by, .. } = *settings;
         Ok(Self { shared, lease, acknowledged_by, handles })
     }
@@ -215,7 +217,7 @@ impl RedisBackend {
             call.arg(0);
         };
         // A server of a wrong kind is explained by its description.
-        let probed = server.run(&dialect::PROBE, no_keys, &CHECK, decode::probed).await;
+        let probed = server.run(&dialects::PROBE, no_keys, &CHECK, decode::probed).await;
         match info.check(self.shared.servers.is_cluster()) {
             Err(_) => Ok(info),
             Ok(()) => probed.map(|()| info),
@@ -282,7 +284,7 @@ impl Backend for RedisBackend {
         MaybeReady::pending(self.connect_and_check())
     }
 
-    fn handle(&self, format: WireFormat) -> Arc<dyn LockStore> {
-        Arc::clone(&self.handles[format.index()]) as Arc<dyn LockStore>
+    fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {
+        Arc::clone(&self.handles[layout.index()]) as Arc<dyn LockStore>
     }
 }

@@ -19,6 +19,7 @@ use super::home::Home;
 use super::request::{
     BatchAnswers, KeyServer, RequestAction, RoutedAnswer, RoutedRequest, ScriptBatch,
 };
+use super::script::Publish;
 use super::topology::{ClusterNode, Redirect, RedisCluster, Topology, may_be_failover};
 use super::tracking::Listening;
 use super::{error, hash_slot};
@@ -74,6 +75,10 @@ impl NodeConnections {
     /// Whether that runtime still runs.
     pub(super) fn is_alive(&self) -> bool {
         self.home.is_alive()
+    }
+
+    pub(super) fn publish(&self) -> Publish {
+        self.cluster.publish()
     }
 
     /// The part of the cluster that has a key.

@@ -23,9 +23,9 @@ use tokio::time::sleep;
 use super::admission::RequestClass;
 use super::connection::RequestOptions;
 use super::decode;
-use super::dialect::Dialect;
+use super::dialects;
 use super::outgoing::caching;
-use super::queue::{EntryRest, QueueName};
+use super::queue::{self, EntryRest, QueueName};
 use super::request::ScriptBatch;
 use super::route::Route;
 use crate::clock::BootInstant;
@@ -105,7 +105,7 @@ impl Poller {
     /// Starts checking these keys.
     fn start(self: &Arc<Self>, listeners: Vec<Arc<Listener>>, limits: &mut PlaceLimits) {
         let key = |listener: Arc<Listener>| {
-            ((listener.format(), self.route.place(listener.key())), listener)
+            ((listener.layout(), self.route.place(listener.key())), listener)
         };
         let mut listeners: Vec<_> = listeners.into_iter().map(key).collect();
         listeners.sort_unstable_by_key(|(key, _)| *key);
@@ -153,14 +153,14 @@ impl Poller {
         }
     }
 
-    /// Checks some keys of one format and one place.
+    /// Checks some keys of one layout and one place.
     async fn check(&self, mut batch: Vec<Arc<Listener>>) {
         // The connection may have been lost during the wait for a permit. Checks are planned anew
         // when it is back.
         batch.retain(|listener| listener.is_live());
         let Some(first) = batch.first() else { return };
         self.begin_watch(&batch).await;
-        let (dialect, in_cluster) = (Dialect::of(first.format()), self.route.is_cluster());
+        let (dialect, in_cluster) = (dialects::of(first.layout()), self.route.is_cluster());
         let tickets: Vec<Option<QueueTicket>> = batch.iter().map(|one| one.ticket()).collect();
         let args = |call: &mut Cmd, some: Range<usize>| {
             let (batch, tickets) = (&batch[some.clone()], &tickets[some]);
@@ -171,7 +171,7 @@ impl Poller {
             for (listener, ticket) in batch.iter().zip(tickets) {
                 let mut entry = listener.owner().to_hex().to_vec();
                 let queueing = Queueing::Woken;
-                let rest = EntryRest::new(&self.client, queueing, listener.term());
+                let rest = EntryRest::new(&self.client, queueing, listener.terms());
                 entry.extend_from_slice(rest.as_bytes());
                 call.arg(entry);
                 match ticket {
@@ -183,12 +183,16 @@ impl Poller {
                 } else {
                     String::new()
                 });
+                if dialect.has_modes() {
+                    call.arg(&*queue::channels(listener.key(), in_cluster));
+                }
             }
         };
         let timeout = RequestTimeout::of(self.response_timeout);
         let options = RequestOptions { class: RequestClass::Unlimited, timeout, trace: None };
         let key = |index: usize| batch[index].key();
-        let (script, locks, wants_carriers) = (&dialect.check, batch.len(), false);
+        let script = dialect.check(self.route.publish());
+        let (locks, wants_carriers) = (batch.len(), false);
         let checks = ScriptBatch { script, locks, key: &key, options, wants_carriers };
         let decode = |reply: &_, locks| {
             Ok(decode::checked(reply, locks)?.into_iter().map(Ok::<_, StoreError>).collect())

@@ -14,6 +14,7 @@ use redis::{RedisWrite, ToRedisArgs};
 
 use super::hash_slot;
 use crate::key;
+use crate::store::contract::Mode;
 use crate::store::owner::OwnerId;
 use crate::store::queueing::{QueueTicket, Queueing, transfer_term};
 use crate::store::subscriptions::QueueMessage;
@@ -27,8 +28,8 @@ pub(super) const AFTER_TICKETS: &str = "(8000000000000000";
 /// The length of the id of a client.
 const CLIENT_ID: usize = 36;
 
-/// The digits of the longest lease, in milliseconds.
-const DIGITS: usize = 4;
+/// A mode, and the digits of the longest lease, in milliseconds.
+const MODE_AND_LEASE: usize = "p1000/4294967295/".len() + 4;
 
 /// The key of the queue of the lock with this key, in the slot of the lock.
 pub(super) struct QueueName<'k>(pub(super) &'k str);
@@ -66,24 +67,39 @@ pub(super) fn is_of_client(channel: &str) -> bool {
     channel.starts_with(CHANNELS)
 }
 
-/// What an entry has after the owner id: the client, and the lease that a transfer gives.
+/// What an entry has after the owner id: the client, the mode if the lock has modes, and the lease that a
+/// transfer gives.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EntryRest {
-    bytes: [u8; CLIENT_ID + DIGITS],
+    bytes: [u8; CLIENT_ID + MODE_AND_LEASE],
     length: usize,
 }
 
 impl EntryRest {
     /// For a claim of this client. Empty if the claim does not wait.
-    pub(super) fn new(client: &str, queueing: Queueing, term: Duration) -> Self {
-        let mut rest = Cursor::new([0; CLIENT_ID + DIGITS]);
+    pub(super) fn new(client: &str, queueing: Queueing, (mode, term): (Mode, Duration)) -> Self {
+        let mut rest = Cursor::new([0; CLIENT_ID + MODE_AND_LEASE]);
         let lease = transfer_term(term).as_millis();
         // Cannot fail: the buffer has room for both.
         let _ = match queueing {
             Queueing::None => Ok(()),
-            Queueing::Woken => write!(rest, "{client}{lease}"),
-            Queueing::Polling => write!(rest, "{:-<CLIENT_ID$}{lease}", ""),
+            Queueing::Woken => write!(rest, "{client}{mode}{lease}"),
+            Queueing::Polling => write!(rest, "{:-<CLIENT_ID$}{mode}{lease}", ""),
         };
+        Self::written(rest)
+    }
+
+    /// For a holder, which has no claim. Only a semaphore has to know what the holder has.
+    pub(super) fn of_holder(mode: Mode) -> Self {
+        let mut rest = Cursor::new([0; CLIENT_ID + MODE_AND_LEASE]);
+        if let Mode::Permits(_) = mode {
+            // Cannot fail, as above.
+            let _ = write!(rest, "{mode}");
+        }
+        Self::written(rest)
+    }
+
+    fn written(rest: Cursor<[u8; CLIENT_ID + MODE_AND_LEASE]>) -> Self {
         let length = usize::try_from(rest.position()).unwrap_or_default();
         Self { bytes: rest.into_inner(), length }
     }
@@ -133,15 +149,19 @@ mod tests {
 
     #[test]
     fn an_entry_has_the_client_and_the_lease_of_a_transfer() {
-        let rest = |queueing, term| {
-            let rest = EntryRest::new(CLIENT, queueing, term);
+        let rest_in = |mode, queueing, term| {
+            let rest = EntryRest::new(CLIENT, queueing, (mode, term));
             String::from_utf8(rest.as_bytes().to_vec()).expect("text")
         };
+        let rest = |queueing, term| rest_in(Mode::Exclusive, queueing, term);
         let (term, hour) = (Duration::from_millis(250), Duration::from_secs(3600));
         assert_eq!(rest(Queueing::Woken, term), format!("{CLIENT}250"));
         assert_eq!(rest(Queueing::Woken, hour), format!("{CLIENT}3000"));
         assert_eq!(rest(Queueing::Polling, term), format!("{}250", "-".repeat(CLIENT.len())));
         assert_eq!(rest(Queueing::None, term), "");
+        let reader = rest_in(Mode::Read, Queueing::Woken, hour);
+        assert_eq!(reader, format!("{CLIENT}r3000"));
+        assert_eq!(rest_in(Mode::Write, Queueing::Woken, term), format!("{CLIENT}w250"));
     }
 
     #[test]

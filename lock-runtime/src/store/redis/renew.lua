@@ -5,6 +5,7 @@
 -- Replies (`decode::renewed`): an error if the owner of a lock could not be read, otherwise for
 -- each lock:
 --   EXTENDED            it is extended, or lasts longer already
+--   READER              the same, but its owner is a reader and not a writer
 --   GONE                it does not exist
 --   TAKEN               it has another owner
 local replies = {}
@@ -15,8 +16,7 @@ for i = 1, #ARGV / 2 do
     return unknown
   end
   if state == 'OWNED' then
-    extend(i, owner, lease)
-    state = 'EXTENDED'
+    state = extend(i, owner, lease) or 'EXTENDED'
   end
   replies[i] = state
 end

@@ -18,7 +18,7 @@ use super::nodes::NodeConnections;
 use super::request::{
     BatchAnswers, KeyServer, RequestAction, RoutedAnswer, RoutedRequest, ScriptBatch,
 };
-use super::script::Script;
+use super::script::{Publish, Script};
 use super::topology::Redirect;
 use crate::store::contract::{Place, SendTrace, StoreError};
 
@@ -68,6 +68,14 @@ impl Route {
 
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self, Self::Cluster(_))
+    }
+
+    /// How messages are published.
+    pub(super) fn publish(&self) -> Publish {
+        match self {
+            Self::One(_) => Publish::Everywhere,
+            Self::Cluster(nodes) => nodes.publish(),
+        }
     }
 
     /// The part of the servers that has a key.

@@ -101,10 +101,11 @@ fn without_switched_off(text: &'static str) -> &'static str {
 
 /// Pieces of the scripts that belong to safeguards, and what replaces them when these are off.
 #[cfg(lock_controls)]
-pub(super) const SWITCHES: [(Safeguard, &str, &str); 18] = {
+pub(super) const SWITCHES: [(Safeguard, &str, &str); 28] = {
     use Safeguard::{
         AttemptsDoNotShorten, Expiry, FenceAboveClock, FenceAboveLast, MinHoldRenamesOwner,
-        OnlyIfFree, OnlyOwnerReleases, OnlyOwnerRenews, RenewalNeverRecreates,
+        OnlyIfFree, OnlyOwnerReleases, OnlyOwnerRenews, OnlyReadersUpgrade, PermitsInOrder,
+        ReadersTakeTurns, ReadersWaitForWriters, RenewalNeverRecreates, RenewalsOutOfMemory,
         UnreachableArePassedOver,
     };
     [
@@ -123,6 +124,36 @@ pub(super) const SWITCHES: [(Safeguard, &str, &str); 18] = {
         (OnlyIfFree, "redis.call('hexists', KEYS[1], ARGV[1]) == 0", "false"),
         (OnlyIfFree, "held(1, ARGV[1]) ~= 'OWNED'", "false"),
         (OnlyIfFree, "redis.call('exists', unpack(KEYS)) > 0", "false"),
+        (
+            OnlyIfFree,
+            "local is_shared = mode == READER and last and tonumber(last) < WRITER",
+            "local is_shared = true",
+        ),
+        (Expiry, "redis.call('zremrangebyscore', key, score(READER), score(READER + now))", ""),
+        (Expiry, "redis.call('zremrangebyscore', key, score(PERMIT), score(PERMIT + now))", ""),
+        (
+            OnlyIfFree,
+            "redis.call('zcard', key) + count <= limit and redis.pcall('exists', queue) == 0",
+            "true",
+        ),
+        (
+            PermitsInOrder,
+            "        return admitted, unsent, true\n      end\n      passed",
+            "      end\n      passed",
+        ),
+        (RenewalsOutOfMemory, "last_for(KEYS[i], tonumber(lease))", ""),
+        (
+            ReadersWaitForWriters,
+            "if (not last or is_shared) and redis.pcall('exists', queue) == 0 then",
+            "if is_shared or not last and redis.pcall('exists', queue) == 0 then",
+        ),
+        (ReadersTakeTurns, "(after_writer or not writer)", "not writer"),
+        (RenewalsOutOfMemory, "last_for(KEYS[i], lease)", ""),
+        (
+            OnlyReadersUpgrade,
+            "redis.call('zcard', key) > 1 or redis.pcall('exists', queue) ~= 0",
+            "false",
+        ),
         (Expiry, "redis.call('pexpire', KEYS[1], ARGV[2])\nreturn", "return"),
         (Expiry, ", 'px', lease + 60000)", ")"),
         (MinHoldRenamesOwner, "'kept:' .. ", ""),

@@ -93,8 +93,8 @@ impl Servers {
     /// How the messages of releases are published.
     pub(super) fn publish(&self) -> Publish {
         match self {
-            Self::Cluster(cluster) if cluster.has_shard_channels() => Publish::ToShard,
-            _ => Publish::Everywhere,
+            Self::Cluster(cluster) => cluster.publish(),
+            Self::One(_) => Publish::Everywhere,
         }
     }
 

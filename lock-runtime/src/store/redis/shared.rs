@@ -16,6 +16,7 @@ use crate::error::LockError;
 use crate::events;
 use crate::runtime;
 use crate::store::contract::{Lane, StoreError};
+use crate::store::limits::DifferentLimits;
 use crate::store::subscriptions::Subscriptions;
 use crate::sync::{Mutex, lock};
 
@@ -37,6 +38,7 @@ pub(super) struct Shared {
     publish_failed: AtomicBool,
     /// The log has said that claims cannot be put into a queue.
     queue_failed: AtomicBool,
+    pub(super) limits: DifferentLimits,
 }
 
 /// The tracking of keys over the client's own connections.
@@ -82,6 +84,7 @@ impl Shared {
             id: Uuid::hyphenated(id).to_string().into(),
             publish_failed: AtomicBool::new(false),
             queue_failed: AtomicBool::new(false),
+            limits: DifferentLimits::default(),
         })
     }
 
@@ -186,7 +189,7 @@ mod tests {
         let _subscription = shared.subscriptions.listen(
             "channel",
             "k",
-            WireFormat::Redisson,
+            WireFormat::Redisson.into(),
             OwnerId::random().expect("randomness"),
         );
         assert_eq!(shared.others_of("channel", 3), 3, "the subscription is not live");

@@ -295,7 +295,7 @@ mod tests {
         let subscription = subscriptions.listen(
             "channel",
             "k",
-            WireFormat::Redisson,
+            WireFormat::Redisson.into(),
             OwnerId::random().expect("randomness"),
         );
         let on_message = on_message(&subscriptions, &own);

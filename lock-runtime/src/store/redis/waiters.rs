@@ -8,13 +8,13 @@ use super::decode;
 use super::handle::RedisStore;
 use super::queue::{self, QueueName};
 use super::script::Publish;
-use crate::store::contract::{Lane, LockStore, StoreError};
+use crate::store::contract::{Lane, StoreError};
 
 impl RedisStore {
     /// Whether other processes wait for a lock. If not, the server reports when they begin to, if it
     /// tracks keys.
     pub(super) async fn watch_queue(&self, key: &str) -> Result<bool, StoreError> {
-        if !self.dialect.queues || !LockStore::watches(self) {
+        if !self.dialect.queues || !self.tracks() {
             return Ok(false);
         }
         let mut exists = cmd("EXISTS");
@@ -25,9 +25,9 @@ impl RedisStore {
     }
 
     /// The number of other processes that wait for a lock.
-    pub(super) async fn waiters(&self, key: &str) -> Result<usize, StoreError> {
+    pub(super) async fn waiters(&self, key: &str, lane: Lane) -> Result<usize, StoreError> {
         if self.dialect.queues {
-            let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
+            let (route, options) = (self.shared.route(lane)?, self.holder_options());
             let mut count = cmd("ZCOUNT");
             count.arg(QueueName(key)).arg("-inf").arg(queue::AFTER_TICKETS);
             return route.send(key, &count, &options, decode::count).await;
@@ -39,7 +39,7 @@ impl RedisStore {
             Publish::ToShard => "SHARDNUMSUB",
         });
         count.arg(&channel);
-        let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
+        let (route, options) = (self.shared.route(lane)?, self.holder_options());
         let all = route.send(key, &count, &options, decode::subscribers).await?;
         Ok(self.shared.others_of(&channel, all))
     }

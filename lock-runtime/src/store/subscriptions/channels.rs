@@ -1,5 +1,6 @@
 //! The channels of one store, and their listeners.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +11,13 @@ use super::listener::{CHECK_INTERVAL, Listener, LockTransfer};
 use crate::backoff::between;
 use crate::capacity::Peak;
 use crate::clock::BootInstant;
+use crate::store::layout::{Layout, Mode};
 use crate::store::left::Left;
 use crate::store::owner::OwnerId;
 use crate::store::queueing::Queued;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard, Notify, lock};
 use crate::user_code::contained;
-use crate::wire_format::WireFormat;
 
 /// The longest time by which a key may be checked early, in the same request as other keys.
 pub(super) const GATHER: Duration = Duration::from_millis(250);
@@ -45,10 +46,18 @@ pub(super) struct Channels {
     pub(super) idle: VecDeque<Arc<str>>,
     /// The planned checks, by time. Addresses distinguish checks of one instant.
     pub(super) checks: BTreeMap<(BootInstant, usize), Arc<Listener>>,
-    /// A listener of each key in each layout.
-    pub(super) by_key: HashMap<(WireFormat, Arc<str>), Arc<Listener>>,
+    /// The listeners of each key in each layout.
+    pub(super) by_key: HashMap<(Layout, Arc<str>), KeyListeners>,
     /// The number of channels of keys. Those of clients live longer.
     pub(super) of_keys: usize,
+}
+
+/// The listeners of one key.
+#[derive(Debug, Default)]
+pub(super) struct KeyListeners {
+    pub(super) all: HashMap<OwnerId, Arc<Listener>>,
+    /// The result and the time of the last check.
+    pub(super) last_check: Option<(Left, BootInstant)>,
 }
 
 /// The listeners of one channel.
@@ -118,37 +127,38 @@ impl Subscriptions {
         self: &Arc<Self>,
         channel: &str,
         key: &str,
-        format: WireFormat,
+        layout: Layout,
         owner: OwnerId,
     ) -> Subscription {
-        self.subscribe((channel, false), (key, format), (owner, Duration::ZERO))
+        self.subscribe((channel, false), (key, layout), (owner, Mode::Exclusive, Duration::ZERO))
     }
 
-    /// Subscribes to the channel of this client. `claim` is the owner and the term of a claim that
-    /// is to stand in the queue of `key`.
+    /// Subscribes to the channel of this client. `claim` is the owner, the mode and the term of a claim
+    /// that is to stand in the queue of `key`.
     #[cfg(feature = "redis")]
     pub(crate) fn wait_in_queue(
         self: &Arc<Self>,
         channel: &str,
         key: &str,
-        format: WireFormat,
-        claim: (OwnerId, Duration),
+        layout: Layout,
+        claim: (OwnerId, Mode, Duration),
     ) -> Subscription {
-        self.subscribe((channel, true), (key, format), claim)
+        self.subscribe((channel, true), (key, layout), claim)
     }
 
     fn subscribe(
         self: &Arc<Self>,
         (channel, is_of_client): (&str, bool),
-        (key, format): (&str, WireFormat),
-        (owner, term): (OwnerId, Duration),
+        (key, layout): (&str, Layout),
+        (owner, mode, term): (OwnerId, Mode, Duration),
     ) -> Subscription {
         let mut guard = self.channels();
         let channels = &mut *guard;
         let known = channels.by_name.get_key_value(channel);
         let name = known.map_or_else(|| Arc::from(channel), |(name, _)| Arc::clone(name));
         let listener =
-            Arc::new(Listener::new(Arc::clone(&name), (key, format), (owner, term), self.local));
+            Listener::new(Arc::clone(&name), (key, layout), (owner, mode, term), self.local);
+        let listener = Arc::new(listener);
         let of_keys = &mut channels.of_keys;
         let channel = channels.by_name.entry(Arc::clone(&name)).or_insert_with(|| {
             *of_keys += usize::from(!is_of_client);
@@ -159,7 +169,8 @@ impl Subscriptions {
             .listeners
             .insert(owner, Registered { listener: Arc::clone(&listener), check: None });
         let live = channel.live;
-        channels.by_key.insert(listener.lock(), Arc::clone(&listener));
+        let of_key = channels.by_key.entry(listener.lock()).or_default();
+        of_key.all.insert(owner, Arc::clone(&listener));
         let (mut planned, mut wanted) = (false, false);
         if live {
             listener.live.store(true, Ordering::Release);
@@ -210,10 +221,8 @@ impl Subscriptions {
 
     /// The result and the time of the last check of a key that has listeners.
     #[cfg(feature = "redis")]
-    pub(crate) fn last_check(&self, key: &str, format: WireFormat) -> Option<(Left, BootInstant)> {
-        let channels = self.channels();
-        let listener = channels.by_key.get(&(format, Arc::from(key)))?;
-        listener.last_check()
+    pub(crate) fn last_check(&self, key: &str, layout: Layout) -> Option<(Left, BootInstant)> {
+        self.channels().by_key.get(&(layout, Arc::from(key)))?.last_check
     }
 
     /// Plans a check of a claim for now.
@@ -227,10 +236,13 @@ impl Subscriptions {
         let mut channels = self.channels();
         let channels = &mut *channels;
         let (name, of_key) = (listener.channel(), listener.lock());
-        if channels.by_key.get(&of_key).is_some_and(|one| Arc::ptr_eq(one, listener)) {
-            channels.by_key.remove(&of_key);
-            if channels.by_key.is_empty() {
-                channels.by_key.shrink_to_fit();
+        if let Entry::Occupied(mut of_key) = channels.by_key.entry(of_key) {
+            of_key.get_mut().all.remove(&listener.owner());
+            if of_key.get().all.is_empty() {
+                of_key.remove();
+                if channels.by_key.is_empty() {
+                    channels.by_key.shrink_to_fit();
+                }
             }
         }
         let Some(channel) = channels.by_name.get_mut(name) else { return };

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
+use crate::store::layout::{Layout, Mode};
 use crate::store::left::Left;
 use crate::store::owner::OwnerId;
 use crate::store::queueing::{QueueTicket, Queued};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard, Notify, lock};
 use crate::user_code::contained;
-use crate::wire_format::WireFormat;
 
 /// The longest time between two checks of a key, unless there are very many keys.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -28,10 +28,10 @@ const NEAR: usize = 64;
 pub(crate) struct Listener {
     channel: Arc<str>,
     key: Arc<str>,
-    format: WireFormat,
+    layout: Layout,
     owner: OwnerId,
-    /// The term of the claim.
-    term: Duration,
+    /// The mode and the term of the claim.
+    terms: (Mode, Duration),
     /// Stores one wake-up, so that a wake-up before the wait is not lost.
     pub(super) woken: Notify,
     pub(super) live: AtomicBool,
@@ -90,16 +90,16 @@ impl Listener {
     /// For a claim of `owner` and `term`, on this channel.
     pub(super) fn new(
         channel: Arc<str>,
-        (key, format): (&str, WireFormat),
-        (owner, term): (OwnerId, Duration),
+        (key, layout): (&str, Layout),
+        (owner, mode, term): (OwnerId, Mode, Duration),
         live: bool,
     ) -> Self {
         Self {
             channel,
             key: Arc::from(key),
-            format,
+            layout,
             owner,
-            term,
+            terms: (mode, term),
             woken: Notify::new(),
             live: AtomicBool::new(live),
             became_live: Notify::new(),
@@ -112,8 +112,8 @@ impl Listener {
     }
 
     /// The layout and the key.
-    pub(super) fn lock(&self) -> (WireFormat, Arc<str>) {
-        (self.format, Arc::clone(&self.key))
+    pub(super) fn lock(&self) -> (Layout, Arc<str>) {
+        (self.layout, Arc::clone(&self.key))
     }
 
     /// The owner of the claim.
@@ -244,14 +244,14 @@ impl Listener {
         &self.key
     }
 
-    pub(crate) fn format(&self) -> WireFormat {
-        self.format
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
     }
 
-    /// The term of the claim.
+    /// The mode and the term of the claim.
     #[cfg(feature = "redis")]
-    pub(crate) fn term(&self) -> Duration {
-        self.term
+    pub(crate) fn terms(&self) -> (Mode, Duration) {
+        self.terms
     }
 
     /// The ticket of the claim, if it stands in the queue.

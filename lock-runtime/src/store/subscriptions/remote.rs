@@ -11,10 +11,10 @@ use crate::backoff::between;
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
 use crate::store::hold_reports::ChangedKeys;
+use crate::store::layout::Layout;
 use crate::store::queueing::QueueTicket;
 use crate::sync::atomic::Ordering;
 use crate::user_code::contained;
-use crate::wire_format::WireFormat;
 
 /// How long a channel of the client stays subscribed after its last listener has left. It serves all
 /// keys, or those of one slot of a cluster.
@@ -249,6 +249,12 @@ impl Subscriptions {
         let mut channels = self.channels();
         let (next, next_watched) = (next_check(), channels.next_check_of_watched());
         for (listener, ticket, found) in found {
+            if let CheckResult::Busy(left) | CheckResult::Queued(left, _) = found
+                && let Some(of_key) = channels.by_key.get_mut(&listener.lock())
+            {
+                let newer = of_key.last_check.filter(|(_, at)| *at > sent);
+                of_key.last_check = newer.or(Some((left, sent)));
+            }
             match found {
                 CheckResult::Busy(left) => listener.checked(ticket, (left, None), sent),
                 CheckResult::Queued(left, ahead) => {
@@ -278,9 +284,17 @@ impl Subscriptions {
         let (mut channels, now, mut planned) = (self.channels(), BootInstant::now(), false);
         let changed: Vec<_> = match keys {
             ChangedKeys::These(keys) => {
-                keys.into_iter().filter_map(|key| channels.waiting_for(key)).collect()
+                // The other layouts have no queues.
+                let layouts = [Layout::TOKEN, Layout::ReadWrite, Layout::Semaphore];
+                let with_layouts = |key: Arc<str>| layouts.map(|layout| (layout, Arc::clone(&key)));
+                let locks = keys.into_iter().flat_map(with_layouts);
+                let waiting = locks.filter_map(|lock| channels.by_key.get(&lock));
+                waiting.flat_map(|of_key| of_key.all.values()).cloned().collect()
             }
-            ChangedKeys::Any => channels.by_key.values().cloned().collect(),
+            ChangedKeys::Any => {
+                let waiting = channels.by_key.values();
+                waiting.flat_map(|of_key| of_key.all.values()).cloned().collect()
+            }
         };
         for listener in changed {
             if let Some(at) = listener.changed(now) {
@@ -295,12 +309,6 @@ impl Subscriptions {
 }
 
 impl Channels {
-    /// A claim in a queue that waits for this key.
-    fn waiting_for(&self, key: Arc<str>) -> Option<Arc<Listener>> {
-        // The other layouts have no queues.
-        self.by_key.get(&(WireFormat::Token, key)).cloned()
-    }
-
     /// The time of the next check of a key that was checked just now, and of which the store reports
     /// changes. The more there are, the later.
     fn next_check_of_watched(&self) -> BootInstant {

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::store::layout::Layout;
 use crate::store::owner::OwnerId;
-use crate::wire_format::WireFormat;
 
 fn is_ready(future: impl Future<Output = ()>) -> bool {
     let mut future = std::pin::pin!(future);
@@ -11,7 +11,7 @@ fn is_ready(future: impl Future<Output = ()>) -> bool {
 }
 
 fn listen(subscriptions: &Arc<Subscriptions>, key: &str) -> Subscription {
-    subscriptions.listen(key, key, WireFormat::Token, owner())
+    subscriptions.listen(key, key, Layout::TOKEN, owner())
 }
 
 fn owner() -> OwnerId {
@@ -231,7 +231,7 @@ mod remote {
             assert_eq!(one.last_check(), Some((Left::Forever, sent)));
             assert!(!is_ready(one.woken()));
         }
-        let last_check = subscriptions.last_check("a", WireFormat::Token);
+        let last_check = subscriptions.last_check("a", Layout::TOKEN);
         assert_eq!(last_check.map(|(left, _)| left), Some(Left::Forever));
         let checked = due(&subscriptions, CHECK_INTERVAL);
         drop(other);
@@ -249,13 +249,13 @@ mod remote {
     fn the_tasks_that_subscribe_and_check_are_notified_when_there_is_work() {
         let subscriptions = Subscriptions::remote(Arc::default());
         assert!(!is_ready(subscriptions.wanted()));
-        let _subscription = subscriptions.listen("channel", "key", WireFormat::Redisson, owner());
+        let _subscription = subscriptions.listen("channel", "key", Layout::ReadWrite, owner());
         assert!(is_ready(subscriptions.wanted()));
         assert!(!is_ready(subscriptions.planned()), "the subscription is not live");
         subscribe(&subscriptions, &["channel"]);
         assert!(is_ready(subscriptions.planned()));
         let checked = due(&subscriptions, CHECK_INTERVAL);
-        assert_eq!((checked[0].key(), checked[0].format()), ("key", WireFormat::Redisson));
+        assert_eq!((checked[0].key(), checked[0].layout()), ("key", Layout::ReadWrite));
         assert!(!is_ready(subscriptions.planned()), "the check is in progress");
         subscriptions.checked(
             checked.into_iter().map(|listener| (listener, None, CheckResult::Free)),
@@ -294,9 +294,9 @@ mod remote {
 
     /// A claim in a queue, whose client hears messages.
     fn waiting(subscriptions: &Arc<Subscriptions>) -> (Subscription, OwnerId) {
-        let (owner, format) = (owner(), WireFormat::Token);
-        let claim = (owner, Duration::from_secs(9));
-        let subscription = subscriptions.wait_in_queue("client", "k", format, claim);
+        let (owner, layout) = (owner(), Layout::TOKEN);
+        let claim = (owner, crate::store::layout::Mode::Exclusive, Duration::from_secs(9));
+        let subscription = subscriptions.wait_in_queue("client", "k", layout, claim);
         subscribe(subscriptions, &["client"]);
         (subscription, owner)
     }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tracing::Level;
 
 use super::queue::{
-    BATCH, BATCHES_PER_LANE, CleanupReason, Cleanups, LATE, LaneQueue, PAUSES, Pending, Step,
-    log_loss,
+    BATCHES_PER_LANE, CleanupReason, Cleanups, LATE, LaneQueue, PAUSES, Pending, Step, log_loss,
 };
 use crate::clock::BootInstant;
 use crate::engine::background::notifier::{Notice, Notifier};
+use crate::engine::places::BATCH;
 use crate::events;
 use crate::store::contract::{Lane, LockStore, Place, Release, Released, StoreError};
 use crate::sync::atomic::Ordering;

@@ -26,9 +26,6 @@ pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Dura
 /// late.
 pub(super) const LATE: Duration = Duration::from_secs(5);
 
-/// The largest number of releases in one request.
-pub(super) const BATCH: usize = 100;
-
 /// The largest number of such requests in flight per lane and place.
 pub(super) const BATCHES_PER_LANE: usize = 4;
 

@@ -4,6 +4,7 @@
 //! A lease ends once: it is released or lost. Before that, it may go from one hold to the next within
 //! this process. Holds are numbered, so that the holders of an earlier hold cannot act on a later one.
 
+mod modes;
 mod renewal;
 mod sets;
 
@@ -13,13 +14,14 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 
 use super::effects::{Departure, Ending, Loss, Lost, Standing};
+use super::hold_mode::HoldMode;
 use super::terms::{Terms, capped, deadline};
 use crate::clock::BootInstant;
 use crate::engine::fairness::limit::{Decision, HandoffLimit, Tenure};
 use crate::error::LostReason;
 use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
-use crate::store::contract::Grant;
+use crate::store::contract::{Grant, Mode};
 
 /// A renewal is due after a third of the grant or renewal before it.
 const PARTS: u32 = 3;
@@ -37,6 +39,7 @@ pub(super) struct State<P> {
     phase: Phase,
     /// The number of the current hold, or of the next one while the lease is handed off.
     hold: u64,
+    mode: HoldMode,
     /// The guards and bodies that share the hold: one, and one more for each re-entry.
     holders: usize,
     /// When the hold began.
@@ -99,7 +102,7 @@ impl Phase {
 
 impl<P> State<P> {
     pub(super) fn new(
-        terms: &Terms,
+        (terms, mode): (&Terms, Mode),
         grant: Grant,
         (sent, granted): (BootInstant, BootInstant),
         permit: Option<P>,
@@ -113,6 +116,7 @@ impl<P> State<P> {
         Self {
             phase: Phase::Held,
             hold: 0,
+            mode: HoldMode::of(mode),
             holders: 1,
             granted,
             handed_off: BootInstant::PAST,
@@ -209,13 +213,6 @@ impl<P> State<P> {
         }
     }
 
-    /// Adds a holder to the hold. False if the hold has ended.
-    pub(super) fn join(&mut self, number: u64, now: BootInstant) -> bool {
-        let held = self.hold == number && self.phase == Phase::Held && now < self.deadline();
-        self.holders += usize::from(held);
-        held
-    }
-
     /// Removes a holder. With a `limit`, other calls of this process may get the lock, if there are
     /// any or if the lock lingers. `is_waited_for` says whether calls wait.
     pub(super) fn leave(
@@ -291,6 +288,7 @@ impl<P> State<P> {
     /// Begins a hold with one holder.
     fn begin(&mut self, terms: &Terms, since: BootInstant, permit: Option<P>) {
         self.phase = Phase::Held;
+        self.mode.is_shared = false;
         self.holders = 1;
         self.granted = since;
         self.max_until = terms.max_until(since);

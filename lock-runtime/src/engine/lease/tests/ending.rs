@@ -1,6 +1,7 @@
 //! The end of a hold: by a release, or by a loss.
 
 use super::*;
+use crate::store::contract::Mode;
 
 #[test]
 fn an_overdue_lease_is_lost_for_a_reason_that_follows_from_its_terms() {
@@ -41,12 +42,12 @@ fn a_release_is_distinguished_from_a_loss() {
 #[test]
 fn the_last_holder_releases_the_lock() {
     let (queues, hold) = renewed(BootInstant::now());
-    assert!(hold.join());
+    assert!(hold.join(Mode::Exclusive));
     assert!(matches!(leave(&hold), Ending::None));
     assert!(hold.is_valid(BootInstant::now()));
     let Ending::Free(permit) = leave(&hold) else { panic!("the last holder") };
     assert!(!hold.is_valid(BootInstant::now()));
-    assert!(!hold.join());
+    assert!(!hold.join(Mode::Exclusive));
     assert_eq!(queues.keys(), 1, "other callers wait until the release is complete");
     drop(permit);
     assert_eq!(queues.keys(), 0);
@@ -71,7 +72,7 @@ fn a_passed_deadline_is_a_loss_even_if_it_was_not_noticed() {
         [(terms(), LostReason::RenewalFailed), (fixed(TERM), LostReason::LeaseOver)]
     {
         let (_queues, hold) = granted(long_ago, &terms);
-        assert!(!hold.join());
+        assert!(!hold.join(Mode::Exclusive));
         match hold.loss() {
             Some(LockError::Lost { reason: seen, .. }) => assert_eq!(seen, reason),
             other => panic!("{other:?}"),
@@ -99,7 +100,7 @@ fn a_key_that_may_still_have_this_owner_stays_taken_until_all_holders_have_left(
         LostReason::LeaseOver,
     ] {
         let (queues, hold) = renewed(BootInstant::now());
-        assert!(hold.join());
+        assert!(hold.join(Mode::Exclusive));
         let loss = hold.lease().lose(reason, || {}).expect("held");
         assert!(loss.leaves_the_key(), "{reason:?}");
         assert!(!hold.is_valid(BootInstant::now()));

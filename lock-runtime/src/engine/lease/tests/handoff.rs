@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::clock;
+use crate::store::contract::Mode;
 
 #[test]
 fn a_hand_off_ends_one_hold_and_begins_another() {
@@ -9,15 +10,15 @@ fn a_hand_off_ends_one_hold_and_begins_another() {
     let stale = first.clone();
     let deadline = first.deadline();
     let mut permit = hand_off(&first);
-    assert!(!stale.join(), "the hold has ended");
+    assert!(!stale.join(Mode::Exclusive), "the hold has ended");
     let (second, _) = first.lease().accept(&terms(), &mut permit).expect("the same terms");
     assert!(permit.is_none(), "the new hold has the permit");
     assert_eq!(second.deadline(), deadline, "the lease was not renewed");
-    assert!(!stale.join());
+    assert!(!stale.join(Mode::Exclusive));
     for limits in [None, Some(&HandoffLimit::default())] {
         assert!(matches!(stale.leave((limits, true)), (None, None, Ending::None)));
     }
-    assert!(second.is_valid(BootInstant::now()) && second.join());
+    assert!(second.is_valid(BootInstant::now()) && second.join(Mode::Exclusive));
     second.lease().lose(LostReason::Gone, || {});
     assert_eq!(stale.loss(), None, "only the second hold is lost");
     assert!(second.loss().is_some());
@@ -51,7 +52,7 @@ fn an_overdue_kept_lost_or_shared_lock_is_not_handed_off() {
     assert!(hand_off(&lost).is_none());
 
     let (_queues, shared) = renewed(BootInstant::now());
-    assert!(shared.join());
+    assert!(shared.join(Mode::Exclusive));
     assert!(hand_off(&shared).is_none(), "another holder has not left");
     assert!(hand_off(&shared).is_some());
 }

@@ -17,20 +17,23 @@ use shuttle::future::JoinHandle;
 
 use super::*;
 use crate::guard::LockGuard;
+use crate::store::contract::Mode;
 
 /// Accepts a lock that was handed off, as an acquisition of the engine does.
 async fn accept(engine: &TestEngine, handoff: Handoff, request: &Request) -> Result<Hold, ()> {
-    match handoff.accept(engine.store(), &request.terms) {
+    match handoff.accept((engine.store(), Mode::Exclusive), &request.terms) {
         Ok(hold) => Ok(hold),
-        Err(handoff) => match handoff.renew(engine.store(), &request.terms).await {
-            Ok(hold) => Ok(hold),
-            Err((lease, permit)) => {
-                if lease.close() {
-                    drop(engine.free(&lease, permit).await);
+        Err(handoff) => {
+            match handoff.renew((engine.store(), Mode::Exclusive), &request.terms).await {
+                Ok(hold) => Ok(hold),
+                Err((lease, permit)) => {
+                    if lease.close() {
+                        drop(engine.free(&lease, permit).await);
+                    }
+                    Err(())
                 }
-                Err(())
             }
-        },
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! control, the hold itself is handed off, instead of a new one.
 
 use super::*;
+use crate::store::contract::Mode;
 
 /// Ends a hold, and returns the hold of the next task.
 type HandOff = fn(HandoffFixture, Hold) -> JoinHandle<Hold>;
@@ -22,7 +23,9 @@ async fn race(hand_off: HandOff) {
                 match thread_rng().gen_range(0..3) {
                     0 => drop(fixture.engine().release(&first, true).await),
                     1 => fixture.engine().release_in_background(&first, true),
-                    _ if first.join() => fixture.engine().release_in_background(&first, true),
+                    _ if first.join(Mode::Exclusive) => {
+                        fixture.engine().release_in_background(&first, true);
+                    }
                     _ => {}
                 }
             }

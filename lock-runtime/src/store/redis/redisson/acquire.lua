@@ -4,12 +4,15 @@
 -- Replies (`decode::acquired`):
 --   GRANTED             the owner has the lock
 --   BUSY, n             another owner has the lock for n ms, or without an expiry if n is -1
---   WRONGFORMAT, type   the key holds a value of this type, which is no lock
+--   WRONGFORMAT, type   the key holds a value of this type, which is no lock of this kind
 local kind = redis.call('type', KEYS[1]).ok
 if kind ~= 'none' and kind ~= 'hash' then
   return {'WRONGFORMAT', kind}
 end
 if kind == 'hash' then
+  if redis.call('hexists', KEYS[1], 'mode') == 1 then
+    return {'WRONGFORMAT', 'Redisson read-write lock'}
+  end
   local left = redis.call('pttl', KEYS[1])
   if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
     return {'BUSY', left}

@@ -3,7 +3,8 @@
 -- Whether `owner` has lock i. The first result is
 --   OWNED               yes
 --   GONE                no, the lock does not exist
---   TAKEN               no, it has another owner, or is no lock
+--   TAKEN               no, it has another owner, or is no lock: a read-write lock of Redisson is
+--                       granted although the lock has an owner, and adds the field `mode`
 -- The second result is an error that leaves this unknown: any error but a wrong type.
 local function held(i, owner)
   local has = redis.pcall('hexists', KEYS[i], owner)
@@ -11,7 +12,7 @@ local function held(i, owner)
     return nil, has
   end
   if has == 1 then
-    return 'OWNED'
+    return redis.call('hexists', KEYS[i], 'mode') == 1 and 'TAKEN' or 'OWNED'
   end
   return redis.call('exists', KEYS[i]) == 1 and 'TAKEN' or 'GONE'
 end

@@ -13,37 +13,8 @@
 --   WRONGFORMAT, kind        the key holds a value of this kind, which is no lock of this format
 local queue = KEYS[2] or ARGV[5]
 
--- The reply to a claim that does not get the lock, which stands in the queue if it waits.
 local function busy(left)
-  -- A queue of the same name may still come from the other node, and must not exist here then.
-  if ARGV[3] == '' or ARGV[7] then
-    return {'BUSY', left}
-  end
-  local entry = ARGV[1] .. ARGV[3]
-  local time = redis.call('time')
-  local ticket = string.format('%.0f', 1000000 * time[1] + time[2])
-  if ARGV[4] ~= '' then
-    local replaced = ARGV[1] .. ARGV[4]
-    local score = redis.pcall('zscore', queue, replaced)
-    if type(score) == 'string' then
-      ticket = string.format('%.0f', score)
-      redis.call('zrem', queue, replaced)
-    end
-  end
-  local added = redis.pcall('zadd', queue, 'nx', ticket, entry)
-  if type(added) == 'table' then
-    -- The slot is being moved to another node, and the queue does not exist.
-    local is_moving = added.err:find('non local key', 1, true)
-    return is_moving and {'BUSY', left} or {'UNQUEUED', left, added.err}
-  end
-  if added == 0 then
-    ticket = string.format('%.0f', redis.call('zscore', queue, entry))
-  end
-  local ahead = redis.call('zrank', queue, entry)
-  if ahead < 10 then
-    redis.call('pexpire', queue, 60000)
-  end
-  return {'QUEUED', left, ticket, ahead}
+  return enter_queue(queue, left, ARGV[7], 0)
 end
 
 local left = redis.call('pttl', KEYS[1])
@@ -81,6 +52,11 @@ else
     local owner = transfer(KEYS[1], queue, ARGV[6])
     if owner and owner ~= ARGV[1] then
       return busy(redis.call('pttl', KEYS[1]))
+    end
+    -- Very many clients before the next claim are gone. Another attempt goes on with the rest.
+    first = not owner and redis.pcall('zrange', queue, 0, 0)[1]
+    if type(first) == 'string' and first ~= 'gap' and first:sub(1, #ARGV[1]) ~= ARGV[1] then
+      return busy(20)
     end
   end
 end

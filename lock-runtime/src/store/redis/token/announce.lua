@@ -6,12 +6,5 @@
 --   ANNOUNCED           it counts as long as the owner has the lock
 --   GONE                the lock does not exist
 --   TAKEN               it has another owner
-local state, unknown = held(1, ARGV[1])
-if unknown then
-  return unknown
-end
-if state ~= 'OWNED' then
-  return state
-end
 redis.call('set', KEYS[2], ARGV[1] .. ARGV[2], 'px', ARGV[3])
 return 'ANNOUNCED'

@@ -13,18 +13,7 @@ local function check(i, entry, ticket, queue)
   if type(value) ~= 'string' or value == entry:sub(1, 32) then
     return 'FREE'
   end
-  if ticket == '' then
-    return {'BUSY', left}
-  end
-  local score = redis.pcall('zscore', queue, entry)
-  if type(score) ~= 'string' or tonumber(score) ~= tonumber(ticket) then
-    return 'FREE'
-  end
-  local ahead = redis.call('zrank', queue, entry)
-  if ahead < 10 then
-    redis.pcall('pexpire', queue, 60000)
-  end
-  return {'QUEUED', left, ahead}
+  return place(queue, entry, ticket, left)
 end
 
 local replies = {}

@@ -5,19 +5,6 @@
 -- lease. With the ticket 0, the client makes an attempt after that many ms instead. The entry `gap`
 -- comes last: its score is 8e15 and the time in ms until which no claim gets the free lock.
 
--- Sends a message to a client. The first result is whether the client can be reached. `PUBLISH`
--- cannot tell: its count has the subscribers of this server only, but the message goes to all nodes
--- of a cluster and to all replicas, so a client that was passed over could receive it. The second
--- result is an error if the message could not be sent; the client then finds out by itself.
-local function tell(channel, message)
-  local count = redis.pcall('pubsub', 'numsub', channel)
-  if not count.err and count[2] == 0 then
-    return false
-  end
-  local sent = redis.pcall('publish', channel, message)
-  return true, type(sent) == 'table' and sent.err
-end
-
 -- Gives a lock to the first claim in its queue whose client can be reached. Returns its owner id,
 -- or nothing if there is none, and the error if the message could not be sent. After very many
 -- clients in vain, the next claims find out by themselves that the lock is free.

@@ -10,14 +10,17 @@ use std::time::Duration;
 use tokio::runtime;
 
 use super::batch::Batch;
-use super::queue::{BATCH, BATCHES_PER_LANE, PAUSES};
+use super::queue::{BATCHES_PER_LANE, PAUSES};
 use super::{Cleanup, CleanupReason, Cleanups};
 use crate::clock::BootInstant;
 use crate::engine::background::notifier::Notifier;
 use crate::engine::handoff::LocalQueues;
 use crate::engine::lease::Locked;
+use crate::engine::places::BATCH;
 use crate::engine::testing::{self, claim, new_owner};
-use crate::store::contract::{Acquired, Lane, LockStore, Origin, Place, SendTrace, StoreError};
+use crate::store::contract::{
+    Acquired, Lane, LockStore, Mode, Origin, Place, SendTrace, StoreError,
+};
 use crate::store::faulty::{Fault, FaultyStore};
 use crate::store::memory::MemoryStore;
 use crate::store::owner::OwnerId;
@@ -38,8 +41,15 @@ fn store() -> (Arc<FaultyStore>, OwnerId) {
 fn cleanup(store: &Arc<FaultyStore>, owner: OwnerId, reason: CleanupReason) -> Cleanup {
     let (gone_by, past) = (BootInstant::now().after(LEASE), BootInstant::PAST);
     let store = Arc::clone(store) as Arc<dyn LockStore>;
-    let locked =
-        Locked { key: Arc::from("k"), owner, store, doubt: None, term: LEASE, queued: true };
+    let locked = Locked {
+        key: Arc::from("k"),
+        mode: Mode::Exclusive,
+        owner,
+        store,
+        doubt: None,
+        term: LEASE,
+        queued: true,
+    };
     let (kept_until, valid_until, confirmed) = (past, past, past);
     let (leaves_gap, permit) = (false, None);
     Cleanup { locked, gone_by, kept_until, valid_until, leaves_gap, confirmed, reason, permit }

@@ -30,6 +30,7 @@ use self::state::{ClusterState, host_of};
 use crate::clock::BootInstant;
 use crate::store::contract::{BackgroundRuntimes, StoreError};
 use crate::store::hold_reports::HoldReports;
+use crate::store::redis::script::Publish;
 use crate::store::redis::url::ClusterUrl;
 
 /// A Redis Cluster.
@@ -72,6 +73,11 @@ impl RedisCluster {
     /// Whether messages are published on channels that belong to slots.
     pub(in crate::store::redis) fn has_shard_channels(&self) -> bool {
         self.state.has_shard_channels()
+    }
+
+    /// How messages are published.
+    pub(in crate::store::redis) fn publish(&self) -> Publish {
+        if self.has_shard_channels() { Publish::ToShard } else { Publish::Everywhere }
     }
 
     /// The number of the master that has a slot.

@@ -111,7 +111,7 @@ async fn round(state: &Arc<ClusterState>, began: BootInstant) {
     let replies = if Safeguard::NodesAreAskedAtOnce.is_on() {
         ask_all(known, is_by_most, if is_first { FIRST_PATIENCE } else { PATIENCE }).await
     } else {
-        ask_in_turn(known).await
+        wait_in_turn(known).await
     };
     let is_by_most = is_by_most(&replies);
     let mut views = Vec::new();
@@ -159,7 +159,7 @@ async fn ask_all(
 ) -> Vec<NodeReply> {
     let mut asked = JoinSet::new();
     for node in nodes {
-        asked.spawn(reply_of(node));
+        asked.spawn(async move { reply_of(Arc::clone(&node), ask(&node)).await });
     }
     let mut replies: Vec<NodeReply> = Vec::new();
     let mut end = None;
@@ -179,20 +179,31 @@ async fn ask_all(
     replies
 }
 
-/// Asks these nodes one after the other. Only controls do so.
-async fn ask_in_turn(nodes: Vec<Arc<Endpoint>>) -> Vec<NodeReply> {
+/// Asks these nodes at once, and waits for one after the other. Only controls do so.
+async fn wait_in_turn(nodes: Vec<Arc<Endpoint>>) -> Vec<NodeReply> {
+    let ask = |node: Arc<Endpoint>| {
+        let asked = Arc::clone(&node);
+        (node, tokio::spawn(async move { ask(&asked).await }))
+    };
+    let asked: Vec<_> = nodes.into_iter().map(ask).collect();
     let mut replies = Vec::new();
-    for node in nodes {
-        replies.push(reply_of(node).await);
+    for (node, answer) in asked {
+        let answer = async { answer.await.unwrap_or_else(|_| Err(no_answer())) };
+        replies.push(reply_of(node, answer).await);
     }
     replies
 }
 
-async fn reply_of(node: Arc<Endpoint>) -> NodeReply {
-    let within = LONGEST_ANSWER;
-    let no_answer = || Err(StoreError::Refused(format!("no answer within {within:?}")));
-    let reply = timeout(within, ask(&node)).await.unwrap_or_else(|_| no_answer());
+async fn reply_of(
+    node: Arc<Endpoint>,
+    answer: impl Future<Output = Result<NodeView, StoreError>>,
+) -> NodeReply {
+    let reply = timeout(LONGEST_ANSWER, answer).await.unwrap_or_else(|_| Err(no_answer()));
     (node, reply)
+}
+
+fn no_answer() -> StoreError {
+    StoreError::Refused(format!("no answer within {LONGEST_ANSWER:?}"))
 }
 
 /// Asks one node, over a connection of its own.

@@ -40,6 +40,42 @@ final class Interop {
         return acquire(keys, client.getMultiLock(locks), wait, lease);
     }
 
+    /** Acquires a lock of another kind for a minute, without waiting, or one of three permits. */
+    boolean acquireKind(String kind, String key) throws InterruptedException, ExecutionException {
+        switch (kind) {
+            case "semaphore":
+                client.getSemaphore(key).trySetPermits(3);
+                return client.getSemaphore(key).tryAcquire();
+            case "permits":
+                client.getPermitExpirableSemaphore(key).trySetPermits(3);
+                return client.getPermitExpirableSemaphore(key).tryAcquire(0, 60_000, TimeUnit.MILLISECONDS) != null;
+            default:
+                return acquire(kind + " " + key, lockOf(kind, key), 0, 60_000);
+        }
+    }
+
+    /** Releases a lock of another kind. */
+    void releaseKind(String kind, String key) throws InterruptedException, ExecutionException {
+        release(kind + " " + key);
+    }
+
+    private RLock lockOf(String kind, String key) {
+        switch (kind) {
+            case "read":
+                return client.getReadWriteLock(key).readLock();
+            case "write":
+                return client.getReadWriteLock(key).writeLock();
+            case "fair":
+                return client.getFairLock(key);
+            case "fenced":
+                return client.getFencedLock(key);
+            case "spin":
+                return client.getSpinLock(key);
+            default:
+                throw new IllegalArgumentException("no such kind: " + kind);
+        }
+    }
+
     private boolean acquire(String key, RLock lock, long wait, long lease)
             throws InterruptedException, ExecutionException {
         long owner = newOwner();

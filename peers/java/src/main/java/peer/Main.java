@@ -107,6 +107,11 @@ public final class Main {
                 return interop.acquire(a.word(0), a.number(1), a.number(2)) ? "ok" : "busy";
             case "acquire-all":
                 return interop.acquireAll(a.word(0), a.number(1), a.number(2)) ? "ok" : "busy";
+            case "acquire-kind":
+                return interop.acquireKind(a.word(0), a.word(1)) ? "ok" : "busy";
+            case "release-kind":
+                interop.releaseKind(a.word(0), a.word(1));
+                return "ok";
             case "renew":
                 interop.renew(a.word(0), a.number(1));
                 return "ok";

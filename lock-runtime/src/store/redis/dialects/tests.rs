@@ -1,8 +1,15 @@
 //! Tests of the dialects.
 
+use std::io::Cursor;
+use std::time::Duration;
+
 use redis::cmd;
 
 use super::*;
+use crate::store::owner::OwnerId;
+use crate::store::redis::dialect::LONGEST_NAME;
+use crate::store::redis::hash_slot;
+use crate::store::redis::script::Publish;
 #[cfg(lock_controls)]
 use crate::store::redis::script::SWITCHES;
 
@@ -65,7 +72,7 @@ fn an_owner_is_written_as_its_name() {
 #[test]
 fn only_redisson_does_not_name_the_sender_of_a_message() {
     for dialect in ALL {
-        let is_anonymous = dialect.format == WireFormat::Redisson;
+        let is_anonymous = dialect.layout == Layout::Wire(WireFormat::Redisson);
         assert_eq!(dialect.is_anonymous(), is_anonymous);
         assert_eq!(dialect.message(CLIENT), if is_anonymous { "0" } else { CLIENT });
     }
@@ -75,7 +82,7 @@ fn only_redisson_does_not_name_the_sender_of_a_message() {
 fn all_scripts_are_loaded() {
     let scripts = ALL.iter().flat_map(|format| format.scripts()).count() + 1;
     assert_eq!(load_all(false).cmd_iter().count(), scripts);
-    assert_eq!(load_all(true).cmd_iter().count(), scripts + 3 * ALL.len());
+    assert_eq!(load_all(true).cmd_iter().count(), scripts + 4 * ALL.len() + 1);
 }
 
 #[test]

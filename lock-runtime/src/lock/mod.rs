@@ -1,22 +1,21 @@
 //! A lock: a key, and the options for locking it.
 
-use std::borrow::Cow;
+mod call;
+
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use self::call::{hold, share};
 use crate::body::{self, BodyEnd, OnLost};
-use crate::clock::BootInstant;
 use crate::connected::Connected;
-use crate::engine::acquire::{self, AcquireRequest};
-use crate::engine::extend::Extension;
-use crate::engine::lease::Terms;
 use crate::error::LockError;
 use crate::guard::{Acquiring, LockGuard};
 use crate::key::{self, LockKey};
+use crate::lock_mode::LockMode;
 use crate::maybe_ready::MaybeReady;
 use crate::options::LockOptions;
-use crate::reentrancy;
+use crate::permits::Permits;
 use crate::release_mode::ReleaseMode;
 use crate::replicas::Replicas;
 use crate::timeout::Wait;
@@ -77,6 +76,18 @@ impl Lock {
         let key = key.into_string().map(Arc::from);
         let inner = LockInner { client, key, options: LockOptions::NONE };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// Makes it a read-write lock in this mode.
+    pub(crate) fn mode(mut self, mode: LockMode) -> Self {
+        self.options().mode = Some(mode);
+        self
+    }
+
+    /// Makes it a semaphore, of which the holder has these permits.
+    pub(crate) fn permits(mut self, permits: Permits) -> Self {
+        self.options().permits = Some(permits);
+        self
     }
 
     fn options(&mut self) -> &mut LockOptions {
@@ -235,6 +246,42 @@ impl Lock {
         self
     }
 
+    /// Grants the lock in the order in which calls ask for it, over all processes.
+    ///
+    /// Otherwise, a process counts as one: its calls have an order of their own, and pass the lock on
+    /// among themselves for a moment while other processes wait; see
+    /// [`handoff_limit`](crate::LockClientBuilder::handoff_limit). A fair call has a place of its own
+    /// in the queue on the server. Use it for all calls of a key: a call that is not fair waits behind
+    /// those of its process.
+    ///
+    /// The order is that in which the calls reach the server. A call that gives up, or whose process
+    /// ends, leaves the queue. So does a call that is not polled for a quarter of a second when it is
+    /// its turn: it waits again, behind the others. Each call of a process that is suspended delays
+    /// the ones behind it by up to 3 s. Foreign clients that know no queue come in between; see
+    /// `docs/interop.md`. If the queue cannot be used, because the server is out of memory or the user
+    /// may not write to it, calls poll, without an order.
+    ///
+    /// Each call that waits costs two requests, one for its place and one for its release, because
+    /// nothing is handed over inside a process, and one check a second for each hundred calls. The
+    /// lock does not [linger](Self::linger).
+    ///
+    /// A wire format other than [`WireFormat::Token`] is a [`LockError::Config`] of the call.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_runtime::LockError> {
+    /// let client = lock_runtime::LockClient::memory();
+    /// client.lock("tickets").fair().run(async { /* first come, first served */ }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn fair(mut self) -> Self {
+        self.options().fair = Some(true);
+        self
+    }
+
     /// Waits for the lock.
     ///
     /// A free lock costs one round trip. Waiting costs one request per wake-up for each key and
@@ -349,6 +396,10 @@ impl Lock {
         }
     }
 
+    pub(crate) fn client(&self) -> &Connected {
+        &self.inner.client
+    }
+
     /// The checked key, including the namespace.
     pub(crate) fn full_key(&self) -> Result<Arc<str>, LockError> {
         let LockInner { client, key, .. } = &*self.inner;
@@ -365,75 +416,4 @@ impl Lock {
             Err(error) => MaybeReady::ready(Err(Box::new(error.clone()))),
         }
     }
-}
-
-/// Acquires a lock, for [`Lock::acquire`] and annotated functions. `kept` is the same key in an
-/// `Arc`, if the caller has one.
-///
-/// A call that shares an enclosing hold without a request is complete when this function returns.
-/// Without a namespace, it does not allocate.
-pub(crate) fn hold(
-    client: &Arc<Connected>,
-    key: &str,
-    kept: Option<&Arc<str>>,
-    options: &LockOptions,
-) -> Acquiring {
-    let checked = || {
-        let wait = options.wait(&client.defaults)?;
-        let terms = options.terms(&client.defaults)?;
-        let key = key::full(&client.namespace, key)?;
-        let store = client.store(options.wire_format(&client.defaults));
-        if !terms.min_hold.is_zero() && !store.capabilities().keeps_after_release {
-            let problem = "this store cannot keep a key after its release".into();
-            return Err(LockError::Config { option: "min_hold", problem });
-        }
-        let shared = reentrancy::enclosing(&client.engine, &key, &store)?;
-        Ok((key, store, wait, terms, shared))
-    };
-    let (key, store, wait, terms, shared) = match checked() {
-        Ok(checked) => checked,
-        Err(error) => return MaybeReady::ready(Err(Box::new(error))),
-    };
-    if let Some(guard) = shared {
-        return share(guard, &terms, wait);
-    }
-    let key = match (key, kept) {
-        (Cow::Borrowed(_), Some(kept)) => Arc::clone(kept),
-        (key, _) => Arc::from(key),
-    };
-    let request = AcquireRequest { key, store, wait, terms };
-    acquire::acquire(Arc::clone(&client.engine), request, |engine, hold| {
-        LockGuard::new(engine, hold, false)
-    })
-}
-
-/// Shares an enclosing hold. Extends the hold if the inner lock's fixed lease or `min_hold` would
-/// end later, or if replicas have to acknowledge it that the outer lock does not require.
-pub(crate) fn share(guard: LockGuard, terms: &Terms, wait: Wait) -> Acquiring {
-    let is_fixed = !terms.renewed && !guard.hold().is_renewed();
-    let longer = Some(terms.term).filter(|term| is_fixed && *term > guard.remaining());
-    let (min_hold, acknowledged_by) = (terms.min_hold, terms.acknowledged_by);
-    let is_acknowledged = acknowledged_by.is_none() || {
-        let known = guard.hold().lease().acknowledged_by();
-        known.and(acknowledged_by) == known
-    };
-    if longer.is_none() && min_hold <= guard.remaining() && is_acknowledged {
-        if !min_hold.is_zero() {
-            guard.hold().keep_for(BootInstant::now(), min_hold);
-        }
-        return MaybeReady::ready(Ok(guard));
-    }
-    MaybeReady::pending(async move {
-        let extension = Extension { term: longer, min_hold, acknowledged_by };
-        let extend = guard.engine().extend(guard.hold(), extension);
-        let extended = match wait.limit().filter(|limit| !limit.is_zero()) {
-            None => extend.await,
-            Some(limit) => tokio::time::timeout(limit, extend).await.unwrap_or_else(|_| {
-                let cause = "the store has not answered yet".into();
-                let key = Some(guard.key().to_owned());
-                Err(LockError::Unavailable { key, waited: limit, cause })
-            }),
-        };
-        extended.map(|()| guard).map_err(Box::new)
-    })
 }

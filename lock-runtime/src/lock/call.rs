@@ -1,0 +1,89 @@
+//! One call that acquires a lock, or shares a lock that the enclosing body holds.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::clock::BootInstant;
+use crate::connected::Connected;
+use crate::engine::acquire::{self, AcquireRequest};
+use crate::engine::extend::Extension;
+use crate::engine::lease::Terms;
+use crate::error::LockError;
+use crate::guard::{Acquiring, LockGuard};
+use crate::key;
+use crate::maybe_ready::MaybeReady;
+use crate::options::LockOptions;
+use crate::reentrancy;
+use crate::store::contract::Mode;
+use crate::timeout::Wait;
+
+/// Acquires a lock, for [`Lock::acquire`] and annotated functions. `kept` is the same key in an
+/// `Arc`, if the caller has one.
+///
+/// A call that shares an enclosing hold without a request is complete when this function returns.
+/// Without a namespace, it does not allocate.
+pub(crate) fn hold(
+    client: &Arc<Connected>,
+    key: &str,
+    kept: Option<&Arc<str>>,
+    options: &LockOptions,
+) -> Acquiring {
+    let mode = match (options.permits, options.mode) {
+        (Some(permits), _) => Mode::Permits(permits),
+        (None, Some(mode)) => mode.into(),
+        (None, None) => Mode::Exclusive,
+    };
+    let checked = || {
+        let (wait, terms, store) = client.checked(options)?;
+        let key = key::full(&client.namespace, key)?;
+        let shared = reentrancy::enclosing(&client.engine, &key, (&store, mode))?;
+        Ok((key, store, wait, terms, shared))
+    };
+    let (key, store, wait, terms, shared) = match checked() {
+        Ok(checked) => checked,
+        Err(error) => return MaybeReady::ready(Err(Box::new(error))),
+    };
+    if let Some(guard) = shared {
+        return share(guard, &terms, wait);
+    }
+    let key = match (key, kept) {
+        (Cow::Borrowed(_), Some(kept)) => Arc::clone(kept),
+        (key, _) => Arc::from(key),
+    };
+    let is_fair = options.fair.unwrap_or_default() && store.capabilities().queues;
+    let request = AcquireRequest { key, mode, store, wait, terms, is_fair };
+    acquire::acquire(Arc::clone(&client.engine), request, |engine, hold| {
+        LockGuard::new(engine, hold, false)
+    })
+}
+
+/// Shares an enclosing hold. Extends the hold if the inner lock's fixed lease or `min_hold` would
+/// end later, or if replicas have to acknowledge it that the outer lock does not require.
+pub(crate) fn share(guard: LockGuard, terms: &Terms, wait: Wait) -> Acquiring {
+    let is_fixed = !terms.renewed && !guard.hold().is_renewed();
+    let longer = Some(terms.term).filter(|term| is_fixed && *term > guard.remaining());
+    let (min_hold, acknowledged_by) = (terms.min_hold, terms.acknowledged_by);
+    let is_acknowledged = acknowledged_by.is_none() || {
+        let known = guard.hold().lease().acknowledged_by();
+        known.and(acknowledged_by) == known
+    };
+    if longer.is_none() && min_hold <= guard.remaining() && is_acknowledged {
+        if !min_hold.is_zero() {
+            guard.hold().keep_for(BootInstant::now(), min_hold);
+        }
+        return MaybeReady::ready(Ok(guard));
+    }
+    MaybeReady::pending(async move {
+        let extension = Extension { term: longer, min_hold, acknowledged_by };
+        let extend = guard.engine().extend(guard.hold(), extension);
+        let extended = match wait.limit().filter(|limit| !limit.is_zero()) {
+            None => extend.await,
+            Some(limit) => tokio::time::timeout(limit, extend).await.unwrap_or_else(|_| {
+                let cause = "the store has not answered yet".into();
+                let key = Some(guard.key().to_owned());
+                Err(LockError::Unavailable { key, waited: limit, cause })
+            }),
+        };
+        extended.map(|()| guard).map_err(Box::new)
+    })
+}

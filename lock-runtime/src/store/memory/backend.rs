@@ -1,0 +1,58 @@
+//! The memory store of a client.
+
+use std::sync::{Arc, Weak};
+
+use super::{Keys, MemoryState, MemoryStore};
+use crate::store::contract::{Backend, BackgroundRuntimes, Layout, LockStore};
+use crate::store::hold_reports::HoldReports;
+use crate::store::limits::DifferentLimits;
+use crate::store::subscriptions::Subscriptions;
+use crate::sync::{Mutex, lock};
+
+/// The named stores, for as long as a client uses them.
+static NAMED: Mutex<Vec<(String, Weak<MemoryBackend>)>> = Mutex::new(Vec::new());
+
+/// A store, with one handle for each layout. The layouts do not differ, but the engine treats locks
+/// of different handles as different locks, as with other stores.
+pub(crate) struct MemoryBackend {
+    pub(super) handles: [Arc<MemoryStore>; Layout::ALL.len()],
+}
+
+impl MemoryBackend {
+    /// Creates a store.
+    pub(crate) fn new() -> Arc<Self> {
+        let (keys, subscriptions) = (Mutex::new(Keys::new()), Subscriptions::local());
+        let shared =
+            Arc::new(MemoryState { keys, subscriptions, limits: DifferentLimits::default() });
+        let handle = |layout| Arc::new(MemoryStore { shared: Arc::clone(&shared), layout });
+        Arc::new(Self { handles: Layout::ALL.map(handle) })
+    }
+
+    /// Returns the store of this name, which all clients of this process that use the name share.
+    pub(crate) fn named(name: &str) -> Arc<Self> {
+        let mut named = lock(&NAMED);
+        named.retain(|(_, store)| store.strong_count() > 0);
+        if let Some(store) = named.iter().find(|(n, _)| n == name).and_then(|(_, s)| s.upgrade()) {
+            return store;
+        }
+        let store = Self::new();
+        named.push((name.to_owned(), Arc::downgrade(&store)));
+        store
+    }
+}
+
+impl Backend for MemoryBackend {
+    fn adopt(&self, _: &BackgroundRuntimes, _: HoldReports) {}
+
+    fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {
+        Arc::clone(&self.handles[layout.index()]) as Arc<dyn LockStore>
+    }
+}
+
+impl MemoryStore {
+    /// A handle to a new store.
+    #[cfg(test)]
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::clone(&MemoryBackend::new().handles[0])
+    }
+}

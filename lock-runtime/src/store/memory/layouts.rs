@@ -1,0 +1,56 @@
+//! The layouts of the locks in the memory store, which exclude each other on a key.
+
+use super::read_write::Waits;
+use super::{Keys, MemoryStore, Message};
+use crate::clock::BootInstant;
+use crate::store::contract::{Layout, StoreError};
+
+impl Keys {
+    /// The error of a claim in the layout `expected` for a key that is held in another one.
+    pub(super) fn other_layout(
+        &mut self,
+        key: &str,
+        expected: Layout,
+        now: BootInstant,
+    ) -> Option<StoreError> {
+        let found = if self.read_write.is_held(key, now) {
+            Layout::ReadWrite
+        } else if self.semaphores.is_held(key, now) {
+            Layout::Semaphore
+        } else if self.live(key, now).is_some() {
+            Layout::TOKEN
+        } else {
+            return None;
+        };
+        // The formats of exclusive locks do not differ here.
+        let is_same = matches!((found, expected), (Layout::Wire(_), Layout::Wire(_)));
+        (!is_same && found != expected).then(|| StoreError::WrongFormat {
+            key: key.to_owned(),
+            expected: expected.value(),
+            found: match (found.value(), expected.value()) {
+                (found, expected) if found == expected => format!("{found} of another kind"),
+                (found, _) => found.to_owned(),
+            },
+        })
+    }
+}
+
+impl MemoryStore {
+    /// Changes the locks, and sends the messages when the keys are unlocked.
+    pub(super) fn change<T>(
+        &self,
+        key: &str,
+        change: impl FnOnce(&mut Keys, BootInstant, Waits<'_>) -> (T, Vec<Message>),
+    ) -> T {
+        let waits = |owner| self.shared.subscriptions.listener(key, owner);
+        let (answer, messages) = {
+            let mut keys = self.keys();
+            // See `renew`: the clock is read while the keys are locked.
+            change(&mut keys, BootInstant::now(), &waits)
+        };
+        for (listener, message) in messages {
+            listener.receive(message);
+        }
+        answer
+    }
+}
