@@ -97,14 +97,22 @@ async fn held_locks_are_renewed_and_released_during_a_quarantine() {
 #[tokio::test]
 async fn a_client_that_connects_later_waits_for_the_rest_of_a_quarantine() {
     let server = RedisServer::start();
-    let early = client_with_quarantine(&server.url()).await;
+    let long = QUARANTINE * 4;
+    let client = async || {
+        let builder = LockClient::builder().url(server.url()).lease(LEASE).wait(LONG);
+        builder.quarantine(long).connect().await.expect("up")
+    };
+    let began = Instant::now();
+    let early = client().await;
     assert!(server.exists("lock_quarantine:"), "the quarantine begins at the connect");
     assert_in_quarantine(early.lock("k").wait(LEASE / 4).acquire().await);
-    sleep(QUARANTINE / 2).await;
-    let late = client_with_quarantine(&server.url()).await;
+    sleep(long / 2).await;
+    let connected = Instant::now();
+    let late = client().await;
     assert_in_quarantine(late.lock("k").wait(LEASE / 4).acquire().await);
-    let rest = timeout(QUARANTINE * 3 / 4, late.lock("k").acquire()).await;
-    drop(rest.expect("it has begun before").expect("free"));
+    drop(late.lock("k").acquire().await.expect("free"));
+    assert!(began.elapsed() > long * 9 / 10, "granted after {:?}", began.elapsed());
+    assert!(connected.elapsed() < long, "the quarantine has begun before");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
