@@ -50,6 +50,19 @@ pub(crate) enum ServerKind {
 
 use ServerKind::{Cluster, Plain, Tls};
 
+/// What a contestant locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LockKind {
+    /// One key.
+    Single,
+    /// This number of keys together.
+    Keys(u32),
+    /// One key, for readers and writers.
+    ReadWrite,
+    /// Permits of a semaphore.
+    Permits,
+}
+
 /// The scope of the locks of a contestant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
@@ -119,6 +132,20 @@ pub(crate) const ALL: [Contestant; 16] = [
 ];
 
 impl Contestant {
+    /// The contestant in the form that has locks of this kind; `None` if it has none.
+    pub(crate) fn of_kind(&self, kind: LockKind) -> Option<Self> {
+        let name = match (self.name, kind) {
+            ("redisson", _) | ("semaphore", LockKind::Permits) | (_, LockKind::Single) => self.name,
+            ("ours", LockKind::Keys(2)) => "ours-2-keys",
+            ("ours", LockKind::Keys(3)) => "ours-3-keys",
+            ("ours", LockKind::Keys(8)) => "ours-8-keys",
+            ("ours", LockKind::ReadWrite) => "ours-read-write",
+            ("ours", LockKind::Permits) => "ours-permits",
+            _ => return None,
+        };
+        Some(Self { name, ..*self })
+    }
+
     /// The command that starts the contestant.
     pub(crate) fn command(&self, programs: &Programs, url: &str) -> Result<Command> {
         let (program, words): (OsString, Vec<&str>) = match self.program {

@@ -3,8 +3,7 @@
 use crate::contestant::ServerKind;
 use crate::metric::{self as m, Metric};
 use crate::results::Results;
-use crate::workloads::permits::{CONTENDED, ONE_KEY, OWN_KEYS};
-use crate::workloads::read_write::{READERS, SHARED, WRITERS};
+use crate::workloads::kinds::{CONTENDED, ONE_KEY, OWN_KEYS, READERS, SHARED, WRITERS};
 use crate::workloads::repeated::LINGERS;
 
 /// A target and the measured value.

@@ -1,4 +1,4 @@
-import { Mutex } from "redis-semaphore";
+import { MultiSemaphore, Mutex } from "redis-semaphore";
 import { Busy } from "./library.js";
 
 const RENEWED_LEASE = Number(process.env.PEER_LEASE ?? 10_000);
@@ -17,7 +17,10 @@ export function connect(redis) {
         ...(lease > 0 ? { lockTimeout: lease, refreshInterval: 0 } : { lockTimeout: RENEWED_LEASE }),
         ...(wait > 0 ? { acquireTimeout: wait } : { acquireAttemptsLimit: 1 }),
       };
-      const mutex = new Mutex(redis, key, options);
+      const permits = key.match(/^(\d+)\/(\d+):(.*)$/);
+      const mutex = permits
+        ? new MultiSemaphore(redis, permits[3], Number(permits[2]), Number(permits[1]), options)
+        : new Mutex(redis, key, options);
       if (!(await mutex.tryAcquire())) throw new Busy();
       return held(redis, key, mutex);
     },

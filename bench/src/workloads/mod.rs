@@ -5,11 +5,9 @@ mod far;
 mod held;
 mod hot;
 mod idle;
-pub(crate) mod permits;
-pub(crate) mod read_write;
+pub(crate) mod kinds;
 pub(crate) mod repeated;
 mod run;
-mod sets;
 mod uncontended;
 mod waiters;
 mod zipf;
@@ -19,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::contestant::{Contestant, Program, Programs, Reach, Role};
+use crate::contestant::{Contestant, LockKind, Program, Programs, Reach, Role};
 use crate::metric::{self as m, Metric};
 use crate::process::ContestantProcess;
 use crate::results::Measurement;
@@ -223,8 +221,8 @@ pub(crate) const ALL: [Workload; 13] = [
         limit: None,
         rounds: (1, 3),
         runs_on_cluster: false,
-        takes: |contestant| contestant.name == "ours",
-        measure: sets::measure,
+        takes: |contestant| contestant.of_kind(LockKind::Keys(2)).is_some(),
+        measure: kinds::sets,
     },
     Workload {
         name: "read-write",
@@ -233,8 +231,8 @@ pub(crate) const ALL: [Workload; 13] = [
         limit: None,
         rounds: (1, 3),
         runs_on_cluster: false,
-        takes: |contestant| contestant.name == "ours",
-        measure: read_write::measure,
+        takes: |contestant| contestant.of_kind(LockKind::ReadWrite).is_some(),
+        measure: kinds::readers_and_writers,
     },
     Workload {
         name: "permits",
@@ -243,8 +241,8 @@ pub(crate) const ALL: [Workload; 13] = [
         limit: None,
         rounds: (1, 3),
         runs_on_cluster: false,
-        takes: |contestant| contestant.name == "ours",
-        measure: permits::measure,
+        takes: |contestant| contestant.of_kind(LockKind::Permits).is_some(),
+        measure: kinds::permits,
     },
     Workload {
         name: "repeated",

@@ -2,7 +2,9 @@ package peer;
 
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
@@ -38,12 +40,13 @@ final class Bench {
             all.add(records);
             Thread thread = new Thread(null, () -> {
                 Random random = new Random(task);
+                Map<Integer, Lockable> locks = new HashMap<>();
                 while (System.nanoTime() - end < 0) {
                     int number = keys.number(task, random);
                     try {
-                        RLock lock = client.getLock(keys.name(number));
+                        Lockable lock = locks.computeIfAbsent(number, key -> Lockable.of(client, keys.name(key)));
                         long requested = System.nanoTime();
-                        if (!lock.tryLock(end + LEEWAY - requested, TimeUnit.NANOSECONDS)) {
+                        if (!lock.acquire(end + LEEWAY - requested)) {
                             return;
                         }
                         long granted = System.nanoTime();
@@ -51,7 +54,7 @@ final class Bench {
                             sleepUntil(granted + TimeUnit.MICROSECONDS.toNanos(workMicros));
                         }
                         records.add(requested, granted, System.nanoTime(), number, task);
-                        lock.unlock();
+                        lock.release();
                     } catch (InterruptedException | RuntimeException e) {
                         faults.add(e);
                         // Without a pause, a server that is down would get requests in a tight loop.
