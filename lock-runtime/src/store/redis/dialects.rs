@@ -151,7 +151,8 @@ static TIMESTAMP: Dialect = Dialect {
 static READ_WRITE: Dialect = Dialect {
     layout: Layout::ReadWrite,
     acquire: PublishingScript::new(script!(
-        notes_asking: "holders.lua",
+        notes_asking: "read_write/take.lua",
+        "holders.lua",
         "read_write/held.lua",
         "tell.lua",
         "waiting.lua",

@@ -1,12 +1,9 @@
 -- Fast path of a release: the key need not stay taken, and nobody waits. It comes first, so that no
--- function is created for it.
+-- function is created for it. A hold whose lease has ended is released like one that has not: nobody whom
+-- it excludes has had the lock since.
 -- KEYS and ARGV as for release.lua, for one lock
-if tonumber(ARGV[4] or 0) <= 0 and redis.pcall('exists', KEYS[2] or ARGV[5]) == 0 then
-  local own = redis.pcall('zscore', KEYS[1], ARGV[2])
-  if type(own) == 'string' then
-    local time = redis.call('time')
-    redis.call('zrem', KEYS[1], ARGV[2])
-    return own % 1e13 > 1000 * time[1] + time[2] / 1000 and 0 or 'GONE'
-  end
+if tonumber(ARGV[4] or 0) <= 0 and redis.pcall('exists', KEYS[2] or ARGV[5]) == 0
+  and redis.pcall('zrem', KEYS[1], ARGV[2]) == 1 then
+  return 0
 end
 
