@@ -183,6 +183,8 @@ lock_tests::controls! {
         without "unpolled-calls-do-not-block" seeing "others get the permit";
     semaphore_without_unpolled_calls_do_not_block_2: "semaphore::a_call_that_is_not_polled_keeps_no_permit_from_other_processes"
         without "unpolled-calls-do-not-block" seeing "other processes get the permit";
+    semaphore_without_offers_continue: "semaphore::permits_that_are_left_to_a_call_that_is_not_polled_go_to_other_processes"
+        without "offers-continue" seeing "other processes get the permit";
     semaphore_without_handoff_continues: "semaphore::a_permit_that_is_passed_on_to_a_dropped_call_goes_to_the_next_one"
         without "hand-off-continues" seeing "its turn";
     semaphore_without_only_if_free: "semaphore::permits_are_within_the_limit_while_processes_die"

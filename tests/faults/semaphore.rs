@@ -290,6 +290,35 @@ async fn a_call_that_is_not_polled_keeps_no_permit_from_other_processes() {
     release(late.expect("its turn")).await;
 }
 
+/// Two permits become free in the same moment: one for the call that waits, and one for the call behind it,
+/// which is not polled.
+#[tokio::test]
+async fn permits_that_are_left_to_a_call_that_is_not_polled_go_to_other_processes() {
+    let server = RedisServer::start();
+    let (one, two) = (
+        client_with_lease(&server.url(), LEASE * 60).await,
+        client_with_lease(&server.url(), LEASE * 60).await,
+    );
+    let inside = [held(permits(&one, 1, 2)).await, held(permits(&one, 1, 2)).await];
+    let first = waiting(&server, permits(&one, 1, 2)).await;
+    let mut unpolled: AcquireFuture = Box::pin(permits(&one, 1, 2).acquire());
+    assert!(timeout(LEASE / 4, &mut unpolled).await.is_err(), "no permit is free");
+    let _ = unpolled.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let [one_of_two, other] = inside;
+    let requests = server.calls("evalsha");
+    // Their releases begin before any other task runs.
+    tokio::join!(release(one_of_two), release(other));
+    assert_eq!(server.calls("evalsha"), requests, "both permits stay in the process");
+    let first = its_turn(first, LEASE * 20).await;
+    let other = timeout(TRANSFER, permits(&two, 1, 2).acquire()).await;
+    release(other.expect("other processes get the permit").expect("up")).await;
+    let late = timeout(LEASE * 20, unpolled).await.expect("it is still in the queue");
+    release(late.expect("its turn")).await;
+    release(first).await;
+    until_idle(&one, LEASE * 5).await;
+    assert!(!server.exists("k"));
+}
+
 /// A claim whose client receives no messages. Nobody would notice its death.
 #[tokio::test]
 async fn a_claim_that_polls_holds_nobody_back() {
@@ -332,7 +361,10 @@ async fn a_short_wait_ends_with_what_is_known() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_permit_that_is_passed_on_to_a_dropped_call_goes_to_the_next_one() {
     let server = RedisServer::start();
-    let client = client_with_lease(&server.url(), LEASE * 60).await;
+    // The release hands the permit off, whoever waits.
+    let builder = LockClient::builder().url(server.url()).lease(LEASE * 60).wait(LEASE * 60);
+    let client = builder.handoff_limit(100, LEASE).connect().await.expect("up");
+    let other = client_with_lease(&server.url(), LEASE * 60).await;
     for has_next in [true, false] {
         let inside = held(permits(&client, 1, 1)).await;
         let dropped = unpolled_call(&server, &client).await;
@@ -342,11 +374,12 @@ async fn a_permit_that_is_passed_on_to_a_dropped_call_goes_to_the_next_one() {
         drop(dropped);
         let next = match next {
             Some(next) => next,
-            None => tokio::spawn(permits(&client, 1, 1).acquire()),
+            None => tokio::spawn(permits(&other, 1, 1).acquire()),
         };
         let next = timeout(TRANSFER, next).await.expect("its turn").expect("no panic");
         release(next.expect("its turn")).await;
         until_idle(&client, LEASE * 5).await;
+        until_idle(&other, LEASE * 5).await;
         assert!(!server.exists("k"));
     }
 }

@@ -13,6 +13,7 @@
 //! Keeps the promises that nothing leaks, and that a guard acts on its own hold only: each grant is
 //! a separate hold, and the guards of the previous hold have ended.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::lease::{self, Terms};
@@ -39,8 +40,8 @@ pub(crate) trait LeaseKeeper: Send + Sync {
     /// Schedules a lease anew, because its deadline has changed.
     fn reschedule(&self, lease: &Arc<Lease>);
 
-    /// Offers permits of a semaphore to the call of this process that waits in the store. Returns them if
-    /// there is none.
+    /// Offers permits of a semaphore to the calls of this process that wait for them. Returns them if they
+    /// fit none, or if there are enough for all.
     fn pass_permits_on(&self, handoff: Handoff) -> Result<(), Handoff>;
 }
 
@@ -52,6 +53,16 @@ pub(crate) struct Handoff {
     permit: Option<Permit>,
     /// When the first request was sent that renews the lease for a waiter, since the last hold.
     renewing_since: Option<BootInstant>,
+}
+
+/// What a call leaves to the call of this process that has the permit next. Dropping it gives the place
+/// up, and frees the locks.
+#[derive(Debug)]
+pub(crate) struct LeftToNext {
+    /// Its place in a queue of the store.
+    pub(crate) place: Option<QueuePlace>,
+    /// Permits of a semaphore that others have left, and that fit the terms of the call.
+    pub(crate) permits: VecDeque<Handoff>,
 }
 
 impl std::fmt::Debug for Handoff {
@@ -187,7 +198,7 @@ impl Handoff {
 }
 
 impl HandedOff for Handoff {
-    type Place = QueuePlace;
+    type ToNext = LeftToNext;
 
     fn set_grant(&mut self, grant: u64) {
         if let Some(permit) = &mut self.permit {

@@ -3,9 +3,10 @@
 //! One call of a process at a time has the turn of a semaphore: the permit of its local queue. It waits in
 //! the queue of the store, and the others behind it in the local queue. If it sleeps while another call of
 //! this process leaves as many permits, it takes over the lease without a request. Its place in the queue of
-//! the store then goes to the call that has the turn next.
+//! the store then goes to the call that has the turn next, together with the permits that more calls have
+//! left meanwhile: at most as many leases as there are calls that wait.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,22 +36,21 @@ struct Slots {
     last: u64,
 }
 
-/// What a receiver can take over, and what it was offered.
+/// What a receiver can take over, and what it and the calls after it were offered.
 struct ReceiverSlot {
     number: u64,
     mode: Mode,
     store: Arc<dyn LockStore>,
     term: Duration,
     acknowledged_by: RequiredReplicas,
-    offered: Option<Handoff>,
+    offered: VecDeque<Handoff>,
     woken: Arc<Notify>,
 }
 
 impl ReceiverSlot {
     /// Whether the receiver can take over this lease without a request.
     fn fits(&self, lease: &Lease) -> bool {
-        self.offered.is_none()
-            && lease.locked().mode == self.mode
+        lease.locked().mode == self.mode
             && is_same(lease.store(), &self.store)
             && lease.is_renewed()
             && lease.term() == self.term
@@ -83,12 +83,13 @@ impl Receivers {
         usize::from(self.any() && lock(&self.slots).by_key.contains_key(key))
     }
 
-    /// Adds the receiver of a key, which takes over leases with these terms.
+    /// Adds the receiver of a key, which takes over leases with these terms, and was offered `offered`.
     pub(crate) fn register(
         self: &Arc<Self>,
         key: &Arc<str>,
         (store, mode): (&Arc<dyn LockStore>, Mode),
         terms: &Terms,
+        offered: VecDeque<Handoff>,
     ) -> Receiver {
         let woken = Arc::new(Notify::new());
         let mut slots = lock(&self.slots);
@@ -100,7 +101,7 @@ impl Receivers {
             store: Arc::clone(store),
             term: terms.term,
             acknowledged_by: terms.acknowledged_by,
-            offered: None,
+            offered,
             woken: Arc::clone(&woken),
         };
         let before = slots.by_key.insert(Arc::clone(key), slot);
@@ -111,16 +112,14 @@ impl Receivers {
         Receiver { receivers: Arc::clone(self), key: Arc::clone(key), number, woken }
     }
 
-    /// Offers a lock to the receiver of its key. Returns the lock if there is none that fits.
-    pub(super) fn give(&self, handoff: Handoff) -> Result<(), Handoff> {
-        if !self.any() {
-            return Err(handoff);
-        }
+    /// Offers a lock to the receiver of its key. Returns the lock if there is none that fits, or if the
+    /// receiver was offered as many as this already.
+    pub(super) fn give(&self, handoff: Handoff, most: usize) -> Result<(), Handoff> {
         let mut slots = lock(&self.slots);
         let lease = handoff.lease();
         let woken = match slots.by_key.get_mut(lease.key()) {
-            Some(slot) if slot.fits(lease) => {
-                slot.offered = Some(handoff);
+            Some(slot) if slot.offered.len() < most && slot.fits(lease) => {
+                slot.offered.push_back(handoff);
                 Arc::clone(&slot.woken)
             }
             _ => return Err(handoff),
@@ -132,27 +131,36 @@ impl Receivers {
 }
 
 impl Receiver {
-    /// Takes the offer.
+    /// Takes the first offer.
     pub(crate) fn take(&self) -> Option<Handoff> {
         let mut slots = lock(&self.receivers.slots);
         let slot = slots.by_key.get_mut(&self.key)?;
-        if slot.number == self.number { slot.offered.take() } else { None }
+        if slot.number == self.number { slot.offered.pop_front() } else { None }
     }
-}
 
-impl Drop for Receiver {
-    fn drop(&mut self) {
+    /// Takes the offers for the next receiver, and receives no more.
+    pub(crate) fn into_offered(self) -> VecDeque<Handoff> {
+        self.remove().map_or_else(VecDeque::new, |slot| slot.offered)
+    }
+
+    fn remove(&self) -> Option<ReceiverSlot> {
         let mut slots = lock(&self.receivers.slots);
         if slots.by_key.get(&self.key).is_none_or(|slot| slot.number != self.number) {
-            return;
+            return None;
         }
         let Slots { by_key, peak, .. } = &mut *slots;
         let before = by_key.len();
         let slot = by_key.remove(&self.key);
         peak.give_back(by_key, before);
         self.receivers.count.store(by_key.len(), Ordering::Relaxed);
-        drop(slots);
-        drop(slot);
+        slot
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        // What it was offered is offered again, without the slots locked.
+        drop(self.remove());
     }
 }
 

@@ -297,7 +297,12 @@ impl LeaseKeeper for Engine {
     }
 
     fn pass_permits_on(&self, handoff: Handoff) -> Result<(), Handoff> {
-        self.receivers().give(handoff)
+        let receivers = self.receivers();
+        if !receivers.any() {
+            return Err(handoff);
+        }
+        let waiting = self.queues().waiting_for_permits(handoff.lease().key());
+        receivers.give(handoff, 1 + waiting)
     }
 }
 

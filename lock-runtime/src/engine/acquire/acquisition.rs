@@ -34,7 +34,6 @@ use crate::engine::fairness::yielding::Yield;
 use crate::engine::handoff::{Hold, Permit, QueuePosition};
 use crate::engine::lease::Locked;
 use crate::engine::local_queue::KeyStatus;
-use crate::engine::queue_place::QueuePlace;
 use crate::engine::receivers::{Receiver, offered};
 use crate::error::LockError;
 use crate::safeguard::Safeguard;
@@ -57,8 +56,8 @@ pub(super) struct Acquisition {
     pub(super) unanswered: Option<Origin>,
     /// The entries that the claim may have in a queue of the store. It may also have been given the
     /// key.
-    entries: QueueEntries,
-    wake_source: WakeSource,
+    pub(super) entries: QueueEntries,
+    pub(super) wake_source: WakeSource,
     /// Whether other processes are known to want the key.
     contended: bool,
     /// Whether the next attempt is the first one.
@@ -74,7 +73,8 @@ impl Acquisition {
         permit: Option<Permit>,
         follows: bool,
     ) -> Result<Self, Box<LockError>> {
-        let place = permit.as_ref().filter(|_| follows).and_then(Permit::take_place);
+        let left = permit.as_ref().filter(|_| follows).and_then(Permit::take_left);
+        let (place, permits) = left.map_or_else(Default::default, |it| (it.place, it.permits));
         let term = call.request.terms.in_store();
         let kind = (&call.request.store, call.request.mode);
         let (owner, entries, subscription) = match place.and_then(|it| it.take_over(kind, term)) {
@@ -88,7 +88,7 @@ impl Acquisition {
                 (owner, QueueEntries::default(), None)
             }
         };
-        Ok(Self {
+        let mut acquisition = Self {
             engine: Arc::clone(&call.engine),
             runtime: call.runtime,
             owner,
@@ -100,7 +100,11 @@ impl Acquisition {
             contended: false,
             first: true,
             receiver: None,
-        })
+        };
+        if !permits.is_empty() {
+            acquisition.receive_from_now_on(permits);
+        }
+        Ok(acquisition)
     }
 
     /// See [`Permit::position`](crate::engine::local_queue::Permit::position).
@@ -118,6 +122,7 @@ impl Acquisition {
         mut first: Option<Attempt>,
     ) -> impl Future<Output = Result<Hold, Box<LockError>>> {
         let contends = known.is_some() || yield_due.is_some() || first.is_some();
+        let contends = contends || self.receiver.is_some();
         // A block, because the future of an async function has room for its arguments twice.
         async move {
             if !contends && self.entries.is_empty() && !self.others_wait(&timeout) {
@@ -405,6 +410,7 @@ impl Acquisition {
         let doubt = self.unanswered.take();
         let locked = self.locked(doubt);
         self.entries = QueueEntries::default();
+        self.leave_to_next();
         if let Some(permit) = &self.permit {
             permit.granted();
         }
@@ -414,23 +420,7 @@ impl Acquisition {
         hold
     }
 
-    /// Leaves the place in the queue of the store to the next call of this process, or gives it up.
-    pub(super) fn leave_place(&mut self) {
-        if !self.entries.is_empty()
-            && let Some(subscription) = self.wake_source.take_subscription()
-        {
-            let keeper = Arc::clone(&self.engine);
-            let place =
-                Box::new(QueuePlace::new(keeper, self.locked(None), self.entries, subscription));
-            self.entries = QueueEntries::default();
-            match &self.permit {
-                Some(permit) => drop(permit.leave_place(place)),
-                None => drop(place),
-            }
-        }
-    }
-
-    fn locked(&self, doubt: Option<Origin>) -> Locked {
+    pub(super) fn locked(&self, doubt: Option<Origin>) -> Locked {
         let (key, store) = (Arc::clone(&self.request.key), Arc::clone(&self.request.store));
         let term = self.request.terms.in_store();
         let (owner, mode) = (self.owner, self.request.mode);
@@ -444,7 +434,7 @@ impl Drop for Acquisition {
             let (locked, permit) = (self.locked(self.unanswered), self.permit.take());
             undo(&self.engine, locked, permit);
         } else {
-            self.leave_place();
+            self.leave_to_next();
         }
     }
 }

@@ -203,7 +203,8 @@ impl PendingCall {
             Err(error) => return MaybeReady::ready(Err(error)),
         };
         let (yield_due, mut first) = (acquisition.yield_due(&self.timeout), None);
-        if known.is_none() && yield_due.is_none() && self.request.store.is_immediate() {
+        let goes_first = known.is_none() && yield_due.is_none() && acquisition.receiver.is_none();
+        if goes_first && self.request.store.is_immediate() {
             first = acquisition.try_immediately(&self.timeout);
             if let Some(Attempt { sent, granted: Some(grant), .. }) = first {
                 let hold = acquisition.granted(grant, sent);
@@ -333,7 +334,7 @@ impl<T: Send + Unpin + 'static> Work for AwaitedCall<T> {
         // lock is offered, so that it keeps its place.
         let requeued = position.requeue();
         // A place that was left behind could be given permits that no call of this process uses.
-        drop(position.take_place());
+        drop(position.take_left());
         self.abandon(outcome);
         match requeued {
             Requeued::Queued(waiter) => self.queued(waiter),

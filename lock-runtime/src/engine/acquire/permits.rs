@@ -7,6 +7,7 @@
 //! leaves as many; see [`receivers`](crate::engine::receivers). When its caller has them, the turn goes to
 //! the next call. While calls wait in the local queue, later ones enter it at once.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
@@ -15,8 +16,10 @@ use super::AcquireResult;
 use super::acquisition::Acquisition;
 use super::call::{AcquireRequest, PendingCall};
 use crate::engine::core::Engine;
-use crate::engine::handoff::Hold;
-use crate::engine::local_queue::{HandedOff, KeyStatus};
+use crate::engine::handoff::{Handoff, Hold, LeftToNext};
+use crate::engine::local_queue::{HandedOff, KeyStatus, OthersWait};
+use crate::engine::queue_place::QueuePlace;
+use crate::engine::receivers::Receiver;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
 use crate::safeguard::Safeguard;
@@ -33,11 +36,10 @@ impl PendingCall {
     ) -> AcquireResult<T> {
         let (key, queues) = (&self.request.key, self.engine.queues());
         let is_single_attempt = self.timeout.is_single_attempt();
-        if !is_single_attempt && (queues.has_turn(key) || queues.is_contended(key)) {
-            return self.wait_for_permits(here, make);
-        }
-        let Some(alone) = queues.enter_alone(key) else {
-            return MaybeReady::ready(Err(LockError::ShutDown.into()));
+        let alone = match queues.enter_for_first_attempt(key, is_single_attempt) {
+            Ok(alone) => alone,
+            Err(OthersWait::Yes) => return self.wait_for_permits(here, make),
+            Err(OthersWait::Closed) => return MaybeReady::ready(Err(LockError::ShutDown.into())),
         };
         if is_single_attempt {
             return self.try_acquire(alone, None, (0, false), here, make);
@@ -84,41 +86,63 @@ impl PendingCall {
 impl Acquisition {
     /// Lets the call take over permits from now on, if it has the turn. Returns them if there are some.
     pub(super) fn receive(&mut self) -> Option<Hold> {
+        if self.receiver.is_none() {
+            self.receive_from_now_on(VecDeque::new());
+        }
+        self.take_over()
+    }
+
+    /// The same, with those that the call before was `offered`.
+    pub(super) fn receive_from_now_on(&mut self, offered: VecDeque<Handoff>) {
         let AcquireRequest { key, mode, store, terms, .. } = &self.request;
         let has_turn = self.permit.as_ref().is_some_and(|permit| !permit.is_alone());
-        if self.receiver.is_none()
-            && has_turn
+        if has_turn
             && matches!(mode, Mode::Permits(_))
             && terms.renewed
             && terms.min_hold.is_zero()
             && Safeguard::PermitsArePassedOn.is_on()
         {
             let receivers = self.engine.receivers();
-            self.receiver = Some(receivers.register(key, (store, *mode), terms));
+            self.receiver = Some(receivers.register(key, (store, *mode), terms, offered));
         }
-        self.take_over()
     }
 
     /// Takes over permits that another call of this process has left. The turn goes along with the hold,
     /// until its caller has it.
     pub(super) fn take_over(&mut self) -> Option<Hold> {
-        let handoff = self.receiver.as_ref()?.take()?;
         let kind = (&self.request.store, self.request.mode);
-        match handoff.accept(kind, &self.request.terms) {
-            Ok(hold) => {
-                if self.unanswered.is_none() {
-                    self.leave_place();
-                }
-                if let Some(turn) = self.permit.take() {
-                    drop(hold.replace_permit(turn));
-                }
-                Some(hold)
+        let hold = loop {
+            match self.receiver.as_ref()?.take()?.accept(kind, &self.request.terms) {
+                Ok(hold) => break hold,
+                // Its lease has changed or ended meanwhile.
+                Err(handoff) => handoff.decline(),
             }
-            // Its lease has changed or ended meanwhile.
-            Err(handoff) => {
-                handoff.decline();
-                None
-            }
+        };
+        self.leave_to_next();
+        if let Some(turn) = self.permit.take() {
+            drop(hold.replace_permit(turn));
+        }
+        Some(hold)
+    }
+
+    /// Leaves the place in the queue of the store, unless a request is unanswered, and the permits that the
+    /// call was offered to the call of this process that has the turn next. If there is none, gives them up.
+    pub(super) fn leave_to_next(&mut self) {
+        let permits = self.receiver.take().map(Receiver::into_offered).unwrap_or_default();
+        let has_place = !self.entries.is_empty() && self.unanswered.is_none();
+        let subscription = has_place.then(|| self.wake_source.take_subscription()).flatten();
+        let place = subscription.map(|subscription| {
+            let (keeper, locked) = (Arc::clone(&self.engine), self.locked(None));
+            let entries = std::mem::take(&mut self.entries);
+            QueuePlace::new(keeper, locked, entries, subscription)
+        });
+        if place.is_none() && permits.is_empty() {
+            return;
+        }
+        let left = Box::new(LeftToNext { place, permits });
+        match &self.permit {
+            Some(permit) => drop(permit.leave_to_next(left)),
+            None => drop(left),
         }
     }
 }

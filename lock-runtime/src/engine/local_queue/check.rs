@@ -19,6 +19,8 @@ pub(super) const MAX_VISITS: usize = 1_000;
 pub(crate) struct Findings<H: HandedOff> {
     /// Locks that no waiter takes.
     unwanted: Vec<H>,
+    /// What was left to waiters that are not polled.
+    left: Vec<Box<H::ToNext>>,
     /// Ready holders that are not polled.
     stalled: Vec<Arc<dyn PermitHolder>>,
     /// Holders on runtimes without a sign of life for one response timeout.
@@ -33,6 +35,7 @@ impl<H: HandedOff> Default for Findings<H> {
     fn default() -> Self {
         Self {
             unwanted: Vec::new(),
+            left: Vec::new(),
             stalled: Vec::new(),
             silent: Vec::new(),
             stuck: Vec::new(),
@@ -46,6 +49,9 @@ impl<H: HandedOff> Findings<H> {
     pub(crate) fn carry_out(self) {
         for handoff in self.unwanted {
             contained(|| handoff.decline());
+        }
+        for left in self.left {
+            contained(|| drop(left));
         }
         for holder in self.stalled {
             contained(|| holder.help());
@@ -109,10 +115,11 @@ impl<H: HandedOff> LocalQueues<H> {
                     findings.unwanted.extend(self.take_lingering(queue));
                 }
             } else if queue.offer.is_some() {
-                if Safeguard::OffersContinue.is_on()
-                    && let Some(Offered::Handoff(handoff)) = queue.check_offer(wakers)
-                {
-                    findings.unwanted.push(handoff);
+                if Safeguard::OffersContinue.is_on() {
+                    if let Some(Offered::Handoff(handoff)) = queue.check_offer(wakers) {
+                        findings.unwanted.push(handoff);
+                    }
+                    findings.left.extend(queue.take_unwanted_left());
                 }
             } else if queue.has_ready_holder(*closed)
                 && Safeguard::UnpolledCallsDoNotBlock.is_on()

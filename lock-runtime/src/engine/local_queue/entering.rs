@@ -7,6 +7,8 @@ use super::queue::{
     HandedOff, HashedKey, KeyStatus, LocalQueue, Offered, PERMITS, READERS, Wakers,
 };
 use super::queues::{LocalQueues, Queues};
+use crate::clock::BootInstant;
+use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 use crate::user_code::contained;
 
@@ -20,6 +22,14 @@ pub(crate) enum Entered<H: HandedOff> {
     Queued(Waiter<H>),
     /// The key is in use, and the caller does not queue.
     Busy(KeyStatus),
+    Closed,
+}
+
+/// Why a call for permits makes no first attempt.
+#[derive(Debug)]
+pub(crate) enum OthersWait {
+    Yes,
+    /// The queues are closed.
     Closed,
 }
 
@@ -49,16 +59,36 @@ impl<H: HandedOff> LocalQueues<H> {
         self.enter_queue(HashedKey { own: PERMITS, ..self.key(key) }, (false, true))
     }
 
-    /// Whether a call of this process has the turn of a semaphore.
-    pub(crate) fn has_turn(&self, key: &Arc<str>) -> bool {
-        let key = HashedKey { own: PERMITS, ..self.key(key) };
-        self.lock().by_key.contains_key(&key)
+    /// Takes the permit of a queue of its own for the first attempt of a call for permits. Fails if calls
+    /// of this process, or of others that the last release has left waiting, come first; with `once`, they
+    /// do not.
+    pub(crate) fn enter_for_first_attempt(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        once: bool,
+    ) -> Result<Permit<H>, OthersWait> {
+        let key = self.key(key);
+        let state = self.lock();
+        let has_turn = || state.by_key.contains_key(&HashedKey { own: PERMITS, ..key.clone() });
+        let is_contended = || state.yields.is_contended(&key.name, BootInstant::now());
+        if !once && (has_turn() || is_contended()) {
+            return Err(OthersWait::Yes);
+        }
+        self.enter_own_queue(key, state).ok_or(OthersWait::Closed)
+    }
+
+    /// The number of calls for permits that wait for their turn.
+    pub(crate) fn waiting_for_permits(&self, key: &Arc<str>) -> usize {
+        self.waiting(&HashedKey { own: PERMITS, ..self.key(key) })
     }
 
     /// The number of readers that wait in their queue of this process.
     pub(crate) fn waiting_readers(&self, key: &Arc<str>) -> usize {
-        let key = HashedKey { own: READERS, ..self.key(key) };
-        self.lock().by_key.get(&key).map_or(0, |queue| queue.waiters.len())
+        self.waiting(&HashedKey { own: READERS, ..self.key(key) })
+    }
+
+    fn waiting(&self, key: &HashedKey) -> usize {
+        self.lock().by_key.get(key).map_or(0, |queue| queue.waiters.len())
     }
 
     /// Has all readers polled that wait in their queue of this process, because they may join a hold.
@@ -121,8 +151,14 @@ impl<H: HandedOff> LocalQueues<H> {
 
     /// Takes the permit of a queue that no other call enters. `None` if the queues are closed.
     pub(crate) fn enter_alone(self: &Arc<Self>, key: &Arc<str>) -> Option<Permit<H>> {
-        let key = self.key(key);
-        let mut state = self.lock();
+        self.enter_own_queue(self.key(key), self.lock())
+    }
+
+    fn enter_own_queue(
+        self: &Arc<Self>,
+        key: HashedKey,
+        mut state: MutexGuard<'_, Queues<H>>,
+    ) -> Option<Permit<H>> {
         if state.closed {
             return None;
         }

@@ -35,7 +35,7 @@ mod queues;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::entering::Entered;
+pub(crate) use self::entering::{Entered, OthersWait};
 pub(crate) use self::holder::PermitHolder;
 pub(crate) use self::permit::{Offer, Permit, QueuePosition, Requeued, Waiter};
 pub(crate) use self::queue::{HandedOff, KeyStatus};

@@ -89,18 +89,18 @@ impl<H: HandedOff> Permit<H> {
         }
     }
 
-    /// Leaves a place in a queue of the store to the next waiter. Returns the previous place, or this
-    /// one if the key is no longer known, or if no other call enters the queue.
-    pub(crate) fn leave_place(&self, place: Box<H::Place>) -> Option<Box<H::Place>> {
+    /// Leaves something to the next holder. Returns what was left before, or `left` if the key is no
+    /// longer known, or if no other call enters the queue.
+    pub(crate) fn leave_to_next(&self, left: Box<H::ToNext>) -> Option<Box<H::ToNext>> {
         match self.queues.lock().by_key.get_mut(&self.key) {
-            Some(queue) if !queue.is_own => queue.place.replace(place),
-            _ => Some(place),
+            Some(queue) if !queue.is_own => queue.left.replace(left),
+            _ => Some(left),
         }
     }
 
-    /// Takes the place that the previous holder has left.
-    pub(crate) fn take_place(&self) -> Option<Box<H::Place>> {
-        self.queues.lock().by_key.get_mut(&self.key).and_then(|queue| queue.place.take())
+    /// Takes what the previous holder has left.
+    pub(crate) fn take_left(&self) -> Option<Box<H::ToNext>> {
+        self.queues.lock().by_key.get_mut(&self.key).and_then(|queue| queue.left.take())
     }
 
     /// Records that the holder has the lock, and no longer waits.
@@ -188,9 +188,9 @@ impl<H: HandedOff> QueuePosition<H> {
         }
     }
 
-    /// See [`Permit::take_place`].
-    pub(crate) fn take_place(&self) -> Option<Box<H::Place>> {
-        self.queues.lock().granted(&self.key, self.grant).and_then(|queue| queue.place.take())
+    /// See [`Permit::take_left`].
+    pub(crate) fn take_left(&self) -> Option<Box<H::ToNext>> {
+        self.queues.lock().granted(&self.key, self.grant).and_then(|queue| queue.left.take())
     }
 
     /// Puts the holder back at its place in the queue, as a stalled waiter.

@@ -86,8 +86,8 @@ pub(crate) enum KeyStatus {
 
 /// A lock that goes to the next waiter along with the permit.
 pub(crate) trait HandedOff: std::fmt::Debug + Send + 'static {
-    /// A place in a queue of the store, which a waiter that gives up leaves to the next one.
-    type Place: std::fmt::Debug + Send + 'static;
+    /// What the holder of the permit leaves to the next one, such as a place in a queue of the store.
+    type ToNext: std::fmt::Debug + Send + 'static;
 
     /// Sets the number of the grant with which the permit has gone to its new holder.
     fn set_grant(&mut self, grant: u64);
@@ -126,8 +126,8 @@ pub(super) struct LocalQueue<H: HandedOff> {
     pub(super) waiters: Waiters,
     /// The last known status of the key, from which the error of callers that give up is made.
     pub(super) status: KeyStatus,
-    /// The place that the last holder of the permit has left.
-    pub(super) place: Option<Box<H::Place>>,
+    /// What the last holder of the permit has left to the next one.
+    pub(super) left: Option<Box<H::ToNext>>,
     /// The number of the current grant of the permit; zero while the permit is on offer.
     pub(super) grant: u64,
     /// The number of the first grant since the key was last forgotten.
@@ -166,7 +166,7 @@ impl<H: HandedOff> LocalQueue<H> {
         Self {
             waiters: Waiters::default(),
             status: KeyStatus::Acquiring(BootInstant::now()),
-            place: None,
+            left: None,
             grant,
             first_grant: grant,
             holder: None,
@@ -257,6 +257,12 @@ impl<H: HandedOff> LocalQueue<H> {
         let is_lock = matches!(self.offer, Some(Offered::Handoff(_)));
         let unwanted = self.waiters.is_empty() || is_lock && self.waiters.awake == 0;
         self.offer.take_if(|_| unwanted)
+    }
+
+    /// Takes what was left to the next waiter, if none is awake to use it. A place in a queue of the store
+    /// could be given a lock that nobody takes.
+    pub(super) fn take_unwanted_left(&mut self) -> Option<Box<H::ToNext>> {
+        self.left.take_if(|_| self.offer.is_some() && self.waiters.awake == 0)
     }
 }
 

@@ -162,7 +162,7 @@ impl<H: HandedOff> LocalQueues<H> {
 
     /// Ends all waits. No caller enters a queue from now on.
     pub(crate) fn close(&self) {
-        let (mut wakers, mut unwanted, mut places) = (Wakers::default(), Vec::new(), Vec::new());
+        let (mut wakers, mut unwanted, mut left) = (Wakers::default(), Vec::new(), Vec::new());
         {
             let mut state = self.lock();
             state.closed = true;
@@ -170,7 +170,7 @@ impl<H: HandedOff> LocalQueues<H> {
             let mut held = Vec::new();
             for (key, queue) in &mut state.by_key {
                 self.queued.fetch_sub(queue.waiters.clear(&mut wakers), Ordering::Relaxed);
-                places.extend(queue.place.take());
+                left.extend(queue.left.take());
                 self.lingers_no_longer(queue);
                 unwanted.extend(queue.offer.take().map(|offer| (key.clone(), offer)));
                 held.extend(queue.holder.is_some().then(|| key.clone()));
@@ -180,7 +180,7 @@ impl<H: HandedOff> LocalQueues<H> {
             }
         }
         wakers.wake();
-        drop(places);
+        drop(left);
         for (key, offer) in unwanted {
             self.drop_offer(&key, offer);
         }
@@ -261,7 +261,7 @@ impl<H: HandedOff> LocalQueues<H> {
         state.forget_holder(key);
         let Some(queue) = state.by_key.get_mut(key) else { return };
         // Dropping these values may call the queues again, so they are dropped after the unlock.
-        let (_before, _queue);
+        let (_before, _queue, _left);
         if queue.waiters.is_empty() {
             let Queues { by_key, peak, .. } = &mut *state;
             let before = by_key.len();
@@ -271,7 +271,7 @@ impl<H: HandedOff> LocalQueues<H> {
             return;
         }
         queue.offer(Offered::Permit, &mut wakers);
-        _before = queue.take_holder();
+        (_before, _left) = (queue.take_holder(), queue.take_unwanted_left());
         self.watch_offer(&mut state, key);
         drop(state);
         wakers.wake();

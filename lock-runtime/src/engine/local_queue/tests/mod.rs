@@ -18,7 +18,7 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 enum NoLock {}
 
 impl HandedOff for NoLock {
-    type Place = ();
+    type ToNext = ();
 
     fn set_grant(&mut self, _: u64) {
         match *self {}
