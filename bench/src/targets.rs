@@ -246,7 +246,7 @@ const FIGURES: [Figure; 35] = [
         m::COMMANDS,
         AtMost(0.1),
     ),
-    figure("1 of 10 permits: of a single lock", "permits", OWN_KEYS, m::OF_SINGLE, AtLeast(0.58)),
+    figure("1 of 10 permits: of a single lock", "permits", OWN_KEYS, m::OF_SINGLE, AtLeast(0.7)),
     figure(
         "64 holders of one key: of a single lock",
         "permits",
