@@ -110,10 +110,10 @@ pub enum LockError {
     /// other than a fencing token. The key was not changed.
     ///
     /// A lock is a `string` in [`Token`](crate::WireFormat::Token), a `hash` in
-    /// [`Redisson`](crate::WireFormat::Redisson), and a `Unix time in ms` in
-    /// [`Timestamp`](crate::WireFormat::Timestamp), and a `zset` for a read-write lock or a semaphore. A
-    /// nested lock in another format than the
-    /// enclosing lock fails with this error as well.
+    /// [`Redisson`](crate::WireFormat::Redisson) and a `Unix time in ms` in
+    /// [`Timestamp`](crate::WireFormat::Timestamp). A lock of another kind is named, such as a
+    /// `read-write lock`, a `semaphore` or a `Redisson read-write lock`. A nested lock in another format than
+    /// the enclosing lock fails with this error as well.
     #[error(
         "the key {key:?} holds a {found}{} instead of a {expected}{}, and was not changed; use \
          the wire format of the other clients, another key, or a separate namespace; delete the \
@@ -253,7 +253,6 @@ fn as_of(value: &str) -> &'static str {
     [
         ("string", " (as in `WireFormat::Token`)"),
         ("hash", " (as in `WireFormat::Redisson`)"),
-        ("zset", " (as in read-write locks and semaphores)"),
         ("Unix time in ms", " (13 digits, as in `WireFormat::Timestamp`)"),
     ]
     .into_iter()

@@ -13,7 +13,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::support::{LEASE, Pair, client, on_every_store, until};
-use crate::waits::{LONG, held, is_free, its_turn, queued, release, waiting};
+use crate::waits::{
+    FOREIGN, LONG, assert_foreign_values_are_errors, assert_wrong_kind, held, is_free, its_turn,
+    queued, release, waiting,
+};
 
 /// Some of the permits of the semaphore `k`.
 fn permits(client: &LockClient, count: u32, limit: u32) -> Lock {
@@ -182,18 +185,19 @@ on_every_store! {
     }
 
     async fn other_locks_of_the_key_are_wrong_formats(pair: Pair) {
+        const KINDS: [&str; 3] = ["string", "read-write lock", "read-write lock"];
         let Pair { one, two, .. } = &pair;
         let others = [two.lock("k"), two.read_write("k").read(), two.read_write("k").write()];
         let guard = held(permits(one, 1, 2)).await;
-        for other in &others {
+        for (other, wanted) in others.iter().zip(KINDS) {
             let error = other.try_acquire().await.expect_err("a semaphore");
-            assert!(matches!(error, LockError::WrongFormat { .. }), "{error:?}");
+            assert_wrong_kind(&error, "semaphore", wanted);
         }
         release(guard).await;
-        for other in others {
+        for (other, found) in others.into_iter().zip(KINDS) {
             let guard = held(other).await;
             let error = permits(one, 1, 2).try_acquire().await.expect_err("no semaphore");
-            assert!(matches!(error, LockError::WrongFormat { .. }), "{error:?}");
+            assert_wrong_kind(&error, found, "semaphore");
             release(guard).await;
         }
         let nested = permits(one, 1, 2).run(async { one.lock("k").try_acquire().await }).await;
@@ -332,25 +336,9 @@ async fn foreign_values_are_errors_or_cost_the_order() {
     let queues: Vec<String> = server.command(&["KEYS", "lock_queue:{*}:k"]);
     release(guard).await;
     release(waits.await.expect("no panic").expect("its turn")).await;
-    let values: [(&str, &[&str]); 7] = [
-        ("string", &["SET", "k", "7"]),
-        ("hash", &["HSET", "k", "field", "1"]),
-        ("list", &["RPUSH", "k", "a"]),
-        ("set", &["SADD", "k", "a"]),
-        ("stream", &["XADD", "k", "*", "a", "b"]),
-        ("zset of another kind", &["ZADD", "k", "1700000000000", "a"]),
-        ("zset of another kind", &["ZADD", "k", "90000000000000", "a"]),
-    ];
-    for (kind, set) in values {
-        server.tell(set);
-        let before: Vec<u8> = server.command(&["DUMP", "k"]);
-        let error = semaphore.acquire().await.expect_err("no semaphore");
-        let LockError::WrongFormat { found, .. } = &error else { panic!("{error:?}") };
-        assert_eq!(found, kind);
-        assert_eq!(server.command::<Vec<u8>>(&["DUMP", "k"]), before, "{kind}");
-        server.tell(&["DEL", "k"]);
-    }
-    for (_, set) in &values[..4] {
+    let call = async || semaphore.acquire().await.expect_err("no semaphore");
+    assert_foreign_values_are_errors(&server, &client, "semaphore", call).await;
+    for (_, set) in FOREIGN.iter().filter(|(kind, _)| *kind != "zset") {
         let mut set = set.to_vec();
         set[1] = &queues[0];
         server.tell(&set);

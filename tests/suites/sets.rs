@@ -515,6 +515,7 @@ async fn a_foreign_value_is_an_error_that_names_its_key() {
         &["ZADD", "b", "1", "x"],
         &["RPUSH", "b", "x"],
         &["SADD", "b", "x"],
+        &["XADD", "b", "*", "x", "y"],
     ] {
         server.tell(words);
         for wait in [LEASE / 4, Duration::ZERO] {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use lock_runtime::{Lock, LockGuard};
+use lock_runtime::{Lock, LockClient, LockError, LockGuard};
+use lock_tests::RedisServer;
+use lock_tests::support::until_idle;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -45,4 +47,47 @@ pub(crate) async fn waiting(pair: &Pair, lock: Lock, before: usize) -> JoinHandl
 
 pub(crate) async fn its_turn(call: JoinHandle<LockGuard>) -> LockGuard {
     timeout(LEASE * 60, call).await.expect("its turn").expect("no panic")
+}
+
+/// Asserts that `k` holds a lock of the kind `found` and not of the kind `expected`.
+pub(crate) fn assert_wrong_kind(error: &LockError, found: &str, expected: &str) {
+    match error {
+        LockError::WrongFormat { key, found: has, expected: wants, .. } => {
+            assert_eq!((key.as_str(), has.as_str(), *wants), ("k", found, expected));
+        }
+        _ => panic!("{error:?}"),
+    }
+}
+
+/// Values that are no locks of ours, and what is said of them. The key is the second word of each command.
+pub(crate) const FOREIGN: [(&str, &[&str]); 8] = [
+    ("string", &["SET", "k", "7", "PX", "100000"]),
+    ("hash", &["HSET", "k", "field", "1"]),
+    ("Redisson read-write lock", &["HSET", "k", "mode", "read", "a:1", "1"]),
+    ("list", &["RPUSH", "k", "a"]),
+    ("set", &["SADD", "k", "a"]),
+    ("stream", &["XADD", "k", "*", "a", "b"]),
+    ("zset", &["ZADD", "k", "1700000000000", "a"]),
+    ("zset", &["ZADD", "k", "90000000000000", "a"]),
+];
+
+/// Asserts for each foreign value under `k` that the call fails with its kind, and does not change it.
+pub(crate) async fn assert_foreign_values_are_errors(
+    server: &RedisServer,
+    client: &LockClient,
+    expected: &str,
+    call: impl AsyncFn() -> LockError,
+) {
+    for (found, set) in FOREIGN {
+        // A string under the key of an exclusive lock is a lock.
+        if found == expected {
+            continue;
+        }
+        server.tell(set);
+        let before: Vec<u8> = server.command(&["DUMP", "k"]);
+        assert_wrong_kind(&call().await, found, expected);
+        until_idle(client, LEASE * 5).await;
+        assert_eq!(server.command::<Vec<u8>>(&["DUMP", "k"]), before, "{found}");
+        server.tell(&["DEL", "k"]);
+    }
 }

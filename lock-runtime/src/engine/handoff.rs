@@ -61,7 +61,7 @@ pub(crate) struct Handoff {
 pub(crate) struct LeftToNext {
     /// Its place in a queue of the store.
     pub(crate) place: Option<QueuePlace>,
-    /// Permits of a semaphore that others have left, and that fit the terms of the call.
+    /// Permits of a semaphore that others have left, and that fit the terms of the call that leaves them.
     pub(crate) permits: VecDeque<Handoff>,
 }
 

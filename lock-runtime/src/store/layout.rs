@@ -41,7 +41,8 @@ impl Layout {
     pub(crate) fn value(self) -> &'static str {
         match self {
             Self::Wire(format) => format.value(),
-            Self::ReadWrite | Self::Semaphore => "zset",
+            Self::ReadWrite => "read-write lock",
+            Self::Semaphore => "semaphore",
         }
     }
 }

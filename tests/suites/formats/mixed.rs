@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{FormatFixture, connect, is_free};
 use crate::support::LEASE;
+use crate::waits::assert_foreign_values_are_errors;
 
 const FORMATS: [WireFormat; 3] = [WireFormat::Token, WireFormat::Redisson, WireFormat::Timestamp];
 
@@ -55,6 +56,23 @@ async fn a_key_in_another_format_is_reported_and_not_changed() {
         }
         assert_eq!(server.command::<Vec<u8>>(&["DUMP", "k"]), before);
     }
+}
+
+/// Fair calls, leaderships and runs of periods have locks of the format `Token`.
+#[tokio::test]
+async fn values_of_every_other_kind_are_named_and_not_changed() {
+    let server = RedisServer::start();
+    let client = connect(WireFormat::Token, &server).await;
+    for lock in [client.lock("k"), client.lock("k").fair()] {
+        let call = async || lock.acquire().await.expect_err("no lock");
+        assert_foreign_values_are_errors(&server, &client, "string", call).await;
+    }
+    let leadership = client.leadership("k");
+    let call = async || leadership.campaign().await.expect_err("no lock");
+    assert_foreign_values_are_errors(&server, &client, "string", call).await;
+    let periodic = client.periodic("k", LEASE * 60);
+    let call = async || periodic.run(async {}).await.expect_err("no lock");
+    assert_foreign_values_are_errors(&server, &client, "string", call).await;
 }
 
 /// A number with an expiry is a valid token of another client.

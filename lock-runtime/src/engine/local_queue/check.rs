@@ -119,7 +119,7 @@ impl<H: HandedOff> LocalQueues<H> {
                     if let Some(Offered::Handoff(handoff)) = queue.check_offer(wakers) {
                         findings.unwanted.push(handoff);
                     }
-                    findings.left.extend(queue.take_unwanted_left());
+                    findings.left.extend(queue.take_unwanted_left(key));
                 }
             } else if queue.has_ready_holder(*closed)
                 && Safeguard::UnpolledCallsDoNotBlock.is_on()

@@ -59,9 +59,9 @@ impl<H: HandedOff> LocalQueues<H> {
         self.enter_queue(HashedKey { own: PERMITS, ..self.key(key) }, (false, true))
     }
 
-    /// Takes the permit of a queue of its own for the first attempt of a call for permits. Fails if calls
-    /// of this process, or of others that the last release has left waiting, come first; with `once`, they
-    /// do not.
+    /// Takes the permit of a queue of its own for the first attempt of a call for permits. Fails if others
+    /// come first: calls of this process that wait, or processes that the last release has left waiting.
+    /// With `once`, the call does not let them go first.
     pub(crate) fn enter_for_first_attempt(
         self: &Arc<Self>,
         key: &Arc<str>,
@@ -77,18 +77,16 @@ impl<H: HandedOff> LocalQueues<H> {
         self.enter_own_queue(key, state).ok_or(OthersWait::Closed)
     }
 
-    /// The number of calls for permits that wait for their turn.
+    /// The number of calls for permits that wait for their turn, and are polled.
     pub(crate) fn waiting_for_permits(&self, key: &Arc<str>) -> usize {
-        self.waiting(&HashedKey { own: PERMITS, ..self.key(key) })
+        let key = HashedKey { own: PERMITS, ..self.key(key) };
+        self.lock().by_key.get(&key).map_or(0, |queue| queue.waiters.awake)
     }
 
     /// The number of readers that wait in their queue of this process.
     pub(crate) fn waiting_readers(&self, key: &Arc<str>) -> usize {
-        self.waiting(&HashedKey { own: READERS, ..self.key(key) })
-    }
-
-    fn waiting(&self, key: &HashedKey) -> usize {
-        self.lock().by_key.get(key).map_or(0, |queue| queue.waiters.len())
+        let key = HashedKey { own: READERS, ..self.key(key) };
+        self.lock().by_key.get(&key).map_or(0, |queue| queue.waiters.len())
     }
 
     /// Has all readers polled that wait in their queue of this process, because they may join a hold.

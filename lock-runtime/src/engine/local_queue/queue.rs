@@ -259,10 +259,11 @@ impl<H: HandedOff> LocalQueue<H> {
         self.offer.take_if(|_| unwanted)
     }
 
-    /// Takes what was left to the next waiter, if none is awake to use it. A place in a queue of the store
-    /// could be given a lock that nobody takes.
-    pub(super) fn take_unwanted_left(&mut self) -> Option<Box<H::ToNext>> {
-        self.left.take_if(|_| self.offer.is_some() && self.waiters.awake == 0)
+    /// Takes what was left to the next call for permits, if none is awake to use it: others could have the
+    /// permits.
+    pub(super) fn take_unwanted_left(&mut self, key: &HashedKey) -> Option<Box<H::ToNext>> {
+        let is_unwanted = self.offer.is_some() && self.waiters.awake == 0;
+        self.left.take_if(|_| key.own == PERMITS && is_unwanted)
     }
 }
 

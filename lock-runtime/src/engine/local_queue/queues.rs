@@ -271,7 +271,7 @@ impl<H: HandedOff> LocalQueues<H> {
             return;
         }
         queue.offer(Offered::Permit, &mut wakers);
-        (_before, _left) = (queue.take_holder(), queue.take_unwanted_left());
+        (_before, _left) = (queue.take_holder(), queue.take_unwanted_left(key));
         self.watch_offer(&mut state, key);
         drop(state);
         wakers.wake();

@@ -27,10 +27,7 @@ impl Keys {
         (!is_same && found != expected).then(|| StoreError::WrongFormat {
             key: key.to_owned(),
             expected: expected.value(),
-            found: match (found.value(), expected.value()) {
-                (found, expected) if found == expected => format!("{found} of another kind"),
-                (found, _) => found.to_owned(),
-            },
+            found: found.value().to_owned(),
         })
     }
 }

@@ -17,6 +17,7 @@ static TOKEN: Dialect = Dialect {
         notes_asking: "tell.lua",
         "token/transfer.lua",
         "enter_queue.lua",
+        "kind.lua",
         "token/acquire.lua"
     )),
     renew: script!("token/held.lua", "extend.lua", "renew.lua"),
@@ -79,7 +80,7 @@ static TOKEN: Dialect = Dialect {
 /// well.
 static REDISSON: Dialect = Dialect {
     layout: Layout::Wire(WireFormat::Redisson),
-    acquire: PublishingScript::new(script!("redisson/acquire.lua")),
+    acquire: PublishingScript::new(script!("kind.lua", "redisson/acquire.lua")),
     renew: script!("redisson/held.lua", "extend.lua", "renew.lua"),
     release: PublishingScript::new(script!(
         "redisson/held.lua",
@@ -113,6 +114,7 @@ static TIMESTAMP: Dialect = Dialect {
     acquire: PublishingScript::new(script!(
         "timestamp/held.lua",
         "timestamp/write.lua",
+        "kind.lua",
         "timestamp/acquire.lua"
     )),
     renew: script!(
@@ -158,6 +160,7 @@ static READ_WRITE: Dialect = Dialect {
         "waiting.lua",
         "read_write/settle.lua",
         "enter_queue.lua",
+        "kind.lua",
         "read_write/acquire.lua"
     )),
     renew: script!("holders.lua", "read_write/held.lua", "read_write/extend.lua", "renew.lua"),
@@ -228,6 +231,7 @@ static SEMAPHORE: Dialect = Dialect {
         "waiting.lua",
         "semaphore/settle.lua",
         "enter_queue.lua",
+        "kind.lua",
         "semaphore/acquire.lua"
     )),
     renew: script!(

@@ -20,21 +20,17 @@ local function last_for(key, lease)
   redis.call('pexpire', key, math.max(redis.call('pttl', key), lease + 1000))
 end
 
--- The kind of the value of a key that holds something other than holders with scores from `from` to `to`;
--- nothing otherwise. The second result is an error that leaves this unknown.
+-- Whether a key holds something other than holders with scores from `from` to `to`. The second result is an
+-- error that leaves this unknown.
 local function other_kind(key, from, to)
   local first = redis.pcall('zrange', key, 0, 0, 'withscores')
   if first.err then
-    if first.err:find('WRONGTYPE', 1, true) then
-      return redis.call('type', key).ok
-    end
-    return nil, first
+    local is_other = first.err:find('WRONGTYPE', 1, true)
+    return is_other, not is_other and first or nil
   end
   if first[1] then
     local last = redis.call('zrevrange', key, 0, 0, 'withscores')
-    if tonumber(first[2]) < from or tonumber(last[2]) >= to then
-      return 'zset of another kind'
-    end
+    return tonumber(first[2]) < from or tonumber(last[2]) >= to
   end
 end
 

@@ -38,9 +38,9 @@ local function wait(left)
   return reply
 end
 
-local kind, unknown = other_kind(key, READER, END)
-if kind or unknown then
-  return unknown or {'WRONGFORMAT', kind}
+local is_other, unknown = other_kind(key, READER, END)
+if is_other or unknown then
+  return unknown or {'WRONGFORMAT', kind_of(key)}
 end
 local own = redis.call('zscore', key, owner)
 if own and ends(own) > now then

@@ -7,7 +7,7 @@
 --   WRONGFORMAT, type   the key holds a value of this type, which is no lock of this kind
 local kind = redis.call('type', KEYS[1]).ok
 if kind ~= 'none' and kind ~= 'hash' then
-  return {'WRONGFORMAT', kind}
+  return {'WRONGFORMAT', kind_of(KEYS[1])}
 end
 if kind == 'hash' then
   if redis.call('hexists', KEYS[1], 'mode') == 1 then

@@ -36,9 +36,9 @@ local function wait(left)
   return other and other ~= limit and {'LIMIT', other, reply} or reply
 end
 
-local kind, unknown = other_kind(key, PERMIT, END)
-if kind or unknown then
-  return unknown or {'WRONGFORMAT', kind}
+local is_other, unknown = other_kind(key, PERMIT, END)
+if is_other or unknown then
+  return unknown or {'WRONGFORMAT', kind_of(key)}
 end
 local own = redis.call('zscore', key, permit(owner, 1, limit))
 if own and ends(own) > now then

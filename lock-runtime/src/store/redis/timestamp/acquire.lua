@@ -8,7 +8,7 @@
 --   GRANTED             the owner has the lock
 --   BUSY, n             another owner has the lock for n ms
 --   WRONGFORMAT, type   the key holds a value of this type, which is no lock
-local kind = redis.call('type', KEYS[1]).ok
+local kind = kind_of(KEYS[1])
 if kind ~= 'none' and kind ~= 'string' then
   return {'WRONGFORMAT', kind}
 end

@@ -22,7 +22,7 @@ if left ~= -2 then
   -- The value may be anything, of any length.
   local value = redis.pcall('getrange', KEYS[1], 0, #ARGV[1])
   if type(value) == 'table' then
-    local kind = redis.call('type', KEYS[1]).ok
+    local kind = kind_of(KEYS[1])
     return kind == 'string' and value or {'WRONGFORMAT', kind}
   end
   if value ~= ARGV[1] then
