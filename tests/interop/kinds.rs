@@ -1,6 +1,6 @@
 //! The other kinds of locks that Redisson has.
 
-use lock_runtime::{Holder, LockError, LockGuard, LostReason, WireFormat};
+use lock_runtime::{Holder, Lock, LockClient, LockError, LockGuard, LostReason, WireFormat};
 use tokio::time::timeout;
 
 use crate::clients::REDISSON;
@@ -8,6 +8,17 @@ use crate::fixture::{InteropFixture, LEASE, WOKEN};
 
 /// Kinds that are a hash with the name of the lock.
 const HASHES: [&str; 5] = ["read", "write", "fair", "fenced", "spin"];
+
+/// What this library says of such a hash, unless it is a lock in the format `Redisson`.
+fn found(kind: &str) -> &'static str {
+    if matches!(kind, "read" | "write") { "Redisson read-write lock" } else { "hash" }
+}
+
+fn other_kinds_of_this_library(client: &LockClient, key: &str) -> [Lock; 3] {
+    let (read_write, semaphore) = (client.read_write(key), client.semaphore(key, 2));
+    [read_write.read(), read_write.write(), semaphore.permits(1)]
+        .map(|lock| lock.wire_format(WireFormat::Token))
+}
 
 /// Kinds that are a number with the name of the lock.
 const NUMBERS: [&str; 2] = ["semaphore", "permits"];
@@ -40,7 +51,7 @@ async fn locks_in_the_format_token_are_refused_at_other_kinds_of_redisson() {
         peer.tell(&format!("acquire-kind {kind} {kind}")).await;
         match token(kind).acquire().await {
             Err(LockError::WrongFormat { key, found, .. }) => {
-                assert_eq!((&*key, &*found), (kind, "hash"));
+                assert_eq!((&*key, &*found), (kind, self::found(kind)));
             }
             other => panic!("{kind}: {other:?}"),
         }
@@ -54,6 +65,43 @@ async fn locks_in_the_format_token_are_refused_at_other_kinds_of_redisson() {
         }
         let value: u64 = fixture.server.command(&["GET", kind]);
         assert_eq!(value, 2, "{kind} was not changed");
+    }
+}
+
+#[tokio::test]
+async fn all_kinds_of_redisson_fail_at_read_write_locks_and_semaphores_of_this_library() {
+    let fixture = InteropFixture::with(&REDISSON).await;
+    let mut peer = fixture.peer().await;
+    for lock in other_kinds_of_this_library(&fixture.lock_client, "k") {
+        let guard = lock.lease(LEASE * 60).acquire().await.expect("free");
+        let dump = || fixture.server.command::<Vec<u8>>(&["DUMP", "k"]);
+        let before = dump();
+        for kind in HASHES.into_iter().chain(NUMBERS) {
+            let reply = peer.ask(&format!("acquire-kind {kind} k")).await;
+            assert!(reply.starts_with("error") && reply.contains("WRONGTYPE"), "{kind}: {reply}");
+        }
+        let reply = peer.ask("acquire k 0 0").await;
+        assert!(reply.starts_with("error") && reply.contains("WRONGTYPE"), "plain: {reply}");
+        assert_eq!(dump(), before);
+        guard.release().await.expect("held");
+    }
+}
+
+#[tokio::test]
+async fn read_write_locks_and_semaphores_are_refused_at_all_kinds_of_redisson() {
+    let fixture = InteropFixture::with(&REDISSON).await;
+    let mut peer = fixture.peer().await;
+    for kind in HASHES.into_iter().chain(NUMBERS) {
+        peer.tell(&format!("acquire-kind {kind} {kind}")).await;
+        let expected = if NUMBERS.contains(&kind) { "string" } else { self::found(kind) };
+        let before: Vec<u8> = fixture.server.command(&["DUMP", kind]);
+        for lock in other_kinds_of_this_library(&fixture.lock_client, kind) {
+            match lock.acquire().await {
+                Err(LockError::WrongFormat { found, .. }) => assert_eq!(found, expected, "{kind}"),
+                other => panic!("{kind}: {other:?}"),
+            }
+        }
+        assert_eq!(fixture.server.command::<Vec<u8>>(&["DUMP", kind]), before, "{kind}");
     }
 }
 
