@@ -1,11 +1,12 @@
 //! Exhaustive model checks of the lock protocol.
 //!
-//! Five models are checked. [`protocol`] covers acquisitions with their callers and background
+//! Six models are checked. [`protocol`] covers acquisitions with their callers and background
 //! threads, one server, and a guarded resource. [`handoffs`] covers hand-offs inside processes and
 //! fairness between processes. [`queue`] covers a queue in the store, where a release transfers the
-//! lock to the next process. [`sets`] covers calls that lock several keys together, and
-//! [`turns`] the turns of readers and writers, and [`permits`] calls for permits of a semaphore. The checker visits every state, and asserts exclusion, the
-//! absence of leaks and stale writes, progress, and the end of tenures.
+//! lock to the next process. [`sets`] covers calls that lock several keys together, [`turns`] the
+//! turns of readers and writers, and [`permits`] calls for permits of a semaphore. The checker visits
+//! every state, and asserts exclusion, the absence of leaks and stale writes, progress, and the end of
+//! tenures.
 //!
 //! The controls show that each safeguard and each assumption is necessary. A control disables one
 //! of them, and the checker must find a counterexample.

@@ -396,6 +396,23 @@ mod tests {
     }
 
     #[test]
+    fn a_writer_beside_a_reader_is_a_violation_and_readers_are_none() {
+        let reader = |process, from, until| {
+            let mut events = hold(process, from, until);
+            events.push(event(from, process, EventKind::Reads));
+            events
+        };
+        let mut events = reader(1, 10, 50);
+        events.extend(reader(2, 20, 60));
+        events.extend(hold(3, 60, 70));
+        events.extend(reader(4, 70, 80));
+        assert_eq!(violations(events.clone()), []);
+        events.extend(hold(5, 75, 90));
+        let holds = [(4, 1), (5, 1)];
+        assert_eq!(violations(events), [Violation::Overlap { key: "k".into(), holds, nanos: 5 }]);
+    }
+
+    #[test]
     fn permits_beyond_the_limit_of_the_last_holder_are_a_violation() {
         let permits = |process, from, until, (count, limit)| {
             let mut events = hold(process, from, until);

@@ -6,9 +6,10 @@ use crate::support::helper;
 
 const TASKS: u64 = 1000;
 
-fn count(server: &RedisServer, how: &str) -> u64 {
+/// Two processes with so many tasks each add to a counter. Returns the sum.
+fn count(server: &RedisServer, tasks: u64, how: &str) -> u64 {
     let (url, counter) = (server.url(), server.plain_url());
-    let args = ["count", &url, &counter, "hot", &TASKS.to_string(), how];
+    let args = ["count", &url, &counter, "hot", &tasks.to_string(), how];
     let mut processes: Vec<Helper> = (0..2).map(|_| helper(&args)).collect();
     for process in &mut processes {
         assert_eq!(process.line(), "ready");
@@ -25,13 +26,22 @@ fn count(server: &RedisServer, how: &str) -> u64 {
 #[test]
 fn two_processes_of_a_thousand_tasks_count_exactly() {
     let server = RedisServer::start();
-    assert_eq!(count(&server, "locked"), 2 * TASKS);
+    assert_eq!(count(&server, TASKS, "plain"), 2 * TASKS);
     assert!(!server.exists("hot"));
+}
+
+#[test]
+fn two_processes_count_exactly_with_locks_of_each_kind() {
+    let tasks = TASKS / 4;
+    for how in ["fair", "write", "permits", "set"] {
+        let server = RedisServer::start();
+        assert_eq!(count(&server, tasks, how), 2 * tasks, "{how}");
+    }
 }
 
 /// The control of the test above: the counter is not safe without the lock.
 #[test]
 fn without_the_lock_the_count_is_wrong() {
     let server = RedisServer::start();
-    assert!(count(&server, "unlocked") < 2 * TASKS);
+    assert!(count(&server, TASKS, "none") < 2 * TASKS);
 }

@@ -44,8 +44,8 @@
 //! lock-helper work URL REGISTER LEASE_MS KEYS TASKS WORK_MS WAIT_MS RECORDING SETTING
 //!     Runs the workload; see `workload.rs`. Prints its outcomes at the end.
 //! lock-helper count URL COUNTER KEY TASKS HOW
-//!     Increments the key "n" at the URL COUNTER with TASKS tasks, each with a GET and a SET. HOW is "locked" or
-//!     "unlocked".
+//!     Increments the key "n" at the URL COUNTER with TASKS tasks, each with a GET and a SET. HOW is the kind
+//!     of lock: "plain", "fair", "write", "permits" or "set", or "none".
 //! ```
 //!
 //! The process ends when it reads "release", or at the end of its input.
@@ -157,7 +157,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             work_on(client, register, plan, Recorder::in_file(recording.as_ref())?).await
         }
         ["count", url, counter, key, tasks, how] => {
-            count(url, counter, key, tasks.parse()?, how == "locked").await
+            count(url, counter, key, tasks.parse()?, how).await
         }
         _ => Err("usage: see the top of lock_helper.rs".into()),
     }
@@ -522,15 +522,34 @@ async fn work_on(
     Ok(())
 }
 
+type Added = Result<(), Box<dyn Error + Send + Sync>>;
+
 #[distributed_lock(key = "<key>", wait = "5m")]
-async fn add_one_locked(
-    key: &str,
-    server: &mut MultiplexedConnection,
-) -> Result<(), Box<dyn Error + Send + Sync>> {
+async fn add_one_locked(key: &str, server: &mut MultiplexedConnection) -> Added {
     add_one(server).await
 }
 
-async fn add_one(server: &mut MultiplexedConnection) -> Result<(), Box<dyn Error + Send + Sync>> {
+#[distributed_lock(key = "<key>", fair = true, wait = "5m")]
+async fn add_one_in_order(key: &str, server: &mut MultiplexedConnection) -> Added {
+    add_one(server).await
+}
+
+#[distributed_lock(key = "<key>", mode = "write", wait = "5m")]
+async fn add_one_as_writer(key: &str, server: &mut MultiplexedConnection) -> Added {
+    add_one(server).await
+}
+
+#[distributed_lock(key = "<key>", permits = 1, wait = "5m")]
+async fn add_one_with_permit(key: &str, server: &mut MultiplexedConnection) -> Added {
+    add_one(server).await
+}
+
+#[distributed_lock(keys = ["<key>", "other:<key>"], wait = "5m")]
+async fn add_one_with_set(key: &str, server: &mut MultiplexedConnection) -> Added {
+    add_one(server).await
+}
+
+async fn add_one(server: &mut MultiplexedConnection) -> Added {
     let n: Option<u64> = redis::cmd("GET").arg("n").query_async(server).await?;
     let next = n.unwrap_or(0) + 1;
     redis::cmd("SET").arg("n").arg(next).query_async::<()>(server).await?;
@@ -542,7 +561,7 @@ async fn count(
     counter: &str,
     key: &str,
     tasks: usize,
-    locked: bool,
+    how: &str,
 ) -> Result<(), Box<dyn Error>> {
     LockClient::connect(url).await?.install()?;
     let server = redis::Client::open(counter)?.get_multiplexed_async_connection().await?;
@@ -550,12 +569,15 @@ async fn count(
     read_input().await;
     let mut running = JoinSet::new();
     for _ in 0..tasks {
-        let (mut server, key) = (server.clone(), key.to_owned());
+        let (mut server, key, how) = (server.clone(), key.to_owned(), how.to_owned());
         running.spawn(async move {
-            if locked {
-                add_one_locked(&key, &mut server).await
-            } else {
-                add_one(&mut server).await
+            match how.as_str() {
+                "plain" => add_one_locked(&key, &mut server).await,
+                "fair" => add_one_in_order(&key, &mut server).await,
+                "write" => add_one_as_writer(&key, &mut server).await,
+                "permits" => add_one_with_permit(&key, &mut server).await,
+                "set" => add_one_with_set(&key, &mut server).await,
+                _ => add_one(&mut server).await,
             }
         });
     }
