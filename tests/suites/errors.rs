@@ -234,11 +234,7 @@ async fn the_documented_permissions_are_enough_for_timestamp() {
 async fn the_documented_permissions_are_enough_for_read_write_locks() {
     let server = RedisServer::start();
     let acl = documented_acl("read-write locks and semaphores");
-    server.tell(&acl.iter().map(String::as_str).collect::<Vec<_>>());
-    let url = server.url_as("locker:password");
-    let builder = || LockClient::builder().url(&url).namespace("shop").lease(LEASE);
-    let (one, two) =
-        (builder().connect().await.expect("up"), builder().connect().await.expect("up"));
+    let (one, two) = permitted_clients(&server, &acl, WireFormat::Token).await;
     let reader = one.read_write("k").read().acquire().await.expect("free");
     assert!(reader.try_upgrade().await.expect("permitted"));
     reader.fencing_token().await.expect("permitted");
@@ -257,11 +253,7 @@ async fn the_documented_permissions_are_enough_for_read_write_locks() {
 async fn the_documented_permissions_are_enough_for_semaphores() {
     let server = RedisServer::start();
     let acl = documented_acl("read-write locks and semaphores");
-    server.tell(&acl.iter().map(String::as_str).collect::<Vec<_>>());
-    let url = server.url_as("locker:password");
-    let builder = || LockClient::builder().url(&url).namespace("shop").lease(LEASE);
-    let (one, two) =
-        (builder().connect().await.expect("up"), builder().connect().await.expect("up"));
+    let (one, two) = permitted_clients(&server, &acl, WireFormat::Token).await;
     let first = one.semaphore("k", 3).acquire_many(2).await.expect("free");
     let lock = two.semaphore("k", 3).permits(2).min_hold(LEASE / 2);
     let waits = tokio::spawn(async move { lock.acquire().await });
@@ -273,15 +265,65 @@ async fn the_documented_permissions_are_enough_for_semaphores() {
     one.semaphore("k", 3).permits(3).run(async {}).await.expect("after the minimum hold");
 }
 
+#[tokio::test]
+async fn the_documented_permissions_are_enough_for_sets_fair_calls_leadership_and_periods() {
+    let server = RedisServer::start();
+    let acl = documented_acl("`Token`");
+    let (one, two) = permitted_clients(&server, &acl, WireFormat::Token).await;
+    let set = one.lock_all(["a", "b"]).acquire().await.expect("free");
+    set.fencing_token().await.expect("permitted");
+    let fair = two.lock("a").fair();
+    let waits = tokio::spawn(async move { fair.acquire().await });
+    tokio::time::sleep(LEASE * 3 / 2).await;
+    assert!(set.is_held(), "the leases are renewed");
+    set.release().await.expect("permitted");
+    waits.await.expect("no panic").expect("its turn").release().await.expect("permitted");
+    let leader = one.leadership("reports").campaign().await.expect("free");
+    let seen = async || two.leadership("reports").leader().await.expect("permitted");
+    let announced = async {
+        while seen().await.is_none_or(|seen| seen.term != leader.term()) {
+            tokio::time::sleep(LEASE / 10).await;
+        }
+    };
+    tokio::time::timeout(LEASE * 60, announced).await.expect("the leader is announced");
+    leader.resign().await.expect("permitted");
+    one.periodic("job", LEASE * 3600).run(async {}).await.expect("permitted");
+    let last = two.last_run("job").await.expect("permitted");
+    assert!(last.is_some_and(|last| last.ended.is_some()), "its end is recorded");
+}
+
+#[tokio::test]
+async fn without_a_permission_for_sets_their_keys_are_locked_one_after_the_other() {
+    let server = RedisServer::start();
+    let mut acl = documented_acl("`Token`");
+    acl.retain(|word| word != "+exists");
+    let (one, two) = permitted_clients(&server, &acl, WireFormat::Token).await;
+    let set = one.lock_all(["a", "b"]).acquire().await.expect("free");
+    assert!(two.lock("a").try_acquire().await.expect("up").is_none());
+    assert!(two.lock("b").try_acquire().await.expect("up").is_none());
+    set.release().await.expect("permitted");
+    drop(two.lock_all(["b", "a"]).acquire().await.expect("free"));
+}
+
+/// Two clients of a user with these permissions.
+async fn permitted_clients(
+    server: &RedisServer,
+    acl: &[String],
+    wire_format: WireFormat,
+) -> (LockClient, LockClient) {
+    server.tell(&acl.iter().map(String::as_str).collect::<Vec<_>>());
+    let url = server.url_as("locker:password");
+    let connect = async || {
+        let builder = LockClient::builder().url(&url).namespace("shop").lease(LEASE);
+        builder.wire_format(wire_format).connect().await.expect("up")
+    };
+    (connect().await, connect().await)
+}
+
 async fn permissions_are_enough(wire_format: WireFormat) {
     let server = RedisServer::start();
     let acl = documented_acl(&format!("`{wire_format:?}`"));
-    server.tell(&acl.iter().map(String::as_str).collect::<Vec<_>>());
-    let url = server.url_as("locker:password");
-    let builder =
-        || LockClient::builder().url(&url).namespace("shop").wire_format(wire_format).lease(LEASE);
-    let (one, two) =
-        (builder().connect().await.expect("up"), builder().connect().await.expect("up"));
+    let (one, two) = permitted_clients(&server, &acl, wire_format).await;
     let guard = one.lock("k").acquire().await.expect("free");
     let lock = two.lock("k");
     let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
@@ -306,6 +348,7 @@ async fn permissions_are_enough(wire_format: WireFormat) {
     // The client tries to set its name. Servers before 7.0 log that as refused; it is optional.
     refused.retain(|entry| !format!("{entry:?}").contains("cmd=client "));
     assert!(refused.is_empty(), "{refused:?}");
+    let url = server.url_as("locker:password");
     let outside = LockClient::builder().url(&url).namespace("other").connect().await.expect("up");
     assert!(matches!(outside.lock("k").acquire().await, Err(LockError::Denied { .. })));
 }

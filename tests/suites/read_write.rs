@@ -190,6 +190,20 @@ on_every_store! {
         assert!(is_free(lock(one).write()).await && is_free(lock(two).read()).await);
     }
 
+    async fn a_writer_with_nested_guards_does_not_become_a_reader(pair: Pair) {
+        let write = || lock(&pair.one).write();
+        let body = async {
+            let nested = held(write()).await;
+            let refused = nested.downgrade().await.expect_err("the body writes");
+            release(nested).await;
+            refused
+        };
+        let error = write().run(body).await.expect("free");
+        let LockError::Config { option: "mode", problem, .. } = &error else { panic!("{error:?}") };
+        assert!(problem.contains("nested"), "{problem}");
+        assert!(is_free(lock(&pair.two).write()).await, "the body has released both");
+    }
+
     async fn other_locks_have_no_modes(pair: Pair) {
         let guard = held(pair.one.lock("k")).await;
         for error in [guard.downgrade().await.err(), guard.try_upgrade().await.err()] {

@@ -85,8 +85,8 @@ impl Leader {
         self.record.announce().await
     }
 
-    /// Gives the leadership up, and waits for the store's confirmation. The next candidate leads within
-    /// one round trip.
+    /// Gives the leadership up, and waits for the store's confirmation. In the same step, the store gives
+    /// the lock to the next candidate, which then requests its term: one round trip more.
     ///
     /// Cancel safe: if the future is dropped, the candidate resigns in the background.
     ///

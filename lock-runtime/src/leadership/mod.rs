@@ -37,8 +37,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// candidates wait in the queue of that lock. The next leader is the candidate of another process that
 /// has waited longest, or else the next one of the same process.
 ///
-/// * If the leader [resigns](Leader::resign), or its body ends, the next candidate leads within one
-///   round trip.
+/// * If the leader [resigns](Leader::resign), or its body ends, the store gives the lock to the next
+///   candidate in the same step. It leads one round trip later, when it has its term.
 /// * If the leader's process dies or hangs, or if the network is cut, the next candidate leads when the
 ///   lease of the client ([`lease`](crate::LockClientBuilder::lease), 30 s unless configured) is over.
 ///   The body of the former leader was dropped before that; see [`run`](Self::run).
