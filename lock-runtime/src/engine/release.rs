@@ -297,12 +297,14 @@ impl LeaseKeeper for Engine {
     }
 
     fn pass_permits_on(&self, handoff: Handoff) -> Result<(), Handoff> {
-        let receivers = self.receivers();
-        if !receivers.any() {
+        let (receivers, key) = (self.receivers(), handoff.lease().key());
+        let claims = receivers.claims(key);
+        // Nobody waits for permits of this key.
+        if claims == 0 {
             return Err(handoff);
         }
-        let waiting = self.queues().waiting_for_permits(handoff.lease().key());
-        receivers.give(handoff, 1 + waiting)
+        let most = claims + self.queues().waiting_for_permits(key);
+        receivers.give(handoff, most)
     }
 }
 
