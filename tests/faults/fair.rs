@@ -8,7 +8,9 @@ use lock_runtime::{Lock, LockClient};
 use lock_tests::{Helper, RedisServer};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{AcquireFuture, LEASE, client, client_with_lease, milliseconds, until};
+use crate::support::{
+    AcquireFuture, LEASE, client, client_with_lease, kill_waiting, milliseconds, until,
+};
 
 /// The lease of a transfer: how long a call delays the others that hears of its lock and does nothing.
 const TRANSFER: Duration = Duration::from_secs(3);
@@ -40,9 +42,10 @@ async fn the_calls_of_a_killed_process_are_passed_over() {
     let mut process = waiting_process(&server, 5).await;
     let call = tokio::spawn(fair(&client).acquire());
     assert_queued(&server, 6).await;
-    process.kill();
+    kill_waiting(&mut process, &server).await;
     guard.release().await.expect("held");
-    let next = timeout(TRANSFER, call).await.expect("passed over").expect("no panic");
+    // Each of the five would cost the lease of a transfer.
+    let next = timeout(TRANSFER * 3, call).await.expect("passed over").expect("no panic");
     next.expect("its turn").release().await.expect("held");
 }
 
@@ -128,7 +131,7 @@ async fn calls_that_come_later_do_not_pass_those_behind_very_many_dead_ones() {
         calls.push(call(n));
         assert_queued(&server, 3501 + n).await;
     }
-    process.kill();
+    kill_waiting(&mut process, &server).await;
     guard.release().await.expect("held");
     calls.push(call(2));
     for call in calls {

@@ -11,7 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{
-    AcquireFuture, FaultFixture, LEASE, client, client_with_lease, milliseconds, until, until_idle,
+    AcquireFuture, FaultFixture, LEASE, client, client_with_lease, kill_waiting, milliseconds,
+    until, until_idle,
 };
 use crate::waits::{TRANSFER, assert_queued, held, its_turn, release, waiting};
 
@@ -87,7 +88,7 @@ async fn a_killed_writer_that_waited_holds_no_reader_back() {
     let inside = held(reader(&client)).await;
     let mut killed = waiting_process(&server, "write").await;
     let waits = waiting(&server, reader(&client)).await;
-    killed.kill();
+    kill_waiting(&mut killed, &server).await;
     let began = Instant::now();
     release(its_turn(waits, LEASE * 20).await).await;
     assert!(

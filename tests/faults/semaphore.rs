@@ -11,7 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{
-    AcquireFuture, FaultFixture, LEASE, client, client_with_lease, milliseconds, until, until_idle,
+    AcquireFuture, FaultFixture, LEASE, client, client_with_lease, kill_waiting, milliseconds,
+    until, until_idle,
 };
 use crate::waits::{TRANSFER, assert_queued, held, its_turn, release, waiting};
 
@@ -74,7 +75,7 @@ async fn a_killed_process_that_waited_for_many_permits_holds_nobody_back() {
     let inside = held(permits(&client, 1, 3)).await;
     let mut killed = waiting_process(&server, (3, 3)).await;
     let waits = waiting(&server, permits(&client, 1, 3)).await;
-    killed.kill();
+    kill_waiting(&mut killed, &server).await;
     let began = Instant::now();
     release(its_turn(waits, LEASE * 20).await).await;
     let took = began.elapsed();

@@ -190,6 +190,15 @@ pub(crate) async fn keep(
     lock_tests::workload::run(&client, "k", &recorder, body).await?
 }
 
+/// Kills a process that waits for a lock, and waits until the server knows that it is gone.
+pub(crate) async fn kill_waiting(process: &mut Helper, server: &RedisServer) {
+    let channels = || server.channels("lock_client:*").len();
+    let before = channels();
+    process.kill();
+    let is_gone = until(LEASE * 20, || channels() < before).await;
+    assert!(is_gone.is_some(), "the server still has the subscription of a killed process");
+}
+
 /// The number that an environment variable sets, for longer runs.
 pub(crate) fn number(variable: &str, default: usize) -> usize {
     std::env::var(variable).map_or(default, |number| {
