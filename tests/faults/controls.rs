@@ -61,6 +61,10 @@ lock_tests::controls! {
         without "tracking" seeing "the call is woken at once";
     tracking_without_tracking_7: "tracking::changes_during_a_lost_connection_are_noticed"
         without "tracking" seeing "the loss is noticed at once";
+    sets_without_only_if_free: "sets::random_sets_exclude_each_other_although_answers_and_connections_are_lost"
+        without "only-if-free" seeing "two calls hold a lock";
+    sets_without_only_if_free_2: "sets::the_locks_of_a_process_that_is_killed_are_free_after_its_lease"
+        without "only-if-free" seeing "waits for the killed process";
     sets_without_undo: "sets::a_call_for_several_locks_dropped_at_any_time_leaves_nothing_on_a_slow_server"
         without "undo" seeing "a key still exists";
     sets_without_undo_2: "sets::a_call_for_several_locks_dropped_at_any_time_leaves_nothing_if_answers_are_lost"
@@ -73,6 +77,8 @@ lock_tests::controls! {
         without "check-before-poll" seeing "was dropped before";
     periodic_without_runs_count_from_their_start: "periodic::a_period_never_has_two_runs_although_processes_are_killed"
         without "runs-count-from-their-start" seeing "two runs in one period";
+    periodic_without_release_on_drop: "periodic::a_call_that_is_dropped_at_the_start_or_the_end_frees_the_lock"
+        without "release-on-drop" seeing "left after";
     periodic_without_runs_have_owners: "periodic::calls_of_one_process_run_once"
         without "runs-have-owners" seeing "two runs in one period";
     replicas_without_starts_are_undone: "replicas::a_run_whose_start_was_not_acknowledged_leaves_its_period_free"
@@ -167,6 +173,8 @@ lock_tests::controls! {
         without "one-owner-id" seeing "one hold";
     read_write_without_renewals_out_of_memory: "read_write::a_server_that_is_out_of_memory_renews_changes_and_frees"
         without "renewals-out-of-memory" seeing "both are renewed";
+    read_write_without_release_on_drop: "read_write::readers_and_writers_that_end_at_any_time_leave_nothing"
+        without "release-on-drop" seeing "left after";
     read_write_without_only_if_free: "read_write::readers_and_writers_exclude_each_other_while_processes_die"
         without "only-if-free" seeing "violations";
     semaphore_without_expiry: "semaphore::permits_of_a_killed_holder_end_with_its_own_lease"
@@ -187,6 +195,8 @@ lock_tests::controls! {
         without "offers-continue" seeing "other processes get the permit";
     semaphore_without_handoff_continues: "semaphore::a_permit_that_is_passed_on_to_a_dropped_call_goes_to_the_next_one"
         without "hand-off-continues" seeing "its turn";
+    semaphore_without_release_on_drop: "semaphore::holders_of_permits_that_end_at_any_time_leave_nothing"
+        without "release-on-drop" seeing "left after";
     semaphore_without_only_if_free: "semaphore::permits_are_within_the_limit_while_processes_die"
         without "only-if-free" seeing "violations";
     server_without_renewal_never_recreates: "server::a_server_restart_without_persistence_ends_the_hold" without "renewal-never-recreates" seeing "by its next renewal";
@@ -231,6 +241,12 @@ lock_tests::controls! {
         without "key-outlives-body" seeing "before the destructor";
     callers_without_key_outlives_body_2: "callers::a_body_stuck_past_its_max_hold_keeps_the_key_only_until_the_lease_ends"
         without "key-outlives-body" seeing "not at the maximum";
+    kinds_without_check_before_poll: "kinds::a_holder_of_any_kind_that_cannot_reach_the_server_ends_before_the_next_one"
+        without "check-before-poll" seeing "outlived their locks: fair reader writer permits set leader run";
+    kinds_without_check_before_poll_2: "kinds::a_holder_of_any_kind_that_was_suspended_past_its_lease_does_not_continue"
+        without "check-before-poll" seeing "continued: fair reader writer permits set leader run";
+    kinds_without_renewal_never_recreates: "kinds::a_holder_of_any_kind_ends_if_the_server_has_lost_its_data"
+        without "renewal-never-recreates" seeing "not lost: fair reader writer permits set leader run";
     fair_without_unreachable_are_passed_over: "fair::the_calls_of_a_killed_process_are_passed_over"
         without "unreachable-are-passed-over" seeing "passed over";
     fair_without_unpolled_calls_do_not_block: "fair::calls_that_are_not_polled_delay_the_others_only_briefly"

@@ -14,6 +14,7 @@ mod credentials;
 mod fair;
 mod fairness;
 mod foreign;
+mod kinds;
 mod leadership;
 mod linger;
 mod partitions;

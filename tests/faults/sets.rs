@@ -191,7 +191,7 @@ async fn the_locks_of_a_process_that_is_killed_are_free_after_its_lease() {
     let set = client.lock_all(["b", "c", "d"]);
     let waiter = tokio::spawn(async move { set.acquire().await });
     sleep(LEASE / 4).await;
-    assert!(!waiter.is_finished());
+    assert!(!waiter.is_finished(), "it waits for the killed process");
     process.kill();
     let start = Instant::now();
     let guard = waiter.await.expect("no panic").expect("free after the lease");

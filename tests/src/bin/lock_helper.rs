@@ -18,6 +18,9 @@
 //!     Records the holds to RECORDING.
 //! lock-helper hold-all URL KEY,KEY,… LEASE_MS
 //!     Runs a body under all of these locks that prints "held". Prints the outcome at the end.
+//! lock-helper under URL KIND LEASE_MS
+//!     Runs a body under a lock of this kind that prints "held" and reads a line. Prints "ended" at its end,
+//!     or "dropped".
 //! lock-helper exit URL KEY LEASE_MS
 //!     Prints "held" in a body, and then exits.
 //! lock-helper body URL KEY LEASE_MS
@@ -61,7 +64,7 @@ use lock_runtime::{
     Holder, Lock, LockClient, LockError, LockGuard, Replicas, Wait, WireFormat, distributed_lock,
 };
 use lock_tests::workload::{self, Plan, Register, WorkloadHolder};
-use lock_tests::{Recorder, boot_nanos};
+use lock_tests::{Kind, Recorder, boot_nanos};
 use redis::aio::MultiplexedConnection;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
@@ -83,6 +86,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
             Ok(())
         }
         ["hold-all", url, keys, lease] => hold_all(&client(url, lease).await?, keys).await,
+        ["under", url, kind, lease] => {
+            let kind = Kind::named(kind).ok_or("there is no such kind")?;
+            under(kind, client(url, lease).await?).await
+        }
         ["exit", url, key, lease] => {
             let ending = async {
                 println!("held");
@@ -198,6 +205,28 @@ async fn hold_all(client: &LockClient, keys: &str) -> Result<(), Box<dyn Error>>
         Err(LockError::Lost { key, reason, .. }) => println!("lost {key} {reason:?}"),
         other => println!("{other:?}"),
     }
+    read_input().await;
+    Ok(())
+}
+
+/// Prints "dropped".
+struct PrintsDrop;
+
+impl Drop for PrintsDrop {
+    fn drop(&mut self) {
+        println!("dropped");
+    }
+}
+
+async fn under(kind: Kind, client: LockClient) -> Result<(), Box<dyn Error>> {
+    let body = async {
+        let dropped = PrintsDrop;
+        println!("held");
+        read_input().await;
+        std::mem::forget(dropped);
+        println!("ended");
+    };
+    let _ = kind.run(client, body).await;
     read_input().await;
     Ok(())
 }

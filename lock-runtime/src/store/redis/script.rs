@@ -162,7 +162,7 @@ pub(super) const SWITCHES: [(Safeguard, &str, &str); 28] = {
         (
             RenewalNeverRecreates,
             "replies[i] = state",
-            "if state == 'GONE' then state = 'EXTENDED' redis.call('set', KEYS[i], owner, 'px', lease) end replies[i] = state",
+            "if state == 'GONE' then state = 'EXTENDED' redis.call('set', KEYS[i], owner, 'px', lease:match('%d+$')) end replies[i] = state",
         ),
         (AttemptsDoNotShorten, "left >= tonumber(ARGV[2])", "false"),
         (AttemptsDoNotShorten, "redis.call('pttl', KEYS[i]) < tonumber(lease)", "true"),
