@@ -27,12 +27,14 @@ fn position(candidates: &[Helper], leader: &LeaderInfo) -> usize {
     candidates.iter().position(is_leader).expect("one of the processes")
 }
 
-/// The leader is killed with SIGKILL and replaced, or suspended for longer than its lease.
+/// The leader and another candidate are killed with SIGKILL and replaced, or the leader is suspended for
+/// longer than its lease.
 #[tokio::test]
 async fn there_is_never_more_than_one_leader_although_leaders_are_killed_and_suspended() {
     let mut fixture = FaultFixture::new().await;
     let client = client(&fixture.server.url()).await;
-    let mut candidates: Vec<Helper> = (0..4).map(|_| fixture.candidate()).collect();
+    let count = number("LOCK_LEADER_CANDIDATES", 4);
+    let mut candidates: Vec<Helper> = (0..count).map(|_| fixture.candidate()).collect();
     let mut term = 0;
     for round in 0..number("LOCK_LEADER_ROUNDS", 5) {
         let leader = leader_after(&client, term).await;
@@ -40,8 +42,10 @@ async fn there_is_never_more_than_one_leader_although_leaders_are_killed_and_sus
         let at = position(&candidates, &leader);
         sleep(LEASE * fastrand::u32(1..20) / 20).await;
         if round % 2 == 0 {
-            fixture.kill(&mut candidates[at]);
-            candidates[at] = fixture.candidate();
+            for victim in [at, fastrand::usize(..count)] {
+                fixture.kill(&mut candidates[victim]);
+                candidates[victim] = fixture.candidate();
+            }
         } else {
             candidates[at].freeze();
             sleep(LEASE * fastrand::u32(15..30) / 10).await;

@@ -79,9 +79,10 @@ impl FaultFixture {
         Self { server, recorder, register, guarded, directory, files }
     }
 
-    /// A file for the recording of a process.
+    /// A file for the recording of a process, which may be killed before it opens the file.
     fn recording(&mut self) -> String {
         let file = self.directory.path().join(self.files.len().to_string());
+        std::fs::write(&file, "").expect("a temporary file");
         let recording = file.to_str().expect("a path in UTF-8").to_owned();
         self.files.push(file);
         recording
