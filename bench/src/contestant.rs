@@ -72,6 +72,15 @@ pub(crate) enum Reach {
     Server,
 }
 
+/// Where a contestant takes part without being named on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ByDefault {
+    Always,
+    Never,
+    /// In the workload with this name.
+    OnlyIn(&'static str),
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Contestant {
     pub(crate) name: &'static str,
@@ -82,8 +91,7 @@ pub(crate) struct Contestant {
     pub(crate) program: Program,
     /// The servers with which it is measured.
     pub(crate) servers: &'static [ServerKind],
-    /// Whether it takes part without being named on the command line.
-    pub(crate) by_default: bool,
+    pub(crate) by_default: ByDefault,
 }
 
 const RUST: Contestant = Contestant {
@@ -93,7 +101,7 @@ const RUST: Contestant = Contestant {
     waits: true,
     program: Program::Own,
     servers: &[Plain],
-    by_default: true,
+    by_default: ByDefault::Always,
 };
 
 const fn peer(language: &'static str, name: &'static str) -> Contestant {
@@ -113,7 +121,7 @@ pub(crate) const ALL: [Contestant; 16] = [
         role: Role::Baseline,
         program: Program::Baseline,
         servers: ALL_SERVERS,
-        by_default: false,
+        by_default: ByDefault::Never,
         ..RUST
     },
     // The commands of `raw`, over the cluster client of redis-rs.
@@ -127,8 +135,8 @@ pub(crate) const ALL: [Contestant; 16] = [
     peer("node", "redlock"),
     peer("python", "redis-py"),
     // They wait in the same way as others of this list.
-    Contestant { by_default: false, ..peer("go", "bsm") },
-    Contestant { by_default: false, ..peer("node", "semaphore") },
+    Contestant { by_default: ByDefault::Never, ..peer("go", "bsm") },
+    Contestant { by_default: ByDefault::OnlyIn("permits"), ..peer("node", "semaphore") },
 ];
 
 impl Contestant {

@@ -124,7 +124,8 @@ fn measure(
             Err(error) => eprintln!("the server does not answer: {error:#}"),
         }
         results.round_trips.push(bench.round_trip);
-        for contestant in present.iter().filter(|contestant| (workload.takes)(contestant)) {
+        for contestant in present.iter().filter(|contestant| options.includes(contestant, workload))
+        {
             if failed.contains(&contestant.name) {
                 continue;
             }

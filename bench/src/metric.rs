@@ -39,6 +39,8 @@ pub(crate) const JAIN_TASKS: Metric = metric("Jain, tasks", Unit::Ratio);
 pub(crate) const JAIN_PROCESSES: Metric = metric("Jain, processes", Unit::Ratio);
 pub(crate) const JAIN_CLIENTS: Metric = metric("Jain, clients", Unit::Ratio);
 pub(crate) const LONGEST_WAIT: Metric = metric("longest wait, of the fair share", Unit::Ratio);
+/// A turn of the readers, or the writers, of one process while others wait: 50 ms.
+pub(crate) const LONGEST_OF_TURN: Metric = metric("longest wait, of a turn", Unit::Ratio);
 pub(crate) const STARVED: Metric = metric("tasks without a grant", Unit::Share);
 pub(crate) const HANDOFF_P50: Metric = metric("hand-off p50", Unit::Time);
 pub(crate) const CROSSING_P50: Metric = metric("to another process p50", Unit::Time);

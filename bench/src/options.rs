@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Parser, Subcommand};
 
-use crate::contestant::{self, Contestant, Program, Programs, ServerKind};
+use crate::contestant::{self, ByDefault, Contestant, Program, Programs, ServerKind};
 use crate::workloads::{self, Workload};
 
 /// Measures lock-runtime against other lock libraries.
@@ -76,10 +76,17 @@ impl Options {
         let takes_part = |contestant: &Contestant| match contestant.program {
             _ if !contestant.servers.contains(&self.servers()) => false,
             Program::Baseline => self.baseline.is_some(),
-            _ if self.contestants.is_empty() => contestant.by_default,
+            _ if self.contestants.is_empty() => contestant.by_default != ByDefault::Never,
             _ => self.contestants.iter().any(|name| name == contestant.name),
         };
         contestant::ALL.into_iter().filter(takes_part).collect()
+    }
+
+    /// Whether a contestant that takes part does so in this workload.
+    pub(crate) fn includes(&self, contestant: &Contestant, workload: &Workload) -> bool {
+        let is_left_out = self.contestants.is_empty()
+            && matches!(contestant.by_default, ByDefault::OnlyIn(name) if name != workload.name);
+        (workload.takes)(contestant) && !is_left_out
     }
 
     /// The numbers of clients in the workload `clients`.

@@ -3,7 +3,9 @@
 use crate::contestant::ServerKind;
 use crate::metric::{self as m, Metric};
 use crate::results::Results;
-use crate::workloads::kinds::{CONTENDED, ONE_KEY, OWN_KEYS, READERS, SHARED, WRITERS};
+use crate::workloads::kinds::{
+    CONTENDED, ONE_KEY, OWN_KEYS, READERS, SHARED, WITH_WRITER, WRITERS,
+};
 use crate::workloads::repeated::LINGERS;
 
 /// A target and the measured value.
@@ -58,7 +60,7 @@ const fn figure(
     Figure { what, workload, shape, metric, wanted }
 }
 
-const FIGURES: [Figure; 35] = [
+const FIGURES: [Figure; 36] = [
     figure(
         "1 ms of delay in each direction, release in the background: call in round trips",
         "far",
@@ -245,6 +247,13 @@ const FIGURES: [Figure; 35] = [
         SHARED,
         m::COMMANDS,
         AtMost(0.1),
+    ),
+    figure(
+        "64 readers and a writer, 4 processes: longest wait, of a turn",
+        "read-write",
+        WITH_WRITER,
+        m::LONGEST_OF_TURN,
+        AtMost(3.0),
     ),
     figure("1 of 10 permits: of a single lock", "permits", OWN_KEYS, m::OF_SINGLE, AtLeast(0.7)),
     figure(

@@ -37,7 +37,7 @@ pub(super) fn measure(
     for (shape, program) in shapes {
         let mut process = [ContestantProcess::start(program, &bench.programs, &proxy.url())?];
         // Many keys, because calls on one key wait for the release before them.
-        let load = Load { tasks: 1, work: Duration::ZERO, keys: "zipf:1000" };
+        let load = Load { tasks: 1, work: Duration::ZERO, keys: "zipf:1000", one_more: None };
         let outcome = run(bench, &mut process, &load)?;
         let mut measurement = Measurement::new(shape, contestant, round);
         outcome.rate(&mut measurement);

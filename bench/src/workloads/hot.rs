@@ -21,8 +21,11 @@ pub(super) fn one_process(
     for (work, body) in [(Duration::ZERO, "empty body"), (Duration::from_millis(1), "1 ms body")] {
         for (tasks, number) in numbers {
             let shape = format!("{number} tasks, {body}");
-            let outcome = match run(bench, &mut process, &Load { tasks: *tasks, work, keys: "hot" })
-            {
+            let outcome = match run(
+                bench,
+                &mut process,
+                &Load { tasks: *tasks, work, keys: "hot", one_more: None },
+            ) {
                 Ok(outcome) => outcome,
                 Err(error) => {
                     measurements.push(Measurement::failed(&shape, contestant, round, &error));
@@ -49,7 +52,7 @@ pub(super) fn processes(
     let mut all = bench.start_several(contestant, if bench.quick { 4 } else { 8 })?;
     let mut measurements = Vec::new();
     for count in counts {
-        let load = Load { tasks: 16, work: Duration::ZERO, keys: "hot" };
+        let load = Load { tasks: 16, work: Duration::ZERO, keys: "hot", one_more: None };
         let outcome = run(bench, &mut all[..*count], &load)?;
         let mut measurement = Measurement::new(format!("{count} processes"), contestant, round);
         outcome.rate(&mut measurement);

@@ -227,7 +227,14 @@ pub(crate) const ALL: [Workload; 13] = [
     Workload {
         name: "read-write",
         title: "Readers and writers",
-        metrics: &[m::GRANTS, m::OF_SINGLE, m::COMMANDS, m::PAIR_P50, m::WAIT_P99],
+        metrics: &[
+            m::GRANTS,
+            m::OF_SINGLE,
+            m::COMMANDS,
+            m::PAIR_P50,
+            m::WAIT_P99,
+            m::LONGEST_OF_TURN,
+        ],
         limit: None,
         rounds: (1, 3),
         runs_on_cluster: false,

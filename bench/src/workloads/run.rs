@@ -1,15 +1,16 @@
 //! Runs of looping tasks, and the figures of their grants.
 
+use std::ops::Range;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use super::Bench;
-use crate::figures::{Durations, GrantHistory, ProcessGrant, jain};
+use crate::figures::{Durations, GrantHistory, ProcessGrant, jain, longest_wait};
 use crate::metric as m;
 use crate::process::ContestantProcess;
-use crate::record;
+use crate::record::{self, Record};
 use crate::results::Measurement;
 use crate::server::{Monitor, Seen};
 
@@ -19,12 +20,17 @@ const WARM_UP: Duration = Duration::from_millis(300);
 /// The time that a run may take beyond its duration, for waiting tasks and for writing the records.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The time after which the tasks of one process let those of others have the lock.
+const TURN: Duration = Duration::from_millis(50);
+
 /// The parameters of one run.
 pub(super) struct Load<'a> {
     pub(super) tasks: usize,
     pub(super) work: Duration,
     /// The keys, in the syntax of the line protocol.
     pub(super) keys: &'a str,
+    /// The key of a further task in the first process.
+    pub(super) one_more: Option<&'a str>,
 }
 
 /// The outcome of a run.
@@ -33,8 +39,12 @@ pub(super) struct ProgramOutcome {
     pub(super) history: GrantHistory,
     /// The grants during the time in which all processes ran.
     counted: Vec<ProcessGrant>,
+    /// That time.
+    period: Range<u64>,
     seconds: f64,
+    /// The tasks of each process, without the further one.
     tasks: usize,
+    has_one_more: bool,
     processes: usize,
     /// The number of commands that clients sent during the whole run.
     commands: f64,
@@ -70,14 +80,16 @@ pub(super) fn run(
     let first =
         |process| grants.iter().filter(|g| g.process == process).map(|g| g.record.requested).min();
     let begin = (0..processes.len()).filter_map(first).max().unwrap_or_default();
-    let end = begin + bench.time.as_nanos() as u64;
-    let is_counted = |grant: &&ProcessGrant| (begin..end).contains(&grant.record.granted);
+    let period = begin..begin + bench.time.as_nanos() as u64;
+    let is_counted = |grant: &&ProcessGrant| period.contains(&grant.record.granted);
     Ok(ProgramOutcome {
         counted: grants.iter().filter(is_counted).copied().collect(),
+        period,
         grants,
         history,
         seconds: bench.time.as_secs_f64(),
         tasks: load.tasks,
+        has_one_more: load.one_more.is_some(),
         processes: processes.len(),
         commands: commands as f64 * sample.share(),
         processor,
@@ -102,8 +114,11 @@ fn start(
     let mut tickets = Vec::new();
     for (at, process) in processes.iter_mut().enumerate() {
         let (_, file) = bench.file(at)?;
-        let (tasks, work) = (load.tasks, load.work.as_micros());
-        let command = format!("run {file} {tasks} {} {work} {}", time.as_millis(), load.keys);
+        let one_more = load.one_more.filter(|_| at == 0);
+        let (tasks, work) = (load.tasks + one_more.iter().len(), load.work.as_micros());
+        let (time, keys) = (time.as_millis(), load.keys);
+        let command =
+            format!("run {file} {tasks} {time} {work} {keys} {}", one_more.unwrap_or_default());
         tickets.push(process.tell(&command)?);
     }
     for (process, ticket) in processes.iter().zip(tickets) {
@@ -136,6 +151,19 @@ impl ProgramOutcome {
         let waits: Durations = self.counted.iter().map(wait).collect();
         measurement.set_nanos(m::WAIT_P50, waits.median());
         measurement.set_nanos(m::WAIT_P99, waits.quantile(0.99));
+    }
+
+    /// Sets the longest wait.
+    pub(super) fn longest_wait(&self, measurement: &mut Measurement) {
+        // Tasks are numbered within their process.
+        let first = |process| process * self.tasks + usize::from(self.has_one_more && process > 0);
+        let number = |grant: &ProcessGrant| Record {
+            task: first(grant.process) as u32 + grant.record.task,
+            ..grant.record
+        };
+        let records: Vec<Record> = self.grants.iter().map(number).collect();
+        let longest = longest_wait(&records, first(self.processes), &self.period);
+        measurement.set(m::LONGEST_OF_TURN, longest as f64 / TURN.as_nanos() as f64);
     }
 
     /// The durations of pairs: an acquisition and its release.

@@ -15,7 +15,7 @@ pub(super) fn measure(
     round: usize,
 ) -> Result<Vec<Measurement>> {
     let mut process = [bench.start(contestant)?];
-    let load = Load { tasks: 4000, work: Duration::ZERO, keys: "zipf:1000" };
+    let load = Load { tasks: 4000, work: Duration::ZERO, keys: "zipf:1000", one_more: None };
     let outcome = run(bench, &mut process, &load)?;
     let mut measurement = Measurement::new("", contestant, round);
     outcome.rate(&mut measurement);
