@@ -44,7 +44,10 @@ async fn inner(id: u64) -> Result<(), LockError> {
 }
 
 async fn warm(server: &RedisServer) -> LockClient {
-    let client = client(&server.url()).await;
+    warmed(server, client(&server.url()).await).await
+}
+
+async fn warmed(server: &RedisServer, client: LockClient) -> LockClient {
     with_client(client.clone(), inner(1)).await.expect("free");
     // Each connection loads the scripts when it is opened, and does not wait for the replies.
     let mut loaded = 0;
@@ -328,4 +331,64 @@ async fn passing_permits_on_costs_no_command() {
     // The limit of hand-offs, and a check or a renewal that may have come at the same time.
     let requests = server.calls("evalsha") - before;
     assert!(requests < 30, "{requests} requests for 64 calls");
+}
+
+/// Asserts that a call sends these commands, and perhaps some to subscribe.
+async fn assert_cost<T>(
+    server: &RedisServer,
+    call: impl Future<Output = Result<T, LockError>>,
+    commands: &[(&'static str, u64)],
+    what: &str,
+) -> Result<T, LockError> {
+    let before = sent(server);
+    let result = call.await;
+    let mut sent = between(&before, &sent(server));
+    sent.retain(|(command, _)| !command.ends_with("subscribe"));
+    assert_eq!(sent, commands, "{what}");
+    result
+}
+
+/// As in `docs/performance.md`.
+#[tokio::test]
+async fn calls_of_each_kind_cost_what_is_documented() {
+    let server = RedisServer::start();
+    // No renewal comes in between.
+    let builder = LockClient::builder().url(server.url()).lease(LEASE * 600);
+    let connected = async || {
+        let client = builder.clone().connect().await.expect("up");
+        warmed(&server, client).await
+    };
+    let (client, other) = (connected().await, connected().await);
+    let lock = client.lock("single");
+    let guard = assert_cost(&server, lock.acquire(), &[("set", 1)], "a lock").await.expect("free");
+    // A script that calls SET counts for both.
+    let fenced = [("set", 1), ("evalsha", 1)];
+    let token = assert_cost(&server, guard.fencing_token(), &fenced, "a token").await;
+    let again = assert_cost(&server, guard.fencing_token(), &[], "the same token").await;
+    assert_eq!(token, again);
+    let attempt = other.lock("single").try_acquire();
+    let busy = [("set", 1), ("evalsha", 1)];
+    let busy = assert_cost(&server, attempt, &busy, "a busy lock").await.expect("up");
+    assert!(busy.is_none());
+
+    let reader = client.read_write("both").read().acquire();
+    let reader = assert_cost(&server, reader, &[("evalsha", 1)], "a reader").await.expect("free");
+    let upgraded =
+        assert_cost(&server, reader.try_upgrade(), &[("evalsha", 1)], "an upgrade").await;
+    assert_eq!(upgraded, Ok(true));
+    assert_cost(&server, reader.downgrade(), &[("evalsha", 1)], "a downgrade").await.expect("held");
+
+    let set = client.lock_all(["a", "b", "c"]);
+    let set = assert_cost(&server, set.acquire(), &[("set", 3), ("evalsha", 1)], "three locks")
+        .await
+        .expect("free");
+    assert_cost(&server, set.release(), &[("evalsha", 1)], "their release").await.expect("held");
+
+    let work = client.periodic("work", LEASE * 3600);
+    // The acquisition of a run is a script that calls SET.
+    let run = [("set", 1), ("evalsha", 4)];
+    assert_cost(&server, work.run(async {}), &run, "a run").await.expect("the first");
+    let none = [("set", 1), ("evalsha", 3)];
+    let again = assert_cost(&server, work.run(async {}), &none, "no run").await;
+    assert!(matches!(again, Err(LockError::Busy { .. })), "{again:?}");
 }
