@@ -306,12 +306,7 @@ async fn begin(
         }
         // The start may have been recorded all the same.
         Err(error @ (LockError::Unavailable { .. } | LockError::Lost { .. })) => {
-            if Safeguard::StartsAreUndone.is_on() {
-                let undone = engine.end_run(hold, run, None, (counts, true)).await;
-                if let Err(error) = undone {
-                    tracing::warn!(key = &**hold.key(), %error, "the start of a run was not undone");
-                }
-            }
+            engine.undo_start(hold, run, counts).await;
             Err(error)
         }
         Err(error) => Err(error),

@@ -1,5 +1,6 @@
 //! Faults of processes that run work once per period.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -9,10 +10,11 @@ use lock_runtime::{
     distributed_lock,
 };
 use lock_tests::{Helper, Proxy, RedisServer};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{LEASE, client, milliseconds, number, until, until_idle};
+use crate::support::{LEASE, client, client_with_lease, milliseconds, number, until, until_idle};
 
 /// Long enough that a busy machine runs the work again in the same period.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -164,6 +166,35 @@ async fn a_run_whose_start_or_end_was_not_answered_is_the_only_one() {
             assert_eq!(fixture.outcome().await, Some(RunOutcome::Succeeded));
         }
     }
+}
+
+/// The request is held back until the body has begun, and the period in which it was sent is over.
+#[tokio::test]
+async fn a_late_request_for_the_start_of_a_run_does_not_take_the_next_period() {
+    let fixture = RunFixture::new(RedisServer::with_own_clock(&[])).await;
+    let client = client_with_lease(&fixture.proxy.url(), LEASE * 60).await;
+    let hour = Duration::from_secs(3600);
+    let (seconds, _): (u64, u64) = fixture.server.command(&["TIME"]);
+    let before_end = i64::try_from(3600 - seconds % 3600 - 10).expect("small");
+    fixture.server.set_clock(before_end);
+    fixture.proxy.hold(&fixture.record);
+    let delivered = Notify::new();
+    let body = async {
+        assert_eq!(fixture.proxy.triggered(), 1);
+        fixture.server.set_clock(before_end + 15);
+        let requests = fixture.server.calls("evalsha");
+        fixture.proxy.deliver();
+        let is_served = || fixture.server.calls("evalsha") > requests;
+        assert!(until(LEASE * 10, is_served).await.is_some(), "the request arrives");
+        delivered.notify_one();
+        pending::<()>().await;
+    };
+    tokio::select! {
+        outcome = client.periodic("job", hour).run(body) => panic!("{outcome:?}"),
+        () = delivered.notified() => {}
+    }
+    let next = fixture.direct.periodic("job", hour).run(async {}).await;
+    assert!(next.is_ok(), "the next period is taken: {next:?}");
 }
 
 #[distributed_lock(key = "job", every = "7d", client = client, on_lost = "report")]

@@ -1,5 +1,6 @@
 //! Recording the start and the end of runs that happen at most once per period.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::core::Engine;
@@ -7,6 +8,7 @@ use super::fencing::in_time;
 use super::handoff::Hold;
 use crate::error::{LockError, LostReason};
 use crate::replicas::RequiredReplicas;
+use crate::safeguard::Safeguard;
 use crate::store::periods::{RunEnd, RunEnded, RunLabel, RunStart, RunStarted};
 use crate::timeout::{Timeout, Wait};
 
@@ -33,8 +35,12 @@ impl Engine {
         let lease = hold.lease();
         let (locked, acknowledged_by) = (lease.locked(), lease.acknowledged_by());
         let (key, owner) = (&*locked.key, locked.owner);
-        let start = RunStart { key, owner, run, every, counts, acknowledged_by };
-        let request = || locked.store.start_run(start);
+        let attempts = AtomicU32::new(0);
+        let request = || {
+            let attempt = attempts.fetch_add(1, Ordering::Relaxed) + 1;
+            let start = RunStart { key, owner, run, every, counts, attempt, acknowledged_by };
+            locked.store.start_run(start)
+        };
         let outcome = |answer| match answer {
             RunStarted::At(began) => Ok(MayRun::Now(began)),
             RunStarted::Ran(left) => Ok(MayRun::After(left)),
@@ -49,7 +55,21 @@ impl Engine {
         };
         let missing = "the store has not recorded the run yet";
         let answer = in_time(answer, (hold, timeout), refusal, missing)?;
+        if matches!(answer, MayRun::After(_)) && attempts.into_inner() > 1 {
+            // An earlier request may arrive after the end of the period, and would take the next one.
+            self.undo_start(hold, run, counts).await;
+        }
         hold.loss().map_or(Ok(answer), Err)
+    }
+
+    /// Records that a run does not begin, although its start may have been recorded, or may yet be.
+    pub(crate) async fn undo_start(&self, hold: &Hold, run: &RunLabel, counts: bool) {
+        if !Safeguard::StartsAreUndone.is_on() {
+            return;
+        }
+        if let Err(error) = self.end_run(hold, run, None, (counts, true)).await {
+            tracing::warn!(key = &**hold.key(), %error, "the start of a run was not undone");
+        }
     }
 
     /// Records the end of a run that began at this time of the store. `None` if its body has not begun,

@@ -19,6 +19,9 @@ pub(crate) struct RunStart<'a> {
     pub(crate) every: Duration,
     /// Whether the run counts for its period even if it fails.
     pub(crate) counts: bool,
+    /// The number of this request among those for the same start, from 1. A request that arrives after a
+    /// later one does not begin the run anew, although its period may have ended.
+    pub(crate) attempt: u32,
     /// The replicas that have to acknowledge the record.
     pub(crate) acknowledged_by: RequiredReplicas,
 }

@@ -18,13 +18,13 @@ use crate::store::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
 impl RedisStore {
     pub(super) async fn record_start(
         &self,
-        RunStart { key, owner, run, every, counts, acknowledged_by }: RunStart<'_>,
+        RunStart { key, owner, run, every, counts, attempt, acknowledged_by }: RunStart<'_>,
     ) -> Result<RunStarted, StoreError> {
         let RunScripts { start, .. } = self.run_scripts()?;
         let args = |call: &mut Cmd| {
             call.arg(2).arg(key).arg(name(key)).arg(self.dialect.owner(owner, &self.shared.id));
             call.arg(milliseconds(every)).arg(u8::from(counts));
-            call.arg(&run.by).arg(milliseconds(run.kept));
+            call.arg(&run.by).arg(milliseconds(run.kept)).arg(attempt);
         };
         let required = KeyReplicas { key, replicas: acknowledged_by };
         self.record((required, start), &args, decode::run_started).await
