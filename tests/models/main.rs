@@ -1,19 +1,21 @@
 //! Exhaustive model checks of the lock protocol.
 //!
-//! Six models are checked. [`protocol`] covers acquisitions with their callers and background
-//! threads, one server, and a guarded resource. [`handoffs`] covers hand-offs inside processes and
-//! fairness between processes. [`queue`] covers a queue in the store, where a release transfers the
-//! lock to the next process. [`sets`] covers calls that lock several keys together, [`turns`] the
-//! turns of readers and writers, and [`permits`] calls for permits of a semaphore. The checker visits
-//! every state, and asserts exclusion, the absence of leaks and stale writes, progress, and the end of
-//! tenures.
+//! [`protocol`] covers acquisitions with their callers and background threads, one server, and a
+//! guarded resource. [`handoffs`] covers hand-offs inside processes and fairness between processes.
+//! [`queue`] covers a queue in the store, where a release transfers the lock to the next process.
+//! [`sets`] covers calls that lock several keys together, [`turns`] the turns of readers and writers,
+//! [`permits`] calls for permits of a semaphore, and [`periods`] runs that happen once per period. The
+//! checker visits every state, and asserts exclusion, the absence of leaks and stale writes, progress,
+//! and the end of tenures.
 //!
 //! The controls show that each safeguard and each assumption is necessary. A control disables one
 //! of them, and the checker must find a counterexample.
 
 mod acquisition;
 mod assumptions;
+mod check;
 mod handoffs;
+mod periods;
 mod permits;
 mod properties;
 mod protocol;
@@ -24,13 +26,8 @@ mod server;
 mod sets;
 mod turns;
 
-use std::collections::BTreeSet;
-use std::fmt::Debug;
-use std::hash::Hash;
-
-use stateright::{Checker, HasDiscoveries, Model};
-
 use crate::assumptions::{Assumptions, Safeguards};
+use crate::check::{holds, violates};
 use crate::handoffs::{Handoffs, KEY, PROGRESS, TENURES_END};
 use crate::permits::{FIRST_HAS_REASON, IN_ORDER, PermitCalls, WITHIN_LIMIT};
 use crate::properties::{EXCLUSION, NO_LEAK, NO_STALE_WRITE};
@@ -39,47 +36,6 @@ use crate::queue::{FIFO, NOTHING_STAYS, Queue, REACHED};
 use crate::server::LEASE;
 use crate::sets::{NO_DEADLOCK, Sets};
 use crate::turns::{READERS_WAIT_FOR_ONE, REASON, Turns, WRITERS_ARE_NOT_OVERTAKEN};
-
-/// A model that the checker can explore.
-trait Checked:
-    Model<
-        State: Clone + Debug + Hash + PartialEq + Send + Sync,
-        Action: Clone + Debug + PartialEq + Send + Sync,
-    > + Send
-    + Sync
-    + 'static
-{
-}
-
-impl Checked for Protocol {}
-impl Checked for Handoffs {}
-impl Checked for Queue {}
-impl Checked for Sets {}
-impl Checked for Turns {}
-impl Checked for PermitCalls {}
-
-/// Explores all states and asserts that all properties hold. Requires more than `floor` states, so
-/// that a model in which few actions are possible fails.
-fn holds(model: impl Checked, floor: usize) {
-    let checker = model.checker().spawn_bfs().join();
-    let (states, depth) = (checker.unique_state_count(), checker.max_depth());
-    println!("{states} states, {depth} steps deep");
-    checker.assert_properties();
-    // Without a counterexample, the checker must not stop early.
-    assert!(checker.is_done());
-    assert!(states > floor, "{states} states are too few, more than {floor} are expected");
-}
-
-/// Finds a short path to a state that violates `property`, and returns the state.
-fn violates<M: Checked>(model: M, property: &'static str) -> M::State {
-    let only = HasDiscoveries::AllOf(BTreeSet::from([property]));
-    let checker = model.checker().finish_when(only).spawn_bfs().join();
-    let Some(path) = checker.discovery(property) else {
-        panic!("{property} holds in all {} states", checker.unique_state_count())
-    };
-    println!("{property} is violated by {:?}", path.clone().into_actions());
-    path.last_state().clone()
-}
 
 /// The model of the lock without one of its safeguards.
 fn without(drop: impl Fn(&mut Safeguards)) -> Protocol {
