@@ -4,9 +4,9 @@
 //! guarded resource. [`handoffs`] covers hand-offs inside processes and fairness between processes.
 //! [`queue`] covers a queue in the store, where a release transfers the lock to the next process.
 //! [`sets`] covers calls that lock several keys together, [`turns`] the turns of readers and writers,
-//! [`permits`] calls for permits of a semaphore, and [`periods`] runs that happen once per period. The
-//! checker visits every state, and asserts exclusion, the absence of leaks and stale writes, progress,
-//! and the end of tenures.
+//! [`permits`] calls for permits of a semaphore, [`periods`] runs that happen once per period, and
+//! [`leaders`] the terms and announcements of leaders. The checker visits every state, and asserts
+//! exclusion, the absence of leaks and stale writes, progress, and the end of tenures.
 //!
 //! The controls show that each safeguard and each assumption is necessary. A control disables one
 //! of them, and the checker must find a counterexample.
@@ -15,6 +15,7 @@ mod acquisition;
 mod assumptions;
 mod check;
 mod handoffs;
+mod leaders;
 mod periods;
 mod permits;
 mod properties;

@@ -115,7 +115,8 @@ pub(super) struct LeaderRecord {
     engine: Arc<Engine>,
     hold: Hold,
     term: u64,
-    /// Locked during a request, so that an earlier name never replaces a later one.
+    /// Locked during a request, so that an earlier name does not replace a later one. A request without
+    /// an answer may still arrive later; the next announcement then brings the later name back.
     name: Arc<Mutex<Arc<str>>>,
 }
 

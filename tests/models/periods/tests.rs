@@ -12,12 +12,12 @@ fn retried() -> Periods {
 
 #[test]
 fn a_period_has_at_most_one_run() {
-    holds(Periods::default(), 100);
+    holds(Periods::default(), 170_000);
 }
 
 #[test]
 fn a_failed_run_can_be_repeated_and_a_success_counts() {
-    holds(retried(), 100);
+    holds(retried(), 190_000);
 }
 
 #[test]
