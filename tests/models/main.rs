@@ -2,7 +2,8 @@
 //!
 //! [`protocol`] covers acquisitions with their callers and background threads, one server, and a
 //! guarded resource. [`handoffs`] covers hand-offs inside processes and fairness between processes.
-//! [`queue`] covers a queue in the store, where a release transfers the lock to the next process.
+//! [`queue`] covers a queue in the store, where a release transfers the lock to the next process, and
+//! [`fair`] the claims of fair calls in it.
 //! [`sets`] covers calls that lock several keys together, [`turns`] the turns of readers and writers,
 //! [`permits`] calls for permits of a semaphore, [`periods`] runs that happen once per period, and
 //! [`leaders`] the terms and announcements of leaders. The checker visits every state, and asserts
@@ -14,6 +15,7 @@
 mod acquisition;
 mod assumptions;
 mod check;
+mod fair;
 mod handoffs;
 mod leaders;
 mod periods;

@@ -36,6 +36,8 @@ pub(crate) const REACHED: &str = "transfers reach their clients";
 /// The key never goes past the first connected client in the queue. The exception is a plain take
 /// of an expired key.
 pub(crate) const FIFO: &str = "first in, first out";
+/// A lock that was released is free only if no connected client waits for it.
+pub(crate) const NO_LOST_RELEASE: &str = "a released lock goes to a client that waits";
 /// If nothing is in flight, every waiter is granted the lock, unless there are faults or other clients
 /// keep the lock. Whatever is in flight arrives if there are no faults, so this covers all states.
 pub(crate) const PROGRESS: &str = "progress";
@@ -47,8 +49,15 @@ pub(crate) struct Queue {
     /// The number of requests of each client. The length is the number of clients. Progress is
     /// checked with further requests.
     pub(crate) requests: &'static [u8],
-    /// Whether clients crash.
+    /// The process of each client; a process of its own if there is no entry. The clients of a process
+    /// are its fair calls, each of which has a claim.
+    pub(crate) processes: &'static [usize],
+    /// Whether processes crash.
     pub(crate) crashes: bool,
+    /// Whether clients begin with a plain `SET … NX`, which looks at no queue. Fair calls do not.
+    pub(crate) takes: bool,
+    /// A lock is not handed off to another client of the process.
+    pub(crate) claims_keep_order: bool,
     /// Whether clients stop waiting for replies, so that their requests may arrive late.
     pub(crate) time_outs: bool,
     /// Whether holders renew their leases.
@@ -87,7 +96,10 @@ impl Default for Queue {
     fn default() -> Self {
         Self {
             requests: &[1, 2, 1],
+            processes: &[],
             crashes: false,
+            takes: true,
+            claims_keep_order: true,
             time_outs: false,
             renews: false,
             deadline_from_basis: true,
@@ -171,6 +183,10 @@ impl Model for Queue {
             }),
             Property::always(REACHED, |_, state: &QueueState| !state.missed),
             Property::always(FIFO, |_, state: &QueueState| !state.overtaken),
+            Property::always(NO_LOST_RELEASE, |_, state: &QueueState| {
+                let is_connected = |(n, _): &(usize, _)| state.clients[*n].call != QueueCall::Gone;
+                state.key.is_some() || state.expired || !state.queue.iter().any(is_connected)
+            }),
             Property::always(PROGRESS, |model: &Queue, state: &QueueState| {
                 let quiet = (0..state.clients.len()).all(|n| state.is_quiet(n));
                 !(quiet && state.any(ModelClient::waits)) || model.serves_all(state.clone())
@@ -282,12 +298,15 @@ impl Queue {
                 Some(())
             }
             Crash(n) if self.crashes => {
-                let client = &mut state.clients[n];
-                (!matches!(client.call, QueueCall::Idle | QueueCall::Over | QueueCall::Gone))
+                let call = state.clients[n].call;
+                (!matches!(call, QueueCall::Idle | QueueCall::Over | QueueCall::Gone))
                     .then_some(())?;
-                *client = ModelClient { call: QueueCall::Gone, ..ModelClient::default() };
-                // A request that is served after a crash has the effect of one served before.
-                state.late = state.late.filter(|(owner, _)| *owner != n);
+                for other in (0..state.clients.len()).filter(|other| self.is_same(n, *other)) {
+                    state.clients[other] =
+                        ModelClient { call: QueueCall::Gone, ..ModelClient::default() };
+                    // A request that is served after a crash has the effect of one served before.
+                    state.late = state.late.filter(|(owner, _)| *owner != other);
+                }
                 Some(())
             }
             Tick => {
@@ -305,6 +324,7 @@ impl Queue {
         let client = &mut state.clients[n];
         (client.awaits_nothing() && client.requests < self.requests[n]).then_some(())?;
         let request = match (action, &mut client.call) {
+            (QueueAction::Take(_), _) if !self.takes => return None,
             (QueueAction::Take(_) | QueueAction::Register(_), QueueCall::Idle) if is_first => {
                 client.call =
                     QueueCall::Waiting { ticket: None, basis: self.accepted_term(), due: true };
@@ -432,9 +452,21 @@ impl Queue {
         state.queue.retain(|(queued, _)| *queued != n || keeps_place);
         if state.has_key(n) {
             state.key = None;
+            if !self.claims_keep_order {
+                let of_process = |(other, _): &(usize, _)| self.is_same(n, *other);
+                if let Some(place) = state.queue.iter().position(of_process) {
+                    state.bring_forward(place);
+                }
+            }
             if self.releases_transfer {
                 state.transfer(self.gone_are_skipped);
             }
         }
+    }
+
+    /// Whether two clients are calls of the same process.
+    fn is_same(&self, one: usize, other: usize) -> bool {
+        let process = |n: usize| self.processes.get(n).copied().unwrap_or(n);
+        process(one) == process(other)
     }
 }

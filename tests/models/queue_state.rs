@@ -204,6 +204,13 @@ impl QueueState {
         QueueReply::Queued(ticket)
     }
 
+    /// A client in the queue overtakes those before it.
+    pub(crate) fn bring_forward(&mut self, place: usize) {
+        let is_connected = |(n, _): &(usize, _)| self.clients[*n].call != QueueCall::Gone;
+        self.overtaken |= self.queue[..place].iter().any(is_connected);
+        self.queue[..=place].rotate_right(1);
+    }
+
     /// The key goes to the first client in the queue.
     pub(crate) fn transfer(&mut self, skips_gone: bool) {
         while !self.queue.is_empty() {
