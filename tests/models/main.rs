@@ -5,6 +5,7 @@
 //! [`queue`] covers a queue in the store, where a release transfers the lock to the next process, and
 //! [`fair`] the claims of fair calls in it.
 //! [`sets`] covers calls that lock several keys together, [`turns`] the turns of readers and writers,
+//! [`modes`] writers that become readers and the reverse,
 //! [`permits`] calls for permits of a semaphore, [`periods`] runs that happen once per period, and
 //! [`leaders`] the terms and announcements of leaders. The checker visits every state, and asserts
 //! exclusion, the absence of leaks and stale writes, progress, and the end of tenures.
@@ -18,6 +19,7 @@ mod check;
 mod fair;
 mod handoffs;
 mod leaders;
+mod modes;
 mod periods;
 mod permits;
 mod properties;
