@@ -40,7 +40,6 @@ use crate::protocol::{Protocol, ProtocolState};
 use crate::queue::{FIFO, NOTHING_STAYS, Queue, REACHED};
 use crate::server::LEASE;
 use crate::sets::{NO_DEADLOCK, Sets};
-use crate::turns::{READERS_WAIT_FOR_ONE, REASON, Turns, WRITERS_ARE_NOT_OVERTAKEN};
 
 /// The model of the lock without one of its safeguards.
 fn without(drop: impl Fn(&mut Safeguards)) -> Protocol {
@@ -426,48 +425,6 @@ fn calls_that_take_their_keys_in_different_orders_deadlock() {
 #[test]
 fn calls_that_keep_a_key_while_they_wait_for_another_one_deadlock() {
     violates(Sets { gives_back: false, ..sets() }, NO_DEADLOCK);
-}
-
-/// Two readers and two writers, each of which wants the lock twice.
-fn turns() -> Turns {
-    Turns {
-        writers: vec![false, false, true, true],
-        times: 2,
-        after_writers: true,
-        readers_wait: true,
-        giving_up_settles: true,
-        leases_settle: true,
-    }
-}
-
-#[test]
-fn readers_and_writers_take_turns() {
-    holds(turns(), 3_000);
-    holds(
-        Turns { writers: vec![false, false, false, true, true, true], times: 1, ..turns() },
-        9_000,
-    );
-}
-
-#[test]
-fn without_a_turn_after_each_writer_a_reader_waits_for_several_writers() {
-    let writers = vec![false, true, true, true];
-    violates(Turns { writers, after_writers: false, ..turns() }, READERS_WAIT_FOR_ONE);
-}
-
-#[test]
-fn readers_that_do_not_wait_overtake_a_writer() {
-    violates(Turns { readers_wait: false, ..turns() }, WRITERS_ARE_NOT_OVERTAKEN);
-}
-
-#[test]
-fn if_giving_up_gives_nobody_the_lock_a_reader_waits_without_a_reason() {
-    violates(Turns { giving_up_settles: false, ..turns() }, REASON);
-}
-
-#[test]
-fn if_the_end_of_a_lease_gives_nobody_the_lock_a_call_waits_without_a_reason() {
-    violates(Turns { leases_settle: false, ..turns() }, REASON);
 }
 
 /// Two calls for one of three permits, one for all of them, and one for two of two.

@@ -42,7 +42,7 @@ struct Modes {
     /// A hold without an answer to its upgrade is that of a reader.
     unknown_is_no_upgrade: bool,
     /// An attempt that finds the hold of its call does not change its mode.
-    attempts_keep_modes: bool,
+    attempts_change_nothing: bool,
     /// A writer that the store takes for a reader has lost the lock.
     writers_are_verified: bool,
     /// The answer to a renewal from before the last change does not count against a writer.
@@ -61,7 +61,7 @@ impl Default for Modes {
             only_readers_upgrade: true,
             reader_before_request: true,
             unknown_is_no_upgrade: true,
-            attempts_keep_modes: true,
+            attempts_change_nothing: true,
             writers_are_verified: true,
             earlier_renewals_are_ignored: true,
             upgrades_are_kept: true,
@@ -211,7 +211,7 @@ impl ModeState {
         self.calls[n] = ModeCall { phase, ..ModeCall::default() };
     }
 
-    fn others<'a>(&'a self, n: usize) -> impl Iterator<Item = HeldMode> + 'a {
+    fn others(&self, n: usize) -> impl Iterator<Item = HeldMode> + '_ {
         let others = self.holds.iter().enumerate().filter(move |(other, _)| *other != n);
         others.filter_map(|(_, hold)| *hold)
     }
@@ -303,7 +303,7 @@ impl Modes {
                     // The lock of a call that does not wait any more.
                     let _ = state.acquire(n, self.acquired(n));
                 }
-                (n, ModeRequest::Attempt) if !self.attempts_keep_modes => {
+                (n, ModeRequest::Attempt) if !self.attempts_change_nothing => {
                     state.holds[n] = Some(self.acquired(n));
                 }
                 (_, ModeRequest::Attempt) => {}

@@ -31,7 +31,7 @@ fn an_upgrade_without_an_answer_that_counts_makes_a_writer_beside_readers() {
 
 #[test]
 fn an_attempt_that_arrives_after_an_upgrade_lets_readers_in_unless_it_keeps_the_mode() {
-    violates(Modes { attempts_keep_modes: false, ..Modes::default() }, ALONE);
+    violates(Modes { attempts_change_nothing: false, ..Modes::default() }, ALONE);
 }
 
 #[test]
