@@ -34,7 +34,6 @@ mod turns;
 use crate::assumptions::{Assumptions, Safeguards};
 use crate::check::{holds, violates};
 use crate::handoffs::{Handoffs, KEY, PROGRESS, TENURES_END};
-use crate::permits::{FIRST_HAS_REASON, IN_ORDER, PermitCalls, WITHIN_LIMIT};
 use crate::properties::{EXCLUSION, NO_LEAK, NO_STALE_WRITE};
 use crate::protocol::{Protocol, ProtocolState};
 use crate::queue::{FIFO, NOTHING_STAYS, Queue, REACHED};
@@ -425,49 +424,4 @@ fn calls_that_take_their_keys_in_different_orders_deadlock() {
 #[test]
 fn calls_that_keep_a_key_while_they_wait_for_another_one_deadlock() {
     violates(Sets { gives_back: false, ..sets() }, NO_DEADLOCK);
-}
-
-/// Two calls for one of three permits, one for all of them, and one for two of two.
-fn permit_calls() -> PermitCalls {
-    PermitCalls {
-        wanted: vec![(1, 3), (1, 3), (3, 3), (2, 2)],
-        times: 2,
-        newcomers_wait: true,
-        in_order: true,
-        own_limits: true,
-        giving_up_settles: true,
-        leases_settle: true,
-    }
-}
-
-#[test]
-fn permits_are_within_the_limit_and_go_to_the_calls_in_order() {
-    holds(permit_calls(), 3_000);
-    let wanted = vec![(1, 2), (2, 4), (1, 4), (3, 4), (4, 4)];
-    holds(PermitCalls { wanted, times: 1, ..permit_calls() }, 1_000);
-}
-
-#[test]
-fn if_a_call_does_not_count_by_its_own_limit_there_are_too_many_holders() {
-    violates(PermitCalls { own_limits: false, ..permit_calls() }, WITHIN_LIMIT);
-}
-
-#[test]
-fn if_the_first_call_holds_nobody_back_it_is_overtaken() {
-    violates(PermitCalls { in_order: false, ..permit_calls() }, IN_ORDER);
-}
-
-#[test]
-fn if_newcomers_do_not_wait_they_overtake() {
-    violates(PermitCalls { newcomers_wait: false, ..permit_calls() }, IN_ORDER);
-}
-
-#[test]
-fn if_giving_up_gives_nobody_permits_a_call_waits_for_them_without_a_reason() {
-    violates(PermitCalls { giving_up_settles: false, ..permit_calls() }, FIRST_HAS_REASON);
-}
-
-#[test]
-fn if_the_end_of_a_lease_gives_nobody_permits_a_call_waits_for_them_without_a_reason() {
-    violates(PermitCalls { leases_settle: false, ..permit_calls() }, FIRST_HAS_REASON);
 }
