@@ -60,6 +60,8 @@ pub(crate) struct Periods {
     pub(crate) repeats_begin_anew: bool,
     /// The requests for a start are numbered, and an earlier one does not begin the run anew.
     pub(crate) starts_are_numbered: bool,
+    /// The record keeps the highest of these numbers, not only the first.
+    pub(crate) numbers_are_kept: bool,
     /// Only the owner of the key changes the record.
     pub(crate) only_owners_record: bool,
     /// *Assumed:* the clock of the store is not set back.
@@ -81,6 +83,7 @@ impl Default for Periods {
             repeats_are_granted: true,
             repeats_begin_anew: true,
             starts_are_numbered: true,
+            numbers_are_kept: true,
             only_owners_record: true,
             no_jump_back: true,
         }
@@ -293,6 +296,10 @@ impl Periods {
             Some(last) => {
                 let is_late = self.starts_are_numbered && attempt <= last.attempt;
                 if last.began >= period || is_late || !self.repeats_begin_anew {
+                    if self.numbers_are_kept {
+                        let attempt = last.attempt.max(attempt);
+                        state.record = Some(ModelRecord { attempt, ..last });
+                    }
                     return RecordReply::Started(last.began);
                 }
             }

@@ -81,3 +81,11 @@ fn if_the_clock_is_set_back_an_undone_start_hides_the_run_before_it() {
     let set_back = Periods { no_jump_back: false, ..Periods::default() };
     violates(Periods { requests: &[1, 1, 1], late: 0, ..set_back }, AT_MOST_ONCE);
 }
+
+/// The second of three requests arrives after the third one was answered.
+#[test]
+fn a_late_start_takes_the_next_period_unless_the_highest_number_is_kept() {
+    let three = Periods { requests: &[3, 1], ..Periods::default() };
+    holds(three.clone(), 140_000);
+    violates(Periods { numbers_are_kept: false, ..three }, UNUSED_IS_FREE);
+}

@@ -26,7 +26,11 @@ local first = now - now % length
 -- If the period has ended since the first request of the run, the run begins in the next one. An earlier
 -- request that arrives late changes nothing, because its body may have begun.
 if began and last[1] == ARGV[1] then
-  if began >= first or tonumber(ARGV[6]) <= (tonumber(last[5]) or 0) then
+  local is_later = tonumber(ARGV[6]) > (tonumber(last[5]) or 0)
+  if began >= first or not is_later then
+    if is_later then
+      redis.call('hset', KEYS[2], 'attempt', ARGV[6])
+    end
     return {'STARTED', began}
   end
   began = nil
