@@ -14,7 +14,7 @@ mod credentials;
 mod fair;
 mod fairness;
 mod foreign;
-mod kinds;
+mod holders;
 mod leadership;
 mod linger;
 mod partitions;

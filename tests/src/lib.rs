@@ -6,11 +6,11 @@
 // The harness reports every failure by a panic.
 #![allow(clippy::missing_panics_doc)]
 
+mod bodies;
 mod cluster;
 pub mod controls;
 mod helper;
 mod history;
-mod kinds;
 mod log;
 mod ports;
 mod proxy;
@@ -25,10 +25,10 @@ mod tls;
 pub mod workload;
 mod workload_processes;
 
+pub use bodies::Kind;
 pub use cluster::{Cluster, NODE_TIMEOUT, SlotMove};
 pub use helper::Helper;
 pub use history::{Expected, History, Violation};
-pub use kinds::Kind;
 pub use log::CapturedLog;
 pub use proxy::{Proxy, Toward};
 pub use recorder::{EventKind, HoldEvent, Recorder, boot_nanos};
