@@ -322,6 +322,14 @@ fn check_mode(lock_options: &[LockOption], errors: &mut Errors) {
                        not keep it for the next call; remove one of the two";
         errors.add(Error::new(name.span(), problem));
     }
+    if let (Value::Variant(_, mode), Some((name, Value::Duration(_)))) =
+        (mode, given(lock_options, "min_hold"))
+        && mode == "Read"
+    {
+        let problem = "cannot combine `min_hold` with `mode = \"read\"`: readers do not exclude each \
+                       other, so a minimum hold would keep no other reader out; remove one of the two";
+        errors.add(Error::new(name.span(), problem));
+    }
 }
 
 /// Checks the options beside `permits`.
@@ -644,32 +652,53 @@ fn parse_mode(option: &Ident, value: Expr) -> syn::Result<Value> {
 fn parse_permits(option: &Ident, value: Expr) -> syn::Result<Value> {
     let given = match &value {
         Expr::Lit(ExprLit { lit: Lit::Int(limit), .. }) => {
-            limit.base10_parse().ok().map(|limit| (1, limit))
+            Some(("1".to_owned(), limit.base10_digits().to_owned()))
         }
         Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => {
             let text = text.value();
-            text.split_once(" of ").and_then(|(count, limit)| {
-                Some((count.trim().parse().ok()?, limit.trim().parse().ok()?))
-            })
+            let parts = text.split_once(" of ");
+            parts.map(|(count, limit)| (count.trim().to_owned(), limit.trim().to_owned()))
         }
         // A negative number.
         Expr::Lit(_) | Expr::Unary(_) => None,
         _ => return Ok(Value::PermitsExpression(value)),
     };
+    let is_number =
+        |text: &String| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let given = given.filter(|(count, limit)| is_number(count) && is_number(limit));
     let problem = match given {
-        Some((count, limit)) if (1..=MOST_PERMITS.min(limit)).contains(&count) => {
-            return Ok(Value::Permits(count, limit));
-        }
-        Some((count, limit)) if count > limit && limit > 0 => {
-            format!("{count} of {limit} permits can never be acquired")
-        }
-        _ => format!(
+        Some((count, limit)) => match permits_of(&count, &limit) {
+            Ok((count, limit)) => return Ok(Value::Permits(count, limit)),
+            Err(problem) => problem,
+        },
+        None => format!(
             "`{option}` must be the number of holders at a time, such as 3, a number of permits from 1 \
              to {MOST_PERMITS}, such as \"2 of 10\", or an expression whose type implements \
              `Into<Permits>`"
         ),
     };
     Err(Error::new_spanned(value, problem))
+}
+
+/// The number of permits and their limit, or what is wrong with them. `lock-runtime` has the same rules.
+fn permits_of(count: &str, limit: &str) -> Result<(u32, u32), String> {
+    let Ok(most) = limit.parse::<u32>() else {
+        return Err(format!("the limit {limit} is too large; the largest is {}", u32::MAX));
+    };
+    // A larger number is above each limit.
+    let number = count.parse::<u32>().unwrap_or(u32::MAX);
+    let problem = if most == 0 {
+        "a semaphore needs a limit of at least 1".to_owned()
+    } else if number == 0 {
+        format!("0 of {limit} permits would exclude nobody; acquire at least 1")
+    } else if number > most {
+        format!("{count} of {limit} permits can never be acquired; acquire at most {limit}")
+    } else if number > MOST_PERMITS {
+        format!("{count} permits are too many for one call; acquire at most {MOST_PERMITS}")
+    } else {
+        return Ok((number, most));
+    };
+    Err(problem)
 }
 
 fn parse_release(option: &Ident, value: Expr) -> syn::Result<Value> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::engine::Engine;
 use crate::engine::lease::Terms;
 use crate::error::LockError;
+use crate::lock_mode::LockMode;
 use crate::options::{Defaults, LockOptions};
 use crate::store::contract::{Backend, Layout, LockStore};
 use crate::timeout::Wait;
@@ -49,6 +50,13 @@ impl Connected {
         let store = self.store(layout);
         if !terms.min_hold.is_zero() && !store.capabilities().keeps_after_release {
             let problem = "this store cannot keep a key after its release".into();
+            return Err(LockError::Config { option: "min_hold", problem });
+        }
+        if !terms.min_hold.is_zero() && options.mode == Some(LockMode::Read) {
+            let problem =
+                "readers do not exclude each other, so a minimum hold would keep no other \
+                           reader out; remove `min_hold`, or be a writer"
+                    .into();
             return Err(LockError::Config { option: "min_hold", problem });
         }
         if !matches!(layout, Layout::Wire(_)) && format != WireFormat::Token {

@@ -21,9 +21,8 @@ use crate::lock_mode::LockMode;
 /// **Cost.** The first reader of a process costs one round trip. While it has the lock, the other readers of
 /// the process join it without a round trip, and all of them lose the lock together if it is lost. While
 /// other processes wait, readers that come later join within the `handoff_limit`, and then wait behind them.
-/// Readers whose `lease`, `max_hold`, `min_hold` or `acknowledged_by` differs from that of the first one do
-/// not share its hold; with a `max_hold` or a `min_hold`, also of the client, no reader does. A writer costs as
-/// much as another lock.
+/// Readers whose `lease`, `max_hold` or `acknowledged_by` differs from that of the first one do not share its
+/// hold; with a `max_hold`, also of the client, no reader does. A writer costs as much as another lock.
 ///
 /// **Nested use.** In the body of a writer, readers and writers of the same key share its hold. In the body
 /// of a reader, readers do. A writer in the body of a reader would wait for itself and is
@@ -64,7 +63,8 @@ impl ReadWriteLock {
         Self { lock }
     }
 
-    /// The lock for a reader.
+    /// The lock for a reader. It cannot have a [`min_hold`](Lock::min_hold), because readers do not exclude each
+    /// other.
     pub fn read(&self) -> Lock {
         self.lock.clone().mode(LockMode::Read)
     }

@@ -30,4 +30,9 @@ async fn lingers() -> Result<(), LockError> {
     Ok(())
 }
 
+#[distributed_lock(key = "k", mode = "read", min_hold = "10s")]
+async fn keeps() -> Result<(), LockError> {
+    Ok(())
+}
+
 fn main() {}

@@ -20,6 +20,31 @@ async fn very_many() -> Result<(), LockError> {
     Ok(())
 }
 
+#[distributed_lock(key = "k", permits = "1 of 0")]
+async fn no_limit() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "k", permits = 4294967296)]
+async fn too_large() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "k", permits = "1 of 4294967296")]
+async fn too_large_a_limit() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "k", permits = "4294967296 of 10")]
+async fn too_large_a_count() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "k", permits = "1 of 4294967295")]
+async fn the_largest() -> Result<(), LockError> {
+    Ok(())
+}
+
 #[distributed_lock(key = "k", permits = "two")]
 async fn text() -> Result<(), LockError> {
     Ok(())
