@@ -107,7 +107,8 @@ pub enum LockError {
     },
 
     /// A key in the store holds something other than a lock of this [format](crate::WireFormat), or
-    /// other than a fencing token. The key was not changed.
+    /// other than the fencing token, or the record of a leader or of a run, that belongs there. The key was
+    /// not changed.
     ///
     /// A lock is a `string` in [`Token`](crate::WireFormat::Token), a `hash` in
     /// [`Redisson`](crate::WireFormat::Redisson) and a `Unix time in ms` in

@@ -12,6 +12,7 @@ mod fixed_lease;
 mod formats;
 mod functions;
 mod keys;
+mod kinds;
 mod leadership;
 mod loss;
 mod options;

@@ -78,6 +78,8 @@ impl Leader {
     /// * [`LockError::Unavailable`]: the store has not answered. It is announced again later,
     ///   while this candidate leads.
     /// * [`LockError::Denied`]: the user lacks a permission.
+    /// * [`LockError::WrongFormat`]: the key of the record of a leader holds a value of another kind, which
+    ///   was not changed. This candidate still leads.
     pub async fn announce(&self, name: impl Into<String>) -> Result<(), LockError> {
         let name = name.into();
         check_name(&name)?;

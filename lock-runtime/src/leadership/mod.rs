@@ -169,6 +169,8 @@ impl Leadership {
     ///
     /// * [`LockError::Unavailable`]: the store has not answered.
     /// * [`LockError::Denied`]: the user lacks a permission.
+    /// * [`LockError::WrongFormat`]: the key of the record of a leader holds a value of another kind. The
+    ///   candidates campaign and lead nevertheless.
     /// * [`LockError::InvalidKey`], [`LockError::ShutDown`].
     pub async fn leader(&self) -> Result<Option<LeaderInfo>, LockError> {
         Ok(self.seat.leader().await?.map(|(leader, _)| leader))

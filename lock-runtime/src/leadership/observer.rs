@@ -76,7 +76,8 @@ impl LeaderObserver {
     ///
     /// # Errors
     ///
-    /// * [`LockError::Denied`], [`LockError::InvalidKey`], [`LockError::ShutDown`].
+    /// * [`LockError::Denied`], [`LockError::InvalidKey`], [`LockError::WrongFormat`],
+    ///   [`LockError::ShutDown`]: as for [`Leadership::leader`](super::Leadership::leader).
     /// * [`LockError::Config`]: there is no tokio runtime with timers here.
     pub async fn next(&mut self) -> Result<Option<LeaderInfo>, LockError> {
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);

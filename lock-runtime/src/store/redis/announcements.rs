@@ -1,8 +1,8 @@
 //! The requests about announcements.
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 
-use super::decode;
+use super::decode::{self, Recorded};
 use super::dialect::milliseconds;
 use super::handle::RedisStore;
 use super::hash_slot;
@@ -24,7 +24,10 @@ impl RedisStore {
             call.arg(text).arg(milliseconds(keep));
         };
         let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
-        Ok(route.run((key, script), &args, &options, decode::announce).await?.value)
+        match route.run((key, script), &args, &options, decode::announce).await?.value {
+            Recorded::WrongFormat(found) => Err(wrong_format(key, found)),
+            Recorded::Yes(announced) | Recorded::Not(announced) => Ok(announced),
+        }
     }
 
     pub(super) async fn announced_holder(
@@ -36,9 +39,16 @@ impl RedisStore {
             call.arg(2).arg(key).arg(name(key));
         };
         let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
-        let decode = |reply: &Value| decode::announced(reply);
-        Ok(route.run((key, script), &args, &options, decode).await?.value)
+        match route.run((key, script), &args, &options, decode::announced).await?.value {
+            Recorded::WrongFormat(found) => Err(wrong_format(key, found)),
+            Recorded::Yes(announced) | Recorded::Not(announced) => Ok(announced),
+        }
     }
+}
+
+/// The error of a key that holds a value of this kind instead of an announcement.
+fn wrong_format(key: &str, found: String) -> StoreError {
+    StoreError::WrongFormat { key: name(key), expected: "record of a leader", found }
 }
 
 /// The key of the announcement about a lock, in the slot of the lock.

@@ -6,15 +6,16 @@
 //! A reply that the command or script never gives is [`Unexpected`], and no answer. It may be that to
 //! another request, or come from something in between that does not speak the Redis protocol.
 
+mod records;
+
 use std::time::Duration;
 
 use redis::Value;
 
+pub(super) use self::records::{Recorded, announce, announced, last_run, run_ended, run_started};
 use super::error;
 use crate::safeguard::Safeguard;
-use crate::store::announcements::Announced;
 use crate::store::contract::{Left, ModeChanged, Renewed, StoreError};
-use crate::store::periods::{RunEnded, RunRecord, RunStarted};
 use crate::store::queueing::{QueueTicket, Queued};
 use crate::store::subscriptions::CheckResult;
 
@@ -199,98 +200,6 @@ pub(super) fn changed(reply: &Value) -> Result<ModeChanged, Unexpected> {
     }
 }
 
-/// Decodes the reply of `announce.lua`.
-pub(super) fn announce(reply: &Value) -> Result<Announced, Unexpected> {
-    match status(reply) {
-        Some(("ANNOUNCED", Field::None)) => Ok(Announced::Done),
-        Some(("GONE", Field::None)) => Ok(Announced::Gone),
-        Some(("TAKEN", Field::None)) => Ok(Announced::Taken),
-        _ => Err(Unexpected::new(reply)),
-    }
-}
-
-/// Decodes the reply of `announced.lua`: the text, and the rest of the lease.
-pub(super) fn announced(reply: &Value) -> Result<Option<(String, Left)>, Unexpected> {
-    let known = |reply: &Value| {
-        let Value::Array(parts) = reply else { return None };
-        let [status, Value::Int(left @ -1..), announced] = &parts[..] else { return None };
-        let announced = text(announced).filter(|_| text(status) == Some("ANNOUNCED"))?;
-        Some((announced.to_owned(), left_of(*left)))
-    };
-    match status(reply) {
-        Some(("NONE", Field::None)) => Ok(None),
-        _ => known(reply).map(Some).ok_or_else(|| Unexpected::new(reply)),
-    }
-}
-
-/// The reply of a script about the record of a run.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Recorded<T> {
-    /// The record is that of the run.
-    Yes(T),
-    Not(T),
-    /// The key of the record holds a value of this kind.
-    WrongFormat(String),
-}
-
-/// Decodes the reply of `start_run.lua`.
-pub(super) fn run_started(reply: &Value) -> Result<Recorded<RunStarted>, Unexpected> {
-    match status(reply) {
-        Some(("STARTED", Field::Int(now @ 0..))) => {
-            Ok(Recorded::Yes(RunStarted::At(now.unsigned_abs())))
-        }
-        Some(("RAN", Field::Int(left @ 0..))) => {
-            let left = Duration::from_millis(left.unsigned_abs());
-            Ok(Recorded::Not(RunStarted::Ran(left)))
-        }
-        Some(("GONE", Field::None)) => Ok(Recorded::Not(RunStarted::Gone)),
-        Some(("TAKEN", Field::None)) => Ok(Recorded::Not(RunStarted::Taken)),
-        _ => wrong_record(reply),
-    }
-}
-
-/// Decodes the reply of `end_run.lua`.
-pub(super) fn run_ended(reply: &Value) -> Result<Recorded<RunEnded>, Unexpected> {
-    match status(reply) {
-        Some(("RECORDED", Field::None)) => Ok(Recorded::Yes(RunEnded::Recorded)),
-        Some(("GONE", Field::None)) => Ok(Recorded::Not(RunEnded::Gone)),
-        Some(("TAKEN", Field::None)) => Ok(Recorded::Not(RunEnded::Taken)),
-        _ => wrong_record(reply),
-    }
-}
-
-/// Decodes the reply of `last_run.lua`.
-pub(super) fn last_run(reply: &Value) -> Result<Recorded<Option<RunRecord>>, Unexpected> {
-    match status(reply) {
-        Some(("NONE", Field::None)) => return Ok(Recorded::Not(None)),
-        Some(_) => return wrong_record(reply),
-        None => {}
-    }
-    let known = || {
-        let Value::Array(parts) = reply else { return None };
-        let [status, began, ended, failed, Value::BulkString(by), held] = &parts[..] else {
-            return None;
-        };
-        let began = text(began).filter(|_| text(status) == Some("RUN"))?.parse().ok()?;
-        let ended = match text(ended)? {
-            "" => None,
-            ended => Some((ended.parse().ok()?, text(failed) == Some("1"))),
-        };
-        // Everything but the times may have been changed by hand.
-        let by = String::from_utf8_lossy(by).into_owned();
-        Some(RunRecord { began, ended, by, is_held: text(held) == Some("1") })
-    };
-    let run = known().ok_or_else(|| Unexpected::new(reply))?;
-    Ok(Recorded::Yes(Some(run)))
-}
-
-fn wrong_record<T>(reply: &Value) -> Result<Recorded<T>, Unexpected> {
-    match status(reply) {
-        Some(("WRONGFORMAT", Field::Text(kind))) => Ok(Recorded::WrongFormat(kind.to_owned())),
-        _ => Err(Unexpected::new(reply)),
-    }
-}
-
 /// The answer to a request for a fencing token.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FenceReply {
@@ -299,8 +208,8 @@ pub(super) enum FenceReply {
     Taken,
     /// The owner is a reader.
     Reader,
-    /// The key of the last token holds another value.
-    NoLastToken,
+    /// The key of the last token holds a value of this kind instead.
+    WrongFormat(String),
 }
 
 /// Decodes the reply of `fence.lua`.
@@ -313,7 +222,7 @@ pub(super) fn fenced(reply: &Value) -> Result<FenceReply, Unexpected> {
         Some(("GONE", Field::None)) => Ok(FenceReply::Gone),
         Some(("TAKEN", Field::None)) => Ok(FenceReply::Taken),
         Some(("READER", Field::None)) => Ok(FenceReply::Reader),
-        Some(("WRONGFORMAT", Field::None)) => Ok(FenceReply::NoLastToken),
+        Some(("WRONGFORMAT", Field::Text(kind))) => Ok(FenceReply::WrongFormat(kind.to_owned())),
         _ => Err(unexpected()),
     }
 }

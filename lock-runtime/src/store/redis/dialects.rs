@@ -42,8 +42,8 @@ static TOKEN: Dialect = Dialect {
     check: PublishingScript::new(script!("place.lua", "token/check.lua")),
     acquire_all: Some(script!(notes_asking: "token/acquire_all.lua")),
     announcements: Some([
-        script!("token/held.lua", "owned.lua", "token/announce.lua"),
-        script!("token/announced.lua"),
+        script!("token/held.lua", "owned.lua", "token/announcement.lua", "token/announce.lua"),
+        script!("token/announcement.lua", "token/announced.lua"),
     ]),
     runs: Some(RunScripts {
         start: script!(

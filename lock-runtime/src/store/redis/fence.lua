@@ -7,19 +7,20 @@
 --   ISSUED, token       the fencing token, as a string (a number would lose digits)
 --   GONE                the lock does not exist
 --   TAKEN               it has another owner
---   WRONGFORMAT         the last key holds no fencing token
+--   WRONGFORMAT, kind   the last key holds a value of this kind
 --   an error            a key could not be read
 local time = redis.call('time')
 local fence = math.max(time[1] * 1000000 + time[2], tonumber(ARGV[2]))
 local last = redis.pcall('get', KEYS[#KEYS])
-if type(last) == 'table' and not last.err:find('WRONGTYPE', 1, true) then
-  return last
+if type(last) == 'table' then
+  local kind = redis.call('type', KEYS[#KEYS]).ok
+  return kind ~= 'string' and {'WRONGFORMAT', kind} or last
 end
 if last then
-  last = type(last) == 'string' and last:match('^%d+$') and tonumber(last)
+  last = last:match('^%d+$') and tonumber(last)
   -- From 2^53 on, Lua cannot represent every integer, so the next token might not be higher.
   if not last or last >= 2 ^ 53 - 1 then
-    return 'WRONGFORMAT'
+    return {'WRONGFORMAT', 'different value'}
   end
   fence = math.max(fence, last + 1)
 end

@@ -34,11 +34,9 @@ impl RedisStore {
                 option: "mode",
                 problem: "the holder is a reader by now".to_owned(),
             }),
-            decode::FenceReply::NoLastToken => Err(StoreError::WrongFormat {
-                key: last,
-                expected: "fencing token",
-                found: "different value".into(),
-            }),
+            decode::FenceReply::WrongFormat(found) => {
+                Err(StoreError::WrongFormat { key: last, expected: "fencing token", found })
+            }
         }
     }
 }

@@ -79,7 +79,8 @@ fn every_status_has_its_meaning() {
     assert_eq!(fenced(&with("ISSUED", string("12"))), Ok(FenceReply::With(12)));
     assert_eq!(fenced(&string("GONE")), Ok(FenceReply::Gone));
     assert_eq!(fenced(&string("TAKEN")), Ok(FenceReply::Taken));
-    assert_eq!(fenced(&string("WRONGFORMAT")), Ok(FenceReply::NoLastToken));
+    let wrong = with("WRONGFORMAT", string("list"));
+    assert_eq!(fenced(&wrong), Ok(FenceReply::WrongFormat("list".into())));
 }
 
 #[test]

@@ -17,7 +17,8 @@ if ARGV[3] or redis.call('exists', unpack(KEYS)) > 0 then
       if redis.pcall('getrange', KEYS[i], 0, #ARGV[1]) ~= ARGV[1] then
         return {'BUSY', i}
       end
-    elseif redis.call('exists', KEYS[locks + i] or ARGV[2 + i]) == 1 then
+    -- A value of another type is no queue.
+    elseif redis.call('type', KEYS[locks + i] or ARGV[2 + i]).ok == 'zset' then
       return {'BUSY', i}
     end
   end

@@ -1,0 +1,385 @@
+//! What holds for the locks of all kinds: hostile keys, values that are no locks, and other kinds.
+
+use std::time::Duration;
+
+use lock_runtime::{LockClient, LockError};
+use lock_tests::support::until_idle;
+use lock_tests::{CapturedLog, KindHold, LockKind, RedisServer};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::support::{LEASE, Pair, client, on_every_store, until};
+use crate::waits::{FOREIGN, LONG};
+
+/// Keys that a store, a script, a pattern or a shell could take for something else than a name.
+fn hostile_keys() -> Vec<String> {
+    let keys = [
+        "a b",
+        " ",
+        "  ",
+        "\n",
+        "\r\n",
+        "\r\nFLUSHALL\r\n",
+        "{",
+        "}",
+        "{}",
+        "}{",
+        "{}k",
+        "k{}",
+        "{a}{b}",
+        "{{a}}",
+        "*",
+        "?",
+        "[a-z]",
+        "\\",
+        "\\*",
+        "k\0",
+        "k\0\0",
+        "%s",
+        "%00",
+        "'",
+        "\"",
+        "$(reboot)",
+        "'; return redis.call('flushall')",
+        "]] redis.call('flushall') --[[",
+        "../k",
+        "lock_fence",
+        "lock_queue",
+        "é",
+        "e\u{301}",
+        "🔒",
+        "\u{202e}k",
+        "K",
+        "k",
+        "k:",
+        ":k",
+        "k:k",
+    ];
+    let long =
+        ["x".repeat(1024), format!("{}y", "x".repeat(1023)), format!("{{{}", "x".repeat(1023))];
+    keys.into_iter().map(ToOwned::to_owned).chain(long).collect()
+}
+
+/// Acquires a free lock.
+async fn held(kind: LockKind, client: &LockClient, key: &str) -> KindHold {
+    let acquired = kind.acquire(client, key, LONG).await;
+    acquired.unwrap_or_else(|error| panic!("{kind:?} {key:?}: {error}")).expect("free")
+}
+
+/// Whether a call for the lock finds it busy.
+async fn is_busy(kind: LockKind, client: &LockClient, key: &str) -> bool {
+    let acquired = kind.acquire(client, key, LEASE / 20).await.expect("up");
+    let is_busy = acquired.is_none();
+    if let Some(hold) = acquired {
+        hold.release().await.expect("held");
+    }
+    is_busy
+}
+
+/// The keys of the server that are not those that outlive locks: the last tokens, the records of leaders
+/// and those of runs.
+fn left(server: &RedisServer) -> Vec<String> {
+    let mut keys: Vec<String> = server.command(&["KEYS", "*"]);
+    let lasting = ["lock_fence:{", "lock_leader:{", "lock_run:{"];
+    keys.retain(|key| !lasting.iter().any(|prefix| key.starts_with(prefix)));
+    keys
+}
+
+on_every_store! {
+    async fn hostile_keys_never_share_a_lock_and_leave_nothing(pair: Pair) {
+        let Pair { one, two, server } = &pair;
+        let keys = hostile_keys();
+        for kind in LockKind::ALL.into_iter().filter(|kind| *kind != LockKind::Set) {
+            let mut holds = Vec::new();
+            for key in &keys {
+                // A writer excludes all, so that two keys with one lock would be noticed.
+                holds.push(held(kind.exclusive(), one, key).await);
+            }
+            for key in &keys {
+                if let Some(server) = server {
+                    assert!(server.exists(key), "{kind:?} {key:?}");
+                }
+            }
+            for (key, hold) in keys.iter().zip(holds) {
+                assert!(hold.is_held(), "{kind:?} {key:?}");
+                // A call that waits is woken, whatever its key is.
+                let (two, key) = (two.clone(), key.clone());
+                let waits = tokio::spawn(async move { held(kind, &two, &key).await });
+                assert!(until(LEASE * 20, || !pair.two.stats().is_idle()).await.is_some());
+                hold.release().await.expect("held");
+                let next = timeout(LEASE * 20, waits).await.expect("its turn").expect("no panic");
+                next.release().await.expect("held");
+            }
+            until_idle(one, LEASE * 5).await;
+            until_idle(two, LEASE * 5).await;
+            if let Some(server) = server {
+                assert_eq!(left(server), Vec::<String>::new(), "{kind:?}");
+            }
+        }
+    }
+
+    async fn a_set_of_hostile_keys_has_a_lock_for_each_of_them(pair: Pair) {
+        let Pair { one, two, server } = &pair;
+        let keys = hostile_keys();
+        let set = one.lock_all(keys.iter().cloned()).acquire().await.expect("free");
+        assert_eq!(set.keys().count(), keys.len());
+        for key in &keys {
+            assert!(is_busy(LockKind::Plain, two, key).await, "{key:?}");
+        }
+        set.release().await.expect("held");
+        let again = two.lock_all(keys.iter().rev().cloned()).acquire().await.expect("free");
+        again.release().await.expect("held");
+        until_idle(one, LEASE * 5).await;
+        until_idle(two, LEASE * 5).await;
+        if let Some(server) = server {
+            assert_eq!(left(server), Vec::<String>::new());
+        }
+    }
+
+    async fn keys_that_are_empty_too_long_or_reserved_are_refused(pair: Pair) {
+        let longest = "x".repeat(1025);
+        let very_long = "x".repeat(64 << 10);
+        for (key, expected) in [
+            ("", "the key is empty"),
+            (longest.as_str(), "the key has 1025 bytes; the limit is 1024"),
+            (very_long.as_str(), "the key has 65536 bytes; the limit is 1024"),
+            ("lock_fence:{1}", "reserved for fencing tokens"),
+            ("lock_queue:{1}:k", "reserved for the queues of waiting claims"),
+            ("lock_leader:{1}:k", "reserved for the names of leaders"),
+            ("lock_run:{1}:k", "reserved for the records of runs"),
+            ("lock_owner:{1}:k", "reserved for the owners of locks"),
+        ] {
+            for kind in LockKind::ALL {
+                match kind.acquire(&pair.one, key, LONG).await {
+                    Err(error @ LockError::InvalidKey { .. }) => {
+                        let text = error.to_string();
+                        assert!(text.contains(expected) && text.len() < 250, "{kind:?}: {text}");
+                    }
+                    other => panic!("{kind:?} {key:?}: {other:?}"),
+                }
+            }
+        }
+        assert!(pair.one.stats().is_idle());
+        if let Some(server) = &pair.server {
+            assert_eq!(left(server), Vec::<String>::new(), "no request was sent");
+        }
+    }
+
+    async fn a_lock_of_another_kind_is_an_error_that_names_it(pair: Pair) {
+        let Pair { one, two, .. } = &pair;
+        for holds in LockKind::ALL {
+            let hold = held(holds, one, "k").await;
+            for wants in LockKind::ALL.into_iter().filter(|kind| kind.value() != holds.value()) {
+                match wants.acquire(two, "k", LONG).await {
+                    Err(LockError::WrongFormat { key, expected, found, .. }) => {
+                        let named = (key.as_str(), found.as_str(), expected);
+                        assert_eq!(named, ("k", holds.value(), wants.value()), "{wants:?}");
+                    }
+                    other => panic!("{wants:?} beside {holds:?}: {other:?}"),
+                }
+                until_idle(two, LEASE * 5).await;
+                assert!(!is_busy(LockKind::Plain, two, LockKind::BESIDE).await || holds == LockKind::Set);
+            }
+            assert!(hold.is_held(), "{holds:?}");
+            hold.release().await.expect("held");
+        }
+    }
+}
+
+/// The keys beside the lock `k` that a kind of lock has, by their prefix.
+fn beside_lock(server: &RedisServer, prefix: &str) -> Vec<String> {
+    let keys: Vec<String> = server.command(&["KEYS", &format!("{prefix}:{{*}}*")]);
+    assert!(!keys.is_empty(), "{prefix}");
+    keys
+}
+
+/// Sets each foreign value that is not of the type `own` under `keys`, and checks each time that `call`
+/// leaves it unchanged. `call` gets the type of the value.
+async fn with_foreign_values(
+    server: &RedisServer,
+    (keys, own): (&[String], &str),
+    mut call: impl AsyncFnMut(&str),
+) {
+    let mut commands: Vec<(&str, Vec<&str>)> =
+        FOREIGN.iter().map(|(_, set)| (set[0], set.to_vec())).collect();
+    commands.dedup_by_key(|(command, _)| *command);
+    for (_, mut set) in commands {
+        for key in keys {
+            server.tell(&["DEL", key]);
+            set[1] = key;
+            server.tell(&set);
+        }
+        let kind: String = server.command(&["TYPE", &keys[0]]);
+        let dump =
+            || -> Vec<Vec<u8>> { keys.iter().map(|key| server.command(&["DUMP", key])).collect() };
+        let before = dump();
+        if kind != own {
+            call(&kind).await;
+            assert_eq!(dump(), before, "the {kind} was not changed");
+        }
+    }
+    for key in keys {
+        server.tell(&["DEL", key]);
+    }
+}
+
+fn assert_foreign(error: &LockError, keys: &[String], wants: (&str, &str)) {
+    match error {
+        LockError::WrongFormat { key, expected, found, .. } => {
+            assert!(keys.contains(key), "{key}");
+            assert_eq!((*expected, found.as_str()), wants);
+        }
+        _ => panic!("{error:?}"),
+    }
+}
+
+/// A lock that was granted stays held, and the error of its token says which key is in the way. A leader
+/// needs its token, so there is none.
+#[tokio::test]
+async fn a_foreign_value_instead_of_the_last_token_is_an_error_of_the_token_only() {
+    let server = RedisServer::start();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    for kind in LockKind::ALL {
+        if let KindHold::One(guard) = held(kind.exclusive(), &one, "k").await {
+            // The keys of the last tokens exist from now on. Permits have none.
+            let _ = guard.fencing_token().await;
+            guard.release().await.expect("held");
+        }
+    }
+    let set = one.lock_all(["k", LockKind::BESIDE]).acquire().await.expect("free");
+    set.fencing_token().await.expect("held");
+    set.release().await.expect("held");
+    let fences = beside_lock(&server, "lock_fence");
+    with_foreign_values(&server, (&fences, "string"), async |found| {
+        let wants = ("fencing token", found);
+        for kind in [LockKind::Plain, LockKind::Fair, LockKind::Writer] {
+            let KindHold::One(guard) = held(kind, &one, "k").await else { panic!("{kind:?}") };
+            let error = guard.fencing_token().await.expect_err("no token");
+            assert_foreign(&error, &fences, wants);
+            assert!(guard.is_held() && is_busy(kind, &two, "k").await);
+            guard.release().await.expect("held");
+        }
+        let set = one.lock_all(["k", LockKind::BESIDE]).acquire().await.expect("free");
+        assert_foreign(&set.fencing_token().await.expect_err("no token"), &fences, wants);
+        assert!(set.is_held());
+        set.release().await.expect("held");
+        for _ in 0..2 {
+            let error = one.leadership("k").campaign().await.expect_err("no term");
+            assert_foreign(&error, &fences, wants);
+            until_idle(&one, LEASE * 5).await;
+        }
+        held(LockKind::Run, &one, "k").await.release().await.expect("a run needs no token");
+        until_idle(&two, LEASE * 5).await;
+        let locks: Vec<_> = left(&server).into_iter().filter(|key| !fences.contains(key)).collect();
+        assert_eq!(locks, Vec::<String>::new());
+    })
+    .await;
+}
+
+/// Another string, which is no number, or a number that has no next one.
+#[tokio::test]
+async fn a_string_that_is_no_token_is_an_error_as_well() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let guard = client.lock("k").acquire().await.expect("free");
+    guard.fencing_token().await.expect("held");
+    guard.release().await.expect("held");
+    let fences = beside_lock(&server, "lock_fence");
+    for value in ["", "x", "-1", "1.5", "1e3", "nan", "0x10", " 1", "9007199254740992"] {
+        server.tell(&["SET", &fences[0], value]);
+        let guard = client.lock("k").acquire().await.expect("free");
+        let error = guard.fencing_token().await.expect_err("no token");
+        assert_foreign(&error, &fences, ("fencing token", "different value"));
+        guard.release().await.expect("held");
+        assert_eq!(server.command::<String>(&["GET", &fences[0]]), value);
+    }
+}
+
+/// A leader leads although it cannot announce itself, and observers are told why they do not see it.
+#[tokio::test]
+async fn a_foreign_value_instead_of_the_record_of_a_leader_is_an_error_for_observers_only() {
+    let (server, log) = (RedisServer::start(), CapturedLog::here());
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    let leader = one.leadership("k").campaign().await.expect("no leader");
+    let shown = async || two.leadership("k").leader().await;
+    let announced = async {
+        while shown().await.expect("up").is_none() {
+            tokio::task::yield_now().await
+        }
+    };
+    timeout(LEASE * 20, announced).await.expect("announced");
+    leader.resign().await.expect("it led");
+    let records = beside_lock(&server, "lock_leader");
+    // A string is an announcement only if it has an owner and a term.
+    with_foreign_values(&server, (&records, ""), async |found| {
+        let found = if found == "string" { "different value" } else { found };
+        let wants = ("record of a leader", found);
+        assert_foreign(&shown().await.expect_err("no record"), &records, wants);
+        let leader = timeout(LEASE * 20, one.leadership("k").campaign()).await.expect("soon");
+        let leader = leader.expect("elected");
+        let logged = || !log.lines(&["WARN", "cannot announce itself", found]).is_empty();
+        assert!(until(LEASE * 20, logged).await.is_some(), "{found}");
+        assert_foreign(&leader.announce("one").await.expect_err("no record"), &records, wants);
+        assert_foreign(&shown().await.expect_err("no record"), &records, wants);
+        let mut observer = two.leadership("k").observe();
+        assert_foreign(&observer.next().await.expect_err("no record"), &records, wants);
+        assert!(leader.is_leader() && is_busy(LockKind::Plain, &two, "k").await);
+        leader.resign().await.expect("it led");
+        until_idle(&one, LEASE * 5).await;
+        until_idle(&two, LEASE * 5).await;
+        assert!(!server.exists("k"));
+    })
+    .await;
+    assert_eq!(shown().await, Ok(None), "without the value, there is no leader");
+}
+
+/// A call that cannot stand in the queue polls, and gets the lock all the same.
+#[tokio::test]
+async fn a_foreign_value_instead_of_a_queue_costs_the_order_only() {
+    let server = RedisServer::start();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    // Each kind has a key of its own, so that all of them wait at the same time.
+    let kinds = LockKind::ALL.map(|kind| (kind, format!("{kind:?}")));
+    let all: Vec<String> =
+        kinds.iter().map(|(_, key)| key.clone()).chain([LockKind::BESIDE.to_owned()]).collect();
+    let holds = one.lock_all(all.clone()).acquire().await.expect("free");
+    let mut waits = JoinSet::new();
+    for key in &all {
+        waits.spawn(two.lock(key.as_str()).wait(LONG).run(async {}));
+    }
+    let queues = || -> Vec<String> { server.command(&["KEYS", "lock_queue:*"]) };
+    let all_wait = || queues().len() == all.len();
+    assert!(until(LEASE * 20, all_wait).await.is_some(), "they wait");
+    let queues = queues();
+    holds.release().await.expect("held");
+    assert!(waits.join_all().await.into_iter().all(|waited| waited.is_ok()));
+    with_foreign_values(&server, (&queues, "zset"), async |found| {
+        for (kind, key) in &kinds {
+            // A candidate waits for any time.
+            let wait = if *kind == LockKind::Leader { LONG } else { Duration::ZERO };
+            let single = kind.acquire(&one, key, wait).await.expect("up");
+            let single = single.unwrap_or_else(|| panic!("{kind:?}: a {found} keeps a free lock"));
+            single.release().await.expect("held");
+        }
+        let mut holds = Vec::new();
+        let mut waits = JoinSet::new();
+        for (kind, key) in &kinds {
+            holds.push(held(kind.exclusive(), &one, key).await);
+            let (kind, key, two) = (*kind, key.clone(), two.clone());
+            waits.spawn(async move { held(kind, &two, &key).await.release().await });
+        }
+        tokio::time::sleep(LEASE / 5).await;
+        assert_eq!(waits.len(), kinds.len(), "the locks are held");
+        for hold in holds {
+            hold.release().await.expect("held");
+        }
+        while let Some(waited) = timeout(LEASE * 20, waits.join_next()).await.expect("they poll") {
+            waited.expect("no panic").expect("held");
+        }
+        until_idle(&one, LEASE * 5).await;
+        until_idle(&two, LEASE * 5).await;
+        let locks: Vec<_> = left(&server).into_iter().filter(|key| !queues.contains(key)).collect();
+        assert_eq!(locks, Vec::<String>::new(), "{found}");
+    })
+    .await;
+}
