@@ -427,3 +427,58 @@ async fn a_release_on_a_runtime_that_does_not_run_keeps_no_lock() {
     runtime.shutdown_background();
     until_idle(&client, LEASE * 5).await;
 }
+
+/// The keys of a set are in three slots, and the second one cannot be locked: another client has it, its
+/// value is no lock, or its node does not answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_of_another_slot_that_cannot_be_locked_keeps_no_other_key() {
+    let cluster = Cluster::start();
+    let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
+    // A set takes its keys in this order.
+    let keys: Vec<String> = ["a", "b", "c"].iter().zip([0, 1, 2]).map(|(first, shard)| {
+        (0..).map(|n| format!("{first}{n}")).find(|key| cluster.master_of(key) == Some(shard)).expect("one of them")
+    }).collect();
+    let set = |wait: Duration| one.lock_all(keys.iter().cloned()).wait(wait);
+    set(LEASE).run(async {}).await.expect("free");
+    // Also while no call waits any more.
+    let assert_others_are_free = async || {
+        let are_free = || [0, 2].iter().all(|shard| !cluster.node(*shard).exists(&keys[*shard]));
+        assert!(until(LEASE * 5, are_free).await.is_some(), "the keys of the other slots are free");
+        for shard in [0, 2] {
+            let free = two.lock(&*keys[shard]).try_acquire().await.expect("up");
+            free.expect("free").release().await.expect("held");
+        }
+    };
+    let second = &keys[1];
+    for wait in [Duration::ZERO, LEASE / 2] {
+        let busy = two.lock(&**second).acquire().await.expect("free");
+        match set(wait).acquire().await {
+            Err(LockError::Busy { key, .. }) => assert_eq!(&key, second),
+            other => panic!("{other:?}"),
+        }
+        assert_others_are_free().await;
+        busy.release().await.expect("held");
+
+        cluster.node(1).tell(&["RPUSH", second, "precious"]);
+        match set(wait).acquire().await {
+            Err(LockError::WrongFormat { key, found, .. }) => {
+                assert_eq!((&key, found.as_str()), (second, "list"));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_others_are_free().await;
+        cluster.node(1).tell(&["DEL", second]);
+
+        cluster.freeze(1);
+        // The client learns that the node does not answer, before its replica takes over.
+        match set(wait).acquire().await {
+            Err(LockError::Unavailable { key, .. }) => assert_eq!(key.as_ref(), Some(second)),
+            other => panic!("{other:?}"),
+        }
+        cluster.thaw(1);
+        assert_others_are_free().await;
+        until_idle(&one, LEASE * 10).await;
+        assert_eq!(cluster.wait_until_master(second, 1).await, ());
+    }
+    set(LEASE * 20).run(async {}).await.expect("free again");
+}

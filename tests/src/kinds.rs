@@ -12,7 +12,7 @@ const PERIOD: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// The kinds of locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LockKind {
+pub enum TestedKind {
     /// An exclusive lock, which waits by process.
     Plain,
     /// An exclusive lock, which waits by call.
@@ -23,7 +23,7 @@ pub enum LockKind {
     Writer,
     /// Both permits of two.
     Permits,
-    /// The locks of the key and of [`LockKind::BESIDE`].
+    /// The locks of the key and of [`TestedKind::BESIDE`].
     Set,
     /// The leader.
     Leader,
@@ -33,7 +33,7 @@ pub enum LockKind {
 
 /// A lock of some kind that is held.
 #[derive(Debug)]
-pub enum KindHold {
+pub enum TestedHold {
     /// A lock of one key.
     One(LockGuard),
     /// The locks of several keys.
@@ -46,7 +46,7 @@ pub enum KindHold {
 
 type RunResult = Result<Result<(), oneshot::error::RecvError>, LockError>;
 
-impl LockKind {
+impl TestedKind {
     /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Plain,
@@ -88,9 +88,9 @@ impl LockKind {
         client: &LockClient,
         key: &str,
         wait: Duration,
-    ) -> Result<Option<KindHold>, LockError> {
+    ) -> Result<Option<TestedHold>, LockError> {
         let one = |lock: lock_runtime::Lock| async move {
-            lock.wait(wait).acquire().await.map(KindHold::One)
+            lock.wait(wait).acquire().await.map(TestedHold::One)
         };
         let acquired = match self {
             Self::Plain => one(client.lock(key)).await,
@@ -100,10 +100,10 @@ impl LockKind {
             Self::Permits => one(client.semaphore(key, 2).permits(2)).await,
             Self::Set => {
                 let set = client.lock_all([key, Self::BESIDE]).wait(wait);
-                set.acquire().await.map(KindHold::Set)
+                set.acquire().await.map(TestedHold::Set)
             }
             Self::Leader => match timeout(wait, client.leadership(key).campaign()).await {
-                Ok(elected) => elected.map(KindHold::Leader),
+                Ok(elected) => elected.map(TestedHold::Leader),
                 Err(_) => return Ok(None),
             },
             Self::Run => start_run(client, key, wait).await,
@@ -117,7 +117,11 @@ impl LockKind {
 }
 
 /// Starts a run, which ends with its hold.
-async fn start_run(client: &LockClient, key: &str, wait: Duration) -> Result<KindHold, LockError> {
+async fn start_run(
+    client: &LockClient,
+    key: &str,
+    wait: Duration,
+) -> Result<TestedHold, LockError> {
     let (start, started) = oneshot::channel();
     let (end, ended) = oneshot::channel();
     let work = client.periodic(key, PERIOD).retry_failed().wait(wait);
@@ -127,7 +131,7 @@ async fn start_run(client: &LockClient, key: &str, wait: Duration) -> Result<Kin
     };
     let run = tokio::spawn(async move { work.try_run(body).await });
     match started.await {
-        Ok(()) => Ok(KindHold::Run(end, run)),
+        Ok(()) => Ok(TestedHold::Run(end, run)),
         Err(_) => match run.await.expect("no panic") {
             Err(error) => Err(error),
             Ok(_) => panic!("the body has not run"),
@@ -135,7 +139,7 @@ async fn start_run(client: &LockClient, key: &str, wait: Duration) -> Result<Kin
     }
 }
 
-impl KindHold {
+impl TestedHold {
     /// Whether the lock is held.
     #[must_use]
     pub fn is_held(&self) -> bool {

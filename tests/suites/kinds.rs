@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError};
 use lock_tests::support::until_idle;
-use lock_tests::{CapturedLog, KindHold, LockKind, RedisServer};
+use lock_tests::{CapturedLog, RedisServer, TestedHold, TestedKind};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -61,13 +61,13 @@ fn hostile_keys() -> Vec<String> {
 }
 
 /// Acquires a free lock.
-async fn held(kind: LockKind, client: &LockClient, key: &str) -> KindHold {
+async fn held(kind: TestedKind, client: &LockClient, key: &str) -> TestedHold {
     let acquired = kind.acquire(client, key, LONG).await;
     acquired.unwrap_or_else(|error| panic!("{kind:?} {key:?}: {error}")).expect("free")
 }
 
 /// Whether a call for the lock finds it busy.
-async fn is_busy(kind: LockKind, client: &LockClient, key: &str) -> bool {
+async fn is_busy(kind: TestedKind, client: &LockClient, key: &str) -> bool {
     let acquired = kind.acquire(client, key, LEASE / 20).await.expect("up");
     let is_busy = acquired.is_none();
     if let Some(hold) = acquired {
@@ -89,7 +89,7 @@ on_every_store! {
     async fn hostile_keys_never_share_a_lock_and_leave_nothing(pair: Pair) {
         let Pair { one, two, server } = &pair;
         let keys = hostile_keys();
-        for kind in LockKind::ALL.into_iter().filter(|kind| *kind != LockKind::Set) {
+        for kind in TestedKind::ALL.into_iter().filter(|kind| *kind != TestedKind::Set) {
             let mut holds = Vec::new();
             for key in &keys {
                 // A writer excludes all, so that two keys with one lock would be noticed.
@@ -124,7 +124,7 @@ on_every_store! {
         let set = one.lock_all(keys.iter().cloned()).acquire().await.expect("free");
         assert_eq!(set.keys().count(), keys.len());
         for key in &keys {
-            assert!(is_busy(LockKind::Plain, two, key).await, "{key:?}");
+            assert!(is_busy(TestedKind::Plain, two, key).await, "{key:?}");
         }
         set.release().await.expect("held");
         let again = two.lock_all(keys.iter().rev().cloned()).acquire().await.expect("free");
@@ -149,7 +149,7 @@ on_every_store! {
             ("lock_run:{1}:k", "reserved for the records of runs"),
             ("lock_owner:{1}:k", "reserved for the owners of locks"),
         ] {
-            for kind in LockKind::ALL {
+            for kind in TestedKind::ALL {
                 match kind.acquire(&pair.one, key, LONG).await {
                     Err(error @ LockError::InvalidKey { .. }) => {
                         let text = error.to_string();
@@ -167,9 +167,9 @@ on_every_store! {
 
     async fn a_lock_of_another_kind_is_an_error_that_names_it(pair: Pair) {
         let Pair { one, two, .. } = &pair;
-        for holds in LockKind::ALL {
+        for holds in TestedKind::ALL {
             let hold = held(holds, one, "k").await;
-            for wants in LockKind::ALL.into_iter().filter(|kind| kind.value() != holds.value()) {
+            for wants in TestedKind::ALL.into_iter().filter(|kind| kind.value() != holds.value()) {
                 match wants.acquire(two, "k", LONG).await {
                     Err(LockError::WrongFormat { key, expected, found, .. }) => {
                         let named = (key.as_str(), found.as_str(), expected);
@@ -178,7 +178,7 @@ on_every_store! {
                     other => panic!("{wants:?} beside {holds:?}: {other:?}"),
                 }
                 until_idle(two, LEASE * 5).await;
-                assert!(!is_busy(LockKind::Plain, two, LockKind::BESIDE).await || holds == LockKind::Set);
+                assert!(!is_busy(TestedKind::Plain, two, TestedKind::BESIDE).await || holds == TestedKind::Set);
             }
             assert!(hold.is_held(), "{holds:?}");
             hold.release().await.expect("held");
@@ -239,27 +239,27 @@ fn assert_foreign(error: &LockError, keys: &[String], wants: (&str, &str)) {
 async fn a_foreign_value_instead_of_the_last_token_is_an_error_of_the_token_only() {
     let server = RedisServer::start();
     let (one, two) = (client(&server.url()).await, client(&server.url()).await);
-    for kind in LockKind::ALL {
-        if let KindHold::One(guard) = held(kind.exclusive(), &one, "k").await {
+    for kind in TestedKind::ALL {
+        if let TestedHold::One(guard) = held(kind.exclusive(), &one, "k").await {
             // The keys of the last tokens exist from now on. Permits have none.
             let _ = guard.fencing_token().await;
             guard.release().await.expect("held");
         }
     }
-    let set = one.lock_all(["k", LockKind::BESIDE]).acquire().await.expect("free");
+    let set = one.lock_all(["k", TestedKind::BESIDE]).acquire().await.expect("free");
     set.fencing_token().await.expect("held");
     set.release().await.expect("held");
     let fences = beside_lock(&server, "lock_fence");
     with_foreign_values(&server, (&fences, "string"), async |found| {
         let wants = ("fencing token", found);
-        for kind in [LockKind::Plain, LockKind::Fair, LockKind::Writer] {
-            let KindHold::One(guard) = held(kind, &one, "k").await else { panic!("{kind:?}") };
+        for kind in [TestedKind::Plain, TestedKind::Fair, TestedKind::Writer] {
+            let TestedHold::One(guard) = held(kind, &one, "k").await else { panic!("{kind:?}") };
             let error = guard.fencing_token().await.expect_err("no token");
             assert_foreign(&error, &fences, wants);
             assert!(guard.is_held() && is_busy(kind, &two, "k").await);
             guard.release().await.expect("held");
         }
-        let set = one.lock_all(["k", LockKind::BESIDE]).acquire().await.expect("free");
+        let set = one.lock_all(["k", TestedKind::BESIDE]).acquire().await.expect("free");
         assert_foreign(&set.fencing_token().await.expect_err("no token"), &fences, wants);
         assert!(set.is_held());
         set.release().await.expect("held");
@@ -268,7 +268,7 @@ async fn a_foreign_value_instead_of_the_last_token_is_an_error_of_the_token_only
             assert_foreign(&error, &fences, wants);
             until_idle(&one, LEASE * 5).await;
         }
-        held(LockKind::Run, &one, "k").await.release().await.expect("a run needs no token");
+        held(TestedKind::Run, &one, "k").await.release().await.expect("a run needs no token");
         until_idle(&two, LEASE * 5).await;
         let locks: Vec<_> = left(&server).into_iter().filter(|key| !fences.contains(key)).collect();
         assert_eq!(locks, Vec::<String>::new());
@@ -323,7 +323,7 @@ async fn a_foreign_value_instead_of_the_record_of_a_leader_is_an_error_for_obser
         assert_foreign(&shown().await.expect_err("no record"), &records, wants);
         let mut observer = two.leadership("k").observe();
         assert_foreign(&observer.next().await.expect_err("no record"), &records, wants);
-        assert!(leader.is_leader() && is_busy(LockKind::Plain, &two, "k").await);
+        assert!(leader.is_leader() && is_busy(TestedKind::Plain, &two, "k").await);
         leader.resign().await.expect("it led");
         until_idle(&one, LEASE * 5).await;
         until_idle(&two, LEASE * 5).await;
@@ -339,9 +339,9 @@ async fn a_foreign_value_instead_of_a_queue_costs_the_order_only() {
     let server = RedisServer::start();
     let (one, two) = (client(&server.url()).await, client(&server.url()).await);
     // Each kind has a key of its own, so that all of them wait at the same time.
-    let kinds = LockKind::ALL.map(|kind| (kind, format!("{kind:?}")));
+    let kinds = TestedKind::ALL.map(|kind| (kind, format!("{kind:?}")));
     let all: Vec<String> =
-        kinds.iter().map(|(_, key)| key.clone()).chain([LockKind::BESIDE.to_owned()]).collect();
+        kinds.iter().map(|(_, key)| key.clone()).chain([TestedKind::BESIDE.to_owned()]).collect();
     let holds = one.lock_all(all.clone()).acquire().await.expect("free");
     let mut waits = JoinSet::new();
     for key in &all {
@@ -356,7 +356,7 @@ async fn a_foreign_value_instead_of_a_queue_costs_the_order_only() {
     with_foreign_values(&server, (&queues, "zset"), async |found| {
         for (kind, key) in &kinds {
             // A candidate waits for any time.
-            let wait = if *kind == LockKind::Leader { LONG } else { Duration::ZERO };
+            let wait = if *kind == TestedKind::Leader { LONG } else { Duration::ZERO };
             let single = kind.acquire(&one, key, wait).await.expect("up");
             let single = single.unwrap_or_else(|| panic!("{kind:?}: a {found} keeps a free lock"));
             single.release().await.expect("held");

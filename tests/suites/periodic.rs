@@ -76,6 +76,35 @@ on_every_store! {
         assert!(periods.is_sorted_by(|one, next| one < next), "two runs in one period: {periods:?}");
     }
 
+    /// The periods during the body have no run of their own, and no run beside it.
+    async fn a_body_that_takes_longer_than_its_period_has_no_run_beside_it(pair: Pair) {
+        let inside = Arc::new(AtomicU32::new(0));
+        let body = |inside: &Arc<AtomicU32>, time| {
+            let inside = Arc::clone(inside);
+            async move {
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two runs at a time");
+                tokio::time::sleep(time).await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+            }
+        };
+        let long = tokio::spawn(pair.one.periodic("job", SHORT).run(body(&inside, SHORT * 5 / 2)));
+        let begun = || inside.load(Ordering::SeqCst) == 1;
+        assert!(until(LEASE * 20, begun).await.is_some(), "it runs");
+        let waits = pair.two.periodic("job", SHORT).wait(Wait::Forever).run(body(&inside, SHORT / 10));
+        let waits = tokio::spawn(waits);
+        let mut refused = 0;
+        while !long.is_finished() {
+            let call = pair.two.periodic("job", SHORT).wait(Duration::ZERO).run(async {}).await;
+            refused += u32::from(is_busy(&call));
+            tokio::time::sleep(SHORT / 10).await;
+        }
+        assert!(refused > 2, "{refused} calls in its periods were refused");
+        long.await.expect("no panic").expect("its lock was renewed all the time");
+        let next = timeout(SHORT * 20, waits).await.expect("soon").expect("no second run");
+        assert!(next.is_ok() || is_busy(&next), "{next:?}");
+        assert!(pair.one.last_run("job").await.expect("up").is_some_and(|last| last.ended.is_some()));
+    }
+
     async fn a_failed_run_counts_unless_it_is_repeated(pair: Pair) {
         let fails = async || Err::<(), _>("failed");
         let once = pair.one.periodic("once", LONG).wait(Duration::ZERO);

@@ -2,10 +2,10 @@
 
 use redis::Cmd;
 
-use super::decode::{self, Recorded};
 use super::dialect::milliseconds;
 use super::handle::RedisStore;
 use super::hash_slot;
+use super::record_replies::{self, Recorded};
 use crate::key;
 use crate::store::announcements::{Announced, Announcement};
 use crate::store::contract::{Lane, Left, StoreError};
@@ -24,7 +24,7 @@ impl RedisStore {
             call.arg(text).arg(milliseconds(keep));
         };
         let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
-        match route.run((key, script), &args, &options, decode::announce).await?.value {
+        match route.run((key, script), &args, &options, record_replies::announce).await?.value {
             Recorded::WrongFormat(found) => Err(wrong_format(key, found)),
             Recorded::Yes(announced) | Recorded::Not(announced) => Ok(announced),
         }
@@ -39,7 +39,7 @@ impl RedisStore {
             call.arg(2).arg(key).arg(name(key));
         };
         let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
-        match route.run((key, script), &args, &options, decode::announced).await?.value {
+        match route.run((key, script), &args, &options, record_replies::announced).await?.value {
             Recorded::WrongFormat(found) => Err(wrong_format(key, found)),
             Recorded::Yes(announced) | Recorded::Not(announced) => Ok(announced),
         }

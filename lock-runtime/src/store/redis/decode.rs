@@ -6,13 +6,10 @@
 //! A reply that the command or script never gives is [`Unexpected`], and no answer. It may be that to
 //! another request, or come from something in between that does not speak the Redis protocol.
 
-mod records;
-
 use std::time::Duration;
 
 use redis::Value;
 
-pub(super) use self::records::{Recorded, announce, announced, last_run, run_ended, run_started};
 use super::error;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Left, ModeChanged, Renewed, StoreError};
@@ -328,14 +325,14 @@ fn each<T>(
 }
 
 /// What a status comes with.
-enum Field<'a> {
+pub(super) enum Field<'a> {
     None,
     Int(i64),
     Text(&'a str),
 }
 
 /// The status of a script's reply, and its field.
-fn status(reply: &Value) -> Option<(&str, Field<'_>)> {
+pub(super) fn status(reply: &Value) -> Option<(&str, Field<'_>)> {
     let Value::Array(parts) = reply else { return Some((text(reply)?, Field::None)) };
     let [status, field] = &parts[..] else { return None };
     let field = match field {
@@ -345,13 +342,13 @@ fn status(reply: &Value) -> Option<(&str, Field<'_>)> {
     Some((text(status)?, field))
 }
 
-fn text(value: &Value) -> Option<&str> {
+pub(super) fn text(value: &Value) -> Option<&str> {
     let Value::BulkString(bytes) = value else { return None };
     std::str::from_utf8(bytes).ok()
 }
 
 /// What is left of a lease, as `PTTL` replies it: in ms, or -1 without an expiry.
-fn left_of(pttl: i64) -> Left {
+pub(super) fn left_of(pttl: i64) -> Left {
     u64::try_from(pttl).map_or(Left::Forever, |left| Left::Time(Duration::from_millis(left)))
 }
 

@@ -42,6 +42,7 @@ mod poller;
 mod probe;
 mod quarantine;
 mod queue;
+mod record_replies;
 mod replicas;
 mod request;
 mod route;

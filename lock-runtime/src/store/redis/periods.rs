@@ -4,10 +4,11 @@ use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use super::connection::RequestOptions;
-use super::decode::{self, Recorded, Unexpected};
+use super::decode::Unexpected;
 use super::dialect::{RunScripts, milliseconds};
 use super::handle::RedisStore;
 use super::hash_slot;
+use super::record_replies::{self, Recorded};
 use super::replicas::KeyReplicas;
 use super::script::Script;
 use crate::key;
@@ -27,7 +28,7 @@ impl RedisStore {
             call.arg(&run.by).arg(milliseconds(run.kept)).arg(attempt);
         };
         let required = KeyReplicas { key, replicas: acknowledged_by };
-        self.record((required, start), &args, decode::run_started).await
+        self.record((required, start), &args, record_replies::run_started).await
     }
 
     pub(super) async fn record_end(
@@ -44,7 +45,7 @@ impl RedisStore {
                 .arg(u8::from(failed));
         };
         let required = KeyReplicas { key, replicas: acknowledged_by };
-        self.record((required, end), &args, decode::run_ended).await
+        self.record((required, end), &args, record_replies::run_ended).await
     }
 
     /// Runs a script that writes the record of a key. The record counts only if replicas have it.
@@ -93,7 +94,7 @@ impl RedisStore {
             call.arg(2).arg(key).arg(name(key));
         };
         let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
-        match route.run((key, last), &args, &options, decode::last_run).await?.value {
+        match route.run((key, last), &args, &options, record_replies::last_run).await?.value {
             Recorded::WrongFormat(found) => Err(wrong_format(key, found)),
             Recorded::Yes(run) | Recorded::Not(run) => Ok(run),
         }

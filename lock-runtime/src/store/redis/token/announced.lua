@@ -1,7 +1,7 @@
 
 -- What the holder of a lock has announced.
 -- KEYS[1] the lock   KEYS[2] the announcement
--- Replies (`decode::announced`):
+-- Replies (`record_replies::announced`):
 --   NONE                nobody holds the lock, or the holder has announced nothing
 --   ANNOUNCED, n, text  the lock expires in n ms
 --   WRONGFORMAT, kind   the second key holds a value of this kind

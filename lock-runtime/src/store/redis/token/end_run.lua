@@ -4,7 +4,7 @@
 -- ARGV[1] owner id, which identifies the run   ARGV[2] when it began, in ms; empty if it has not
 -- ARGV[3] '1' if the run counts for its period   ARGV[4] who runs
 -- ARGV[5] for how many ms the record is kept   ARGV[6] '1' if the run has failed
--- Replies (`decode::run_ended`):
+-- Replies (`record_replies::run_ended`):
 --   RECORDED
 --   GONE                the lock does not exist
 --   TAKEN               it has another owner

@@ -1,7 +1,7 @@
 
 -- The record of the last run.
 -- KEYS[1] the lock   KEYS[2] the record of the last run
--- Replies (`decode::last_run`):
+-- Replies (`record_replies::last_run`):
 --   NONE                there is none, or it was changed by hand
 --   RUN, began, ended, failed, who runs, '1' if the owner who began it has the lock
 --   WRONGFORMAT, kind   the second key holds a value of this kind

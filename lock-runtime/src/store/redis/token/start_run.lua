@@ -4,7 +4,7 @@
 -- ARGV[1] owner id, which identifies the run   ARGV[2] the length of the period in ms
 -- ARGV[3] '1' if the run counts even if it fails   ARGV[4] who runs
 -- ARGV[5] for how many ms the record is kept   ARGV[6] the number of the request of this run, from 1
--- Replies (`decode::run_started`):
+-- Replies (`record_replies::run_started`):
 --   STARTED, now        the time of the server in ms, or that of the first such request of the run
 --   RAN, n              there was a run in this period, which ends in n ms
 --   GONE                the lock does not exist

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::{Field, Unexpected, left_of, status, text};
+use super::decode::{Field, Unexpected, left_of, status, text};
 use crate::store::announcements::Announced;
 use crate::store::contract::Left;
 use crate::store::periods::{RunEnded, RunRecord, RunStarted};
 
 /// The reply of a script about the record of a leader or a run.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::store::redis) enum Recorded<T> {
+pub(super) enum Recorded<T> {
     /// The record is that of the owner.
     Yes(T),
     Not(T),
@@ -20,7 +20,7 @@ pub(in crate::store::redis) enum Recorded<T> {
 }
 
 /// Decodes the reply of `announce.lua`.
-pub(in crate::store::redis) fn announce(reply: &Value) -> Result<Recorded<Announced>, Unexpected> {
+pub(super) fn announce(reply: &Value) -> Result<Recorded<Announced>, Unexpected> {
     match status(reply) {
         Some(("ANNOUNCED", Field::None)) => Ok(Recorded::Yes(Announced::Done)),
         Some(("GONE", Field::None)) => Ok(Recorded::Not(Announced::Gone)),
@@ -30,9 +30,7 @@ pub(in crate::store::redis) fn announce(reply: &Value) -> Result<Recorded<Announ
 }
 
 /// Decodes the reply of `announced.lua`: the text, and the rest of the lease.
-pub(in crate::store::redis) fn announced(
-    reply: &Value,
-) -> Result<Recorded<Option<(String, Left)>>, Unexpected> {
+pub(super) fn announced(reply: &Value) -> Result<Recorded<Option<(String, Left)>>, Unexpected> {
     match status(reply) {
         Some(("NONE", Field::None)) => return Ok(Recorded::Not(None)),
         Some(_) => return wrong_record(reply),
@@ -49,9 +47,7 @@ pub(in crate::store::redis) fn announced(
 }
 
 /// Decodes the reply of `start_run.lua`.
-pub(in crate::store::redis) fn run_started(
-    reply: &Value,
-) -> Result<Recorded<RunStarted>, Unexpected> {
+pub(super) fn run_started(reply: &Value) -> Result<Recorded<RunStarted>, Unexpected> {
     match status(reply) {
         Some(("STARTED", Field::Int(now @ 0..))) => {
             Ok(Recorded::Yes(RunStarted::At(now.unsigned_abs())))
@@ -67,7 +63,7 @@ pub(in crate::store::redis) fn run_started(
 }
 
 /// Decodes the reply of `end_run.lua`.
-pub(in crate::store::redis) fn run_ended(reply: &Value) -> Result<Recorded<RunEnded>, Unexpected> {
+pub(super) fn run_ended(reply: &Value) -> Result<Recorded<RunEnded>, Unexpected> {
     match status(reply) {
         Some(("RECORDED", Field::None)) => Ok(Recorded::Yes(RunEnded::Recorded)),
         Some(("GONE", Field::None)) => Ok(Recorded::Not(RunEnded::Gone)),
@@ -77,9 +73,7 @@ pub(in crate::store::redis) fn run_ended(reply: &Value) -> Result<Recorded<RunEn
 }
 
 /// Decodes the reply of `last_run.lua`.
-pub(in crate::store::redis) fn last_run(
-    reply: &Value,
-) -> Result<Recorded<Option<RunRecord>>, Unexpected> {
+pub(super) fn last_run(reply: &Value) -> Result<Recorded<Option<RunRecord>>, Unexpected> {
     match status(reply) {
         Some(("NONE", Field::None)) => return Ok(Recorded::Not(None)),
         Some(_) => return wrong_record(reply),
