@@ -5,6 +5,10 @@ lock_tests::controls! {
         without "foreign-nodes-are-ignored" seeing "the node is ignored";
     replicas_without_grants_are_acknowledged: "replicas::a_grant_without_its_replicas_is_undone_and_delays_no_other_lock"
         without "grants-are-acknowledged" seeing "granted without the acknowledgement";
+    replicas_without_grants_are_acknowledged_of_any_kind: "replicas::a_lock_of_any_kind_is_not_granted_without_its_replicas"
+        without "grants-are-acknowledged" seeing "granted without the acknowledgement";
+    replicas_without_grants_are_acknowledged_of_writers: "replicas::a_reader_does_not_become_a_writer_without_its_replicas"
+        without "grants-are-acknowledged" seeing "granted without the acknowledgement";
     replicas_without_undo: "replicas::a_grant_without_its_replicas_is_undone_and_delays_no_other_lock"
         without "undo" seeing "k is undone";
     replicas_without_renewals_are_acknowledged: "replicas::a_renewal_without_its_replicas_does_not_count"
@@ -65,6 +69,8 @@ lock_tests::controls! {
         without "only-if-free" seeing "two calls hold a lock";
     sets_without_only_if_free_2: "sets::the_locks_of_a_process_that_is_killed_are_free_after_its_lease"
         without "only-if-free" seeing "waits for the killed process";
+    sets_without_release_on_drop: "sets::a_key_of_another_slot_that_cannot_be_locked_keeps_no_other_key"
+        without "release-on-drop" seeing "the keys of the other slots are free";
     sets_without_undo: "sets::a_call_for_several_locks_dropped_at_any_time_leaves_nothing_on_a_slow_server"
         without "undo" seeing "a key still exists";
     sets_without_undo_2: "sets::a_call_for_several_locks_dropped_at_any_time_leaves_nothing_if_answers_are_lost"

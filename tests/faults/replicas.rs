@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use lock_runtime::{LockClient, LockError, LockGuard, LostReason, Replicas};
-use lock_tests::{CapturedLog, Cluster, Proxy, RedisServer, Sentinels};
+use lock_runtime::{LockClient, LockError, LockGuard, LockMode, LostReason, Replicas};
+use lock_tests::{CapturedLog, Cluster, Proxy, RedisServer, Sentinels, TestedKind};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -83,7 +83,7 @@ impl Replicated {
 }
 
 /// Asserts that the call has failed because replicas have not acknowledged the lock.
-fn assert_not_acknowledged(result: Result<LockGuard, LockError>, words: &[&str]) {
+fn assert_not_acknowledged<T>(result: Result<T, LockError>, words: &[&str]) {
     match result {
         Err(LockError::Unavailable { cause, .. }) => {
             assert!(words.iter().all(|word| cause.contains(word)), "{cause}");
@@ -167,6 +167,74 @@ async fn a_grant_without_its_replicas_is_undone_and_delays_no_other_lock() {
     servers.thaw();
     client.lock("k").acknowledged_by(2).run(async {}).await.expect("acknowledged again");
     plain.release().await.expect("held");
+}
+
+/// A candidate goes on campaigning until the call is dropped.
+#[tokio::test]
+async fn a_lock_of_any_kind_is_not_granted_without_its_replicas() {
+    let servers = Replicated::start(1).await;
+    let builder = LockClient::builder().url(servers.url()).lease(LEASE * 4).acknowledged_by(1);
+    let client = builder.connect().await.expect("the server is up");
+    let plain = client_with_lease(&servers.url(), LEASE * 4).await;
+    let kept = plain.lock("kept").acquire().await.expect("free");
+    // Each kind has a key of its own, so that all of them are requested at the same time.
+    let kinds = TestedKind::ALL.map(|kind| (kind, format!("{kind:?}")));
+    let acquire_all = async |wait| {
+        let mut calls = JoinSet::new();
+        for (kind, key) in kinds.clone() {
+            let client = client.clone();
+            calls.spawn(async move { (kind, kind.acquire(&client, &key, wait).await) });
+        }
+        calls.join_all().await
+    };
+    for (kind, result) in acquire_all(LEASE * 20).await {
+        let hold = result.expect("acknowledged").unwrap_or_else(|| panic!("{kind:?} is busy"));
+        hold.release().await.expect("held");
+    }
+    servers.freeze();
+    for (kind, result) in acquire_all(LEASE).await {
+        match (kind, result) {
+            (TestedKind::Leader, Ok(None)) => {}
+            (_, Ok(None)) => panic!("{kind:?} is busy"),
+            (_, result) => {
+                assert_not_acknowledged(result, &["`acknowledged_by` requires 1"]);
+            }
+        }
+    }
+    until_idle(&client, LEASE * 20).await;
+    for key in kinds.iter().map(|(_, key)| key.as_str()).chain([TestedKind::BESIDE]) {
+        servers.until_free(key).await;
+    }
+    assert!(kept.is_held(), "other locks are renewed");
+    servers.thaw();
+    for (kind, result) in acquire_all(LEASE * 20).await {
+        let hold = result.expect("acknowledged").unwrap_or_else(|| panic!("{kind:?} is busy"));
+        assert!(hold.is_held(), "{kind:?}");
+        hold.release().await.expect("held");
+    }
+}
+
+#[tokio::test]
+async fn a_reader_does_not_become_a_writer_without_its_replicas() {
+    let servers = Replicated::start(1).await;
+    let builder = LockClient::builder().url(servers.url()).lease(LEASE * 10).acknowledged_by(1);
+    let client = builder.wait(LEASE).connect().await.expect("the server is up");
+    let other = client_with_lease(&servers.url(), LEASE * 10).await;
+    let guard = client.read_write("k").read().acquire().await.expect("acknowledged");
+    servers.freeze();
+    let words = ["0 of 1 replica has acknowledged", "requires 1"];
+    assert_not_acknowledged(guard.try_upgrade().await, &words);
+    assert_eq!(guard.mode(), Some(LockMode::Read), "it counts as a reader");
+    assert!(guard.is_held());
+    servers.thaw();
+    let writer = other.read_write("k").write().try_acquire().await.expect("up");
+    assert!(writer.is_none(), "its lock excludes writers");
+    guard.release().await.expect("held");
+    other.read_write("k").write().run(async {}).await.expect("nothing is left");
+    // With its replica, the only reader becomes a writer.
+    let guard = client.read_write("k").read().acquire().await.expect("acknowledged");
+    assert_eq!(guard.try_upgrade().await, Ok(true));
+    guard.release().await.expect("held");
 }
 
 #[tokio::test]
