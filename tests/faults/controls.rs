@@ -70,7 +70,7 @@ lock_tests::controls! {
     sets_without_only_if_free_2: "sets::the_locks_of_a_process_that_is_killed_are_free_after_its_lease"
         without "only-if-free" seeing "waits for the killed process";
     sets_without_release_on_drop: "sets::a_key_of_another_slot_that_cannot_be_locked_keeps_no_other_key"
-        without "release-on-drop" seeing "the keys of the other slots are free";
+        without "release-on-drop" seeing "holder: ThisTask";
     sets_without_undo: "sets::a_call_for_several_locks_dropped_at_any_time_leaves_nothing_on_a_slow_server"
         without "undo" seeing "a key still exists";
     sets_without_undo_2: "sets::a_call_for_several_locks_dropped_at_any_time_leaves_nothing_if_answers_are_lost"
@@ -113,6 +113,12 @@ lock_tests::controls! {
         without "failovers-are-noticed" seeing "the loss is noticed at once";
     sentinel_without_holds_are_verified: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
         without "holds-are-verified+tracking" seeing "the loss is noticed at once";
+    sentinel_without_failovers_are_noticed_of_all_kinds: "sentinel::locks_of_all_kinds_that_the_promoted_replica_does_not_have_are_lost_at_once"
+        without "failovers-are-noticed" seeing "is lost at once";
+    sentinel_without_renewal_never_recreates_of_all_kinds: "sentinel::locks_of_all_kinds_that_the_promoted_replica_does_not_have_are_lost_at_once"
+        without "renewal-never-recreates" seeing "Lock";
+    cluster_without_slots_are_refreshed_of_all_kinds: "cluster::failovers::holders_of_all_kinds_and_their_waiters_continue_when_a_master_is_killed"
+        without "slots-are-refreshed" seeing "served";
     sentinel_without_newest_configuration: "sentinel::an_older_configuration_is_followed_only_if_it_stays"
         without "newest-configuration" seeing "the earlier master is not used";
     sentinel_without_renewal_never_recreates: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"

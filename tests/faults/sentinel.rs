@@ -4,9 +4,12 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use lock_runtime::{LockClient, LockError, LostReason};
-use lock_tests::{CapturedLog, DOWN_AFTER, Expected, Proxy, SentinelProcess, Sentinels};
+use lock_tests::{
+    CapturedLog, DOWN_AFTER, Expected, Proxy, SentinelProcess, Sentinels, TestedKind,
+};
 use tokio::time::timeout;
 
+use crate::kinds::{CONTESTED, KindContention};
 use crate::support::{
     Contention, FaultFixture, LEASE, client_with_lease, number, start_keeper, until,
 };
@@ -70,6 +73,48 @@ async fn the_holder_and_its_waiters_continue_when_the_master_is_killed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_holder_and_its_waiters_continue_when_a_master_with_tls_is_killed() {
     assert_a_lock_outlasts_its_master(Sentinels::with_tls(Some(DOWN_AFTER))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_of_all_kinds_and_their_waiters_continue_when_the_master_is_killed() {
+    let mut sentinels = Sentinels::start();
+    let keys = (0..CONTESTED).map(|number| format!("k{number}")).collect();
+    let master = (sentinels.server(0), keys);
+    let contention = KindContention::start(&sentinels.url(), LONG_LEASE, master).await;
+    for key in contention.keys() {
+        until_replicated(&sentinels, key).await;
+    }
+    sentinels.kill(0);
+    let master = sentinels.wait_for_another_master(0).await;
+    contention.use_all_clients("other").await;
+    contention.end(LONG_LEASE, sentinels.server(master)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_of_all_kinds_that_the_promoted_replica_does_not_have_are_lost_at_once() {
+    let sentinels = Sentinels::steady(&["--replica-read-only", "no"]);
+    let client = client_with_lease(&sentinels.url(), LONG_LEASE).await;
+    let mut holds = Vec::new();
+    for kind in TestedKind::ALL {
+        let key = format!("{kind:?}");
+        let hold = kind.acquire(&client, &key, LEASE).await.expect("up").expect("free");
+        until_replicated(&sentinels, &key).await;
+        holds.push((kind, key, hold));
+    }
+    // As if the replication had been delayed.
+    for replica in [1, 2] {
+        for (_, key, _) in &holds {
+            sentinels.server(replica).tell(&["DEL", key]);
+        }
+    }
+    let master = sentinels.fail_over(0).await;
+    for (kind, key, hold) in holds {
+        let lost = timeout(SOON, hold.lost()).await;
+        assert_eq!(lost, Ok(LostReason::Failover), "{kind:?} is lost at once");
+        assert!(!sentinels.server(master).exists(&key), "{kind:?} is not created again");
+        let next = kind.acquire(&client, &key, LONG_LEASE).await.expect("up").expect("free");
+        next.release().await.expect("held");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

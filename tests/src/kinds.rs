@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use lock_runtime::{Leader, LockClient, LockError, LockGuard, LockSetGuard};
+use lock_runtime::{Leader, LockClient, LockError, LockGuard, LockSetGuard, LostReason};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+
+use crate::RedisServer;
 
 /// A period that does not end during a test, unless it began just before its end.
 const PERIOD: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -151,6 +153,23 @@ impl TestedHold {
         }
     }
 
+    /// Waits until the lock is lost, and returns the reason.
+    pub async fn lost(self) -> LostReason {
+        match self {
+            Self::One(guard) => guard.lost().await,
+            Self::Set(guard) => match guard.lost().await {
+                LockError::Lost { reason, .. } => reason,
+                other => panic!("{other:?}"),
+            },
+            Self::Leader(leader) => leader.lost().await,
+            // The end of the sender would end the run.
+            Self::Run(_end, run) => match run.await.expect("no panic") {
+                Err(LockError::Lost { reason, .. }) => reason,
+                other => panic!("{other:?}"),
+            },
+        }
+    }
+
     /// Releases the lock.
     ///
     /// # Errors
@@ -167,4 +186,14 @@ impl TestedHold {
             }
         }
     }
+}
+
+/// The keys of a server other than those that outlive locks: the last tokens, the records of leaders and
+/// those of runs.
+#[must_use]
+pub fn left_of_locks(server: &RedisServer) -> Vec<String> {
+    let mut keys: Vec<String> = server.command(&["KEYS", "*"]);
+    let lasting = ["lock_fence:{", "lock_leader:{", "lock_run:{"];
+    keys.retain(|key| !lasting.iter().any(|prefix| key.starts_with(prefix)));
+    keys
 }

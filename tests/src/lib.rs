@@ -30,7 +30,7 @@ pub use bodies::Kind;
 pub use cluster::{Cluster, NODE_TIMEOUT, SlotMove};
 pub use helper::Helper;
 pub use history::{Expected, History, Violation};
-pub use kinds::{TestedHold, TestedKind};
+pub use kinds::{TestedHold, TestedKind, left_of_locks};
 pub use log::CapturedLog;
 pub use proxy::{Proxy, Toward};
 pub use recorder::{EventKind, HoldEvent, Recorder, boot_nanos};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError};
 use lock_tests::support::until_idle;
-use lock_tests::{CapturedLog, RedisServer, TestedHold, TestedKind};
+use lock_tests::{CapturedLog, RedisServer, TestedHold, TestedKind, left_of_locks};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -76,15 +76,6 @@ async fn is_busy(kind: TestedKind, client: &LockClient, key: &str) -> bool {
     is_busy
 }
 
-/// The keys of the server that are not those that outlive locks: the last tokens, the records of leaders
-/// and those of runs.
-fn left(server: &RedisServer) -> Vec<String> {
-    let mut keys: Vec<String> = server.command(&["KEYS", "*"]);
-    let lasting = ["lock_fence:{", "lock_leader:{", "lock_run:{"];
-    keys.retain(|key| !lasting.iter().any(|prefix| key.starts_with(prefix)));
-    keys
-}
-
 on_every_store! {
     async fn hostile_keys_never_share_a_lock_and_leave_nothing(pair: Pair) {
         let Pair { one, two, server } = &pair;
@@ -113,7 +104,7 @@ on_every_store! {
             until_idle(one, LEASE * 5).await;
             until_idle(two, LEASE * 5).await;
             if let Some(server) = server {
-                assert_eq!(left(server), Vec::<String>::new(), "{kind:?}");
+                assert_eq!(left_of_locks(server), Vec::<String>::new(), "{kind:?}");
             }
         }
     }
@@ -132,7 +123,7 @@ on_every_store! {
         until_idle(one, LEASE * 5).await;
         until_idle(two, LEASE * 5).await;
         if let Some(server) = server {
-            assert_eq!(left(server), Vec::<String>::new());
+            assert_eq!(left_of_locks(server), Vec::<String>::new());
         }
     }
 
@@ -161,7 +152,7 @@ on_every_store! {
         }
         assert!(pair.one.stats().is_idle());
         if let Some(server) = &pair.server {
-            assert_eq!(left(server), Vec::<String>::new(), "no request was sent");
+            assert_eq!(left_of_locks(server), Vec::<String>::new(), "no request was sent");
         }
     }
 
@@ -270,7 +261,8 @@ async fn a_foreign_value_instead_of_the_last_token_is_an_error_of_the_token_only
         }
         held(TestedKind::Run, &one, "k").await.release().await.expect("a run needs no token");
         until_idle(&two, LEASE * 5).await;
-        let locks: Vec<_> = left(&server).into_iter().filter(|key| !fences.contains(key)).collect();
+        let locks: Vec<_> =
+            left_of_locks(&server).into_iter().filter(|key| !fences.contains(key)).collect();
         assert_eq!(locks, Vec::<String>::new());
     })
     .await;
@@ -378,7 +370,8 @@ async fn a_foreign_value_instead_of_a_queue_costs_the_order_only() {
         }
         until_idle(&one, LEASE * 5).await;
         until_idle(&two, LEASE * 5).await;
-        let locks: Vec<_> = left(&server).into_iter().filter(|key| !queues.contains(key)).collect();
+        let locks: Vec<_> =
+            left_of_locks(&server).into_iter().filter(|key| !queues.contains(key)).collect();
         assert_eq!(locks, Vec::<String>::new(), "{found}");
     })
     .await;

@@ -10,6 +10,7 @@ use super::{
     KeyTraffic, LONG_LEASE, SOON, client_uses, keys_of_others, subscribed_channels,
     until_replicated, was_renewed_since,
 };
+use crate::kinds::{CONTESTED, KindContention};
 use crate::support::{
     Contention, FaultFixture, LEASE, client_with_lease, number, start_keeper, until,
 };
@@ -104,6 +105,23 @@ async fn the_holder_and_its_waiters_continue_when_a_master_is_killed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_holder_and_its_waiters_continue_when_a_master_with_tls_is_killed() {
     assert_a_lock_outlasts_its_master(Cluster::with_tls()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_of_all_kinds_and_their_waiters_continue_when_a_master_is_killed() {
+    let mut cluster = Cluster::start();
+    let replica = cluster.replica_of(1);
+    let keys = (0..CONTESTED).map(|number| cluster.key_of(1, number)).collect();
+    let url = cluster.url();
+    let contention = KindContention::start(&url, LONG_LEASE, (cluster.node(1), keys)).await;
+    for key in contention.keys() {
+        until_replicated(&cluster, replica, key).await;
+    }
+    let other = cluster.key_of(1, CONTESTED);
+    cluster.kill(1);
+    assert_eq!(cluster.wait_for_another_master(&other, 1).await, replica);
+    contention.use_all_clients(&other).await;
+    contention.end(LONG_LEASE, cluster.node(replica)).await;
 }
 
 async fn assert_a_planned_failover_costs_nothing(cluster: Cluster) {

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use lock_runtime::{LockClient, LockError, LockGuard, WireFormat};
-use lock_tests::Cluster;
+use lock_tests::{Cluster, left_of_locks};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{FORMATS, KeyTraffic, LONG_LEASE, SOON, errors, subscribed_channels};
+use super::{FORMATS, KeyTraffic, LONG_LEASE, SOON, client_uses, errors, subscribed_channels};
+use crate::kinds::{CONTESTED, KindContention};
 use crate::support::{LEASE, client_with_lease, client_without_reports, until, until_idle};
 
 /// Asserts that the nodes have no locks of this library.
@@ -265,6 +266,27 @@ async fn longest_wait_during_a_move(format: WireFormat) -> Duration {
     moving.end();
     println!("served {longest:?} after the release");
     longest
+}
+
+/// The locks are released after the move, and then in the middle of another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_moves_while_locks_of_all_kinds_are_held_and_waited_for() {
+    let cluster = Cluster::start();
+    let keys = || (0..CONTESTED).map(|number| cluster.key_of(1, number)).collect();
+    let slot = cluster.slot_of(&cluster.key_of(1, 0));
+    let url = cluster.url();
+    let contention = KindContention::start(&url, LONG_LEASE, (cluster.node(1), keys())).await;
+    cluster.move_slot(slot, 1, 2);
+    contention.end(LONG_LEASE, cluster.node(2)).await;
+
+    let contention = KindContention::start(&url, LONG_LEASE, (cluster.node(2), keys())).await;
+    let moving = cluster.begin_move(slot, 2, 1);
+    moving.move_keys();
+    contention.end(LONG_LEASE, cluster.node(1)).await;
+    moving.move_keys();
+    moving.end();
+    assert_eq!(left_of_locks(cluster.node(2)), Vec::<String>::new(), "nothing is left behind");
+    client_uses(&client_with_lease(&url, LONG_LEASE).await, &cluster.key_of(1, 0)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

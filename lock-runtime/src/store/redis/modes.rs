@@ -7,6 +7,7 @@ use super::decode;
 use super::handle::RedisStore;
 use super::replicas::KeyReplicas;
 use super::route::Route;
+use crate::safeguard::Safeguard;
 use crate::store::contract::{Lane, ModeChange, ModeChanged, SendTrace, StoreError};
 
 impl RedisStore {
@@ -15,7 +16,7 @@ impl RedisStore {
         change: ModeChange<'_>,
     ) -> Result<ModeChanged, StoreError> {
         let (route, trace) = (self.shared.route(Lane::Caller)?, SendTrace::default());
-        if change.acknowledged_by.is_none() {
+        if change.acknowledged_by.is_none() || !Safeguard::GrantsAreAcknowledged.is_on() {
             return self.send_change(&route, &change, &trace).await;
         }
         let within = self.shared.response_timeout;
