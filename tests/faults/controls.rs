@@ -116,7 +116,7 @@ lock_tests::controls! {
     sentinel_without_failovers_are_noticed_of_all_kinds: "sentinel::locks_of_all_kinds_that_the_promoted_replica_does_not_have_are_lost_at_once"
         without "failovers-are-noticed" seeing "is lost at once";
     sentinel_without_renewal_never_recreates_of_all_kinds: "sentinel::locks_of_all_kinds_that_the_promoted_replica_does_not_have_are_lost_at_once"
-        without "renewal-never-recreates" seeing "Lock";
+        without "renewal-never-recreates" seeing "is lost at once";
     cluster_without_slots_are_refreshed_of_all_kinds: "cluster::failovers::holders_of_all_kinds_and_their_waiters_continue_when_a_master_is_killed"
         without "slots-are-refreshed" seeing "served";
     sentinel_without_newest_configuration: "sentinel::an_older_configuration_is_followed_only_if_it_stays"

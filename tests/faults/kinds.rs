@@ -67,7 +67,7 @@ impl KindContention {
     /// Lets each client use this free lock, so that each of them knows where the locks are now.
     pub(crate) async fn use_all_clients(&self, key: &str) {
         for client in self.holders.iter().chain([&self.waiter]) {
-            client.lock(key).run(async {}).await.expect("served");
+            client.lock(key).wait(LEASE * 20).run(async {}).await.expect("served");
         }
     }
 
@@ -91,8 +91,8 @@ impl KindContest {
     async fn start(key: String, (holders, kinds): (&[LockClient; 2], &[TestedKind])) -> Self {
         let mut held = Vec::new();
         for (kind, client) in kinds.iter().zip(holders) {
-            let hold = kind.acquire(client, &key, LEASE * 60).await.expect("up");
-            held.push(hold.expect("free"));
+            let acquired = kind.acquire(client, &key, LEASE * 60).await.expect("up");
+            held.push(acquired.expect("free"));
         }
         Self { key, held, waits: JoinSet::new(), is_held: Arc::new(AtomicBool::new(true)) }
     }

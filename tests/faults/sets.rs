@@ -440,7 +440,7 @@ async fn a_key_of_another_slot_that_cannot_be_locked_keeps_no_other_key() {
         .iter()
         .zip([0, 1, 2])
         .map(|(first, shard)| {
-            (0..)
+            (0..1_000)
                 .map(|n| format!("{first}{n}"))
                 .find(|key| cluster.master_of(key) == Some(shard))
                 .expect("one of them")

@@ -296,7 +296,7 @@ async fn a_foreign_value_instead_of_the_record_of_a_leader_is_an_error_for_obser
     let shown = async || two.leadership("k").leader().await;
     let announced = async {
         while shown().await.expect("up").is_none() {
-            tokio::task::yield_now().await
+            tokio::task::yield_now().await;
         }
     };
     timeout(LEASE * 20, announced).await.expect("announced");
