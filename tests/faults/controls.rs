@@ -254,11 +254,11 @@ lock_tests::controls! {
     callers_without_key_outlives_body_2: "callers::a_body_stuck_past_its_max_hold_keeps_the_key_only_until_the_lease_ends"
         without "key-outlives-body" seeing "not at the maximum";
     holders_without_check_before_poll: "holders::a_holder_of_any_kind_that_cannot_reach_the_server_ends_before_the_next_one"
-        without "check-before-poll" seeing "outlived their locks: fair reader writer permits set leader run";
+        without "check-before-poll" seeing "outlived their locks: Plain Fair Reader Writer Permits Set Leader Run";
     holders_without_check_before_poll_2: "holders::a_holder_of_any_kind_that_was_suspended_past_its_lease_does_not_continue"
-        without "check-before-poll" seeing "continued: fair reader writer permits set leader run";
+        without "check-before-poll" seeing "continued: Plain Fair Reader Writer Permits Set Leader Run";
     holders_without_renewal_never_recreates: "holders::a_holder_of_any_kind_ends_if_the_server_has_lost_its_data"
-        without "renewal-never-recreates" seeing "not lost: fair reader writer permits set leader run";
+        without "renewal-never-recreates" seeing "not lost: Plain Fair Reader Writer Permits Set Leader Run";
     fair_without_unreachable_are_passed_over: "fair::the_calls_of_a_killed_process_are_passed_over"
         without "unreachable-are-passed-over" seeing "passed over";
     fair_without_unpolled_calls_do_not_block: "fair::calls_that_are_not_polled_delay_the_others_only_briefly"

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lock_runtime::{LockClient, LockError};
-use lock_tests::{Helper, Kind, Proxy, RedisServer};
+use lock_tests::{Helper, Proxy, RedisServer, TestedKind};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::support::{LEASE, client, client_with_lease, milliseconds, until};
 
 /// A body that never ends by itself, under a lock of a kind.
-struct Body {
-    kind: Kind,
+struct RunningBody {
+    kind: TestedKind,
     has_ended: Arc<AtomicBool>,
     call: JoinHandle<Result<(), LockError>>,
 }
@@ -26,25 +26,25 @@ impl Drop for DropFlag {
     }
 }
 
-impl Body {
+impl RunningBody {
     /// A body that runs.
-    async fn start(kind: Kind, client: &LockClient) -> Self {
+    async fn start(kind: TestedKind, client: &LockClient) -> Self {
         let (begins, has_begun) = tokio::sync::oneshot::channel();
         let has_ended = Arc::new(AtomicBool::new(false));
         let flag = DropFlag(Arc::clone(&has_ended));
         let body = async move {
             let _flag = flag;
             let _ = begins.send(());
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
-        let call = tokio::spawn(kind.run(client.clone(), body));
+        let call = tokio::spawn(kind.run(client.clone(), kind.name(), body));
         timeout(LEASE * 20, has_begun).await.expect("free").expect("its body runs");
         Self { kind, has_ended, call }
     }
 
     async fn start_all(client: &LockClient) -> Vec<Self> {
         let mut bodies = Vec::new();
-        for kind in Kind::ALL {
+        for kind in TestedKind::ALL {
             bodies.push(Self::start(kind, client).await);
         }
         bodies
@@ -55,14 +55,14 @@ impl Body {
     }
 }
 
-impl Drop for Body {
+impl Drop for RunningBody {
     fn drop(&mut self) {
         self.call.abort();
     }
 }
 
 /// The names of those that did not withstand a fault.
-async fn failing(checks: Vec<impl Future<Output = (Kind, bool)>>) -> String {
+async fn failing(checks: Vec<impl Future<Output = (TestedKind, bool)>>) -> String {
     let results = futures_util::future::join_all(checks).await;
     let failing = results.into_iter().filter(|(_, withstands)| !withstands);
     failing.map(|(kind, _)| kind.name()).collect::<Vec<_>>().join(" ")
@@ -74,11 +74,11 @@ async fn a_holder_of_any_kind_that_cannot_reach_the_server_ends_before_the_next_
     let proxy = Proxy::to(server.port());
     let (cut, other) =
         (client(&proxy.url()).await, client_with_lease(&server.url(), LEASE * 60).await);
-    let bodies = Body::start_all(&cut).await;
+    let bodies = RunningBody::start_all(&cut).await;
     proxy.partition();
-    let heals = Arc::new(tokio::sync::Barrier::new(Kind::ALL.len()));
-    let check = async |body: &Body| {
-        let next = body.kind.run_rival(other.clone(), async {
+    let heals = Arc::new(tokio::sync::Barrier::new(TestedKind::ALL.len()));
+    let check = async |body: &RunningBody| {
+        let next = body.kind.exclusive().run(other.clone(), body.kind.name(), async {
             let had_ended = body.has_ended();
             if heals.wait().await.is_leader() {
                 proxy.heal();
@@ -98,12 +98,12 @@ async fn a_holder_of_any_kind_that_cannot_reach_the_server_ends_before_the_next_
 async fn a_holder_of_any_kind_that_was_suspended_past_its_lease_does_not_continue() {
     let server = RedisServer::start();
     let other = client_with_lease(&server.url(), LEASE * 60).await;
-    let check = async |kind: Kind| {
-        let args = ["under", &server.url(), kind.name(), &milliseconds(LEASE)];
+    let check = async |kind: TestedKind| {
+        let args = ["under", &server.url(), &kind.name(), &milliseconds(LEASE)];
         let mut process = Helper::start(env!("CARGO_BIN_EXE_lock-helper"), &args);
         assert_eq!(process.line(), "held");
         process.freeze();
-        let next = kind.run_rival(other.clone(), async {
+        let next = kind.exclusive().run(other.clone(), kind.name(), async {
             process.thaw();
             process.tell("end");
             let line = tokio::task::spawn_blocking(move || (process.line(), process));
@@ -115,7 +115,7 @@ async fn a_holder_of_any_kind_that_was_suspended_past_its_lease_does_not_continu
         let next = timeout(LEASE * 30, next).await.expect("after the lease");
         (kind, next.expect("still held"))
     };
-    let failing = failing(Kind::ALL.into_iter().map(check).collect()).await;
+    let failing = failing(TestedKind::ALL.into_iter().map(check).collect()).await;
     assert_eq!(failing, "", "these bodies continued: {failing}");
 }
 
@@ -123,13 +123,13 @@ async fn a_holder_of_any_kind_that_was_suspended_past_its_lease_does_not_continu
 async fn a_holder_of_any_kind_ends_if_the_server_has_lost_its_data() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
-    let bodies = Body::start_all(&client).await;
+    let bodies = RunningBody::start_all(&client).await;
     server.tell(&["FLUSHALL"]);
-    let check = async |body: &Body| {
+    let check = async |body: &RunningBody| {
         let mut is_back = false;
         let has_ended = until(LEASE * 2, || {
             // A candidate is elected again.
-            is_back |= body.kind != Kind::Leader && server.exists(body.kind.name());
+            is_back |= body.kind != TestedKind::Leader && server.exists(&body.kind.name());
             body.has_ended()
         });
         let has_ended = has_ended.await.is_some();

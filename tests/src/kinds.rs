@@ -80,6 +80,54 @@ impl TestedKind {
         }
     }
 
+    /// The name of the kind, which is a key as well.
+    #[must_use]
+    pub fn name(self) -> String {
+        format!("{self:?}")
+    }
+
+    /// The kind with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Runs a body under the lock of `key`. A leader that has lost its leadership campaigns again, and its
+    /// next body never ends.
+    ///
+    /// # Errors
+    ///
+    /// Those of the lock.
+    pub async fn run<T>(
+        self,
+        client: LockClient,
+        key: String,
+        body: impl Future<Output = T>,
+    ) -> Result<T, LockError> {
+        match self {
+            Self::Plain => client.lock(key).run(body).await,
+            Self::Fair => client.lock(key).fair().run(body).await,
+            Self::Reader => client.read_write(key).read().run(body).await,
+            Self::Writer => client.read_write(key).write().run(body).await,
+            Self::Permits => client.semaphore(key, 2).permits(2).run(body).await,
+            Self::Set => client.lock_all([&*key, Self::BESIDE]).run(body).await,
+            Self::Leader => {
+                let mut body = Some(body);
+                let leads = |_term| {
+                    let body = body.take();
+                    async {
+                        match body {
+                            Some(body) => body.await,
+                            None => std::future::pending().await,
+                        }
+                    }
+                };
+                client.leadership(key).run(leads).await
+            }
+            Self::Run => client.periodic(key, PERIOD).retry_failed().run(body).await,
+        }
+    }
+
     /// Acquires the lock of `key`. The result is `None` if it is busy for `wait`.
     ///
     /// # Errors

@@ -6,7 +6,6 @@
 // The harness reports every failure by a panic.
 #![allow(clippy::missing_panics_doc)]
 
-mod bodies;
 mod cluster;
 pub mod controls;
 mod helper;
@@ -26,7 +25,6 @@ mod tls;
 pub mod workload;
 mod workload_processes;
 
-pub use bodies::Kind;
 pub use cluster::{Cluster, NODE_TIMEOUT, SlotMove};
 pub use helper::Helper;
 pub use history::{Expected, History, Violation};

@@ -64,7 +64,7 @@ use lock_runtime::{
     Holder, Lock, LockClient, LockError, LockGuard, Replicas, Wait, WireFormat, distributed_lock,
 };
 use lock_tests::workload::{self, Plan, Register, WorkloadHolder};
-use lock_tests::{Kind, Recorder, boot_nanos};
+use lock_tests::{Recorder, TestedKind, boot_nanos};
 use redis::aio::MultiplexedConnection;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
@@ -87,7 +87,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
         ["hold-all", url, keys, lease] => hold_all(&client(url, lease).await?, keys).await,
         ["under", url, kind, lease] => {
-            let kind = Kind::named(kind).ok_or("there is no such kind")?;
+            let kind = TestedKind::named(kind).ok_or("there is no such kind")?;
             under(kind, client(url, lease).await?).await
         }
         ["exit", url, key, lease] => {
@@ -218,7 +218,7 @@ impl Drop for PrintsDrop {
     }
 }
 
-async fn under(kind: Kind, client: LockClient) -> Result<(), Box<dyn Error>> {
+async fn under(kind: TestedKind, client: LockClient) -> Result<(), Box<dyn Error>> {
     let body = async {
         let dropped = PrintsDrop;
         println!("held");
@@ -226,7 +226,7 @@ async fn under(kind: Kind, client: LockClient) -> Result<(), Box<dyn Error>> {
         std::mem::forget(dropped);
         println!("ended");
     };
-    let _ = kind.run(client, body).await;
+    let _ = kind.run(client, kind.name(), body).await;
     read_input().await;
     Ok(())
 }
