@@ -62,15 +62,8 @@ impl TestEngine {
 
     /// The request as the engine takes it, for the store of this engine.
     pub(crate) fn request(&self, request: Request) -> AcquireRequest {
-        let Request { key, wait, terms } = request;
-        AcquireRequest {
-            key,
-            mode: Mode::Exclusive,
-            store: Arc::clone(&self.store),
-            wait,
-            terms,
-            is_fair: false,
-        }
+        let Request { key, mode, wait, terms } = request;
+        AcquireRequest { key, mode, store: Arc::clone(&self.store), wait, terms, is_fair: false }
     }
 }
 
@@ -103,6 +96,7 @@ pub(crate) fn engine_on(
 #[derive(Clone)]
 pub(crate) struct Request {
     pub(crate) key: Arc<str>,
+    pub(crate) mode: Mode,
     pub(crate) wait: Wait,
     pub(crate) terms: Terms,
 }
@@ -117,7 +111,8 @@ pub(crate) fn request(lease: Option<Duration>) -> Request {
         acknowledged_by: RequiredReplicas::NONE,
         linger: Duration::ZERO,
     };
-    Request { key: Arc::from("k"), wait: Wait::For(LEASE * 10), terms }
+    let (key, mode) = (Arc::from("k"), Mode::Exclusive);
+    Request { key, mode, wait: Wait::For(LEASE * 10), terms }
 }
 
 pub(crate) async fn acquire(engine: &TestEngine, request: Request) -> Result<Hold, LockError> {

@@ -60,7 +60,7 @@ use crate::error::{LockError, LostReason};
 use crate::maybe_ready::MaybeReady;
 use crate::replicas::RequiredReplicas;
 use crate::store::contract::{
-    Acquired, Claim, Fenced, Grant, Lane, LockStore, Renewal, Renewed, Resource, SendTrace,
+    Acquired, Claim, Fenced, Grant, Lane, LockStore, Mode, Renewal, Renewed, Resource, SendTrace,
 };
 use crate::store::faulty::OneStore;
 use crate::store::memory::MemoryStore;
@@ -206,7 +206,7 @@ fn request() -> Request {
         acknowledged_by: RequiredReplicas::NONE,
         linger: Duration::ZERO,
     };
-    Request { key: Arc::from("k"), wait: Wait::Forever, terms }
+    Request { key: Arc::from("k"), mode: Mode::Exclusive, wait: Wait::Forever, terms }
 }
 
 /// The same with a fixed lease.

@@ -19,7 +19,7 @@ use crate::engine::handoff::{Hold, Lease};
 use crate::engine::testing::{claim, new_owner, owner, release};
 use crate::maybe_ready::MaybeReady;
 use crate::store::contract::{
-    Acquired, Capabilities, Claim, Fenced, Grant, Lane, LockStore, Release, Released,
+    Acquired, Capabilities, Claim, Fenced, Grant, Lane, LockStore, Mode, Release, Released,
     ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
 };
 use crate::store::memory::MemoryStore;
@@ -48,7 +48,7 @@ pub(super) struct Network {
     store: Arc<MemoryStore>,
     /// The lanes of the callers and of the background threads.
     lanes: [Mutex<RequestQueue>; 2],
-    /// The owner of the key, according to the answers of the store.
+    /// The owner of an exclusive lock on the key, according to the answers of the store.
     owner: Mutex<Option<OwnerId>>,
     releases: Mutex<Releases>,
     /// How many of the next renewals are served without an answer.
@@ -235,15 +235,15 @@ impl LockStore for RemoteStore {
         timeout: RequestTimeout,
         trace: &'a SendTrace,
     ) -> MaybeReady<'a, Result<Acquired, StoreError>> {
-        let key = claim.resource.key.to_owned();
+        let (key, mode) = (claim.resource.key.to_owned(), claim.resource.mode);
         let Claim { owner, term, fresh, acknowledged_by, queueing, queued_before, .. } = claim;
         let answer_timeout = timeout.answer.min(timeout.total);
         let sent = self.0.send(Lane::Caller, answer_timeout, move |network| {
-            let resource = Resource::exclusive(&key);
+            let resource = Resource { key: &key, mode };
             let claim =
                 Claim { resource, owner, term, fresh, acknowledged_by, queueing, queued_before };
             let answer = ready(network.store.try_acquire(claim, timeout, &SendTrace::default()));
-            if answer == Ok(Acquired::Granted(Grant::of(term))) {
+            if answer == Ok(Acquired::Granted(Grant::of(term))) && mode == Mode::Exclusive {
                 *lock(&network.owner) = Some(owner);
             }
             answer
@@ -264,9 +264,9 @@ impl LockStore for RemoteStore {
             return MaybeReady::ready(vec![]);
         };
         assert_eq!(batch.len(), 1, "the models have one key");
-        let key = resource.key.to_owned();
+        let (key, mode) = (resource.key.to_owned(), resource.mode);
         let sent = self.0.send(lane, RENEWAL_TIMEOUT, move |network| {
-            let resource = Resource::exclusive(&key);
+            let resource = Resource { key: &key, mode };
             let renewal = [Renewal { resource, owner, term, acknowledged_by }];
             ready(network.store.renew(&renewal, lane)).swap_remove(0)
         });
@@ -287,12 +287,12 @@ impl LockStore for RemoteStore {
         lane: Lane,
     ) -> MaybeReady<'a, Result<Released, StoreError>> {
         let Release { resource, owner, keep, queued, leaves_gap } = release;
-        let key = resource.key.to_owned();
+        let (key, mode) = (resource.key.to_owned(), resource.mode);
         let sent = self.0.send(lane, Duration::MAX, move |network| {
             if lock(&network.releases).refused {
                 return Err(StoreError::Refused("the model refuses all releases".into()));
             }
-            let resource = Resource::exclusive(&key);
+            let resource = Resource { key: &key, mode };
             let release = Release { resource, owner, keep, queued, leaves_gap };
             let answer = ready(network.store.release(release, lane));
             if let Ok(Released::Freed { .. }) = answer {
@@ -332,9 +332,9 @@ impl LockStore for RemoteStore {
         resource: Resource<'a>,
         lane: Lane,
     ) -> MaybeReady<'a, Result<usize, StoreError>> {
-        let key = resource.key.to_owned();
+        let (key, mode) = (resource.key.to_owned(), resource.mode);
         let sent = self.0.send(lane, Duration::MAX, move |network| {
-            ready(network.store.count_waiters(Resource::exclusive(&key), Lane::Caller))
+            ready(network.store.count_waiters(Resource { key: &key, mode }, Lane::Caller))
         });
         MaybeReady::pending(async { sent.await? })
     }

@@ -9,6 +9,7 @@ mod linger_against_calls;
 mod loss_against_handoff;
 mod renewal_against_drop;
 mod renewal_against_handoff;
+mod shared_locks;
 mod shutdown_against_handoff;
 mod stale_guards;
 mod waiter_count_against_handoff;
@@ -17,7 +18,6 @@ use shuttle::future::JoinHandle;
 
 use super::*;
 use crate::guard::LockGuard;
-use crate::store::contract::Mode;
 
 /// Accepts a lock that was handed off, as an acquisition of the engine does.
 async fn accept(engine: &TestEngine, handoff: Handoff, request: &Request) -> Result<Hold, ()> {
@@ -157,8 +157,7 @@ impl HandoffFixture {
 
 /// The request with a lease that is twice as long.
 fn longer(request: Request) -> Request {
-    let Request { key, wait, terms } = request;
-    Request { key, wait, terms: Terms { term: terms.term * 2, ..terms } }
+    Request { terms: Terms { term: request.terms.term * 2, ..request.terms }, ..request }
 }
 
 /// A request for one of the possible leases, chosen at random.

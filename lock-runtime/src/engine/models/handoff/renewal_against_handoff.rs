@@ -98,8 +98,8 @@ async fn race_with_end(before: Request, after: Request, watch: fn(TestEngine, Ho
 
 /// A request for a renewed lease with a `max_hold` that ends within the model.
 fn bounded() -> Request {
-    let Request { key, wait, terms } = request();
-    Request { key, wait, terms: Terms { max_hold: Some(SHORT_TERM), ..terms } }
+    let request = request();
+    Request { terms: Terms { max_hold: Some(SHORT_TERM), ..request.terms }, ..request }
 }
 
 #[test]
