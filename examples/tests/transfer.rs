@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -73,4 +74,26 @@ fn transfers_keep_the_sum_although_processes_are_killed() {
         assert_sum_is_constant(&teller.finish());
     }
     assert_sum_is_constant(&TransferProcess::start(&server, &accounts).finish());
+}
+
+/// The negative control of the tests above: without locks and tokens, the same transfers change the sum.
+#[test]
+fn without_locks_the_same_transfers_change_the_sum() {
+    let accounts = Mutex::new([1000_i64; 6]);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..25 {
+                    let from = fastrand::usize(..6);
+                    let (to, amount) = ((from + fastrand::usize(1..6)) % 6, fastrand::i64(1..100));
+                    let before = *accounts.lock().expect("no panic");
+                    sleep(Duration::from_millis(1));
+                    let mut after = accounts.lock().expect("no panic");
+                    (after[from], after[to]) = (before[from] - amount, before[to] + amount);
+                }
+            });
+        }
+    });
+    let sum: i64 = accounts.into_inner().expect("no panic").iter().sum();
+    assert_ne!(sum, 6000, "no transfer was lost");
 }
