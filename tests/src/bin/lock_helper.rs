@@ -55,6 +55,7 @@
 
 use std::error::Error;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
@@ -221,8 +222,15 @@ impl Drop for PrintsDrop {
 async fn under(kind: TestedKind, client: LockClient) -> Result<(), Box<dyn Error>> {
     let body = async {
         let dropped = PrintsDrop;
-        println!("held");
-        read_input().await;
+        let mut input = pin!(read_input());
+        // A process that is suspended after this line is not in the middle of reading.
+        let mut says = Some("held");
+        poll_fn(|cx| {
+            let line = input.as_mut().poll(cx);
+            says.take().into_iter().for_each(|says| println!("{says}"));
+            line
+        })
+        .await;
         std::mem::forget(dropped);
         println!("ended");
     };
