@@ -1,19 +1,20 @@
 //! The same faults for a lock of each kind. A test names all kinds that do not withstand its fault.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use lock_runtime::{LockClient, LockError};
 use lock_tests::{Helper, Proxy, RedisServer, TestedKind};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{LEASE, client, client_with_lease, milliseconds, until};
 
-/// A body that never ends by itself, under a lock of a kind.
+/// A body that is polled all the time and never ends by itself, under a lock of a kind.
 struct RunningBody {
     kind: TestedKind,
     has_ended: Arc<AtomicBool>,
+    last_poll: Arc<Mutex<Instant>>,
     call: JoinHandle<Result<(), LockError>>,
 }
 
@@ -32,14 +33,19 @@ impl RunningBody {
         let (begins, has_begun) = tokio::sync::oneshot::channel();
         let has_ended = Arc::new(AtomicBool::new(false));
         let flag = DropFlag(Arc::clone(&has_ended));
+        let last_poll = Arc::new(Mutex::new(Instant::now()));
+        let polled = Arc::clone(&last_poll);
         let body = async move {
             let _flag = flag;
             let _ = begins.send(());
-            std::future::pending::<()>().await;
+            loop {
+                *polled.lock().expect("no panic") = Instant::now();
+                sleep(LEASE / 50).await;
+            }
         };
         let call = tokio::spawn(kind.run(client.clone(), kind.name(), body));
         timeout(LEASE * 20, has_begun).await.expect("free").expect("its body runs");
-        Self { kind, has_ended, call }
+        Self { kind, has_ended, last_poll, call }
     }
 
     async fn start_all(client: &LockClient) -> Vec<Self> {
@@ -79,13 +85,13 @@ async fn a_holder_of_any_kind_that_cannot_reach_the_server_ends_before_the_next_
     let heals = Arc::new(tokio::sync::Barrier::new(TestedKind::ALL.len()));
     let check = async |body: &RunningBody| {
         let next = body.kind.exclusive().run(other.clone(), body.kind.name(), async {
-            let had_ended = body.has_ended();
+            let granted = Instant::now();
             if heals.wait().await.is_leader() {
                 proxy.heal();
             }
             // Nothing that arrives late takes the lock from this holder.
             sleep(LEASE).await;
-            had_ended
+            body.has_ended() && *body.last_poll.lock().expect("no panic") < granted
         });
         let next = timeout(LEASE * 30, next).await.expect("after the lease");
         (body.kind, next.expect("still held"))
