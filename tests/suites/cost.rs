@@ -378,7 +378,7 @@ async fn calls_of_each_kind_cost_what_is_documented() {
     assert_eq!(upgraded, Ok(true));
     assert_cost(&server, reader.downgrade(), &[("evalsha", 1)], "a downgrade").await.expect("held");
 
-    let set = client.lock_all(["a", "b", "c"]);
+    let set = client.lock_all(["{set}a", "{set}b", "{set}c"]);
     let set = assert_cost(&server, set.acquire(), &[("set", 3), ("evalsha", 1)], "three locks")
         .await
         .expect("free");
