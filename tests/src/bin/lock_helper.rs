@@ -223,11 +223,14 @@ async fn under(kind: TestedKind, client: LockClient) -> Result<(), Box<dyn Error
     let body = async {
         let dropped = PrintsDrop;
         let mut input = pin!(read_input());
-        // A process that is suspended after this line is not in the middle of reading.
-        let mut says = Some("held");
+        let mut has_polled = false;
         poll_fn(|cx| {
             let line = input.as_mut().poll(cx);
-            says.take().into_iter().for_each(|says| println!("{says}"));
+            if !has_polled {
+                has_polled = true;
+                // A process that is suspended now is not in the middle of reading.
+                println!("held");
+            }
             line
         })
         .await;

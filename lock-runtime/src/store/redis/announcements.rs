@@ -5,7 +5,7 @@ use redis::Cmd;
 use super::dialect::milliseconds;
 use super::handle::RedisStore;
 use super::hash_slot;
-use super::record_replies::{self, Recorded};
+use super::record_replies;
 use crate::key;
 use crate::store::announcements::{Announced, Announcement};
 use crate::store::contract::{Lane, Left, StoreError};
@@ -24,10 +24,8 @@ impl RedisStore {
             call.arg(text).arg(milliseconds(keep));
         };
         let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
-        match route.run((key, script), &args, &options, record_replies::announce).await?.value {
-            Recorded::WrongFormat(found) => Err(wrong_format(key, found)),
-            Recorded::Yes(announced) | Recorded::Not(announced) => Ok(announced),
-        }
+        let answer = route.run((key, script), &args, &options, record_replies::announce).await?;
+        answer.value.unless(|found| wrong_format(key, found))
     }
 
     pub(super) async fn announced_holder(
@@ -39,10 +37,8 @@ impl RedisStore {
             call.arg(2).arg(key).arg(name(key));
         };
         let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
-        match route.run((key, script), &args, &options, record_replies::announced).await?.value {
-            Recorded::WrongFormat(found) => Err(wrong_format(key, found)),
-            Recorded::Yes(announced) | Recorded::Not(announced) => Ok(announced),
-        }
+        let answer = route.run((key, script), &args, &options, record_replies::announced).await?;
+        answer.value.unless(|found| wrong_format(key, found))
     }
 }
 

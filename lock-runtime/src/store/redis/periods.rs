@@ -94,10 +94,8 @@ impl RedisStore {
             call.arg(2).arg(key).arg(name(key));
         };
         let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
-        match route.run((key, last), &args, &options, record_replies::last_run).await?.value {
-            Recorded::WrongFormat(found) => Err(wrong_format(key, found)),
-            Recorded::Yes(run) | Recorded::Not(run) => Ok(run),
-        }
+        let answer = route.run((key, last), &args, &options, record_replies::last_run).await?;
+        answer.value.unless(|found| wrong_format(key, found))
     }
 
     fn run_scripts(&self) -> Result<&RunScripts, StoreError> {

@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::decode::{Field, Unexpected, left_of, status, text};
 use crate::store::announcements::Announced;
-use crate::store::contract::Left;
+use crate::store::contract::{Left, StoreError};
 use crate::store::periods::{RunEnded, RunRecord, RunStarted};
 
 /// The reply of a script about the record of a leader or a run.
@@ -17,6 +17,16 @@ pub(super) enum Recorded<T> {
     Not(T),
     /// The key of the record holds a value of this kind.
     WrongFormat(String),
+}
+
+impl<T> Recorded<T> {
+    /// The answer, unless the key holds a value of another kind, which this error names.
+    pub(super) fn unless(self, wrong: impl FnOnce(String) -> StoreError) -> Result<T, StoreError> {
+        match self {
+            Self::WrongFormat(found) => Err(wrong(found)),
+            Self::Yes(answer) | Self::Not(answer) => Ok(answer),
+        }
+    }
 }
 
 /// Decodes the reply of `announce.lua`.
@@ -31,19 +41,12 @@ pub(super) fn announce(reply: &Value) -> Result<Recorded<Announced>, Unexpected>
 
 /// Decodes the reply of `announced.lua`: the text, and the rest of the lease.
 pub(super) fn announced(reply: &Value) -> Result<Recorded<Option<(String, Left)>>, Unexpected> {
-    match status(reply) {
-        Some(("NONE", Field::None)) => return Ok(Recorded::Not(None)),
-        Some(_) => return wrong_record(reply),
-        None => {}
-    }
-    let known = || {
+    record_or_none(reply, || {
         let Value::Array(parts) = reply else { return None };
         let [status, Value::Int(left @ -1..), announced] = &parts[..] else { return None };
         let announced = text(announced).filter(|_| text(status) == Some("ANNOUNCED"))?;
         Some((announced.to_owned(), left_of(*left)))
-    };
-    let holder = known().ok_or_else(|| Unexpected::new(reply))?;
-    Ok(Recorded::Yes(Some(holder)))
+    })
 }
 
 /// Decodes the reply of `start_run.lua`.
@@ -74,12 +77,7 @@ pub(super) fn run_ended(reply: &Value) -> Result<Recorded<RunEnded>, Unexpected>
 
 /// Decodes the reply of `last_run.lua`.
 pub(super) fn last_run(reply: &Value) -> Result<Recorded<Option<RunRecord>>, Unexpected> {
-    match status(reply) {
-        Some(("NONE", Field::None)) => return Ok(Recorded::Not(None)),
-        Some(_) => return wrong_record(reply),
-        None => {}
-    }
-    let known = || {
+    record_or_none(reply, || {
         let Value::Array(parts) = reply else { return None };
         let [status, began, ended, failed, Value::BulkString(by), held] = &parts[..] else {
             return None;
@@ -92,9 +90,22 @@ pub(super) fn last_run(reply: &Value) -> Result<Recorded<Option<RunRecord>>, Une
         // Everything but the times may have been changed by hand.
         let by = String::from_utf8_lossy(by).into_owned();
         Some(RunRecord { began, ended, by, is_held: text(held) == Some("1") })
-    };
-    let run = known().ok_or_else(|| Unexpected::new(reply))?;
-    Ok(Recorded::Yes(Some(run)))
+    })
+}
+
+/// Decodes a reply that is a record, or says that there is none.
+fn record_or_none<T>(
+    reply: &Value,
+    record: impl FnOnce() -> Option<T>,
+) -> Result<Recorded<Option<T>>, Unexpected> {
+    match status(reply) {
+        Some(("NONE", Field::None)) => Ok(Recorded::Not(None)),
+        Some(_) => wrong_record(reply),
+        None => match record() {
+            Some(record) => Ok(Recorded::Yes(Some(record))),
+            None => Err(Unexpected::new(reply)),
+        },
+    }
 }
 
 fn wrong_record<T>(reply: &Value) -> Result<Recorded<T>, Unexpected> {
