@@ -12,19 +12,21 @@ use tokio::time::{sleep, timeout};
 use crate::support::{LEASE, client_with_lease, until, until_idle};
 
 /// What is held, and what waits for it: two readers before a writer, a writer before two readers, and so on.
-const CONTESTS: [(&[TestedKind], &[TestedKind]); 5] = [
+const CONTESTS: [(&[TestedKind], &[TestedKind]); 7] = [
     (&[TestedKind::Reader, TestedKind::Reader], &[TestedKind::Writer]),
     (&[TestedKind::Writer], &[TestedKind::Reader, TestedKind::Reader]),
     (&[TestedKind::Permits], &[TestedKind::Permits, TestedKind::Permits]),
     (&[TestedKind::Fair], &[TestedKind::Fair, TestedKind::Fair]),
+    (&[TestedKind::Set], &[TestedKind::Plain, TestedKind::Plain]),
     (&[TestedKind::Leader], &[TestedKind::Leader]),
+    (&[TestedKind::Run], &[TestedKind::Run]),
 ];
 
 /// The number of keys of a [`KindContention`].
 pub(crate) const CONTESTED: usize = CONTESTS.len();
 
-/// Locks of readers, writers, permits, fair calls and a leader that two clients hold and another one waits
-/// for.
+/// Locks of readers, writers, permits, fair calls, a set, a leader and a run that two clients hold and
+/// another one waits for.
 pub(crate) struct KindContention {
     holders: [LockClient; 2],
     waiter: LockClient,
