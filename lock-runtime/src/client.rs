@@ -145,6 +145,42 @@ impl LockClient {
         periodic::last_run(&self.connected, key.into()).await
     }
 
+    /// Returns when the store can grant and renew locks, or the reason why it cannot. For readiness probes.
+    ///
+    /// Costs one round trip to the server, or to all masters of a cluster at once, over each of two
+    /// connections: that of this runtime, and that of the renewals. If a connection is closed, it is opened
+    /// first. The servers execute a write that has no effect, so a replica, a server that is out of memory
+    /// and one in quarantine are not ready. With another [wire format](crate::WireFormat) than `Token`, a
+    /// user without permission for the keys of queues gets no error. The memory store is always ready.
+    ///
+    /// Takes at most 5/12 of the client's lease, and at most 2.5 s. Locks that are held, and calls that wait,
+    /// are not affected by the result: while the store is not ready, held locks continue until their
+    /// deadlines, and calls try again until their waits are over.
+    ///
+    /// Cancel safe: the check has no effect.
+    ///
+    /// # Errors
+    ///
+    /// * [`LockError::Unavailable`]: a server cannot be reached, does not answer, or grants no locks.
+    /// * [`LockError::Denied`]: a server rejects the credentials, or the user lacks a permission.
+    /// * [`LockError::Config`]: a server cannot be used with this URL, or there is no tokio runtime with
+    ///   timers here.
+    /// * [`LockError::ShutDown`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let client = lock_runtime::LockClient::memory();
+    /// let status = if client.ready().await.is_ok() { 200 } else { 503 };
+    /// assert_eq!(status, 200);
+    /// # }
+    /// ```
+    pub async fn ready(&self) -> Result<(), LockError> {
+        self.connected.ready().await
+    }
+
     /// Shuts the client down.
     ///
     /// From now on, every call that waits for a lock or tries to acquire one returns

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use crate::clock::BootInstant;
 use crate::engine::Engine;
 use crate::engine::lease::Terms;
 use crate::error::LockError;
 use crate::lock_mode::LockMode;
 use crate::options::{Defaults, LockOptions};
+use crate::runtime;
 use crate::store::contract::{Backend, Layout, LockStore};
 use crate::timeout::Wait;
 use crate::wire_format::WireFormat;
@@ -32,6 +34,16 @@ impl Connected {
     /// The store for locks in this layout.
     pub(crate) fn store(&self, layout: impl Into<Layout>) -> Arc<dyn LockStore> {
         self.backend.handle(layout.into())
+    }
+
+    /// See [`LockClient::ready`](crate::LockClient::ready).
+    pub(crate) async fn ready(&self) -> Result<(), LockError> {
+        runtime::checked()?;
+        self.engine.check_open(None)?;
+        let started = BootInstant::now();
+        let checked = self.backend.check_readiness(self.defaults.wire_format.into()).await;
+        checked.map_err(|error| error.without_key(BootInstant::now().since(started)))?;
+        self.engine.check_open(None)
     }
 
     /// The wait, the terms and the store of a call with these options.

@@ -97,6 +97,8 @@ lock_tests::controls! {
         without "tracking" seeing "the lock is passed on at once";
     linger_without_tracking_2: "linger::a_process_that_waits_already_gets_the_lock_at_once"
         without "tracking" seeing "the lock is passed on at once";
+    readiness_without_quarantine: "readiness::a_server_in_quarantine_is_not_ready"
+        without "quarantine" seeing "ready after";
     quarantine_without_quarantine: "quarantine::a_server_that_has_lost_its_data_grants_nothing_until_its_locks_have_ended"
         without "quarantine" seeing "after the restart";
     quarantine_without_quarantine_2: "quarantine::a_promoted_replica_grants_nothing_until_the_locks_of_its_predecessor_have_ended"

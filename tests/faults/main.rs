@@ -25,6 +25,7 @@ mod processes;
 mod quarantine;
 mod queue;
 mod read_write;
+mod readiness;
 mod renewals;
 mod replicas;
 mod replies;

@@ -70,6 +70,15 @@ async fn an_uncontended_call_costs_two_round_trips() {
 }
 
 #[tokio::test]
+async fn a_readiness_check_costs_one_request_on_each_of_two_connections() {
+    let server = RedisServer::start();
+    let client = warm(&server).await;
+    let before = sent(&server);
+    client.ready().await.expect("up");
+    assert_eq!(between(&before, &sent(&server)), [("evalsha", 2)]);
+}
+
+#[tokio::test]
 async fn a_reentrant_call_costs_no_round_trip() {
     let server = RedisServer::start();
     let client = warm(&server).await;

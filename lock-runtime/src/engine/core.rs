@@ -128,10 +128,15 @@ impl Engine {
 
     /// Checks whether locks can be acquired.
     pub(crate) fn admit(&self, key: &str) -> Result<(), LockError> {
+        self.check_open(Some(key))
+    }
+
+    /// The same for a call that may have no key.
+    pub(crate) fn check_open(&self, key: Option<&str>) -> Result<(), LockError> {
         if self.closed.load(Ordering::Acquire) {
             return Err(LockError::ShutDown);
         }
-        self.check_background(Some(key))
+        self.check_background(key)
     }
 
     /// Checks whether the background thread runs. `key` is the key of the call.

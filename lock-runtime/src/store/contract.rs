@@ -46,6 +46,13 @@ pub(crate) trait Backend: Send + Sync {
         MaybeReady::ready(Ok(()))
     }
 
+    /// Fails if locks in this layout can now be neither acquired nor renewed. Takes at most 5/4 of a
+    /// response timeout.
+    fn check_readiness(&self, layout: Layout) -> StoreAnswer<'_, ()> {
+        let _ = layout;
+        MaybeReady::ready(Ok(()))
+    }
+
     /// The handle for locks in this layout. It is always the same one, so that handles can be
     /// compared by address. A store without layouts also has a handle for each.
     fn handle(&self, layout: Layout) -> Arc<dyn LockStore>;

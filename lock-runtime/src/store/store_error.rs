@@ -31,9 +31,18 @@ impl StoreError {
 impl StoreError {
     /// The error of a call about `key` that got this answer.
     pub(crate) fn about(self, key: &str) -> LockError {
+        self.into_error(Some(key.to_owned()), Duration::ZERO)
+    }
+
+    /// The error of a call about no key that got this answer after `waited`.
+    pub(crate) fn without_key(self, waited: Duration) -> LockError {
+        self.into_error(None, waited)
+    }
+
+    fn into_error(self, key: Option<String>, waited: Duration) -> LockError {
         match self {
             Self::Refused(cause) | Self::Unknown(cause) => {
-                LockError::Unavailable { key: Some(key.to_owned()), waited: Duration::ZERO, cause }
+                LockError::Unavailable { key, waited, cause }
             }
             Self::Denied(cause) => LockError::Denied { cause },
             Self::Config { option, problem } => LockError::Config { option, problem },

@@ -46,6 +46,14 @@ pub(super) fn probed(reply: &Value) -> Result<(), Unexpected> {
     }
 }
 
+/// The reply of [`WRITE_PROBE`](super::dialects::WRITE_PROBE).
+pub(super) fn wrote(reply: &Value) -> Result<(), Unexpected> {
+    match reply {
+        Value::Int(0) => Ok(()),
+        other => Err(Unexpected::new(other)),
+    }
+}
+
 /// The answer to an attempt to acquire a lock.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum AcquireReply {

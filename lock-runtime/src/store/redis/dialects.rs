@@ -291,6 +291,11 @@ const ALL: [&Dialect; 5] = [&TOKEN, &REDISSON, &TIMESTAMP, &READ_WRITE, &SEMAPHO
 /// Does nothing. Its reply shows that the server runs scripts.
 pub(super) static PROBE: Script = Script::new("return 1", false);
 
+/// A write that has no effect, because its key does not exist. The server rejects it like the writes of
+/// locks: if it is a replica, out of memory, or unable to save its data.
+pub(super) static WRITE_PROBE: Script =
+    Script::new("return redis.call('zadd', KEYS[1], 'xx', 0, '')", false);
+
 /// Loads the texts of all scripts into the server, which may be a node of a cluster.
 pub(super) fn load_all(into_node: bool) -> Pipeline {
     let mut load = Pipeline::new();
@@ -301,7 +306,7 @@ pub(super) fn load_all(into_node: bool) -> Pipeline {
         let all = [acquire, release, release_all, check].into_iter().chain(&format.change);
         all.map(|script| &script.to_shard)
     });
-    for script in scripts.chain(to_shard).chain([&PROBE]) {
+    for script in scripts.chain(to_shard).chain([&PROBE, &WRITE_PROBE]) {
         load.cmd("SCRIPT").arg("LOAD").arg(script.text());
     }
     load

@@ -42,6 +42,7 @@ mod poller;
 mod probe;
 mod quarantine;
 mod queue;
+mod readiness;
 mod record_replies;
 mod replicas;
 mod request;
@@ -80,7 +81,9 @@ use self::servers::Servers;
 use self::shared::{OwnConnections, Shared};
 use self::tracking::{Listening, on_change_of_held};
 pub(crate) use self::url::is_redis;
-use super::contract::{Backend, BackgroundRuntimes, Lane, Layout, LockStore, StoreError};
+use super::contract::{
+    Backend, BackgroundRuntimes, Lane, Layout, LockStore, StoreAnswer, StoreError,
+};
 use super::hold_reports::HoldReports;
 use super::settings::Settings;
 use crate::clock::BootInstant;
@@ -117,16 +120,11 @@ impl RedisBackend {
     async fn connect_and_check(&self) -> Result<(), LockError> {
         let started = BootInstant::now();
         let failed = |problem| match problem {
-            StoreError::Config { option, problem } => LockError::Config { option, problem },
             StoreError::Denied(cause) => match server_info::permanent(&cause) {
                 Some(problem) => LockError::Config { option: "url", problem },
                 None => LockError::Denied { cause },
             },
-            error => LockError::Unavailable {
-                key: None,
-                waited: BootInstant::now().since(started),
-                cause: error.to_string(),
-            },
+            error => error.without_key(BootInstant::now().since(started)),
         };
         let server = self.connect_all().await.map_err(failed)?;
         server.check(self.shared.servers.is_cluster())?;
@@ -283,6 +281,10 @@ impl Backend for RedisBackend {
 
     fn connect(&self) -> MaybeReady<'_, Result<(), LockError>> {
         MaybeReady::pending(self.connect_and_check())
+    }
+
+    fn check_readiness(&self, layout: Layout) -> StoreAnswer<'_, ()> {
+        MaybeReady::pending(self.shared.check_readiness(layout))
     }
 
     fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {
