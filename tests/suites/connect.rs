@@ -124,3 +124,34 @@ async fn a_user_without_permission_for_info_can_connect() {
     let client = LockClient::connect(url).await.expect("the client connects");
     client.lock("k").run(async {}).await.expect("free");
 }
+
+#[tokio::test]
+async fn the_server_lists_connections_with_the_host_and_the_process() {
+    let server = RedisServer::start();
+    let client = LockClient::connect(server.url()).await.expect("up");
+    client.lock("k").run(async {}).await.expect("free");
+    let list: String = server.command(&["CLIENT", "LIST"]);
+    let suffix = format!(":{}", std::process::id());
+    let named = |line: &&str| {
+        let name = line.split(' ').find_map(|field| field.strip_prefix("name="));
+        name.is_some_and(|name| name.starts_with("lock-runtime:") && name.ends_with(&suffix))
+    };
+    let ours: Vec<&str> = list.lines().filter(named).collect();
+    assert!(ours.len() >= 3, "of the caller, of the renewals, of the messages:\n{list}");
+    // Redis 7.2 and newer.
+    if list.contains(" lib-name=") {
+        assert!(ours.iter().all(|line| line.contains(" lib-name=lock-runtime ")), "{list}");
+    }
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_name_connections_connects_without_a_name() {
+    let server = RedisServer::start();
+    let acl = ["ACL", "SETUSER", "nameless", "on", ">password", "~*", "&*", "+@all", "-client"];
+    server.tell(&acl);
+    let url = server.url_as("nameless:password");
+    let client = LockClient::connect(url).await.expect("the permissions suffice");
+    client.lock("k").run(async {}).await.expect("free");
+    let list: String = server.command(&["CLIENT", "LIST"]);
+    assert!(!list.contains("name=lock-runtime:"), "{list}");
+}

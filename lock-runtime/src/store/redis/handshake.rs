@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ErrorKind, RedisError};
+use redis::{AsyncConnectionConfig, ErrorKind, Pipeline, RedisError};
 use tokio::task::AbortHandle;
 
 use super::endpoint::Endpoint;
 use super::socket::Socket;
 use super::traffic::Traffic;
 use super::{error, probe};
+use crate::client_name::connection_name;
 use crate::store::contract::StoreError;
 
 /// A connection that has logged in.
@@ -60,13 +61,28 @@ async fn log_in_once(
     let traffic = Arc::<Traffic>::default();
     let stream = Socket::connect(endpoint, Arc::clone(&traffic)).await?;
     match MultiplexedConnection::new_with_config(&login, stream, config).await {
-        Ok((commands, driver)) => {
+        Ok((mut commands, driver)) => {
             endpoint.worked();
             let driver = Driver(tokio::spawn(driver).abort_handle());
+            introduce(&mut commands).await;
             Ok(LoggedIn { commands, driver, traffic, valid_for })
         }
         Err(error) => Err(login_failed(endpoint, &traffic, &error).await),
     }
+}
+
+/// Tells the server who has the connection, for `CLIENT LIST` and the like. The server may not have the
+/// commands, and the user may not run them.
+async fn introduce(commands: &mut MultiplexedConnection) {
+    let mut introduction = Pipeline::with_capacity(3);
+    introduction.cmd("CLIENT").arg("SETNAME").arg(connection_name());
+    for (name, value) in
+        [("LIB-NAME", env!("CARGO_PKG_NAME")), ("LIB-VER", env!("CARGO_PKG_VERSION"))]
+    {
+        introduction.cmd("CLIENT").arg("SETINFO").arg(name).arg(value);
+    }
+    // The next request finds a connection that is broken.
+    let _ = commands.send_packed_commands(&introduction, 0, introduction.len()).await;
 }
 
 /// Explains why the server did not answer the login.
