@@ -46,8 +46,8 @@ pub(crate) trait Backend: Send + Sync {
         MaybeReady::ready(Ok(()))
     }
 
-    /// Fails if locks in this layout can now be neither acquired nor renewed. Takes at most 5/4 of a
-    /// response timeout.
+    /// Fails unless locks in this layout can be acquired and renewed now. Takes at most 5/4 of a response
+    /// timeout.
     fn check_readiness(&self, layout: Layout) -> StoreAnswer<'_, ()> {
         let _ = layout;
         MaybeReady::ready(Ok(()))
