@@ -318,6 +318,7 @@ fn site(args: &Args, function: &Function, runtime: &TokenStream, names: &Locals)
                     #options ..#runtime::__private::LockOptions::NONE
                 },
                 on_lost: #runtime::__private::OnLost::#on_lost,
+                metrics: #runtime::__private::SiteCache::new(),
             };
             &SITE
         };

@@ -40,6 +40,7 @@ fn a_method() {
                             ..::lock_runtime::__private::LockOptions::NONE
                         },
                         on_lost: ::lock_runtime::__private::OnLost::Abort,
+                        metrics: ::lock_runtime::__private::SiteCache::new(),
                     };
                     &SITE
                 };
@@ -129,6 +130,7 @@ fn most_options() {
                             ..locks::__private::LockOptions::NONE
                         },
                         on_lost: locks::__private::OnLost::Continue,
+                        metrics: locks::__private::SiteCache::new(),
                     };
                     &SITE
                 };
@@ -218,6 +220,7 @@ fn a_method_that_async_trait_has_expanded() {
                             ..::lock_runtime::__private::LockOptions::NONE
                         },
                         on_lost: ::lock_runtime::__private::OnLost::Abort,
+                        metrics: ::lock_runtime::__private::SiteCache::new(),
                     };
                     &SITE
                 };
@@ -287,6 +290,7 @@ fn on_lost_report() {
                             ..::lock_runtime::__private::LockOptions::NONE
                         },
                         on_lost: ::lock_runtime::__private::OnLost::Report,
+                        metrics: ::lock_runtime::__private::SiteCache::new(),
                     };
                     &SITE
                 };
@@ -339,67 +343,68 @@ fn several_keys_are_one_call() {
         quote!(keys = ["account:<from>", other(to)], guard = both),
         &item,
         &expect![[r#"
-        async fn transfer(from: u64, to: u64) -> Result<(), E> {
-            let site = {
-                static SITE: ::lock_runtime::__private::LockSite = ::lock_runtime::__private::LockSite {
-                    path: ::core::concat!(::core::module_path!(), "::", "transfer"),
-                    template: "[\"account:<from>\", other (to)]",
-                    options: ::lock_runtime::__private::LockOptions {
-                        ..::lock_runtime::__private::LockOptions::NONE
-                    },
-                    on_lost: ::lock_runtime::__private::OnLost::Abort,
+            async fn transfer(from: u64, to: u64) -> Result<(), E> {
+                let site = {
+                    static SITE: ::lock_runtime::__private::LockSite = ::lock_runtime::__private::LockSite {
+                        path: ::core::concat!(::core::module_path!(), "::", "transfer"),
+                        template: "[\"account:<from>\", other (to)]",
+                        options: ::lock_runtime::__private::LockOptions {
+                            ..::lock_runtime::__private::LockOptions::NONE
+                        },
+                        on_lost: ::lock_runtime::__private::OnLost::Abort,
+                        metrics: ::lock_runtime::__private::SiteCache::new(),
+                    };
+                    &SITE
                 };
-                &SITE
-            };
-            let call = ::lock_runtime::__private::Call {
-                key: ::lock_runtime::__private::SetKeys::new([
-                    {
-                        let mut key = ::lock_runtime::__private::KeyWriter::new(
-                            "account:<from>",
-                        );
-                        key.literal("account:");
-                        key.value("from", &from, ::core::option::Option::None);
-                        key.finish()
-                    },
-                    ::core::convert::Into::<::lock_runtime::LockKey>::into(other(to)),
-                ]),
-                client: ::core::option::Option::None,
-                options: site.options,
-            };
-            let slot = ::lock_runtime::__private::GuardSlot::of_set();
-            let slot = &slot;
-            let body = async move {
-                let both = slot.held().await;
-                #[allow(
-                    unreachable_code,
-                    unused_variables,
-                    clippy::diverging_sub_expression,
-                    clippy::let_unit_value,
-                    clippy::needless_return,
-                    clippy::empty_loop
-                )]
-                if false {
-                    let value: Result<(), E> = loop {};
-                    return value;
-                }
-                Ok(())
-            };
-            let body = ::core::pin::pin!(::core::option::Option::Some(body));
-            match ::lock_runtime::__private::run_all(
-                    site,
-                    call,
-                    ::core::option::Option::Some(slot),
-                    body,
-                )
-                .await
-            {
-                ::core::result::Result::Ok(body) => body,
-                ::core::result::Result::Err(error) => {
-                    ::lock_runtime::__private::FromLockError::from_lock_error(error)
+                let call = ::lock_runtime::__private::Call {
+                    key: ::lock_runtime::__private::SetKeys::new([
+                        {
+                            let mut key = ::lock_runtime::__private::KeyWriter::new(
+                                "account:<from>",
+                            );
+                            key.literal("account:");
+                            key.value("from", &from, ::core::option::Option::None);
+                            key.finish()
+                        },
+                        ::core::convert::Into::<::lock_runtime::LockKey>::into(other(to)),
+                    ]),
+                    client: ::core::option::Option::None,
+                    options: site.options,
+                };
+                let slot = ::lock_runtime::__private::GuardSlot::of_set();
+                let slot = &slot;
+                let body = async move {
+                    let both = slot.held().await;
+                    #[allow(
+                        unreachable_code,
+                        unused_variables,
+                        clippy::diverging_sub_expression,
+                        clippy::let_unit_value,
+                        clippy::needless_return,
+                        clippy::empty_loop
+                    )]
+                    if false {
+                        let value: Result<(), E> = loop {};
+                        return value;
+                    }
+                    Ok(())
+                };
+                let body = ::core::pin::pin!(::core::option::Option::Some(body));
+                match ::lock_runtime::__private::run_all(
+                        site,
+                        call,
+                        ::core::option::Option::Some(slot),
+                        body,
+                    )
+                    .await
+                {
+                    ::core::result::Result::Ok(body) => body,
+                    ::core::result::Result::Err(error) => {
+                        ::lock_runtime::__private::FromLockError::from_lock_error(error)
+                    }
                 }
             }
-        }
-    "#]],
+        "#]],
     );
 }
 

@@ -9,17 +9,19 @@ pub use crate::body::{GuardSlot, OnLost};
 pub use crate::key::{KeyPart, KeyWriter};
 pub use crate::options::LockOptions;
 
+use crate::acquiring::Acquiring;
 use crate::body::{self, BodyEnd};
 use crate::client::LockClient;
+use crate::connected::Connected;
 use crate::error::LockError;
 use crate::global;
-use crate::guard::Acquiring;
 use crate::key::LockKey;
 use crate::lock;
 use crate::lock_set::{self, LockSetGuard};
-use crate::maybe_ready::MaybeReady;
 use crate::periodic::{self, PeriodicRun};
 use crate::release_mode::ReleaseMode;
+pub use crate::telemetry::SiteCache;
+use crate::telemetry::{ObservedCall, SiteLabel, SiteMetrics};
 
 /// The compile-time constants of an annotated function. Each [`Call`] has the options that are
 /// expressions.
@@ -33,6 +35,16 @@ pub struct LockSite {
     pub options: LockOptions,
     /// The option `on_lost`.
     pub on_lost: OnLost,
+    /// The measurements of the function.
+    pub metrics: SiteCache,
+}
+
+impl LockSite {
+    /// Where the calls of the function through this client are measured.
+    fn metrics(&self, client: &Connected) -> &'static SiteMetrics {
+        let label = SiteLabel { template: self.template, function: Some(self.path) };
+        client.engine.metrics().of_function(&self.metrics, label)
+    }
 }
 
 /// One call of an annotated function.
@@ -58,7 +70,7 @@ pub fn run<F: Future>(
     place: Option<&GuardSlot>,
     body: Pin<&mut Option<F>>,
 ) -> impl Future<Output = Result<F::Output, LockError>> {
-    let (hold, release) = hold(call);
+    let (hold, release) = hold(site, call);
     body::run(hold, BodyEnd { on_lost: site.on_lost, release }, place, body)
 }
 
@@ -91,7 +103,7 @@ pub fn run_all<F: Future>(
     place: Option<&GuardSlot<LockSetGuard>>,
     body: Pin<&mut Option<F>>,
 ) -> impl Future<Output = Result<F::Output, LockError>> {
-    let (hold, release) = hold_all(call);
+    let (hold, release) = hold_all(site, call);
     body::run(hold, BodyEnd { on_lost: site.on_lost, release }, place, body)
 }
 
@@ -128,10 +140,13 @@ pub async fn run_every<F: Future>(
         return body::run_unlocked(body).await;
     };
     let client = client.map_or_else(global::global, Ok)?;
-    let (client, key) = (client.connected(), key.into_string()?);
+    let client = client.connected();
+    let metrics = site.metrics(client);
+    let key =
+        key.into_string().inspect_err(|error| ObservedCall::failed_at_once(metrics, error))?;
     let release = options.release(&client.defaults);
     let end = BodyEnd { on_lost: site.on_lost, release };
-    let run = PeriodicRun { key: &key, options: &options, retry_failed, end };
+    let run = PeriodicRun { key: &key, options: &options, retry_failed, end, site: metrics };
     periodic::run_once(client, run, place, body, has_failed).await
 }
 
@@ -170,18 +185,19 @@ pub trait Succeeds {
 
 impl<T: ?Sized> Succeeds for RunProbe<'_, T> {}
 
-fn hold_all(call: Call<SetKeys>) -> (Acquiring<LockSetGuard>, ReleaseMode) {
+fn hold_all(site: &LockSite, call: Call<SetKeys>) -> (Acquiring<LockSetGuard>, ReleaseMode) {
     let Call { key: SetKeys(keys), client, options } = call;
-    match (keys, client.map_or_else(global::global, Ok)) {
-        (Err(error), _) | (_, Err(error)) => {
-            (MaybeReady::ready(Err(Box::new(error))), ReleaseMode::default())
-        }
-        (Ok(keys), Ok(client)) => {
-            let client = client.connected();
-            let release = options.release(&client.defaults);
-            (lock_set::hold_all(client, &keys, &options), release)
-        }
-    }
+    let client = match client.map_or_else(global::global, Ok) {
+        Ok(client) => client,
+        Err(error) => return (Acquiring::known(Err(Box::new(error))), ReleaseMode::default()),
+    };
+    let client = client.connected();
+    let metrics = site.metrics(client);
+    let hold = match keys {
+        Ok(keys) => lock_set::hold_all(client, &keys, (&options, metrics)),
+        Err(error) => Acquiring::failed(metrics, error),
+    };
+    (hold, options.release(&client.defaults))
 }
 
 /// The keys of a call, or the error of one of them.
@@ -195,19 +211,19 @@ impl SetKeys {
     }
 }
 
-fn hold(call: Call) -> (Acquiring, ReleaseMode) {
+fn hold(site: &LockSite, call: Call) -> (Acquiring, ReleaseMode) {
     let Call { key, client, options } = call;
-    let client = client.map_or_else(global::global, Ok);
-    match (key.into_string(), client) {
-        (Err(error), _) | (_, Err(error)) => {
-            (MaybeReady::ready(Err(Box::new(error))), ReleaseMode::default())
-        }
-        (Ok(key), Ok(client)) => {
-            let client = client.connected();
-            let release = options.release(&client.defaults);
-            (lock::hold(client, &key, None, &options), release)
-        }
-    }
+    let client = match client.map_or_else(global::global, Ok) {
+        Ok(client) => client,
+        Err(error) => return (Acquiring::known(Err(Box::new(error))), ReleaseMode::default()),
+    };
+    let client = client.connected();
+    let metrics = site.metrics(client);
+    let hold = match key.into_string() {
+        Ok(key) => lock::hold(client, &key, None, (&options, metrics)),
+        Err(error) => Acquiring::failed(metrics, error),
+    };
+    (hold, options.release(&client.defaults))
 }
 
 /// Returns the client that the option `client` names.

@@ -11,9 +11,10 @@ use std::pin::{Pin, pin};
 use std::sync::OnceLock;
 use std::task::Poll;
 
+use crate::acquiring::{AcquiredGuard, Acquiring};
 use crate::engine::Releasing;
 use crate::error::LockError;
-use crate::guard::{Acquiring, LockGuard};
+use crate::guard::LockGuard;
 use crate::reentrancy::Scope;
 use crate::release_mode::ReleaseMode;
 use crate::safeguard::Safeguard;
@@ -133,7 +134,7 @@ impl<G> GuardSlot<G> {
 /// [`OnLost::Report`] and the release notices a loss.
 ///
 /// Cancel safe: the body is dropped first, and the guard then releases the lock in the background.
-pub(crate) async fn run<F: Future, G: BodyGuard + Unpin>(
+pub(crate) async fn run<F: Future, G: BodyGuard + AcquiredGuard>(
     hold: Acquiring<G>,
     end: BodyEnd,
     place: Option<&GuardSlot<G>>,

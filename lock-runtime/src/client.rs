@@ -15,6 +15,7 @@ use crate::read_write_lock::ReadWriteLock;
 use crate::runtime;
 use crate::semaphore::Semaphore;
 use crate::stats::ClientStats;
+use crate::telemetry::Snapshot;
 
 /// The longest time for which [`LockClient::shutdown`] waits for bodies to finish.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
@@ -235,6 +236,34 @@ impl LockClient {
     #[must_use]
     pub fn stats(&self) -> ClientStats {
         self.connected.engine.stats()
+    }
+
+    /// Returns what the client has measured: how long calls waited and how they ended, how long locks were
+    /// held, which were lost, and how the store answers, by the templates of keys. Costs no round trip, and
+    /// takes time in proportion to the number of templates and of held locks.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::telemetry::AcquisitionOutcome;
+    /// use lock_runtime::{LockClient, LockError, distributed_lock};
+    ///
+    /// #[distributed_lock(key = "order:<id>")]
+    /// async fn pay(id: u64) -> Result<(), LockError> { Ok(()) }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// lock_runtime::with_client(&client, pay(7)).await?;
+    /// let orders = client.snapshot().site("order:<id>").expect("the function was called");
+    /// assert_eq!(orders.acquisitions(AcquisitionOutcome::Granted), 1);
+    /// assert_eq!((orders.held, orders.waiting, orders.hold.count()), (0, 0, 1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.connected.engine.snapshot()
     }
 
     pub(crate) fn connected(&self) -> &Arc<Connected> {

@@ -10,6 +10,7 @@ use crate::lock_mode::LockMode;
 use crate::options::{Defaults, LockOptions};
 use crate::runtime;
 use crate::store::contract::{Backend, Layout, LockStore};
+use crate::telemetry::SiteMetrics;
 use crate::timeout::Wait;
 use crate::wire_format::WireFormat;
 
@@ -50,9 +51,10 @@ impl Connected {
     pub(crate) fn checked(
         &self,
         options: &LockOptions,
+        site: &'static SiteMetrics,
     ) -> Result<(Wait, Terms, Arc<dyn LockStore>), LockError> {
         let wait = options.wait(&self.defaults)?;
-        let terms = options.terms(&self.defaults)?;
+        let terms = options.terms(&self.defaults, site)?;
         let format = options.wire_format(&self.defaults);
         let layout = match (options.permits, options.mode) {
             (Some(permits), _) => permits.check().map(|_| Layout::Semaphore)?,

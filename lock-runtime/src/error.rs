@@ -309,6 +309,17 @@ pub enum LostReason {
 }
 
 impl LostReason {
+    /// All reasons, in the order of their declaration.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::LeaseOver,
+        Self::RenewalFailed,
+        Self::MaxHold,
+        Self::Gone,
+        Self::Taken,
+        Self::Failover,
+        Self::ShutDown,
+    ];
+
     /// Returns a word for logs, metrics and alerts, which is stable across versions. It is the
     /// field `reason` of the log events about lost locks.
     ///
@@ -383,16 +394,6 @@ impl fmt::Display for UnavailableText<'_> {
 mod tests {
     use super::*;
 
-    const REASONS: [LostReason; 7] = [
-        LostReason::LeaseOver,
-        LostReason::RenewalFailed,
-        LostReason::MaxHold,
-        LostReason::Gone,
-        LostReason::Taken,
-        LostReason::Failover,
-        LostReason::ShutDown,
-    ];
-
     /// Operators write alerts from the table in the documentation.
     #[test]
     fn the_documentation_lists_the_words_of_all_reasons() {
@@ -401,8 +402,8 @@ mod tests {
         let table = page.split("| `reason` |").nth(1).expect("there is a table");
         let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
         let words: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
-        assert_eq!(words, REASONS.map(LostReason::as_str));
-        let names = REASONS.map(|reason| format!("{reason:?}").to_lowercase());
-        assert_eq!(names, REASONS.map(|reason| reason.as_str().replace('_', "")));
+        assert_eq!(words, LostReason::ALL.map(LostReason::as_str));
+        let names = LostReason::ALL.map(|reason| format!("{reason:?}").to_lowercase());
+        assert_eq!(names, LostReason::ALL.map(|reason| reason.as_str().replace('_', "")));
     }
 }

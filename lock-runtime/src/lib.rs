@@ -113,6 +113,7 @@
 //! * `redis` (default): the Redis store. Without it, there is only the memory store.
 //! * `tls`: TLS to the Redis server (`rediss://`), with rustls and ring.
 
+mod acquiring;
 mod address_map;
 mod attribute;
 mod backoff;
@@ -149,6 +150,7 @@ mod semaphore;
 mod stats;
 mod store;
 mod sync;
+pub mod telemetry;
 mod timeout;
 #[cfg(feature = "tls")]
 mod tls;
@@ -187,8 +189,8 @@ pub use lock_macros::distributed_lock;
 pub mod __private {
     pub use crate::attribute::{
         Call, CarriesLockError, FromLockError, GuardSlot, KeyPart, KeyWriter, LockOptions,
-        LockSite, NamesClient, OnLost, PeriodicCall, RunProbe, SetKeys, Succeeds, client, or_else,
-        run, run_all, run_all_when, run_every, run_when, swallow,
+        LockSite, NamesClient, OnLost, PeriodicCall, RunProbe, SetKeys, SiteCache, Succeeds,
+        client, or_else, run, run_all, run_all_when, run_every, run_when, swallow,
     };
     #[cfg(feature = "macros")]
     pub use lock_macros::key as make_key;

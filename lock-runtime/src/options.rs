@@ -8,6 +8,7 @@ use crate::lock_mode::LockMode;
 use crate::permits::Permits;
 use crate::release_mode::ReleaseMode;
 use crate::replicas::{Replicas, RequiredReplicas};
+use crate::telemetry::SiteMetrics;
 use crate::timeout::Wait;
 use crate::wire_format::WireFormat;
 
@@ -116,7 +117,11 @@ impl LockOptions {
     }
 
     /// The terms of the lease, checked.
-    pub(crate) fn terms(&self, defaults: &Defaults) -> Result<Terms, LockError> {
+    pub(crate) fn terms(
+        &self,
+        defaults: &Defaults,
+        site: &'static SiteMetrics,
+    ) -> Result<Terms, LockError> {
         let min_hold = self.min_hold.unwrap_or_default();
         let min_span = Some(min_hold).filter(|min_hold| !min_hold.is_zero());
         for (option, span) in
@@ -161,6 +166,7 @@ impl LockOptions {
             min_hold,
             acknowledged_by,
             linger,
+            site,
         })
     }
 }

@@ -10,21 +10,23 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::acquiring::{AcquiredGuard, Acquiring};
 use crate::body::{self, Body, BodyEnd, GuardSlot, OnLost};
 use crate::client_name::client_name;
+use crate::clock::BootInstant;
 use crate::connected::Connected;
 use crate::engine::MayRun;
 use crate::error::{Holder, LockError};
-use crate::guard::{Acquiring, LockGuard};
+use crate::guard::LockGuard;
 use crate::key::{self, LockKey};
 use crate::lock;
-use crate::maybe_ready::MaybeReady;
 use crate::options::LockOptions;
 use crate::release_mode::ReleaseMode;
 use crate::replicas::Replicas;
 use crate::runtime;
 use crate::safeguard::Safeguard;
 use crate::store::periods::{RunLabel, RunRecord};
+use crate::telemetry::{ObservedCall, SiteMetrics};
 use crate::timeout::{Timeout, Wait};
 use crate::wire_format::WireFormat;
 
@@ -89,12 +91,22 @@ pub struct Periodic {
     key: Result<String, LockError>,
     options: LockOptions,
     retry_failed: bool,
+    /// Where the runs are measured.
+    site: &'static SiteMetrics,
 }
 
 impl Periodic {
     pub(crate) fn new(client: Arc<Connected>, key: LockKey, every: Duration) -> Self {
         let options = LockOptions { every: Some(every), ..LockOptions::NONE };
-        Self { client, key: key.into_string(), options, retry_failed: false }
+        let site = client.engine.metrics().without_template();
+        Self { client, key: key.into_string(), options, retry_failed: false, site }
+    }
+
+    /// Sets the template of the key under which the runs are measured; see
+    /// [`Lock::template`](crate::Lock::template). A call in a period that had a run counts as busy.
+    pub fn template(mut self, template: &'static str) -> Self {
+        self.site = self.client.engine.metrics().of_template(template);
+        self
     }
 
     /// Sets the timeout of a call: how long it waits while another process runs. It does not wait for the
@@ -192,11 +204,11 @@ impl Periodic {
         body: F,
         has_failed: impl Fn(&F::Output) -> bool,
     ) -> Result<F::Output, LockError> {
-        let Self { client, key, options, retry_failed } = self;
-        let key = key?;
+        let Self { client, key, options, retry_failed, site } = self;
+        let key = key.inspect_err(|error| ObservedCall::failed_at_once(site, error))?;
         let body = pin!(Some(body));
         let end = BodyEnd { on_lost: OnLost::Abort, release: options.release(&client.defaults) };
-        let run = PeriodicRun { key: &key, options: &options, retry_failed, end };
+        let run = PeriodicRun { key: &key, options: &options, retry_failed, end, site };
         run_once(&client, run, None, body, has_failed).await
     }
 }
@@ -207,6 +219,7 @@ pub(crate) struct PeriodicRun<'a> {
     pub(crate) options: &'a LockOptions,
     pub(crate) retry_failed: bool,
     pub(crate) end: BodyEnd,
+    pub(crate) site: &'static SiteMetrics,
 }
 
 /// Runs the body in `slot` unless there was a run in this period, for [`Periodic::run`] and annotated
@@ -220,7 +233,7 @@ pub(crate) async fn run_once<F: Future>(
 ) -> Result<F::Output, LockError> {
     let (slot, end) = (Body(slot), work.end);
     let every = work.options.every.unwrap_or_default();
-    check(every)?;
+    check(every).inspect_err(|error| ObservedCall::failed_at_once(work.site, error))?;
     let run = RunLabel { by: client_name(), kept: KEPT.max(every * KEPT_PERIODS) };
     let (guard, began) = begin(client, &work, every, &run).await?;
     let hold = guard.hold().clone();
@@ -244,7 +257,7 @@ pub(crate) async fn run_once<F: Future>(
             }
         }
     };
-    let outcome = body::run(MaybeReady::ready(Ok(guard)), end, place, pin!(Some(body))).await;
+    let outcome = body::run(Acquiring::known(Ok(guard)), end, place, pin!(Some(body))).await;
     match (outcome, ended) {
         (Err(error), Some(_)) if end.on_lost == OnLost::Report => Err(error),
         (_, Some(output)) => Ok(output),
@@ -252,10 +265,26 @@ pub(crate) async fn run_once<F: Future>(
     }
 }
 
-/// Acquires the lock, and records the start of a run.
+/// Acquires the lock, and records the start of a run. This is one call, which is measured once.
 async fn begin(
     client: &Arc<Connected>,
-    PeriodicRun { key, options, retry_failed, end }: &PeriodicRun<'_>,
+    work: &PeriodicRun<'_>,
+    every: Duration,
+    run: &RunLabel,
+) -> Result<(LockGuard, u64), LockError> {
+    let mut call = ObservedCall::new(work.site, BootInstant::now());
+    call.waits();
+    let begun = acquire_and_begin(client, work, every, run).await;
+    match &begun {
+        Ok((guard, _)) => drop(call.acquired(guard.acquired_by())),
+        Err(error) => call.failed(error),
+    }
+    begun
+}
+
+async fn acquire_and_begin(
+    client: &Arc<Connected>,
+    PeriodicRun { key, options, retry_failed, end, site }: &PeriodicRun<'_>,
     every: Duration,
     run: &RunLabel,
 ) -> Result<(LockGuard, u64), LockError> {
@@ -272,7 +301,7 @@ async fn begin(
         fair: Some(Safeguard::RunsHaveOwners.is_on()),
         ..**options
     };
-    let acquiring: Acquiring = lock::hold(client, key, None, &options);
+    let acquiring = lock::hold(client, key, None, (&options, site)).unmeasured();
     let guard = acquiring.await.map_err(|error| *error)?;
     if guard.is_reentrant() {
         let problem = "the enclosing body already holds this lock; call the function outside of \

@@ -63,6 +63,11 @@ impl ReadWriteLock {
         Self { lock }
     }
 
+    /// Sets the template of the key under which the lock is measured; see [`Lock::template`].
+    pub fn template(self, template: &'static str) -> Self {
+        Self { lock: self.lock.template(template) }
+    }
+
     /// The lock for a reader. It cannot have a [`min_hold`](Lock::min_hold), because readers do not exclude each
     /// other.
     pub fn read(&self) -> Lock {

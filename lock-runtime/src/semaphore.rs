@@ -68,6 +68,11 @@ impl Semaphore {
         Self { lock, limit }
     }
 
+    /// Sets the template of the key under which the semaphore is measured; see [`Lock::template`].
+    pub fn template(self, template: &'static str) -> Self {
+        Self { lock: self.lock.template(template), ..self }
+    }
+
     /// The lock whose holder has this number of permits, from 1 to 1,000 and not above the limit. Other
     /// numbers are a [`LockError::Config`] of the call that acquires them.
     ///

@@ -9,9 +9,8 @@ use crate::clock::{self, BootInstant};
 use crate::engine::fairness::limit::HandoffLimit;
 use crate::engine::handoff::Hold;
 use crate::engine::lease::Terms;
-use crate::engine::testing;
+use crate::engine::testing::{self, UNREAD};
 use crate::error::LostReason;
-use crate::maybe_ready::MaybeReady;
 use crate::replicas::RequiredReplicas;
 use crate::store::faulty::OneStore;
 use crate::store::memory::MemoryStore;
@@ -34,6 +33,7 @@ fn unwatched(lease: Duration) -> (LockGuard, Hold) {
         min_hold: Duration::ZERO,
         acknowledged_by: RequiredReplicas::NONE,
         linger: Duration::ZERO,
+        site: &UNREAD,
     };
     let hold = testing::hold_in(store, "k", &terms, BootInstant::now());
     (LockGuard::new(engine, hold.clone(), false), hold)
@@ -55,7 +55,7 @@ async fn run_forever(on_lost: OnLost) -> (Option<Result<(), LockError>>, u32) {
     let (guard, hold) = unwatched(LEASE);
     let late = AtomicU32::new(0);
     let mut body = pin!(Some(poll_forever(hold, &late)));
-    let acquired = MaybeReady::ready(Ok(guard));
+    let acquired = Acquiring::known(Ok(guard));
     let outcome = run(acquired, end(on_lost), None, body.as_mut());
     let outcome = tokio::time::timeout(LEASE * 10, outcome).await.ok();
     (outcome, late.load(Ordering::Relaxed))
@@ -67,7 +67,7 @@ async fn a_body_that_waits_is_stopped_at_the_deadline_without_the_background_thr
     for on_lost in [OnLost::Abort, OnLost::Report] {
         let (guard, _hold) = unwatched(LEASE);
         let mut body = pin!(Some(std::future::pending::<()>()));
-        let outcome = run(MaybeReady::ready(Ok(guard)), end(on_lost), None, body.as_mut());
+        let outcome = run(Acquiring::known(Ok(guard)), end(on_lost), None, body.as_mut());
         let outcome = tokio::time::timeout(LEASE * 10, outcome).await;
         let outcome = outcome.expect("at its deadline");
         assert!(matches!(outcome, Err(LockError::Lost { .. })), "{outcome:?}");
@@ -79,7 +79,7 @@ async fn a_body_that_waits_is_stopped_at_the_deadline_without_the_background_thr
 async fn without_the_check_nothing_stops_a_body_that_waits() {
     let (guard, _hold) = unwatched(LEASE);
     let mut body = pin!(Some(std::future::pending::<()>()));
-    let outcome = run(MaybeReady::ready(Ok(guard)), end(OnLost::Continue), None, body.as_mut());
+    let outcome = run(Acquiring::known(Ok(guard)), end(OnLost::Continue), None, body.as_mut());
     assert!(tokio::time::timeout(LEASE * 10, outcome).await.is_err());
 }
 
@@ -107,7 +107,7 @@ async fn sleep_in_a_body(on_lost: OnLost) -> (Option<Result<(), LockError>>, u32
         Poll::<()>::Pending
     });
     let mut body = pin!(Some(body));
-    let outcome = run(MaybeReady::ready(Ok(guard)), end(on_lost), None, body.as_mut());
+    let outcome = run(Acquiring::known(Ok(guard)), end(on_lost), None, body.as_mut());
     let outcome = tokio::time::timeout(LEASE * 2, outcome).await.ok();
     (outcome, polls.load(Ordering::Relaxed))
 }

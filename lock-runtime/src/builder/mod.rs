@@ -22,6 +22,7 @@ use crate::runtime;
 use crate::store::contract::Backend;
 use crate::store::memory::backend::MemoryBackend;
 use crate::store::{Settings, open};
+use crate::telemetry::ClientMetrics;
 use crate::timeout::{Wait, response_timeout};
 #[cfg(feature = "tls")]
 use crate::tls::TlsOptions;
@@ -81,7 +82,8 @@ impl LockClient {
     #[must_use]
     pub fn memory() -> Self {
         let defaults = LockOptions::NONE.defaults(RequiredReplicas::NONE, None);
-        start(MemoryBackend::new(), String::new(), defaults, HandoffLimit::default())
+        let namespace = (String::new(), ClientMetrics::new("", Arc::default()));
+        start(MemoryBackend::new(), namespace, defaults, HandoffLimit::default())
     }
 }
 
@@ -392,11 +394,14 @@ impl LockClientBuilder {
             tracking: !self.without_tracking,
             credentials: self.credentials,
             address_map: self.address_map,
+            requests: Arc::default(),
             #[cfg(feature = "tls")]
             tls: self.tls,
         };
         let store = open(url, &settings)?;
-        let client = start(Arc::clone(&store), self.namespace, defaults, self.handoff_limit);
+        let metrics = ClientMetrics::new(&self.namespace, settings.requests);
+        let namespace = (self.namespace, metrics);
+        let client = start(Arc::clone(&store), namespace, defaults, self.handoff_limit);
         client.connected().engine.check_background(None)?;
         store.connect().await?;
         Ok(client)
@@ -405,12 +410,12 @@ impl LockClientBuilder {
 
 fn start(
     backend: Arc<dyn Backend>,
-    namespace: String,
+    (namespace, metrics): (String, ClientMetrics),
     defaults: Defaults,
     handoff_limit: HandoffLimit,
 ) -> LockClient {
     let response_timeout = response_timeout(defaults.lease);
     let config = Config { response_timeout, wait: defaults.wait, handoff_limit };
-    let engine = Engine::start(config, &*backend);
+    let engine = Engine::start(config, &*backend, Arc::new(metrics));
     LockClient::new(Connected::new(engine, backend, namespace, defaults))
 }

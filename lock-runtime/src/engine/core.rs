@@ -11,12 +11,14 @@ use super::handoff::LocalQueues;
 use super::local_queue::KeyStatus;
 use super::receivers::Receivers;
 use super::shared_reads::SharedReads;
+use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::events;
 use crate::stats::ClientStats;
 use crate::store::contract::Backend;
 use crate::sync::Notify;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::telemetry::{ClientMetrics, Snapshot};
 use crate::timeout::Wait;
 
 /// The checked settings of the engine.
@@ -42,6 +44,7 @@ pub(crate) struct Engine {
     closing: Notify,
     /// Whether a key in another layout has been logged.
     logged_wrong_format: AtomicBool,
+    metrics: Arc<ClientMetrics>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -56,9 +59,13 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    pub(crate) fn start(config: Config, backend: &dyn Backend) -> Arc<Self> {
+    pub(crate) fn start(
+        config: Config,
+        backend: &dyn Backend,
+        metrics: Arc<ClientMetrics>,
+    ) -> Arc<Self> {
         let queues = Arc::new(LocalQueues::new(config.response_timeout));
-        let background = Background::start(backend, Arc::clone(&queues));
+        let background = Background::start(backend, Arc::clone(&queues), Arc::clone(&metrics));
         let (closed, logged_wrong_format) = (AtomicBool::new(false), AtomicBool::new(false));
         let closing = Notify::new();
         let (reads, receivers) = (SharedReads::default(), Arc::default());
@@ -71,7 +78,21 @@ impl Engine {
             closed,
             closing,
             logged_wrong_format,
+            metrics,
         })
+    }
+
+    pub(crate) fn metrics(&self) -> &ClientMetrics {
+        &self.metrics
+    }
+
+    /// All measurements at this moment.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let held = self.background.held();
+        let now = BootInstant::now();
+        let held = held.iter().filter_map(|lease| lease.held_at());
+        let held = held.map(|(site, granted)| (site, now.since(granted)));
+        self.metrics.snapshot(held, self.stats())
     }
 
     pub(crate) fn config(&self) -> &Config {

@@ -21,7 +21,8 @@ use crate::store::contract::{
 use crate::store::faulty::{FaultyStore, OneStore};
 use crate::store::memory::MemoryStore;
 use crate::store::owner::OwnerId;
-use crate::timeout::{RequestTimeout, Wait};
+use crate::telemetry::SiteMetrics;
+use crate::timeout::{RequestTimeout, Timeout, Wait};
 
 /// The unit of all durations, and the lease of tests that wait for its end.
 pub(crate) const LEASE: Duration = Duration::from_millis(300);
@@ -63,14 +64,15 @@ impl TestEngine {
     /// The request as the engine takes it, for the store of this engine.
     pub(crate) fn request(&self, request: Request) -> AcquireRequest {
         let Request { key, mode, wait, terms } = request;
-        AcquireRequest { key, mode, store: Arc::clone(&self.store), wait, terms, is_fair: false }
+        let (store, timeout) = (Arc::clone(&self.store), Timeout::new(wait));
+        AcquireRequest { key, mode, store, timeout, terms, is_fair: false }
     }
 }
 
 /// An engine with short timeouts.
 pub(crate) fn start(backend: &dyn Backend, handoff_limit: HandoffLimit) -> Arc<Engine> {
     let (response_timeout, wait) = (LEASE / 3, Wait::For(LEASE * 10));
-    Engine::start(Config { response_timeout, wait, handoff_limit }, backend)
+    Engine::start(Config { response_timeout, wait, handoff_limit }, backend, Arc::default())
 }
 
 /// An engine on a faulty memory store.
@@ -92,6 +94,9 @@ pub(crate) fn engine_on(
     (store, engine)
 }
 
+/// The measurements of holds that no test looks at.
+pub(crate) static UNREAD: SiteMetrics = SiteMetrics::new();
+
 /// What a test asks for.
 #[derive(Clone)]
 pub(crate) struct Request {
@@ -110,6 +115,7 @@ pub(crate) fn request(lease: Option<Duration>) -> Request {
         min_hold: Duration::ZERO,
         acknowledged_by: RequiredReplicas::NONE,
         linger: Duration::ZERO,
+        site: &UNREAD,
     };
     let (key, mode) = (Arc::from("k"), Mode::Exclusive);
     Request { key, mode, wait: Wait::For(LEASE * 10), terms }

@@ -13,6 +13,7 @@ pub use self::leader::Leader;
 use self::leader::{Announcer, LeaderRecord, check_name};
 use self::observer::Seat;
 pub use self::observer::{LeaderInfo, LeaderObserver};
+use crate::acquiring::Acquiring;
 use crate::backoff::jittered;
 use crate::body::{self, BodyEnd, OnLost};
 use crate::client_name::client_name;
@@ -21,7 +22,6 @@ use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::lock::Lock;
-use crate::maybe_ready::MaybeReady;
 use crate::release_mode::ReleaseMode;
 use crate::timeout::Wait;
 use crate::wire_format::WireFormat;
@@ -93,6 +93,13 @@ impl Leadership {
         self
     }
 
+    /// Sets the template of the key under which the leadership is measured; see
+    /// [`Lock::template`](crate::Lock::template).
+    pub fn template(mut self, template: &'static str) -> Self {
+        self.seat.0 = self.seat.0.template(template);
+        self
+    }
+
     /// Waits until this candidate is the leader. Costs two round trips if there is no leader.
     ///
     /// The wait has no limit, and continues while the store cannot be reached.
@@ -152,7 +159,7 @@ impl Leadership {
             let _announcer = Announcer::start(LeaderRecord::new(&guard, term, &self.name));
             let body = pin!(Some(body(term)));
             let end = BodyEnd { on_lost: OnLost::Abort, release: ReleaseMode::Awaited };
-            match body::run(MaybeReady::ready(Ok(guard)), end, None, body).await {
+            match body::run(Acquiring::known(Ok(guard)), end, None, body).await {
                 Err(LockError::Lost { .. }) => sleep(jittered(PAUSE)).await,
                 outcome => return outcome,
             }

@@ -3,19 +3,21 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use crate::acquiring::{Acquiring, Unmeasured};
 use crate::clock::BootInstant;
 use crate::connected::Connected;
 use crate::engine::acquire::{self, AcquireRequest};
 use crate::engine::extend::Extension;
 use crate::engine::lease::Terms;
 use crate::error::LockError;
-use crate::guard::{Acquiring, LockGuard};
+use crate::guard::LockGuard;
 use crate::key;
 use crate::maybe_ready::MaybeReady;
 use crate::options::LockOptions;
 use crate::reentrancy;
 use crate::store::contract::Mode;
-use crate::timeout::Wait;
+use crate::telemetry::SiteMetrics;
+use crate::timeout::{Timeout, Wait};
 
 /// Acquires a lock, for [`Lock::acquire`] and annotated functions. `kept` is the same key in an
 /// `Arc`, if the caller has one.
@@ -26,7 +28,7 @@ pub(crate) fn hold(
     client: &Arc<Connected>,
     key: &str,
     kept: Option<&Arc<str>>,
-    options: &LockOptions,
+    (options, site): (&LockOptions, &'static SiteMetrics),
 ) -> Acquiring {
     let mode = match (options.permits, options.mode) {
         (Some(permits), _) => Mode::Permits(permits),
@@ -34,32 +36,34 @@ pub(crate) fn hold(
         (None, None) => Mode::Exclusive,
     };
     let checked = || {
-        let (wait, terms, store) = client.checked(options)?;
+        let (wait, terms, store) = client.checked(options, site)?;
         let key = key::full(&client.namespace, key)?;
         let shared = reentrancy::enclosing(&client.engine, &key, (&store, mode))?;
         Ok((key, store, wait, terms, shared))
     };
     let (key, store, wait, terms, shared) = match checked() {
         Ok(checked) => checked,
-        Err(error) => return MaybeReady::ready(Err(Box::new(error))),
+        Err(error) => return Acquiring::failed(site, error),
     };
     if let Some(guard) = shared {
-        return share(guard, &terms, wait);
+        return Acquiring::new(site, BootInstant::PAST, share(guard, &terms, wait));
     }
     let key = match (key, kept) {
         (Cow::Borrowed(_), Some(kept)) => Arc::clone(kept),
         (key, _) => Arc::from(key),
     };
     let is_fair = options.fair.unwrap_or_default() && store.capabilities().queues;
-    let request = AcquireRequest { key, mode, store, wait, terms, is_fair };
-    acquire::acquire(Arc::clone(&client.engine), request, |engine, hold| {
+    let timeout = Timeout::new(wait);
+    let request = AcquireRequest { key, mode, store, timeout, terms, is_fair };
+    let acquired = acquire::acquire(Arc::clone(&client.engine), request, |engine, hold| {
         LockGuard::new(engine, hold, false)
-    })
+    });
+    Acquiring::new(site, timeout.began(), acquired)
 }
 
 /// Shares an enclosing hold. Extends the hold if the inner lock's fixed lease or `min_hold` would
 /// end later, or if replicas have to acknowledge it that the outer lock does not require.
-pub(crate) fn share(guard: LockGuard, terms: &Terms, wait: Wait) -> Acquiring {
+pub(crate) fn share(guard: LockGuard, terms: &Terms, wait: Wait) -> Unmeasured {
     let is_fixed = !terms.renewed && !guard.hold().is_renewed();
     let longer = Some(terms.term).filter(|term| is_fixed && *term > guard.remaining());
     let (min_hold, acknowledged_by) = (terms.min_hold, terms.acknowledged_by);

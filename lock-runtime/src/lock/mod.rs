@@ -7,17 +7,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::call::{hold, share};
+use crate::acquiring::Acquiring;
 use crate::body::{self, BodyEnd, OnLost};
 use crate::connected::Connected;
 use crate::error::LockError;
-use crate::guard::{Acquiring, LockGuard};
+use crate::guard::LockGuard;
 use crate::key::{self, LockKey};
 use crate::lock_mode::LockMode;
-use crate::maybe_ready::MaybeReady;
 use crate::options::LockOptions;
 use crate::permits::Permits;
 use crate::release_mode::ReleaseMode;
 use crate::replicas::Replicas;
+use crate::telemetry::SiteMetrics;
 use crate::timeout::Wait;
 use crate::wire_format::WireFormat;
 
@@ -69,12 +70,15 @@ struct LockInner {
     /// The key without the namespace, or the error of an invalid key.
     key: Result<Arc<str>, LockError>,
     options: LockOptions,
+    /// Where the lock is measured.
+    site: &'static SiteMetrics,
 }
 
 impl Lock {
     pub(crate) fn new(client: Arc<Connected>, key: LockKey) -> Self {
         let key = key.into_string().map(Arc::from);
-        let inner = LockInner { client, key, options: LockOptions::NONE };
+        let site = client.engine.metrics().without_template();
+        let inner = LockInner { client, key, options: LockOptions::NONE, site };
         Self { inner: Arc::new(inner) }
     }
 
@@ -92,6 +96,33 @@ impl Lock {
 
     fn options(&mut self) -> &mut LockOptions {
         &mut Arc::make_mut(&mut self.inner).options
+    }
+
+    /// Sets the template of the key, such as `order:<id>`, under which the lock is
+    /// [measured](crate::LockClient::snapshot). It must not contain a key: each template has its own
+    /// measurements for as long as the client exists. `(none)` by default. (Annotated functions have the
+    /// template of their attribute.)
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::telemetry::AcquisitionOutcome;
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// let id = 7;
+    /// client.lock(format!("order:{id}")).template("order:<id>").run(async {}).await?;
+    /// let orders = client.snapshot().site("order:<id>").expect("it was used");
+    /// assert_eq!(orders.acquisitions(AcquisitionOutcome::Granted), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn template(mut self, template: &'static str) -> Self {
+        let inner = Arc::make_mut(&mut self.inner);
+        inner.site = inner.client.engine.metrics().of_template(template);
+        self
     }
 
     /// Sets the layout of the lock in Redis, which determines the clients that can share the lock.
@@ -410,10 +441,10 @@ impl Lock {
     }
 
     fn hold(&self) -> Acquiring {
-        let LockInner { client, key, options } = &*self.inner;
+        let LockInner { client, key, options, site } = &*self.inner;
         match key {
-            Ok(key) => hold(client, key, Some(key), options),
-            Err(error) => MaybeReady::ready(Err(Box::new(error.clone()))),
+            Ok(key) => hold(client, key, Some(key), (options, site)),
+            Err(error) => Acquiring::failed(site, error.clone()),
         }
     }
 }

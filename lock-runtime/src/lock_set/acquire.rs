@@ -257,8 +257,8 @@ impl SetCall {
         let SetRequest { keys, store, .. } = &self.request;
         let (key, store) = (Arc::clone(&keys[index]), Arc::clone(store));
         let terms = self.request.provisional_terms();
-        let request =
-            AcquireRequest { key, mode: Mode::Exclusive, store, wait, terms, is_fair: false };
+        let (mode, timeout) = (Mode::Exclusive, Timeout::new(wait));
+        let request = AcquireRequest { key, mode, store, timeout, terms, is_fair: false };
         let acquired = acquire::acquire(Arc::clone(&self.engine), request, guard).await;
         if let Ok(guard) = &acquired {
             lock(&self.provisional).push(guard.hold().clone());

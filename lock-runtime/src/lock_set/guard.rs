@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::acquiring::AcquiredGuard;
 use crate::body::{BodyGuard, GuardSlot};
 use crate::engine::handoff::Hold;
 use crate::engine::{Releasing, both};
@@ -12,6 +13,7 @@ use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::maybe_ready::MaybeReady;
 use crate::reentrancy::Scope;
+use crate::telemetry::AcquiredBy;
 
 /// Several held locks. Dropping it releases all of them in the background.
 ///
@@ -38,12 +40,14 @@ use crate::reentrancy::Scope;
 pub struct LockSetGuard {
     /// In the order of their keys. At least one.
     guards: Box<[LockGuard]>,
+    /// How long the call waited.
+    waited: Duration,
 }
 
 impl LockSetGuard {
     pub(super) fn new(mut guards: Vec<LockGuard>) -> Self {
         guards.sort_unstable_by(|one, other| one.key().cmp(other.key()));
-        Self { guards: guards.into() }
+        Self { guards: guards.into(), waited: Duration::ZERO }
     }
 
     /// The keys in the store, including the namespace, in their order.
@@ -61,6 +65,18 @@ impl LockSetGuard {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.guards.iter().map(LockGuard::remaining).min().unwrap_or_default()
+    }
+
+    /// How long the call waited for all locks; see [`LockGuard::waited`].
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// How long all locks have been held together, until one was lost; see [`LockGuard::held_for`].
+    #[must_use]
+    pub fn held_for(&self) -> Duration {
+        self.guards.iter().map(LockGuard::held_for).min().unwrap_or_default()
     }
 
     /// Resolves when one of the locks is lost, with the [`LockError::Lost`] that names its key. Otherwise,
@@ -123,6 +139,24 @@ impl GuardSlot<LockSetGuard> {
     #[must_use]
     pub const fn of_set() -> Self {
         Self::empty()
+    }
+}
+
+impl AcquiredGuard for LockSetGuard {
+    fn acquired_by(&self) -> AcquiredBy {
+        let own = self.guards.iter().map(LockGuard::acquired_by);
+        let by_store = |one: AcquiredBy, other: AcquiredBy| match (one, other) {
+            (AcquiredBy::Store, _) | (_, AcquiredBy::Store) => AcquiredBy::Store,
+            (AcquiredBy::Reentry, other) | (other, AcquiredBy::Reentry) => other,
+            (AcquiredBy::Handover(one), AcquiredBy::Handover(other)) => {
+                AcquiredBy::Handover(one.max(other))
+            }
+        };
+        own.reduce(by_store).unwrap_or(AcquiredBy::Reentry)
+    }
+
+    fn set_waited(&mut self, waited: Duration) {
+        self.waited = waited;
     }
 }
 

@@ -13,11 +13,13 @@ use tokio::runtime::Handle;
 use self::acquire::{Collected, SetCall};
 pub use self::guard::LockSetGuard;
 use self::handover::take_in_task;
+use crate::acquiring::{Acquiring, Unmeasured};
 use crate::body::{self, BodyEnd, OnLost};
+use crate::clock::BootInstant;
 use crate::connected::Connected;
 use crate::engine::acquire::SetRequest;
 use crate::error::LockError;
-use crate::guard::{Acquiring, LockGuard};
+use crate::guard::LockGuard;
 use crate::key::{self, LockKey};
 use crate::lock::share;
 use crate::maybe_ready::MaybeReady;
@@ -27,6 +29,7 @@ use crate::release_mode::ReleaseMode;
 use crate::replicas::Replicas;
 use crate::runtime;
 use crate::store::contract::Mode;
+use crate::telemetry::SiteMetrics;
 use crate::timeout::{Timeout, Wait};
 use crate::wire_format::WireFormat;
 
@@ -86,12 +89,22 @@ pub struct LockSet {
     /// The keys without the namespace, or the error of an invalid key.
     keys: Arc<Result<Vec<String>, LockError>>,
     options: LockOptions,
+    /// Where the locks are measured.
+    site: &'static SiteMetrics,
 }
 
 impl LockSet {
     pub(crate) fn new(client: Arc<Connected>, keys: impl IntoIterator<Item = LockKey>) -> Self {
         let keys = keys.into_iter().map(LockKey::into_string).collect();
-        Self { client, keys: Arc::new(keys), options: LockOptions::NONE }
+        let site = client.engine.metrics().without_template();
+        Self { client, keys: Arc::new(keys), options: LockOptions::NONE, site }
+    }
+
+    /// Sets the template under which the locks are measured, such as `account:<from>, account:<to>`; see
+    /// [`Lock::template`](crate::Lock::template). A call counts as one acquisition, and each lock as a hold.
+    pub fn template(mut self, template: &'static str) -> Self {
+        self.site = self.client.engine.metrics().of_template(template);
+        self
     }
 
     /// Sets the layout of the locks in Redis; see [`Lock::wire_format`](crate::Lock::wire_format).
@@ -233,8 +246,8 @@ impl LockSet {
 
     fn hold(&self) -> Acquiring<LockSetGuard> {
         match &*self.keys {
-            Ok(keys) => hold_all(&self.client, keys, &self.options),
-            Err(error) => MaybeReady::ready(Err(Box::new(error.clone()))),
+            Ok(keys) => hold_all(&self.client, keys, (&self.options, self.site)),
+            Err(error) => Acquiring::failed(self.site, error.clone()),
         }
     }
 }
@@ -243,17 +256,20 @@ impl LockSet {
 pub(crate) fn hold_all(
     client: &Arc<Connected>,
     keys: &[String],
-    options: &LockOptions,
+    (options, site): (&LockOptions, &'static SiteMetrics),
 ) -> Acquiring<LockSetGuard> {
-    prepared(client, keys, options).unwrap_or_else(|error| MaybeReady::ready(Err(Box::new(error))))
+    match prepared(client, keys, (options, site)) {
+        Ok((began, acquired)) => Acquiring::new(site, began, acquired),
+        Err(error) => Acquiring::failed(site, error),
+    }
 }
 
 fn prepared(
     client: &Arc<Connected>,
     keys: &[String],
-    options: &LockOptions,
-) -> Result<Acquiring<LockSetGuard>, LockError> {
-    let (wait, terms, store) = client.checked(options)?;
+    (options, site): (&LockOptions, &'static SiteMetrics),
+) -> Result<(BootInstant, Unmeasured<LockSetGuard>), LockError> {
+    let (wait, terms, store) = client.checked(options, site)?;
     let (mut shared, mut own) = (Vec::new(), Vec::new());
     for key in sorted(client, keys)? {
         match reentrancy::enclosing(&client.engine, &key, (&store, Mode::Exclusive))? {
@@ -264,7 +280,7 @@ fn prepared(
     let (here, timeout) = (runtime::checked()?, Timeout::new(wait));
     let request = SetRequest { keys: own, store, terms };
     let call = SetCall::new(Arc::clone(&client.engine), request, timeout);
-    Ok(MaybeReady::pending(async move {
+    let acquired = MaybeReady::pending(async move {
         let mut own = Collected::new(acquired(here, call).await?);
         // The holds of enclosing bodies are extended last, so that a call that fails does not.
         let mut guards = Vec::new();
@@ -274,7 +290,8 @@ fn prepared(
         }
         guards.extend(own.take());
         Ok(LockSetGuard::new(guards))
-    }))
+    });
+    Ok((timeout.began(), acquired))
 }
 
 /// Acquires the locks that no enclosing body has.

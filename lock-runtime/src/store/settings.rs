@@ -1,10 +1,12 @@
 //! What a store has to know of its client.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::address_map::AddressMap;
 use crate::credentials::CredentialsSource;
 use crate::replicas::RequiredReplicas;
+use crate::telemetry::StoreMetrics;
 #[cfg(feature = "tls")]
 use crate::tls::TlsOptions;
 
@@ -25,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) credentials: Option<CredentialsSource>,
     /// The program's function that maps the addresses that servers announce.
     pub(crate) address_map: Option<AddressMap>,
+    /// The measurements of requests.
+    pub(crate) requests: Arc<StoreMetrics>,
     /// TLS options that are not part of the URL.
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<TlsOptions>,
@@ -41,6 +45,7 @@ impl Default for Settings {
             tracking: true,
             credentials: None,
             address_map: None,
+            requests: Arc::default(),
             #[cfg(feature = "tls")]
             tls: None,
         }

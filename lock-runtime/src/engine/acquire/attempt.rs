@@ -101,6 +101,7 @@ pub(super) fn undo(engine: &Engine, locked: Locked, permit: Option<Permit>) {
         leaves_gap: false,
         confirmed: BootInstant::PAST,
         reason: if is_certain { CleanupReason::Released } else { CleanupReason::Unanswered },
+        site: None,
         permit,
     });
 }

@@ -7,7 +7,7 @@ use tokio::runtime::Id;
 use crate::engine::core::Engine;
 use crate::engine::lease::Terms;
 use crate::store::contract::{LockStore, Mode, Resource};
-use crate::timeout::{Timeout, Wait};
+use crate::timeout::Timeout;
 
 /// The lock that a call requests, and its options.
 #[derive(Clone)]
@@ -16,8 +16,7 @@ pub(crate) struct AcquireRequest {
     pub(crate) key: Arc<str>,
     pub(crate) mode: Mode,
     pub(crate) store: Arc<dyn LockStore>,
-    /// The checked timeout.
-    pub(crate) wait: Wait,
+    pub(crate) timeout: Timeout,
     /// The checked terms.
     pub(crate) terms: Terms,
     /// Whether the call waits in the queue of the store itself, and not behind other calls of this

@@ -43,7 +43,6 @@ use crate::maybe_ready::MaybeReady;
 use crate::runtime;
 use crate::safeguard::Safeguard;
 use crate::store::contract::Mode;
-use crate::timeout::Timeout;
 
 /// An acquisition's result. Its error is boxed, because every annotated function's future contains
 /// it.
@@ -73,7 +72,7 @@ pub(crate) fn acquire<T: Send + Unpin + 'static>(
         return joined(engine, hold, make);
     }
     let differs = matches!(readers, Readers::Differ);
-    let timeout = Timeout::new(request.wait);
+    let timeout = request.timeout;
     let is_single_attempt = timeout.is_single_attempt();
     let entered = match request.mode {
         // Readers need not wait for the attempt of another one that may be in progress.

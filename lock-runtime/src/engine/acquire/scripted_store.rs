@@ -18,7 +18,7 @@ use crate::store::faulty::OneStore;
 use crate::store::owner::OwnerId;
 use crate::store::subscriptions::{Subscription, Subscriptions};
 use crate::sync::{Mutex, lock, time};
-use crate::timeout::{RequestTimeout, Wait};
+use crate::timeout::{RequestTimeout, Timeout, Wait};
 
 /// The timeout of a single attempt.
 pub(super) const ONCE: Wait = Wait::For(Duration::ZERO);
@@ -143,7 +143,7 @@ pub(super) fn request(store: &Arc<ScriptedStore>, wait: Wait) -> AcquireRequest 
         key,
         mode: Mode::Exclusive,
         store: Arc::clone(store) as _,
-        wait,
+        timeout: Timeout::new(wait),
         terms,
         is_fair: false,
     }

@@ -10,7 +10,7 @@ use crate::error::Holder;
 use crate::runtime::Caller;
 use crate::store::contract::{Acquired, Left, StoreError};
 use crate::sync::{lock, time};
-use crate::timeout::Wait;
+use crate::timeout::{Timeout, Wait};
 
 /// The result of a call that gets these answers, and whether each of its attempts was fresh.
 async fn outcome(

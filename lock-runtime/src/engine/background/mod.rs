@@ -32,6 +32,7 @@ use crate::safeguard::Safeguard;
 use crate::store::contract::Backend;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
+use crate::telemetry::ClientMetrics;
 
 /// The handle to the background threads, which end after it is dropped.
 #[derive(Debug)]
@@ -41,8 +42,12 @@ pub(crate) struct Background {
 
 impl Background {
     /// Starts the threads. If the start fails, [`failure`](Self::failure) returns the cause.
-    pub(crate) fn start(backend: &dyn Backend, queues: Arc<LocalQueues>) -> Self {
-        let shared = BackgroundState::new(Notifier::new(queues));
+    pub(crate) fn start(
+        backend: &dyn Backend,
+        queues: Arc<LocalQueues>,
+        metrics: Arc<ClientMetrics>,
+    ) -> Self {
+        let shared = BackgroundState::new(Notifier::new(queues), metrics);
         if let Err(error) = thread::spawn(&shared, backend) {
             shared.fail(format!(
                 "the background thread or its runtime could not be started: {error}"

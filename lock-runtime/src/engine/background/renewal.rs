@@ -20,6 +20,7 @@ use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Lane, Place, Renewed, StoreError};
 use crate::sync::spawn_task;
+use crate::telemetry::RenewalOutcome;
 
 /// Starts renewing these leases.
 pub(super) fn start(shared: &Arc<BackgroundState>, leases: Vec<Arc<Lease>>) {
@@ -109,6 +110,9 @@ impl BackgroundState {
     ) {
         match answer.map(|renewed| lease.meaning_of(renewed, sent)) {
             Ok(Renewed::Extended | Renewed::AsReader) => {
+                if let Some((left, term)) = lease.slack() {
+                    self.metrics.renewals.extended(left, term);
+                }
                 let failures = lease.extended(sent, None);
                 if failures > 0 {
                     let key = Arc::clone(lease.key());
@@ -118,11 +122,16 @@ impl BackgroundState {
                 }
                 self.reschedule(lease);
             }
-            Ok(Renewed::Gone) => self.lose(lease, LostReason::Gone),
+            Ok(Renewed::Gone) => {
+                self.metrics.renewals.ended(RenewalOutcome::Gone);
+                self.lose(lease, LostReason::Gone);
+            }
             Ok(Renewed::Taken) | Err(StoreError::WrongFormat { .. }) => {
+                self.metrics.renewals.ended(RenewalOutcome::Taken);
                 self.lose(lease, LostReason::Taken);
             }
             Err(error) => {
+                self.metrics.renewals.ended(RenewalOutcome::Failed);
                 let failures = lease.failed();
                 log_failure(lease, error, failures);
                 if Safeguard::RenewalRetry.is_on() {

@@ -22,6 +22,7 @@ use crate::store::contract::Lane;
 use crate::store::hold_reports::{ChangedKeys, HoldReport};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, Notify, lock, spawn_task};
+use crate::telemetry::ClientMetrics;
 
 pub(super) struct BackgroundState {
     pub(super) schedule: Schedule,
@@ -45,6 +46,7 @@ pub(super) struct BackgroundState {
     pub(super) failure: OnceLock<String>,
     /// Set when the client is dropped. The thread then completes the cleanups and ends.
     pub(super) closing: AtomicBool,
+    pub(super) metrics: Arc<ClientMetrics>,
 }
 
 impl std::fmt::Debug for BackgroundState {
@@ -57,7 +59,7 @@ impl std::fmt::Debug for BackgroundState {
 }
 
 impl BackgroundState {
-    pub(super) fn new(notifier: Arc<Notifier>) -> Arc<Self> {
+    pub(super) fn new(notifier: Arc<Notifier>, metrics: Arc<ClientMetrics>) -> Arc<Self> {
         let failovers = Arc::<Failovers>::default();
         Arc::new(Self {
             schedule: Schedule::default(),
@@ -73,6 +75,7 @@ impl BackgroundState {
             counted: Mutex::default(),
             failure: OnceLock::new(),
             closing: AtomicBool::new(false),
+            metrics,
         })
     }
 
@@ -195,8 +198,8 @@ impl BackgroundState {
 
     fn clean_up(&self, lease: &Arc<Lease>, loss: Loss) {
         self.notifier.send(Notice::Lost(Arc::clone(lease)));
-        let Loss { reason, held } = loss;
-        if held {
+        let Loss { reason, held_for } = loss;
+        if held_for.is_some() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
         log_loss(lease, loss);
@@ -250,9 +253,9 @@ pub(super) fn remaining(lease: &Lease) -> std::time::Duration {
     lease.deadline().since(BootInstant::now())
 }
 
-fn log_loss(lease: &Lease, Loss { reason, held }: Loss) {
+fn log_loss(lease: &Lease, Loss { reason, held_for }: Loss) {
     let (key, word) = (Arc::clone(lease.key()), reason.as_str());
-    if held {
+    if held_for.is_some() {
         events::emit(Level::WARN, move || {
             tracing::warn!(key = &*key, reason = word, detail = %reason, "lock lost");
         });

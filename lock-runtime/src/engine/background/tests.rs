@@ -9,7 +9,7 @@ use crate::clock::BootInstant;
 use crate::engine::handoff::{Hold, Offer};
 use crate::engine::lease::Terms;
 use crate::engine::local_queue::Entered;
-use crate::engine::testing::{hold_in, locked_in, permit};
+use crate::engine::testing::{UNREAD, hold_in, locked_in, permit};
 use crate::error::LockError;
 use crate::replicas::RequiredReplicas;
 use crate::store::contract::{LockStore, Place};
@@ -26,6 +26,7 @@ const TERMS: Terms = Terms {
     min_hold: Duration::ZERO,
     acknowledged_by: RequiredReplicas::NONE,
     linger: Duration::ZERO,
+    site: &UNREAD,
 };
 
 /// The only place, and no replicas.
@@ -37,7 +38,7 @@ fn store() -> Arc<FaultyStore> {
 
 /// A background without threads: its test calls what the threads would call.
 fn without_threads(queues: &Arc<LocalQueues>) -> Background {
-    Background { shared: BackgroundState::new(Notifier::new(Arc::clone(queues))) }
+    Background { shared: BackgroundState::new(Notifier::new(Arc::clone(queues)), Arc::default()) }
 }
 
 /// Processes all notices, as the notifier thread does.
@@ -69,6 +70,7 @@ async fn a_cleanup_after_the_end_of_the_background_thread_gives_its_permit_back(
         leaves_gap: false,
         confirmed: BootInstant::PAST,
         reason: CleanupReason::Released,
+        site: None,
         permit: Some(permit),
     });
     assert_eq!(background.releasing(), 0);

@@ -20,7 +20,19 @@ pub(super) struct Departure<P> {
     pub(super) lost: Option<Lost>,
     /// The reason of the loss, if the loss had not been noticed before.
     pub(super) unnoticed: Option<LostReason>,
+    /// How long the hold lasted, if this was its end.
+    pub(super) held_for: Option<Duration>,
+    /// Whether the lock is freed because hand-offs have reached their limit.
+    pub(super) at_limit: bool,
     pub(super) ending: Ending<P>,
+}
+
+impl<P> Departure<P> {
+    /// The hold goes on without the holder, or had ended before.
+    pub(super) fn nothing(lost: Option<Lost>) -> Self {
+        let (unnoticed, held_for, at_limit, ending) = (None, None, false, Ending::None);
+        Self { lost, unnoticed, held_for, at_limit, ending }
+    }
 }
 
 /// The next step after a holder has left.
@@ -46,8 +58,8 @@ pub(crate) enum Ending<P> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Loss {
     pub(crate) reason: LostReason,
-    /// Whether the lease had a holder, and was not handed off.
-    pub(crate) held: bool,
+    /// How long the hold lasted; `None` if the lease was handed off and had no holder.
+    pub(crate) held_for: Option<Duration>,
 }
 
 impl Loss {
@@ -55,7 +67,9 @@ impl Loss {
     /// this case the key still has their owner, and destructors of their bodies may not have run
     /// yet.
     pub(crate) fn leaves_the_key(self) -> bool {
-        self.held && !self.reason.is_over_in_store() && Safeguard::KeyOutlivesBody.is_on()
+        self.held_for.is_some()
+            && !self.reason.is_over_in_store()
+            && Safeguard::KeyOutlivesBody.is_on()
     }
 }
 

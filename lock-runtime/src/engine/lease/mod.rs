@@ -10,6 +10,7 @@
 //! only.
 
 mod effects;
+mod hold;
 mod hold_mode;
 mod locked;
 pub(super) mod modes;
@@ -19,28 +20,25 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OnceCell;
-
-use self::effects::{Departure, Lost, Standing};
+use self::effects::Lost;
 pub(crate) use self::effects::{Ending, Loss};
+pub(crate) use self::hold::Hold;
 pub(crate) use self::hold_mode::{Joined, MayChange};
 pub(crate) use self::locked::Locked;
 use self::state::State;
 pub(crate) use self::terms::Terms;
 #[cfg(test)]
 use self::terms::deadline;
-use super::fairness::limit::{HandoffLimit, Tenure};
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::replicas::RequiredReplicas;
-use crate::runtime;
-use crate::store::contract::{Grant, LockStore, Mode, Renewal, Resource};
+use crate::store::contract::{LockStore, Renewal, Resource};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, Notify, lock, time};
+use crate::sync::{Mutex, Notify, lock};
+use crate::telemetry::SiteMetrics;
 
 /// A lease. `P` is the permit of its key.
 #[derive(Debug)]
@@ -177,6 +175,7 @@ impl<P> Lease<P> {
         let now = BootInstant::now();
         self.change(|state| {
             let reschedule = state.accept(terms, permit, now)?;
+            terms.site.hold_begun();
             Some((Hold { lease: Arc::clone(self), number: state.hold() }, reschedule))
         })
     }
@@ -194,8 +193,10 @@ impl<P> Lease<P> {
         permit: &mut Option<P>,
     ) -> Option<Hold<P>> {
         self.change(|state| {
-            let renewed = state.renewed_for(terms, sent, permit, BootInstant::now());
-            renewed.then(|| Hold { lease: Arc::clone(self), number: state.hold() })
+            state.renewed_for(terms, sent, permit, BootInstant::now()).then(|| {
+                terms.site.hold_begun();
+                Hold { lease: Arc::clone(self), number: state.hold() }
+            })
         })
     }
 
@@ -206,7 +207,12 @@ impl<P> Lease<P> {
 
     /// Records the number of processes that wait for the key; `None` if it is not known.
     pub(crate) fn waiters_counted(&self, count: Option<usize>) {
-        self.change(|state| state.tenure().counted(count, BootInstant::now()));
+        self.change(|state| {
+            if count == Some(0) {
+                state.site().handoff_limit_reached(true);
+            }
+            state.tenure().counted(count, BootInstant::now());
+        });
     }
 
     /// Records that the count was abandoned.
@@ -234,7 +240,7 @@ impl<P> Lease<P> {
     /// Wakes no task. The permit stays here until [`take_permit`](Self::take_permit). `first` is
     /// called before the change, because after it another thread may give the permit back.
     pub(crate) fn lose(&self, reason: LostReason, first: impl FnOnce()) -> Option<Loss> {
-        self.change(|state| state.lose(BootInstant::now(), |_| Some(reason), first))
+        self.end(BootInstant::now(), |_| Some(reason), first)
     }
 
     /// Ends the lease because its deadline has passed. `None` if it had ended before, or if the
@@ -242,7 +248,43 @@ impl<P> Lease<P> {
     pub(crate) fn expire(&self, first: impl FnOnce()) -> Option<Loss> {
         let now = BootInstant::now();
         let why = |state: &State<P>| (now >= state.deadline()).then(|| state.overdue(now));
-        self.change(|state| state.lose(now, why, first))
+        self.end(now, why, first)
+    }
+
+    /// See [`State::lose`]. Measures the loss of a hold.
+    fn end(
+        &self,
+        now: BootInstant,
+        why: impl FnOnce(&State<P>) -> Option<LostReason>,
+        first: impl FnOnce(),
+    ) -> Option<Loss> {
+        self.change(|state| {
+            let loss = state.lose(now, why, first)?;
+            if let Some(held_for) = loss.held_for {
+                state.site().hold_ended(held_for);
+                state.site().lost(loss.reason);
+            }
+            Some(loss)
+        })
+    }
+
+    /// Where the current hold is measured.
+    pub(crate) fn site(&self) -> &'static SiteMetrics {
+        self.read(State::site)
+    }
+
+    /// Where the current hold is measured, and when it began; `None` without a holder.
+    pub(crate) fn held_at(&self) -> Option<(&'static SiteMetrics, BootInstant)> {
+        self.read(|state| state.is_held().then(|| (state.site(), state.granted())))
+    }
+
+    /// What is left of the last grant or renewal, and its length; `None` if the lease is not renewed.
+    pub(crate) fn slack(&self) -> Option<(Duration, Duration)> {
+        let passed = |state: &State<P>| BootInstant::now().since(state.confirmed());
+        self.read(|state| {
+            let term = state.last_term();
+            state.is_renewed().then(|| (term.saturating_sub(passed(state)), term))
+        })
     }
 
     /// Wakes the tasks that wait for the loss. Their wakers are user code.
@@ -252,186 +294,5 @@ impl<P> Lease<P> {
 
     pub(crate) fn take_permit(&self) -> Option<P> {
         self.change(State::take_permit)
-    }
-}
-
-/// The tolerance for a timer that fires early, because it uses another clock than the deadlines.
-const EARLY: Duration = Duration::from_millis(5);
-
-/// One hold of a lease, which several holders may share. Its methods have no effect on later holds
-/// of the same lease.
-#[derive(Debug)]
-pub(crate) struct Hold<P> {
-    lease: Arc<Lease<P>>,
-    number: u64,
-}
-
-impl<P> Clone for Hold<P> {
-    fn clone(&self) -> Self {
-        Self { lease: Arc::clone(&self.lease), number: self.number }
-    }
-}
-
-impl<P> Hold<P> {
-    /// The first hold of a new lease, granted by a request that was sent at `sent`. `contended`
-    /// says whether other processes are known to want the key.
-    pub(crate) fn new(
-        locked: Locked,
-        terms: &Terms,
-        (grant, sent): (Grant, BootInstant),
-        permit: Option<P>,
-        contended: bool,
-    ) -> Self {
-        // A transfer came some time after the request that has confirmed the place in the queue.
-        let granted = if grant.is_transfer { BootInstant::now() } else { sent };
-        let tenure = Tenure::new(granted, contended);
-        let state = State::new((terms, locked.mode), grant, (sent, granted), permit, tenure);
-        let lease = Arc::new(Lease {
-            locked,
-            valid_until: AtomicU64::new(state.deadline().as_nanos()),
-            current: AtomicU64::new(state.hold()),
-            state: Mutex::new(state),
-            lost: Notify::new(),
-            scheduled: AtomicU64::new(0),
-        });
-        Self { lease, number: 0 }
-    }
-
-    pub(crate) fn lease(&self) -> &Arc<Lease<P>> {
-        &self.lease
-    }
-
-    pub(crate) fn key(&self) -> &Arc<str> {
-        self.lease.key()
-    }
-
-    /// Whether this hold began with a hand-off.
-    pub(crate) fn was_handed_off(&self) -> bool {
-        self.number > 0
-    }
-
-    /// The deadline of the hold, which may be extended; `PAST` once the hold has ended. Costs two
-    /// atomic loads.
-    pub(crate) fn deadline(&self) -> BootInstant {
-        let deadline = self.lease.deadline();
-        let is_current = self.lease.current.load(Ordering::Acquire) == self.number;
-        if is_current { deadline } else { BootInstant::PAST }
-    }
-
-    /// Whether the hold is provably valid at `now`.
-    pub(crate) fn is_valid(&self, now: BootInstant) -> bool {
-        now < self.deadline()
-    }
-
-    pub(crate) fn is_renewed(&self) -> bool {
-        self.lease.read(|state| state.hold() == self.number && state.is_renewed())
-    }
-
-    /// Adds a holder that wants this mode. False if the hold has ended, or has another mode.
-    pub(crate) fn join(&self, wanted: Mode) -> bool {
-        self.lease.change(|state| state.join(self.number, wanted, BootInstant::now()))
-    }
-
-    /// Removes a holder; see [`State::leave`]. Returns the loss
-    /// that had ended the hold, its reason if it had not been noticed before, and the next step.
-    pub(crate) fn leave(
-        &self,
-        limit: (Option<&HandoffLimit>, bool),
-    ) -> (Option<LockError>, Option<LostReason>, Ending<P>) {
-        let now = BootInstant::now();
-        let Departure { lost, unnoticed, ending } =
-            self.lease.change(|state| state.leave(self.number, limit, now));
-        (lost.map(|lost| self.lease.lost_error(lost)), unnoticed, ending)
-    }
-
-    /// The error for the loss of the hold; `None` while the hold is valid, and if it was released
-    /// or handed off.
-    pub(crate) fn loss(&self) -> Option<LockError> {
-        let now = BootInstant::now();
-        if self.is_valid(now) {
-            return None;
-        }
-        match self.lease.read(|state| state.standing(self.number, now)) {
-            Standing::Lost(lost) => Some(self.lease.lost_error(lost)),
-            Standing::Until(_) | Standing::Over => None,
-        }
-    }
-
-    /// Resolves when the hold is lost: when any part of the engine notices the loss, or by a timer
-    /// of this future when the deadline passes.
-    ///
-    /// Cancel safe: dropping the future has no effect on the hold.
-    pub(crate) async fn lost(&self) -> LostReason {
-        // Without a runtime there is no timer, so only the notification ends the wait.
-        let mut has_clock = runtime::here().is_ok();
-        loop {
-            // Created before the state is read, so that no notification is missed.
-            let notified = pin!(self.lease.lost.notified());
-            let standing = self.lease.read(|state| state.standing(self.number, BootInstant::now()));
-            let deadline = match standing {
-                Standing::Lost(lost) => return lost.reason,
-                Standing::Until(deadline) if has_clock => deadline,
-                Standing::Until(_) | Standing::Over => {
-                    notified.await;
-                    continue;
-                }
-            };
-            tokio::select! {
-                // The order does not matter: no branch takes anything from another one.
-                biased;
-                () = notified => {}
-                () = time::sleep(deadline.since(BootInstant::now())) => {
-                    // Tokio's paused time runs ahead of the clock of the deadlines. With a timer,
-                    // this loop would then spin.
-                    has_clock = deadline.since(BootInstant::now()) < EARLY;
-                }
-            }
-        }
-    }
-
-    /// The cell for the hold's fencing token.
-    pub(crate) fn fence(&self) -> Arc<OnceCell<u64>> {
-        self.lease.change(|state| state.fence(self.number))
-    }
-
-    /// See [`State::about_to_extend`].
-    pub(crate) fn about_to_extend(
-        &self,
-        now: BootInstant,
-        term: Option<Duration>,
-        min_hold: Duration,
-    ) -> Option<Duration> {
-        self.change(|state| state.about_to_extend(now, term, min_hold)).flatten()
-    }
-
-    /// See [`State::extended`].
-    pub(crate) fn extended(&self, sent: BootInstant, term: Duration) {
-        self.change(|state| state.extended(sent, Some(term)));
-    }
-
-    /// See [`State::acknowledged`].
-    pub(crate) fn acknowledged(
-        &self,
-        by: RequiredReplicas,
-        (sent, term): (BootInstant, Duration),
-    ) -> bool {
-        let change =
-            |state: &mut State<P>| state.acknowledged(by, (sent, term), BootInstant::now());
-        self.change(change).unwrap_or(false)
-    }
-
-    /// See [`State::keep_for`].
-    pub(crate) fn keep_for(&self, since: BootInstant, min_hold: Duration) {
-        self.change(|state| state.keep_for(since, min_hold));
-    }
-
-    /// See [`State::keep_no_longer`].
-    pub(crate) fn keep_no_longer(&self) {
-        self.change(State::keep_no_longer);
-    }
-
-    /// Changes the state, if this is still the current hold.
-    fn change<T>(&self, change: impl FnOnce(&mut State<P>) -> T) -> Option<T> {
-        self.lease.change(|state| (state.hold() == self.number).then(|| change(state)))
     }
 }

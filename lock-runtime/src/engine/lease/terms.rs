@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::clock::BootInstant;
 use crate::replicas::RequiredReplicas;
+use crate::telemetry::SiteMetrics;
 
 /// The terms on which a caller requests a lease.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +22,8 @@ pub(crate) struct Terms {
     pub(crate) acknowledged_by: RequiredReplicas,
     /// How long the process keeps the lock after the hold, for its next call.
     pub(crate) linger: Duration,
+    /// Where the hold is measured.
+    pub(crate) site: &'static SiteMetrics,
 }
 
 impl Terms {

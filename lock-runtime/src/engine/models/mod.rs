@@ -53,7 +53,9 @@ use super::fairness::limit::HandoffLimit;
 use super::handoff::{Handoff, Hold, LocalQueues, Offer, Waiter};
 use super::lease::Terms;
 use super::local_queue::Entered;
-use super::testing::{Request, TestEngine, acquire, claim, locked_in, new_owner, owner, release};
+use super::testing::{
+    Request, TestEngine, UNREAD, acquire, claim, locked_in, new_owner, owner, release,
+};
 use super::{Config, Engine};
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
@@ -160,7 +162,8 @@ impl Process {
     fn with(network: Arc<Network>, handoff_limit: HandoffLimit) -> Self {
         let config = Config { response_timeout: TERM / 10, wait: Wait::Forever, handoff_limit };
         let store = network.connect();
-        let engine = Engine::start(config, &OneStore(Arc::clone(&store) as _));
+        let backend = OneStore(Arc::clone(&store) as _);
+        let engine = Engine::start(config, &backend, Arc::default());
         let engine = TestEngine::new(engine, store);
         Self { engine, network }
     }
@@ -205,6 +208,7 @@ fn request() -> Request {
         min_hold: Duration::ZERO,
         acknowledged_by: RequiredReplicas::NONE,
         linger: Duration::ZERO,
+        site: &UNREAD,
     };
     Request { key: Arc::from("k"), mode: Mode::Exclusive, wait: Wait::Forever, terms }
 }

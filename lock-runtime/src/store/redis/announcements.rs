@@ -9,6 +9,7 @@ use super::record_replies;
 use crate::key;
 use crate::store::announcements::{Announced, Announcement};
 use crate::store::contract::{Lane, Left, StoreError};
+use crate::telemetry::StoreOperation;
 
 impl RedisStore {
     pub(super) async fn announce_holder(
@@ -23,7 +24,8 @@ impl RedisStore {
             call.arg(2).arg(key).arg(name(key)).arg(self.dialect.owner(owner, &self.shared.id));
             call.arg(text).arg(milliseconds(keep));
         };
-        let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
+        let (route, options) =
+            (self.shared.route(Lane::Caller)?, self.holder_options(StoreOperation::Others));
         let answer = route.run((key, script), &args, &options, record_replies::announce).await?;
         answer.value.unless(|found| wrong_format(key, found))
     }
@@ -36,7 +38,8 @@ impl RedisStore {
         let args = |call: &mut Cmd| {
             call.arg(2).arg(key).arg(name(key));
         };
-        let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
+        let (route, options) =
+            (self.shared.route(Lane::Caller)?, self.holder_options(StoreOperation::Others));
         let answer = route.run((key, script), &args, &options, record_replies::announced).await?;
         answer.value.unless(|found| wrong_format(key, found))
     }

@@ -14,6 +14,7 @@ use crate::safeguard::Safeguard;
 use crate::store::contract::{
     Acquired, Claim, Grant, Lane, Mode, SendTrace, SetAcquired, SetClaim, StoreError,
 };
+use crate::telemetry::StoreOperation;
 use crate::timeout::RequestTimeout;
 
 impl RedisStore {
@@ -37,14 +38,25 @@ impl RedisStore {
         }
     }
 
-    pub(super) fn claim(
-        &self,
-        route: &Route,
-        claim: &Claim<'_>,
+    /// For a request that acquires locks.
+    pub(super) fn acquire_options<'a>(
+        &'a self,
         timeout: RequestTimeout,
-        trace: &SendTrace,
+        trace: &'a SendTrace,
+    ) -> RequestOptions<'a> {
+        let measured = Some(self.shared.measured(StoreOperation::Acquire));
+        let options = RequestOptions::new(RequestClass::Acquires, timeout).traced(trace);
+        RequestOptions { measured, ..options }
+    }
+
+    pub(super) fn claim<'a>(
+        &'a self,
+        route: &'a Route,
+        claim: &'a Claim<'_>,
+        timeout: RequestTimeout,
+        trace: &'a SendTrace,
     ) -> impl Future<Output = Result<Acquired, StoreError>> {
-        let options = RequestOptions { class: RequestClass::Acquires, timeout, trace: Some(trace) };
+        let options = self.acquire_options(timeout, trace);
         async move {
             let reply = match self.dialect.take {
                 // Cheaper for the server than a script, and enough for most locks.
@@ -89,7 +101,7 @@ impl RedisStore {
                 call.arg(QueueName(key));
             }
         };
-        let options = RequestOptions { class: RequestClass::Acquires, timeout, trace: Some(trace) };
+        let options = self.acquire_options(timeout, trace);
         let decode = |reply: &Value| decode::acquired_all(reply, claim.keys.len());
         Ok(match route.run((first, script), &args, &options, decode).await?.value {
             None => SetAcquired::Granted,

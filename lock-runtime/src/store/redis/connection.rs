@@ -27,11 +27,13 @@ use super::connect::{Connector, Established, OpenSocket};
 use super::decode::{self, MarkerReply, Unexpected};
 use super::error::{self, Classified};
 use super::in_flight::PERMITS;
+use super::measured::Measured;
 use super::outgoing::{self, Outgoing};
 use super::quarantine::{MarkedServer, Quarantine};
 use super::script::Script;
 use super::topology::Topology;
 use super::tracking::Listening;
+use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{SendTrace, StoreError};
 use crate::timeout::RequestTimeout;
@@ -53,6 +55,18 @@ pub(super) struct RequestOptions<'a> {
     pub(super) timeout: RequestTimeout,
     /// Written just before the request is sent.
     pub(super) trace: Option<&'a SendTrace>,
+    pub(super) measured: Option<Measured<'a>>,
+}
+
+impl<'a> RequestOptions<'a> {
+    /// For a request that is neither traced nor measured.
+    pub(super) const fn new(class: RequestClass, timeout: RequestTimeout) -> Self {
+        Self { class, timeout, trace: None, measured: None }
+    }
+
+    pub(super) fn traced(self, trace: &'a SendTrace) -> Self {
+        Self { trace: Some(trace), ..self }
+    }
 }
 
 impl Connection {
@@ -172,12 +186,20 @@ impl Connection {
         if let Some(trace) = options.trace {
             trace.sent(request.generation);
         }
-        let (mut within, mut left) = (limits.answer.min(limits.total), limits.total);
+        let sent = match (options.measured, options.trace.and_then(SendTrace::sent_at)) {
+            (Some(_), Some(sent)) => sent,
+            (Some(_), None) => BootInstant::now(),
+            (None, _) => BootInstant::PAST,
+        };
+        // Without the limits, to keep this future small.
+        let RequestTimeout { answer: longest, total: mut left } = limits;
+        let (mut within, mut waited) = (longest.min(left), 0_u32);
         let answer = {
             let mut query = std::pin::pin!(outgoing.query(&mut request.commands));
             loop {
                 let mut answer = timeout(within, query.as_mut()).await;
                 left = left.saturating_sub(within);
+                waited = waited.saturating_add(short_milliseconds(within));
                 if answer.is_err() && self.is_silent(&request.socket) {
                     // Answers may have arrived without being read yet: the machine was suspended,
                     // or the task that reads the socket is queued behind thousands of others.
@@ -185,6 +207,7 @@ impl Connection {
                     if !grace.is_zero() {
                         answer = timeout(grace, query.as_mut()).await;
                         left = left.saturating_sub(grace);
+                        waited = waited.saturating_add(short_milliseconds(grace));
                     }
                 }
                 // The server answers in order, so while other answers arrive, this one is still to
@@ -193,10 +216,10 @@ impl Connection {
                 if answer.is_ok() || !may_arrive || !Safeguard::TimeoutOnlyIfSilent.is_on() {
                     break answer;
                 }
-                within = limits.answer.min(left);
+                within = longest.min(left);
             }
         };
-        match answer {
+        let answer = match answer {
             Ok(Ok(_)) if !self.connector.is_current(&request.socket) => {
                 let address = request.socket.server.shown();
                 let cause = format!("{address} answered, but another server has the keys now");
@@ -216,10 +239,13 @@ impl Connection {
                     self.unanswered(request.generation, &request.socket);
                 }
                 let address = request.socket.server.shown();
-                let waited = limits.total.saturating_sub(left).as_millis();
                 Err(StoreError::Unknown(format!("no answer from {address} within {waited} ms")))
             }
+        };
+        if let Some(measured) = options.measured {
+            measured.ended(sent, &answer);
         }
+        answer
     }
 
     /// Fails while the server is in quarantine. Returns the remaining timeout.
@@ -273,6 +299,18 @@ impl Connection {
     async fn admitted(
         &self,
         options: RequestOptions<'_>,
+    ) -> Result<(InFlight, RequestTimeout), StoreError> {
+        let began = BootInstant::now();
+        let admitted = self.admit(&options).await;
+        if let (Some(measured), Err(_)) = (options.measured, &admitted) {
+            measured.ended(began, &admitted);
+        }
+        admitted
+    }
+
+    async fn admit(
+        &self,
+        options: &RequestOptions<'_>,
     ) -> Result<(InFlight, RequestTimeout), StoreError> {
         let (started, RequestTimeout { answer, total }) = (Instant::now(), options.timeout);
         let left = || total.saturating_sub(started.elapsed());
@@ -385,7 +423,12 @@ impl MarkedServer for Connection {
     ) -> Result<Vec<Result<MarkerReply, StoreError>>, StoreError> {
         let timeout = RequestTimeout::of(self.response_timeout);
         let class = RequestClass::Unlimited;
-        let options = RequestOptions { class, timeout, trace: Some(trace) };
+        let options = RequestOptions::new(class, timeout).traced(trace);
         self.send_all(commands, &options, decode::marker).await
     }
+}
+
+/// In 32 bits, to keep the future of a request small.
+fn short_milliseconds(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
 }

@@ -7,6 +7,7 @@ use super::{decode, hash_slot};
 use crate::key;
 use crate::store::contract::{Fenced, Lane, StoreError};
 use crate::store::owner::OwnerId;
+use crate::telemetry::StoreOperation;
 
 impl RedisStore {
     pub(super) async fn fencing_token(
@@ -25,7 +26,8 @@ impl RedisStore {
             dialect.add_keys(call, key);
             call.arg(&last).arg(dialect.owner(owner, &self.shared.id)).arg(at_least);
         };
-        let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
+        let (route, options) =
+            (self.shared.route(Lane::Caller)?, self.holder_options(StoreOperation::Fence));
         match route.run((key, script), &args, &options, decode::fenced).await?.value {
             decode::FenceReply::With(fence) => Ok(Fenced::With(fence)),
             decode::FenceReply::Gone => Ok(Fenced::Gone),

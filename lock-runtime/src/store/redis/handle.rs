@@ -28,6 +28,7 @@ use crate::store::contract::{
 use crate::store::owner::OwnerId;
 use crate::store::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
 use crate::store::subscriptions::{OwnRelease, Subscription};
+use crate::telemetry::StoreOperation;
 use crate::timeout::RequestTimeout;
 
 /// How long the request of a lock's holder may wait until it can be sent. Only a program that
@@ -50,10 +51,11 @@ impl RedisStore {
     }
 
     /// For a request about a lock that is or was held.
-    pub(super) fn holder_options(&self) -> RequestOptions<'static> {
+    pub(super) fn holder_options(&self, operation: StoreOperation) -> RequestOptions<'_> {
         let answer = self.shared.response_timeout;
         let timeout = RequestTimeout { answer, total: answer + HOLDER_SEND_TIMEOUT };
-        RequestOptions { class: RequestClass::Holders, timeout, trace: None }
+        let measured = Some(self.shared.measured(operation));
+        RequestOptions { measured, ..RequestOptions::new(RequestClass::Holders, timeout) }
     }
 
     async fn renew(
@@ -98,7 +100,8 @@ impl RedisStore {
         let timeout = RequestTimeout::of(self.shared.response_timeout);
         let class =
             if LockStore::watches(self) { RequestClass::Tracked } else { RequestClass::Unlimited };
-        let options = RequestOptions { class, timeout, trace: None };
+        let measured = Some(self.shared.measured(StoreOperation::Renew));
+        let options = RequestOptions { measured, ..RequestOptions::new(class, timeout) };
         let key = |index: usize| batch[index].resource.key;
         let (script, locks) = (&dialect.renew, batch.len());
         let requests = ScriptBatch { script, locks, key: &key, options, wants_carriers };
@@ -119,7 +122,8 @@ impl RedisStore {
                 self.add_single_release(call, &release, &channel);
             };
             let own = self.own_release(&channel);
-            let (route, options) = (self.shared.route(lane)?, self.holder_options());
+            let route = self.shared.route(lane)?;
+            let options = self.holder_options(StoreOperation::Release);
             let script = dialect.release(self.shared.servers.publish());
             let answer = route.run((key, script), &args, &options, decode::released).await?;
             if answer.was_asked && !dialect.queues {
@@ -156,7 +160,7 @@ impl RedisStore {
         let options = RequestOptions {
             trace: Some(trace),
             class: RequestClass::Unlimited,
-            ..self.holder_options()
+            ..self.holder_options(StoreOperation::Release)
         };
         let script = dialect.release_all(self.shared.servers.publish());
         let key = |index: usize| batch[index].resource.key;
@@ -186,7 +190,7 @@ impl RedisStore {
         let mut publish = cmd("SPUBLISH");
         publish.arg(&channel).arg(self.dialect.message(&self.shared.id));
         let (route, timeout) = (route.clone(), RequestTimeout::of(self.shared.response_timeout));
-        let options = RequestOptions { class: RequestClass::Unlimited, timeout, trace: None };
+        let options = RequestOptions::new(RequestClass::Unlimited, timeout);
         drop(tokio::spawn(async move {
             let _ = route.send(&channel, &publish, &options, |_| Ok(())).await;
         }));
@@ -390,8 +394,8 @@ mod tests {
     /// A store that has not connected yet.
     fn store(layout: Layout) -> RedisStore {
         let target = url::parse("redis://localhost", &Settings::default()).expect("valid");
-        let shared = Shared::new(Servers::new(target, None), Duration::from_secs(1), false)
-            .expect("randomness");
+        let settings = Settings { tracking: false, ..Settings::default() };
+        let shared = Shared::new(Servers::new(target, None), &settings).expect("randomness");
         RedisStore::new(Arc::new(shared), dialects::of(layout))
     }
 

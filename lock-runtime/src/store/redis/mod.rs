@@ -33,6 +33,7 @@ mod hash_slot;
 mod home;
 mod in_flight;
 mod login;
+mod measured;
 mod modes;
 mod node_subscriber;
 mod nodes;
@@ -108,7 +109,7 @@ impl RedisBackend {
     /// Checks the URL. Does not connect.
     pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self, LockError> {
         let servers = Servers::new(url::parse(url, settings)?, settings.quarantine);
-        let shared = Arc::new(Shared::new(servers, settings.response_timeout, settings.tracking)?);
+        let shared = Arc::new(Shared::new(servers, settings)?);
         let handle = |layout| Arc::new(RedisStore::new(Arc::clone(&shared), dialects::of(layout)));
         let handles = Layout::ALL.map(handle);
         let Settings { lease, acknowledged_by, .. } = *settings;
@@ -225,11 +226,8 @@ impl RedisBackend {
 }
 
 /// How the requests of the check are sent.
-const CHECK: RequestOptions<'static> = RequestOptions {
-    class: RequestClass::Unlimited,
-    timeout: RequestTimeout::of(CONNECT_TIMEOUT),
-    trace: None,
-};
+const CHECK: RequestOptions<'static> =
+    RequestOptions::new(RequestClass::Unlimited, RequestTimeout::of(CONNECT_TIMEOUT));
 
 impl Backend for RedisBackend {
     fn adopt(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {

@@ -9,6 +9,7 @@ use super::replicas::KeyReplicas;
 use super::route::Route;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Lane, ModeChange, ModeChanged, SendTrace, StoreError};
+use crate::telemetry::StoreOperation;
 
 impl RedisStore {
     pub(super) async fn change_hold(
@@ -51,7 +52,7 @@ impl RedisStore {
             call.arg(self.dialect.owner(owner, &self.shared.id)).arg(to.to_string());
             call.arg(&*self.channels(key)).arg(self.undeclared_queue(key));
         };
-        let mut options = self.holder_options();
+        let mut options = self.holder_options(StoreOperation::Others);
         options.trace = Some(trace);
         Ok(route.run((key, script), &args, &options, decode::changed).await?.value)
     }

@@ -401,7 +401,7 @@ mod tests {
         let nodes =
             NodeConnections::new(Arc::new(RedisCluster::new(cluster, None)), home, answer, None);
         let timeout = RequestTimeout { answer, total: answer / 10 };
-        let options = RequestOptions { class: RequestClass::Unlimited, timeout, trace: None };
+        let options = RequestOptions::new(RequestClass::Unlimited, timeout);
         let command = cmd("PING");
         let action: RequestAction<'_, fn(&mut Cmd)> = RequestAction::Command(&command);
         let began = Instant::now();

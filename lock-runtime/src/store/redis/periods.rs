@@ -15,6 +15,7 @@ use crate::key;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Lane, SendTrace, StoreError};
 use crate::store::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
+use crate::telemetry::StoreOperation;
 
 impl RedisStore {
     pub(super) async fn record_start(
@@ -65,7 +66,8 @@ impl RedisStore {
             None
         };
         let trace = SendTrace::default();
-        let options = RequestOptions { trace: Some(&trace), ..self.holder_options() };
+        let options =
+            RequestOptions { trace: Some(&trace), ..self.holder_options(StoreOperation::Others) };
         let mut reply = route.run((key, script), args, &options, decode).await?.value;
         if let (Recorded::Yes(_), Some(expected)) = (&reply, &acknowledgement)
             && expected.check_carrier(trace.connection()).is_err()
@@ -93,7 +95,8 @@ impl RedisStore {
         let args = |call: &mut Cmd| {
             call.arg(2).arg(key).arg(name(key));
         };
-        let (route, options) = (self.shared.route(Lane::Caller)?, self.holder_options());
+        let (route, options) =
+            (self.shared.route(Lane::Caller)?, self.holder_options(StoreOperation::Others));
         let answer = route.run((key, last), &args, &options, record_replies::last_run).await?;
         answer.value.unless(|found| wrong_format(key, found))
     }

@@ -141,7 +141,7 @@ impl Poller {
             listener.set_watched(true);
         }
         let timeout = RequestTimeout::of(self.response_timeout);
-        let options = RequestOptions { class: RequestClass::Unlimited, timeout, trace: None };
+        let options = RequestOptions::new(RequestClass::Unlimited, timeout);
         let answers = match self.route.server_of(first.key(), self.response_timeout).await {
             Ok(server) => server.connection.send_all(&commands, &options, |_| Ok(())).await,
             Err(error) => Err(error),
@@ -189,7 +189,7 @@ impl Poller {
             }
         };
         let timeout = RequestTimeout::of(self.response_timeout);
-        let options = RequestOptions { class: RequestClass::Unlimited, timeout, trace: None };
+        let options = RequestOptions::new(RequestClass::Unlimited, timeout);
         let key = |index: usize| batch[index].key();
         let script = dialect.check(self.route.publish());
         let (locks, wants_carriers) = (batch.len(), false);

@@ -65,11 +65,7 @@ async fn check_server(route: &Route, key: &str, within: Duration) -> Result<(), 
     {
         quarantine.check(&connection, established.generation, within).await?;
     }
-    let options = RequestOptions {
-        class: RequestClass::Unlimited,
-        timeout: RequestTimeout::of(within),
-        trace: None,
-    };
+    let options = RequestOptions::new(RequestClass::Unlimited, RequestTimeout::of(within));
     let args = |call: &mut Cmd| {
         call.arg(1).arg(key);
     };

@@ -8,6 +8,7 @@ use tracing::Level;
 use uuid::Uuid;
 
 use super::home::has_io;
+use super::measured::Measured;
 use super::replicas::Acknowledgers;
 use super::route::Route;
 use super::servers::Servers;
@@ -17,12 +18,16 @@ use crate::events;
 use crate::runtime;
 use crate::store::contract::{Lane, StoreError};
 use crate::store::limits::DifferentLimits;
+use crate::store::settings::Settings;
 use crate::store::subscriptions::Subscriptions;
 use crate::sync::{Mutex, lock};
+use crate::telemetry::{StoreMetrics, StoreOperation};
 
 pub(super) struct Shared {
     pub(super) servers: Servers,
     pub(super) response_timeout: Duration,
+    /// The measurements of requests.
+    requests: Arc<StoreMetrics>,
     /// The connections of the callers' runtimes. Few, because most programs have one runtime.
     callers: Mutex<Vec<Route>>,
     /// Set as soon as the client's own threads run.
@@ -58,24 +63,22 @@ pub(super) struct OwnConnections {
 }
 
 impl Shared {
-    pub(super) fn new(
-        servers: Servers,
-        response_timeout: Duration,
-        tracks_keys: bool,
-    ) -> Result<Self, LockError> {
+    pub(super) fn new(servers: Servers, settings: &Settings) -> Result<Self, LockError> {
         let mut random = [0_u8; 16];
         getrandom::fill(&mut random).map_err(|error| LockError::Unavailable {
             key: None,
             waited: Duration::ZERO,
             cause: format!("the operating system returned no random numbers: {error}"),
         })?;
-        let tracking =
-            tracks_keys.then(|| ClientTracking { holds: Arc::default(), claims: Arc::default() });
+        let tracking = settings
+            .tracking
+            .then(|| ClientTracking { holds: Arc::default(), claims: Arc::default() });
         let can_watch = tracking.as_ref().map(|tracking| tracking.claims.state());
         let id = uuid::Builder::from_random_bytes(random).into_uuid();
         Ok(Self {
             servers,
-            response_timeout,
+            response_timeout: settings.response_timeout,
+            requests: Arc::clone(&settings.requests),
             callers: Mutex::default(),
             own: OnceLock::new(),
             subscriptions: Subscriptions::remote(can_watch.unwrap_or_default()),
@@ -86,6 +89,11 @@ impl Shared {
             queue_failed: AtomicBool::new(false),
             limits: DifferentLimits::default(),
         })
+    }
+
+    /// The measurement of a request.
+    pub(super) fn measured(&self, operation: StoreOperation) -> Measured<'_> {
+        Measured(self.requests.of(operation))
     }
 
     /// The server, without credentials.
@@ -180,7 +188,8 @@ mod tests {
     fn shared() -> Shared {
         let target = url::parse("redis://localhost", &Settings::default());
         let servers = Servers::new(target.expect("valid"), None);
-        Shared::new(servers, Duration::from_secs(1), false).expect("randomness")
+        let settings = Settings { tracking: false, ..Settings::default() };
+        Shared::new(servers, &settings).expect("randomness")
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::handle::RedisStore;
 use super::queue::{self, QueueName};
 use super::script::Publish;
 use crate::store::contract::{Lane, StoreError};
+use crate::telemetry::StoreOperation;
 
 impl RedisStore {
     /// Whether other processes wait for a lock. If not, the server reports when they begin to, if it
@@ -19,7 +20,8 @@ impl RedisStore {
         }
         let mut exists = cmd("EXISTS");
         exists.arg(QueueName(key));
-        let (route, options) = (self.shared.route(Lane::Background)?, self.holder_options());
+        let (route, options) =
+            (self.shared.route(Lane::Background)?, self.holder_options(StoreOperation::Others));
         let options = RequestOptions { class: RequestClass::Tracked, ..options };
         Ok(route.send(key, &exists, &options, decode::count).await? > 0)
     }
@@ -27,7 +29,8 @@ impl RedisStore {
     /// The number of other processes that wait for a lock.
     pub(super) async fn waiters(&self, key: &str, lane: Lane) -> Result<usize, StoreError> {
         if self.dialect.queues {
-            let (route, options) = (self.shared.route(lane)?, self.holder_options());
+            let (route, options) =
+                (self.shared.route(lane)?, self.holder_options(StoreOperation::Others));
             let mut count = cmd("ZCOUNT");
             count.arg(QueueName(key)).arg("-inf").arg(queue::AFTER_TICKETS);
             return route.send(key, &count, &options, decode::count).await;
@@ -39,7 +42,8 @@ impl RedisStore {
             Publish::ToShard => "SHARDNUMSUB",
         });
         count.arg(&channel);
-        let (route, options) = (self.shared.route(lane)?, self.holder_options());
+        let (route, options) =
+            (self.shared.route(lane)?, self.holder_options(StoreOperation::Others));
         let all = route.send(key, &count, &options, decode::subscribers).await?;
         Ok(self.shared.others_of(&channel, all))
     }

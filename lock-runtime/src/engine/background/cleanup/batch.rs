@@ -186,7 +186,11 @@ impl Pending {
         match (answer, lost) {
             (Ok(_), Some(reason)) if failures == 0 && sent < self.cleanup.valid_until => {
                 cleanups.found_lost.fetch_add(1, Ordering::Relaxed);
-                log_loss(key, cleanups.failovers.reason(|| self.cleanup.confirmed, reason));
+                let reason = cleanups.failovers.reason(|| self.cleanup.confirmed, reason);
+                if let Some(site) = self.cleanup.site {
+                    site.lost(reason);
+                }
+                log_loss(key, reason);
             }
             (Ok(_), _) if failures > 0 => events::emit(Level::INFO, move || {
                 tracing::info!(key = &*key, failures, "background release works again");

@@ -18,6 +18,7 @@ use crate::events;
 use crate::store::contract::{Lane, LockStore, Place, is_same};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, lock};
+use crate::telemetry::SiteMetrics;
 
 /// The first and the longest pause between two attempts.
 pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
@@ -45,6 +46,8 @@ pub(crate) struct Cleanup {
     /// When the last successful request for the lease was sent; `PAST` if none was.
     pub(crate) confirmed: BootInstant,
     pub(crate) reason: CleanupReason,
+    /// Where the hold was measured, if there was one.
+    pub(crate) site: Option<&'static SiteMetrics>,
     /// The permit of the key. It is given back after any first answer on the background lane: from
     /// then on, other callers of this process can send requests for the key.
     pub(crate) permit: Option<Permit>,
@@ -73,16 +76,27 @@ impl Cleanup {
             leaves_gap: false,
             confirmed: lease.confirmed(),
             reason,
+            site: Some(lease.site()),
             permit,
         }
     }
 
     /// The same cleanup for the lane of the original request, without the permit.
     fn on_origin(&self) -> Self {
-        let Self { gone_by, kept_until, leaves_gap, confirmed, reason, .. } = *self;
+        let Self { gone_by, kept_until, leaves_gap, confirmed, reason, site, .. } = *self;
         let (locked, valid_until) = (self.locked.clone(), BootInstant::PAST);
         let permit = None;
-        Self { locked, gone_by, kept_until, valid_until, leaves_gap, confirmed, reason, permit }
+        Self {
+            locked,
+            gone_by,
+            kept_until,
+            valid_until,
+            leaves_gap,
+            confirmed,
+            reason,
+            site,
+            permit,
+        }
     }
 }
 

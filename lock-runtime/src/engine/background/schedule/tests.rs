@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::engine::handoff::LocalQueues;
 use crate::engine::lease::Terms;
-use crate::engine::testing;
+use crate::engine::testing::{self, UNREAD};
 use crate::error::LostReason;
 use crate::replicas::RequiredReplicas;
 
@@ -21,6 +21,7 @@ fn lease_of(name: &str, renewed: bool, term: Duration) -> Arc<Lease> {
         min_hold: Duration::ZERO,
         acknowledged_by: RequiredReplicas::NONE,
         linger: Duration::ZERO,
+        site: &UNREAD,
     };
     let queues = Arc::new(LocalQueues::default());
     let hold = testing::hold(&queues, name, &terms, BootInstant::now());

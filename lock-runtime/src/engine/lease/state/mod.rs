@@ -4,6 +4,7 @@
 //! A lease ends once: it is released or lost. Before that, it may go from one hold to the next within
 //! this process. Holds are numbered, so that the holders of an earlier hold cannot act on a later one.
 
+mod ending;
 mod modes;
 mod renewal;
 mod sets;
@@ -13,15 +14,15 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use super::effects::{Departure, Ending, Loss, Lost, Standing};
+use super::effects::Lost;
 use super::hold_mode::HoldMode;
 use super::terms::{Terms, capped, deadline};
 use crate::clock::BootInstant;
-use crate::engine::fairness::limit::{Decision, HandoffLimit, Tenure};
-use crate::error::LostReason;
+use crate::engine::fairness::limit::Tenure;
 use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Grant, Mode};
+use crate::telemetry::SiteMetrics;
 
 /// A renewal is due after a third of the grant or renewal before it.
 const PARTS: u32 = 3;
@@ -80,6 +81,8 @@ pub(super) struct State<P> {
     /// Whether the store may not have the lease any more, and has to be asked.
     to_verify: bool,
     tenure: Tenure,
+    /// Where the current hold is measured.
+    site: &'static SiteMetrics,
     /// The permit of the key, which is given back when the hold ends.
     permit: Option<P>,
 }
@@ -137,6 +140,7 @@ impl<P> State<P> {
             failures: 0,
             to_verify: false,
             tenure,
+            site: terms.site,
             permit,
         }
     }
@@ -171,6 +175,16 @@ impl<P> State<P> {
         self.granted
     }
 
+    /// Whether the lease has a holder.
+    pub(super) fn is_held(&self) -> bool {
+        self.phase == Phase::Held
+    }
+
+    /// Where the current hold is measured.
+    pub(super) fn site(&self) -> &'static SiteMetrics {
+        self.site
+    }
+
     pub(super) fn gone_by(&self) -> BootInstant {
         self.gone_by
     }
@@ -202,82 +216,6 @@ impl<P> State<P> {
         self.last_term
     }
 
-    /// The reason of the loss when the deadline has passed.
-    pub(super) fn overdue(&self, now: BootInstant) -> LostReason {
-        if self.max_until.is_some_and(|max_until| now >= max_until) {
-            LostReason::MaxHold
-        } else if self.renewed {
-            LostReason::RenewalFailed
-        } else {
-            LostReason::LeaseOver
-        }
-    }
-
-    /// Removes a holder. With a `limit`, other calls of this process may get the lock, if there are
-    /// any or if the lock lingers. `is_waited_for` says whether calls wait.
-    pub(super) fn leave(
-        &mut self,
-        number: u64,
-        (limit, is_waited_for): (Option<&HandoffLimit>, bool),
-        now: BootInstant,
-    ) -> Departure<P> {
-        if self.hold != number {
-            return Departure { lost: None, unnoticed: None, ending: Ending::None };
-        }
-        let lost = match self.standing(number, now) {
-            Standing::Lost(lost) => Some(lost),
-            Standing::Until(_) | Standing::Over => None,
-        };
-        let unnoticed = lost.filter(|_| self.phase == Phase::Held).map(|lost| lost.reason);
-        self.holders = self.holders.saturating_sub(1);
-        if self.holders > 0 {
-            // The background thread notices the loss, or the remaining holders do when they leave.
-            return Departure { lost, unnoticed: None, ending: Ending::None };
-        }
-        let ending = match self.phase {
-            Phase::Held => {
-                let limit = limit.filter(|_| lost.is_none());
-                // Holds of a lock that lingers are short, and must not lead to many requests.
-                let linger = self.tenure.longest_linger(now).min(self.linger);
-                let lingering =
-                    limit.filter(|_| !linger.is_zero()).map(HandoffLimit::of_any_number);
-                match lingering {
-                    Some(limit) => self.end(Some(&limit), linger, now),
-                    None => self.end(limit.filter(|_| is_waited_for), Duration::ZERO, now),
-                }
-            }
-            // The key was left to the holders.
-            Phase::Lost(lost) if !lost.reason.is_over_in_store() => {
-                Ending::Free(self.permit.take())
-            }
-            Phase::Lost(_) | Phase::Released | Phase::HandedOff => Ending::None,
-        };
-        Departure { lost, unnoticed, ending }
-    }
-
-    /// The last holder has left. The lock lingers for this time if it is handed off to nobody.
-    fn end(
-        &mut self,
-        limit: Option<&HandoffLimit>,
-        linger: Duration,
-        now: BootInstant,
-    ) -> Ending<P> {
-        if let Some(limit) = limit.filter(|_| self.can_be_handed_off(now)) {
-            let decision = self.tenure.next(limit, now);
-            if let Some(permit) = self.permit.take_if(|_| decision != Decision::Free) {
-                // The limit was that of the hold, and not of the lease.
-                let reschedule = self.max_until.take().is_some();
-                self.phase = Phase::HandedOff;
-                self.handed_off = now;
-                self.hold += 1;
-                let count_waiters = decision == Decision::HandOffAndCount;
-                return Ending::HandOff { permit, count_waiters, reschedule, linger };
-            }
-        }
-        self.phase = Phase::Released;
-        Ending::Free(self.permit.take())
-    }
-
     /// Whether the lease can have another hold: its `min_hold` is over, and no renewal is overdue.
     fn can_be_handed_off(&self, now: BootInstant) -> bool {
         let left = self.granted_until.since(now);
@@ -294,6 +232,7 @@ impl<P> State<P> {
         self.max_until = terms.max_until(since);
         self.kept_until = since.after(terms.min_hold);
         self.linger = terms.linger;
+        self.site = terms.site;
         self.fence = None;
         self.permit = permit;
     }
@@ -371,16 +310,6 @@ impl<P> State<P> {
         true
     }
 
-    /// Ends a lease that was handed off and that no waiter takes. False if the lease was not handed
-    /// off, or has ended.
-    pub(super) fn close(&mut self) -> bool {
-        let is_handed_off = self.phase == Phase::HandedOff;
-        if is_handed_off {
-            self.phase = Phase::Released;
-        }
-        is_handed_off
-    }
-
     /// Since when this process has had the key without asking whether others wait.
     pub(super) fn tenure_since(&self) -> BootInstant {
         self.tenure.began()
@@ -398,40 +327,6 @@ impl<P> State<P> {
     /// Ends the `min_hold` and the `linger`: the key does not have to stay after the hold.
     pub(super) fn keep_no_longer(&mut self) {
         (self.kept_until, self.linger) = (BootInstant::PAST, Duration::ZERO);
-    }
-
-    /// Ends the lease for the reason that `why` returns. Calls `first` before the change, because
-    /// after it another thread may give the permit back. `None` if the lease had ended before, or
-    /// if `why` returns no reason.
-    pub(super) fn lose(
-        &mut self,
-        now: BootInstant,
-        why: impl FnOnce(&Self) -> Option<LostReason>,
-        first: impl FnOnce(),
-    ) -> Option<Loss> {
-        if !self.phase.is_open() {
-            return None;
-        }
-        let reason = why(self)?;
-        let held = self.phase == Phase::Held;
-        first();
-        self.phase = Phase::Lost(Lost { reason, held_for: now.since(self.granted) });
-        Some(Loss { reason, held })
-    }
-
-    /// The state of the hold with this number. A passed deadline is a loss, whether or not the
-    /// background thread has noticed it.
-    pub(super) fn standing(&self, number: u64, now: BootInstant) -> Standing {
-        match self.phase {
-            _ if self.hold != number => Standing::Over,
-            Phase::Lost(lost) => Standing::Lost(lost),
-            Phase::Held if now < self.deadline() => Standing::Until(self.deadline()),
-            Phase::Held => Standing::Lost(Lost {
-                reason: self.overdue(now),
-                held_for: now.since(self.granted),
-            }),
-            Phase::HandedOff | Phase::Released => Standing::Over,
-        }
     }
 
     /// The cell for the fencing token of the hold.

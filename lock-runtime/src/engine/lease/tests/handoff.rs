@@ -140,7 +140,7 @@ fn a_lease_that_is_lost_during_a_hand_off_is_not_accepted() {
     let (_queues, hold) = renewed(BootInstant::now());
     let mut permit = hand_off(&hold);
     let lost = hold.lease().lose(LostReason::Gone, || {});
-    assert_eq!(lost, Some(Loss { reason: LostReason::Gone, held: false }));
+    assert_eq!(lost, Some(Loss { reason: LostReason::Gone, held_for: None }));
     assert!(hold.lease().accept(&terms(), &mut permit).is_none());
     assert!(hold.lease().about_to_renew_for(&terms(), BootInstant::now()).is_none());
     assert!(!hold.lease().close());

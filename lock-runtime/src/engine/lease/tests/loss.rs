@@ -1,5 +1,7 @@
 //! Tasks that wait for the loss of a lock.
 
+use std::pin::pin;
+
 use super::*;
 
 #[tokio::test]

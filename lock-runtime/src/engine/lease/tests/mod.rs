@@ -9,7 +9,7 @@ mod transfer;
 use super::*;
 use crate::engine::fairness::limit::HandoffLimit;
 use crate::engine::handoff::{Hold, LocalQueues, Permit};
-use crate::engine::testing;
+use crate::engine::testing::{self, UNREAD};
 use crate::replicas::RequiredReplicas;
 
 const TERM: Duration = Duration::from_secs(10);
@@ -23,6 +23,7 @@ fn terms() -> Terms {
         min_hold: Duration::ZERO,
         acknowledged_by: RequiredReplicas::NONE,
         linger: Duration::ZERO,
+        site: &UNREAD,
     }
 }
 

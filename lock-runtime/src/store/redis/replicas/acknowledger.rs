@@ -314,11 +314,8 @@ async fn send(
     within: Duration,
 ) -> Result<Answers, StoreError> {
     let trace = SendTrace::default();
-    let options = RequestOptions {
-        class: RequestClass::Unlimited,
-        timeout: RequestTimeout::of(within),
-        trace: Some(&trace),
-    };
+    let options =
+        RequestOptions::new(RequestClass::Unlimited, RequestTimeout::of(within)).traced(&trace);
     let answers = connection.send_all(commands, &options, decode::replication).await?;
     let connection = trace.connection().map_or(0, NonZeroU64::get);
     Ok(Answers { connection, answers })

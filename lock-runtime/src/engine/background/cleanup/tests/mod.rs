@@ -52,7 +52,18 @@ fn cleanup(store: &Arc<FaultyStore>, owner: OwnerId, reason: CleanupReason) -> C
     };
     let (kept_until, valid_until, confirmed) = (past, past, past);
     let (leaves_gap, permit) = (false, None);
-    Cleanup { locked, gone_by, kept_until, valid_until, leaves_gap, confirmed, reason, permit }
+    let site = None;
+    Cleanup {
+        locked,
+        gone_by,
+        kept_until,
+        valid_until,
+        leaves_gap,
+        confirmed,
+        reason,
+        site,
+        permit,
+    }
 }
 
 /// The cleanup after a release.

@@ -1,0 +1,83 @@
+//! An acquisition in progress, and its measurement.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use crate::clock::BootInstant;
+use crate::error::LockError;
+use crate::guard::LockGuard;
+use crate::maybe_ready::MaybeReady;
+use crate::telemetry::{AcquiredBy, ObservedCall, SiteMetrics};
+
+/// The result of an acquisition. Its error is boxed, because every annotated function's future contains
+/// it.
+pub(crate) type AcquireOutcome<G = LockGuard> = Result<G, Box<LockError>>;
+
+/// An acquisition that is not measured.
+pub(crate) type Unmeasured<G = LockGuard> = MaybeReady<'static, AcquireOutcome<G>>;
+
+/// An acquisition in progress. It is measured when it ends, or when it is dropped.
+pub(crate) struct Acquiring<G: AcquiredGuard = LockGuard> {
+    // Before the result, so that it is dropped while the client's measurements exist.
+    call: Option<ObservedCall>,
+    result: Unmeasured<G>,
+}
+
+/// The guard that an acquisition results in.
+pub(crate) trait AcquiredGuard: Unpin {
+    /// How the call has got the lock.
+    fn acquired_by(&self) -> AcquiredBy;
+
+    /// Records how long the call has waited.
+    fn set_waited(&mut self, waited: Duration);
+}
+
+impl<G: AcquiredGuard> Acquiring<G> {
+    /// An acquisition that began at this time.
+    pub(crate) fn new(
+        site: &'static SiteMetrics,
+        began: BootInstant,
+        result: Unmeasured<G>,
+    ) -> Self {
+        Self { call: Some(ObservedCall::new(site, began)), result }
+    }
+
+    /// An acquisition that has failed at once.
+    pub(crate) fn failed(site: &'static SiteMetrics, error: LockError) -> Self {
+        Self::new(site, BootInstant::PAST, MaybeReady::ready(Err(Box::new(error))))
+    }
+
+    /// The result of an acquisition that is measured elsewhere, or that has no client.
+    pub(crate) fn known(result: AcquireOutcome<G>) -> Self {
+        Self { call: None, result: MaybeReady::ready(result) }
+    }
+
+    /// The same acquisition as a part of a call that is measured as a whole.
+    pub(crate) fn unmeasured(mut self) -> Self {
+        if let Some(call) = &mut self.call {
+            call.forget();
+        }
+        Self { call: None, ..self }
+    }
+}
+
+impl<G: AcquiredGuard> Future for Acquiring<G> {
+    type Output = AcquireOutcome<G>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.result).poll(cx);
+        let Some(call) = &mut this.call else { return polled };
+        if polled.is_pending() {
+            call.waits();
+        }
+        let mut result = ready!(polled);
+        match &mut result {
+            Ok(guard) => guard.set_waited(call.acquired(guard.acquired_by())),
+            Err(error) => call.failed(error),
+        }
+        Poll::Ready(result)
+    }
+}

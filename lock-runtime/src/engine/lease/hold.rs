@@ -1,0 +1,225 @@
+//! One hold of a lease.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OnceCell;
+
+use super::Lease;
+use super::effects::{Departure, Ending, Standing};
+use super::locked::Locked;
+use super::state::State;
+use super::terms::Terms;
+use crate::clock::BootInstant;
+use crate::engine::fairness::limit::{HandoffLimit, Tenure};
+use crate::error::{LockError, LostReason};
+use crate::replicas::RequiredReplicas;
+use crate::runtime;
+use crate::store::contract::{Grant, Mode};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, Notify, time};
+
+/// The tolerance for a timer that fires early, because it uses another clock than the deadlines.
+const EARLY: Duration = Duration::from_millis(5);
+
+/// One hold of a lease, which several holders may share. Its methods have no effect on later holds
+/// of the same lease.
+#[derive(Debug)]
+pub(crate) struct Hold<P> {
+    pub(super) lease: Arc<Lease<P>>,
+    pub(super) number: u64,
+}
+
+impl<P> Clone for Hold<P> {
+    fn clone(&self) -> Self {
+        Self { lease: Arc::clone(&self.lease), number: self.number }
+    }
+}
+
+impl<P> Hold<P> {
+    /// The first hold of a new lease, granted by a request that was sent at `sent`. `contended`
+    /// says whether other processes are known to want the key.
+    pub(crate) fn new(
+        locked: Locked,
+        terms: &Terms,
+        (grant, sent): (Grant, BootInstant),
+        permit: Option<P>,
+        contended: bool,
+    ) -> Self {
+        // A transfer came some time after the request that has confirmed the place in the queue.
+        let granted = if grant.is_transfer { BootInstant::now() } else { sent };
+        let tenure = Tenure::new(granted, contended);
+        let state = State::new((terms, locked.mode), grant, (sent, granted), permit, tenure);
+        terms.site.hold_begun();
+        let lease = Arc::new(Lease {
+            locked,
+            valid_until: AtomicU64::new(state.deadline().as_nanos()),
+            current: AtomicU64::new(state.hold()),
+            state: Mutex::new(state),
+            lost: Notify::new(),
+            scheduled: AtomicU64::new(0),
+        });
+        Self { lease, number: 0 }
+    }
+
+    pub(crate) fn lease(&self) -> &Arc<Lease<P>> {
+        &self.lease
+    }
+
+    pub(crate) fn key(&self) -> &Arc<str> {
+        self.lease.key()
+    }
+
+    /// When this hold began.
+    pub(crate) fn granted(&self) -> BootInstant {
+        self.lease.read(State::granted)
+    }
+
+    /// How long this hold has lasted, or had lasted when it was lost.
+    pub(crate) fn held_for(&self) -> Duration {
+        let now = BootInstant::now();
+        self.lease.read(|state| match state.standing(self.number, now) {
+            Standing::Lost(lost) => lost.held_for,
+            Standing::Until(_) | Standing::Over => now.since(state.granted()),
+        })
+    }
+
+    /// Whether this hold began with a hand-off.
+    pub(crate) fn was_handed_off(&self) -> bool {
+        self.number > 0
+    }
+
+    /// The deadline of the hold, which may be extended; `PAST` once the hold has ended. Costs two
+    /// atomic loads.
+    pub(crate) fn deadline(&self) -> BootInstant {
+        let deadline = self.lease.deadline();
+        let is_current = self.lease.current.load(Ordering::Acquire) == self.number;
+        if is_current { deadline } else { BootInstant::PAST }
+    }
+
+    /// Whether the hold is provably valid at `now`.
+    pub(crate) fn is_valid(&self, now: BootInstant) -> bool {
+        now < self.deadline()
+    }
+
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.lease.read(|state| state.hold() == self.number && state.is_renewed())
+    }
+
+    /// Adds a holder that wants this mode. False if the hold has ended, or has another mode.
+    pub(crate) fn join(&self, wanted: Mode) -> bool {
+        self.lease.change(|state| state.join(self.number, wanted, BootInstant::now()))
+    }
+
+    /// Removes a holder; see [`State::leave`]. Returns the loss
+    /// that had ended the hold, its reason if it had not been noticed before, and the next step.
+    pub(crate) fn leave(
+        &self,
+        limit: (Option<&HandoffLimit>, bool),
+    ) -> (Option<LockError>, Option<LostReason>, Ending<P>) {
+        let now = BootInstant::now();
+        let Departure { lost, unnoticed, ending, .. } = self.lease.change(|state| {
+            let departure = state.leave(self.number, limit, now);
+            if let Some(held_for) = departure.held_for {
+                state.site().hold_ended(held_for);
+            }
+            if departure.at_limit {
+                state.site().handoff_limit_reached(false);
+            }
+            departure
+        });
+        (lost.map(|lost| self.lease.lost_error(lost)), unnoticed, ending)
+    }
+
+    /// The error for the loss of the hold; `None` while the hold is valid, and if it was released
+    /// or handed off.
+    pub(crate) fn loss(&self) -> Option<LockError> {
+        let now = BootInstant::now();
+        if self.is_valid(now) {
+            return None;
+        }
+        match self.lease.read(|state| state.standing(self.number, now)) {
+            Standing::Lost(lost) => Some(self.lease.lost_error(lost)),
+            Standing::Until(_) | Standing::Over => None,
+        }
+    }
+
+    /// Resolves when the hold is lost: when any part of the engine notices the loss, or by a timer
+    /// of this future when the deadline passes.
+    ///
+    /// Cancel safe: dropping the future has no effect on the hold.
+    pub(crate) async fn lost(&self) -> LostReason {
+        // Without a runtime there is no timer, so only the notification ends the wait.
+        let mut has_clock = runtime::here().is_ok();
+        loop {
+            // Created before the state is read, so that no notification is missed.
+            let notified = pin!(self.lease.lost.notified());
+            let standing = self.lease.read(|state| state.standing(self.number, BootInstant::now()));
+            let deadline = match standing {
+                Standing::Lost(lost) => return lost.reason,
+                Standing::Until(deadline) if has_clock => deadline,
+                Standing::Until(_) | Standing::Over => {
+                    notified.await;
+                    continue;
+                }
+            };
+            tokio::select! {
+                // The order does not matter: no branch takes anything from another one.
+                biased;
+                () = notified => {}
+                () = time::sleep(deadline.since(BootInstant::now())) => {
+                    // Tokio's paused time runs ahead of the clock of the deadlines. With a timer,
+                    // this loop would then spin.
+                    has_clock = deadline.since(BootInstant::now()) < EARLY;
+                }
+            }
+        }
+    }
+
+    /// The cell for the hold's fencing token.
+    pub(crate) fn fence(&self) -> Arc<OnceCell<u64>> {
+        self.lease.change(|state| state.fence(self.number))
+    }
+
+    /// See [`State::about_to_extend`].
+    pub(crate) fn about_to_extend(
+        &self,
+        now: BootInstant,
+        term: Option<Duration>,
+        min_hold: Duration,
+    ) -> Option<Duration> {
+        self.change(|state| state.about_to_extend(now, term, min_hold)).flatten()
+    }
+
+    /// See [`State::extended`].
+    pub(crate) fn extended(&self, sent: BootInstant, term: Duration) {
+        self.change(|state| state.extended(sent, Some(term)));
+    }
+
+    /// See [`State::acknowledged`].
+    pub(crate) fn acknowledged(
+        &self,
+        by: RequiredReplicas,
+        (sent, term): (BootInstant, Duration),
+    ) -> bool {
+        let change =
+            |state: &mut State<P>| state.acknowledged(by, (sent, term), BootInstant::now());
+        self.change(change).unwrap_or(false)
+    }
+
+    /// See [`State::keep_for`].
+    pub(crate) fn keep_for(&self, since: BootInstant, min_hold: Duration) {
+        self.change(|state| state.keep_for(since, min_hold));
+    }
+
+    /// See [`State::keep_no_longer`].
+    pub(crate) fn keep_no_longer(&self) {
+        self.change(State::keep_no_longer);
+    }
+
+    /// Changes the state, if this is still the current hold.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut State<P>) -> T) -> Option<T> {
+        self.lease.change(|state| (state.hold() == self.number).then(|| change(state)))
+    }
+}

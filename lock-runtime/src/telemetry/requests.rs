@@ -1,0 +1,131 @@
+//! The measurements of requests to a remote store.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::histogram::{Histogram, HistogramSnapshot};
+
+/// What a request to the store is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreOperation {
+    /// Acquiring a lock, or several.
+    Acquire,
+    /// Renewing leases.
+    Renew,
+    /// Releasing locks.
+    Release,
+    /// Issuing a fencing token.
+    Fence,
+    /// Everything else about locks, such as a change of the mode.
+    Others,
+}
+
+impl StoreOperation {
+    /// All operations.
+    pub const ALL: [Self; 5] =
+        [Self::Acquire, Self::Renew, Self::Release, Self::Fence, Self::Others];
+
+    /// Returns a word for metrics and alerts, which is stable across versions.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Renew => "renew",
+            Self::Release => "release",
+            Self::Fence => "fence",
+            Self::Others => "others",
+        }
+    }
+}
+
+/// What came of a request to the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreOutcome {
+    /// It was answered. A lock that is busy is an answer too.
+    Ok,
+    /// The store refused it, or it was not sent. It had no effect.
+    Refused,
+    /// There was no answer in time. It may have had an effect.
+    Unknown,
+}
+
+impl StoreOutcome {
+    /// All outcomes.
+    pub const ALL: [Self; 3] = [Self::Ok, Self::Refused, Self::Unknown];
+
+    /// Returns a word for metrics and alerts, which is stable across versions.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Refused => "refused",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// The measurements of the requests of a client.
+pub(crate) struct StoreMetrics {
+    operations: [OperationMetrics; StoreOperation::ALL.len()],
+    /// Whether the last request was not answered.
+    is_down: Arc<AtomicBool>,
+}
+
+/// The measurements of the requests of one kind.
+pub(crate) struct OperationMetrics {
+    durations: [Histogram; StoreOutcome::ALL.len()],
+    /// Whether the last request of any kind was not answered.
+    is_down: Arc<AtomicBool>,
+}
+
+impl Default for StoreMetrics {
+    fn default() -> Self {
+        let is_down = Arc::default();
+        let operations = StoreOperation::ALL.map(|_| OperationMetrics {
+            durations: [const { Histogram::new() }; StoreOutcome::ALL.len()],
+            is_down: Arc::clone(&is_down),
+        });
+        Self { operations, is_down }
+    }
+}
+
+impl OperationMetrics {
+    /// A request has ended after this time. `is_answered` says whether the server does its work.
+    pub(crate) fn ended(&self, outcome: StoreOutcome, duration: Duration, is_answered: bool) {
+        self.durations[outcome as usize].record(duration);
+        // Usually nothing changes, and a write would take the cache line from other threads.
+        if self.is_down.load(Ordering::Relaxed) == is_answered {
+            self.is_down.store(!is_answered, Ordering::Relaxed);
+        }
+    }
+}
+
+impl StoreMetrics {
+    pub(crate) fn of(&self, operation: StoreOperation) -> &OperationMetrics {
+        &self.operations[operation as usize]
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        !self.is_down.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn durations(&self) -> Vec<(StoreOperation, StoreOutcome, HistogramSnapshot)> {
+        let of = |operation: StoreOperation, outcome: StoreOutcome| {
+            self.of(operation).durations[outcome as usize].snapshot()
+        };
+        StoreOperation::ALL
+            .into_iter()
+            .flat_map(|operation| StoreOutcome::ALL.map(|outcome| (operation, outcome)))
+            .map(|(operation, outcome)| (operation, outcome, of(operation, outcome)))
+            .collect()
+    }
+}
+
+impl std::fmt::Debug for StoreMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoreMetrics").field("is_up", &self.is_up()).finish_non_exhaustive()
+    }
+}
