@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::clock::BootInstant;
@@ -68,16 +68,14 @@ impl<G: AcquiredGuard> Future for Acquiring<G> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let polled = Pin::new(&mut this.result).poll(cx);
-        let Some(call) = &mut this.call else { return polled };
-        if polled.is_pending() {
-            call.waits();
+        let mut polled = Pin::new(&mut this.result).poll(cx);
+        if let Some(call) = &mut this.call {
+            match &mut polled {
+                Poll::Pending => call.waits(),
+                Poll::Ready(Ok(guard)) => guard.set_waited(call.acquired(guard.acquired_by())),
+                Poll::Ready(Err(error)) => call.failed(error),
+            }
         }
-        let mut result = ready!(polled);
-        match &mut result {
-            Ok(guard) => guard.set_waited(call.acquired(guard.acquired_by())),
-            Err(error) => call.failed(error),
-        }
-        Poll::Ready(result)
+        polled
     }
 }

@@ -363,7 +363,7 @@ impl AcquiredGuard for LockGuard {
         if self.reentrant {
             AcquiredBy::Reentry
         } else if self.hold.was_handed_off() {
-            AcquiredBy::Handover(self.hold.granted())
+            AcquiredBy::Handover(self.hold.since())
         } else {
             AcquiredBy::Store
         }

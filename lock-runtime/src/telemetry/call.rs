@@ -44,6 +44,7 @@ impl ObservedCall {
     }
 
     /// The result of the call was not known at once.
+    #[inline]
     pub(crate) fn waits(&mut self) {
         if self.stage == CallStage::Begun {
             self.stage = CallStage::Waiting;
@@ -52,6 +53,7 @@ impl ObservedCall {
     }
 
     /// The call has got its lock. Returns how long that took: nothing if it was known at once.
+    #[inline]
     pub(crate) fn acquired(&mut self, by: AcquiredBy) -> Duration {
         // The clock is read only if the call has waited for an answer of the store.
         let (outcome, at) = match by {
@@ -81,6 +83,7 @@ impl ObservedCall {
         self.stage = CallStage::Ended;
     }
 
+    #[inline]
     fn end(&mut self, outcome: AcquisitionOutcome, waited: Duration) {
         match std::mem::replace(&mut self.stage, CallStage::Ended) {
             CallStage::Ended => return,

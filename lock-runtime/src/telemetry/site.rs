@@ -5,24 +5,35 @@
 //! measurements are reset, and a later client uses them again.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::histogram::Histogram;
+use super::histogram::{Histogram, HistogramSnapshot};
 use super::outcome::AcquisitionOutcome;
 use super::snapshot::SiteSnapshot;
 use crate::error::LostReason;
 
 const TIMED: usize = AcquisitionOutcome::TIMED.len();
 
+/// The number of shards. Each thread uses one of them, so that threads which acquire the same lock do not
+/// take the cache lines of the counters from each other.
+const SHARDS: usize = 8;
+
 /// The measurements of one place in the program that acquires locks.
-// Other threads use the measurements of other sites, which are in other cache lines.
-#[repr(align(128))]
 pub(crate) struct SiteMetrics {
+    /// Made when a thread first uses them.
+    shards: [OnceLock<Box<SiteShard>>; SHARDS],
+}
+
+/// The part of the measurements that some threads record. A call or a hold may begin in one shard and end in
+/// another one, so only the sum over all shards has a meaning.
+#[derive(Default)]
+#[repr(align(128))]
+struct SiteShard {
     /// The number of holds that have begun.
     begun: AtomicU64,
-    /// The number of calls that wait now.
+    /// The number of calls that wait now. Wraps around.
     waiting: AtomicU64,
     /// The calls whose outcome is not timed, by outcome.
     others: [AtomicU64; AcquisitionOutcome::ALL.len() - TIMED],
@@ -30,69 +41,115 @@ pub(crate) struct SiteMetrics {
     /// How often hand-offs have reached their limit and continued, and have ended.
     handoff_limits: [AtomicU64; 2],
     /// From the beginning of a call to its outcome, by outcome.
-    waits: [Histogram; TIMED],
+    waits: [LazyHistogram; TIMED],
     /// From the grant to the release or the loss.
-    holds: Histogram,
+    holds: LazyHistogram,
+}
+
+/// A histogram that is made for its first sample.
+#[derive(Default)]
+struct LazyHistogram(OnceLock<Box<Histogram>>);
+
+impl LazyHistogram {
+    fn record(&self, sample: Duration) {
+        self.0.get_or_init(|| Box::new(Histogram::new())).record(sample);
+    }
+
+    fn add_to(&self, total: &mut HistogramSnapshot) {
+        if let Some(histogram) = self.0.get() {
+            histogram.add_to(total);
+        }
+    }
+}
+
+thread_local! {
+    /// The shard of this thread.
+    static SHARD: usize = {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS
+    };
 }
 
 impl SiteMetrics {
     pub(crate) const fn new() -> Self {
-        Self {
-            begun: AtomicU64::new(0),
-            waiting: AtomicU64::new(0),
-            others: [const { AtomicU64::new(0) }; AcquisitionOutcome::ALL.len() - TIMED],
-            losses: [const { AtomicU64::new(0) }; LostReason::ALL.len()],
-            handoff_limits: [const { AtomicU64::new(0) }; 2],
-            waits: [const { Histogram::new() }; TIMED],
-            holds: Histogram::new(),
-        }
+        Self { shards: [const { OnceLock::new() }; SHARDS] }
+    }
+
+    #[inline]
+    fn shard(&self) -> &SiteShard {
+        // A thread that ends has no number any more.
+        let number = SHARD.try_with(|number| *number).unwrap_or_default();
+        self.shards[number].get_or_init(Box::default)
     }
 
     /// A call has ended after this time.
+    #[inline]
     pub(crate) fn ended(&self, outcome: AcquisitionOutcome, waited: Duration) {
-        let number = outcome as usize;
-        match self.waits.get(number) {
+        let (shard, number) = (self.shard(), outcome as usize);
+        match shard.waits.get(number) {
             Some(waits) => waits.record(waited),
-            None => increment(&self.others[number - TIMED]),
+            None => increment(&shard.others[number - TIMED]),
         }
     }
 
     /// A call waits from now on.
+    #[inline]
     pub(crate) fn waits(&self) {
-        increment(&self.waiting);
+        increment(&self.shard().waiting);
     }
 
     /// A call waits no longer.
+    #[inline]
     pub(crate) fn waits_no_longer(&self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.shard().waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// A hold has begun.
+    #[inline]
     pub(crate) fn hold_begun(&self) {
-        increment(&self.begun);
+        increment(&self.shard().begun);
     }
 
     /// A hold has ended after this time.
+    #[inline]
     pub(crate) fn hold_ended(&self, held_for: Duration) {
-        self.holds.record(held_for);
+        self.shard().holds.record(held_for);
     }
 
     pub(crate) fn lost(&self, reason: LostReason) {
-        increment(&self.losses[reason as usize]);
+        increment(&self.shard().losses[reason as usize]);
     }
 
     /// Hand-offs have reached their limit. They continue if no other process waits.
     pub(crate) fn handoff_limit_reached(&self, continues: bool) {
-        increment(&self.handoff_limits[usize::from(!continues)]);
+        increment(&self.shard().handoff_limits[usize::from(!continues)]);
     }
 
     /// Adds the measurements to those of `total`.
     pub(crate) fn add_to(&self, total: &mut SiteSnapshot) {
-        self.holds.add_to(&mut total.hold);
+        let shards = || self.shards.iter().filter_map(OnceLock::get);
+        let mut holds = HistogramSnapshot::default();
+        shards().for_each(|shard| shard.holds.add_to(&mut holds));
         // Read after the holds that have ended, so that this is not the smaller number.
-        let begun = self.begun.load(Ordering::Relaxed);
-        total.held += begun.saturating_sub(self.holds.count());
-        total.waiting += self.waiting.load(Ordering::Relaxed);
+        let begun: u64 = shards().map(|shard| shard.begun.load(Ordering::Relaxed)).sum();
+        total.held += begun.saturating_sub(holds.count());
+        total.hold.merge(&holds);
+        let waiting = shards().map(|shard| shard.waiting.load(Ordering::Relaxed));
+        let waiting = waiting.fold(0_u64, u64::wrapping_add).cast_signed();
+        total.waiting += u64::try_from(waiting).unwrap_or_default();
+        for shard in shards() {
+            shard.add_to(total);
+        }
+    }
+
+    /// Forgets all measurements.
+    fn reset(&self) {
+        self.shards.iter().filter_map(OnceLock::get).for_each(|shard| shard.reset());
+    }
+}
+
+impl SiteShard {
+    fn add_to(&self, total: &mut SiteSnapshot) {
         for (waits, (_, total)) in self.waits.iter().zip(&mut total.waits) {
             waits.add_to(total);
         }
@@ -107,13 +164,14 @@ impl SiteMetrics {
         total.handoff_limits.freed += freed.load(Ordering::Relaxed);
     }
 
+    /// Forgets all measurements.
     fn reset(&self) {
-        let Self { begun, waiting, others, losses, handoff_limits, .. } = self;
+        let Self { begun, waiting, others, losses, handoff_limits, waits, holds } = self;
         let counters = [begun, waiting].into_iter().chain(others).chain(losses);
         for counter in counters.chain(handoff_limits) {
             counter.store(0, Ordering::Relaxed);
         }
-        for histogram in self.waits.iter().chain([&self.holds]) {
+        for histogram in waits.iter().chain([holds]).filter_map(|histogram| histogram.0.get()) {
             histogram.reset();
         }
     }

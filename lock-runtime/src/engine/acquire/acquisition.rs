@@ -82,7 +82,7 @@ impl Acquisition {
             None => {
                 let owner = OwnerId::random().map_err(|error| LockError::Unavailable {
                     key: Some(call.request.key.as_ref().to_owned()),
-                    waited: call.timeout.elapsed(),
+                    waited: call.request.timeout.elapsed(),
                     cause: format!("the operating system returned no random numbers: {error}"),
                 })?;
                 (owner, QueueEntries::default(), None)

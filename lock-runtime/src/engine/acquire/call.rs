@@ -30,12 +30,11 @@ impl AcquireRequest {
     }
 }
 
-/// One call, and its timeout.
+/// One call.
 #[derive(Clone)]
 pub(super) struct PendingCall {
     pub(super) engine: Arc<Engine>,
     /// The runtime that sends the requests of the call.
     pub(super) runtime: Id,
     pub(super) request: AcquireRequest,
-    pub(super) timeout: Timeout,
 }

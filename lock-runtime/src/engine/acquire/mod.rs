@@ -72,8 +72,7 @@ pub(crate) fn acquire<T: Send + Unpin + 'static>(
         return joined(engine, hold, make);
     }
     let differs = matches!(readers, Readers::Differ);
-    let timeout = request.timeout;
-    let is_single_attempt = timeout.is_single_attempt();
+    let is_single_attempt = request.timeout.is_single_attempt();
     let entered = match request.mode {
         // Readers need not wait for the attempt of another one that may be in progress.
         Mode::Read
@@ -86,15 +85,14 @@ pub(crate) fn acquire<T: Send + Unpin + 'static>(
         }
         Mode::Write => engine.queues().enter_as_writer(&request.key, is_single_attempt),
         Mode::Permits(_) => {
-            return PendingCall { engine, runtime: here.id(), request, timeout }
-                .acquire_permits(here, make);
+            return PendingCall { engine, runtime: here.id(), request }.acquire_permits(here, make);
         }
         Mode::Exclusive if !request.is_fair => {
             engine.queues().enter(&request.key, is_single_attempt)
         }
         _ => engine.queues().enter_alone(&request.key).map_or(Entered::Closed, Entered::Permit),
     };
-    PendingCall { engine, runtime: here.id(), request, timeout }.enter(entered, here, make)
+    PendingCall { engine, runtime: here.id(), request }.enter(entered, here, make)
 }
 
 impl PendingCall {
@@ -138,13 +136,13 @@ impl PendingCall {
             // Readers are also woken when there is a hold to join.
             Poll::Pending => joined().map_or(Poll::Pending, |hold| Poll::Ready(Err(hold))),
         });
-        let taken = self.timeout.limit(turn).await;
+        let taken = self.request.timeout.limit(turn).await;
         let status = || waiter.status();
         match taken {
             Some(Err(hold)) => Ok(Turn::Joined(hold)),
             // A single attempt may use its permit even after its timeout.
             Some(Ok(Some(Offer::Permit(permit))))
-                if self.timeout.is_single_attempt() || !self.timeout.is_over() =>
+                if self.request.timeout.is_single_attempt() || !self.request.timeout.is_over() =>
             {
                 Ok(Turn::Offered(Offer::Permit(permit), Some(status())))
             }
@@ -201,17 +199,17 @@ impl PendingCall {
             Ok(acquisition) => acquisition,
             Err(error) => return MaybeReady::ready(Err(error)),
         };
-        let (yield_due, mut first) = (acquisition.yield_due(&self.timeout), None);
+        let (yield_due, mut first) = (acquisition.yield_due(&self.request.timeout), None);
         let goes_first = known.is_none() && yield_due.is_none() && acquisition.receiver.is_none();
         if goes_first && self.request.store.is_immediate() {
-            first = acquisition.try_immediately(&self.timeout);
+            first = acquisition.try_immediately(&self.request.timeout);
             if let Some(Attempt { sent, granted: Some(grant), .. }) = first {
                 let hold = acquisition.granted(grant, sent);
                 return MaybeReady::ready(admitted(self.engine, hold, make));
             }
         }
         let position = acquisition.position(number);
-        let running = Box::pin(acquisition.run(self.timeout, known, yield_due, first));
+        let running = Box::pin(acquisition.run(self.request.timeout, known, yield_due, first));
         self.drive(position, here, running, make)
     }
 
@@ -260,7 +258,7 @@ impl PendingCall {
             permit.iter_mut().for_each(Permit::keep_after_release);
             Err(permit)
         };
-        match self.timeout.limit(renewed_or_freed).await {
+        match self.request.timeout.limit(renewed_or_freed).await {
             Some(Ok(hold)) => Ok(hold),
             Some(Err(permit)) => self.ask_store(permit, None).await,
             // Not the current status: the lock has since gone to other callers, or is being freed.
@@ -279,13 +277,13 @@ impl PendingCall {
             return Ok(hold);
         }
         let acquisition = Acquisition::new(self, permit, true)?;
-        let yield_due = acquisition.yield_due(&self.timeout);
-        acquisition.run(self.timeout, known, yield_due, None).await
+        let yield_due = acquisition.yield_due(&self.request.timeout);
+        acquisition.run(self.request.timeout, known, yield_due, None).await
     }
 
     /// The error of this call after its timeout.
     fn error(&self, status: KeyStatus) -> LockError {
-        failed(&self.timeout, &self.engine, &self.request, status)
+        failed(&self.request.timeout, &self.engine, &self.request, status)
     }
 }
 
@@ -357,7 +355,7 @@ impl<T: Send + Unpin + 'static> Work for AwaitedCall<T> {
     fn failed(&self, cause: &str) -> Self::Outcome {
         Err(Box::new(LockError::Unavailable {
             key: Some(self.call.request.key.as_ref().to_owned()),
-            waited: self.call.timeout.elapsed(),
+            waited: self.call.request.timeout.elapsed(),
             cause: cause.to_owned(),
         }))
     }

@@ -35,7 +35,7 @@ impl PendingCall {
         make: fn(Arc<Engine>, Hold) -> T,
     ) -> AcquireResult<T> {
         let (key, queues) = (&self.request.key, self.engine.queues());
-        let is_single_attempt = self.timeout.is_single_attempt();
+        let is_single_attempt = self.request.timeout.is_single_attempt();
         let alone = match queues.enter_for_first_attempt(key, is_single_attempt) {
             Ok(alone) => alone,
             Err(OthersWait::Yes) => return self.wait_for_permits(here, make),
@@ -44,7 +44,8 @@ impl PendingCall {
         if is_single_attempt {
             return self.try_acquire(alone, None, (0, false), here, make);
         }
-        let once = Self { timeout: Timeout::new(Wait::ONCE), ..self.clone() };
+        let mut once = self.clone();
+        once.request.timeout = Timeout::new(Wait::ONCE);
         let attempt = once.try_acquire(alone, None, (0, false), here.clone(), make);
         match attempt {
             MaybeReady::Ready(Some(Err(error))) if self.goes_on_after(&error) => {
@@ -52,7 +53,7 @@ impl PendingCall {
             }
             ready @ MaybeReady::Ready(_) => ready,
             attempt => MaybeReady::pending(async move {
-                match self.timeout.limit_first(attempt).await {
+                match self.request.timeout.limit_first(attempt).await {
                     Some(Err(error)) if self.goes_on_after(&error) => {
                         self.wait_for_permits(here, make).await
                     }
@@ -69,7 +70,7 @@ impl PendingCall {
     /// Whether the call goes on although its first attempt has failed like this.
     fn goes_on_after(&self, error: &LockError) -> bool {
         let can_wait = matches!(error, LockError::Busy { .. } | LockError::Unavailable { .. });
-        can_wait && !self.timeout.is_over()
+        can_wait && !self.request.timeout.is_over()
     }
 
     /// Waits behind the other calls of this process.

@@ -193,7 +193,7 @@ async fn the_future_of_an_acquisition_is_small() {
     let store = ScriptedStore::of([]);
     let (engine, request) = (engine(&store), request(&store, Wait::Forever));
     let (runtime, timeout) = (Handle::current().id(), Timeout::new(Wait::Forever));
-    let call = PendingCall { engine, runtime, request, timeout };
+    let call = PendingCall { engine, runtime, request };
     let acquisition = Acquisition::new(&call, None, false).expect("randomness");
     let size = size_of_val(&acquisition.run(timeout, None, None, None));
     assert!(size <= 1032, "{size} bytes");

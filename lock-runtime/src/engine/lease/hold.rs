@@ -29,11 +29,13 @@ const EARLY: Duration = Duration::from_millis(5);
 pub(crate) struct Hold<P> {
     pub(super) lease: Arc<Lease<P>>,
     pub(super) number: u64,
+    /// When the hold began.
+    pub(super) since: BootInstant,
 }
 
 impl<P> Clone for Hold<P> {
     fn clone(&self) -> Self {
-        Self { lease: Arc::clone(&self.lease), number: self.number }
+        Self { lease: Arc::clone(&self.lease), number: self.number, since: self.since }
     }
 }
 
@@ -60,7 +62,7 @@ impl<P> Hold<P> {
             lost: Notify::new(),
             scheduled: AtomicU64::new(0),
         });
-        Self { lease, number: 0 }
+        Self { lease, number: 0, since: granted }
     }
 
     pub(crate) fn lease(&self) -> &Arc<Lease<P>> {
@@ -72,8 +74,8 @@ impl<P> Hold<P> {
     }
 
     /// When this hold began.
-    pub(crate) fn granted(&self) -> BootInstant {
-        self.lease.read(State::granted)
+    pub(crate) fn since(&self) -> BootInstant {
+        self.since
     }
 
     /// How long this hold has lasted, or had lasted when it was lost.

@@ -176,7 +176,7 @@ impl<P> Lease<P> {
         self.change(|state| {
             let reschedule = state.accept(terms, permit, now)?;
             terms.site.hold_begun();
-            Some((Hold { lease: Arc::clone(self), number: state.hold() }, reschedule))
+            Some((Hold { lease: Arc::clone(self), number: state.hold(), since: now }, reschedule))
         })
     }
 
@@ -195,7 +195,7 @@ impl<P> Lease<P> {
         self.change(|state| {
             state.renewed_for(terms, sent, permit, BootInstant::now()).then(|| {
                 terms.site.hold_begun();
-                Hold { lease: Arc::clone(self), number: state.hold() }
+                Hold { lease: Arc::clone(self), number: state.hold(), since: sent }
             })
         })
     }
