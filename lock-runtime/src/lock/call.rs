@@ -35,18 +35,22 @@ pub(crate) fn hold(
         (None, Some(mode)) => mode.into(),
         (None, None) => Mode::Exclusive,
     };
-    let checked = || {
-        let (wait, terms, store) = client.checked(options, site)?;
-        let key = key::full(&client.namespace, key)?;
-        let shared = reentrancy::enclosing(&client.engine, &key, (&store, mode))?;
-        Ok((key, store, wait, terms, shared))
-    };
-    let (key, store, wait, terms, shared) = match checked() {
+    let failed = |error| Acquiring::failed(site, error);
+    // Without a closure that returns everything: each return would copy the terms once more.
+    let (wait, terms, store) = match client.checked(options, site) {
         Ok(checked) => checked,
-        Err(error) => return Acquiring::failed(site, error),
+        Err(error) => return failed(error),
     };
-    if let Some(guard) = shared {
-        return Acquiring::new(site, BootInstant::PAST, share(guard, &terms, wait));
+    let key = match key::full(&client.namespace, key) {
+        Ok(key) => key,
+        Err(error) => return failed(error),
+    };
+    match reentrancy::enclosing(&client.engine, &key, (&store, mode)) {
+        Ok(None) => {}
+        Ok(Some(guard)) => {
+            return Acquiring::new(site, BootInstant::PAST, share(guard, &terms, wait));
+        }
+        Err(error) => return failed(error),
     }
     let key = match (key, kept) {
         (Cow::Borrowed(_), Some(kept)) => Arc::clone(kept),
