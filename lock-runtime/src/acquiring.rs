@@ -30,8 +30,8 @@ pub(crate) trait AcquiredGuard: Unpin {
     /// How the call has got the lock.
     fn acquired_by(&self) -> AcquiredBy;
 
-    /// Records how long the call has waited.
-    fn set_waited(&mut self, waited: Duration);
+    /// Records how long the call has waited that began at this time.
+    fn waited_since(&mut self, began: BootInstant) -> Duration;
 }
 
 impl<G: AcquiredGuard> Acquiring<G> {
@@ -72,7 +72,9 @@ impl<G: AcquiredGuard> Future for Acquiring<G> {
         if let Some(call) = &mut this.call {
             match &mut polled {
                 Poll::Pending => call.waits(),
-                Poll::Ready(Ok(guard)) => guard.set_waited(call.acquired(guard.acquired_by())),
+                Poll::Ready(Ok(guard)) => {
+                    call.acquired(guard.acquired_by(), |began| guard.waited_since(began));
+                }
                 Poll::Ready(Err(error)) => call.failed(error),
             }
         }

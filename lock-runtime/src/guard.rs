@@ -43,19 +43,16 @@ use crate::telemetry::AcquiredBy;
 pub struct LockGuard {
     engine: Arc<Engine>,
     hold: Hold,
-    /// Whether the guard shares the hold of an enclosing body.
-    reentrant: bool,
+    acquired_by: AcquiredBy,
     /// Whether other calls of this process may get the lock without the store.
     hands_off: bool,
     /// Whether the guard's share of the hold has not ended.
     open: AtomicBool,
-    /// How long the call waited, in nanoseconds.
-    waited: u64,
 }
 
 impl LockGuard {
-    pub(crate) fn new(engine: Arc<Engine>, hold: Hold, reentrant: bool) -> Self {
-        Self { engine, hold, reentrant, hands_off: true, open: AtomicBool::new(true), waited: 0 }
+    pub(crate) fn new(engine: Arc<Engine>, hold: Hold, acquired_by: AcquiredBy) -> Self {
+        Self { engine, hold, acquired_by, hands_off: true, open: AtomicBool::new(true) }
     }
 
     /// The same guard, whose release always frees the key in the store.
@@ -93,11 +90,11 @@ impl LockGuard {
         self.hold.deadline().since(BootInstant::now())
     }
 
-    /// How long the call waited for the lock, from its beginning to its result. Zero if it need not wait, as
-    /// inside a body that holds the lock. Costs no round trip.
+    /// How long the call waited for the lock, from its beginning to its result; zero if the result was known
+    /// at once. Guards that share a hold have the time of the call that has acquired it. Costs no round trip.
     #[must_use]
     pub fn waited(&self) -> Duration {
-        Duration::from_nanos(self.waited)
+        self.hold.waited()
     }
 
     /// How long the lock has been held: from just before the request was sent that acquired it, or from the
@@ -353,24 +350,24 @@ impl LockGuard {
         &self.engine
     }
 
+    /// Whether the guard shares the hold of an enclosing body.
     pub(crate) fn is_reentrant(&self) -> bool {
-        self.reentrant
+        self.acquired_by == AcquiredBy::Reentry
     }
 }
 
 impl AcquiredGuard for LockGuard {
     fn acquired_by(&self) -> AcquiredBy {
-        if self.reentrant {
-            AcquiredBy::Reentry
-        } else if self.hold.was_handed_off() {
-            AcquiredBy::Handover(self.hold.since())
-        } else {
-            AcquiredBy::Store
-        }
+        self.acquired_by
     }
 
-    fn set_waited(&mut self, waited: Duration) {
-        self.waited = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+    fn waited_since(&mut self, began: BootInstant) -> Duration {
+        match self.acquired_by {
+            AcquiredBy::Store | AcquiredBy::Handover => self.hold.waited_since(began),
+            // The hold is that of another call.
+            AcquiredBy::Sharing => BootInstant::now().since(began),
+            AcquiredBy::Reentry => Duration::ZERO,
+        }
     }
 }
 
@@ -388,7 +385,7 @@ impl fmt::Debug for LockGuard {
             .field("key", &self.key())
             .field("is_held", &self.is_held())
             .field("remaining", &self.remaining())
-            .field("reentrant", &self.reentrant)
+            .field("reentrant", &self.is_reentrant())
             .finish_non_exhaustive()
     }
 }

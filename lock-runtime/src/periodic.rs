@@ -274,9 +274,9 @@ async fn begin(
 ) -> Result<(LockGuard, u64), LockError> {
     let mut call = ObservedCall::new(work.site, BootInstant::now());
     call.waits();
-    let begun = acquire_and_begin(client, work, every, run).await;
-    match &begun {
-        Ok((guard, _)) => drop(call.acquired(guard.acquired_by())),
+    let mut begun = acquire_and_begin(client, work, every, run).await;
+    match &mut begun {
+        Ok((guard, _)) => call.acquired(guard.acquired_by(), |began| guard.waited_since(began)),
         Err(error) => call.failed(error),
     }
     begun

@@ -17,6 +17,7 @@ use crate::guard::LockGuard;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{LockStore, Mode, is_same};
 use crate::sync::{Mutex, lock};
+use crate::telemetry::AcquiredBy;
 
 tokio::task_local! {
     /// The innermost body around the running code.
@@ -134,7 +135,7 @@ pub(crate) fn enclosing(
         });
     }
     if hold.join(mode) {
-        return Ok(Some(LockGuard::new(Arc::clone(engine), hold, true)));
+        return Ok(Some(LockGuard::new(Arc::clone(engine), hold, AcquiredBy::Reentry)));
     }
     if hold.is_valid(BootInstant::now()) && Safeguard::NestedWritersFail.is_on() {
         // Only the mode does not fit.

@@ -14,6 +14,7 @@ use crate::error::LostReason;
 use crate::replicas::RequiredReplicas;
 use crate::store::faulty::OneStore;
 use crate::store::memory::MemoryStore;
+use crate::telemetry::AcquiredBy;
 
 const LEASE: Duration = Duration::from_millis(50);
 
@@ -36,7 +37,7 @@ fn unwatched(lease: Duration) -> (LockGuard, Hold) {
         site: &UNREAD,
     };
     let hold = testing::hold_in(store, "k", &terms, BootInstant::now());
-    (LockGuard::new(engine, hold.clone(), false), hold)
+    (LockGuard::new(engine, hold.clone(), AcquiredBy::Store), hold)
 }
 
 /// A body that is always ready and never completes. Counts its polls after the deadline.

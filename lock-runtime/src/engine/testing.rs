@@ -123,7 +123,7 @@ pub(crate) fn request(lease: Option<Duration>) -> Request {
 
 pub(crate) async fn acquire(engine: &TestEngine, request: Request) -> Result<Hold, LockError> {
     let request = engine.request(request);
-    let hold = acquire::acquire(Arc::clone(engine), request, |_, hold| hold).await;
+    let hold = acquire::acquire(Arc::clone(engine), request, |_, hold, _| hold).await;
     hold.map_err(|error| *error)
 }
 

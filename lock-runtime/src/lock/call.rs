@@ -59,9 +59,7 @@ pub(crate) fn hold(
     let is_fair = options.fair.unwrap_or_default() && store.capabilities().queues;
     let timeout = Timeout::new(wait);
     let request = AcquireRequest { key, mode, store, timeout, terms, is_fair };
-    let acquired = acquire::acquire(Arc::clone(&client.engine), request, |engine, hold| {
-        LockGuard::new(engine, hold, false)
-    });
+    let acquired = acquire::acquire(Arc::clone(&client.engine), request, LockGuard::new);
     Acquiring::new(site, timeout.began(), acquired)
 }
 

@@ -27,6 +27,7 @@ use crate::guard::LockGuard;
 use crate::safeguard::Safeguard;
 use crate::store::contract::Mode;
 use crate::sync::{Mutex, lock, time};
+use crate::telemetry::AcquiredBy;
 use crate::timeout::{Timeout, Wait};
 
 /// The attempts that wait for one key only.
@@ -315,6 +316,6 @@ impl SetCall {
     }
 }
 
-fn guard(engine: Arc<Engine>, hold: Hold) -> LockGuard {
-    LockGuard::new(engine, hold, false)
+fn guard(engine: Arc<Engine>, hold: Hold, by: AcquiredBy) -> LockGuard {
+    LockGuard::new(engine, hold, by)
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::acquiring::AcquiredGuard;
 use crate::body::{BodyGuard, GuardSlot};
+use crate::clock::BootInstant;
 use crate::engine::handoff::Hold;
 use crate::engine::{Releasing, both};
 use crate::error::LockError;
@@ -144,19 +145,13 @@ impl GuardSlot<LockSetGuard> {
 
 impl AcquiredGuard for LockSetGuard {
     fn acquired_by(&self) -> AcquiredBy {
-        let own = self.guards.iter().map(LockGuard::acquired_by);
-        let by_store = |one: AcquiredBy, other: AcquiredBy| match (one, other) {
-            (AcquiredBy::Store, _) | (_, AcquiredBy::Store) => AcquiredBy::Store,
-            (AcquiredBy::Reentry, other) | (other, AcquiredBy::Reentry) => other,
-            (AcquiredBy::Handover(one), AcquiredBy::Handover(other)) => {
-                AcquiredBy::Handover(one.max(other))
-            }
-        };
-        own.reduce(by_store).unwrap_or(AcquiredBy::Reentry)
+        // The way that takes the longest counts for the set.
+        self.guards.iter().map(LockGuard::acquired_by).max().unwrap_or(AcquiredBy::Reentry)
     }
 
-    fn set_waited(&mut self, waited: Duration) {
-        self.waited = waited;
+    fn waited_since(&mut self, began: BootInstant) -> Duration {
+        self.waited = BootInstant::now().since(began);
+        self.waited
     }
 }
 

@@ -22,14 +22,17 @@ enum CallStage {
     Ended,
 }
 
-/// How a call has got its lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How a call has got its lock. The ways are in the order of their cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum AcquiredBy {
-    Store,
-    /// Another call of the client, which passed it on at this time.
-    Handover(BootInstant),
-    /// An enclosing body.
+    /// An enclosing body has it.
     Reentry,
+    /// It shares the hold of another reader of this process.
+    Sharing,
+    /// Another call of the client has passed it on.
+    Handover,
+    /// The store has granted it.
+    Store,
 }
 
 impl ObservedCall {
@@ -52,21 +55,24 @@ impl ObservedCall {
         }
     }
 
-    /// The call has got its lock. Returns how long that took: nothing if it was known at once.
+    /// The call has got its lock. `waited_since` returns how long it has waited if it began at this time; a
+    /// call whose result was known at once has not waited.
     #[inline]
-    pub(crate) fn acquired(&mut self, by: AcquiredBy) -> Duration {
-        // The clock is read only if the call has waited for an answer of the store.
-        let (outcome, at) = match by {
-            AcquiredBy::Reentry => (AcquisitionOutcome::Reentrant, None),
-            AcquiredBy::Handover(at) => (AcquisitionOutcome::HandedOver, Some(at)),
-            AcquiredBy::Store => (AcquisitionOutcome::Granted, None),
+    pub(crate) fn acquired(
+        &mut self,
+        by: AcquiredBy,
+        waited_since: impl FnOnce(BootInstant) -> Duration,
+    ) {
+        let outcome = match by {
+            AcquiredBy::Reentry => AcquisitionOutcome::Reentrant,
+            AcquiredBy::Sharing | AcquiredBy::Handover => AcquisitionOutcome::HandedOver,
+            AcquiredBy::Store => AcquisitionOutcome::Granted,
         };
-        let waited = match (self.stage, by) {
-            (_, AcquiredBy::Reentry) | (CallStage::Begun | CallStage::Ended, _) => Duration::ZERO,
-            (CallStage::Waiting, _) => at.unwrap_or_else(BootInstant::now).since(self.began),
+        let waited = match self.stage {
+            CallStage::Waiting => waited_since(self.began),
+            CallStage::Begun | CallStage::Ended => Duration::ZERO,
         };
         self.end(outcome, waited);
-        waited
     }
 
     /// The call has failed.

@@ -43,12 +43,13 @@ use crate::maybe_ready::MaybeReady;
 use crate::runtime;
 use crate::safeguard::Safeguard;
 use crate::store::contract::Mode;
+use crate::telemetry::AcquiredBy;
 
 /// An acquisition's result. Its error is boxed, because every annotated function's future contains
 /// it.
 type AcquireResult<T> = MaybeReady<'static, Result<T, Box<LockError>>>;
 
-/// Acquires the lock. `make` turns the hold into the result.
+/// Acquires the lock. `make` turns the hold, and how the call has got it, into the result.
 ///
 /// The call takes a place in the queue, so call this function when the surrounding future is first
 /// polled.
@@ -57,7 +58,7 @@ type AcquireResult<T> = MaybeReady<'static, Result<T, Box<LockError>>>;
 pub(crate) fn acquire<T: Send + Unpin + 'static>(
     engine: Arc<Engine>,
     request: AcquireRequest,
-    make: fn(Arc<Engine>, Hold) -> T,
+    make: fn(Arc<Engine>, Hold, AcquiredBy) -> T,
 ) -> AcquireResult<T> {
     let error = |error: LockError| MaybeReady::ready(Err(Box::new(error)));
     let here = match runtime::checked() {
@@ -101,7 +102,7 @@ impl PendingCall {
         self,
         entered: Entered<Handoff>,
         here: Handle,
-        make: fn(Arc<Engine>, Hold) -> T,
+        make: fn(Arc<Engine>, Hold, AcquiredBy) -> T,
     ) -> AcquireResult<T> {
         let error = |error: LockError| MaybeReady::ready(Err(Box::new(error)));
         match entered {
@@ -162,7 +163,7 @@ impl PendingCall {
         known: Option<KeyStatus>,
         number: u64,
         here: Handle,
-        make: fn(Arc<Engine>, Hold) -> T,
+        make: fn(Arc<Engine>, Hold, AcquiredBy) -> T,
     ) -> AcquireResult<T> {
         let handoff = match offer {
             Offer::Permit(permit) => {
@@ -188,7 +189,7 @@ impl PendingCall {
         known: Option<KeyStatus>,
         (number, follows): (u64, bool),
         here: Handle,
-        make: fn(Arc<Engine>, Hold) -> T,
+        make: fn(Arc<Engine>, Hold, AcquiredBy) -> T,
     ) -> AcquireResult<T> {
         if let Readers::Joined(hold) = self.engine.join_readers(&self.request, true) {
             // The next reader in the queue joins as well.
@@ -220,7 +221,7 @@ impl PendingCall {
         position: Option<QueuePosition>,
         here: Handle,
         running: Boxed<Result<Hold, Box<LockError>>>,
-        make: fn(Arc<Engine>, Hold) -> T,
+        make: fn(Arc<Engine>, Hold, AcquiredBy) -> T,
     ) -> AcquireResult<T> {
         match position {
             Some(position) => {
@@ -298,7 +299,7 @@ enum Turn {
 /// A call that has the permit, and that the notifier thread may poll.
 struct AwaitedCall<T> {
     call: PendingCall,
-    make: fn(Arc<Engine>, Hold) -> T,
+    make: fn(Arc<Engine>, Hold, AcquiredBy) -> T,
 }
 
 impl<T: Send + Unpin + 'static> AwaitedCall<T> {
@@ -389,12 +390,18 @@ impl<T: Send + Unpin + 'static> Work for AwaitedCall<T> {
 fn admitted<T>(
     engine: Arc<Engine>,
     hold: Hold,
-    make: fn(Arc<Engine>, Hold) -> T,
+    make: fn(Arc<Engine>, Hold, AcquiredBy) -> T,
 ) -> Result<T, Box<LockError>> {
     admit(&engine, &hold)?;
     engine.share_with_readers(&hold);
     engine.pass_turn_on(&hold);
-    Ok(make(engine, hold))
+    let by = acquired_by(&hold);
+    Ok(make(engine, hold, by))
+}
+
+/// How a call has got a hold of its own.
+fn acquired_by(hold: &Hold) -> AcquiredBy {
+    if hold.was_handed_off() { AcquiredBy::Handover } else { AcquiredBy::Store }
 }
 
 /// Releases the lock if the engine is closed.
@@ -412,7 +419,7 @@ fn admit(engine: &Arc<Engine>, hold: &Hold) -> Result<(), Box<LockError>> {
 fn joined<T: Send + Unpin + 'static>(
     engine: Arc<Engine>,
     hold: Hold,
-    make: fn(Arc<Engine>, Hold) -> T,
+    make: fn(Arc<Engine>, Hold, AcquiredBy) -> T,
 ) -> AcquireResult<T> {
-    MaybeReady::ready(admit(&engine, &hold).map(|()| make(engine, hold)))
+    MaybeReady::ready(admit(&engine, &hold).map(|()| make(engine, hold, AcquiredBy::Sharing)))
 }

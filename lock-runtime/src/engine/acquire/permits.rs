@@ -24,6 +24,7 @@ use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
 use crate::safeguard::Safeguard;
 use crate::store::contract::Mode;
+use crate::telemetry::AcquiredBy;
 use crate::timeout::{Timeout, Wait};
 
 impl PendingCall {
@@ -32,7 +33,7 @@ impl PendingCall {
     pub(super) fn acquire_permits<T: Send + Unpin + 'static>(
         self,
         here: Handle,
-        make: fn(Arc<Engine>, Hold) -> T,
+        make: fn(Arc<Engine>, Hold, AcquiredBy) -> T,
     ) -> AcquireResult<T> {
         let (key, queues) = (&self.request.key, self.engine.queues());
         let is_single_attempt = self.request.timeout.is_single_attempt();
@@ -77,7 +78,7 @@ impl PendingCall {
     fn wait_for_permits<T: Send + Unpin + 'static>(
         self,
         here: Handle,
-        make: fn(Arc<Engine>, Hold) -> T,
+        make: fn(Arc<Engine>, Hold, AcquiredBy) -> T,
     ) -> AcquireResult<T> {
         let entered = self.engine.queues().enter_for_permits(&self.request.key);
         self.enter(entered, here, make)

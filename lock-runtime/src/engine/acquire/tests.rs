@@ -18,7 +18,7 @@ async fn outcome(
     answers: impl IntoIterator<Item = Result<Acquired, StoreError>>,
 ) -> (Result<(), LockError>, Vec<bool>) {
     let store = ScriptedStore::of(answers);
-    let outcome = acquire(engine(&store), request(&store, wait), |engine, hold| {
+    let outcome = acquire(engine(&store), request(&store, wait), |engine, hold, _| {
         engine.release_in_background(&hold, true);
     });
     (outcome.await.map_err(|error| *error), store.attempts())
@@ -132,7 +132,7 @@ async fn a_call_with_a_short_timeout_makes_at_least_one_attempt() {
         let store = ScriptedStore::of([granted()]);
         *lock(&store.delay) = LEASE / 6;
         let engine = engine(&store);
-        let granted = acquire(engine, request(&store, Wait::For(wait)), |engine, hold| {
+        let granted = acquire(engine, request(&store, Wait::For(wait)), |engine, hold, _| {
             engine.release_in_background(&hold, true);
         });
         assert_eq!(granted.await, Ok(()), "{wait:?}");

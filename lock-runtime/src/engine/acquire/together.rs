@@ -21,6 +21,7 @@ use crate::store::contract::{
     Acquired, Grant, LockStore, Mode, Origin, SendTrace, SetAcquired, SetClaim, Slot, StoreError,
 };
 use crate::store::owner::OwnerId;
+use crate::telemetry::AcquiredBy;
 use crate::timeout::Timeout;
 
 /// The locks of one call, in the order of their keys.
@@ -61,7 +62,7 @@ pub(crate) async fn acquire_together<T>(
     engine: &Arc<Engine>,
     (request, without): (&SetRequest, Option<usize>),
     (timeout, holder): (&Timeout, Option<Arc<dyn PermitHolder>>),
-    make: fn(Arc<Engine>, Hold) -> T,
+    make: fn(Arc<Engine>, Hold, AcquiredBy) -> T,
 ) -> Together<T> {
     let unknown = || Together::Unknown(None);
     let (Ok(here), Ok(owner)) = (runtime::here(), OwnerId::random()) else { return unknown() };
@@ -77,7 +78,9 @@ pub(crate) async fn acquire_together<T>(
             Entered::Permit(permit) | Entered::Offered(Offer::Permit(permit), _) => permit,
             Entered::Offered(Offer::Handoff(handoff), _) => {
                 match handoff.accept((&request.store, Mode::Exclusive), &terms) {
-                    Ok(hold) => taken.push((index, make(Arc::clone(engine), hold))),
+                    Ok(hold) => {
+                        taken.push((index, make(Arc::clone(engine), hold, AcquiredBy::Handover)));
+                    }
                     // It has to be renewed first.
                     Err(_) => return Together::Busy(index),
                 }
@@ -108,7 +111,8 @@ pub(crate) async fn acquire_together<T>(
     for claim in slots {
         match claim.acquire(timeout).await {
             SlotAnswer::Granted(holds) => {
-                let make = |(index, hold)| (index, make(Arc::clone(engine), hold));
+                let by = AcquiredBy::Store;
+                let make = |(index, hold)| (index, make(Arc::clone(engine), hold, by));
                 taken.extend(holds.into_iter().map(make));
             }
             SlotAnswer::Busy(index) => return Together::Busy(index),

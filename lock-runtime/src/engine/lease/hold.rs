@@ -29,13 +29,11 @@ const EARLY: Duration = Duration::from_millis(5);
 pub(crate) struct Hold<P> {
     pub(super) lease: Arc<Lease<P>>,
     pub(super) number: u64,
-    /// When the hold began.
-    pub(super) since: BootInstant,
 }
 
 impl<P> Clone for Hold<P> {
     fn clone(&self) -> Self {
-        Self { lease: Arc::clone(&self.lease), number: self.number, since: self.since }
+        Self { lease: Arc::clone(&self.lease), number: self.number }
     }
 }
 
@@ -58,11 +56,13 @@ impl<P> Hold<P> {
             locked,
             valid_until: AtomicU64::new(state.deadline().as_nanos()),
             current: AtomicU64::new(state.hold()),
+            began: AtomicU64::new(granted.as_nanos()),
+            waited: AtomicU64::new(0),
             state: Mutex::new(state),
             lost: Notify::new(),
             scheduled: AtomicU64::new(0),
         });
-        Self { lease, number: 0, since: granted }
+        Self { lease, number: 0 }
     }
 
     pub(crate) fn lease(&self) -> &Arc<Lease<P>> {
@@ -73,9 +73,24 @@ impl<P> Hold<P> {
         self.lease.key()
     }
 
-    /// When this hold began.
-    pub(crate) fn since(&self) -> BootInstant {
-        self.since
+    /// Records that the call which began at this time has this hold now. Returns how long it has waited.
+    pub(crate) fn waited_since(&self, began: BootInstant) -> Duration {
+        // A hold that was handed off begins when its call gets it, and otherwise before the answer of the
+        // store.
+        let lease = &self.lease;
+        let at = if self.was_handed_off() {
+            BootInstant::from_nanos(lease.began.load(Ordering::Relaxed))
+        } else {
+            BootInstant::now()
+        };
+        let waited = at.as_nanos().saturating_sub(began.as_nanos());
+        lease.waited.store(waited, Ordering::Relaxed);
+        Duration::from_nanos(waited)
+    }
+
+    /// How long the call waited for this hold.
+    pub(crate) fn waited(&self) -> Duration {
+        Duration::from_nanos(self.lease.waited.load(Ordering::Relaxed))
     }
 
     /// How long this hold has lasted, or had lasted when it was lost.

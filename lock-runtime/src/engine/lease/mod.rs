@@ -49,6 +49,10 @@ pub(crate) struct Lease<P> {
     valid_until: AtomicU64,
     /// The number of the current hold. Written with `state` locked.
     current: AtomicU64,
+    /// When the current hold began.
+    began: AtomicU64,
+    /// How long the call waited for the current hold, in nanoseconds.
+    waited: AtomicU64,
     state: Mutex<State<P>>,
     /// Notified of a loss, by the notifier thread.
     lost: Notify,
@@ -175,8 +179,8 @@ impl<P> Lease<P> {
         let now = BootInstant::now();
         self.change(|state| {
             let reschedule = state.accept(terms, permit, now)?;
-            terms.site.hold_begun();
-            Some((Hold { lease: Arc::clone(self), number: state.hold(), since: now }, reschedule))
+            self.hold_begun(terms, now);
+            Some((Hold { lease: Arc::clone(self), number: state.hold() }, reschedule))
         })
     }
 
@@ -194,10 +198,17 @@ impl<P> Lease<P> {
     ) -> Option<Hold<P>> {
         self.change(|state| {
             state.renewed_for(terms, sent, permit, BootInstant::now()).then(|| {
-                terms.site.hold_begun();
-                Hold { lease: Arc::clone(self), number: state.hold(), since: sent }
+                self.hold_begun(terms, sent);
+                Hold { lease: Arc::clone(self), number: state.hold() }
             })
         })
+    }
+
+    /// The hold of another call begins.
+    fn hold_begun(&self, terms: &Terms, since: BootInstant) {
+        self.began.store(since.as_nanos(), Ordering::Relaxed);
+        self.waited.store(0, Ordering::Relaxed);
+        terms.site.hold_begun();
     }
 
     /// See [`State::close`].

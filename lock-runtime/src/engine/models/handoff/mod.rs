@@ -111,7 +111,7 @@ impl HandoffFixture {
     }
 
     fn guard(&self, hold: Hold) -> LockGuard {
-        LockGuard::new(Arc::clone(self.engine()), hold, false)
+        LockGuard::new(Arc::clone(self.engine()), hold, AcquiredBy::Store)
     }
 
     /// Stays in the critical section for a while, and asserts that the hold keeps its key.
