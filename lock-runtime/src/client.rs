@@ -254,7 +254,7 @@ impl LockClient {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), LockError> {
     /// let client = LockClient::memory();
-    /// lock_runtime::with_client(&client, pay(7)).await?;
+    /// lock_runtime::with_client(client.clone(), pay(7)).await?;
     /// let orders = client.snapshot().site("order:<id>").expect("the function was called");
     /// assert_eq!(orders.acquisitions(AcquisitionOutcome::Granted), 1);
     /// assert_eq!((orders.held, orders.waiting, orders.hold.count()), (0, 0, 1));

@@ -15,6 +15,7 @@ mod keys;
 mod kinds;
 mod leadership;
 mod loss;
+mod measurements;
 mod options;
 mod periodic;
 mod read_write;
