@@ -7,19 +7,18 @@ use std::time::Duration;
 
 use crate::clock::BootInstant;
 use crate::error::LockError;
-use crate::guard::LockGuard;
 use crate::maybe_ready::MaybeReady;
 use crate::telemetry::{AcquiredBy, ObservedCall, SiteMetrics};
 
 /// The result of an acquisition. Its error is boxed, because every annotated function's future contains
 /// it.
-pub(crate) type AcquireOutcome<G = LockGuard> = Result<G, Box<LockError>>;
+pub(crate) type AcquireOutcome<G> = Result<G, Box<LockError>>;
 
 /// An acquisition that is not measured.
-pub(crate) type Unmeasured<G = LockGuard> = MaybeReady<'static, AcquireOutcome<G>>;
+pub(crate) type Unmeasured<G> = MaybeReady<'static, AcquireOutcome<G>>;
 
 /// An acquisition in progress. It is measured when it ends, or when it is dropped.
-pub(crate) struct Acquiring<G: AcquiredGuard = LockGuard> {
+pub(crate) struct Acquiring<G: AcquiredGuard> {
     // Before the result, so that it is dropped while the client's measurements exist.
     call: Option<ObservedCall>,
     result: Unmeasured<G>,

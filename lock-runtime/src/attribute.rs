@@ -15,6 +15,7 @@ use crate::client::LockClient;
 use crate::connected::Connected;
 use crate::error::LockError;
 use crate::global;
+use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::lock;
 use crate::lock_set::{self, LockSetGuard};
@@ -211,7 +212,7 @@ impl SetKeys {
     }
 }
 
-fn hold(site: &LockSite, call: Call) -> (Acquiring, ReleaseMode) {
+fn hold(site: &LockSite, call: Call) -> (Acquiring<LockGuard>, ReleaseMode) {
     let Call { key, client, options } = call;
     let client = match client.map_or_else(global::global, Ok) {
         Ok(client) => client,

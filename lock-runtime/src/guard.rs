@@ -7,12 +7,16 @@ use std::time::Duration;
 
 use crate::acquiring::AcquiredGuard;
 use crate::clock::BootInstant;
+use crate::engine::extend::Extension;
 use crate::engine::handoff::Hold;
+use crate::engine::lease::deadline;
 use crate::engine::{Engine, Releasing};
 use crate::error::{LockError, LostReason};
 use crate::lock_mode::LockMode;
 use crate::maybe_ready::MaybeReady;
+use crate::options::{check_quarantine, check_span};
 use crate::permits::Permits;
+use crate::runtime;
 use crate::safeguard::Safeguard;
 use crate::store::contract::Mode;
 use crate::telemetry::AcquiredBy;
@@ -116,6 +120,57 @@ impl LockGuard {
     #[must_use]
     pub fn held_for(&self) -> Duration {
         self.hold.held_for()
+    }
+
+    /// Extends a fixed lease: it ends this time from now, from 10 ms to 7 days, unless it would end later
+    /// anyway. Guards that share the hold are extended as well. Costs one round trip, or none if the lease is
+    /// long enough. A lock without a fixed lease is renewed by the client, and cannot be extended.
+    ///
+    /// Cancel safe: if the future is dropped, the deadline stays as it is, and the key may stay in the store
+    /// for the longer time unless it is released.
+    ///
+    /// # Errors
+    ///
+    /// * [`LockError::Lost`]: the lock is no longer held.
+    /// * [`LockError::Unavailable`]: the store has not answered. The lock is held until its earlier deadline.
+    /// * [`LockError::Config`]: the time is not in the range or longer than the client's
+    ///   [`quarantine`](crate::LockClientBuilder::quarantine), the lock is renewed, or there is no tokio runtime
+    ///   with timers and, for Redis, I/O here.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let lock = LockClient::memory().lock("import").lease(Duration::from_secs(5));
+    /// let guard = lock.acquire().await?;
+    /// guard.extend(Duration::from_secs(60)).await?;
+    /// assert!(guard.remaining() > Duration::from_secs(50));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn extend(&self, lease: Duration) -> Result<(), LockError> {
+        check_span("lease", lease)?;
+        check_quarantine(self.engine.config().quarantine, "lease", lease)?;
+        runtime::checked()?;
+        if self.hold.is_renewed() {
+            let problem =
+                "the lock is renewed until it is released; only a fixed lease is extended";
+            return Err(LockError::Config { option: "lease", problem: problem.into() });
+        }
+        if let Some(loss) = self.hold.loss() {
+            return Err(loss);
+        }
+        // The deadline is earlier than the end of the lease.
+        if deadline(BootInstant::now(), lease) <= self.hold.deadline() {
+            return Ok(());
+        }
+        let acknowledged_by = self.hold.lease().acknowledged_by();
+        let extension = Extension { term: Some(lease), min_hold: Duration::ZERO, acknowledged_by };
+        self.engine.extend(&self.hold, extension).await
     }
 
     /// Resolves with the reason when the lock is lost, and never otherwise: not after the lock was

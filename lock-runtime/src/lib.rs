@@ -107,6 +107,12 @@
 //! * Info: renewals and releases that succeed again.
 //! * Debug: connections that are made and lost, retries, skipped functions.
 //!
+//! # Measurements
+//!
+//! [`LockClient::snapshot`] returns what a client has measured since it was created: how long calls
+//! waited and how they ended, how long locks were held, which were lost and why, renewals, and requests
+//! to the store. The measurements are kept by the template of the key, and never by the key.
+//!
 //! # Features
 //!
 //! * `macros` (default): the attribute.

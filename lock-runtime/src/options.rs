@@ -75,14 +75,7 @@ impl Defaults {
         option: &'static str,
         span: Duration,
     ) -> Result<(), LockError> {
-        let Some(quarantine) = self.quarantine.filter(|quarantine| *quarantine < span) else {
-            return Ok(());
-        };
-        let problem = format!(
-            "{span:?} is longer than the client's `quarantine` of {quarantine:?}, so the lock could \
-             have two holders after a failover; use a longer `quarantine`"
-        );
-        Err(LockError::Config { option, problem })
+        check_quarantine(self.quarantine, option, span)
     }
 }
 
@@ -198,6 +191,22 @@ impl LockOptions {
         };
         Err(LockError::Config { option: "linger", problem })
     }
+}
+
+/// Fails if a lock could end later than the `quarantine` of a server that has lost it.
+pub(crate) fn check_quarantine(
+    quarantine: Option<Duration>,
+    option: &'static str,
+    span: Duration,
+) -> Result<(), LockError> {
+    let Some(quarantine) = quarantine.filter(|quarantine| *quarantine < span) else {
+        return Ok(());
+    };
+    let problem = format!(
+        "{span:?} is longer than the client's `quarantine` of {quarantine:?}, so the lock could have \
+         two holders after a failover; use a longer `quarantine`"
+    );
+    Err(LockError::Config { option, problem })
 }
 
 /// Checks a duration that has the bounds of a lease.

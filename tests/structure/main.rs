@@ -21,7 +21,7 @@ const LAYERS: [&[&str]; 9] = [
     &["client"],
     &["leadership", "lock_set", "periodic", "read_write_lock", "semaphore"],
     &["lock"],
-    &["body", "connected", "guard", "options", "reentrancy"],
+    &["acquiring", "body", "connected", "guard", "options", "reentrancy"],
     &["engine"],
     &["store"],
     &[
@@ -44,6 +44,7 @@ const LAYERS: [&[&str]; 9] = [
         "safeguard",
         "stats",
         "sync",
+        "telemetry",
         "timeout",
         "tls",
         "user_code",

@@ -415,7 +415,8 @@ fn start(
     handoff_limit: HandoffLimit,
 ) -> LockClient {
     let response_timeout = response_timeout(defaults.lease);
-    let config = Config { response_timeout, wait: defaults.wait, handoff_limit };
+    let Defaults { wait, quarantine, .. } = defaults;
+    let config = Config { response_timeout, wait, handoff_limit, quarantine };
     let engine = Engine::start(config, &*backend, Arc::new(metrics));
     LockClient::new(Connected::new(engine, backend, namespace, defaults))
 }

@@ -29,6 +29,8 @@ pub(crate) struct Config {
     /// The longest time for which a request for a fencing token is repeated.
     pub(crate) wait: Wait,
     pub(crate) handoff_limit: HandoffLimit,
+    /// No lease may be longer.
+    pub(crate) quarantine: Option<Duration>,
 }
 
 /// One client's engine.

@@ -1,4 +1,4 @@
-//! Extending a hold on behalf of a nested call.
+//! Extending a hold, for its holder or on behalf of a nested call.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ impl Engine {
         let (sent, lease) = (BootInstant::now(), hold.lease());
         if !lease.store().capabilities().renews_to_any_length {
             let problem = "the store cannot extend a lease to another length than it was granted \
-                           for; let the outer call acquire the longest lease";
+                           for; acquire the lock with the longest lease that it needs";
             return Err(LockError::Config { option: "lease", problem: problem.into() });
         }
         if let Some(asked) = hold.about_to_extend(sent, term, min_hold) {

@@ -72,7 +72,8 @@ impl TestEngine {
 /// An engine with short timeouts.
 pub(crate) fn start(backend: &dyn Backend, handoff_limit: HandoffLimit) -> Arc<Engine> {
     let (response_timeout, wait) = (LEASE / 3, Wait::For(LEASE * 10));
-    Engine::start(Config { response_timeout, wait, handoff_limit }, backend, Arc::default())
+    let config = Config { response_timeout, wait, handoff_limit, quarantine: None };
+    Engine::start(config, backend, Arc::default())
 }
 
 /// An engine on a faulty memory store.

@@ -29,7 +29,7 @@ pub(crate) fn hold(
     key: &str,
     kept: Option<&Arc<str>>,
     (options, site): (&LockOptions, &'static SiteMetrics),
-) -> Acquiring {
+) -> Acquiring<LockGuard> {
     let mode = match (options.permits, options.mode) {
         (Some(permits), _) => Mode::Permits(permits),
         (None, Some(mode)) => mode.into(),
@@ -65,7 +65,7 @@ pub(crate) fn hold(
 
 /// Shares an enclosing hold. Extends the hold if the inner lock's fixed lease or `min_hold` would
 /// end later, or if replicas have to acknowledge it that the outer lock does not require.
-pub(crate) fn share(guard: LockGuard, terms: &Terms, wait: Wait) -> Unmeasured {
+pub(crate) fn share(guard: LockGuard, terms: &Terms, wait: Wait) -> Unmeasured<LockGuard> {
     let is_fixed = !terms.renewed && !guard.hold().is_renewed();
     let longer = Some(terms.term).filter(|term| is_fixed && *term > guard.remaining());
     let (min_hold, acknowledged_by) = (terms.min_hold, terms.acknowledged_by);

@@ -440,7 +440,7 @@ impl Lock {
         }
     }
 
-    fn hold(&self) -> Acquiring {
+    fn hold(&self) -> Acquiring<LockGuard> {
         let LockInner { client, key, options, site } = &*self.inner;
         match key {
             Ok(key) => hold(client, key, Some(key), (options, site)),

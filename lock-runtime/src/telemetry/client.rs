@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+use super::label::SiteLabel;
 use super::renewals::RenewalMetrics;
 use super::requests::StoreMetrics;
-use super::site::{SiteCache, SiteLabel, SiteMetrics, reuse, unused};
+use super::site::{SiteCache, SiteMetrics, reuse, unused};
 use super::snapshot::{SiteSnapshot, Snapshot};
 use crate::stats::ClientStats;
 

@@ -202,15 +202,6 @@ pub(super) fn reuse(metrics: &'static SiteMetrics) {
     UNUSED.lock().unwrap_or_else(PoisonError::into_inner).push(metrics);
 }
 
-/// Where locks are acquired.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct SiteLabel {
-    /// The template of the key.
-    pub(crate) template: &'static str,
-    /// The path of the annotated function.
-    pub(crate) function: Option<&'static str>,
-}
-
 /// The measurements of an annotated function for the client that has called it first. Other clients
 /// look theirs up.
 #[derive(Debug)]

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::histogram::HistogramSnapshot;
+use super::label::SiteLabel;
 use super::outcome::AcquisitionOutcome;
 use super::renewals::{RenewalOutcome, SlackSnapshot};
 use super::requests::{StoreOperation, StoreOutcome};
-use super::site::SiteLabel;
 use crate::error::LostReason;
 use crate::stats::ClientStats;
 

@@ -1,4 +1,4 @@
-//! One hold of a lease.
+//! What the holders of a hold do.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use super::Lease;
 use super::effects::{Departure, Ending, Standing};
 use super::locked::Locked;
 use super::state::State;
 use super::terms::Terms;
+use super::{Hold, Lease};
 use crate::clock::BootInstant;
 use crate::engine::fairness::limit::{HandoffLimit, Tenure};
 use crate::error::{LockError, LostReason};
@@ -22,20 +22,6 @@ use crate::sync::{Mutex, Notify, time};
 
 /// The tolerance for a timer that fires early, because it uses another clock than the deadlines.
 const EARLY: Duration = Duration::from_millis(5);
-
-/// One hold of a lease, which several holders may share. Its methods have no effect on later holds
-/// of the same lease.
-#[derive(Debug)]
-pub(crate) struct Hold<P> {
-    pub(super) lease: Arc<Lease<P>>,
-    pub(super) number: u64,
-}
-
-impl<P> Clone for Hold<P> {
-    fn clone(&self) -> Self {
-        Self { lease: Arc::clone(&self.lease), number: self.number }
-    }
-}
 
 impl<P> Hold<P> {
     /// The first hold of a new lease, granted by a request that was sent at `sent`. `contended`

@@ -25,13 +25,11 @@ use std::time::Duration;
 
 use self::effects::Lost;
 pub(crate) use self::effects::{Ending, Loss};
-pub(crate) use self::hold::Hold;
 pub(crate) use self::hold_mode::{Joined, MayChange};
 pub(crate) use self::locked::Locked;
 use self::state::State;
 pub(crate) use self::terms::Terms;
-#[cfg(test)]
-use self::terms::deadline;
+pub(crate) use self::terms::deadline;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::replicas::RequiredReplicas;
@@ -305,5 +303,19 @@ impl<P> Lease<P> {
 
     pub(crate) fn take_permit(&self) -> Option<P> {
         self.change(State::take_permit)
+    }
+}
+
+/// One hold of a lease, which several holders may share. Its methods have no effect on later holds
+/// of the same lease.
+#[derive(Debug)]
+pub(crate) struct Hold<P> {
+    lease: Arc<Lease<P>>,
+    number: u64,
+}
+
+impl<P> Clone for Hold<P> {
+    fn clone(&self) -> Self {
+        Self { lease: Arc::clone(&self.lease), number: self.number }
     }
 }

@@ -160,7 +160,8 @@ impl Process {
     }
 
     fn with(network: Arc<Network>, handoff_limit: HandoffLimit) -> Self {
-        let config = Config { response_timeout: TERM / 10, wait: Wait::Forever, handoff_limit };
+        let (response_timeout, wait, quarantine) = (TERM / 10, Wait::Forever, None);
+        let config = Config { response_timeout, wait, handoff_limit, quarantine };
         let store = network.connect();
         let backend = OneStore(Arc::clone(&store) as _);
         let engine = Engine::start(config, &backend, Arc::default());
