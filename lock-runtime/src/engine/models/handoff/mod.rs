@@ -18,6 +18,7 @@ use shuttle::future::JoinHandle;
 
 use super::*;
 use crate::guard::LockGuard;
+use crate::telemetry::AcquiredBy;
 
 /// Accepts a lock that was handed off, as an acquisition of the engine does.
 async fn accept(engine: &TestEngine, handoff: Handoff, request: &Request) -> Result<Hold, ()> {
