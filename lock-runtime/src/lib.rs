@@ -117,6 +117,7 @@
 //!
 //! * `macros` (default): the attribute.
 //! * `redis` (default): the Redis store. Without it, there is only the memory store.
+//! * `metrics`: the export of measurements to the `metrics` facade.
 //! * `tls`: TLS to the Redis server (`rediss://`), with rustls and ring.
 
 mod acquiring;

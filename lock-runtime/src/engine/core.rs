@@ -1,6 +1,8 @@
 //! The state that all parts of one client's engine share.
 
 use std::sync::Arc;
+#[cfg(feature = "metrics")]
+use std::sync::Weak;
 use std::time::Duration;
 
 use tracing::Level;
@@ -18,6 +20,8 @@ use crate::stats::ClientStats;
 use crate::store::contract::Backend;
 use crate::sync::Notify;
 use crate::sync::atomic::{AtomicBool, Ordering};
+#[cfg(feature = "metrics")]
+use crate::telemetry::exporter;
 use crate::telemetry::{ClientMetrics, Snapshot};
 use crate::timeout::Wait;
 
@@ -71,7 +75,7 @@ impl Engine {
         let (closed, logged_wrong_format) = (AtomicBool::new(false), AtomicBool::new(false));
         let closing = Notify::new();
         let (reads, receivers) = (SharedReads::default(), Arc::default());
-        Arc::new(Self {
+        let engine = Arc::new(Self {
             config,
             queues,
             background,
@@ -81,7 +85,13 @@ impl Engine {
             closing,
             logged_wrong_format,
             metrics,
-        })
+        });
+        #[cfg(feature = "metrics")]
+        {
+            let source: Weak<Self> = Arc::downgrade(&engine);
+            exporter::add(source);
+        }
+        engine
     }
 
     pub(crate) fn metrics(&self) -> &ClientMetrics {
@@ -187,5 +197,19 @@ impl Engine {
             });
         }
         error
+    }
+}
+
+#[cfg(feature = "metrics")]
+impl exporter::MeasurementSource for Engine {
+    fn measurements(&self) -> Snapshot {
+        self.snapshot()
+    }
+}
+
+#[cfg(feature = "metrics")]
+impl Drop for Engine {
+    fn drop(&mut self) {
+        exporter::ended(self.snapshot());
     }
 }

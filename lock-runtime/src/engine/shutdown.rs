@@ -6,12 +6,18 @@ use super::core::Engine;
 use crate::error::LostReason;
 use crate::events;
 use crate::sync::time;
+#[cfg(feature = "metrics")]
+use crate::telemetry::exporter;
 
 /// The longest time for which a shutdown waits for the last releases.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest time for which a shutdown waits for the log.
 const LOG_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The longest time for which a shutdown waits for the last export of measurements.
+#[cfg(feature = "metrics")]
+const EXPORT_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Engine {
     /// Ends all waits, waits up to `grace` for the holders to finish, ends the remaining holds, and
@@ -31,6 +37,11 @@ impl Engine {
             wait_until(RELEASE_TIMEOUT, is_idle).await;
         }
         let open = self.open();
+        #[cfg(feature = "metrics")]
+        {
+            let number = exporter::request();
+            wait_until(EXPORT_TIMEOUT, || exporter::is_done(number)).await;
+        }
         // The log is written before the process ends, unless the subscriber hangs.
         wait_until(LOG_TIMEOUT, events::is_idle).await;
         open

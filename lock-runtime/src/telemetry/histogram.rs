@@ -194,6 +194,12 @@ impl HistogramSnapshot {
         Self { buckets: self.buckets.iter().filter_map(added).collect() }
     }
 
+    /// The mean and the number of the samples of each bucket.
+    #[cfg(feature = "metrics")]
+    pub(super) fn means(&self) -> impl Iterator<Item = (Duration, u64)> {
+        self.buckets.iter().map(|bucket| (bucket.mean(), bucket.count))
+    }
+
     /// Adds the samples of another histogram.
     pub(crate) fn merge(&mut self, other: &Self) {
         for bucket in &other.buckets {

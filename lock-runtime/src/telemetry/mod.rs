@@ -8,18 +8,26 @@
 
 mod call;
 mod client;
+#[cfg(feature = "metrics")]
+pub(crate) mod exporter;
 mod histogram;
 mod label;
+#[cfg(feature = "metrics")]
+mod names;
 mod outcome;
 mod renewals;
 mod requests;
 mod site;
 mod snapshot;
+#[cfg(feature = "metrics")]
+mod totals;
 
 pub(crate) use self::call::{AcquiredBy, ObservedCall};
 pub(crate) use self::client::ClientMetrics;
 pub use self::histogram::HistogramSnapshot;
 pub(crate) use self::label::SiteLabel;
+#[cfg(feature = "metrics")]
+pub use self::names::{DURATION_SUFFIX, METRICS, MetricDescription, MetricKind, SECONDS};
 pub use self::outcome::AcquisitionOutcome;
 pub use self::renewals::{RenewalOutcome, SLACK_RATIOS, SlackSnapshot};
 pub(crate) use self::requests::{OperationMetrics, StoreMetrics};

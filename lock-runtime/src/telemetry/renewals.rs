@@ -87,6 +87,16 @@ pub struct SlackSnapshot {
 }
 
 impl SlackSnapshot {
+    /// Adds the renewals of another client.
+    #[cfg(feature = "metrics")]
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.counts.resize(SLACK_RATIOS.len() + 1, 0);
+        for (total, added) in self.counts.iter_mut().zip(&other.counts) {
+            *total += added;
+        }
+        self.sum += other.sum;
+    }
+
     /// The number of renewals.
     #[must_use]
     pub fn count(&self) -> u64 {
