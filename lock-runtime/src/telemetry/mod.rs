@@ -30,7 +30,9 @@ pub(crate) use self::label::SiteLabel;
 pub use self::names::{DURATION_SUFFIX, METRICS, MetricDescription, MetricKind, SECONDS};
 pub use self::outcome::AcquisitionOutcome;
 pub use self::renewals::{RenewalOutcome, SLACK_RATIOS, SlackSnapshot};
-pub(crate) use self::requests::{OperationMetrics, StoreMetrics};
+#[cfg(feature = "redis")]
+pub(crate) use self::requests::OperationMetrics;
+pub(crate) use self::requests::StoreMetrics;
 pub use self::requests::{StoreOperation, StoreOutcome};
 pub use self::site::SiteCache;
 pub(crate) use self::site::SiteMetrics;

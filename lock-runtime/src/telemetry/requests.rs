@@ -74,7 +74,8 @@ pub(crate) struct StoreMetrics {
     is_down: Arc<AtomicBool>,
 }
 
-/// The measurements of the requests of one kind.
+/// The measurements of the requests of one kind. The memory store has no requests.
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
 pub(crate) struct OperationMetrics {
     durations: [Histogram; StoreOutcome::ALL.len()],
     /// Whether the last request of any kind was not answered.
@@ -92,6 +93,7 @@ impl Default for StoreMetrics {
     }
 }
 
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
 impl OperationMetrics {
     /// A request has ended after this time. `is_answered` says whether the server does its work.
     pub(crate) fn ended(&self, outcome: StoreOutcome, duration: Duration, is_answered: bool) {
