@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use lock_runtime::LockClient;
 use lock_tests::RedisServer;
@@ -45,6 +46,13 @@ impl Service {
         let url = format!("{}/stock/{item}", self.address);
         let answer = self.agent.put(url).send_json(json!({ "units": units })).expect("a response");
         assert_eq!(answer.status(), 200);
+    }
+
+    /// The status and the text of a page.
+    fn page(&self, path: &str) -> (u16, String) {
+        let mut answer =
+            self.agent.get(format!("{}{path}", self.address)).call().expect("a response");
+        (answer.status().as_u16(), answer.body_mut().read_to_string().expect("a text"))
     }
 
     fn stock(&self, item: &str) -> u64 {
@@ -149,6 +157,25 @@ fn an_order_is_paid_once_and_cancelled_once() {
     assert_eq!(service.post("/orders/1/cancel", &Value::Null), 200);
     assert_eq!(service.post("/orders/1/cancel", &Value::Null), 409);
     assert_eq!(service.stock("pen"), 3);
+}
+
+#[test]
+fn it_serves_its_measurements_and_its_readiness() {
+    let mut server = RedisServer::start();
+    let service = Service::start(&server.url());
+    service.set_stock("pen", 3);
+    assert_eq!(service.post("/orders/1/pay", &json!({ "item": "pen", "units": 1 })), 200);
+    assert_eq!(service.post("/orders/1/cancel", &Value::Null), 200);
+    assert_eq!(service.page("/ready").0, 200);
+    let paid = r#"distributed_lock_acquisitions_total{namespace="shop",template="order:<order>",outcome="granted"} 2"#;
+    let began = Instant::now();
+    while !service.page("/metrics").1.contains(paid) {
+        assert!(began.elapsed() < Duration::from_secs(60), "{}", service.page("/metrics").1);
+        thread::sleep(Duration::from_millis(50));
+    }
+    server.kill();
+    assert_eq!(service.page("/ready").0, 503);
+    assert_eq!(service.page("/metrics").0, 200);
 }
 
 #[cfg(unix)]

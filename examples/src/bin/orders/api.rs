@@ -8,17 +8,25 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use lock_runtime::{LockError, distributed_lock};
+use metrics_exporter_prometheus::PrometheusHandle;
 use serde::{Deserialize, Serialize};
 
 use crate::shop::{Shop, ShopError};
 
-pub(crate) fn routes(shop: Arc<Shop>) -> Router {
+pub(crate) fn routes(shop: Arc<Shop>, metrics: PrometheusHandle) -> Router {
     Router::new()
         .route("/stock/{item}", get(stock).put(restock))
         .route("/orders/{order}/pay", post(pay))
         .route("/orders/{order}/cancel", post(cancel))
         .route("/transfer", post(transfer))
+        .route("/ready", get(ready))
+        .route("/metrics", get(async move || metrics.render()))
         .with_state(shop)
+}
+
+/// Whether locks can be acquired now.
+async fn ready() -> Result<(), ApiError> {
+    Ok(lock_runtime::global()?.ready().await?)
 }
 
 #[derive(Serialize, Deserialize)]

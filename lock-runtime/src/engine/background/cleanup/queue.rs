@@ -83,20 +83,8 @@ impl Cleanup {
 
     /// The same cleanup for the lane of the original request, without the permit.
     fn on_origin(&self) -> Self {
-        let Self { gone_by, kept_until, leaves_gap, confirmed, reason, site, .. } = *self;
-        let (locked, valid_until) = (self.locked.clone(), BootInstant::PAST);
-        let permit = None;
-        Self {
-            locked,
-            gone_by,
-            kept_until,
-            valid_until,
-            leaves_gap,
-            confirmed,
-            reason,
-            site,
-            permit,
-        }
+        let (locked, valid_until, permit) = (self.locked.clone(), BootInstant::PAST, None);
+        Self { locked, valid_until, permit, ..*self }
     }
 }
 
