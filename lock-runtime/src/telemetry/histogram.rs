@@ -3,6 +3,7 @@
 //! A bucket has the number of its samples and their sum, so the totals are exact, and a sample is known
 //! to a quarter of its size. Recording costs two atomic additions.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ const PARTS: u32 = 4;
 const BUCKETS: usize = ((LAST_POWER - FIRST_POWER) * PARTS) as usize + 2;
 
 /// A histogram that any number of threads may record into.
-pub(crate) struct Histogram {
+struct Histogram {
     buckets: [AtomicBucket; BUCKETS],
 }
 
@@ -33,12 +34,12 @@ impl AtomicBucket {
 }
 
 impl Histogram {
-    pub(crate) const fn new() -> Self {
+    const fn new() -> Self {
         Self { buckets: [const { AtomicBucket::new() }; BUCKETS] }
     }
 
     #[inline]
-    pub(crate) fn record(&self, sample: Duration) {
+    fn record(&self, sample: Duration) {
         let nanos = u64::try_from(sample.as_nanos()).unwrap_or(u64::MAX);
         let bucket = &self.buckets[index_of(nanos)];
         bucket.count.fetch_add(1, Ordering::Relaxed);
@@ -48,7 +49,7 @@ impl Histogram {
     }
 
     /// Adds the samples to those of `total`.
-    pub(crate) fn add_to(&self, total: &mut HistogramSnapshot) {
+    fn add_to(&self, total: &mut HistogramSnapshot) {
         let mut buckets = Vec::new();
         for (index, bucket) in self.buckets.iter().enumerate() {
             let count = bucket.count.load(Ordering::Relaxed);
@@ -60,17 +61,46 @@ impl Histogram {
         total.merge(&HistogramSnapshot { buckets });
     }
 
-    pub(crate) fn snapshot(&self) -> HistogramSnapshot {
+    fn snapshot(&self) -> HistogramSnapshot {
         let mut snapshot = HistogramSnapshot::default();
         self.add_to(&mut snapshot);
         snapshot
     }
 
     /// Forgets all samples.
-    pub(crate) fn reset(&self) {
+    fn reset(&self) {
         for bucket in &self.buckets {
             bucket.count.store(0, Ordering::Relaxed);
             bucket.sum.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A histogram that is made for its first sample. Without one, it takes no memory but a pointer.
+#[derive(Default)]
+pub(super) struct LazyHistogram(OnceLock<Box<Histogram>>);
+
+impl LazyHistogram {
+    #[inline]
+    pub(super) fn record(&self, sample: Duration) {
+        self.0.get_or_init(|| Box::new(Histogram::new())).record(sample);
+    }
+
+    /// Adds the samples to those of `total`.
+    pub(super) fn add_to(&self, total: &mut HistogramSnapshot) {
+        if let Some(histogram) = self.0.get() {
+            histogram.add_to(total);
+        }
+    }
+
+    pub(super) fn snapshot(&self) -> HistogramSnapshot {
+        self.0.get().map(|histogram| histogram.snapshot()).unwrap_or_default()
+    }
+
+    /// Forgets all samples.
+    pub(super) fn reset(&self) {
+        if let Some(histogram) = self.0.get() {
+            histogram.reset();
         }
     }
 }

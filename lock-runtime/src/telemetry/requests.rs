@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::histogram::{Histogram, HistogramSnapshot};
+use super::histogram::{HistogramSnapshot, LazyHistogram};
 
 /// What a request to the store is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -77,7 +77,7 @@ pub(crate) struct StoreMetrics {
 /// The measurements of the requests of one kind. The memory store has no requests.
 #[cfg_attr(not(feature = "redis"), allow(dead_code))]
 pub(crate) struct OperationMetrics {
-    durations: [Histogram; StoreOutcome::ALL.len()],
+    durations: [LazyHistogram; StoreOutcome::ALL.len()],
     /// Whether the last request of any kind was not answered.
     is_down: Arc<AtomicBool>,
 }
@@ -86,7 +86,7 @@ impl Default for StoreMetrics {
     fn default() -> Self {
         let is_down = Arc::default();
         let operations = StoreOperation::ALL.map(|_| OperationMetrics {
-            durations: [const { Histogram::new() }; StoreOutcome::ALL.len()],
+            durations: Default::default(),
             is_down: Arc::clone(&is_down),
         });
         Self { operations, is_down }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::histogram::{Histogram, HistogramSnapshot};
+use super::histogram::{HistogramSnapshot, LazyHistogram};
 use super::outcome::AcquisitionOutcome;
 use super::snapshot::SiteSnapshot;
 use crate::error::LostReason;
@@ -44,22 +44,6 @@ struct SiteShard {
     waits: [LazyHistogram; TIMED],
     /// From the grant to the release or the loss.
     holds: LazyHistogram,
-}
-
-/// A histogram that is made for its first sample.
-#[derive(Default)]
-struct LazyHistogram(OnceLock<Box<Histogram>>);
-
-impl LazyHistogram {
-    fn record(&self, sample: Duration) {
-        self.0.get_or_init(|| Box::new(Histogram::new())).record(sample);
-    }
-
-    fn add_to(&self, total: &mut HistogramSnapshot) {
-        if let Some(histogram) = self.0.get() {
-            histogram.add_to(total);
-        }
-    }
 }
 
 thread_local! {
@@ -171,9 +155,7 @@ impl SiteShard {
         for counter in counters.chain(handoff_limits) {
             counter.store(0, Ordering::Relaxed);
         }
-        for histogram in waits.iter().chain([holds]).filter_map(|histogram| histogram.0.get()) {
-            histogram.reset();
-        }
+        waits.iter().chain([holds]).for_each(LazyHistogram::reset);
     }
 }
 
