@@ -91,12 +91,10 @@ impl ObservedCall {
 
     #[inline]
     fn end(&mut self, outcome: AcquisitionOutcome, waited: Duration) {
-        match std::mem::replace(&mut self.stage, CallStage::Ended) {
-            CallStage::Ended => return,
-            CallStage::Waiting => self.site.waits_no_longer(),
-            CallStage::Begun => {}
+        let stage = std::mem::replace(&mut self.stage, CallStage::Ended);
+        if stage != CallStage::Ended {
+            self.site.ended(outcome, waited, stage == CallStage::Waiting);
         }
-        self.site.ended(outcome, waited);
     }
 }
 

@@ -1,11 +1,13 @@
 //! Histograms of durations, with four buckets for each power of two.
 //!
 //! A bucket has the number of its samples and their sum, so the totals are exact, and a sample is known
-//! to a quarter of its size. Recording costs two atomic additions.
+//! to a quarter of its size. Recording costs two additions.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use super::shards::Adder;
 
 /// The first bucket has the samples below 2^10 ns, about a microsecond.
 const FIRST_POWER: u32 = 10;
@@ -39,12 +41,12 @@ impl Histogram {
     }
 
     #[inline]
-    fn record(&self, sample: Duration) {
+    fn record(&self, sample: Duration, adder: Adder) {
         let nanos = u64::try_from(sample.as_nanos()).unwrap_or(u64::MAX);
         let bucket = &self.buckets[index_of(nanos)];
-        bucket.count.fetch_add(1, Ordering::Relaxed);
+        adder.increment(&bucket.count);
         if nanos > 0 {
-            bucket.sum.fetch_add(nanos, Ordering::Relaxed);
+            adder.add(&bucket.sum, nanos);
         }
     }
 
@@ -82,8 +84,8 @@ pub(super) struct LazyHistogram(OnceLock<Box<Histogram>>);
 
 impl LazyHistogram {
     #[inline]
-    pub(super) fn record(&self, sample: Duration) {
-        self.0.get_or_init(|| Box::new(Histogram::new())).record(sample);
+    pub(super) fn record(&self, sample: Duration, adder: Adder) {
+        self.0.get_or_init(|| Box::new(Histogram::new())).record(sample, adder);
     }
 
     /// Adds the samples to those of `total`.
@@ -271,13 +273,13 @@ mod tests {
         let histogram = Histogram::new();
         let samples = [3, 3, 500, 70_000].map(Duration::from_micros);
         for sample in samples {
-            histogram.record(sample);
+            histogram.record(sample, Adder::Shared);
         }
         let first = histogram.snapshot();
         assert_eq!((first.count(), first.sum()), (4, samples.iter().sum()));
         let ends = first.cumulative().map(|(_, count)| count).collect::<Vec<_>>();
         assert_eq!(ends, [2, 3, 4]);
-        histogram.record(samples[2]);
+        histogram.record(samples[2], Adder::Exclusive);
         let added = histogram.snapshot().since(&first);
         assert_eq!((added.count(), added.sum()), (1, samples[2]));
         let mut both = first.clone();
@@ -292,7 +294,7 @@ mod tests {
         let histogram = Histogram::new();
         assert_eq!(histogram.snapshot().quantile(0.5), None);
         for millis in 1..=100 {
-            histogram.record(Duration::from_millis(millis));
+            histogram.record(Duration::from_millis(millis), Adder::Exclusive);
         }
         let snapshot = histogram.snapshot();
         for (part, expected) in [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0), (-1.0, 1.0), (7.0, 100.0)]

@@ -17,6 +17,7 @@ mod names;
 mod outcome;
 mod renewals;
 mod requests;
+mod shards;
 mod site;
 mod snapshot;
 #[cfg(feature = "metrics")]

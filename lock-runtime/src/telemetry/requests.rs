@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::histogram::{HistogramSnapshot, LazyHistogram};
+use super::shards::Adder;
 
 /// What a request to the store is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -97,7 +98,7 @@ impl Default for StoreMetrics {
 impl OperationMetrics {
     /// A request has ended after this time. `is_answered` says whether the server does its work.
     pub(crate) fn ended(&self, outcome: StoreOutcome, duration: Duration, is_answered: bool) {
-        self.durations[outcome as usize].record(duration);
+        self.durations[outcome as usize].record(duration, Adder::Shared);
         // Usually nothing changes, and a write would take the cache line from other threads.
         if self.is_down.load(Ordering::Relaxed) == is_answered {
             self.is_down.store(!is_answered, Ordering::Relaxed);

@@ -5,20 +5,17 @@
 //! measurements are reset, and a later client uses them again.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::histogram::{HistogramSnapshot, LazyHistogram};
 use super::outcome::AcquisitionOutcome;
+use super::shards::{Adder, SHARDS, current};
 use super::snapshot::SiteSnapshot;
 use crate::error::LostReason;
 
 const TIMED: usize = AcquisitionOutcome::TIMED.len();
-
-/// The number of shards. Each thread uses one of them, so that threads which acquire the same lock do not
-/// take the cache lines of the counters from each other.
-const SHARDS: usize = 8;
 
 /// The measurements of one place in the program that acquires locks.
 pub(crate) struct SiteMetrics {
@@ -46,67 +43,61 @@ struct SiteShard {
     holds: LazyHistogram,
 }
 
-thread_local! {
-    /// The shard of this thread.
-    static SHARD: usize = {
-        static THREADS: AtomicUsize = AtomicUsize::new(0);
-        THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS
-    };
-}
-
 impl SiteMetrics {
     pub(crate) const fn new() -> Self {
         Self { shards: [const { OnceLock::new() }; SHARDS] }
     }
 
+    /// The shard of this thread.
     #[inline]
-    fn shard(&self) -> &SiteShard {
-        // A thread that ends has no number any more.
-        let number = SHARD.try_with(|number| *number).unwrap_or_default();
-        self.shards[number].get_or_init(Box::default)
+    fn shard(&self) -> (&SiteShard, Adder) {
+        let (number, adder) = current();
+        (self.shards[number].get_or_init(Box::default), adder)
     }
 
-    /// A call has ended after this time.
+    /// A call has ended after this time. `has_waited` says whether it was counted as waiting.
     #[inline]
-    pub(crate) fn ended(&self, outcome: AcquisitionOutcome, waited: Duration) {
-        let (shard, number) = (self.shard(), outcome as usize);
+    pub(crate) fn ended(&self, outcome: AcquisitionOutcome, waited: Duration, has_waited: bool) {
+        let ((shard, adder), number) = (self.shard(), outcome as usize);
+        if has_waited {
+            adder.decrement(&shard.waiting);
+        }
         match shard.waits.get(number) {
-            Some(waits) => waits.record(waited),
-            None => increment(&shard.others[number - TIMED]),
+            Some(waits) => waits.record(waited, adder),
+            None => adder.increment(&shard.others[number - TIMED]),
         }
     }
 
     /// A call waits from now on.
     #[inline]
     pub(crate) fn waits(&self) {
-        increment(&self.shard().waiting);
-    }
-
-    /// A call waits no longer.
-    #[inline]
-    pub(crate) fn waits_no_longer(&self) {
-        self.shard().waiting.fetch_sub(1, Ordering::Relaxed);
+        let (shard, adder) = self.shard();
+        adder.increment(&shard.waiting);
     }
 
     /// A hold has begun.
     #[inline]
     pub(crate) fn hold_begun(&self) {
-        increment(&self.shard().begun);
+        let (shard, adder) = self.shard();
+        adder.increment(&shard.begun);
     }
 
     /// A hold has ended after this time.
     #[inline]
     pub(crate) fn hold_ended(&self, held_for: Duration) {
-        self.shard().holds.record(held_for);
+        let (shard, adder) = self.shard();
+        shard.holds.record(held_for, adder);
     }
 
     pub(crate) fn lost(&self, reason: LostReason) {
-        increment(&self.shard().losses[reason as usize]);
+        let (shard, adder) = self.shard();
+        adder.increment(&shard.losses[reason as usize]);
     }
 
     /// Hand-offs have reached their limit. They continue if no other process waits.
     pub(crate) fn handoff_limit_reached(&self, continues: bool) {
-        increment(&self.shard().handoff_limits[usize::from(!continues)]);
+        let (shard, adder) = self.shard();
+        adder.increment(&shard.handoff_limits[usize::from(!continues)]);
     }
 
     /// Adds the measurements to those of `total`.
@@ -163,10 +154,6 @@ impl fmt::Debug for SiteMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SiteMetrics").finish_non_exhaustive()
     }
-}
-
-fn increment(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 /// The measurements of clients that have ended.
