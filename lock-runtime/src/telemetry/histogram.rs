@@ -18,7 +18,7 @@ const PARTS: u32 = 4;
 /// The number of buckets.
 const BUCKETS: usize = ((LAST_POWER - FIRST_POWER) * PARTS) as usize + 2;
 
-/// A histogram that any number of threads may record into.
+/// A histogram. Threads that record into it at the same time need [`Adder::Shared`].
 struct Histogram {
     buckets: [AtomicBucket; BUCKETS],
 }
@@ -78,7 +78,7 @@ impl Histogram {
     }
 }
 
-/// A histogram that is made for its first sample. Without one, it takes no memory but a pointer.
+/// A histogram whose buckets are allocated for its first sample.
 #[derive(Default)]
 pub(super) struct LazyHistogram(OnceLock<Box<Histogram>>);
 
