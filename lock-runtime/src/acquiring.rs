@@ -2,13 +2,14 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
-use crate::telemetry::{AcquiredBy, ObservedCall, SiteMetrics};
+use crate::telemetry::{AcquiredBy, ClientMetrics, ObservedCall, SiteMetrics};
 
 /// The result of an acquisition. Its error is boxed, because every annotated function's future contains
 /// it.
@@ -22,6 +23,9 @@ pub(crate) struct Acquiring<G: AcquiredGuard> {
     // Before the result, so that it is dropped while the client's measurements exist.
     call: Option<ObservedCall>,
     result: Unmeasured<G>,
+    /// The measurements that `call` refers to, if the result was not known at once. The client may end with
+    /// the result.
+    _metrics: Option<Arc<ClientMetrics>>,
 }
 
 /// The guard that an acquisition results in.
@@ -36,21 +40,24 @@ pub(crate) trait AcquiredGuard: Unpin {
 impl<G: AcquiredGuard> Acquiring<G> {
     /// An acquisition that began at this time.
     pub(crate) fn new(
-        site: &'static SiteMetrics,
+        (metrics, site): (&Arc<ClientMetrics>, &'static SiteMetrics),
         began: BootInstant,
         result: Unmeasured<G>,
     ) -> Self {
-        Self { call: Some(ObservedCall::new(site, began)), result }
+        let is_known = matches!(result, MaybeReady::Ready(_));
+        let metrics = (!is_known).then(|| Arc::clone(metrics));
+        Self { call: Some(ObservedCall::new(site, began)), result, _metrics: metrics }
     }
 
     /// An acquisition that has failed at once.
     pub(crate) fn failed(site: &'static SiteMetrics, error: LockError) -> Self {
-        Self::new(site, BootInstant::PAST, MaybeReady::ready(Err(Box::new(error))))
+        let call = Some(ObservedCall::new(site, BootInstant::PAST));
+        Self { call, result: MaybeReady::ready(Err(Box::new(error))), _metrics: None }
     }
 
     /// The result of an acquisition that is measured elsewhere, or that has no client.
     pub(crate) fn known(result: AcquireOutcome<G>) -> Self {
-        Self { call: None, result: MaybeReady::ready(result) }
+        Self { call: None, result: MaybeReady::ready(result), _metrics: None }
     }
 
     /// The same acquisition as a part of a call that is measured as a whole.

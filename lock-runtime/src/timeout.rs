@@ -101,10 +101,12 @@ pub(crate) struct Timeout {
 
 impl Timeout {
     pub(crate) fn new(wait: Wait) -> Self {
+        // Read first: a thread that is suspended here must not report a wait shorter than the limit.
+        let began = BootInstant::now();
         let end = wait.limit().and_then(|limit| Instant::now().checked_add(limit));
         let short = wait.limit().is_some_and(|limit| limit <= SHORT_WAIT);
         let single_attempt = wait.is_single_attempt();
-        Self { began: BootInstant::now(), end, single_attempt, short }
+        Self { began, end, single_attempt, short }
     }
 
     /// When the call began, by the clock of the deadlines.

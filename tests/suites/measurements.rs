@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use lock_runtime::telemetry::{
-    AcquisitionOutcome as Outcome, RenewalOutcome, SiteSnapshot, StoreOperation, StoreOutcome,
+    AcquisitionOutcome as Outcome, HistogramSnapshot, RenewalOutcome, SiteSnapshot, StoreOperation,
+    StoreOutcome,
 };
 use lock_runtime::{
     LockClient, LockError, LostReason, Periodic, Wait, distributed_lock, with_client,
@@ -127,9 +128,11 @@ on_every_store! {
 
     async fn a_set_counts_as_one_call_and_its_locks_as_holds(pair: Pair) {
         let set = pair.one.lock_all(["a", "b", "c"]).template("set");
+        let start = Instant::now();
         let guard = set.acquire().await.expect("free");
         assert_eq!(site(&pair.one, "set").held, 3);
-        assert!(guard.held_for() <= guard.held_for());
+        sleep(LEASE / 20).await;
+        assert!(guard.held_for() >= LEASE / 20 && guard.held_for() <= start.elapsed());
         set.clone().wait(Duration::ZERO).acquire().await.expect_err("busy");
         guard.release().await.expect("held");
         let site = site(&pair.one, "set");
@@ -137,11 +140,38 @@ on_every_store! {
         assert_eq!((site.held, site.hold.count(), site.waiting), (0, 3, 0));
     }
 
+    async fn the_locks_of_a_set_that_waits_are_no_holds(pair: Pair) {
+        let first = pair.two.lock("b").acquire().await.expect("free");
+        let busy = pair.two.lock("c").acquire().await.expect("free");
+        let set = pair.one.lock_all(["a", "b", "c"]).template("waiting").wait(LEASE * 2);
+        let waiting = tokio::spawn(async move { set.acquire().await });
+        // After a quarter of its wait, a call keeps the locks that it has while it waits for the next one.
+        sleep(LEASE * 3 / 4).await;
+        drop(first);
+        let is_taken = async || {
+            let one = pair.two.lock("a").wait(Duration::ZERO).acquire().await;
+            one.is_err()
+        };
+        let start = Instant::now();
+        while !is_taken().await {
+            assert!(start.elapsed() < LEASE, "it takes the first lock, and waits for the last one");
+            sleep(LEASE / 100).await;
+        }
+        let known = site(&pair.one, "waiting");
+        assert_eq!((known.held, known.oldest_hold, known.waiting), (0, None, 1));
+        drop(busy);
+        let guard = waiting.await.expect("no panic").expect("free");
+        let known = site(&pair.one, "waiting");
+        assert_eq!((known.held, known.hold.count()), (3, 0));
+        guard.release().await.expect("held");
+        let known = site(&pair.one, "waiting");
+        assert_eq!((known.held, known.hold.count(), known.waiting), (0, 3, 0));
+    }
+
     async fn readers_that_share_a_hold_are_handed_over(pair: Pair) {
         let readers = pair.one.read_write("k").template("readers");
         let one = readers.read().acquire().await.expect("free");
         let two = readers.read().acquire().await.expect("shared");
-        assert_eq!((one.waited(), two.waited()), (one.waited(), one.waited()));
         one.release().await.expect("held");
         assert_eq!(site(&pair.one, "readers").held, 1);
         two.release().await.expect("held");
@@ -316,15 +346,30 @@ async fn requests_and_renewals_are_measured() {
     assert!(answered(StoreOperation::Renew) >= 2);
     let slack = &snapshot.renewal_slack;
     assert!(slack.count() >= 2 && slack.counts[..5].iter().sum::<u64>() < slack.count());
-    server.tell(&["SET", "taken", "stranger"]);
-    let lost = client.lock("l").template("renewed");
-    let lost = tokio::spawn(async move { lost.run(std::future::pending::<()>()).await });
-    assert!(until(LEASE, || server.exists("l")).await.is_some());
-    server.tell(&["DEL", "l"]);
-    lost.await.expect("no panic").expect_err("gone");
-    assert_eq!(site(&client, "renewed").lost(LostReason::Gone), 1);
-    let renewals = client.snapshot().renewals;
-    assert!(renewals.contains(&(RenewalOutcome::Gone, 1)), "{renewals:?}");
+    let losses = [
+        (vec!["DEL", "l"], LostReason::Gone, RenewalOutcome::Gone),
+        (vec!["SET", "l", "stranger"], LostReason::Taken, RenewalOutcome::Taken),
+    ];
+    for (command, reason, outcome) in losses {
+        let lost = client.lock("l").template("renewed");
+        let lost = tokio::spawn(async move { lost.run(std::future::pending::<()>()).await });
+        assert!(until(LEASE, || server.exists("l")).await.is_some());
+        server.tell(&command);
+        lost.await.expect("no panic").expect_err("lost");
+        assert_eq!(site(&client, "renewed").lost(reason), 1);
+        let is_counted = || client.snapshot().renewals.contains(&(outcome, 1));
+        assert!(until(LEASE, is_counted).await.is_some(), "{:?}", client.snapshot().renewals);
+    }
+    assert!(client.snapshot().store_up);
+    let is_failure = |row: &&(StoreOperation, StoreOutcome, HistogramSnapshot)| {
+        row.1 != StoreOutcome::Ok && row.2.count() > 0
+    };
+    let failed = client.snapshot().requests.into_iter();
+    assert_eq!(
+        failed.as_slice().iter().find(is_failure),
+        None,
+        "the first use of a script is none"
+    );
     until_idle(&client, LEASE).await;
 }
 

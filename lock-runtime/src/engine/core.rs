@@ -89,12 +89,12 @@ impl Engine {
         #[cfg(feature = "metrics")]
         {
             let source: Weak<Self> = Arc::downgrade(&engine);
-            exporter::add(source);
+            exporter::add(engine.metrics.id(), source);
         }
         engine
     }
 
-    pub(crate) fn metrics(&self) -> &ClientMetrics {
+    pub(crate) fn metrics(&self) -> &Arc<ClientMetrics> {
         &self.metrics
     }
 
@@ -204,12 +204,5 @@ impl Engine {
 impl exporter::MeasurementSource for Engine {
     fn measurements(&self) -> Snapshot {
         self.snapshot()
-    }
-}
-
-#[cfg(feature = "metrics")]
-impl Drop for Engine {
-    fn drop(&mut self) {
-        exporter::ended(self.snapshot());
     }
 }

@@ -7,7 +7,7 @@ use super::handoff::Hold;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::replicas::RequiredReplicas;
-use crate::store::contract::{Lane, Renewed};
+use crate::store::contract::{Lane, Renewed, StoreError};
 
 /// How a hold is extended.
 #[derive(Debug, Clone, Copy)]
@@ -52,17 +52,18 @@ impl Engine {
                     }
                 }
                 Some(Ok(Renewed::Gone)) => self.background().lose(lease, LostReason::Gone),
-                Some(Ok(Renewed::Taken)) => self.background().lose(lease, LostReason::Taken),
+                Some(Ok(Renewed::Taken) | Err(StoreError::WrongFormat { .. })) => {
+                    self.background().lose(lease, LostReason::Taken);
+                }
                 failed => {
-                    let cause = match failed {
-                        Some(Err(error)) => error.to_string(),
-                        _ => "the store did not answer".into(),
-                    };
-                    return Err(LockError::Unavailable {
-                        key: Some(lease.key().as_ref().to_owned()),
-                        waited: BootInstant::now().since(sent),
-                        cause,
+                    let error = failed.and_then(Result::err).unwrap_or_else(|| {
+                        StoreError::Unknown("the store did not answer".to_owned())
                     });
+                    let mut error = error.about(lease.key());
+                    if let LockError::Unavailable { waited, .. } = &mut error {
+                        *waited = BootInstant::now().since(sent);
+                    }
+                    return Err(error);
                 }
             }
         }

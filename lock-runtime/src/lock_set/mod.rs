@@ -259,7 +259,7 @@ pub(crate) fn hold_all(
     (options, site): (&LockOptions, &'static SiteMetrics),
 ) -> Acquiring<LockSetGuard> {
     match prepared(client, keys, (options, site)) {
-        Ok((began, acquired)) => Acquiring::new(site, began, acquired),
+        Ok((began, acquired)) => Acquiring::new((client.engine.metrics(), site), began, acquired),
         Err(error) => Acquiring::failed(site, error),
     }
 }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+#[cfg(feature = "metrics")]
+use super::exporter;
 use super::label::SiteLabel;
 use super::renewals::RenewalMetrics;
 use super::requests::StoreMetrics;
@@ -39,6 +41,12 @@ impl ClientMetrics {
             renewals: RenewalMetrics::default(),
             requests,
         }
+    }
+
+    /// Differs between the clients of this process.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// The measurements of an annotated function.
@@ -115,6 +123,9 @@ impl Default for ClientMetrics {
 
 impl Drop for ClientMetrics {
     fn drop(&mut self) {
+        // Nothing records into them any more.
+        #[cfg(feature = "metrics")]
+        exporter::ended(self.id, || self.snapshot(std::iter::empty(), ClientStats::default()));
         let sites = self.sites.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (_, metrics) in sites.drain() {
             reuse(metrics);

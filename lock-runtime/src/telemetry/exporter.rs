@@ -6,8 +6,10 @@
 //! lock.
 //!
 //! As long as no recorder is installed, nothing is marked as exported, so a recorder that is installed
-//! later gets all samples.
+//! later gets all samples. If a recorder panics, some samples of this export are lost; counters are not,
+//! because they are exported as totals.
 
+use std::collections::BTreeMap;
 use std::slice;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -19,7 +21,7 @@ use metrics::{
 use super::histogram::HistogramSnapshot;
 use super::names::{self, METRICS, MetricKind};
 use super::outcome::AcquisitionOutcome;
-use super::renewals::{RenewalOutcome, SLACK_RATIOS};
+use super::renewals::RenewalOutcome;
 use super::snapshot::{SiteSnapshot, Snapshot};
 use super::totals::{NamespaceTotals, Totals};
 use crate::user_code::contained;
@@ -32,16 +34,7 @@ pub(crate) trait MeasurementSource: Send + Sync {
     fn measurements(&self) -> Snapshot;
 }
 
-static EXPORTER: Exporter = Exporter {
-    state: Mutex::new(ExporterState {
-        sources: Vec::new(),
-        ended: None,
-        is_started: false,
-        requested: 0,
-        done: 0,
-    }),
-    changed: Condvar::new(),
-};
+static EXPORTER: Exporter = Exporter::new();
 
 struct Exporter {
     state: Mutex<ExporterState>,
@@ -50,24 +43,83 @@ struct Exporter {
 }
 
 struct ExporterState {
-    sources: Vec<Weak<dyn MeasurementSource>>,
+    /// The clients that have not ended, by the numbers of their measurements.
+    clients: BTreeMap<u64, ExportedClient>,
     /// The measurements of clients that have ended.
-    ended: Option<Totals>,
+    ended: Totals,
     is_started: bool,
     /// The number of the last export that was requested, and of the last one that is complete.
     requested: u64,
     done: u64,
 }
 
-fn state() -> MutexGuard<'static, ExporterState> {
-    EXPORTER.state.lock().unwrap_or_else(PoisonError::into_inner)
+struct ExportedClient {
+    source: Weak<dyn MeasurementSource>,
+    /// What was measured at the last export. It stands for a client that is being dropped, whose last
+    /// measurements are still to come.
+    last: Option<Snapshot>,
 }
 
-/// Exports the measurements of a client from now on.
-pub(crate) fn add(source: Weak<dyn MeasurementSource>) {
-    let mut state = state();
-    state.sources.retain(|source| source.strong_count() > 0);
-    state.sources.push(source);
+impl Exporter {
+    const fn new() -> Self {
+        let state = ExporterState {
+            clients: BTreeMap::new(),
+            ended: Totals::new(),
+            is_started: false,
+            requested: 0,
+            done: 0,
+        };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, ExporterState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Exports the measurements of a client from now on.
+    fn add(&self, id: u64, source: Weak<dyn MeasurementSource>) {
+        self.state().clients.insert(id, ExportedClient { source, last: None });
+    }
+
+    /// Keeps the last measurements of a client, if it was added.
+    fn ended(&self, id: u64, last: impl FnOnce() -> Snapshot) {
+        let mut state = self.state();
+        if state.clients.remove(&id).is_some() {
+            state.ended.add_ended(last());
+        }
+    }
+
+    /// The totals of all clients. No counter is smaller than in the previous totals.
+    fn totals(&self) -> Totals {
+        let of_client =
+            |(id, client): (&u64, &ExportedClient)| Some((*id, client.source.upgrade()?));
+        let sources: Vec<_> = self.state().clients.iter().filter_map(of_client).collect();
+        let measure =
+            |(id, source): &(u64, Arc<dyn MeasurementSource>)| (*id, source.measurements());
+        let measured: Vec<_> = sources.iter().map(measure).collect();
+        // These may be the last references to clients.
+        contained(|| drop(sources));
+        let mut state = self.state();
+        for (id, snapshot) in measured {
+            // Otherwise, it has ended in the meantime, and is a part of `ended`.
+            if let Some(client) = state.clients.get_mut(&id) {
+                client.last = Some(snapshot);
+            }
+        }
+        let mut totals = state.ended.clone();
+        for client in state.clients.values() {
+            if let Some(last) = &client.last {
+                totals.add(last.clone());
+            }
+        }
+        totals
+    }
+}
+
+/// Exports the measurements of a client from now on, until it has [`ended`].
+pub(crate) fn add(id: u64, source: Weak<dyn MeasurementSource>) {
+    EXPORTER.add(id, source);
+    let mut state = EXPORTER.state();
     if !state.is_started {
         let thread = std::thread::Builder::new().name("lock-metrics".into());
         // Without the thread, nothing is exported until the next client is made.
@@ -75,14 +127,14 @@ pub(crate) fn add(source: Weak<dyn MeasurementSource>) {
     }
 }
 
-/// Keeps the measurements of a client that has ended.
-pub(crate) fn ended(snapshot: Snapshot) {
-    state().ended.get_or_insert_default().add_ended(snapshot);
+/// Keeps the last measurements of a client that has ended. `last` is called while the exporter is locked.
+pub(super) fn ended(id: u64, last: impl FnOnce() -> Snapshot) {
+    EXPORTER.ended(id, last);
 }
 
 /// Requests an export. Returns its number.
 pub(crate) fn request() -> u64 {
-    let mut state = state();
+    let mut state = EXPORTER.state();
     state.requested += 1;
     EXPORTER.changed.notify_one();
     state.requested
@@ -90,7 +142,7 @@ pub(crate) fn request() -> u64 {
 
 /// Whether this export is complete.
 pub(crate) fn is_done(number: u64) -> bool {
-    let state = state();
+    let state = EXPORTER.state();
     state.done >= number || !state.is_started
 }
 
@@ -99,32 +151,26 @@ fn run() {
     let mut exported = Totals::default();
     let mut is_described = false;
     loop {
-        let (sources, mut totals, number) = {
-            let waits = |state: &mut ExporterState| state.requested == state.done;
-            let waited = EXPORTER.changed.wait_timeout_while(state(), INTERVAL, waits);
-            let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            let sources: Vec<Arc<_>> = state.sources.iter().filter_map(Weak::upgrade).collect();
-            (sources, state.ended.clone().unwrap_or_default(), state.requested)
-        };
+        let waits = |state: &mut ExporterState| state.requested == state.done;
+        let waited = EXPORTER.changed.wait_timeout_while(EXPORTER.state(), INTERVAL, waits);
+        let number = waited.unwrap_or_else(PoisonError::into_inner).0.requested;
         if is_recorded() {
-            for source in &sources {
-                totals.add(source.measurements());
-            }
+            let totals = EXPORTER.totals();
             contained(|| {
-                if !std::mem::replace(&mut is_described, true) {
+                if !is_described {
                     describe();
+                    is_described = true;
                 }
                 export(&totals, &exported);
             });
             exported = totals;
         }
-        // This may be the last reference to a client.
-        drop(sources);
-        state().done = number;
+        EXPORTER.state().done = number;
     }
 }
 
-/// Whether a recorder is installed. Until then, the facade has one without a size.
+/// Whether a recorder is installed. Until then, the facade has one without a size, and nothing else tells the
+/// two apart.
 fn is_recorded() -> bool {
     metrics::with_recorder(|recorder| std::mem::size_of_val(recorder) > 0)
 }
@@ -188,13 +234,8 @@ fn export_client(namespace: &str, total: &NamespaceTotals, before: Option<&Names
         counter!(names::RENEWALS, &labels).absolute(total.renewals[outcome as usize]);
     }
     let slack = histogram!(names::SLACK, slice::from_ref(&label));
-    for (bucket, count) in total.slack.counts.iter().enumerate() {
-        let before = before.and_then(|before| before.slack.counts.get(bucket)).copied();
-        let new = usize::try_from(count.saturating_sub(before.unwrap_or_default()));
-        let value = SLACK_RATIOS.get(bucket).copied().unwrap_or(1.0);
-        if let Ok(new @ 1..) = new {
-            slack.record_many(value, new);
-        }
+    for (mean, count) in total.slack.means_since(before.map(|before| &before.slack)) {
+        slack.record_many(mean, usize::try_from(count).unwrap_or(usize::MAX));
     }
     for (at, (operation, outcome, durations)) in total.requests.iter().enumerate() {
         let before = before.and_then(|before| before.requests.get(at)).map(|(_, _, known)| known);
@@ -219,5 +260,88 @@ fn record(
     let new = before.map_or_else(|| total.clone(), |before| total.since(before));
     for (mean, count) in new.means() {
         handle.record_many(mean, usize::try_from(count).unwrap_or(usize::MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::stats::ClientStats;
+    use crate::telemetry::{ClientMetrics, ObservedCall};
+
+    /// A client without an engine, which may end while it is measured.
+    struct MeasuredClient {
+        exporter: Arc<Exporter>,
+        metrics: OnceLock<Arc<ClientMetrics>>,
+        ends: AtomicBool,
+    }
+
+    impl MeasuredClient {
+        fn new(exporter: &Arc<Exporter>) -> Arc<Self> {
+            let metrics = OnceLock::from(Arc::new(ClientMetrics::default()));
+            let exporter = Arc::clone(exporter);
+            let source = Arc::new(Self { exporter, metrics, ends: AtomicBool::new(false) });
+            let weak: Weak<Self> = Arc::downgrade(&source);
+            source.exporter.add(0, weak);
+            source
+        }
+
+        fn metrics(&self) -> &ClientMetrics {
+            self.metrics.get().expect("it was made")
+        }
+
+        /// A call that is cancelled.
+        fn call(&self) {
+            drop(ObservedCall::new(
+                self.metrics().without_template(),
+                crate::clock::BootInstant::PAST,
+            ));
+        }
+    }
+
+    impl MeasurementSource for MeasuredClient {
+        fn measurements(&self) -> Snapshot {
+            let snapshot = || self.metrics().snapshot(std::iter::empty(), ClientStats::default());
+            let measured = snapshot();
+            if self.ends.load(Ordering::Relaxed) {
+                self.call();
+                self.exporter.ended(0, snapshot);
+            }
+            measured
+        }
+    }
+
+    fn cancelled(totals: &Totals) -> u64 {
+        let calls = |site: &SiteSnapshot| site.acquisitions(AcquisitionOutcome::Cancelled);
+        totals.namespaces.values().flat_map(|total| total.sites.values()).map(calls).sum()
+    }
+
+    #[test]
+    fn a_client_that_ends_during_an_export_counts_once() {
+        let exporter = Arc::new(Exporter::new());
+        let source = MeasuredClient::new(&exporter);
+        source.call();
+        assert_eq!(cancelled(&exporter.totals()), 1);
+        source.ends.store(true, Ordering::Relaxed);
+        assert_eq!(cancelled(&exporter.totals()), 2, "with the last call");
+        assert_eq!(cancelled(&exporter.totals()), 2);
+    }
+
+    #[test]
+    fn a_client_that_is_being_dropped_counts_with_what_it_had() {
+        let exporter = Arc::new(Exporter::new());
+        let source = MeasuredClient::new(&exporter);
+        source.call();
+        assert_eq!(cancelled(&exporter.totals()), 1);
+        let metrics = Arc::clone(source.metrics.get().expect("it was made"));
+        source.call();
+        drop(source);
+        assert_eq!(cancelled(&exporter.totals()), 1, "no counter falls");
+        exporter.ended(0, || metrics.snapshot(std::iter::empty(), ClientStats::default()));
+        assert_eq!(cancelled(&exporter.totals()), 2, "with its last measurements");
+        assert!(exporter.state().clients.is_empty());
     }
 }

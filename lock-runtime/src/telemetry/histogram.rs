@@ -170,7 +170,11 @@ struct HistogramBucket {
 impl HistogramBucket {
     fn mean(&self) -> Duration {
         let nanos = self.sum.as_nanos() / u128::from(self.count.max(1));
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        let mean = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        // The count and the sum are read one after the other, so the mean may lie outside of the bucket.
+        let start = self.index.checked_sub(1).and_then(end_of).unwrap_or_default();
+        let last = end_of(self.index).map(|end| end.saturating_sub(Duration::from_nanos(1)));
+        last.map_or(mean, |last| mean.min(last)).max(start)
     }
 }
 

@@ -1,8 +1,8 @@
 //! What a client measures: waits, holds, losses, renewals and requests to the store.
 //!
-//! The measurements are always on. They are atomic counters that the call reaches through a reference, so
-//! they cost no allocation, no lock and no look-up, and no reading of the clock unless the call waits for
-//! the store. [`LockClient::snapshot`](crate::LockClient::snapshot) returns them as plain data.
+//! The measurements are always on. They are atomic counters that the call reaches through a reference. Once a
+//! thread has used them, they cost no allocation, no lock and no look-up, and no reading of the clock unless
+//! the call waits. [`LockClient::snapshot`](crate::LockClient::snapshot) returns them as plain data.
 //!
 //! The label of a measurement is the template of the key, such as `order:<id>`, and never a key.
 
@@ -31,10 +31,29 @@ pub(crate) use self::label::SiteLabel;
 pub use self::names::{DURATION_SUFFIX, METRICS, MetricDescription, MetricKind, SECONDS};
 pub use self::outcome::AcquisitionOutcome;
 pub use self::renewals::{RenewalOutcome, SLACK_RATIOS, SlackSnapshot};
-#[cfg(feature = "redis")]
-pub(crate) use self::requests::OperationMetrics;
 pub(crate) use self::requests::StoreMetrics;
+#[cfg(feature = "redis")]
+pub(crate) use self::requests::{OperationMetrics, StoreHealth};
 pub use self::requests::{StoreOperation, StoreOutcome};
 pub use self::site::SiteCache;
 pub(crate) use self::site::SiteMetrics;
 pub use self::snapshot::{HandoffLimitCounts, SiteSnapshot, Snapshot};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::LostReason;
+
+    /// They are the indexes of arrays.
+    #[test]
+    fn all_lists_are_in_the_order_of_their_numbers() {
+        fn check<T: Copy>(all: &[T], number: impl Fn(T) -> usize) {
+            assert!(all.iter().copied().map(number).eq(0..all.len()));
+        }
+        check(&AcquisitionOutcome::ALL, |outcome| outcome as usize);
+        check(&LostReason::ALL, |reason| reason as usize);
+        check(&RenewalOutcome::ALL, |outcome| outcome as usize);
+        check(&StoreOperation::ALL, |operation| operation as usize);
+        check(&StoreOutcome::ALL, |outcome| outcome as usize);
+    }
+}

@@ -11,9 +11,11 @@ pub enum RenewalOutcome {
     Extended,
     /// There was no answer, or an error. The renewal is repeated while the lock is held.
     Failed,
-    /// The key no longer existed, so the lock was lost.
+    /// The key no longer existed, so the lock was lost. A lock that was released in the meantime does not
+    /// count.
     Gone,
-    /// The key had another owner, so the lock was lost.
+    /// The key had another owner, so the lock was lost. A lock that was released in the meantime does not
+    /// count.
     Taken,
 }
 
@@ -43,7 +45,8 @@ const MILLIONTHS: f64 = 1_000_000.0;
 pub(crate) struct RenewalMetrics {
     outcomes: [AtomicU64; RenewalOutcome::ALL.len()],
     slack: [AtomicU64; SLACK_RATIOS.len() + 1],
-    slack_sum: AtomicU64,
+    /// The sum of the ratios of each bucket, in millionths.
+    slack_sums: [AtomicU64; SLACK_RATIOS.len() + 1],
 }
 
 impl RenewalMetrics {
@@ -52,13 +55,13 @@ impl RenewalMetrics {
     }
 
     /// A renewal has succeeded when this much was left of a lease of this term.
-    pub(crate) fn extended(&self, left: Duration, term: Duration) {
-        self.ended(RenewalOutcome::Extended);
+    pub(crate) fn left(&self, left: Duration, term: Duration) {
         let ratio = if term.is_zero() { 0.0 } else { left.div_duration_f64(term).clamp(0.0, 1.0) };
         let bucket = SLACK_RATIOS.iter().position(|bound| ratio <= *bound);
-        self.slack[bucket.unwrap_or(SLACK_RATIOS.len())].fetch_add(1, Ordering::Relaxed);
+        let bucket = bucket.unwrap_or(SLACK_RATIOS.len());
+        self.slack[bucket].fetch_add(1, Ordering::Relaxed);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        self.slack_sum.fetch_add((ratio * MILLIONTHS) as u64, Ordering::Relaxed);
+        self.slack_sums[bucket].fetch_add((ratio * MILLIONTHS) as u64, Ordering::Relaxed);
     }
 
     pub(super) fn outcomes(&self) -> Vec<(RenewalOutcome, u64)> {
@@ -70,8 +73,9 @@ impl RenewalMetrics {
     pub(super) fn slack(&self) -> SlackSnapshot {
         let counts = self.slack.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         #[allow(clippy::cast_precision_loss)]
-        let sum = self.slack_sum.load(Ordering::Relaxed) as f64 / MILLIONTHS;
-        SlackSnapshot { counts, sum }
+        let ratio = |sum: &AtomicU64| sum.load(Ordering::Relaxed) as f64 / MILLIONTHS;
+        let sums: Vec<f64> = self.slack_sums.iter().map(ratio).collect();
+        SlackSnapshot { counts, sum: sums.iter().sum(), sums }
     }
 }
 
@@ -84,6 +88,8 @@ pub struct SlackSnapshot {
     pub counts: Vec<u64>,
     /// The sum of all ratios.
     pub sum: f64,
+    /// The sum of the ratios of each bucket.
+    sums: Vec<f64>,
 }
 
 impl SlackSnapshot {
@@ -94,7 +100,29 @@ impl SlackSnapshot {
         for (total, added) in self.counts.iter_mut().zip(&other.counts) {
             *total += added;
         }
+        self.sums.resize(SLACK_RATIOS.len() + 1, 0.0);
+        for (total, added) in self.sums.iter_mut().zip(&other.sums) {
+            *total += added;
+        }
         self.sum += other.sum;
+    }
+
+    /// The mean ratio and the number of the renewals of each bucket that are not in an `earlier` snapshot.
+    #[cfg(feature = "metrics")]
+    pub(super) fn means_since(&self, earlier: Option<&Self>) -> impl Iterator<Item = (f64, u64)> {
+        let buckets = self.counts.iter().zip(&self.sums).enumerate();
+        buckets.filter_map(move |(bucket, (count, sum))| {
+            let known =
+                |earlier: &Self| Some((*earlier.counts.get(bucket)?, *earlier.sums.get(bucket)?));
+            let (known_count, known_sum) = earlier.and_then(known).unwrap_or_default();
+            let new = count.saturating_sub(known_count);
+            #[allow(clippy::cast_precision_loss)]
+            let mean = (sum - known_sum) / new.max(1) as f64;
+            // The count and the sum are read one after the other.
+            let from = bucket.checked_sub(1).map_or(0.0, |previous| SLACK_RATIOS[previous]);
+            let to = SLACK_RATIOS.get(bucket).copied().unwrap_or(1.0);
+            (new > 0).then(|| (mean.clamp(from, to), new))
+        })
     }
 
     /// The number of renewals.
@@ -112,15 +140,15 @@ mod tests {
     fn the_slack_is_a_part_of_the_term() {
         let (metrics, term) = (RenewalMetrics::default(), Duration::from_secs(30));
         for left in [0, 1, 20, 30, 31] {
-            metrics.extended(Duration::from_secs(left), term);
+            metrics.left(Duration::from_secs(left), term);
         }
-        metrics.extended(term, Duration::ZERO);
+        metrics.left(term, Duration::ZERO);
         metrics.ended(RenewalOutcome::Gone);
         let slack = metrics.slack();
         assert_eq!(slack.counts, [3, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(slack.count(), 6);
         assert!((slack.sum - (0.033_333 + 0.666_666 + 2.0)).abs() < 1e-9, "{}", slack.sum);
         let counts = metrics.outcomes().into_iter().map(|(_, count)| count);
-        assert_eq!(counts.collect::<Vec<_>>(), [6, 0, 1, 0]);
+        assert_eq!(counts.collect::<Vec<_>>(), [0, 0, 1, 0], "the slack is no outcome");
     }
 }

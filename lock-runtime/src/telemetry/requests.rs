@@ -68,10 +68,22 @@ impl StoreOutcome {
     }
 }
 
+/// What a request has told about the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
+pub(crate) enum StoreHealth {
+    /// It does its work.
+    Up,
+    /// It did not answer, or refuses to work.
+    Down,
+    /// Nothing.
+    Unchanged,
+}
+
 /// The measurements of the requests of a client.
 pub(crate) struct StoreMetrics {
     operations: [OperationMetrics; StoreOperation::ALL.len()],
-    /// Whether the last request was not answered.
+    /// Whether the last request that told something was not answered.
     is_down: Arc<AtomicBool>,
 }
 
@@ -79,7 +91,7 @@ pub(crate) struct StoreMetrics {
 #[cfg_attr(not(feature = "redis"), allow(dead_code))]
 pub(crate) struct OperationMetrics {
     durations: [LazyHistogram; StoreOutcome::ALL.len()],
-    /// Whether the last request of any kind was not answered.
+    /// The same as that of all operations.
     is_down: Arc<AtomicBool>,
 }
 
@@ -96,12 +108,14 @@ impl Default for StoreMetrics {
 
 #[cfg_attr(not(feature = "redis"), allow(dead_code))]
 impl OperationMetrics {
-    /// A request has ended after this time. `is_answered` says whether the server does its work.
-    pub(crate) fn ended(&self, outcome: StoreOutcome, duration: Duration, is_answered: bool) {
+    /// A request has ended after this time.
+    pub(crate) fn ended(&self, outcome: StoreOutcome, duration: Duration, health: StoreHealth) {
         self.durations[outcome as usize].record(duration, Adder::Shared);
+        let is_down = health == StoreHealth::Down;
         // Usually nothing changes, and a write would take the cache line from other threads.
-        if self.is_down.load(Ordering::Relaxed) == is_answered {
-            self.is_down.store(!is_answered, Ordering::Relaxed);
+        let is_changed = self.is_down.load(Ordering::Relaxed) != is_down;
+        if health != StoreHealth::Unchanged && is_changed {
+            self.is_down.store(is_down, Ordering::Relaxed);
         }
     }
 }

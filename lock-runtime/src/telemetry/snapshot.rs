@@ -30,7 +30,9 @@ pub struct Snapshot {
     /// From sending a request to a remote store to its answer, by operation and outcome. The memory store has
     /// no requests.
     pub requests: Vec<(StoreOperation, StoreOutcome, HistogramSnapshot)>,
-    /// Whether the last request to the store was answered. True before the first one.
+    /// Whether the last request to the store was answered by a server that does its work. True before the
+    /// first one. Requests that tell nothing about the server, such as one that a short `wait` has ended, do
+    /// not count.
     pub store_up: bool,
     /// The state of the client.
     pub stats: ClientStats,
@@ -73,7 +75,8 @@ pub struct SiteSnapshot {
     /// From the beginning of a call to its outcome, for those outcomes that take time:
     /// [`Granted`](AcquisitionOutcome::Granted), [`HandedOver`](AcquisitionOutcome::HandedOver),
     /// [`Busy`](AcquisitionOutcome::Busy) and [`Unavailable`](AcquisitionOutcome::Unavailable). Zero for a
-    /// result that was known at once.
+    /// lock that was acquired without waiting for the store or for another holder, except for
+    /// [periodic](crate::Periodic) work.
     pub waits: Vec<(AcquisitionOutcome, HistogramSnapshot)>,
     /// From each grant to the release or the loss. The locks of a set count one by one; readers and nested
     /// calls that share a hold count once.

@@ -28,6 +28,10 @@ pub(super) struct NamespaceTotals {
 }
 
 impl Totals {
+    pub(super) const fn new() -> Self {
+        Self { namespaces: BTreeMap::new() }
+    }
+
     /// Adds the measurements of a client.
     pub(super) fn add(&mut self, client: Snapshot) {
         let total = self.namespaces.entry(client.namespace).or_default();

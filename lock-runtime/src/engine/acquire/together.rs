@@ -22,6 +22,7 @@ use crate::store::contract::{
 };
 use crate::store::owner::OwnerId;
 use crate::telemetry::AcquiredBy;
+use crate::telemetry::SiteMetrics;
 use crate::timeout::Timeout;
 
 /// The locks of one call, in the order of their keys.
@@ -35,9 +36,14 @@ pub(crate) struct SetRequest {
 
 impl SetRequest {
     /// The terms of each lock until the call has all of them; see [`Engine::settle`].
+    ///
+    /// Their holds are measured from when the call has all of them.
     pub(crate) fn provisional_terms(&self) -> Terms {
+        /// Nobody reads it.
+        static UNREAD: SiteMetrics = SiteMetrics::new();
         let (max_hold, none) = (Some(self.terms.term), Duration::ZERO);
-        Terms { renewed: true, max_hold, min_hold: none, linger: none, ..self.terms }
+        let site = &UNREAD;
+        Terms { renewed: true, max_hold, min_hold: none, linger: none, site, ..self.terms }
     }
 }
 

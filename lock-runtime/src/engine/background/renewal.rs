@@ -110,8 +110,9 @@ impl BackgroundState {
     ) {
         match answer.map(|renewed| lease.meaning_of(renewed, sent)) {
             Ok(Renewed::Extended | Renewed::AsReader) => {
+                self.metrics.renewals.ended(RenewalOutcome::Extended);
                 if let Some((left, term)) = lease.slack() {
-                    self.metrics.renewals.extended(left, term);
+                    self.metrics.renewals.left(left, term);
                 }
                 let failures = lease.extended(sent, None);
                 if failures > 0 {
@@ -123,12 +124,14 @@ impl BackgroundState {
                 self.reschedule(lease);
             }
             Ok(Renewed::Gone) => {
-                self.metrics.renewals.ended(RenewalOutcome::Gone);
-                self.lose(lease, LostReason::Gone);
+                if self.lose(lease, LostReason::Gone) {
+                    self.metrics.renewals.ended(RenewalOutcome::Gone);
+                }
             }
             Ok(Renewed::Taken) | Err(StoreError::WrongFormat { .. }) => {
-                self.metrics.renewals.ended(RenewalOutcome::Taken);
-                self.lose(lease, LostReason::Taken);
+                if self.lose(lease, LostReason::Taken) {
+                    self.metrics.renewals.ended(RenewalOutcome::Taken);
+                }
             }
             Err(error) => {
                 self.metrics.renewals.ended(RenewalOutcome::Failed);

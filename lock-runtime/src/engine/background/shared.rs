@@ -177,12 +177,15 @@ impl BackgroundState {
     }
 
     /// Ends a lease because it is lost.
-    pub(super) fn lose(&self, lease: &Arc<Lease>, reason: LostReason) {
+    pub(super) fn lose(&self, lease: &Arc<Lease>, reason: LostReason) -> bool {
         let reason = self.reason(lease, reason);
-        if let Some(loss) = lease.lose(reason, || self.cleanups.begin()) {
+        let loss = lease.lose(reason, || self.cleanups.begin());
+        let is_lost = loss.is_some();
+        if let Some(loss) = loss {
             self.clean_up(lease, loss);
             self.cleanups.done();
         }
+        is_lost
     }
 
     /// Ends a lease whose deadline has passed, and which is no longer scheduled. A lease that was

@@ -89,7 +89,7 @@ impl<P> Lease<P> {
         read(&lock(&self.state))
     }
 
-    /// Changes the state. This is the only place that writes the atomics.
+    /// Changes the state. This is the only place that writes the atomics which a poll of the body reads.
     fn change<T>(&self, change: impl FnOnce(&mut State<P>) -> T) -> T {
         let mut state = lock(&self.state);
         let effect = change(&mut state);

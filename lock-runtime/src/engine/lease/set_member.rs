@@ -23,10 +23,16 @@ impl<P> Hold<P> {
         self.lease().change(|state| state.settle(self.number, terms, times))
     }
 
-    /// See [`State::claim`](super::state::State::claim).
+    /// See [`State::claim`](super::state::State::claim). The hold is measured from now on.
     pub(crate) fn claim(&self, terms: &Terms, since: Option<BootInstant>) -> bool {
         let times = (since, BootInstant::now());
-        self.lease().change(|state| state.claim(self.number, terms, times))
+        self.lease().change(|state| {
+            let is_held = state.claim(self.number, terms, times);
+            if is_held {
+                terms.site.hold_begun();
+            }
+            is_held
+        })
     }
 
     /// See [`State::raise_fence`](super::state::State::raise_fence).

@@ -181,7 +181,8 @@ impl Connection {
             (options.class, &request.socket.quarantine)
             && !quarantine.is_over()
         {
-            limits = Box::pin(self.check_quarantine(quarantine, &request, limits)).await?;
+            let checked = self.check_quarantine(quarantine, &request, (limits, options.measured));
+            limits = Box::pin(checked).await?;
         }
         if let Some(trace) = options.trace {
             trace.sent(request.generation);
@@ -219,6 +220,8 @@ impl Connection {
                 within = longest.min(left);
             }
         };
+        // A timeout that was cut short says nothing about the server.
+        let tells = answer.is_ok() || within >= self.response_timeout;
         let answer = match answer {
             Ok(Ok(_)) if !self.connector.is_current(&request.socket) => {
                 let address = request.socket.server.shown();
@@ -234,8 +237,7 @@ impl Connection {
             }),
             Ok(Err(error)) => Err(self.classify(request.generation, &error)),
             Err(_) => {
-                // A timeout that was cut short says nothing about the socket.
-                if within >= self.response_timeout {
+                if tells {
                     self.unanswered(request.generation, &request.socket);
                 }
                 let address = request.socket.server.shown();
@@ -243,7 +245,7 @@ impl Connection {
             }
         };
         if let Some(measured) = options.measured {
-            measured.ended(sent, &answer);
+            measured.ended(sent, &answer, tells);
         }
         answer
     }
@@ -253,10 +255,14 @@ impl Connection {
         &self,
         quarantine: &Arc<Quarantine>,
         request: &InFlight,
-        RequestTimeout { answer, total }: RequestTimeout,
+        (RequestTimeout { answer, total }, measured): (RequestTimeout, Option<Measured<'_>>),
     ) -> Result<RequestTimeout, StoreError> {
-        let started = Instant::now();
-        quarantine.check(self, request.generation, answer.min(total)).await?;
+        let (began, started) = (BootInstant::now(), Instant::now());
+        let checked = quarantine.check(self, request.generation, answer.min(total)).await;
+        if let (Some(measured), Err(_)) = (measured, &checked) {
+            measured.ended(began, &checked, false);
+        }
+        checked?;
         Ok(RequestTimeout { answer, total: total.saturating_sub(started.elapsed()) })
     }
 
@@ -303,7 +309,8 @@ impl Connection {
         let began = BootInstant::now();
         let admitted = self.admit(&options).await;
         if let (Some(measured), Err(_)) = (options.measured, &admitted) {
-            measured.ended(began, &admitted);
+            // With a connection, the limit of requests in flight has refused it.
+            measured.ended(began, &admitted, self.connector.current().is_none());
         }
         admitted
     }

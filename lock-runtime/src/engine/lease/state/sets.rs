@@ -69,7 +69,11 @@ impl<P> State<P> {
         self.renewed = terms.renewed;
         self.max_until = terms.max_until(self.granted);
         self.linger = terms.linger;
-        now < self.deadline()
+        let is_held = now < self.deadline();
+        if is_held {
+            self.site = terms.site;
+        }
+        is_held
     }
 
     /// Sets the fencing token of the hold, unless it has a higher one.
