@@ -7,9 +7,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::clock::BootInstant;
+use crate::connected::Connected;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
-use crate::telemetry::{AcquiredBy, ClientMetrics, ObservedCall, SiteMetrics};
+use crate::telemetry::{AcquiredBy, ObservedCall, SiteMetrics};
+use crate::timeout::Timeout;
 
 /// The result of an acquisition. Its error is boxed, because every annotated function's future contains
 /// it.
@@ -23,9 +25,11 @@ pub(crate) struct Acquiring<G: AcquiredGuard> {
     // Before the result, so that it is dropped while the client's measurements exist.
     call: Option<ObservedCall>,
     result: Unmeasured<G>,
-    /// The measurements that `call` refers to, if the result was not known at once. The client may end with
-    /// the result.
-    _metrics: Option<Arc<ClientMetrics>>,
+    /// The client, if the result was not known at once. Its measurements end with it, and `result` alone does
+    /// not keep it.
+    client: Option<Arc<Connected>>,
+    /// Whether the client asks the store who holds a lock that is busy.
+    asks_for_holder: bool,
 }
 
 /// The guard that an acquisition results in.
@@ -40,24 +44,36 @@ pub(crate) trait AcquiredGuard: Unpin {
 impl<G: AcquiredGuard> Acquiring<G> {
     /// An acquisition that began at this time.
     pub(crate) fn new(
-        (metrics, site): (&Arc<ClientMetrics>, &'static SiteMetrics),
+        (client, site): (&Arc<Connected>, &'static SiteMetrics),
         began: BootInstant,
         result: Unmeasured<G>,
     ) -> Self {
         let is_known = matches!(result, MaybeReady::Ready(_));
-        let metrics = (!is_known).then(|| Arc::clone(metrics));
-        Self { call: Some(ObservedCall::new(site, began)), result, _metrics: metrics }
+        let client = (!is_known).then(|| Arc::clone(client));
+        Self { call: Some(ObservedCall::new(site, began)), result, client, asks_for_holder: false }
+    }
+
+    /// The same acquisition, after whose `wait` the store is asked who holds a lock that is busy, unless there
+    /// was a single attempt.
+    pub(crate) fn asking_for_holder(mut self, wait: &Timeout) -> Self {
+        self.asks_for_holder = !wait.is_single_attempt();
+        self
     }
 
     /// An acquisition that has failed at once.
     pub(crate) fn failed(site: &'static SiteMetrics, error: LockError) -> Self {
         let call = Some(ObservedCall::new(site, BootInstant::PAST));
-        Self { call, result: MaybeReady::ready(Err(Box::new(error))), _metrics: None }
+        Self {
+            call,
+            result: MaybeReady::ready(Err(Box::new(error))),
+            client: None,
+            asks_for_holder: false,
+        }
     }
 
     /// The result of an acquisition that is measured elsewhere, or that has no client.
     pub(crate) fn known(result: AcquireOutcome<G>) -> Self {
-        Self { call: None, result: MaybeReady::ready(result), _metrics: None }
+        Self { call: None, result: MaybeReady::ready(result), client: None, asks_for_holder: false }
     }
 
     /// The same acquisition as a part of a call that is measured as a whole.
@@ -84,6 +100,21 @@ impl<G: AcquiredGuard> Future for Acquiring<G> {
                 Poll::Ready(Err(error)) => call.failed(error),
             }
         }
-        polled
+        match polled {
+            Poll::Ready(Err(error)) if this.asks_for_holder && is_busy_elsewhere(&error) => {
+                this.asks_for_holder = false;
+                let Some(client) = this.client.clone() else { return Poll::Ready(Err(error)) };
+                // Only now, because the call has released its place in the queue with its result.
+                this.result =
+                    MaybeReady::pending(async move { Err(client.with_holder(error).await) });
+                Pin::new(&mut this.result).poll(cx)
+            }
+            polled => polled,
+        }
     }
+}
+
+/// Whether the lock is held by another client, which the store may know.
+fn is_busy_elsewhere(error: &LockError) -> bool {
+    matches!(error, LockError::Busy { holder, .. } if holder.is_another_client())
 }

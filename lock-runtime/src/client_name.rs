@@ -22,7 +22,7 @@ pub(crate) fn connection_name() -> String {
     format!("lock-runtime:{host}:{}", std::process::id())
 }
 
-fn host() -> Option<String> {
+pub(crate) fn host() -> Option<String> {
     #[cfg(unix)]
     {
         let system = rustix::system::uname();

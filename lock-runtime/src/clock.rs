@@ -47,6 +47,24 @@ impl BootInstant {
     }
 }
 
+/// The time in ms since 1970, by the clock of the system, which may be set. It is read in steps of up to
+/// 10 ms where that is cheaper.
+pub(crate) fn unix_millis() -> u64 {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+        seconds * 1000 + u64::try_from(now.tv_nsec).unwrap_or_default() / 1_000_000
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    {
+        use std::time::SystemTime;
+
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
 #[cfg(test)]
 thread_local! {
     static SUSPENDED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };

@@ -6,6 +6,7 @@ use crate::clock::BootInstant;
 use crate::engine::Engine;
 use crate::engine::lease::Terms;
 use crate::error::LockError;
+use crate::holder_lookups::HolderLookups;
 use crate::lock_mode::LockMode;
 use crate::options::{Defaults, LockOptions};
 use crate::runtime;
@@ -20,6 +21,7 @@ pub(crate) struct Connected {
     /// The prefix of every key, without the `:` that follows it. Empty without a namespace.
     pub(crate) namespace: String,
     pub(crate) defaults: Defaults,
+    lookups: HolderLookups,
 }
 
 impl Connected {
@@ -29,7 +31,8 @@ impl Connected {
         namespace: String,
         defaults: Defaults,
     ) -> Arc<Self> {
-        Arc::new(Self { engine, backend, namespace, defaults })
+        let lookups = HolderLookups::default();
+        Arc::new(Self { engine, backend, namespace, defaults, lookups })
     }
 
     /// The store for locks in this layout.
@@ -45,6 +48,12 @@ impl Connected {
         let checked = self.backend.check_readiness(self.defaults.wire_format.into()).await;
         checked.map_err(|error| error.without_key(BootInstant::now().since(started)))?;
         self.engine.check_open(None)
+    }
+
+    /// Adds to a `Busy` error who holds the lock, if the store tells it within a response timeout.
+    pub(crate) async fn with_holder(&self, error: Box<LockError>) -> Box<LockError> {
+        let within = self.engine.config().response_timeout;
+        self.lookups.complete(error, &*self.backend, within).await
     }
 
     /// The wait, the terms and the store of a call with these options.
@@ -103,7 +112,7 @@ impl Connected {
 
 impl std::fmt::Debug for Connected {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { engine, backend: _, namespace, defaults } = self;
+        let Self { engine, backend: _, namespace, defaults, lookups: _ } = self;
         f.debug_struct("LockClient")
             .field("namespace", namespace)
             .field("defaults", defaults)

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::holder::Holder;
+use crate::seconds::Seconds;
+
 /// Why a lock was not acquired, or not kept.
 ///
 /// The lock has another holder ([`Busy`](Self::Busy)), the store gave no answer
@@ -33,7 +36,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum LockError {
     /// The wait ended while the lock had another holder. Try again later. Or there was a run in this
-    /// period ([`Holder::NextPeriod`]).
+    /// period ([`HolderKind::NextPeriod`](crate::HolderKind::NextPeriod)).
     ///
     /// Either the client holds the lock itself, or the store has answered that another owner holds
     /// it: to this call, to another call of the client for the key, or to the client's last check
@@ -41,6 +44,9 @@ pub enum LockError {
     /// response timeout is a third of the client's lease, from 50 ms to 2 s). With 64 or more
     /// processes before it in the queue, it may be half a second older. With more than ten thousand
     /// keys to wait for, it may be one second old for each ten thousand keys.
+    ///
+    /// If another client holds the lock, the store is then asked who that is, which takes at most one
+    /// response timeout more. After a wait of zero, it is not asked.
     ///
     /// There is one brief exception. While the client's first request for a key is in flight, or a
     /// request that releases the client's own lock or renews it for the next call, other calls for
@@ -226,29 +232,6 @@ impl LockError {
     }
 }
 
-/// What was last known about the holder of a busy lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Holder {
-    /// Another task of this process holds the lock through the same client, or is ahead in the
-    /// queue.
-    ThisProcess,
-    /// The waiting task has acquired the lock itself, and would wait for itself. For example, an
-    /// item of a stream holds the lock while the task polls the stream for the next item, which
-    /// needs the same lock. It may have permits of the semaphore for which it waits; other holders may
-    /// still release theirs.
-    ThisTask,
-    /// The holder uses another client, in this process or in another one, or the key stays taken
-    /// for the `min_hold` of a lock that was released. For permits, any holders. The lease ends after this time unless it is
-    /// renewed; `None` if the remaining time is not known.
-    Elsewhere(Option<Duration>),
-    /// The key never expires. Only its owner or an operator can free it.
-    NoExpiry,
-    /// There was a run in this period, which ends after this time. Nobody has to hold the lock. See
-    /// [`Periodic`](crate::Periodic).
-    NextPeriod(Duration),
-}
-
 /// The wire format whose locks are values of this kind, for the message.
 fn as_of(value: &str) -> &'static str {
     [
@@ -259,31 +242,6 @@ fn as_of(value: &str) -> &'static str {
     .into_iter()
     .find_map(|(kind, format)| value.starts_with(kind).then_some(format))
     .unwrap_or_default()
-}
-
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ThisProcess => {
-                f.write_str("another task of this process holds the lock, or is ahead in the queue")
-            }
-            Self::ThisTask => f.write_str(
-                "the waiting task has acquired the lock itself, and would wait forever unless the \
-                 guard was moved to another task",
-            ),
-            Self::Elsewhere(None) => f.write_str("another client holds the lock"),
-            Self::Elsewhere(Some(left)) => {
-                write!(f, "another client holds the lock, and its lease ends in {}", Seconds(*left))
-            }
-            Self::NoExpiry => f.write_str(
-                "the key has no expiry and stays until its owner deletes it; if the owner no \
-                 longer runs, delete the key by hand",
-            ),
-            Self::NextPeriod(left) => {
-                write!(f, "there was a run in this period, which ends in {}", Seconds(*left))
-            }
-        }
-    }
 }
 
 /// Why a lock was lost.
@@ -358,19 +316,6 @@ impl fmt::Display for LostReason {
             Self::Failover => "a failover promoted a server that did not have it",
             Self::ShutDown => "the lock client was shut down",
         })
-    }
-}
-
-/// A duration, rounded down to milliseconds.
-struct Seconds(Duration);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match u64::try_from(self.0.as_millis()) {
-            Ok(0) => f.write_str("less than 1 ms"),
-            Ok(milliseconds) => write!(f, "{:?}", Duration::from_millis(milliseconds)),
-            Err(_) => f.write_str("a very long time"),
-        }
     }
 }
 

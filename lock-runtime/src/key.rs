@@ -34,6 +34,9 @@ pub(crate) const ANNOUNCEMENTS: &str = "lock_leader:";
 /// The prefix of the keys that hold the records of runs.
 pub(crate) const RUNS: &str = "lock_run:";
 
+/// The prefix of the keys in which clients say who they are. The channels of clients have the same prefix.
+pub(crate) const PRESENCES: &str = "lock_client:";
+
 /// The largest number of bytes of an invalid key that an error shows.
 const SHOWN: usize = 64;
 
@@ -54,6 +57,7 @@ pub(crate) fn full<'a>(namespace: &str, key: &'a str) -> Result<Cow<'a, str>, Lo
         (QUEUES, "the queues of waiting claims"),
         (ANNOUNCEMENTS, "the names of leaders"),
         (RUNS, "the records of runs"),
+        (PRESENCES, "the presence of clients"),
     ] {
         if full.starts_with(reserved) {
             let problem = format!("keys that begin with `{reserved}` are reserved for {purpose}");
@@ -86,9 +90,8 @@ fn invalid(key: &str, problem: String) -> LockError {
 /// [`key!`](crate::key!).
 ///
 /// A key has at least one byte and at most 1,024 bytes, including the namespace. Keys that begin
-/// with `lock_fence:`, `lock_owner:`, `lock_ack:`, `lock_quarantine:`, `lock_queue:`, `lock_leader:` or
-/// `lock_run:` are reserved. An invalid key
-/// is reported when the lock is acquired.
+/// with `lock_fence:`, `lock_owner:`, `lock_ack:`, `lock_quarantine:`, `lock_queue:`, `lock_leader:`,
+/// `lock_run:` or `lock_client:` are reserved. An invalid key is reported when the lock is acquired.
 ///
 /// # Examples
 ///

@@ -41,7 +41,7 @@
 //!   reached, it may take until the end of the lease.
 //! * **Unknown is not held.** A request without an answer does not count as a grant, and its
 //!   possible effect is undone.
-//! * **A guard acts on its own hold only.** Each acquisition has its own owner id, which comes from
+//! * **A guard acts on its own hold only.** Each acquisition has its own owner id, with 80 bits from
 //!   the operating system's random source.
 //! * **Errors are specific.** Busy, unavailable, lost and misconfigured are different errors. No
 //!   error replaces the body's own result, except with `on_lost = "report"`.
@@ -78,6 +78,7 @@
 //! | waiting | 1 per wake-up, per key and process; 1 per second per hundred keys |
 //! | holding renewed locks | 1 per third of a lease, for up to 100 locks |
 //! | a single attempt on a busy lock | at most 2 |
+//! | a wait that ends while another client has the lock | 2, to say who that is; shared by calls for the same key within a second |
 //! | a fencing token | 1 per hold, if it is requested |
 //! | the acknowledgement of replicas, if it is required | 1 per acquisition, shared by those at the same time |
 //!
@@ -104,7 +105,7 @@
 //!   subscribe, a call that could not be put into the queue of its lock, users of a semaphore with
 //!   different limits, a server that may evict locks, is a replica or has too few replicas, dropped
 //!   log events.
-//! * Info: renewals and releases that succeed again.
+//! * Info: renewals and releases that succeed again, a missing permission to say who the client is.
 //! * Debug: connections that are made and lost, retries, skipped functions.
 //!
 //! # Measurements
@@ -137,6 +138,9 @@ mod error;
 mod events;
 mod global;
 mod guard;
+mod holder;
+mod holder_lookups;
+mod identity;
 mod join;
 mod key;
 mod leadership;
@@ -153,6 +157,7 @@ mod release_mode;
 mod replicas;
 mod runtime;
 mod safeguard;
+mod seconds;
 mod semaphore;
 mod stats;
 mod store;
@@ -167,9 +172,11 @@ mod wire_format;
 pub use builder::LockClientBuilder;
 pub use client::LockClient;
 pub use credentials::Credentials;
-pub use error::{Holder, LockError, LostReason};
+pub use error::{LockError, LostReason};
 pub use global::{global, with_client};
 pub use guard::LockGuard;
+pub use holder::{Holder, HolderKind};
+pub use identity::{ClientInfo, Identity};
 pub use key::LockKey;
 pub use leadership::{Leader, LeaderInfo, LeaderObserver, Leadership};
 pub use lock::Lock;

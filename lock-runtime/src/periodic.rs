@@ -16,8 +16,9 @@ use crate::client_name::client_name;
 use crate::clock::BootInstant;
 use crate::connected::Connected;
 use crate::engine::MayRun;
-use crate::error::{Holder, LockError};
+use crate::error::LockError;
 use crate::guard::LockGuard;
+use crate::holder::{Holder, HolderKind};
 use crate::key::{self, LockKey};
 use crate::lock;
 use crate::options::LockOptions;
@@ -45,7 +46,7 @@ const KEPT_PERIODS: u32 = 10;
 /// day begins at midnight UTC, one of seven days on Thursday, and the clocks of the processes may differ.
 /// A run belongs to the period in which it begins. When all processes start a job at the same time, one of
 /// them runs it. While it runs, the others [wait](Self::wait), and then get [`LockError::Busy`] with the
-/// holder. After it, they get `Busy` with [`Holder::NextPeriod`], which says when the period ends. Start
+/// holder. After it, they get `Busy` with [`HolderKind::NextPeriod`], which says when the period ends. Start
 /// the job in the middle of a period: near its end, processes whose clocks differ may be in different
 /// periods.
 ///
@@ -158,7 +159,7 @@ impl Periodic {
     ///
     /// As for [`Lock::run`](crate::Lock::run). In addition:
     ///
-    /// * [`LockError::Busy`] with [`Holder::NextPeriod`]: there was a run in this period.
+    /// * [`LockError::Busy`] with [`HolderKind::NextPeriod`]: there was a run in this period.
     /// * [`LockError::Config`]: the period is not in the range of 1 s to 7 days, or the call was made in
     ///   a body that already holds the lock.
     /// * [`LockError::WrongFormat`]: the key of the record holds a value of another type.
@@ -331,7 +332,8 @@ async fn acquire_and_begin(
             if let Err(error) = released.await {
                 tracing::debug!(key, %error, "the lock of a run that did not start was not released");
             }
-            Err(LockError::Busy { key, waited, holder: Holder::NextPeriod(left) })
+            let holder = Holder::with_left(HolderKind::NextPeriod, left);
+            Err(LockError::Busy { key, waited, holder })
         }
         // The start may have been recorded all the same.
         Err(error @ (LockError::Unavailable { .. } | LockError::Lost { .. })) => {

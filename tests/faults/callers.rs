@@ -32,7 +32,7 @@ async fn with_failing_log(how: &'static str) -> (String, u64) {
     proxy.lose_reply_to("EVALSHA");
     assert!(until(LEASE * 10, || proxy.triggered() == 1).await.is_some(), "a renewal fails");
     sleep(lease * 3 / 2).await;
-    assert_eq!(server.command::<usize>(&["DBSIZE"]), LOCKS, "all keys still exist");
+    assert_eq!(server.key_count(), LOCKS, "all keys still exist");
     process.tell("status");
     let status = process.line();
     server.freeze();
@@ -215,7 +215,7 @@ async fn a_panicking_waker_does_not_prevent_other_wake_ups() {
 /// A task that waits for its own lock can never get it. The error says so.
 #[tokio::test]
 async fn a_task_that_waits_for_its_own_lock_is_named_as_the_holder() {
-    use lock_runtime::Holder;
+    use lock_runtime::HolderKind;
 
     let server = RedisServer::start();
     let client = client(&server.url()).await;
@@ -224,18 +224,18 @@ async fn a_task_that_waits_for_its_own_lock_is_named_as_the_holder() {
     let (item, next) = (client.lock("k").acquire(), brief.acquire());
     let held = item.await.expect("free");
     match next.await {
-        Err(LockError::Busy { holder, .. }) => assert_eq!(holder, Holder::ThisTask),
+        Err(LockError::Busy { holder, .. }) => assert_eq!(holder.kind, HolderKind::ThisTask),
         other => panic!("{other:?}"),
     }
     let lock = brief.clone();
     match tokio::spawn(async move { lock.acquire().await }).await.expect("no panic") {
-        Err(LockError::Busy { holder, .. }) => assert_eq!(holder, Holder::ThisProcess),
+        Err(LockError::Busy { holder, .. }) => assert_eq!(holder.kind, HolderKind::ThisProcess),
         other => panic!("{other:?}"),
     }
     held.release().await.expect("held");
     let held = tokio::spawn(client.lock("k").acquire()).await.expect("no panic").expect("free");
     match brief.acquire().await {
-        Err(LockError::Busy { holder, .. }) => assert_eq!(holder, Holder::ThisProcess),
+        Err(LockError::Busy { holder, .. }) => assert_eq!(holder.kind, HolderKind::ThisProcess),
         other => panic!("{other:?}"),
     }
     held.release().await.expect("held");
@@ -264,9 +264,9 @@ async fn a_flood_of_cancelled_calls_loses_no_lock_and_leaves_no_key() {
     assert_all_held(&held);
     assert_eq!(client.stats().lost, 0);
     let limit = LEASE * 20;
-    let is_clean = || client.stats().releasing == 0 && server.command::<u64>(&["DBSIZE"]) == 50;
+    let is_clean = || client.stats().releasing == 0 && server.key_count() == 50;
     let clean = until(limit, is_clean).await;
-    assert!(clean.is_some(), "{:?}, {} keys", client.stats(), server.command::<u64>(&["DBSIZE"]));
+    assert!(clean.is_some(), "{:?}, {} keys", client.stats(), server.key_count());
     assert!(cancelled > 1000, "only {cancelled} cancelled calls");
     let scripts = server.calls("evalsha") - sent;
     assert!(scripts < cancelled, "{scripts} requests to undo {cancelled}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{Holder, LockError};
+use lock_runtime::{Holder, HolderKind, LockError};
 use lock_tests::RedisServer;
 use tokio::time::Instant;
 
@@ -32,7 +32,10 @@ async fn a_foreign_value_counts_as_a_busy_lock_and_is_never_changed() {
     let client = client(&server.url()).await;
     server.tell(&["SET", "k", "stranger", "PX", "60000"]);
     match client.lock("k").wait(LEASE / 2).acquire().await {
-        Err(LockError::Busy { holder: Holder::Elsewhere(Some(left)), .. }) => {
+        Err(LockError::Busy {
+            holder: Holder { kind: HolderKind::Elsewhere, lease_left: Some(left), .. },
+            ..
+        }) => {
             assert!(left > Duration::from_secs(50), "{left:?}");
         }
         other => panic!("{other:?}"),
@@ -47,7 +50,7 @@ async fn a_key_without_expiry_is_busy_and_the_error_says_why() {
     server.tell(&["SET", "k", "stranger"]);
     let start = Instant::now();
     match client.lock("k").wait(LEASE).acquire().await {
-        Err(error @ LockError::Busy { holder: Holder::NoExpiry, .. }) => {
+        Err(error @ LockError::Busy { holder: Holder { kind: HolderKind::NoExpiry, .. }, .. }) => {
             assert!(error.to_string().contains("no expiry"), "{error}");
         }
         other => panic!("{other:?}"),

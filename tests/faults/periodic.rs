@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{
-    Holder, LockClient, LockError, LostReason, Periodic, ReleaseMode, RunOutcome, Wait,
+    Holder, HolderKind, LockClient, LockError, LostReason, Periodic, ReleaseMode, RunOutcome, Wait,
     distributed_lock,
 };
 use lock_tests::{Helper, Proxy, RedisServer};
@@ -135,7 +135,13 @@ impl RunFixture {
     /// Asserts that there was a run in this period.
     async fn assert_has_run(&self) {
         let again = self.direct.periodic("job", LONG).retry_failed().run(async {}).await;
-        let is_over = matches!(again, Err(LockError::Busy { holder: Holder::NextPeriod(_), .. }));
+        let is_over = matches!(
+            again,
+            Err(LockError::Busy {
+                holder: Holder { kind: HolderKind::NextPeriod, lease_left: Some(_), .. },
+                ..
+            })
+        );
         assert!(is_over, "{again:?}");
     }
 

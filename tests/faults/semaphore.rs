@@ -448,7 +448,7 @@ async fn holders_of_permits_that_end_at_any_time_leave_nothing() {
         until_idle(client, LEASE * 10).await;
     }
     release(held(permits(&clients[0], 4, 4)).await).await;
-    let left: Vec<String> = server.command(&["KEYS", "*"]);
+    let left: Vec<String> = server.keys();
     assert!(left.is_empty(), "{left:?}");
 }
 

@@ -80,7 +80,7 @@ async fn a_loading_server_is_unavailable_and_waited_for() {
         }
     }
     let guard = client.lock("k").wait(LEASE * 20).acquire().await.expect("granted after loading");
-    assert_eq!(fixture.server.command::<u32>(&["DBSIZE"]), 20_001);
+    assert_eq!(fixture.server.key_count(), 20_001);
     guard.release().await.expect("held");
 }
 

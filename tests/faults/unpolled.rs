@@ -141,7 +141,7 @@ async fn unpolled_requests_do_not_prevent_others_from_being_sent() {
         drop(call.await.expect("free"));
     }
     until_idle(&client, LEASE * 5).await;
-    assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
+    assert_eq!(server.key_count(), 0);
 }
 
 /// The only waiter in the queue is not polled, and another process wants the key.
@@ -180,7 +180,7 @@ async fn an_unpolled_call_with_a_request_in_flight_does_not_block_other_calls() 
         drop(third);
     }
     until_idle(&client, LEASE).await;
-    assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
+    assert_eq!(server.key_count(), 0);
 }
 
 /// Nothing else arrives over the connection, so it counts as silent when the answer is read.
@@ -219,7 +219,7 @@ async fn a_lock_granted_to_an_unpolled_call_is_released() {
     let first = timeout(LEASE, first).await.expect("granted").expect("free");
     first.release().await.expect("held");
     until_idle(&one, LEASE).await;
-    assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
+    assert_eq!(server.key_count(), 0);
 }
 
 /// Every caller is late for each of its grants, and still gets the lock.
@@ -339,7 +339,7 @@ async fn a_call_on_a_stalled_runtime_is_undone() {
     timeout(LEASE * 3, first).await.expect("granted").expect("no panic");
     // The undo on the connection of the request must time out first.
     until_idle(&client, LEASE * 10).await;
-    assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
+    assert_eq!(server.key_count(), 0);
 }
 
 /// The runtime is blocked during a request for so long that the call is given up, and then
@@ -377,7 +377,7 @@ async fn a_call_that_was_undone_gets_the_lock_when_its_runtime_continues() {
     let first = timeout(LEASE * 10, blocked).await.expect("the call is woken").expect("no panic");
     assert_eq!(first, Ok(()));
     until_idle(&client, LEASE * 10).await;
-    assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
+    assert_eq!(server.key_count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -397,5 +397,5 @@ async fn a_shutdown_does_not_wait_for_unpolled_calls() {
         assert_eq!(call.await.map(drop), Err(LockError::ShutDown));
     }
     busy.release().await.expect("held");
-    assert_eq!(server.command::<u32>(&["DBSIZE"]), 0);
+    assert_eq!(server.key_count(), 0);
 }

@@ -1,7 +1,7 @@
 //! A held lock excludes the clients of both sides, and locks in another wire format are not
 //! touched.
 
-use lock_runtime::{Holder, LockError, WireFormat};
+use lock_runtime::{Holder, HolderKind, LockError, WireFormat};
 
 use crate::fixture::{LEASE, ms};
 use crate::with_every_client;
@@ -12,7 +12,7 @@ with_every_client! {
         peer.tell(&format!("acquire k 0 {}", ms(LEASE * 10))).await;
         assert!(!fixture.is_free().await);
         match fixture.lock().wait(LEASE / 4).acquire().await {
-            Err(LockError::Busy { holder: Holder::Elsewhere(Some(left)), .. }) => {
+            Err(LockError::Busy { holder: Holder { kind: HolderKind::Elsewhere, lease_left: Some(left), .. }, .. }) => {
                 assert!(left > LEASE * 8 && left <= LEASE * 10, "{left:?}");
             }
             other => panic!("{other:?}"),

@@ -1,6 +1,8 @@
 //! The other kinds of locks that Redisson has.
 
-use lock_runtime::{Holder, Lock, LockClient, LockError, LockGuard, LostReason, WireFormat};
+use lock_runtime::{
+    Holder, HolderKind, Lock, LockClient, LockError, LockGuard, LostReason, WireFormat,
+};
 use tokio::time::timeout;
 
 use crate::clients::REDISSON;
@@ -60,7 +62,7 @@ async fn locks_in_the_format_token_are_refused_at_other_kinds_of_redisson() {
         peer.tell(&format!("acquire-kind {kind} {kind}")).await;
         // Other clients have numbers as owners, so this is the lock of somebody who sets no expiry.
         match token(kind).wait(LEASE / 4).acquire().await {
-            Err(LockError::Busy { holder: Holder::NoExpiry, .. }) => {}
+            Err(LockError::Busy { holder: Holder { kind: HolderKind::NoExpiry, .. }, .. }) => {}
             other => panic!("{kind}: {other:?}"),
         }
         let value: u64 = fixture.server.command(&["GET", kind]);

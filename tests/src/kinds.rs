@@ -240,7 +240,7 @@ impl TestedHold {
 /// those of runs.
 #[must_use]
 pub fn left_of_locks(server: &RedisServer) -> Vec<String> {
-    let mut keys: Vec<String> = server.command(&["KEYS", "*"]);
+    let mut keys: Vec<String> = server.keys();
     let lasting = ["lock_fence:{", "lock_leader:{", "lock_run:{"];
     keys.retain(|key| !lasting.iter().any(|prefix| key.starts_with(prefix)));
     keys

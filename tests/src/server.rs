@@ -380,6 +380,20 @@ impl RedisServer {
         value.and_then(|value| value.trim().parse().ok()).expect("a number")
     }
 
+    /// All keys but those in which clients say who they are.
+    #[must_use]
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.command(&["KEYS", "*"]);
+        keys.retain(|key| !key.starts_with("lock_client:"));
+        keys
+    }
+
+    /// The number of these keys.
+    #[must_use]
+    pub fn key_count(&self) -> usize {
+        self.keys().len()
+    }
+
     /// Whether so many claims stand in the queue of a lock, and a message would wake each of them. A claim
     /// that polls has no client, so nobody would notice its death.
     #[must_use]

@@ -1,9 +1,11 @@
 //! The cost of operations in commands, as counted by the server.
 
-use lock_runtime::{LockClient, LockError, distributed_lock, with_client};
+use lock_runtime::{
+    Identity, LockClient, LockClientBuilder, LockError, distributed_lock, with_client,
+};
 use lock_tests::RedisServer;
 
-use crate::support::{LEASE, client};
+use crate::support::{LEASE, until};
 
 /// The commands that clients send. The server counts the calls of scripts under other names.
 const SENT: [&str; 10] = [
@@ -18,6 +20,16 @@ const SENT: [&str; 10] = [
     "hello",
     "client|setinfo",
 ];
+
+/// Without a presence, which has a cost of its own.
+fn builder(server: &RedisServer) -> LockClientBuilder {
+    let builder = LockClient::builder().url(server.url()).identity(Identity::none());
+    builder.lease(LEASE).wait(LEASE * 20)
+}
+
+async fn client(server: &RedisServer) -> LockClient {
+    builder(server).connect().await.expect("up")
+}
 
 fn sent(server: &RedisServer) -> Vec<(&'static str, u64)> {
     SENT.iter().map(|command| (*command, server.calls(command))).collect()
@@ -44,7 +56,7 @@ async fn inner(id: u64) -> Result<(), LockError> {
 }
 
 async fn warm(server: &RedisServer) -> LockClient {
-    warmed(server, client(&server.url()).await).await
+    warmed(server, client(server).await).await
 }
 
 async fn warmed(server: &RedisServer, client: LockClient) -> LockClient {
@@ -56,7 +68,7 @@ async fn warmed(server: &RedisServer, client: LockClient) -> LockClient {
         let earlier = std::mem::replace(&mut loaded, server.calls("script|load"));
         earlier == loaded
     };
-    assert!(crate::support::until(LEASE * 10, all_loaded).await.is_some(), "scripts are loaded");
+    assert!(until(LEASE * 10, all_loaded).await.is_some(), "scripts are loaded");
     client
 }
 
@@ -90,7 +102,7 @@ async fn a_reentrant_call_costs_no_round_trip() {
 #[tokio::test]
 async fn a_thousand_waiters_cost_as_few_commands_as_one() {
     let server = RedisServer::start();
-    let (holder, waiting) = (client(&server.url()).await, client(&server.url()).await);
+    let (holder, waiting) = (client(&server).await, client(&server).await);
     // A fixed lease, so that only the waiters send requests.
     let guard = holder.lock("k").lease(LEASE * 60).acquire().await.expect("free");
     let before = sent(&server);
@@ -120,7 +132,7 @@ async fn a_thousand_waiters_cost_as_few_commands_as_one() {
 async fn waiting_for_many_keys_costs_few_commands() {
     const KEYS: u64 = 300;
     let server = RedisServer::start();
-    let waiting = client(&server.url()).await;
+    let waiting = client(&server).await;
     let mut waiters = tokio::task::JoinSet::new();
     for n in 0..KEYS {
         let key = format!("k{n}");
@@ -130,7 +142,7 @@ async fn waiting_for_many_keys_costs_few_commands() {
     }
     // Each waiter sends a `SET`, and then a script that returns when the key expires.
     let settled = || server.calls("set") == 2 * KEYS && server.calls("evalsha") >= KEYS;
-    assert!(crate::support::until(LEASE * 20, settled).await.is_some());
+    assert!(until(LEASE * 20, settled).await.is_some());
     tokio::time::sleep(LEASE / 4).await;
     let (tries, looks) = (server.calls("evalsha"), server.calls("pttl"));
     tokio::time::sleep(LEASE * 4).await;
@@ -142,7 +154,7 @@ async fn waiting_for_many_keys_costs_few_commands() {
 #[tokio::test]
 async fn waits_that_end_at_different_times_cost_few_commands() {
     let server = RedisServer::start();
-    let (holder, waiting) = (client(&server.url()).await, client(&server.url()).await);
+    let (holder, waiting) = (client(&server).await, client(&server).await);
     let _guard = holder.lock("k").lease(LEASE * 60).acquire().await.expect("free");
     let before = sent(&server);
     let begun = tokio::time::Instant::now();
@@ -193,7 +205,7 @@ async fn ten_hand_offs_cost_at_most_one_command() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_hand_offs_each_grant_costs_two_commands() {
     let server = RedisServer::start();
-    let builder = LockClient::builder().url(server.url()).handoff_limit(0, LEASE);
+    let builder = builder(&server).handoff_limit(0, LEASE);
     let client = builder.connect().await.expect("up");
     let (grants, calls) = share(&client, &server, 64, 10).await;
     assert!(calls >= grants * 2, "{calls} commands for {grants} grants");
@@ -203,7 +215,7 @@ async fn without_hand_offs_each_grant_costs_two_commands() {
 async fn ten_thousand_waiters_cost_one_subscription_and_few_commands() {
     const WAITERS: u64 = 10_000;
     let server = RedisServer::plain(&[]);
-    let (holder, waiting) = (client(&server.url()).await, client(&server.url()).await);
+    let (holder, waiting) = (client(&server).await, client(&server).await);
     let guard = holder.lock("k").acquire().await.expect("free");
     let before = sent(&server);
     let mut waiters = tokio::task::JoinSet::new();
@@ -212,7 +224,7 @@ async fn ten_thousand_waiters_cost_one_subscription_and_few_commands() {
         waiters.spawn(async move { lock.acquire().await?.release().await });
     }
     let all = usize::try_from(WAITERS).expect("few") - 1;
-    let queued = crate::support::until(LEASE * 10, || waiting.stats().queued == all).await;
+    let queued = until(LEASE * 10, || waiting.stats().queued == all).await;
     assert!(queued.is_some(), "{:?}", waiting.stats());
     guard.release().await.expect("held");
     while let Some(waiter) = waiters.join_next().await {
@@ -245,10 +257,53 @@ async fn scripts_survive_a_script_flush() {
 #[tokio::test]
 async fn an_idle_client_sends_nothing() {
     let server = RedisServer::plain(&[]);
-    let _client = warm(&server).await;
+    let client = builder(&server).identity(Identity::of_process()).connect().await.expect("up");
+    let _client = warmed(&server, client).await;
     let before = sent(&server);
     tokio::time::sleep(LEASE * 4).await;
-    assert_eq!(between(&before, &sent(&server)), []);
+    let sent = between(&before, &sent(&server));
+    assert!(sent.is_empty() || sent == [("set", 1)], "the presence after the last lock: {sent:?}");
+}
+
+/// One `SET` in a third of a lease, but at most one in a second, while locks are acquired.
+#[tokio::test]
+async fn a_presence_costs_one_command_a_second() {
+    let server = RedisServer::start();
+    let client = builder(&server).identity(Identity::of_process()).connect().await.expect("up");
+    let guard = client.lock("held").acquire().await.expect("free");
+    let before = sent(&server);
+    let (began, mut locks) = (tokio::time::Instant::now(), 0);
+    while began.elapsed() < LEASE * 3 {
+        client.lock("k").run(async {}).await.expect("free");
+        locks += 1;
+    }
+    let seconds = began.elapsed().as_secs() + 1;
+    let calls = between(&before, &sent(&server));
+    let sets = calls.iter().find(|(command, _)| *command == "set").map_or(0, |(_, calls)| *calls);
+    let presences = sets.saturating_sub(locks);
+    assert!((1..=seconds).contains(&presences), "{presences} in {seconds} s, {locks} locks");
+    assert!(guard.is_held());
+}
+
+/// The token, and the presence of the client that it names.
+#[tokio::test]
+async fn a_wait_that_ends_busy_asks_twice_who_has_the_lock() {
+    let server = RedisServer::start();
+    let (one, two) = (warm(&server).await, warm(&server).await);
+    let _held = one.lock("k").lease(LEASE * 60).acquire().await.expect("free");
+    for (wait, questions) in [(LEASE / 10, 2), (std::time::Duration::ZERO, 0)] {
+        let names = ["type", "getrange"];
+        let asked = || names.map(|name| server.calls(name));
+        let (before, attempts) = (asked(), server.calls("pttl"));
+        two.lock("k").wait(wait).acquire().await.expect_err("busy");
+        // Each attempt by script reads the time left and the value.
+        let attempts = server.calls("pttl") - attempts;
+        let after = asked();
+        assert_eq!(after[0] - before[0], questions / 2, "the script looks at the type");
+        assert_eq!(after[1] - before[1], questions + attempts, "{attempts} attempts");
+        // Calls share what they have found for a second.
+        tokio::time::sleep(std::time::Duration::from_millis(1010)).await;
+    }
 }
 
 #[tokio::test]
@@ -276,12 +331,12 @@ async fn the_readers_of_a_process_cost_as_much_as_one() {
 #[tokio::test]
 async fn readers_that_wait_cost_as_much_as_one() {
     let server = RedisServer::start();
-    let (reading, writing) = (warm(&server).await, client(&server.url()).await);
+    let (reading, writing) = (warm(&server).await, client(&server).await);
     let (lock, waits) = (reading.read_write("shared").read(), crate::support::LEASE * 20);
     let writer = writing.read_write("shared").write().lease(waits).acquire().await.expect("free");
     let calls = (0..64).map(|_| tokio::spawn(lock.clone().wait(waits).acquire()));
     let calls: Vec<_> = calls.collect();
-    let queued = crate::support::until(LEASE * 10, || server.queued("shared") == 1).await;
+    let queued = until(LEASE * 10, || server.queued("shared") == 1).await;
     assert!(queued.is_some(), "{} claims", server.queued("shared"));
     let before = server.calls("evalsha");
     writer.release().await.expect("held");
@@ -327,7 +382,7 @@ async fn passing_permits_on_costs_no_command() {
             tokio::spawn(async move { lock.run(tokio::task::yield_now()).await })
         })
         .collect();
-    let queued = crate::support::until(LEASE * 10, || server.queued("shared") == 1).await;
+    let queued = until(LEASE * 10, || server.queued("shared") == 1).await;
     assert!(queued.is_some(), "{} claims", server.queued("shared"));
     tokio::time::sleep(LEASE / 10).await;
     let before = server.calls("evalsha");
@@ -362,7 +417,7 @@ async fn assert_cost<T>(
 async fn calls_of_each_kind_cost_what_is_documented() {
     let server = RedisServer::start();
     // No renewal comes in between.
-    let builder = LockClient::builder().url(server.url()).lease(LEASE * 600);
+    let builder = builder(&server).lease(LEASE * 600);
     let connected = async || {
         let client = builder.clone().connect().await.expect("up");
         warmed(&server, client).await

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_runtime::{
-    Holder, Lock, LockClient, LockError, LockGuard, WireFormat, distributed_lock, with_client,
+    Holder, HolderKind, Lock, LockClient, LockError, LockGuard, WireFormat, distributed_lock,
+    with_client,
 };
 use lock_tests::support::until_idle;
 use tokio::task::{JoinHandle, JoinSet};
@@ -122,20 +123,20 @@ on_every_store! {
         let guard = fair(&pair.one).acquire().await.expect("free");
         for lock in [fair(&pair.one), pair.one.lock("k")] {
             let here = lock.clone().wait(LEASE / 2).acquire().await;
-            assert!(matches!(here, Err(LockError::Busy { holder: Holder::ThisTask, .. })), "{here:?}");
+            assert!(matches!(here, Err(LockError::Busy { holder: Holder { kind: HolderKind::ThisTask, .. }, .. })), "{here:?}");
             let task = tokio::spawn(lock.wait(LEASE / 2).acquire()).await.expect("no panic");
-            let is_here = matches!(task, Err(LockError::Busy { holder: Holder::ThisProcess, .. }));
+            let is_here = matches!(task, Err(LockError::Busy { holder: Holder { kind: HolderKind::ThisProcess, .. }, .. }));
             assert!(is_here, "{task:?}");
         }
         guard.release().await.expect("held");
         let plain = pair.one.lock("k").lease(LONG).acquire().await.expect("free");
         let here = fair(&pair.one).wait(LEASE / 2).acquire().await;
-        assert!(matches!(here, Err(LockError::Busy { holder: Holder::ThisTask, .. })), "{here:?}");
+        assert!(matches!(here, Err(LockError::Busy { holder: Holder { kind: HolderKind::ThisTask, .. }, .. })), "{here:?}");
         plain.release().await.expect("held");
         let guard = fair(&pair.one).acquire().await.expect("free");
         let elsewhere = fair(&pair.two).wait(LEASE / 2).acquire().await;
         let is_elsewhere =
-            matches!(elsewhere, Err(LockError::Busy { holder: Holder::Elsewhere(Some(_)), .. }));
+            matches!(elsewhere, Err(LockError::Busy { holder: Holder { kind: HolderKind::Elsewhere, lease_left: Some(_), .. }, .. }));
         assert!(is_elsewhere, "{elsewhere:?}");
         guard.release().await.expect("held");
     }

@@ -107,7 +107,7 @@ async fn tokens_need_one_key_per_hash_slot_and_not_one_per_lock() {
         lock.acquire().await.expect("free").fencing_token().await.expect("held");
     }
     client.shutdown().await.expect("up");
-    let left: Vec<String> = server.command(&["KEYS", "*"]);
+    let left: Vec<String> = server.keys();
     assert_eq!(left.len(), 1, "{left:?}");
 }
 

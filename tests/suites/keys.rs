@@ -54,12 +54,12 @@ async fn without_encoding_different_arguments_share_a_lock() {
 
 #[distributed_lock(key = "lock4j:<name:raw>#<id:raw>")]
 async fn like_lock4j(server: &RedisServer, name: &str, id: &str) -> Result<Vec<String>, LockError> {
-    Ok(server.command(&["KEYS", "*"]))
+    Ok(server.keys())
 }
 
 #[distributed_lock(key = "registry:<path:raw>")]
 async fn like_spring(server: &RedisServer, path: &str) -> Result<Vec<String>, LockError> {
-    Ok(server.command(&["KEYS", "*"]))
+    Ok(server.keys())
 }
 
 /// Other libraries do not encode the values in their keys.
@@ -81,11 +81,11 @@ async fn raw_placeholders_produce_the_keys_of_other_libraries() {
 async fn without_raw_the_values_are_encoded() {
     #[distributed_lock(key = "lock4j:<name>#<id>")]
     async fn lock4j(server: &RedisServer, name: &str, id: &str) -> Result<Vec<String>, LockError> {
-        Ok(server.command(&["KEYS", "*"]))
+        Ok(server.keys())
     }
     #[distributed_lock(key = "registry:<path>")]
     async fn spring(server: &RedisServer, path: &str) -> Result<Vec<String>, LockError> {
-        Ok(server.command(&["KEYS", "*"]))
+        Ok(server.keys())
     }
     let server = RedisServer::start();
     let client = crate::support::client(&server.url()).await;

@@ -11,6 +11,7 @@ mod fencing;
 mod fixed_lease;
 mod formats;
 mod functions;
+mod holders;
 mod keys;
 mod kinds;
 mod leadership;

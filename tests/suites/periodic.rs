@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use lock_runtime::{
-    Holder, LockClient, LockError, RunOutcome, Wait, distributed_lock, with_client,
+    Holder, HolderKind, LockClient, LockError, RunOutcome, Wait, distributed_lock, with_client,
 };
 use lock_tests::RedisServer;
 use lock_tests::support::until_idle;
@@ -61,7 +61,7 @@ on_every_store! {
                     };
                     match work.run(body).await {
                         Ok(()) => {}
-                        Err(LockError::Busy { holder: Holder::NextPeriod(left), .. }) => {
+                        Err(LockError::Busy { holder: Holder { kind: HolderKind::NextPeriod, lease_left: Some(left), .. }, .. }) => {
                             tokio::time::sleep(left).await;
                         }
                         Err(error) => panic!("{error}"),
@@ -176,7 +176,10 @@ async fn a_call_in_a_period_that_has_had_its_run_does_not_wait_in_vain() {
     let work = client.periodic("job", LONG).wait(Duration::from_secs(3600));
     work.run(tokio::time::sleep(LEASE * 2)).await.expect("free");
     match work.run(async {}).await {
-        Err(LockError::Busy { holder: Holder::NextPeriod(left), .. }) => assert!(left <= LONG),
+        Err(LockError::Busy {
+            holder: Holder { kind: HolderKind::NextPeriod, lease_left: Some(left), .. },
+            ..
+        }) => assert!(left <= LONG),
         other => panic!("{other:?}"),
     }
     until_idle(&client, LEASE).await;

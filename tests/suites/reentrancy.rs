@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use lock_runtime::{Holder, LockClient, LockError, LostReason, distributed_lock, with_client};
+use lock_runtime::{
+    Holder, HolderKind, LockClient, LockError, LostReason, distributed_lock, with_client,
+};
 use tokio::time::timeout;
 
 use crate::support::{LEASE, on_every_store};
@@ -162,7 +164,7 @@ on_every_store! {
                     assert!(short.remaining() > longest / 2, "both guards share one lease");
                     // The expiry in the store must match the lease of the holder.
                     match pair.two.lock("k").wait(LEASE / 1000).acquire().await {
-                        Err(LockError::Busy { holder: Holder::Elsewhere(Some(left)), .. }) => {
+                        Err(LockError::Busy { holder: Holder { kind: HolderKind::Elsewhere, lease_left: Some(left), .. }, .. }) => {
                             assert!(left > longest / 2, "{left:?}");
                         }
                         Err(LockError::Busy { .. } | LockError::Unavailable { .. }) => {}

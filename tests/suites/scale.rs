@@ -34,13 +34,13 @@ async fn ten_thousand_held_locks_are_renewed_on_time() {
     // Renewals are due when two thirds of the lease remain. Half leaves a margin for a busy
     // machine.
     assert!(lowest > lease / 2, "the latest renewal left {lowest:?} of {lease:?}");
-    assert_eq!(server.command::<usize>(&["DBSIZE"]), LOCKS);
+    assert_eq!(server.key_count(), LOCKS);
     let calls = server.calls("evalsha");
     assert!(calls <= 9 * LOCKS as u64 / 100 + 100, "{calls} requests, so renewals are not batched");
 
     drop(guards);
     client.shutdown().await.expect("all released");
-    assert_eq!(server.command::<usize>(&["DBSIZE"]), 0);
+    assert_eq!(server.key_count(), 0);
 }
 
 /// A call that is answered makes room for another one below the limit of requests in flight.

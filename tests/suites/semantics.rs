@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{Holder, LockClient, LockError, LostReason, Wait};
+use lock_runtime::{Holder, HolderKind, LockClient, LockError, LostReason, Wait};
 use lock_tests::support::count_under_contention;
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
@@ -78,7 +78,7 @@ on_every_store! {
         let wait = LEASE / 2;
         let start = Instant::now();
         match pair.two.lock("k").wait(wait).acquire().await {
-            Err(LockError::Busy { key, waited, holder: Holder::Elsewhere(Some(left)), .. }) => {
+            Err(LockError::Busy { key, waited, holder: Holder { kind: HolderKind::Elsewhere, lease_left: Some(left), .. }, .. }) => {
                 assert_eq!(key, "k");
                 assert!(waited >= wait && left <= LEASE, "{waited:?} {left:?}");
             }
@@ -86,12 +86,12 @@ on_every_store! {
         }
         assert!(start.elapsed() < wait * 3, "the wait took too long");
         match pair.one.lock("k").wait(wait).acquire().await {
-            Err(LockError::Busy { holder: Holder::ThisTask, .. }) => {}
+            Err(LockError::Busy { holder: Holder { kind: HolderKind::ThisTask, .. }, .. }) => {}
             other => panic!("{other:?}"),
         }
         let lock = pair.one.lock("k").wait(wait);
         match tokio::spawn(lock.acquire()).await.expect("no panic") {
-            Err(LockError::Busy { holder: Holder::ThisProcess, .. }) => {}
+            Err(LockError::Busy { holder: Holder { kind: HolderKind::ThisProcess, .. }, .. }) => {}
             other => panic!("{other:?}"),
         }
     }

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use lock_runtime::{
-    Holder, LockClient, LockError, LockSetGuard, LostReason, ReleaseMode, WireFormat,
+    HolderKind, LockClient, LockError, LockSetGuard, LostReason, ReleaseMode, WireFormat,
     distributed_lock, with_client,
 };
 use lock_tests::RedisServer;
@@ -355,11 +355,11 @@ async fn a_call_that_waits_for_its_own_task_says_so() {
         other => panic!("{other:?}"),
     };
     let single = client.lock("a").wait(LEASE / 10).acquire().await;
-    assert_eq!(holder(single.err()), Holder::ThisTask);
+    assert_eq!(holder(single.err()).kind, HolderKind::ThisTask);
     let set = client.lock_all(["b", "c"]).wait(LEASE / 10);
-    assert_eq!(holder(set.acquire().await.err()), Holder::ThisTask);
+    assert_eq!(holder(set.acquire().await.err()).kind, HolderKind::ThisTask);
     let other = tokio::spawn(async move { set.acquire().await.err() });
-    assert_eq!(holder(other.await.expect("no panic")), Holder::ThisProcess);
+    assert_eq!(holder(other.await.expect("no panic")).kind, HolderKind::ThisProcess);
 }
 
 /// The last token of one key is far ahead of the clock, so only an explicit raise orders the others.

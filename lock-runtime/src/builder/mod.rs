@@ -15,6 +15,7 @@ use crate::credentials::{Credentials, CredentialsSource};
 use crate::engine::fairness::limit::HandoffLimit;
 use crate::engine::{Config, Engine};
 use crate::error::LockError;
+use crate::identity::Identity;
 use crate::options::{Defaults, LockOptions};
 use crate::release_mode::ReleaseMode;
 use crate::replicas::{Replicas, RequiredReplicas};
@@ -121,6 +122,7 @@ pub struct LockClientBuilder {
     without_tracking: bool,
     credentials: Option<CredentialsSource>,
     address_map: Option<AddressMap>,
+    identity: Identity,
     #[cfg(feature = "tls")]
     tls: Option<TlsOptions>,
 }
@@ -138,7 +140,8 @@ impl fmt::Debug for LockClientBuilder {
             .field("quarantine", &self.quarantine)
             .field("tracking", &!self.without_tracking)
             .field("credentials", &self.credentials)
-            .field("address_map", &self.address_map);
+            .field("address_map", &self.address_map)
+            .field("identity", &self.identity);
         #[cfg(feature = "tls")]
         shown.field("tls", &self.tls);
         shown.finish()
@@ -346,6 +349,36 @@ impl LockClientBuilder {
         self
     }
 
+    /// What this client tells others about itself: in [`LockError::Busy`], their calls see which process
+    /// holds a lock. [`Identity::of_process`] by default: the name of the host, and the process id.
+    ///
+    /// While a client with Redis acquires or renews locks, it writes this to the key `lock_client:<id>`, every
+    /// third of its lease, but at most once a second: one request each time, on the connection for renewals.
+    /// The key expires when the locks of a process that has died have ended. Without the permission to write
+    /// it, everything else works. The memory store tells the host and the process id.
+    ///
+    /// # Errors
+    ///
+    /// [`connect`](Self::connect) returns [`LockError::Config`](crate::LockError::Config) if a text is empty,
+    /// has more than 253 bytes or a control character.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{Identity, LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let identity = Identity::named("checkout-3").service("shop", "1.4.2");
+    /// let client = LockClient::builder().url("memory:").identity(identity).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn identity(mut self, identity: Identity) -> Self {
+        self.identity = identity;
+        self
+    }
+
     /// How to connect to servers over TLS: the trusted authorities, the client's certificate, or a
     /// whole configuration of rustls. Without it, the options of the URL are used.
     ///
@@ -384,6 +417,7 @@ impl LockClientBuilder {
             return Err(LockError::Config { option: "url", problem });
         };
         let defaults = self.checked()?;
+        self.identity.check()?;
         runtime::checked()?;
         let response_timeout = response_timeout(defaults.lease);
         let settings = Settings {
@@ -394,6 +428,7 @@ impl LockClientBuilder {
             tracking: !self.without_tracking,
             credentials: self.credentials,
             address_map: self.address_map,
+            identity: self.identity,
             requests: Arc::default(),
             #[cfg(feature = "tls")]
             tls: self.tls,

@@ -139,7 +139,7 @@ pub(crate) fn owner(hold: &Hold) -> OwnerId {
 }
 
 pub(crate) fn new_owner() -> OwnerId {
-    OwnerId::random().expect("randomness")
+    OwnerId::new().expect("randomness")
 }
 
 /// A claim to the key `k`.

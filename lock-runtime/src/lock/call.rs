@@ -35,7 +35,7 @@ pub(crate) fn hold(
         (None, Some(mode)) => mode.into(),
         (None, None) => Mode::Exclusive,
     };
-    let measured = (client.engine.metrics(), site);
+    let measured = (client, site);
     let failed = |error| Acquiring::failed(site, error);
     // Without a closure that returns everything: each return would copy the terms once more.
     let (wait, terms, store) = match client.checked(options, site) {
@@ -61,7 +61,7 @@ pub(crate) fn hold(
     let timeout = Timeout::new(wait);
     let request = AcquireRequest { key, mode, store, timeout, terms, is_fair };
     let acquired = acquire::acquire(Arc::clone(&client.engine), request, LockGuard::new);
-    Acquiring::new(measured, timeout.began(), acquired)
+    Acquiring::new(measured, timeout.began(), acquired).asking_for_holder(&timeout)
 }
 
 /// Shares an enclosing hold. Extends the hold if the inner lock's fixed lease or `min_hold` would

@@ -327,7 +327,7 @@ impl Lock {
     ///
     /// A task that holds a guard and waits for the same lock waits for itself. For example, the
     /// items of a buffered stream may hold the lock while the stream is polled for the next item.
-    /// Such a call returns [`LockError::Busy`] with [`Holder::ThisTask`](crate::Holder::ThisTask)
+    /// Such a call returns [`LockError::Busy`] with [`HolderKind::ThisTask`](crate::HolderKind::ThisTask)
     /// when its wait ends:
     ///
     /// ```
@@ -339,7 +339,7 @@ impl Lock {
     /// let lock = LockClient::memory().lock("stock:7").wait(Duration::from_millis(50));
     /// let item = lock.acquire().await?;
     /// match lock.acquire().await {
-    ///     Err(LockError::Busy { holder, .. }) => assert_eq!(holder, Holder::ThisTask),
+    ///     Err(LockError::Busy { holder, .. }) => assert_eq!(holder.kind, HolderKind::ThisTask),
     ///     other => panic!("{other:?}"),
     /// }
     /// // Release the lock before the next acquisition, or do the work of an item in `run`.

@@ -22,8 +22,9 @@ use crate::clock::BootInstant;
 use crate::engine::acquire::{self, AcquireRequest, SetRequest, Together};
 use crate::engine::handoff::Hold;
 use crate::engine::{Engine, PermitHolder};
-use crate::error::{Holder, LockError};
+use crate::error::LockError;
 use crate::guard::LockGuard;
+use crate::holder::{Holder, HolderKind};
 use crate::safeguard::Safeguard;
 use crate::store::contract::Mode;
 use crate::sync::{Mutex, lock, time};
@@ -193,7 +194,7 @@ impl SetCall {
             // A single attempt does not take the other keys for nothing.
             Some(index) if is_single => {
                 let (key, waited) = (self.request.keys[index].as_ref(), self.timeout.elapsed());
-                let (key, holder) = (key.to_owned(), Holder::Elsewhere(None));
+                let (key, holder) = (key.to_owned(), Holder::new(HolderKind::Elsewhere));
                 Err(Box::new(LockError::Busy { key, waited, holder }))
             }
             _ => Ok((self.in_order().await?, false)),

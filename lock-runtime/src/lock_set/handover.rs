@@ -26,8 +26,9 @@ use tokio::runtime::Handle;
 
 use super::acquire::{Overseer, Provisional, SetCall};
 use crate::engine::{KeyStatus, PermitHolder};
-use crate::error::{Holder, LockError};
+use crate::error::LockError;
 use crate::guard::LockGuard;
+use crate::holder::HolderKind;
 use crate::runtime::Caller;
 use crate::safeguard::Safeguard;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -116,10 +117,11 @@ pub(super) async fn take_in_task(
 
 /// The error of a call whose own caller may be the holder.
 fn explained(call: &SetCall, mut error: LockError) -> LockError {
-    if let LockError::Busy { key, holder: holder @ Holder::ThisProcess, .. } = &mut error
+    if let LockError::Busy { key, holder, .. } = &mut error
+        && holder.kind == HolderKind::ThisProcess
         && call.engine().key_status(key) == KeyStatus::HeldHere(Caller::here())
     {
-        *holder = Holder::ThisTask;
+        holder.kind = HolderKind::ThisTask;
     }
     error
 }

@@ -15,7 +15,6 @@ pub use self::guard::LockSetGuard;
 use self::handover::take_in_task;
 use crate::acquiring::{Acquiring, Unmeasured};
 use crate::body::{self, BodyEnd, OnLost};
-use crate::clock::BootInstant;
 use crate::connected::Connected;
 use crate::engine::acquire::SetRequest;
 use crate::error::LockError;
@@ -259,7 +258,9 @@ pub(crate) fn hold_all(
     (options, site): (&LockOptions, &'static SiteMetrics),
 ) -> Acquiring<LockSetGuard> {
     match prepared(client, keys, (options, site)) {
-        Ok((began, acquired)) => Acquiring::new((client.engine.metrics(), site), began, acquired),
+        Ok((timeout, acquired)) => {
+            Acquiring::new((client, site), timeout.began(), acquired).asking_for_holder(&timeout)
+        }
         Err(error) => Acquiring::failed(site, error),
     }
 }
@@ -268,7 +269,7 @@ fn prepared(
     client: &Arc<Connected>,
     keys: &[String],
     (options, site): (&LockOptions, &'static SiteMetrics),
-) -> Result<(BootInstant, Unmeasured<LockSetGuard>), LockError> {
+) -> Result<(Timeout, Unmeasured<LockSetGuard>), LockError> {
     let (wait, terms, store) = client.checked(options, site)?;
     let (mut shared, mut own) = (Vec::new(), Vec::new());
     for key in sorted(client, keys)? {
@@ -291,7 +292,7 @@ fn prepared(
         guards.extend(own.take());
         Ok(LockSetGuard::new(guards))
     });
-    Ok((timeout.began(), acquired))
+    Ok((timeout, acquired))
 }
 
 /// Acquires the locks that no enclosing body has.

@@ -17,6 +17,7 @@ use tokio::runtime;
 
 use super::announcements::{Announced, Announcement};
 use super::hold_reports::HoldReports;
+use super::key_holder::KeyHolder;
 pub(crate) use super::layout::{Layout, Mode};
 pub(crate) use super::left::Left;
 pub(crate) use super::mode_change::{ModeChange, ModeChanged};
@@ -51,6 +52,12 @@ pub(crate) trait Backend: Send + Sync {
     fn check_readiness(&self, layout: Layout) -> StoreAnswer<'_, ()> {
         let _ = layout;
         MaybeReady::ready(Ok(()))
+    }
+
+    /// Who has a lock, in any layout; `None` if nobody has it, or the store does not know it.
+    fn holder<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<KeyHolder>> {
+        let _ = key;
+        MaybeReady::ready(Ok(None))
     }
 
     /// The handle for locks in this layout. It is always the same one, so that handles can be

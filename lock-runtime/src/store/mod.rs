@@ -8,6 +8,7 @@ pub(crate) mod contract;
 #[cfg(test)]
 pub(crate) mod faulty;
 pub(crate) mod hold_reports;
+pub(crate) mod key_holder;
 mod layout;
 mod left;
 mod limits;

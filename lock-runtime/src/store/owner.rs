@@ -1,53 +1,86 @@
 //! Owner ids.
 
 use std::fmt;
+use std::time::{Duration, SystemTime};
 
-/// Identifies one acquisition: 128 random bits from the operating system, so that a stale holder is
-/// never mistaken for a later one.
+use crate::clock;
+
+/// The bits after the time.
+const RANDOM_BITS: u32 = 80;
+
+/// Identifies one acquisition: the time at which it began, in ms since 1970, and 80 random bits from the
+/// operating system. A client prefixes its own id, so a stale holder is never mistaken for a later one, and
+/// no other client can guess the name of an owner.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct OwnerId(u128);
 
 impl OwnerId {
-    pub(crate) fn random() -> Result<Self, getrandom::Error> {
+    /// The id of an acquisition that begins now.
+    pub(crate) fn new() -> Result<Self, getrandom::Error> {
         let mut random = [0_u8; 16];
-        getrandom::fill(&mut random)?;
-        Ok(Self(u128::from_be_bytes(random)))
+        getrandom::fill(&mut random[6..])?;
+        let time = u128::from(clock::unix_millis()) << RANDOM_BITS;
+        Ok(Self(time | u128::from_be_bytes(random)))
     }
 
-    /// The id as 32 hexadecimal digits.
-    pub(crate) fn to_hex(self) -> [u8; 32] {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut text = [0_u8; 32];
-        for (pair, byte) in text.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 15)];
-        }
-        text
+    /// When the acquisition began, by the clock of its client.
+    pub(crate) fn began(self) -> SystemTime {
+        let millis = u64::try_from(self.0 >> RANDOM_BITS).unwrap_or(u64::MAX);
+        SystemTime::UNIX_EPOCH + Duration::from_millis(millis)
     }
 
-    /// The id that [`to_hex`](Self::to_hex) has written. `None` if these are not 32 digits.
+    /// The id as 22 digits of base64url (RFC 4648).
     #[cfg(feature = "redis")]
-    pub(crate) fn from_hex(text: &[u8]) -> Option<Self> {
-        let digit = |id: u128, digit: &u8| {
-            let value = char::from(*digit).to_digit(16)?;
-            Some(id << 4 | u128::from(value))
-        };
-        (text.len() == 32).then_some(())?;
-        text.iter().try_fold(0, digit).map(Self)
+    pub(crate) fn to_text(self) -> [u8; OWNER_DIGITS] {
+        digits(self.0)
     }
 
-    /// 63 bits of the id, as a positive number.
+    /// The id that [`to_text`](Self::to_text) has written. `None` if the text is different.
+    #[cfg(feature = "redis")]
+    pub(crate) fn from_text(text: &[u8]) -> Option<Self> {
+        (text.len() == OWNER_DIGITS).then_some(())?;
+        number(text).map(Self)
+    }
+
+    /// 63 random bits of the id, as a positive number.
     pub(crate) fn number(self) -> i64 {
-        let bits = (self.0 >> 64) & u128::from(i64::MAX.unsigned_abs());
+        let bits = self.0 & u128::from(i64::MAX.unsigned_abs());
         i64::try_from(bits).unwrap_or(i64::MAX).max(1)
     }
 }
 
-/// Shows the first digits only: enough to distinguish owners in a log, and too few to release a
+/// The digits of an id.
+#[cfg(feature = "redis")]
+pub(crate) const OWNER_DIGITS: usize = 22;
+
+#[cfg(feature = "redis")]
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// The lowest bits of a number as digits of base64url, the highest first.
+#[cfg(feature = "redis")]
+pub(crate) fn digits<const N: usize>(mut number: u128) -> [u8; N] {
+    let mut text = [0; N];
+    for digit in text.iter_mut().rev() {
+        *digit = DIGITS[usize::try_from(number & 63).unwrap_or_default()];
+        number >>= 6;
+    }
+    text
+}
+
+/// The number of these digits. `None` if there are other characters, or it has more than 128 bits.
+#[cfg(feature = "redis")]
+pub(crate) fn number(digits: &[u8]) -> Option<u128> {
+    digits.iter().try_fold(0_u128, |number, digit| {
+        let value = DIGITS.iter().position(|known| known == digit)?;
+        Some(number.checked_mul(64)? | u128::try_from(value).ok()?)
+    })
+}
+
+/// Shows a few of the random digits only: enough to distinguish owners in a log, and too few to release a
 /// lock.
 impl fmt::Debug for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OwnerId({:06x}…)", self.0 >> 104)
+        write!(f, "OwnerId({:06x}…)", (self.0 >> (RANDOM_BITS - 24)) & 0xff_ffff)
     }
 }
 
@@ -57,37 +90,49 @@ mod tests {
 
     #[test]
     fn ids_are_distinct() {
-        let ids: Vec<u128> = (0..1000).map(|_| OwnerId::random().expect("randomness").0).collect();
-        let distinct: std::collections::HashSet<_> = ids.iter().collect();
+        let ids: Vec<u128> = (0..1000).map(|_| OwnerId::new().expect("randomness").0).collect();
+        let distinct: std::collections::HashSet<_> = ids.iter().map(|id| id << 48).collect();
         assert_eq!(distinct.len(), ids.len());
     }
 
+    #[cfg(feature = "redis")]
     #[test]
-    fn an_id_has_32_digits() {
-        assert_eq!(&OwnerId(0x12ab).to_hex(), b"000000000000000000000000000012ab");
-        assert_eq!(&OwnerId(u128::MAX).to_hex(), &[b'f'; 32]);
+    fn an_id_has_22_digits() {
+        assert_eq!(&OwnerId(0x12ab).to_text(), b"AAAAAAAAAAAAAAAAAAABKr");
+        assert_eq!(&OwnerId(u128::MAX).to_text(), b"D_____________________");
     }
 
     #[cfg(feature = "redis")]
     #[test]
     fn an_id_is_read_as_it_is_written() {
-        let id = OwnerId::random().expect("randomness");
-        assert_eq!(OwnerId::from_hex(&id.to_hex()), Some(id));
-        for other in [&b"12ab"[..], &[b'g'; 32], &[b'1'; 33], &[200; 32]] {
-            assert_eq!(OwnerId::from_hex(other), None);
+        for id in [OwnerId::new().expect("randomness"), OwnerId(0), OwnerId(u128::MAX)] {
+            assert_eq!(OwnerId::from_text(&id.to_text()), Some(id));
+        }
+        for other in [&b"12ab"[..], &[b'.'; 22], &[b'1'; 23], &[200; 22], &[b'_'; 22], &[b'E'; 22]]
+        {
+            assert_eq!(OwnerId::from_text(other), None);
         }
     }
 
     #[test]
+    fn an_id_knows_when_its_acquisition_began() {
+        let before = SystemTime::now();
+        let began = OwnerId::new().expect("randomness").began();
+        // The clock is read in steps of up to 10 ms.
+        let step = Duration::from_millis(20);
+        assert!(began + step >= before && began <= SystemTime::now() + step, "{began:?}");
+    }
+
+    #[test]
     fn an_id_has_a_positive_number() {
-        assert_eq!(OwnerId(u128::from(u64::MAX)).number(), 1);
-        assert_eq!(OwnerId(u128::from(u64::MAX) << 64).number(), i64::MAX);
-        assert_eq!(OwnerId(0x8000_0000_0000_012c << 64).number(), 300);
+        assert_eq!(OwnerId(u128::from(u64::MAX) + 1).number(), 1);
+        assert_eq!(OwnerId(u128::from(u64::MAX)).number(), i64::MAX);
+        assert_eq!(OwnerId(0x8000_0000_0000_012c).number(), 300);
     }
 
     #[test]
     fn an_id_is_shown_only_in_part() {
         let shown = format!("{:?}", OwnerId(0xfedc_ba98_7654_3210_0123_4567_89ab_cdef));
-        assert_eq!(shown, "OwnerId(fedcba…)");
+        assert_eq!(shown, "OwnerId(321001…)");
     }
 }

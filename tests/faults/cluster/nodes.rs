@@ -115,7 +115,7 @@ async fn the_renewals_of_ten_thousand_locks_are_on_time_while_one_of_three_nodes
     while let Some(guard) = acquiring.join_next().await {
         guards.push(guard.expect("no panic").expect("free"));
     }
-    let keys = |node: usize| cluster.node(node).command::<usize>(&["DBSIZE"]);
+    let keys = |node: usize| cluster.node(node).key_count();
     let of_others = keys(1) + keys(2);
     assert!(of_others * 5 > guards.len() * 3 && of_others < guards.len());
     cluster.freeze(0);

@@ -62,7 +62,8 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use lock_runtime::{
-    Holder, Lock, LockClient, LockError, LockGuard, Replicas, Wait, WireFormat, distributed_lock,
+    Holder, HolderKind, Lock, LockClient, LockError, LockGuard, Replicas, Wait, WireFormat,
+    distributed_lock,
 };
 use lock_tests::workload::{self, Plan, Register, WorkloadHolder};
 use lock_tests::{Recorder, TestedKind, boot_nanos};
@@ -431,7 +432,10 @@ async fn periodic(
         match work.try_run(body).await {
             Ok(result) => result?,
             Err(LockError::Lost { .. }) => {}
-            Err(LockError::Busy { holder: Holder::NextPeriod(left), .. }) => {
+            Err(LockError::Busy {
+                holder: Holder { kind: HolderKind::NextPeriod, lease_left: Some(left), .. },
+                ..
+            }) => {
                 tokio::time::sleep(left).await;
             }
             Err(error) => return Err(error.into()),

@@ -1,6 +1,6 @@
 //! Locks of several wire formats in one client, on one server, and on one key.
 
-use lock_runtime::{Holder, LockClient, LockError, LockGuard, WireFormat};
+use lock_runtime::{Holder, HolderKind, LockClient, LockError, LockGuard, WireFormat};
 use lock_tests::RedisServer;
 use lock_tests::support::until_idle;
 use tokio::time::{Instant, sleep};
@@ -81,7 +81,10 @@ async fn a_time_that_expires_is_a_foreign_token() {
     let server = RedisServer::start();
     server.tell(&["SET", "k", "1700000000000", "PX", "60000"]);
     match connect(WireFormat::Token, &server).await.lock("k").wait(LEASE / 4).acquire().await {
-        Err(LockError::Busy { holder: Holder::Elsewhere(Some(_)), .. }) => {}
+        Err(LockError::Busy {
+            holder: Holder { kind: HolderKind::Elsewhere, lease_left: Some(_), .. },
+            ..
+        }) => {}
         other => panic!("{other:?}"),
     }
 }
@@ -94,7 +97,7 @@ async fn a_long_string_of_digits_is_a_foreign_token() {
     let client = connect(WireFormat::Token, &server).await;
     let asked = Instant::now();
     match client.lock("k").wait(LEASE / 4).acquire().await {
-        Err(LockError::Busy { holder: Holder::NoExpiry, .. }) => {}
+        Err(LockError::Busy { holder: Holder { kind: HolderKind::NoExpiry, .. }, .. }) => {}
         other => panic!("{other:?}"),
     }
     assert!(asked.elapsed() < LEASE, "{:?}", asked.elapsed());
@@ -174,7 +177,7 @@ async fn locks_of_all_formats_are_renewed_together() {
     assert!(guards.iter().all(LockGuard::is_held));
     drop(guards);
     client.shutdown().await.expect("released");
-    assert_eq!(server.command::<Vec<String>>(&["KEYS", "*"]), [""; 0]);
+    assert_eq!(server.keys(), [""; 0]);
 }
 
 #[tokio::test]

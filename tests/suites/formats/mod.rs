@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{
-    Holder, LockClient, LockClientBuilder, LockError, LockGuard, LostReason, WireFormat,
+    Holder, HolderKind, LockClient, LockClientBuilder, LockError, LockGuard, LostReason, WireFormat,
 };
 use lock_tests::support::{count_under_contention, until_idle};
 use lock_tests::{Proxy, RedisServer};
@@ -152,7 +152,7 @@ in_every_format! {
         assert!(peer.try_lock(LEASE * 10));
         assert!(!is_free(&fixture.one).await);
         match fixture.one.lock("k").wait(LEASE / 2).acquire().await {
-            Err(LockError::Busy { holder: Holder::Elsewhere(Some(left)), .. }) => {
+            Err(LockError::Busy { holder: Holder { kind: HolderKind::Elsewhere, lease_left: Some(left), .. }, .. }) => {
                 assert!(left > LEASE * 8 && left < LEASE * 10, "{left:?}");
             }
             other => panic!("{other:?}"),
@@ -446,7 +446,7 @@ in_every_format! {
             fixture.server.tell(&["FLUSHALL"]);
             let guard = fixture.one.lock(key).acquire().await.expect("free");
             guard.fencing_token().await.expect("held");
-            let keys: Vec<String> = fixture.server.command(&["KEYS", "*"]);
+            let keys: Vec<String> = fixture.server.keys();
             assert!(keys.len() >= 2, "{keys:?}");
             let slot = |key| cluster.command::<u16>(&["CLUSTER", "KEYSLOT", key]);
             assert!(keys.iter().all(|other| slot(other) == slot(key)), "{keys:?}");
@@ -460,6 +460,6 @@ in_every_format! {
         }
         drop(fixture.one.lock("k").acquire().await.expect("free"));
         fixture.one.shutdown().await.expect("released");
-        assert_eq!(fixture.server.command::<Vec<String>>(&["KEYS", "*"]), [""; 0]);
+        assert_eq!(fixture.server.keys(), [""; 0]);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{Holder, LockError, LostReason, WireFormat};
+use lock_runtime::{Holder, HolderKind, LockError, LostReason, WireFormat};
 use lock_tests::RedisServer;
 use tokio::time::{Instant, sleep};
 
@@ -128,7 +128,7 @@ async fn an_expired_lock_is_neither_renewed_nor_released() {
     for renew in [true, false] {
         let guard = client.lock("k").acquire().await.expect("free");
         // The lease ends by the clock of the server, but the keys still exist.
-        for key in server.command::<Vec<String>>(&["KEYS", "*"]) {
+        for key in server.keys() {
             server.tell(&["PEXPIRE", &key, "600000"]);
         }
         let value: String = server.command(&["GET", "k"]);
@@ -214,7 +214,10 @@ async fn a_lock_of_a_peer_without_expiry_ends_at_its_time() {
     assert!(Stepwise::new(&fixture.server, "k").try_lock(lease));
     assert_eq!(fixture.server.pttl("k"), -1, "the key of the peer has no expiry");
     match fixture.one.lock("k").wait(LEASE / 4).acquire().await {
-        Err(LockError::Busy { holder: Holder::Elsewhere(Some(left)), .. }) => {
+        Err(LockError::Busy {
+            holder: Holder { kind: HolderKind::Elsewhere, lease_left: Some(left), .. },
+            ..
+        }) => {
             assert!(left < lease, "{left:?}");
         }
         other => panic!("{other:?}"),
@@ -232,7 +235,10 @@ async fn a_token_that_looks_like_a_past_time_is_busy() {
     let (start, lease, value) = (Instant::now(), LEASE * 2, "1700000000000");
     fixture.server.tell(&["SET", "k", value, "PX", &milliseconds(lease)]);
     match fixture.one.lock("k").wait(LEASE / 4).acquire().await {
-        Err(LockError::Busy { holder: Holder::Elsewhere(Some(left)), .. }) => {
+        Err(LockError::Busy {
+            holder: Holder { kind: HolderKind::Elsewhere, lease_left: Some(left), .. },
+            ..
+        }) => {
             assert!(left > LEASE && left < lease, "{left:?}");
         }
         other => panic!("{other:?}"),

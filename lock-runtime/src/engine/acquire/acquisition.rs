@@ -80,7 +80,7 @@ impl Acquisition {
         let (owner, entries, subscription) = match place.and_then(|it| it.take_over(kind, term)) {
             Some((owner, entries, subscription)) => (owner, entries, Some(subscription)),
             None => {
-                let owner = OwnerId::random().map_err(|error| LockError::Unavailable {
+                let owner = OwnerId::new().map_err(|error| LockError::Unavailable {
                     key: Some(call.request.key.as_ref().to_owned()),
                     waited: call.request.timeout.elapsed(),
                     cause: format!("the operating system returned no random numbers: {error}"),
@@ -331,7 +331,7 @@ impl Acquisition {
     /// Sends one request. If the request is dropped or not answered, its effect is undone later.
     async fn attempt(&mut self, kind: (bool, Queueing), timeout: &Timeout) -> Attempt {
         if !Safeguard::OneOwnerId.is_on() {
-            self.owner = OwnerId::random().unwrap_or(self.owner);
+            self.owner = OwnerId::new().unwrap_or(self.owner);
         }
         let (trace, first) = (SendTrace::default(), std::mem::take(&mut self.first));
         let timeout = timeout.for_request(self.engine.config().response_timeout, first);

@@ -4,7 +4,8 @@ use super::call::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::engine::core::Engine;
 use crate::engine::local_queue::KeyStatus;
-use crate::error::{Holder, LockError};
+use crate::error::LockError;
+use crate::holder::{Holder, HolderKind};
 use crate::runtime::Caller;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Left, Mode};
@@ -38,24 +39,29 @@ pub(super) fn failed(
         status => status,
     };
     let holder = match status {
-        KeyStatus::HeldHere(holder) if holder == Caller::here() => Holder::ThisTask,
-        KeyStatus::HeldHere(_) => Holder::ThisProcess,
-        KeyStatus::HeldElsewhere(Left::Time(left), at) => {
-            Holder::Elsewhere(Some(left.saturating_sub(BootInstant::now().since(at))))
+        KeyStatus::HeldHere(holder) if holder == Caller::here() => {
+            Holder::new(HolderKind::ThisTask)
         }
-        KeyStatus::HeldElsewhere(Left::Unknown, _) | KeyStatus::Yielded => Holder::Elsewhere(None),
-        KeyStatus::HeldElsewhere(Left::Forever, _) => Holder::NoExpiry,
+        KeyStatus::HeldHere(_) => Holder::new(HolderKind::ThisProcess),
+        KeyStatus::HeldElsewhere(Left::Time(left), at) => {
+            let left = left.saturating_sub(BootInstant::now().since(at));
+            Holder::with_left(HolderKind::Elsewhere, left)
+        }
+        KeyStatus::HeldElsewhere(Left::Unknown, _) | KeyStatus::Yielded => {
+            Holder::new(HolderKind::Elsewhere)
+        }
+        KeyStatus::HeldElsewhere(Left::Forever, _) => Holder::new(HolderKind::NoExpiry),
         KeyStatus::Acquiring(since) => {
             let asking = BootInstant::now().since(since);
             if asking < engine.config().response_timeout / 4 {
-                Holder::ThisProcess
+                Holder::new(HolderKind::ThisProcess)
             } else {
                 let cause = "the store has not answered yet".to_owned();
                 return LockError::Unavailable { key: Some(key), waited, cause };
             }
         }
         KeyStatus::Unreachable(_) if !Safeguard::UnavailableIsNotBusy.is_on() => {
-            Holder::Elsewhere(None)
+            Holder::new(HolderKind::Elsewhere)
         }
         KeyStatus::Unreachable(cause) => {
             return LockError::Unavailable { key: Some(key), waited, cause };

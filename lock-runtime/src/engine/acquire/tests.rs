@@ -6,7 +6,7 @@ use super::scripted_store::{
 use super::*;
 use crate::clock::BootInstant;
 use crate::engine::testing::LEASE;
-use crate::error::Holder;
+use crate::holder::{Holder, HolderKind};
 use crate::runtime::Caller;
 use crate::store::contract::{Acquired, Left, StoreError};
 use crate::sync::{lock, time};
@@ -65,30 +65,34 @@ fn holder_after_busy(left: Left, seen: Option<(Left, Duration)>) -> Holder {
 
 /// Whether this rest of a lease is reported, less the time since.
 fn is_about(holder: &Holder, left: Duration) -> bool {
-    matches!(holder, Holder::Elsewhere(Some(about)) if *about <= left && *about + LEASE * 10 > left)
+    holder.kind == HolderKind::Elsewhere
+        && holder.lease_left.is_some_and(|about| about <= left && about + LEASE * 10 > left)
 }
 
 #[tokio::test]
 async fn busy_reports_the_holder_that_was_seen_last() {
-    assert_eq!(holder_of(KeyStatus::HeldHere(Caller::here())), Holder::ThisTask);
+    assert_eq!(holder_of(KeyStatus::HeldHere(Caller::here())), Holder::new(HolderKind::ThisTask));
     let other = tokio::spawn(async { Caller::here() }).await.expect("no panic");
-    assert_eq!(holder_of(KeyStatus::HeldHere(other)), Holder::ThisProcess);
-    assert_eq!(holder_of(KeyStatus::Yielded), Holder::Elsewhere(None));
+    assert_eq!(holder_of(KeyStatus::HeldHere(other)), Holder::new(HolderKind::ThisProcess));
+    assert_eq!(holder_of(KeyStatus::Yielded), Holder::new(HolderKind::Elsewhere));
     let (found, later) = (Left::Time(LEASE * 90), Duration::from_nanos(1));
     let seen = Left::Time(LEASE * 50);
     assert!(is_about(&holder_after_busy(found, None), LEASE * 90));
     assert!(is_about(&holder_after_busy(found, Some((seen, later))), LEASE * 50));
     // A check at the same instant is not newer.
     assert!(is_about(&holder_after_busy(found, Some((seen, Duration::ZERO))), LEASE * 90));
-    assert_eq!(holder_after_busy(found, Some((Left::Forever, later))), Holder::NoExpiry);
-    assert_eq!(holder_after_busy(Left::Unknown, None), Holder::Elsewhere(None));
+    assert_eq!(
+        holder_after_busy(found, Some((Left::Forever, later))),
+        Holder::new(HolderKind::NoExpiry)
+    );
+    assert_eq!(holder_after_busy(Left::Unknown, None), Holder::new(HolderKind::Elsewhere));
 }
 
 #[tokio::test]
 async fn a_caller_behind_an_unanswered_request_gets_unavailable() {
     // The request has not begun yet.
     let soon = |now: BootInstant| KeyStatus::Acquiring(now.after(LEASE * 10));
-    assert_eq!(holder(Err(timeout_error(soon, None))), Holder::ThisProcess);
+    assert_eq!(holder(Err(timeout_error(soon, None))), Holder::new(HolderKind::ThisProcess));
     // The response timeout is a third of a lease.
     let ago = |now: BootInstant| {
         let ago = u64::try_from((LEASE / 12).as_nanos()).expect("short");
@@ -102,11 +106,15 @@ async fn a_caller_behind_an_unanswered_request_gets_unavailable() {
 async fn a_single_attempt_asks_once_more_for_the_rest_of_the_lease() {
     let left = Left::Time(LEASE * 9);
     let (busy_twice, attempts) = outcome(ONCE, [busy(Left::Unknown), busy(left)]).await;
-    assert!(matches!(holder(busy_twice), Holder::Elsewhere(Some(_))));
+    assert!(holder(busy_twice).lease_left.is_some());
     assert_eq!(attempts, [true, false]);
     for failure in [refused("down"), unknown("lost")] {
         let (once, _) = outcome(ONCE, [busy(Left::Unknown), failure]).await;
-        assert_eq!(holder(once), Holder::Elsewhere(None), "the first answer is sufficient");
+        assert_eq!(
+            holder(once),
+            Holder::new(HolderKind::Elsewhere),
+            "the first answer is sufficient"
+        );
     }
     for failure in [refused("down"), unknown("lost")] {
         let (once, attempts) = outcome(ONCE, [failure]).await;
@@ -176,7 +184,7 @@ async fn an_attempt_that_the_timeout_cuts_off_does_not_replace_a_recent_answer()
     let wait = Wait::For(LEASE / 4);
     // An answer is recent for a response timeout, which is longer than this wait.
     let (cut_off, attempts) = outcome(wait, [busy(Left::Time(Duration::ZERO))]).await;
-    assert!(matches!(holder(cut_off), Holder::Elsewhere(_)));
+    assert!(holder(cut_off).kind == HolderKind::Elsewhere);
     assert!(attempts.len() <= 2);
     // Without any answer, the store is unavailable.
     let (cut_off, _) = outcome(wait, []).await;

@@ -71,7 +71,7 @@ pub(crate) async fn acquire_together<T>(
     make: fn(Arc<Engine>, Hold, AcquiredBy) -> T,
 ) -> Together<T> {
     let unknown = || Together::Unknown(None);
-    let (Ok(here), Ok(owner)) = (runtime::here(), OwnerId::random()) else { return unknown() };
+    let (Ok(here), Ok(owner)) = (runtime::here(), OwnerId::new()) else { return unknown() };
     let terms = request.provisional_terms();
     let mut taken: Vec<(usize, T)> = Vec::with_capacity(request.keys.len());
     let mut slots: Vec<PendingClaim<'_>> = Vec::new();

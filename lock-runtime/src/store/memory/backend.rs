@@ -3,8 +3,12 @@
 use std::sync::{Arc, Weak};
 
 use super::{Keys, MemoryState, MemoryStore};
-use crate::store::contract::{Backend, BackgroundRuntimes, Layout, LockStore};
+use crate::clock::BootInstant;
+use crate::identity::Identity;
+use crate::maybe_ready::MaybeReady;
+use crate::store::contract::{Backend, BackgroundRuntimes, Layout, LockStore, StoreAnswer};
 use crate::store::hold_reports::HoldReports;
+use crate::store::key_holder::KeyHolder;
 use crate::store::limits::DifferentLimits;
 use crate::store::subscriptions::Subscriptions;
 use crate::sync::{Mutex, lock};
@@ -43,6 +47,13 @@ impl MemoryBackend {
 
 impl Backend for MemoryBackend {
     fn adopt(&self, _: &BackgroundRuntimes, _: HoldReports) {}
+
+    fn holder<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<KeyHolder>> {
+        // All clients of the store are in this process.
+        let client = Identity::of_process().info().unwrap_or_default();
+        let found = self.handles[0].keys().holder(key, BootInstant::now());
+        MaybeReady::ready(Ok(found.map(|found| KeyHolder { client, ..found })))
+    }
 
     fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {
         Arc::clone(&self.handles[layout.index()]) as Arc<dyn LockStore>

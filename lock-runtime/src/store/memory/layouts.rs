@@ -4,6 +4,7 @@ use super::read_write::Waits;
 use super::{Keys, MemoryStore, Message};
 use crate::clock::BootInstant;
 use crate::store::contract::{Layout, StoreError};
+use crate::store::key_holder::KeyHolder;
 
 impl Keys {
     /// The error of a claim in the layout `expected` for a key that is held in another one.
@@ -29,6 +30,16 @@ impl Keys {
             expected: expected.value(),
             found: found.value().to_owned(),
         })
+    }
+}
+
+impl Keys {
+    /// The holder of a key, or one of its holders.
+    pub(super) fn holder(&mut self, key: &str, now: BootInstant) -> Option<KeyHolder> {
+        let exclusive = self.live(key, now).map(|entry| KeyHolder::of(entry.owner));
+        exclusive
+            .or_else(|| self.read_write.holder(key, now))
+            .or_else(|| self.semaphores.holder(key, now))
     }
 }
 

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn owner() -> OwnerId {
-        OwnerId::random().expect("randomness")
+        OwnerId::new().expect("randomness")
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::store::contract::{
     Acquired, Claim, Grant, Layout, Left, Mode, Queued, Queueing, Release, Released, Renewal,
     Renewed, StoreError,
 };
+use crate::store::key_holder::KeyHolder;
 use crate::store::owner::OwnerId;
 use crate::store::queueing::{QueueTicket, transfer_term};
 use crate::store::subscriptions::QueueMessage;
@@ -91,8 +92,13 @@ impl CountedLock {
 impl Semaphores {
     /// Whether a semaphore of this key has a holder.
     pub(super) fn is_held(&self, key: &str, now: BootInstant) -> bool {
-        let lock = self.by_key.get(key);
-        lock.is_some_and(|lock| lock.holders.iter().any(|holder| holder.expires > now))
+        self.holder(key, now).is_some()
+    }
+
+    /// One of the holders.
+    pub(super) fn holder(&self, key: &str, now: BootInstant) -> Option<KeyHolder> {
+        let mut holders = self.by_key.get(key)?.holders.iter();
+        holders.find(|holder| holder.expires > now).map(|holder| KeyHolder::of(holder.owner))
     }
 
     pub(super) fn waiting(&self, key: &str) -> usize {

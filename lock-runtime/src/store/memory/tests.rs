@@ -19,7 +19,7 @@ impl Keys {
 }
 
 fn owner() -> OwnerId {
-    OwnerId::random().expect("randomness")
+    OwnerId::new().expect("randomness")
 }
 
 fn claim(key: &str, owner: OwnerId) -> Claim<'_> {

@@ -58,7 +58,7 @@ impl RedisStore {
     /// Adds the arguments that come after those of the locks.
     pub(super) fn add_after_releases(&self, call: &mut Cmd) {
         if !self.dialect.queues {
-            call.arg(self.dialect.message(&self.shared.id));
+            call.arg(self.dialect.message(self.shared.id.uuid()));
         }
     }
 

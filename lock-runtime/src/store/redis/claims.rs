@@ -26,6 +26,7 @@ impl RedisStore {
     ) -> impl Future<Output = Result<Acquired, StoreError>> {
         let is_acknowledged =
             !claim.acknowledged_by.is_none() && Safeguard::GrantsAreAcknowledged.is_on();
+        self.shared.presence.covers(claim.term);
         // A block, because the future of an async function has room for its arguments twice.
         async move {
             let route = self.shared.route(Lane::Caller)?;
@@ -61,7 +62,14 @@ impl RedisStore {
             let reply = match self.dialect.take {
                 // Cheaper for the server than a script, and enough for most locks.
                 Some(take) if claim.fresh => {
-                    route.send(claim.resource.key, &take(claim), &options, decode::taken).await?
+                    route
+                        .send(
+                            claim.resource.key,
+                            &take(claim, &self.shared.id),
+                            &options,
+                            decode::taken,
+                        )
+                        .await?
                 }
                 _ => self.claim_by_script(route, claim, &options).await?,
             };
@@ -92,6 +100,7 @@ impl RedisStore {
         let (Some(script), [first, ..]) = (&self.dialect.acquire_all, claim.keys) else {
             return Err(StoreError::Refused("one lock at a time".to_owned()));
         };
+        self.shared.presence.covers(claim.term);
         let route = self.shared.route(Lane::Caller)?;
         let args = |call: &mut Cmd| {
             self.add_keys(call, claim.keys.iter().copied());

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use redis::{Cmd, ToRedisArgs};
 
+use super::client_id::ClientId;
 use super::hash_slot;
 use super::queue::QueueName;
 use super::script::{Publish, Script};
@@ -44,14 +45,14 @@ pub(super) struct Dialect {
     /// The script that changes the mode of a hold, if the locks have modes.
     pub(super) change: Option<PublishingScript>,
     /// The command that acquires a free lock, if the format has one.
-    pub(super) take: Option<fn(&Claim<'_>) -> Cmd>,
+    pub(super) take: Option<fn(&Claim<'_>, &ClientId) -> Cmd>,
     /// The prefix of a lock's second key, if it has one.
     pub(super) second_key: Option<&'static str>,
     /// Whether waiting claims stand in a queue beside the lock. Otherwise a release wakes them all.
     pub(super) queues: bool,
     /// Writes the name of an owner of this client.
     pub(super) owner_name:
-        fn(OwnerId, client: &str, &mut Cursor<[u8; LONGEST_NAME]>) -> std::io::Result<()>,
+        fn(OwnerId, client: &ClientId, &mut Cursor<[u8; LONGEST_NAME]>) -> std::io::Result<()>,
     /// The prefix of the wake-up channels.
     pub(super) channel_prefix: &'static str,
     /// The message that announces a release; `None` for the id of the client.
@@ -157,7 +158,7 @@ impl Dialect {
     }
 
     /// The name of an owner in the keys of a lock.
-    pub(super) fn owner(&self, owner: OwnerId, client: &str) -> OwnerName {
+    pub(super) fn owner(&self, owner: OwnerId, client: &ClientId) -> OwnerName {
         let mut name = Cursor::new([0; LONGEST_NAME]);
         // Cannot fail: the buffer holds the longest name.
         let _ = (self.owner_name)(owner, client, &mut name);
@@ -213,8 +214,8 @@ impl ToRedisArgs for OwnerName {
 }
 
 /// The first permit of a holder of a semaphore: see `semaphore/held.lua`.
-pub(super) fn first_permit(owner: OwnerId, permits: Permits) -> String {
-    format!("{}/1/{}", String::from_utf8_lossy(&owner.to_hex()), permits.limit())
+pub(super) fn first_permit((owner, client): (OwnerId, &ClientId), permits: Permits) -> String {
+    format!("{}/1/{}", String::from_utf8_lossy(&client.owner_name(owner)), permits.limit())
 }
 
 pub(super) fn milliseconds(duration: Duration) -> u64 {

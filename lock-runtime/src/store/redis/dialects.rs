@@ -56,9 +56,9 @@ static TOKEN: Dialect = Dialect {
         last: script!("token/held.lua", "token/run_record.lua", "token/last_run.lua"),
     }),
     change: None,
-    take: Some(|claim| {
+    take: Some(|claim, client| {
         let mut set = Cmd::with_capacity(6, claim.resource.key.len() + 64);
-        set.arg("SET").arg(claim.resource.key).arg(&claim.owner.to_hex()[..]);
+        set.arg("SET").arg(claim.resource.key).arg(&client.owner_name(claim.owner)[..]);
         if Safeguard::OnlyIfFree.is_on() {
             set.arg("NX");
         }
@@ -69,7 +69,7 @@ static TOKEN: Dialect = Dialect {
     }),
     second_key: None,
     queues: true,
-    owner_name: |owner, _, name| name.write_all(&owner.to_hex()),
+    owner_name: |owner, client, name| name.write_all(&client.owner_name(owner)),
     channel_prefix: "lock_wake:",
     fixed_message: None,
 };
@@ -103,7 +103,7 @@ static REDISSON: Dialect = Dialect {
     take: None,
     second_key: None,
     queues: false,
-    owner_name: |owner, client, name| write!(name, "{client}:{}", owner.number()),
+    owner_name: |owner, client, name| write!(name, "{}:{}", client.uuid(), owner.number()),
     channel_prefix: "redisson_lock__channel:",
     fixed_message: Some("0"),
 };
@@ -144,7 +144,7 @@ static TIMESTAMP: Dialect = Dialect {
     take: None,
     second_key: Some(key::OWNERS),
     queues: false,
-    owner_name: |owner, _, name| name.write_all(&owner.to_hex()),
+    owner_name: |owner, client, name| name.write_all(&client.owner_name(owner)),
     channel_prefix: "lock_wake:",
     fixed_message: None,
 };
@@ -215,7 +215,7 @@ static READ_WRITE: Dialect = Dialect {
     take: None,
     second_key: None,
     queues: true,
-    owner_name: |owner, _, name| name.write_all(&owner.to_hex()),
+    owner_name: |owner, client, name| name.write_all(&client.owner_name(owner)),
     channel_prefix: "lock_wake:",
     fixed_message: None,
 };
@@ -281,7 +281,7 @@ static SEMAPHORE: Dialect = Dialect {
     take: None,
     second_key: None,
     queues: true,
-    owner_name: |owner, _, name| name.write_all(&owner.to_hex()),
+    owner_name: |owner, client, name| name.write_all(&client.owner_name(owner)),
     channel_prefix: "lock_wake:",
     fixed_message: None,
 };
@@ -296,6 +296,9 @@ pub(super) static PROBE: Script = Script::new("return 1", false);
 pub(super) static WRITE_PROBE: Script =
     Script::new("return redis.call('zadd', KEYS[1], 'xx', 0, '')", false);
 
+/// Tells who has a lock, in any layout.
+pub(super) static HOLDER: Script = script!("holder.lua");
+
 /// Loads the texts of all scripts into the server, which may be a node of a cluster.
 pub(super) fn load_all(into_node: bool) -> Pipeline {
     let mut load = Pipeline::new();
@@ -306,7 +309,7 @@ pub(super) fn load_all(into_node: bool) -> Pipeline {
         let all = [acquire, release, release_all, check].into_iter().chain(&format.change);
         all.map(|script| &script.to_shard)
     });
-    for script in scripts.chain(to_shard).chain([&PROBE, &WRITE_PROBE]) {
+    for script in scripts.chain(to_shard).chain([&PROBE, &WRITE_PROBE, &HOLDER]) {
         load.cmd("SCRIPT").arg("LOAD").arg(script.text());
     }
     load

@@ -63,6 +63,8 @@ impl RedisStore {
         batch: &[Renewal<'_>],
         lane: Lane,
     ) -> Result<Vec<Result<Renewed, StoreError>>, StoreError> {
+        let longest = batch.iter().map(|renewal| renewal.term).max();
+        self.shared.presence.covers(longest.unwrap_or_default());
         let route = self.shared.route(lane)?;
         let none = RequiredReplicas::NONE;
         let required = batch.iter().fold(none, |all, one| all.and(one.acknowledged_by));
@@ -91,9 +93,9 @@ impl RedisStore {
                 match mode {
                     Mode::Exclusive => call.arg(owner).arg(lease),
                     Mode::Read | Mode::Write => call.arg(owner).arg(format!("{mode}{lease}")),
-                    Mode::Permits(permits) => {
-                        call.arg(first_permit(renewal.owner, permits)).arg(format!("{mode}{lease}"))
-                    }
+                    Mode::Permits(permits) => call
+                        .arg(first_permit((renewal.owner, &self.shared.id), permits))
+                        .arg(format!("{mode}{lease}")),
                 };
             }
         };
@@ -188,7 +190,7 @@ impl RedisStore {
             return;
         }
         let mut publish = cmd("SPUBLISH");
-        publish.arg(&channel).arg(self.dialect.message(&self.shared.id));
+        publish.arg(&channel).arg(self.dialect.message(self.shared.id.uuid()));
         let (route, timeout) = (route.clone(), RequestTimeout::of(self.shared.response_timeout));
         let options = RequestOptions::new(RequestClass::Unlimited, timeout);
         drop(tokio::spawn(async move {
@@ -343,7 +345,7 @@ impl LockStore for RedisStore {
     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, term: Duration) -> Subscription {
         let (shared, layout) = (&self.shared, self.dialect.layout);
         if self.dialect.queues {
-            let channel = format!("{}{}", self.channels(resource.key), shared.id);
+            let channel = format!("{}{}", self.channels(resource.key), shared.id.uuid());
             return shared.subscriptions.wait_in_queue(
                 &channel,
                 resource.key,
@@ -403,7 +405,7 @@ mod tests {
     #[test]
     fn a_message_counts_as_that_of_the_own_release_if_one_was_published() {
         let store = store(Layout::Wire(WireFormat::Redisson));
-        let (owner, term) = (OwnerId::random().expect("randomness"), Duration::from_secs(1));
+        let (owner, term) = (OwnerId::new().expect("randomness"), Duration::from_secs(1));
         let subscription = store.subscribe(Resource::exclusive("k"), owner, term);
         let channel = store.dialect.channel("k");
         let _ = store.shared.subscriptions.subscribed(&[channel.as_str().into()]);
@@ -423,7 +425,7 @@ mod tests {
     fn the_future_of_a_request_is_small() {
         let store = store(Layout::TOKEN);
         let (resource, term) = (Resource::exclusive("k"), Duration::from_secs(1));
-        let (owner, trace) = (OwnerId::random().expect("randomness"), SendTrace::default());
+        let (owner, trace) = (OwnerId::new().expect("randomness"), SendTrace::default());
         let acknowledged_by = RequiredReplicas::NONE;
         let (queueing, queued_before) = (Queueing::None, Queueing::None);
         let claim =

@@ -17,6 +17,7 @@ mod admission;
 mod announcements;
 mod arguments;
 mod claims;
+mod client_id;
 mod cluster_channels;
 mod cluster_subscriber;
 mod connect;
@@ -40,6 +41,7 @@ mod nodes;
 mod outgoing;
 mod periods;
 mod poller;
+mod presence;
 mod probe;
 mod quarantine;
 mod queue;
@@ -75,6 +77,7 @@ use self::connect::CONNECT_TIMEOUT;
 use self::connection::RequestOptions;
 use self::handle::RedisStore;
 use self::poller::Poller;
+use self::presence::Presence;
 use self::replicas::KeyReplicas;
 use self::route::Route;
 use self::server_info::ServerInfo;
@@ -86,9 +89,11 @@ use super::contract::{
     Backend, BackgroundRuntimes, Lane, Layout, LockStore, StoreAnswer, StoreError,
 };
 use super::hold_reports::HoldReports;
+use super::key_holder::KeyHolder;
 use super::settings::Settings;
 use crate::clock::BootInstant;
 use crate::error::LockError;
+use crate::identity::ClientInfo;
 use crate::join::join_all;
 use crate::key;
 use crate::maybe_ready::MaybeReady;
@@ -102,6 +107,8 @@ pub(crate) struct RedisBackend {
     lease: Duration,
     /// The replicas that have to acknowledge locks that do not specify it.
     acknowledged_by: RequiredReplicas,
+    /// What the client tells others about itself, if it does.
+    told: Option<ClientInfo>,
     handles: [Arc<RedisStore>; Layout::ALL.len()],
 }
 
@@ -113,7 +120,7 @@ impl RedisBackend {
         let handle = |layout| Arc::new(RedisStore::new(Arc::clone(&shared), dialects::of(layout)));
         let handles = Layout::ALL.map(handle);
         let Settings { lease, acknowledged_by, .. } = *settings;
-        Ok(Self { shared, lease, acknowledged_by, handles })
+        Ok(Self { shared, lease, acknowledged_by, told: settings.identity.info(), handles })
     }
 
     /// Opens the client's own two connections and that of the current runtime, and checks the
@@ -251,12 +258,23 @@ impl Backend for RedisBackend {
             Servers::One(_) => None,
             Servers::Cluster(cluster) => Some(Arc::clone(cluster)),
         };
+        if let Some(info) = self.told.clone() {
+            let presence = Presence {
+                route: background.clone(),
+                id: shared.id.clone(),
+                info,
+                state: Arc::clone(&shared.presence),
+                lease: self.lease,
+                response_timeout: within,
+            };
+            runtimes.renewals.spawn(presence.run());
+        }
         let own = OwnConnections { background, wake_ups: wake_ups.clone() };
         if shared.own.set(own).is_err() {
             return;
         }
         shared.servers.watch(runtimes, reports);
-        let client = Arc::clone(&shared.id);
+        let client = shared.id.clone();
         let poller = Poller::new(wake_ups.clone(), Arc::clone(&subscriptions), within, client);
         home.spawn(poller.run());
         match (wake_ups, cluster) {
@@ -279,6 +297,10 @@ impl Backend for RedisBackend {
 
     fn connect(&self) -> MaybeReady<'_, Result<(), LockError>> {
         MaybeReady::pending(self.connect_and_check())
+    }
+
+    fn holder<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<KeyHolder>> {
+        MaybeReady::pending(self.shared.holder(key))
     }
 
     fn check_readiness(&self, layout: Layout) -> StoreAnswer<'_, ()> {

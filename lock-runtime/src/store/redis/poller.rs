@@ -21,6 +21,7 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use super::admission::RequestClass;
+use super::client_id::ClientId;
 use super::connection::RequestOptions;
 use super::decode;
 use super::dialects;
@@ -49,7 +50,7 @@ pub(super) struct Poller {
     subscriptions: Arc<Subscriptions>,
     response_timeout: Duration,
     /// The id of the client.
-    client: Arc<str>,
+    client: ClientId,
 }
 
 /// The limit of calls to each place. There are few places.
@@ -74,7 +75,7 @@ impl Poller {
         route: Route,
         subscriptions: Arc<Subscriptions>,
         response_timeout: Duration,
-        client: Arc<str>,
+        client: ClientId,
     ) -> Self {
         Self { route, subscriptions, response_timeout, client }
     }
@@ -169,7 +170,7 @@ impl Poller {
                 return;
             }
             for (listener, ticket) in batch.iter().zip(tickets) {
-                let mut entry = listener.owner().to_hex().to_vec();
+                let mut entry = self.client.owner_name(listener.owner()).to_vec();
                 let queueing = Queueing::Woken;
                 let rest = EntryRest::new(&self.client, queueing, listener.terms());
                 entry.extend_from_slice(rest.as_bytes());

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use redis::{RedisWrite, ToRedisArgs};
 
+use super::client_id::{ClientId, UUID, owner_of};
 use super::hash_slot;
 use crate::key;
 use crate::store::contract::Mode;
@@ -24,9 +25,6 @@ const CHANNELS: &str = "lock_client:";
 
 /// Higher than any ticket. Entries that are no claims have higher scores.
 pub(super) const AFTER_TICKETS: &str = "(8000000000000000";
-
-/// The length of the id of a client.
-const CLIENT_ID: usize = 36;
 
 /// A mode, and the digits of the longest lease, in milliseconds.
 const MODE_AND_LEASE: usize = "p1000/4294967295/".len() + 4;
@@ -71,27 +69,32 @@ pub(super) fn is_of_client(channel: &str) -> bool {
 /// transfer gives.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EntryRest {
-    bytes: [u8; CLIENT_ID + MODE_AND_LEASE],
+    bytes: [u8; UUID + MODE_AND_LEASE],
     length: usize,
 }
 
 impl EntryRest {
     /// For a claim of this client. Empty if the claim does not wait.
-    pub(super) fn new(client: &str, queueing: Queueing, (mode, term): (Mode, Duration)) -> Self {
-        let mut rest = Cursor::new([0; CLIENT_ID + MODE_AND_LEASE]);
+    pub(super) fn new(
+        client: &ClientId,
+        queueing: Queueing,
+        (mode, term): (Mode, Duration),
+    ) -> Self {
+        let mut rest = Cursor::new([0; UUID + MODE_AND_LEASE]);
+        let client = client.uuid();
         let lease = transfer_term(term).as_millis();
         // Cannot fail: the buffer has room for both.
         let _ = match queueing {
             Queueing::None => Ok(()),
             Queueing::Woken => write!(rest, "{client}{mode}{lease}"),
-            Queueing::Polling => write!(rest, "{:-<CLIENT_ID$}{mode}{lease}", ""),
+            Queueing::Polling => write!(rest, "{:-<UUID$}{mode}{lease}", ""),
         };
         Self::written(rest)
     }
 
     /// For a holder, which has no claim. Only a semaphore has to know what the holder has.
     pub(super) fn of_holder(mode: Mode) -> Self {
-        let mut rest = Cursor::new([0; CLIENT_ID + MODE_AND_LEASE]);
+        let mut rest = Cursor::new([0; UUID + MODE_AND_LEASE]);
         if let Mode::Permits(_) = mode {
             // Cannot fail, as above.
             let _ = write!(rest, "{mode}");
@@ -99,7 +102,7 @@ impl EntryRest {
         Self::written(rest)
     }
 
-    fn written(rest: Cursor<[u8; CLIENT_ID + MODE_AND_LEASE]>) -> Self {
+    fn written(rest: Cursor<[u8; UUID + MODE_AND_LEASE]>) -> Self {
         let length = usize::try_from(rest.position()).unwrap_or_default();
         Self { bytes: rest.into_inner(), length }
     }
@@ -118,7 +121,7 @@ impl ToRedisArgs for EntryRest {
 /// Decodes a message: the owner id, the ticket and the lease. `None` if it is no such message.
 pub(super) fn decode_message(message: &[u8]) -> Option<(OwnerId, QueueMessage)> {
     let mut parts = std::str::from_utf8(message).ok()?.splitn(3, ' ');
-    let owner = OwnerId::from_hex(parts.next()?.as_bytes())?;
+    let owner = owner_of(parts.next()?.as_bytes())?;
     let ticket: u64 = parts.next()?.parse().ok()?;
     let time = Duration::from_millis(parts.next()?.parse().ok()?);
     let message = match ticket {
@@ -150,7 +153,7 @@ mod tests {
     #[test]
     fn an_entry_has_the_client_and_the_lease_of_a_transfer() {
         let rest_in = |mode, queueing, term| {
-            let rest = EntryRest::new(CLIENT, queueing, (mode, term));
+            let rest = EntryRest::new(&ClientId::parse(CLIENT), queueing, (mode, term));
             String::from_utf8(rest.as_bytes().to_vec()).expect("text")
         };
         let rest = |queueing, term| rest_in(Mode::Exclusive, queueing, term);
@@ -166,15 +169,17 @@ mod tests {
 
     #[test]
     fn a_message_names_the_owner_the_ticket_and_the_lease() {
-        let owner = OwnerId::random().expect("randomness");
-        let hex = String::from_utf8(owner.to_hex().to_vec()).expect("digits");
-        let text = format!("{hex} 17 3000");
+        let owner = OwnerId::new().expect("randomness");
+        let name = ClientId::parse(CLIENT).owner_name(owner).to_vec();
+        let name = String::from_utf8(name).expect("text");
+        let text = format!("{name} 17 3000");
         let (ticket, term) = (QueueTicket(17), Duration::from_secs(3));
         let transfer = QueueMessage::Transfer { ticket, term };
         assert_eq!(decode_message(text.as_bytes()), Some((owner, transfer)));
         let attempt = QueueMessage::Attempt { after: Duration::from_millis(20) };
-        assert_eq!(decode_message(format!("{hex} 0 20").as_bytes()), Some((owner, attempt)));
-        for other in ["", "x", &hex, &text[1..], &format!("{hex} 1 2 3"), &format!("{hex} -1 2")] {
+        assert_eq!(decode_message(format!("{name} 0 20").as_bytes()), Some((owner, attempt)));
+        for other in ["", "x", &name, &text[1..], &format!("{name} 1 2 3"), &format!("{name} -1 2")]
+        {
             assert_eq!(decode_message(other.as_bytes()), None, "{other}");
         }
         assert_eq!(decode_message(&[255, 254]), None);

@@ -4,11 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tracing::Level;
-use uuid::Uuid;
-
+use super::client_id::ClientId;
 use super::home::has_io;
 use super::measured::Measured;
+use super::presence::PresenceState;
 use super::replicas::Acknowledgers;
 use super::route::Route;
 use super::servers::Servers;
@@ -22,6 +21,7 @@ use crate::store::settings::Settings;
 use crate::store::subscriptions::Subscriptions;
 use crate::sync::{Mutex, lock};
 use crate::telemetry::{StoreMetrics, StoreOperation};
+use tracing::Level;
 
 pub(super) struct Shared {
     pub(super) servers: Servers,
@@ -37,13 +37,14 @@ pub(super) struct Shared {
     pub(super) acknowledgers: Acknowledgers,
     /// `None` if it is switched off.
     pub(super) tracking: Option<ClientTracking>,
-    /// Identifies this client in owner names and messages: a UUID.
-    pub(super) id: Arc<str>,
+    /// Identifies this client in owner names and messages.
+    pub(super) id: ClientId,
     /// The log has said that releases cannot be published.
     publish_failed: AtomicBool,
     /// The log has said that claims cannot be put into a queue.
     queue_failed: AtomicBool,
     pub(super) limits: DifferentLimits,
+    pub(super) presence: Arc<PresenceState>,
 }
 
 /// The tracking of keys over the client's own connections.
@@ -64,8 +65,7 @@ pub(super) struct OwnConnections {
 
 impl Shared {
     pub(super) fn new(servers: Servers, settings: &Settings) -> Result<Self, LockError> {
-        let mut random = [0_u8; 16];
-        getrandom::fill(&mut random).map_err(|error| LockError::Unavailable {
+        let id = ClientId::random().map_err(|error| LockError::Unavailable {
             key: None,
             waited: Duration::ZERO,
             cause: format!("the operating system returned no random numbers: {error}"),
@@ -74,7 +74,6 @@ impl Shared {
             .tracking
             .then(|| ClientTracking { holds: Arc::default(), claims: Arc::default() });
         let can_watch = tracking.as_ref().map(|tracking| tracking.claims.state());
-        let id = uuid::Builder::from_random_bytes(random).into_uuid();
         Ok(Self {
             servers,
             response_timeout: settings.response_timeout,
@@ -84,10 +83,11 @@ impl Shared {
             subscriptions: Subscriptions::remote(can_watch.unwrap_or_default()),
             acknowledgers: Acknowledgers::default(),
             tracking,
-            id: Uuid::hyphenated(id).to_string().into(),
+            id,
             publish_failed: AtomicBool::new(false),
             queue_failed: AtomicBool::new(false),
             limits: DifferentLimits::default(),
+            presence: Arc::default(),
         })
     }
 
@@ -199,18 +199,10 @@ mod tests {
             "channel",
             "k",
             WireFormat::Redisson.into(),
-            OwnerId::random().expect("randomness"),
+            OwnerId::new().expect("randomness"),
         );
         assert_eq!(shared.others_of("channel", 3), 3, "the subscription is not live");
         shared.subscriptions.subscribed(&[Arc::from("channel")]);
         assert_eq!([0, 1, 3].map(|all| shared.others_of("channel", all)), [0, 0, 2]);
-    }
-
-    #[test]
-    fn a_client_has_a_uuid_of_its_own() {
-        let id = || Uuid::parse_str(&shared().id).expect("a UUID");
-        let (one, two) = (id(), id());
-        assert_ne!(one, two);
-        assert_eq!(one.get_version_num(), 4);
     }
 }

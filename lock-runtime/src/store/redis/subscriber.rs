@@ -17,6 +17,7 @@ use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::Level;
 
+use super::client_id::ClientId;
 use super::connect::Established;
 use super::connection::Connection;
 use super::queue::{decode_message, is_of_client};
@@ -47,8 +48,8 @@ pub(super) const RETRY_DENIED: Duration = Duration::from_secs(10);
 
 /// Passes the server's messages on to the listeners. The message `own` announces a release by this
 /// client.
-pub(super) fn on_message(subscriptions: &Arc<Subscriptions>, own: &Arc<str>) -> OnMessage {
-    let (subscriptions, own) = (Arc::clone(subscriptions), Arc::clone(own));
+pub(super) fn on_message(subscriptions: &Arc<Subscriptions>, own: &ClientId) -> OnMessage {
+    let (subscriptions, own) = (Arc::clone(subscriptions), own.clone());
     Arc::new(move |push: &PushInfo| {
         if let Some(changed) = changed_keys(push) {
             return subscriptions.changed(changed);
@@ -66,7 +67,7 @@ pub(super) fn on_message(subscriptions: &Arc<Subscriptions>, own: &Arc<str>) -> 
             }
             return;
         }
-        let by_another = **message != *own.as_bytes();
+        let by_another = **message != *own.uuid().as_bytes();
         subscriptions.wake(&channel, by_another);
     })
 }
@@ -289,18 +290,20 @@ mod tests {
         assert_eq!(fitting([&*longer, "a:1"]), 1, "at least one");
     }
 
+    const CLIENT: &str = "b983c153-7421-469a-addb-44fb92259a1b";
+
     #[test]
     fn a_message_that_does_not_come_from_this_client_counts_as_a_release_by_another() {
-        let (subscriptions, own) = (Subscriptions::remote(Arc::default()), Arc::from("own"));
+        let (subscriptions, own) = (Subscriptions::remote(Arc::default()), ClientId::parse(CLIENT));
         let subscription = subscriptions.listen(
             "channel",
             "k",
             WireFormat::Redisson.into(),
-            OwnerId::random().expect("randomness"),
+            OwnerId::new().expect("randomness"),
         );
         let on_message = on_message(&subscriptions, &own);
         for (kind, message, releases) in [
-            (PushKind::Message, "own", 0),
+            (PushKind::Message, CLIENT, 0),
             (PushKind::Message, "other", 1),
             (PushKind::PMessage, "other", 1),
         ] {

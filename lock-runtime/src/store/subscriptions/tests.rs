@@ -15,7 +15,7 @@ fn listen(subscriptions: &Arc<Subscriptions>, key: &str) -> Subscription {
 }
 
 fn owner() -> OwnerId {
-    OwnerId::random().expect("randomness")
+    OwnerId::new().expect("randomness")
 }
 
 #[test]

@@ -7,6 +7,7 @@ use redis::cmd;
 
 use super::*;
 use crate::store::owner::OwnerId;
+use crate::store::redis::client_id::ClientId;
 use crate::store::redis::dialect::LONGEST_NAME;
 use crate::store::redis::hash_slot;
 use crate::store::redis::script::Publish;
@@ -25,15 +26,19 @@ fn the_pieces_that_controls_replace_exist() {
 
 const CLIENT: &str = "b983c153-7421-469a-addb-44fb92259a1b";
 
+fn client() -> ClientId {
+    ClientId::parse(CLIENT)
+}
+
 fn owner(dialect: &Dialect, owner: OwnerId) -> String {
-    String::from_utf8(dialect.owner(owner, CLIENT).as_bytes().to_vec()).expect("text")
+    String::from_utf8(dialect.owner(owner, &client()).as_bytes().to_vec()).expect("text")
 }
 
 #[test]
 fn an_owner_is_named_by_its_token_or_like_a_thread() {
-    let id = OwnerId::random().expect("randomness");
+    let id = OwnerId::new().expect("randomness");
     for format in [&TOKEN, &TIMESTAMP] {
-        assert_eq!(owner(format, id).as_bytes(), id.to_hex());
+        assert_eq!(owner(format, id).as_bytes(), client().owner_name(id));
     }
     let name = owner(&REDISSON, id);
     let (client, number) = name.rsplit_once(':').expect("a colon");
@@ -64,9 +69,9 @@ fn a_lock_has_one_key_or_two_in_one_hash_slot() {
 
 #[test]
 fn an_owner_is_written_as_its_name() {
-    let (id, mut command) = (OwnerId::random().expect("randomness"), cmd("X"));
-    command.arg(TOKEN.owner(id, CLIENT));
-    assert_eq!(arguments(&command)[1].as_bytes(), id.to_hex());
+    let (id, mut command) = (OwnerId::new().expect("randomness"), cmd("X"));
+    command.arg(TOKEN.owner(id, &client()));
+    assert_eq!(arguments(&command)[1].as_bytes(), client().owner_name(id));
 }
 
 #[test]
@@ -80,8 +85,9 @@ fn only_redisson_does_not_name_the_sender_of_a_message() {
 
 #[test]
 fn all_scripts_are_loaded() {
-    let probes = 2;
-    let scripts = ALL.iter().flat_map(|format| format.scripts()).count() + probes;
+    // Two probes, and the question who has a lock.
+    let others = 3;
+    let scripts = ALL.iter().flat_map(|format| format.scripts()).count() + others;
     assert_eq!(load_all(false).cmd_iter().count(), scripts);
     assert_eq!(load_all(true).cmd_iter().count(), scripts + 4 * ALL.len() + 1);
 }

@@ -7,7 +7,7 @@ local function announcement(key)
     local kind = redis.call('type', key).ok
     return nil, kind ~= 'string' and {'WRONGFORMAT', kind} or text
   end
-  if text and not text:match('^' .. ('%x'):rep(32) .. '%d+ ') then
+  if text and not text:match('^' .. ('[%w_.-]'):rep(32) .. '%d+ ') then
     return nil, {'WRONGFORMAT', 'different value'}
   end
   return text

@@ -1,0 +1,180 @@
+//! Asking the store who holds a lock that was busy for a whole wait.
+//!
+//! Many calls may give up at the same time. Calls for the same key share one look-up, and its result for a
+//! second, so that waiting stays cheap for the store.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::OnceCell;
+
+use crate::clock::BootInstant;
+use crate::error::LockError;
+use crate::holder::Holder;
+use crate::store::contract::{Backend, StoreError};
+use crate::store::key_holder::KeyHolder;
+use crate::sync::{Mutex, lock, time};
+
+/// How long calls share a result.
+const SHARED_FOR: Duration = Duration::from_secs(1);
+
+/// The look-ups of a client.
+#[derive(Debug, Default)]
+pub(crate) struct HolderLookups {
+    recent: Mutex<HashMap<String, Arc<HolderLookup>>>,
+}
+
+#[derive(Debug)]
+struct HolderLookup {
+    began: BootInstant,
+    /// `None` if the store has not answered in time, or nobody has the key any more.
+    found: OnceCell<Option<KeyHolder>>,
+}
+
+impl HolderLookups {
+    /// The look-up for a key that this call shares.
+    fn of(&self, key: &str) -> Arc<HolderLookup> {
+        let now = BootInstant::now();
+        let is_recent = |lookup: &Arc<HolderLookup>| now.since(lookup.began) < SHARED_FOR;
+        let mut recent = lock(&self.recent);
+        if let Some(known) = recent.get(key).filter(|lookup| is_recent(lookup)) {
+            return Arc::clone(known);
+        }
+        recent.retain(|_, lookup| is_recent(lookup));
+        let lookup = Arc::new(HolderLookup { began: now, found: OnceCell::new() });
+        recent.insert(key.to_owned(), Arc::clone(&lookup));
+        lookup
+    }
+
+    /// Adds to a `Busy` error who holds the lock. Leaves the error as it is if the store does not tell within
+    /// this time.
+    ///
+    /// Cancel safe: another call that shares the look-up asks again.
+    pub(crate) async fn complete(
+        &self,
+        mut error: Box<LockError>,
+        backend: &dyn Backend,
+        within: Duration,
+    ) -> Box<LockError> {
+        let LockError::Busy { key, holder, .. } = &mut *error else { return error };
+        let ask = async {
+            let found = time::timeout(within, backend.holder(key)).await;
+            found.unwrap_or_else(|_| Err(StoreError::Unknown(String::new()))).unwrap_or_default()
+        };
+        if let Some(found) = self.of(key).found.get_or_init(|| ask).await {
+            tell(holder, found.clone(), SystemTime::now());
+        }
+        error
+    }
+}
+
+fn tell(holder: &mut Holder, found: KeyHolder, now: SystemTime) {
+    let KeyHolder { client, began } = found;
+    holder.client = Some(Box::new(client));
+    // The clock of the holder may be ahead.
+    holder.held_for = began.map(|began| now.duration_since(began).unwrap_or_default());
+}
+
+#[cfg(all(test, not(lock_shuttle)))]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::holder::HolderKind;
+    use crate::identity::ClientInfo;
+    use crate::maybe_ready::MaybeReady;
+    use crate::store::contract::{BackgroundRuntimes, Layout, LockStore, StoreAnswer};
+    use crate::store::hold_reports::HoldReports;
+
+    const WITHIN: Duration = Duration::from_secs(1);
+
+    /// A store that answers after some time, or not at all.
+    struct SlowBackend {
+        delay: Option<Duration>,
+        asked: AtomicU32,
+    }
+
+    impl SlowBackend {
+        fn new(delay: Option<Duration>) -> Self {
+            Self { delay, asked: AtomicU32::new(0) }
+        }
+    }
+
+    impl Backend for SlowBackend {
+        fn adopt(&self, _: &BackgroundRuntimes, _: HoldReports) {}
+
+        fn handle(&self, _: Layout) -> Arc<dyn LockStore> {
+            unreachable!("it has no locks")
+        }
+
+        fn holder<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<KeyHolder>> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            MaybeReady::pending(async move {
+                match self.delay {
+                    Some(delay) => time::sleep(delay).await,
+                    None => std::future::pending().await,
+                }
+                let client = ClientInfo { name: Some(key.to_owned()), ..ClientInfo::default() };
+                Ok(Some(KeyHolder { client, began: None }))
+            })
+        }
+    }
+
+    fn busy(key: &str) -> LockError {
+        let holder = Holder::new(HolderKind::Elsewhere);
+        LockError::Busy { key: key.to_owned(), waited: WITHIN, holder }
+    }
+
+    fn name(error: &LockError) -> Option<&str> {
+        match error {
+            LockError::Busy { holder, .. } => holder.client.as_ref()?.name.as_deref(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_for_the_same_key_ask_once() {
+        let (lookups, backend) = (HolderLookups::default(), SlowBackend::new(Some(WITHIN / 2)));
+        let complete = |key| lookups.complete(Box::new(busy(key)), &backend, WITHIN);
+        let (one, two, other) = tokio::join!(complete("k"), complete("k"), complete("other"));
+        assert_eq!([name(&one), name(&two), name(&other)], [Some("k"), Some("k"), Some("other")]);
+        assert_eq!(backend.asked.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_dropped_leaves_the_question_to_others() {
+        let (lookups, backend) = (HolderLookups::default(), SlowBackend::new(Some(WITHIN / 2)));
+        let mut first = Box::pin(lookups.complete(Box::new(busy("k")), &backend, WITHIN));
+        assert!(time::timeout(WITHIN / 4, &mut first).await.is_err());
+        let second = lookups.complete(Box::new(busy("k")), &backend, WITHIN);
+        drop(first);
+        let second = second.await;
+        assert_eq!(name(&second), Some("k"));
+        assert_eq!(backend.asked.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_does_not_answer_leaves_the_error_as_it_is() {
+        let (lookups, backend) = (HolderLookups::default(), SlowBackend::new(None));
+        let started = time::Instant::now();
+        let error = lookups.complete(Box::new(busy("k")), &backend, WITHIN).await;
+        assert_eq!(*error, busy("k"));
+        assert_eq!(started.elapsed(), WITHIN);
+        lookups.complete(Box::new(busy("k")), &backend, WITHIN).await;
+        assert_eq!(backend.asked.load(Ordering::Relaxed), 1, "shared for a second");
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_gives_no_time() {
+        let (mut holder, now) = (Holder::new(HolderKind::Elsewhere), SystemTime::now());
+        for (began, held_for) in [
+            (Some(now - WITHIN), Some(WITHIN)),
+            (Some(now + WITHIN), Some(Duration::ZERO)),
+            (None, None),
+        ] {
+            tell(&mut holder, KeyHolder { began, ..KeyHolder::default() }, now);
+            assert_eq!(holder.held_for, held_for);
+        }
+    }
+}

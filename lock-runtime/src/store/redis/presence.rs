@@ -1,0 +1,187 @@
+//! The presence of a client, from which others read who holds a lock, and that question.
+//!
+//! The presence is a key that a client writes as long as it acquires or renews locks. It outlives each lock of a
+//! process that has died, because it stays for longer than the longest lease that the client has asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, Value, cmd};
+use tokio::sync::Notify;
+use tokio::time::sleep;
+use tracing::Level;
+
+use super::admission::RequestClass;
+use super::client_id::{ClientId, ShortId, client_of};
+use super::connection::RequestOptions;
+use super::decode::Unexpected;
+use super::dialect::milliseconds;
+use super::dialects;
+use super::hash_slot;
+use super::route::Route;
+use super::shared::Shared;
+use crate::events;
+use crate::identity::{ClientInfo, LONGEST_PRESENCE};
+use crate::key;
+use crate::store::contract::{Lane, StoreError};
+use crate::store::key_holder::KeyHolder;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::telemetry::StoreOperation;
+use crate::timeout::RequestTimeout;
+
+/// The shortest time between two renewals of a presence.
+const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the presence of a client depends on.
+#[derive(Debug, Default)]
+pub(super) struct PresenceState {
+    /// Whether the client has acquired or renewed a lock since the presence was last written.
+    is_due: AtomicBool,
+    /// Notified when it is due.
+    due: Notify,
+    /// The longest lease that the client has asked for, in ms.
+    longest_lease: AtomicU64,
+}
+
+impl PresenceState {
+    /// The client asks for a lease of this length.
+    pub(super) fn covers(&self, lease: Duration) {
+        let lease = milliseconds(lease);
+        // Usually nothing changes, and a write would take the cache line from other threads.
+        if self.longest_lease.load(Ordering::Relaxed) < lease {
+            self.longest_lease.fetch_max(lease, Ordering::Relaxed);
+        }
+        if !self.is_due.load(Ordering::Relaxed) && !self.is_due.swap(true, Ordering::Relaxed) {
+            self.due.notify_one();
+        }
+    }
+
+    /// Waits until the presence is due. Returns the longest lease.
+    async fn due(&self) -> Duration {
+        self.due.notified().await;
+        self.is_due.store(false, Ordering::Relaxed);
+        Duration::from_millis(self.longest_lease.load(Ordering::Relaxed))
+    }
+}
+
+/// The presence of a client.
+pub(super) struct Presence {
+    pub(super) route: Route,
+    pub(super) id: ClientId,
+    pub(super) info: ClientInfo,
+    pub(super) state: Arc<PresenceState>,
+    /// The lease of locks that do not specify one.
+    pub(super) lease: Duration,
+    pub(super) response_timeout: Duration,
+}
+
+impl Presence {
+    /// Keeps the presence until the end of the runtime.
+    pub(super) async fn run(self) {
+        let (key, text) = (name(self.id.short()), self.info.to_presence());
+        let interval = (self.lease / 3).max(SHORTEST_INTERVAL);
+        let mut is_logged = false;
+        loop {
+            let longest = self.state.due().await;
+            let lifetime = interval * 3 + self.lease.max(longest);
+            let mut set = cmd("SET");
+            set.arg(&key).arg(&text).arg("PX").arg(milliseconds(lifetime));
+            let timeout = RequestTimeout::of(self.response_timeout);
+            let options = RequestOptions::new(RequestClass::Unlimited, timeout);
+            let written = self.route.send(&key, &set, &options, |_| Ok(())).await;
+            if let Err(StoreError::Denied(cause)) = written
+                && !is_logged
+            {
+                is_logged = true;
+                events::emit(Level::INFO, move || {
+                    tracing::info!(
+                        cause,
+                        "cannot write the presence of this client, so others do not see which \
+                         process holds its locks"
+                    );
+                });
+            }
+            sleep(interval).await;
+        }
+    }
+}
+
+impl Shared {
+    /// Who has a lock, in any layout; `None` if nobody has it. Costs two requests.
+    pub(super) async fn holder(&self, lock: &str) -> Result<Option<KeyHolder>, StoreError> {
+        let route = self.route(Lane::Caller)?;
+        let timeout = RequestTimeout::of(self.response_timeout);
+        let measured = Some(self.measured(StoreOperation::Others));
+        let options =
+            RequestOptions { measured, ..RequestOptions::new(RequestClass::Unlimited, timeout) };
+        let args = |call: &mut Cmd| {
+            call.arg(1).arg(lock);
+            call.arg(format!("{}{{{}}}:{lock}", key::OWNERS, hash_slot::tag(lock)));
+        };
+        let script = (lock, &dialects::HOLDER);
+        let Some(owner) = route.run(script, &args, &options, text).await?.value else {
+            return Ok(None);
+        };
+        let Some((id, began)) = client_of(&owner) else { return Ok(Some(KeyHolder::default())) };
+        let key = name(id);
+        let mut get = cmd("GETRANGE");
+        get.arg(&key).arg(0).arg(LONGEST_PRESENCE - 1);
+        let presence = match route.send(&key, &get, &options, text).await {
+            // The key of a presence may hold anything, and the user may not be allowed to read it.
+            Err(StoreError::Refused(_) | StoreError::Denied(_)) => None,
+            answer => answer?,
+        };
+        let info = ClientInfo::of_presence(&presence.unwrap_or_default());
+        let client = ClientInfo { id: Some(id.as_str().to_owned()), ..info };
+        Ok(Some(KeyHolder { client, began }))
+    }
+}
+
+/// The key of the presence of a client.
+fn name(id: ShortId) -> String {
+    format!("{}{}", key::PRESENCES, id.as_str())
+}
+
+/// Decodes a text, or none.
+fn text(reply: &Value) -> Result<Option<Vec<u8>>, Unexpected> {
+    match reply {
+        Value::BulkString(text) => Ok(Some(text.clone())),
+        Value::Nil => Ok(None),
+        other => Err(Unexpected::new(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[test]
+    fn the_longest_lease_counts() {
+        let state = PresenceState::default();
+        for lease in [3, 60, 30] {
+            state.covers(Duration::from_secs(lease));
+        }
+        assert_eq!(state.longest_lease.load(Ordering::Relaxed), 60_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_without_locks_has_no_presence() {
+        let (state, moment) = (PresenceState::default(), Duration::from_millis(1));
+        assert!(timeout(moment, state.due()).await.is_err(), "nothing was acquired");
+        state.covers(moment);
+        state.covers(moment);
+        assert_eq!(timeout(moment, state.due()).await, Ok(moment));
+        assert!(timeout(moment, state.due()).await.is_err(), "nothing was acquired since");
+        state.covers(moment);
+        assert_eq!(timeout(moment, state.due()).await, Ok(moment));
+    }
+
+    #[test]
+    fn a_text_or_nothing_is_decoded() {
+        assert_eq!(text(&Value::BulkString(b"a".to_vec())).ok(), Some(Some(b"a".to_vec())));
+        assert_eq!(text(&Value::Nil).ok(), Some(None));
+        assert!(text(&Value::Int(1)).is_err());
+    }
+}
