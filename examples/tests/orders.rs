@@ -1,7 +1,8 @@
 //! Two order services on one Redis, driven over HTTP.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
+mod service;
+
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,67 +10,8 @@ use std::time::{Duration, Instant};
 use lock_runtime::LockClient;
 use lock_tests::RedisServer;
 use serde_json::{Value, json};
-use ureq::Agent;
 
-/// A running service, killed on drop.
-struct Service {
-    child: Child,
-    /// Kept open, because the service continues to write to its standard output.
-    _output: BufReader<ChildStdout>,
-    address: String,
-    agent: Agent,
-}
-
-impl Service {
-    fn start(url: &str) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_orders"))
-            .env("LOCK_URL", url)
-            .env("PORT", "0")
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("built with the tests");
-        let mut line = String::new();
-        let mut output = BufReader::new(child.stdout.take().expect("piped"));
-        output.read_line(&mut line).expect("the service prints its address");
-        let address = line.trim().strip_prefix("listening on ").expect("an address").to_owned();
-        let config = Agent::config_builder().http_status_as_error(false).build();
-        Self { child, _output: output, address, agent: config.into() }
-    }
-
-    /// Sends a request and returns its status.
-    fn post(&self, path: &str, body: &Value) -> u16 {
-        let url = format!("{}{path}", self.address);
-        self.agent.post(url).send_json(body).expect("a response").status().as_u16()
-    }
-
-    fn set_stock(&self, item: &str, units: u32) {
-        let url = format!("{}/stock/{item}", self.address);
-        let answer = self.agent.put(url).send_json(json!({ "units": units })).expect("a response");
-        assert_eq!(answer.status(), 200);
-    }
-
-    /// The status and the text of a page.
-    fn page(&self, path: &str) -> (u16, String) {
-        let mut answer =
-            self.agent.get(format!("{}{path}", self.address)).call().expect("a response");
-        (answer.status().as_u16(), answer.body_mut().read_to_string().expect("a text"))
-    }
-
-    fn stock(&self, item: &str) -> u64 {
-        let url = format!("{}/stock/{item}", self.address);
-        let mut answer = self.agent.get(url).call().expect("a response");
-        let body: Value = answer.body_mut().read_json().expect("a JSON body");
-        body["units"].as_u64().expect("a number")
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        // Fails if the service has already ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use crate::service::Service;
 
 const STOCK: u32 = 60;
 const BUYERS: u64 = 8;
@@ -195,13 +137,13 @@ fn it_finishes_what_it_has_begun_when_told_to_stop() {
         while server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).is_empty() {
             thread::yield_now();
         }
-        let pid = service.child.id().to_string();
+        let pid = service.id().to_string();
         let told = Command::new("kill").args(["-TERM", &pid]).status().expect("`kill` runs");
         assert!(told.success());
         runtime.block_on(guard.release()).expect("held");
         assert_eq!(paying.join().expect("no panic"), 200);
     });
-    assert!(service.child.wait().expect("a child of the test").success());
+    assert!(service.wait().success());
     let keys: Vec<String> = server.command(&["KEYS", "shop:*"]);
     assert!(keys.is_empty(), "{keys:?}");
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::identity::ClientInfo;
+use crate::client_info::ClientInfo;
 use crate::seconds::Seconds;
 
 /// What was last known about the holder of a busy lock.

@@ -81,8 +81,8 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+    use crate::client_info::ClientInfo;
     use crate::holder::HolderKind;
-    use crate::identity::ClientInfo;
     use crate::maybe_ready::MaybeReady;
     use crate::store::contract::{BackgroundRuntimes, Layout, LockStore, StoreAnswer};
     use crate::store::hold_reports::HoldReports;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{LockClient, ReleaseMode, distributed_lock, with_client};
+use lock_runtime::{Identity, LockClient, ReleaseMode, distributed_lock, with_client};
 use lock_tests::{Expected, Proxy, RedisServer, Toward};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -14,7 +14,8 @@ const LONG_LEASE: Duration = LEASE.saturating_mul(20);
 
 async fn client_with(url: &str, lease: Duration, release: ReleaseMode) -> LockClient {
     let builder = LockClient::builder().url(url).lease(lease).wait(LEASE * 60);
-    builder.release(release).connect().await.expect("up")
+    // Without a presence, which is written with the same command as locks.
+    builder.release(release).identity(Identity::none()).connect().await.expect("up")
 }
 
 /// A client whose calls return when their bodies have ended.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use lock_runtime::LockClient;
+use lock_runtime::{Identity, LockClient};
 use lock_tests::{CapturedLog, Proxy, RedisServer, Toward};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::support::{LEASE, client, client_without_reports, milliseconds, until, until_idle};
+use crate::support::{LEASE, client_without_reports, milliseconds, until, until_idle};
 
 /// Takes `holds` keys at once, and frees each key after a time of its own by a release or a drop.
 async fn hold_and_release(client: &LockClient, holds: u32, time: impl Fn(u32) -> Duration) {
@@ -61,7 +61,9 @@ async fn no_renewal_is_sent_after_the_release_has_begun() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_releases_that_race_with_renewals_leave_no_key() {
     let server = RedisServer::start();
-    let client = client(&server.url()).await;
+    // Without a presence, which is written with the same command.
+    let builder = LockClient::builder().url(server.url()).lease(LEASE).identity(Identity::none());
+    let client = builder.connect().await.expect("up");
     hold_and_release(&client, 1000, |n| LEASE * 31 / 100 + LEASE * (n % 10) / 250).await;
     until_idle(&client, LEASE).await;
     assert_eq!(server.key_count(), 0);

@@ -37,5 +37,5 @@ pub use sentinels::Sentinels;
 pub use server::RedisServer;
 pub use split_network::{Relay, Side, SplitNetwork};
 pub use split_sentinels::SplitSentinels;
-pub use tls::{Authority, Identity, Validity};
+pub use tls::{Authority, ServerIdentity, Validity};
 pub use workload_processes::{ProcessPlan, WorkloadProcesses};

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::ports::{ReservedPort, START_TIMEOUT};
 use crate::sentinel_process::{MASTER, SentinelProcess};
-use crate::tls::{Authority, Certificates, Identity, Validity};
+use crate::tls::{Authority, Certificates, ServerIdentity, Validity};
 
 /// The variable that says which kind of server all tests run on: `tls`, `sentinel`, `cluster` (a
 /// cluster of one node), or a plain one.
@@ -144,7 +144,7 @@ impl RedisServer {
     /// Starts a server that has this certificate and also accepts connections with TLS, on another
     /// port. Clients need a certificate of `authority` if `options` say so.
     #[must_use]
-    pub fn with_tls(authority: &Authority, identity: &Identity, options: &[&str]) -> Self {
+    pub fn with_tls(authority: &Authority, identity: &ServerIdentity, options: &[&str]) -> Self {
         Self::start_on(options, Some((authority, identity)), false)
     }
 
@@ -155,7 +155,11 @@ impl RedisServer {
         Self::start_on(options, None, false)
     }
 
-    fn start_on(options: &[&str], tls: Option<(&Authority, &Identity)>, own_clock: bool) -> Self {
+    fn start_on(
+        options: &[&str],
+        tls: Option<(&Authority, &ServerIdentity)>,
+        own_clock: bool,
+    ) -> Self {
         let password =
             options.iter().position(|option| *option == "--requirepass").map(|at| options[at + 1]);
         let own_options = options.iter().map(ToString::to_string);
@@ -566,7 +570,7 @@ impl Drop for RedisServer {
 
 /// The options for connections with TLS. Connections of clients without a certificate are accepted,
 /// unless later options change that.
-fn tls_options((authority, identity): (&Authority, &Identity)) -> [String; 8] {
+fn tls_options((authority, identity): (&Authority, &ServerIdentity)) -> [String; 8] {
     let file = |path: &Path| path.to_str().expect("a path in UTF-8").to_owned();
     [
         "--tls-auth-clients".into(),

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use time::{Duration, OffsetDateTime};
 
 /// An authority and the identity of servers.
-pub(crate) type Certificates = (Authority, Identity);
+pub(crate) type Certificates = (Authority, ServerIdentity);
 
 /// An authority with a new key. Its files are deleted when it is dropped.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub enum Validity {
 
 /// The files of a certificate and its private key.
 #[derive(Debug)]
-pub struct Identity {
+pub struct ServerIdentity {
     certificate: PathBuf,
     key: PathBuf,
 }
@@ -72,16 +72,16 @@ impl Authority {
 
     /// Issues a certificate for these host names, of a server or a client.
     #[must_use]
-    pub fn issue(&self, names: &[&str], validity: Validity) -> Identity {
+    pub fn issue(&self, names: &[&str], validity: Validity) -> ServerIdentity {
         let unique = fs::read_dir(self.directory.path()).expect("a directory").count();
         let file = |kind| self.directory.path().join(format!("{unique}.{kind}"));
-        let identity = Identity { certificate: file("crt"), key: file("key") };
+        let identity = ServerIdentity { certificate: file("crt"), key: file("key") };
         self.reissue(&identity, names, validity);
         identity
     }
 
     /// Replaces the files of an identity by a new certificate and a new key.
-    pub fn reissue(&self, identity: &Identity, names: &[&str], validity: Validity) {
+    pub fn reissue(&self, identity: &ServerIdentity, names: &[&str], validity: Validity) {
         let key = KeyPair::generate().expect("a key");
         let mut params = params(names, validity);
         params.extended_key_usages =
@@ -98,7 +98,7 @@ impl Default for Authority {
     }
 }
 
-impl Identity {
+impl ServerIdentity {
     /// The file with the certificate.
     #[must_use]
     pub fn certificate(&self) -> &Path {

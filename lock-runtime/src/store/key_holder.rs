@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use super::owner::OwnerId;
-use crate::identity::ClientInfo;
+use crate::client_info::ClientInfo;
 
 /// The holder of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -33,6 +33,7 @@ mod handshake;
 mod hash_slot;
 mod home;
 mod in_flight;
+mod lock_holder;
 mod login;
 mod measured;
 mod modes;
@@ -91,9 +92,9 @@ use super::contract::{
 use super::hold_reports::HoldReports;
 use super::key_holder::KeyHolder;
 use super::settings::Settings;
+use crate::client_info::ClientInfo;
 use crate::clock::BootInstant;
 use crate::error::LockError;
-use crate::identity::ClientInfo;
 use crate::join::join_all;
 use crate::key;
 use crate::maybe_ready::MaybeReady;

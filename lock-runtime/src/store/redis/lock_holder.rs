@@ -1,0 +1,70 @@
+//! The question who holds a lock.
+
+use redis::{Cmd, Value, cmd};
+
+use super::admission::RequestClass;
+use super::client_id::client_of;
+use super::connection::RequestOptions;
+use super::decode::Unexpected;
+use super::dialects;
+use super::hash_slot;
+use super::presence;
+use super::shared::Shared;
+use crate::client_info::{ClientInfo, LONGEST_PRESENCE};
+use crate::key;
+use crate::store::contract::{Lane, StoreError};
+use crate::store::key_holder::KeyHolder;
+use crate::telemetry::StoreOperation;
+use crate::timeout::RequestTimeout;
+
+impl Shared {
+    /// Who has a lock, in any layout; `None` if nobody has it. Costs two requests.
+    pub(super) async fn holder(&self, lock: &str) -> Result<Option<KeyHolder>, StoreError> {
+        let route = self.route(Lane::Caller)?;
+        let timeout = RequestTimeout::of(self.response_timeout);
+        let measured = Some(self.measured(StoreOperation::Others));
+        let options =
+            RequestOptions { measured, ..RequestOptions::new(RequestClass::Unlimited, timeout) };
+        let args = |call: &mut Cmd| {
+            call.arg(1).arg(lock);
+            call.arg(format!("{}{{{}}}:{lock}", key::OWNERS, hash_slot::tag(lock)));
+        };
+        let script = (lock, &dialects::HOLDER);
+        let Some(owner) = route.run(script, &args, &options, text).await?.value else {
+            return Ok(None);
+        };
+        let Some((id, began)) = client_of(&owner) else { return Ok(Some(KeyHolder::default())) };
+        let key = presence::name(id);
+        let mut get = cmd("GETRANGE");
+        get.arg(&key).arg(0).arg(LONGEST_PRESENCE - 1);
+        let presence = match route.send(&key, &get, &options, text).await {
+            // The key of a presence may hold anything, and the user may not be allowed to read it.
+            Err(StoreError::Refused(_) | StoreError::Denied(_)) => None,
+            answer => answer?,
+        };
+        let info = ClientInfo::of_presence(&presence.unwrap_or_default());
+        let client = ClientInfo { id: Some(id.as_str().to_owned()), ..info };
+        Ok(Some(KeyHolder { client, began }))
+    }
+}
+
+/// Decodes a text, or none.
+fn text(reply: &Value) -> Result<Option<Vec<u8>>, Unexpected> {
+    match reply {
+        Value::BulkString(text) => Ok(Some(text.clone())),
+        Value::Nil => Ok(None),
+        other => Err(Unexpected::new(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_or_nothing_is_decoded() {
+        assert_eq!(text(&Value::BulkString(b"a".to_vec())).ok(), Some(Some(b"a".to_vec())));
+        assert_eq!(text(&Value::Nil).ok(), Some(None));
+        assert!(text(&Value::Int(1)).is_err());
+    }
+}

@@ -1,0 +1,33 @@
+# Installs programs with the package manager of the system. The scripts source this file.
+
+say() { printf '\n== %s\n' "$*"; }
+
+# need PROGRAM PURPOSE APT DNF PACMAN APK BREW: the packages that have the program, or - for none.
+need() {
+  local program=$1 purpose=$2 apt=$3 dnf=$4 pacman=$5 apk=$6 brew=$7 install=''
+  command -v "$program" >/dev/null && return
+  if command -v apt-get >/dev/null && [ "$apt" != - ]; then
+    install="apt-get update && apt-get install -y --no-install-recommends $apt"
+  elif command -v dnf >/dev/null && [ "$dnf" != - ]; then
+    install="dnf install -y $dnf"
+  elif command -v pacman >/dev/null && [ "$pacman" != - ]; then
+    install="pacman -S --noconfirm $pacman"
+  elif command -v apk >/dev/null && [ "$apk" != - ]; then
+    install="apk add $apk"
+  elif command -v brew >/dev/null && [ "$brew" != - ]; then
+    install="brew install $brew"
+  else
+    echo "$purpose $program. Install it, and run this script again." >&2
+    exit 1
+  fi
+  say "Installing $program: $install"
+  if [ "${install%% *}" = brew ] || [ "$(id -u)" -eq 0 ]; then
+    sh -c "$install"
+  elif sudo -n true 2>/dev/null; then
+    sudo sh -c "$install"
+  else
+    printf '%s %s, and installing it needs root permissions. Run this command, and then this script again:\n\n  sudo sh -c "%s"\n\n' \
+      "$purpose" "$program" "$install" >&2
+    exit 1
+  fi
+}
