@@ -10,7 +10,9 @@ use crate::clock::BootInstant;
 use crate::connected::Connected;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
-use crate::telemetry::{AcquiredBy, ObservedCall, SiteMetrics};
+use crate::telemetry::{
+    AcquiredBy, AcquisitionOutcome, ObservedCall, SiteMetrics, SpanPlace, WaitSpan,
+};
 use crate::timeout::Timeout;
 
 /// The result of an acquisition. Its error is boxed, because every annotated function's future contains
@@ -30,10 +32,15 @@ pub(crate) struct Acquiring<G: AcquiredGuard> {
     client: Option<Arc<Connected>>,
     /// Whether the client asks the store who holds a lock that is busy.
     asks_for_holder: bool,
+    /// While a subscriber wants it.
+    span: Option<WaitSpan>,
 }
 
 /// The guard that an acquisition results in.
 pub(crate) trait AcquiredGuard: Unpin {
+    /// The key that log events show.
+    fn key(&self) -> &str;
+
     /// How the call has got the lock.
     fn acquired_by(&self) -> AcquiredBy;
 
@@ -50,13 +57,28 @@ impl<G: AcquiredGuard> Acquiring<G> {
     ) -> Self {
         let is_known = matches!(result, MaybeReady::Ready(_));
         let client = (!is_known).then(|| Arc::clone(client));
-        Self { call: Some(ObservedCall::new(site, began)), result, client, asks_for_holder: false }
+        Self {
+            call: Some(ObservedCall::new(site, began)),
+            result,
+            client,
+            asks_for_holder: false,
+            span: None,
+        }
     }
 
     /// The same acquisition, after whose `wait` the store is asked who holds a lock that is busy, unless there
     /// was a single attempt.
     pub(crate) fn asking_for_holder(mut self, wait: &Timeout) -> Self {
         self.asks_for_holder = !wait.is_single_attempt();
+        self
+    }
+
+    /// The same acquisition with a span, if a subscriber wants one, and the result is not known at once.
+    pub(crate) fn traced(mut self, key: &str) -> Self {
+        if let (Some(client), Some(call)) = (&self.client, &self.call) {
+            let (namespace, label) = (&*client.namespace, call.site().label());
+            self.span = WaitSpan::new(SpanPlace { key, namespace, label });
+        }
         self
     }
 
@@ -68,12 +90,19 @@ impl<G: AcquiredGuard> Acquiring<G> {
             result: MaybeReady::ready(Err(Box::new(error))),
             client: None,
             asks_for_holder: false,
+            span: None,
         }
     }
 
     /// The result of an acquisition that is measured elsewhere, or that has no client.
     pub(crate) fn known(result: AcquireOutcome<G>) -> Self {
-        Self { call: None, result: MaybeReady::ready(result), client: None, asks_for_holder: false }
+        Self {
+            call: None,
+            result: MaybeReady::ready(result),
+            client: None,
+            asks_for_holder: false,
+            span: None,
+        }
     }
 
     /// The same acquisition as a part of a call that is measured as a whole.
@@ -90,15 +119,11 @@ impl<G: AcquiredGuard> Future for Acquiring<G> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let mut polled = Pin::new(&mut this.result).poll(cx);
-        if let Some(call) = &mut this.call {
-            match &mut polled {
-                Poll::Pending => call.waits(),
-                Poll::Ready(Ok(guard)) => {
-                    call.acquired(guard.acquired_by(), |began| guard.waited_since(began));
-                }
-                Poll::Ready(Err(error)) => call.failed(error),
-            }
+        let mut polled = this.poll_result(cx);
+        match &mut polled {
+            Poll::Pending => this.call.iter_mut().for_each(ObservedCall::waits),
+            Poll::Ready(Ok(guard)) => this.acquired(guard),
+            Poll::Ready(Err(error)) => this.call.iter_mut().for_each(|call| call.failed(error)),
         }
         match polled {
             Poll::Ready(Err(error)) if this.asks_for_holder && is_busy_elsewhere(&error) => {
@@ -107,9 +132,46 @@ impl<G: AcquiredGuard> Future for Acquiring<G> {
                 // Only now, because the call has released its place in the queue with its result.
                 this.result =
                     MaybeReady::pending(async move { Err(client.with_holder(error).await) });
-                Pin::new(&mut this.result).poll(cx)
+                let polled = this.poll_result(cx);
+                this.ended_with(&polled);
+                polled
             }
-            polled => polled,
+            polled => {
+                this.ended_with(&polled);
+                polled
+            }
+        }
+    }
+}
+
+impl<G: AcquiredGuard> Acquiring<G> {
+    fn poll_result(&mut self, cx: &mut Context<'_>) -> Poll<AcquireOutcome<G>> {
+        let _entered = self.span.as_ref().map(|span| span.enter());
+        Pin::new(&mut self.result).poll(cx)
+    }
+
+    fn acquired(&mut self, guard: &mut G) {
+        let by = guard.acquired_by();
+        if let Some(call) = &mut self.call {
+            let waited = call.acquired(by, |began| guard.waited_since(began));
+            if let Some(client) = &self.client {
+                let slow = client.engine.metrics().slow;
+                slow.acquired(guard.key(), || call.site().label(), waited);
+            }
+        }
+        if let Some(span) = self.span.take() {
+            span.ended(by.outcome(), None);
+        }
+    }
+
+    /// Logs a call that has failed, when its error is complete.
+    fn ended_with(&mut self, polled: &Poll<AcquireOutcome<G>>) {
+        let Poll::Ready(Err(error)) = polled else { return };
+        if let (Some(client), Some(call)) = (&self.client, &self.call) {
+            client.engine.metrics().slow.failed(error, || call.site().label());
+        }
+        if let Some(span) = self.span.take() {
+            span.ended(AcquisitionOutcome::of(error), Some(error));
         }
     }
 }

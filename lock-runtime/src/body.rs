@@ -10,6 +10,7 @@ use std::ops::Deref;
 use std::pin::{Pin, pin};
 use std::sync::OnceLock;
 use std::task::Poll;
+use std::time::Duration;
 
 use crate::acquiring::{AcquiredGuard, Acquiring};
 use crate::engine::Releasing;
@@ -18,6 +19,7 @@ use crate::guard::LockGuard;
 use crate::reentrancy::Scope;
 use crate::release_mode::ReleaseMode;
 use crate::safeguard::Safeguard;
+use crate::telemetry::{HoldSpan, SpanPlace, spans_are_enabled};
 
 /// What happens to a body whose lock is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,8 +64,11 @@ pub(crate) trait BodyGuard {
     /// See [`LockGuard::close_unawaited`].
     fn close_unawaited(&self) -> Releasing<'_>;
 
-    /// The key that log events show.
-    fn key(&self) -> &str;
+    /// The span of a body that begins, if a subscriber wants one.
+    fn begin_span(&self) -> Option<HoldSpan>;
+
+    /// The body has ended, and the locks were released.
+    fn end_span(&self, span: &HoldSpan);
 }
 
 impl BodyGuard for LockGuard {
@@ -89,9 +94,37 @@ impl BodyGuard for LockGuard {
         LockGuard::close_unawaited(self)
     }
 
-    fn key(&self) -> &str {
-        LockGuard::key(self)
+    fn begin_span(&self) -> Option<HoldSpan> {
+        if !spans_are_enabled() {
+            return None;
+        }
+        let span = span(self, self.key(), (self.waited(), self.acquired_by().as_str()))?;
+        if !self.is_reentrant() {
+            self.hold().follow(&span);
+        }
+        Some(span)
     }
+
+    fn end_span(&self, span: &HoldSpan) {
+        if let Some(token) = self.hold().known_fence() {
+            span.fenced(token);
+        }
+        // Unless the next hold of the lock follows this one.
+        if let Some(last) = self.hold().end_trace() {
+            last.end();
+        }
+    }
+}
+
+/// The span of a body under this guard, if a subscriber wants it. `keys` are those of the body.
+pub(crate) fn span(
+    guard: &LockGuard,
+    keys: &str,
+    (waited, grant): (Duration, &'static str),
+) -> Option<HoldSpan> {
+    let namespace = guard.engine().metrics().namespace();
+    let label = guard.hold().site().label();
+    HoldSpan::new(SpanPlace { key: keys, namespace, label }, grant, waited.as_secs_f64())
 }
 
 /// The slot from which a body takes its guard.
@@ -147,10 +180,12 @@ pub(crate) async fn run<F: Future, G: BodyGuard + AcquiredGuard>(
     };
     // Declared after the guard, so that it is dropped first wherever this future is dropped.
     let mut body = Body(slot);
+    let span;
     let outcome = {
         let Some(future) = body.0.as_mut().as_pin_mut() else { return Err(run_before()) };
         let Some(scope) = guard.scope() else { return Err(run_before()) };
         let own = scope.own_frame();
+        span = guard.begin_span();
         let mut body = pin!(scope.enclose(future));
         // Boxed when the body first waits, because this future is large and would be a part of
         // every future that calls an annotated function.
@@ -159,6 +194,7 @@ pub(crate) async fn run<F: Future, G: BodyGuard + AcquiredGuard>(
             if let Some(frame) = &own {
                 frame.set_polling_task();
             }
+            let _entered = span.as_ref().map(|span| span.enter());
             if on_lost == OnLost::Continue || !Safeguard::CheckBeforePoll.is_on() {
                 return body.as_mut().poll(cx).map(Ok);
             }
@@ -174,7 +210,13 @@ pub(crate) async fn run<F: Future, G: BodyGuard + AcquiredGuard>(
         })
         .await
     };
-    drop(body);
+    match &span {
+        Some(span) => span.in_scope(|| drop(body)),
+        None => drop(body),
+    }
+    if let (Some(span), Err(error)) = (&span, &outcome) {
+        span.lost(error);
+    }
     if outcome.is_ok() {
         let released = if end.awaits_release() {
             guard.close(on_lost != OnLost::Report)
@@ -202,6 +244,9 @@ pub(crate) async fn run<F: Future, G: BodyGuard + AcquiredGuard>(
                 );
             }
         }
+    }
+    if let Some(span) = span {
+        guard.end_span(&span);
     }
     outcome
 }

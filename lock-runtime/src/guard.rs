@@ -412,6 +412,10 @@ impl LockGuard {
 }
 
 impl AcquiredGuard for LockGuard {
+    fn key(&self) -> &str {
+        LockGuard::key(self)
+    }
+
     fn acquired_by(&self) -> AcquiredBy {
         self.acquired_by
     }

@@ -277,7 +277,9 @@ async fn begin(
     call.waits();
     let mut begun = acquire_and_begin(client, work, every, run).await;
     match &mut begun {
-        Ok((guard, _)) => call.acquired(guard.acquired_by(), |began| guard.waited_since(began)),
+        Ok((guard, _)) => {
+            call.acquired(guard.acquired_by(), |began| guard.waited_since(began));
+        }
         Err(error) => call.failed(error),
     }
     begun

@@ -58,6 +58,9 @@ impl LockClientBuilder {
             );
             return Err(LockError::Config { option: "handoff_limit", problem });
         }
+        for (option, threshold) in [("slow_wait", self.slow.wait), ("slow_hold", self.slow.hold)] {
+            threshold.map_or(Ok(()), |threshold| check_span(option, threshold))?;
+        }
         self.check_namespace()?;
         Ok(defaults)
     }

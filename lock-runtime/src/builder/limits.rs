@@ -69,4 +69,42 @@ impl LockClientBuilder {
         self.max_keys = Some(max_keys);
         self
     }
+
+    /// From which wait on a call is logged, with the level `WARN`: when it has got the lock or has failed, with
+    /// its key, template and function, and with the holder if it was busy. From 10 ms to 7 days, or `None` for
+    /// never. 2 s by default.
+    ///
+    /// # Errors
+    ///
+    /// [`connect`](Self::connect) returns [`LockError::Config`](crate::LockError::Config) if the time is not in
+    /// this range.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), lock_runtime::LockError> {
+    /// use lock_runtime::LockClient;
+    /// use std::time::Duration;
+    ///
+    /// let builder = LockClient::builder().url("memory:").slow_wait(Duration::from_secs(10));
+    /// let client = builder.slow_hold(Duration::from_secs(60)).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn slow_wait(mut self, threshold: impl Into<Option<Duration>>) -> Self {
+        self.slow.wait = threshold.into();
+        self
+    }
+
+    /// From which hold on a lock is logged, with the level `WARN`: once for each hold, with its key, template and
+    /// function, at the next renewal or at the end of the hold. From 10 ms to 7 days, or `None`, the default, for
+    /// half of the [`max_hold`](Self::max_hold) of the lock, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`slow_wait`](Self::slow_wait).
+    pub fn slow_hold(mut self, threshold: impl Into<Option<Duration>>) -> Self {
+        self.slow.hold = threshold.into();
+        self
+    }
 }

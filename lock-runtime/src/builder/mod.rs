@@ -23,7 +23,7 @@ use crate::runtime;
 use crate::store::contract::Backend;
 use crate::store::memory::backend::MemoryBackend;
 use crate::store::{Settings, open};
-use crate::telemetry::ClientMetrics;
+use crate::telemetry::{ClientMetrics, SlowThresholds};
 use crate::timeout::{Wait, response_timeout};
 #[cfg(feature = "tls")]
 use crate::tls::TlsOptions;
@@ -123,6 +123,7 @@ pub struct LockClientBuilder {
     credentials: Option<CredentialsSource>,
     address_map: Option<AddressMap>,
     identity: Identity,
+    slow: SlowThresholds,
     #[cfg(feature = "tls")]
     tls: Option<TlsOptions>,
 }
@@ -141,7 +142,8 @@ impl fmt::Debug for LockClientBuilder {
             .field("tracking", &!self.without_tracking)
             .field("credentials", &self.credentials)
             .field("address_map", &self.address_map)
-            .field("identity", &self.identity);
+            .field("identity", &self.identity)
+            .field("slow", &self.slow);
         #[cfg(feature = "tls")]
         shown.field("tls", &self.tls);
         shown.finish()
@@ -305,7 +307,7 @@ impl LockClientBuilder {
             tls: self.tls,
         };
         let store = open(url, &settings)?;
-        let metrics = ClientMetrics::new(&self.namespace, settings.requests);
+        let metrics = ClientMetrics::new(&self.namespace, settings.requests).warning(self.slow);
         let namespace = (self.namespace, metrics);
         let client = start(Arc::clone(&store), namespace, defaults, self.handoff_limit);
         client.connected().engine.check_background(None)?;

@@ -16,7 +16,7 @@ use crate::maybe_ready::MaybeReady;
 use crate::options::LockOptions;
 use crate::reentrancy;
 use crate::store::contract::Mode;
-use crate::telemetry::SiteMetrics;
+use crate::telemetry::{SiteMetrics, spans_are_enabled};
 use crate::timeout::{Timeout, Wait};
 
 /// Acquires a lock, for [`Lock::acquire`] and annotated functions. `kept` is the same key in an
@@ -59,9 +59,14 @@ pub(crate) fn hold(
     };
     let is_fair = options.fair.unwrap_or_default() && store.capabilities().queues;
     let timeout = Timeout::new(wait);
+    let traced = spans_are_enabled().then(|| Arc::clone(&key));
     let request = AcquireRequest { key, mode, store, timeout, terms, is_fair };
     let acquired = acquire::acquire(Arc::clone(&client.engine), request, LockGuard::new);
-    Acquiring::new(measured, timeout.began(), acquired).asking_for_holder(&timeout)
+    let acquiring = Acquiring::new(measured, timeout.began(), acquired).asking_for_holder(&timeout);
+    match traced {
+        Some(key) => acquiring.traced(&key),
+        None => acquiring,
+    }
 }
 
 /// Shares an enclosing hold. Extends the hold if the inner lock's fixed lease or `min_hold` would

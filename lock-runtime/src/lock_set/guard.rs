@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::acquiring::AcquiredGuard;
-use crate::body::{BodyGuard, GuardSlot};
+use crate::body::{self, BodyGuard, GuardSlot};
 use crate::clock::BootInstant;
 use crate::engine::handoff::Hold;
 use crate::engine::{Releasing, both};
@@ -14,7 +14,7 @@ use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::maybe_ready::MaybeReady;
 use crate::reentrancy::Scope;
-use crate::telemetry::AcquiredBy;
+use crate::telemetry::{AcquiredBy, HoldSpan, spans_are_enabled};
 
 /// Several held locks. Dropping it releases all of them in the background.
 ///
@@ -144,6 +144,10 @@ impl GuardSlot<LockSetGuard> {
 }
 
 impl AcquiredGuard for LockSetGuard {
+    fn key(&self) -> &str {
+        self.guards.first().map_or("", LockGuard::key)
+    }
+
     fn acquired_by(&self) -> AcquiredBy {
         // The way that takes the longest counts for the set.
         self.guards.iter().map(LockGuard::acquired_by).max().unwrap_or(AcquiredBy::Reentry)
@@ -190,8 +194,17 @@ impl BodyGuard for LockSetGuard {
         })
     }
 
-    fn key(&self) -> &str {
-        self.guards.first().map_or("", LockGuard::key)
+    fn begin_span(&self) -> Option<HoldSpan> {
+        let first = self.guards.first()?;
+        let keys = || self.keys().collect::<Vec<_>>().join(" ");
+        let (waited, by) = (self.waited, self.acquired_by().as_str());
+        spans_are_enabled().then(|| body::span(first, &keys(), (waited, by))).flatten()
+    }
+
+    fn end_span(&self, span: &HoldSpan) {
+        if let Some(token) = self.guards.iter().find_map(|guard| guard.hold().known_fence()) {
+            span.fenced(token);
+        }
     }
 }
 

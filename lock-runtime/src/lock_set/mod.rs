@@ -28,7 +28,7 @@ use crate::release_mode::ReleaseMode;
 use crate::replicas::Replicas;
 use crate::runtime;
 use crate::store::contract::Mode;
-use crate::telemetry::SiteMetrics;
+use crate::telemetry::{SiteMetrics, spans_are_enabled};
 use crate::timeout::{Timeout, Wait};
 use crate::wire_format::WireFormat;
 
@@ -259,7 +259,9 @@ pub(crate) fn hold_all(
 ) -> Acquiring<LockSetGuard> {
     match prepared(client, keys, (options, site)) {
         Ok((timeout, acquired)) => {
-            Acquiring::new((client, site), timeout.began(), acquired).asking_for_holder(&timeout)
+            let acquiring = Acquiring::new((client, site), timeout.began(), acquired);
+            let acquiring = acquiring.asking_for_holder(&timeout);
+            if spans_are_enabled() { acquiring.traced(&keys.join(" ")) } else { acquiring }
         }
         Err(error) => Acquiring::failed(site, error),
     }

@@ -35,6 +35,26 @@ pub(crate) enum AcquiredBy {
     Store,
 }
 
+impl AcquiredBy {
+    /// The word for spans.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reentry => "reentrant",
+            Self::Sharing => "shared",
+            Self::Handover => "handed_over",
+            Self::Store => "store",
+        }
+    }
+
+    pub(crate) fn outcome(self) -> AcquisitionOutcome {
+        match self {
+            Self::Reentry => AcquisitionOutcome::Reentrant,
+            Self::Sharing | Self::Handover => AcquisitionOutcome::HandedOver,
+            Self::Store => AcquisitionOutcome::Granted,
+        }
+    }
+}
+
 impl ObservedCall {
     /// A call that began at this time.
     pub(crate) fn new(site: &'static SiteMetrics, began: BootInstant) -> Self {
@@ -46,6 +66,11 @@ impl ObservedCall {
         Self::new(site, BootInstant::PAST).failed(error);
     }
 
+    /// Where the call is measured.
+    pub(crate) fn site(&self) -> &'static SiteMetrics {
+        self.site
+    }
+
     /// The result of the call was not known at once.
     #[inline]
     pub(crate) fn waits(&mut self) {
@@ -55,24 +80,21 @@ impl ObservedCall {
         }
     }
 
-    /// The call has got its lock. `waited_since` returns how long it has waited if it began at this time; a
+    /// The call has got its lock. Returns how long it has waited. `waited_since` returns how long it has waited if it began at this time; a
     /// call whose result was known at once has not waited.
     #[inline]
     pub(crate) fn acquired(
         &mut self,
         by: AcquiredBy,
         waited_since: impl FnOnce(BootInstant) -> Duration,
-    ) {
-        let outcome = match by {
-            AcquiredBy::Reentry => AcquisitionOutcome::Reentrant,
-            AcquiredBy::Sharing | AcquiredBy::Handover => AcquisitionOutcome::HandedOver,
-            AcquiredBy::Store => AcquisitionOutcome::Granted,
-        };
+    ) -> Duration {
+        let outcome = by.outcome();
         let waited = match self.stage {
             CallStage::Waiting => waited_since(self.began),
             CallStage::Begun | CallStage::Ended => Duration::ZERO,
         };
         self.end(outcome, waited);
+        waited
     }
 
     /// The call has failed.

@@ -10,12 +10,10 @@ use super::exporter;
 use super::label::SiteLabel;
 use super::renewals::RenewalMetrics;
 use super::requests::StoreMetrics;
-use super::site::{SiteCache, SiteMetrics, reuse, unused};
+use super::site::{NO_TEMPLATE, SiteCache, SiteMetrics, reuse, unused};
 use super::snapshot::{SiteSnapshot, Snapshot};
+use super::thresholds::SlowThresholds;
 use crate::stats::ClientStats;
-
-/// The template of locks without one.
-const NO_TEMPLATE: &str = "(none)";
 
 /// The measurements of one client.
 pub(crate) struct ClientMetrics {
@@ -27,6 +25,8 @@ pub(crate) struct ClientMetrics {
     without_template: OnceLock<&'static SiteMetrics>,
     pub(crate) renewals: RenewalMetrics,
     pub(crate) requests: Arc<StoreMetrics>,
+    /// When the log warns of long waits and long holds.
+    pub(crate) slow: SlowThresholds,
 }
 
 impl ClientMetrics {
@@ -40,7 +40,18 @@ impl ClientMetrics {
             without_template: OnceLock::new(),
             renewals: RenewalMetrics::default(),
             requests,
+            slow: SlowThresholds::default(),
         }
+    }
+
+    /// The same, with these thresholds for warnings.
+    pub(crate) fn warning(mut self, slow: SlowThresholds) -> Self {
+        self.slow = slow;
+        self
+    }
+
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     /// Differs between the clients of this process.
@@ -76,7 +87,7 @@ impl ClientMetrics {
         let known = self.sites.read().unwrap_or_else(PoisonError::into_inner).get(&label).copied();
         known.unwrap_or_else(|| {
             let mut sites = self.sites.write().unwrap_or_else(PoisonError::into_inner);
-            sites.entry(label).or_insert_with(unused)
+            sites.entry(label).or_insert_with(|| unused(label))
         })
     }
 

@@ -20,6 +20,8 @@ mod requests;
 mod shards;
 mod site;
 mod snapshot;
+mod spans;
+mod thresholds;
 #[cfg(feature = "metrics")]
 mod totals;
 
@@ -38,6 +40,10 @@ pub use self::requests::{StoreOperation, StoreOutcome};
 pub use self::site::SiteCache;
 pub(crate) use self::site::SiteMetrics;
 pub use self::snapshot::{HandoffLimitCounts, SiteSnapshot, Snapshot};
+pub(crate) use self::spans::{
+    FormerSpan, HoldSpan, SpanPlace, WaitSpan, are_enabled as spans_are_enabled,
+};
+pub(crate) use self::thresholds::{SlowHold, SlowThresholds};
 
 #[cfg(test)]
 mod tests {

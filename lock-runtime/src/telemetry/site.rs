@@ -6,19 +6,25 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::histogram::{HistogramSnapshot, LazyHistogram};
+use super::label::SiteLabel;
 use super::outcome::AcquisitionOutcome;
 use super::shards::{Adder, SHARDS, current};
 use super::snapshot::SiteSnapshot;
 use crate::error::LostReason;
 
+/// The template of locks without one.
+pub(super) const NO_TEMPLATE: &str = "(none)";
+
 const TIMED: usize = AcquisitionOutcome::TIMED.len();
 
 /// The measurements of one place in the program that acquires locks.
 pub(crate) struct SiteMetrics {
+    /// The place, for spans and warnings. It changes only between two clients.
+    label: RwLock<SiteLabel>,
     /// Made when a thread first uses them.
     shards: [OnceLock<Box<SiteShard>>; SHARDS],
 }
@@ -45,7 +51,13 @@ struct SiteShard {
 
 impl SiteMetrics {
     pub(crate) const fn new() -> Self {
-        Self { shards: [const { OnceLock::new() }; SHARDS] }
+        let label = RwLock::new(SiteLabel { template: NO_TEMPLATE, function: None });
+        Self { label, shards: [const { OnceLock::new() }; SHARDS] }
+    }
+
+    /// The place in the program.
+    pub(crate) fn label(&self) -> SiteLabel {
+        *self.label.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The shard of this thread.
@@ -160,9 +172,11 @@ impl fmt::Debug for SiteMetrics {
 static UNUSED: Mutex<Vec<&'static SiteMetrics>> = Mutex::new(Vec::new());
 
 /// Measurements for a new site.
-pub(super) fn unused() -> &'static SiteMetrics {
+pub(super) fn unused(label: SiteLabel) -> &'static SiteMetrics {
     let unused = UNUSED.lock().unwrap_or_else(PoisonError::into_inner).pop();
-    unused.unwrap_or_else(|| Box::leak(Box::new(SiteMetrics::new())))
+    let site = unused.unwrap_or_else(|| Box::leak(Box::new(SiteMetrics::new())));
+    *site.label.write().unwrap_or_else(PoisonError::into_inner) = label;
+    site
 }
 
 /// Gives the measurements of a client that has ended to later ones.

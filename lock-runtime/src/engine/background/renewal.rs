@@ -114,6 +114,7 @@ impl BackgroundState {
                 if let Some((left, term)) = lease.slack() {
                     self.metrics.renewals.left(left, term);
                 }
+                self.warn_if_slow(lease);
                 let failures = lease.extended(sent, None);
                 if failures > 0 {
                     let key = Arc::clone(lease.key());
@@ -141,6 +142,15 @@ impl BackgroundState {
                     self.schedule.retry(lease, retry_pause(lease.term(), failures));
                 }
             }
+        }
+    }
+}
+
+impl BackgroundState {
+    /// Warns once of a hold that has become long.
+    fn warn_if_slow(&self, lease: &Lease) {
+        if let Some(slow) = lease.slow_hold(BootInstant::now(), self.metrics.slow.hold) {
+            slow.warn(lease.key());
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::runtime;
 use crate::store::contract::{Grant, Mode};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, Notify, time};
+use crate::telemetry::{FormerSpan, HoldSpan, SiteMetrics};
 
 /// The tolerance for a timer that fires early, because it uses another clock than the deadlines.
 const EARLY: Duration = Duration::from_millis(5);
@@ -74,6 +75,34 @@ impl<P> Hold<P> {
         Duration::from_nanos(waited)
     }
 
+    /// Where the hold is measured.
+    pub(crate) fn site(&self) -> &'static SiteMetrics {
+        self.lease.read(State::site)
+    }
+
+    /// The fencing token, if a holder has asked for it.
+    pub(crate) fn known_fence(&self) -> Option<u64> {
+        self.lease.read(|state| state.known_fence(self.number))
+    }
+
+    /// Says that this span follows that of the previous hold, if the lock was handed off, and keeps it for the
+    /// next hold.
+    pub(crate) fn follow(&self, span: &HoldSpan) {
+        let next = FormerSpan::new(span);
+        let former = self.change(|state| state.traces(next)).flatten();
+        if let Some(former) = former {
+            if self.was_handed_off() {
+                former.precedes(span);
+            }
+            former.end();
+        }
+    }
+
+    /// The span that no next hold will follow: the lease has ended.
+    pub(crate) fn end_trace(&self) -> Option<FormerSpan> {
+        self.lease.change(State::end_trace)
+    }
+
     /// How long the call waited for this hold.
     pub(crate) fn waited(&self) -> Duration {
         Duration::from_nanos(self.lease.waited.load(Ordering::Relaxed))
@@ -116,13 +145,17 @@ impl<P> Hold<P> {
     }
 
     /// Removes a holder; see [`State::leave`]. Returns the loss
-    /// that had ended the hold, its reason if it had not been noticed before, and the next step.
+    /// that had ended the hold, its reason if it had not been noticed before, and the next step. Warns of a
+    /// hold that was longer than `slow`.
     pub(crate) fn leave(
         &self,
         limit: (Option<&HandoffLimit>, bool),
+        slow: Option<Duration>,
     ) -> (Option<LockError>, Option<LostReason>, Ending<P>) {
         let now = BootInstant::now();
+        let mut slow_hold = None;
         let Departure { lost, unnoticed, ending, .. } = self.lease.change(|state| {
+            slow_hold = state.slow_hold_of_last(self.number, now, slow);
             let departure = state.leave(self.number, limit, now);
             if let Some(held_for) = departure.held_for {
                 state.site().hold_ended(held_for);
@@ -132,6 +165,9 @@ impl<P> Hold<P> {
             }
             departure
         });
+        if let Some(slow_hold) = slow_hold {
+            slow_hold.warn(self.key());
+        }
         (lost.map(|lost| self.lease.lost_error(lost)), unnoticed, ending)
     }
 

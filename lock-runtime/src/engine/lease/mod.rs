@@ -36,7 +36,7 @@ use crate::replicas::RequiredReplicas;
 use crate::store::contract::{LockStore, Renewal, Resource};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, Notify, lock};
-use crate::telemetry::SiteMetrics;
+use crate::telemetry::{SiteMetrics, SlowHold};
 
 /// A lease. `P` is the permit of its key.
 #[derive(Debug)]
@@ -111,6 +111,15 @@ impl<P> Lease<P> {
     /// The length of one grant or renewal.
     pub(crate) fn term(&self) -> Duration {
         self.read(State::term)
+    }
+
+    /// See [`State::slow_hold`].
+    pub(crate) fn slow_hold(
+        &self,
+        now: BootInstant,
+        threshold: Option<Duration>,
+    ) -> Option<SlowHold> {
+        self.change(|state| state.slow_hold(now, threshold))
     }
 
     /// When the last successful request was sent.

@@ -22,7 +22,7 @@ use crate::engine::fairness::limit::Tenure;
 use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Grant, Mode};
-use crate::telemetry::SiteMetrics;
+use crate::telemetry::{FormerSpan, SiteMetrics, SlowHold};
 
 /// A renewal is due after a third of the grant or renewal before it.
 const PARTS: u32 = 3;
@@ -36,6 +36,7 @@ const PARTS_OF_TRANSFER: u32 = 2;
 const PARTS_BEFORE_WATCH: u32 = 15;
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one independent fact")]
 pub(super) struct State<P> {
     phase: Phase,
     /// The number of the current hold, or of the next one while the lease is handed off.
@@ -83,6 +84,10 @@ pub(super) struct State<P> {
     tenure: Tenure,
     /// Where the current hold is measured.
     site: &'static SiteMetrics,
+    /// The span of the current hold, or of the previous one, while a subscriber wants it.
+    trace: Option<Box<FormerSpan>>,
+    /// Whether the log has warned that the current hold is long.
+    is_slow: bool,
     /// The permit of the key, which is given back when the hold ends.
     permit: Option<P>,
 }
@@ -141,6 +146,8 @@ impl<P> State<P> {
             to_verify: false,
             tenure,
             site: terms.site,
+            trace: None,
+            is_slow: false,
             permit,
         }
     }
@@ -233,6 +240,7 @@ impl<P> State<P> {
         self.kept_until = since.after(terms.min_hold);
         self.linger = terms.linger;
         self.site = terms.site;
+        self.is_slow = false;
         self.fence = None;
         self.permit = permit;
     }
@@ -327,6 +335,49 @@ impl<P> State<P> {
     /// Ends the `min_hold` and the `linger`: the key does not have to stay after the hold.
     pub(super) fn keep_no_longer(&mut self) {
         (self.kept_until, self.linger) = (BootInstant::PAST, Duration::ZERO);
+    }
+
+    /// The fencing token of the hold, if it is known.
+    pub(super) fn known_fence(&self, number: u64) -> Option<u64> {
+        self.fence.as_ref().filter(|_| self.hold == number)?.get().copied()
+    }
+
+    /// Keeps the span of the current hold, and returns that of the previous one.
+    pub(super) fn traces(&mut self, span: FormerSpan) -> Option<FormerSpan> {
+        self.trace.replace(Box::new(span)).map(|former| *former)
+    }
+
+    /// The last span, if the lease has ended.
+    pub(super) fn end_trace(&mut self) -> Option<FormerSpan> {
+        self.trace.take_if(|_| !self.phase.is_open()).map(|former| *former)
+    }
+
+    /// The current hold, if it has become longer than its threshold, and the log has not said so yet: this one,
+    /// or half of its `max_hold`.
+    pub(super) fn slow_hold(
+        &mut self,
+        now: BootInstant,
+        threshold: Option<Duration>,
+    ) -> Option<SlowHold> {
+        let max_hold = self.max_until.map(|max_until| max_until.since(self.granted));
+        let threshold = threshold.or(max_hold.map(|max_hold| max_hold / 2))?;
+        let held_for = now.since(self.granted);
+        if self.is_slow || self.phase != Phase::Held || held_for < threshold {
+            return None;
+        }
+        self.is_slow = true;
+        Some(SlowHold { held_for, threshold, label: self.site.label() })
+    }
+
+    /// The same for the last holder of the hold with this number, who is about to leave.
+    pub(super) fn slow_hold_of_last(
+        &mut self,
+        number: u64,
+        now: BootInstant,
+        threshold: Option<Duration>,
+    ) -> Option<SlowHold> {
+        let is_last = self.hold == number && self.holders == 1;
+        if is_last { self.slow_hold(now, threshold) } else { None }
     }
 
     /// The cell for the fencing token of the hold.
