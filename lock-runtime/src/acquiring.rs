@@ -10,6 +10,8 @@ use crate::clock::BootInstant;
 use crate::connected::Connected;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
+#[cfg(feature = "testing")]
+use crate::telemetry::HoldObserver;
 use crate::telemetry::{
     AcquiredBy, AcquisitionOutcome, ObservedCall, SiteMetrics, SpanPlace, WaitSpan,
 };
@@ -40,6 +42,10 @@ pub(crate) struct Acquiring<G: AcquiredGuard> {
 pub(crate) trait AcquiredGuard: Unpin {
     /// The key that log events show.
     fn key(&self) -> &str;
+
+    /// Tells a test which locks the guard holds.
+    #[cfg(feature = "testing")]
+    fn observe(&self, observer: &dyn HoldObserver);
 
     /// How the call has got the lock.
     fn acquired_by(&self) -> AcquiredBy;
@@ -158,6 +164,12 @@ impl<G: AcquiredGuard> Acquiring<G> {
                 let slow = client.engine.metrics().slow;
                 slow.acquired(guard.key(), || call.site().label(), waited);
             }
+        }
+        #[cfg(feature = "testing")]
+        if let Some(client) = &self.client
+            && let Some(observer) = &client.engine.metrics().observer
+        {
+            guard.observe(&**observer);
         }
         if let Some(span) = self.span.take() {
             span.ended(by.outcome(), None);

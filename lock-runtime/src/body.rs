@@ -13,13 +13,16 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::acquiring::{AcquiredGuard, Acquiring};
+use crate::clock::BootInstant;
 use crate::engine::Releasing;
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::reentrancy::Scope;
 use crate::release_mode::ReleaseMode;
 use crate::safeguard::Safeguard;
-use crate::telemetry::{HoldSpan, SpanPlace, spans_are_enabled};
+#[cfg(feature = "testing")]
+use crate::telemetry::HoldObserver;
+use crate::telemetry::{AcquiredBy, HoldSpan, SpanPlace, spans_are_enabled};
 
 /// What happens to a body whose lock is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +72,32 @@ pub(crate) trait BodyGuard {
 
     /// The body has ended, and the locks were released.
     fn end_span(&self, span: &HoldSpan);
+}
+
+impl AcquiredGuard for LockGuard {
+    fn key(&self) -> &str {
+        LockGuard::key(self)
+    }
+
+    #[cfg(feature = "testing")]
+    fn observe(&self, observer: &dyn HoldObserver) {
+        if LockGuard::acquired_by(self) != AcquiredBy::Reentry {
+            observer.began(self.key(), self.hold().site().label(), self.waited());
+        }
+    }
+
+    fn acquired_by(&self) -> AcquiredBy {
+        LockGuard::acquired_by(self)
+    }
+
+    fn waited_since(&mut self, began: BootInstant) -> Duration {
+        match LockGuard::acquired_by(self) {
+            AcquiredBy::Store | AcquiredBy::Handover => self.hold().waited_since(began),
+            // The hold is that of another call.
+            AcquiredBy::Sharing => BootInstant::now().since(began),
+            AcquiredBy::Reentry => Duration::ZERO,
+        }
+    }
 }
 
 impl BodyGuard for LockGuard {

@@ -20,6 +20,10 @@ impl BootInstant {
     pub(crate) const PAST: Self = Self(0);
 
     pub(crate) fn now() -> Self {
+        #[cfg(feature = "testing")]
+        if let Some((anchor, passed)) = tokio_clock() {
+            return anchor.boot.after(passed);
+        }
         Self(nanos_since_boot() + suspended())
     }
 
@@ -47,9 +51,69 @@ impl BootInstant {
     }
 }
 
+/// Where the clocks of a test client stand still or run ahead with that of tokio.
+#[cfg(feature = "testing")]
+#[derive(Clone, Copy)]
+struct TokioAnchor {
+    runtime: tokio::runtime::Id,
+    tokio: tokio::time::Instant,
+    boot: BootInstant,
+    unix: Duration,
+}
+
+#[cfg(feature = "testing")]
+thread_local! {
+    static ANCHOR: std::cell::Cell<Option<TokioAnchor>> = const { std::cell::Cell::new(None) };
+}
+
+/// From now on, the clocks of this library follow that of tokio on this thread, inside the current runtime.
+#[cfg(feature = "testing")]
+pub(crate) fn follow_tokio() {
+    let (Ok(runtime), None) = (tokio::runtime::Handle::try_current(), tokio_clock()) else {
+        return;
+    };
+    let (boot, unix) = (BootInstant::now(), unix_time());
+    let tokio = tokio::time::Instant::now();
+    ANCHOR.set(Some(TokioAnchor { runtime: runtime.id(), tokio, boot, unix }));
+}
+
+/// The anchor of the current runtime, and the time that has passed since then by tokio's clock.
+#[cfg(feature = "testing")]
+fn tokio_clock() -> Option<(TokioAnchor, Duration)> {
+    let anchor = ANCHOR.get()?;
+    let runtime = tokio::runtime::Handle::try_current().ok()?;
+    (runtime.id() == anchor.runtime).then(|| (anchor, anchor.tokio.elapsed()))
+}
+
+/// Whether tokio's clock stands still here. A clock that runs advances between two readings.
+pub(crate) fn is_paused() -> bool {
+    if tokio::runtime::Handle::try_current().is_err() {
+        return false;
+    }
+    let (tokio, started) = (tokio::time::Instant::now(), std::time::Instant::now());
+    while started.elapsed() < Duration::from_micros(5) {
+        std::hint::spin_loop();
+    }
+    tokio.elapsed().is_zero()
+}
+
+/// The time since 1970, by the clock of the system, which may be set.
+pub(crate) fn unix_time() -> Duration {
+    #[cfg(feature = "testing")]
+    if let Some((anchor, passed)) = tokio_clock() {
+        return anchor.unix + passed;
+    }
+    let now = std::time::SystemTime::now();
+    now.duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
 /// The time in ms since 1970, by the clock of the system, which may be set. It is read in steps of up to
 /// 10 ms where that is cheaper.
 pub(crate) fn unix_millis() -> u64 {
+    #[cfg(feature = "testing")]
+    if tokio_clock().is_some() {
+        return u64::try_from(unix_time().as_millis()).unwrap_or(u64::MAX);
+    }
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
@@ -58,10 +122,7 @@ pub(crate) fn unix_millis() -> u64 {
     }
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     {
-        use std::time::SystemTime;
-
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(unix_time().as_millis()).unwrap_or(u64::MAX)
     }
 }
 

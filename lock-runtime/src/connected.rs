@@ -8,6 +8,7 @@ use crate::engine::lease::Terms;
 use crate::error::LockError;
 use crate::holder_lookups::HolderLookups;
 use crate::lock_mode::LockMode;
+use crate::lock_order::{LockOrders, OrderAction};
 use crate::options::{Defaults, LockOptions};
 use crate::runtime;
 use crate::store::contract::{Backend, Layout, LockStore};
@@ -22,6 +23,8 @@ pub(crate) struct Connected {
     pub(crate) namespace: String,
     pub(crate) defaults: Defaults,
     lookups: HolderLookups,
+    /// The orders in which keys are locked, if somebody wants to know.
+    pub(crate) orders: Option<LockOrders>,
 }
 
 impl Connected {
@@ -29,10 +32,10 @@ impl Connected {
         engine: Arc<Engine>,
         backend: Arc<dyn Backend>,
         namespace: String,
-        defaults: Defaults,
+        (defaults, orders): (Defaults, Option<OrderAction>),
     ) -> Arc<Self> {
-        let lookups = HolderLookups::default();
-        Arc::new(Self { engine, backend, namespace, defaults, lookups })
+        let (lookups, orders) = (HolderLookups::default(), orders.map(LockOrders::new));
+        Arc::new(Self { engine, backend, namespace, defaults, lookups, orders })
     }
 
     /// The store for locks in this layout.
@@ -112,7 +115,7 @@ impl Connected {
 
 impl std::fmt::Debug for Connected {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { engine, backend: _, namespace, defaults, lookups: _ } = self;
+        let Self { engine, backend: _, namespace, defaults, lookups: _, orders: _ } = self;
         f.debug_struct("LockClient")
             .field("namespace", namespace)
             .field("defaults", defaults)

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::acquiring::AcquiredGuard;
 use crate::clock::BootInstant;
 use crate::engine::extend::Extension;
 use crate::engine::handoff::Hold;
@@ -405,28 +404,13 @@ impl LockGuard {
         &self.engine
     }
 
-    /// Whether the guard shares the hold of an enclosing body.
-    pub(crate) fn is_reentrant(&self) -> bool {
-        self.acquired_by == AcquiredBy::Reentry
-    }
-}
-
-impl AcquiredGuard for LockGuard {
-    fn key(&self) -> &str {
-        LockGuard::key(self)
-    }
-
-    fn acquired_by(&self) -> AcquiredBy {
+    pub(crate) fn acquired_by(&self) -> AcquiredBy {
         self.acquired_by
     }
 
-    fn waited_since(&mut self, began: BootInstant) -> Duration {
-        match self.acquired_by {
-            AcquiredBy::Store | AcquiredBy::Handover => self.hold.waited_since(began),
-            // The hold is that of another call.
-            AcquiredBy::Sharing => BootInstant::now().since(began),
-            AcquiredBy::Reentry => Duration::ZERO,
-        }
+    /// Whether the guard shares the hold of an enclosing body.
+    pub(crate) fn is_reentrant(&self) -> bool {
+        self.acquired_by == AcquiredBy::Reentry
     }
 }
 

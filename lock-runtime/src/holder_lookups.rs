@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::OnceCell;
 
-use crate::clock::BootInstant;
+use crate::clock::{BootInstant, unix_time};
 use crate::error::LockError;
 use crate::holder::Holder;
 use crate::store::contract::{Backend, StoreError};
@@ -63,7 +63,7 @@ impl HolderLookups {
             found.unwrap_or_else(|_| Err(StoreError::Unknown(String::new()))).unwrap_or_default()
         };
         if let Some(found) = self.of(key).found.get_or_init(|| ask).await {
-            tell(holder, found.clone(), SystemTime::now());
+            tell(holder, found.clone(), SystemTime::UNIX_EPOCH + unix_time());
         }
         error
     }

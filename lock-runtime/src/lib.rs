@@ -88,9 +88,9 @@
 //! [`LockError::Config`]. A client can be used on any number of runtimes; each has its own
 //! connection.
 //!
-//! Tests with paused time (`start_paused`) work with the memory store, where dropping a guard frees
-//! its key immediately. Leases and renewals use the system's clock, also while tokio's time is
-//! paused.
+//! Leases and renewals use the system's clock, also while tokio's time is paused (`start_paused`): there,
+//! [`LockClient::connect`] returns [`LockError::Config`], and [`LockClient::memory`] logs a warning. Use
+//! `LockClient::testing()` (feature `testing`) in such tests, whose leases follow tokio's clock.
 //!
 //! # Logging
 //!
@@ -121,6 +121,7 @@
 //! * `macros` (default): the attribute.
 //! * `redis` (default): the Redis store. Without it, there is only the memory store.
 //! * `metrics`: the export of measurements to the `metrics` facade.
+//! * `testing`: a client for tests, on tokio's clock: see the module `testing`.
 //! * `tls`: TLS to the Redis server (`rediss://`), with rustls and ring.
 
 mod acquiring;
@@ -149,6 +150,7 @@ mod key;
 mod leadership;
 mod lock;
 mod lock_mode;
+mod lock_order;
 mod lock_set;
 mod maybe_ready;
 mod options;
@@ -166,6 +168,8 @@ mod stats;
 mod store;
 mod sync;
 pub mod telemetry;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod timeout;
 #[cfg(feature = "tls")]
 mod tls;
@@ -189,6 +193,7 @@ pub use lock_set::{LockSet, LockSetGuard};
 pub use periodic::{LastRun, Periodic, RunOutcome};
 pub use permits::Permits;
 pub use read_write_lock::ReadWriteLock;
+pub use reentrancy::held_keys;
 pub use release_mode::ReleaseMode;
 pub use replicas::Replicas;
 pub use semaphore::Semaphore;
@@ -202,6 +207,50 @@ pub use wire_format::WireFormat;
 #[doc = include_str!("attribute.md")]
 pub use lock_macros::distributed_lock;
 
+/// Panics unless the running code is inside a body that holds the lock with this key, without the namespace of its
+/// client, or any lock if no key is given. Costs no round trip.
+///
+/// It looks at bodies of annotated functions and of `run`, not at guards, and at those of the same task: a spawned
+/// task is outside.
+///
+/// # Panics
+///
+/// If the lock is not held.
+///
+/// # Examples
+///
+/// ```
+/// use lock_runtime::{LockClient, LockError, assert_locked, distributed_lock, with_client};
+///
+/// /// The caller has to hold the lock of the order.
+/// fn ship(order: u32) {
+///     assert_locked!(&format!("order:{order}"));
+/// }
+///
+/// #[distributed_lock(key = "order:<id>")]
+/// async fn pay(id: u32) -> Result<(), LockError> {
+///     ship(id);
+///     assert_locked!();
+///     Ok(())
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// with_client(LockClient::memory(), pay(7)).await
+/// # }
+/// ```
+#[macro_export]
+macro_rules! assert_locked {
+    () => {
+        $crate::__private::assert_held(::core::option::Option::None)
+    };
+    ($key:expr $(,)?) => {
+        $crate::__private::assert_held(::core::option::Option::Some(
+            ::core::convert::AsRef::<str>::as_ref($key),
+        ))
+    };
+}
+
 /// The items that the expansions of the macros use. Not part of the API.
 #[doc(hidden)]
 pub mod __private {
@@ -210,6 +259,7 @@ pub mod __private {
         LockSite, NamesClient, OnLost, PeriodicCall, RunProbe, SetKeys, SiteCache, Succeeds,
         client, or_else, run, run_all, run_all_when, run_every, run_when, swallow,
     };
+    pub use crate::reentrancy::assert_held;
     #[cfg(feature = "macros")]
     pub use lock_macros::key as make_key;
 }

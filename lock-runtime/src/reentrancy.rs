@@ -43,10 +43,13 @@ impl Frame {
         Arc::new(Self { engine, hold, others, task: Mutex::default(), outer })
     }
 
+    fn holds(&self) -> impl Iterator<Item = &Hold> {
+        std::iter::once(&self.hold).chain(&self.others)
+    }
+
     /// The hold of this key.
     fn hold_of(&self, key: &str) -> Option<&Hold> {
-        let mut holds = std::iter::once(&self.hold).chain(&self.others);
-        holds.find(|hold| **hold.key() == *key)
+        self.holds().find(|hold| **hold.key() == *key)
     }
 
     fn task(&self) -> Option<task::Id> {
@@ -98,6 +101,109 @@ impl Scope {
     pub(crate) fn enclose<F: Future>(self, body: F) -> impl Future<Output = F::Output> {
         ENCLOSING.scope(self.frame, body)
     }
+}
+
+/// The keys of the locks that enclose the running code, from the innermost one outwards: without the namespaces of
+/// their clients.
+///
+/// # Examples
+///
+/// ```
+/// use lock_runtime::{LockClient, LockError};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let lock = LockClient::memory().lock("order:7");
+/// let inside = lock.run(async { lock_runtime::held_keys() }).await?;
+/// assert_eq!((inside, lock_runtime::held_keys()), (vec!["order:7".to_owned()], vec![]));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use]
+pub fn held_keys() -> Vec<String> {
+    let mut keys = Vec::new();
+    #[cfg(feature = "testing")]
+    let _ = PRETENDED.try_with(|pretended| keys.extend(pretended.iter().cloned()));
+    let now = BootInstant::now();
+    for_each_enclosing(|frame| {
+        let namespace = frame.engine.metrics().namespace();
+        for hold in frame.holds().filter(|hold| hold.is_valid(now)) {
+            let key = &**hold.key();
+            let short = key.strip_prefix(namespace).and_then(|key| key.strip_prefix(':'));
+            keys.push(short.filter(|_| !namespace.is_empty()).unwrap_or(key).to_owned());
+        }
+    });
+    keys
+}
+
+/// Panics unless the running code is inside a body that holds the lock, or any lock.
+#[doc(hidden)]
+#[track_caller]
+pub fn assert_held(key: Option<&str>) {
+    let held = held_keys();
+    match key {
+        None => assert!(!held.is_empty(), "no lock is held here"),
+        Some(key) => assert!(
+            held.iter().any(|held| held == key),
+            "the lock {key:?} is not held here; held are {held:?}"
+        ),
+    }
+}
+
+/// Calls `visit` for each body around the running code of this task, from the innermost one outwards.
+fn for_each_enclosing(mut visit: impl FnMut(&Frame)) {
+    let task = task::try_id();
+    // Outside of a body there is none.
+    let _ = ENCLOSING.try_with(|innermost| {
+        let mut frame = Some(innermost);
+        while let Some(enclosing) = frame {
+            if enclosing.task() == task {
+                visit(enclosing);
+            }
+            frame = enclosing.outer.as_ref();
+        }
+    });
+}
+
+/// The keys and the holds of a client's bodies around the running code, from the innermost one outwards.
+pub(crate) fn enclosing_holds(engine: &Arc<Engine>) -> Vec<Hold> {
+    let mut holds = Vec::new();
+    for_each_enclosing(|frame| {
+        if Arc::ptr_eq(&frame.engine, engine) {
+            holds.extend(frame.holds().cloned());
+        }
+    });
+    holds
+}
+
+#[cfg(feature = "testing")]
+tokio::task_local! {
+    static PRETENDED: Vec<String>;
+}
+
+/// Runs `future` as if a body around it held these locks, for [`assert_locked!`](crate::assert_locked) and
+/// [`held_keys`]: to test a function that must be called under a lock. Nothing is locked.
+///
+/// # Examples
+///
+/// ```
+/// use lock_runtime::{assert_locked, testing::pretend_locked};
+///
+/// async fn ship(order: u32) {
+///     assert_locked!(&format!("order:{order}"));
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// pretend_locked(["order:7"], ship(7)).await;
+/// # }
+/// ```
+#[cfg(feature = "testing")]
+pub async fn pretend_locked<K: Into<String>, F: Future>(
+    keys: impl IntoIterator<Item = K>,
+    future: F,
+) -> F::Output {
+    PRETENDED.scope(keys.into_iter().map(Into::into).collect(), future).await
 }
 
 /// Shares the hold of `key` that encloses the running code, if there is one.

@@ -17,11 +17,20 @@ const LONGEST_FILE: usize = 450;
 /// below.
 const LAYERS: [&[&str]; 9] = [
     &["attribute"],
-    &["builder", "global"],
+    &["builder", "global", "testing"],
     &["client"],
     &["leadership", "lock_set", "periodic", "read_write_lock", "semaphore"],
     &["lock"],
-    &["acquiring", "body", "connected", "guard", "holder_lookups", "options", "reentrancy"],
+    &[
+        "acquiring",
+        "body",
+        "connected",
+        "guard",
+        "holder_lookups",
+        "lock_order",
+        "options",
+        "reentrancy",
+    ],
     &["engine"],
     &["store"],
     &[

@@ -39,7 +39,7 @@ pub(super) struct RawKey<C> {
     name: Arc<str>,
 }
 
-pub(super) struct Taken<C> {
+pub(super) struct RawTaken<C> {
     connection: C,
     name: Arc<str>,
     token: u64,
@@ -112,7 +112,7 @@ impl Raw<ClusterConnection> {
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Library for Raw<C> {
     type Lock = RawKey<C>;
-    type Guard = Taken<C>;
+    type Guard = RawTaken<C>;
 
     const RENEWS: bool = false;
 
@@ -127,17 +127,17 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Library for Raw<C> {
         RawKey { connection: self.connections[connection].clone(), name: key.into() }
     }
 
-    async fn acquire(key: &RawKey<C>) -> Result<Taken<C>> {
+    async fn acquire(key: &RawKey<C>) -> Result<RawTaken<C>> {
         let (mut connection, name) = (key.connection.clone(), key.name.clone());
         let token = TOKEN.fetch_add(1, Ordering::Relaxed);
         let mut set = redis::cmd("SET");
         set.arg(&*name).arg(token).arg("NX").arg("PX").arg(LEASE.as_secs() * 1000);
         let granted: bool = set.query_async(&mut connection).await?;
         ensure!(granted, "{name} is busy, and this contestant does not wait");
-        Ok(Taken { connection, name, token })
+        Ok(RawTaken { connection, name, token })
     }
 
-    async fn release(mut taken: Taken<C>) -> Result<()> {
+    async fn release(mut taken: RawTaken<C>) -> Result<()> {
         let mut release = RELEASE.prepare_invoke();
         release.key(&*taken.name).arg(taken.token);
         let released: u64 = release.invoke_async(&mut taken.connection).await?;

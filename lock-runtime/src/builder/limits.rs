@@ -107,4 +107,14 @@ impl LockClientBuilder {
         self.slow.hold = threshold.into();
         self
     }
+
+    /// Logs two keys that bodies lock in both orders, with the level `WARN` and both functions: such bodies wait
+    /// for each other if they meet. Each pair is logged once. Off by default; test clients
+    /// (`LockClient::testing`) always look for them, and panic.
+    ///
+    /// Costs a mutex and two allocations for each nested call. The client remembers up to 10,000 pairs.
+    pub fn deadlock_warnings(mut self, deadlock_warnings: bool) -> Self {
+        self.warns_of_orders = deadlock_warnings;
+        self
+    }
 }

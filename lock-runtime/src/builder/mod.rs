@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use crate::address_map::AddressMap;
 use crate::client::LockClient;
+use crate::clock;
 use crate::connected::Connected;
 use crate::credentials::CredentialsSource;
 use crate::engine::fairness::limit::HandoffLimit;
 use crate::engine::{Config, Engine};
 use crate::error::LockError;
 use crate::identity::Identity;
+use crate::lock_order::OrderAction;
 use crate::options::{Defaults, LockOptions};
 use crate::release_mode::ReleaseMode;
 use crate::replicas::{Replicas, RequiredReplicas};
@@ -23,11 +25,17 @@ use crate::runtime;
 use crate::store::contract::Backend;
 use crate::store::memory::backend::MemoryBackend;
 use crate::store::{Settings, open};
+#[cfg(feature = "testing")]
+use crate::telemetry::HoldObserver;
 use crate::telemetry::{ClientMetrics, SlowThresholds};
 use crate::timeout::{Wait, response_timeout};
 #[cfg(feature = "tls")]
 use crate::tls::TlsOptions;
 use crate::wire_format::WireFormat;
+
+/// Deadlines must not stand still with tokio's clock, or leases would never end.
+const PAUSED: &str = "tokio's time is paused here, but leases and renewals use the clock of the system: use \
+                      `LockClient::testing()` (feature `testing`) in tests with paused time";
 
 impl LockClient {
     /// Connects to the store at `url`, with the default settings.
@@ -83,8 +91,11 @@ impl LockClient {
     #[must_use]
     pub fn memory() -> Self {
         let defaults = LockOptions::NONE.defaults(RequiredReplicas::NONE, None);
+        if clock::is_paused() {
+            tracing::warn!(problem = PAUSED, "a client was made while time is paused");
+        }
         let namespace = (String::new(), ClientMetrics::new("", Arc::default()));
-        start(MemoryBackend::new(), namespace, defaults, HandoffLimit::default())
+        start(MemoryBackend::new(), namespace, (defaults, None), HandoffLimit::default())
     }
 }
 
@@ -124,6 +135,7 @@ pub struct LockClientBuilder {
     address_map: Option<AddressMap>,
     identity: Identity,
     slow: SlowThresholds,
+    warns_of_orders: bool,
     #[cfg(feature = "tls")]
     tls: Option<TlsOptions>,
 }
@@ -143,7 +155,8 @@ impl fmt::Debug for LockClientBuilder {
             .field("credentials", &self.credentials)
             .field("address_map", &self.address_map)
             .field("identity", &self.identity)
-            .field("slow", &self.slow);
+            .field("slow", &self.slow)
+            .field("warns_of_orders", &self.warns_of_orders);
         #[cfg(feature = "tls")]
         shown.field("tls", &self.tls);
         shown.finish()
@@ -292,6 +305,9 @@ impl LockClientBuilder {
         let defaults = self.checked()?;
         self.identity.check()?;
         runtime::checked()?;
+        if clock::is_paused() {
+            return Err(LockError::Config { option: "runtime", problem: PAUSED.into() });
+        }
         let response_timeout = response_timeout(defaults.lease);
         let settings = Settings {
             lease: defaults.lease,
@@ -309,22 +325,41 @@ impl LockClientBuilder {
         let store = open(url, &settings)?;
         let metrics = ClientMetrics::new(&self.namespace, settings.requests).warning(self.slow);
         let namespace = (self.namespace, metrics);
-        let client = start(Arc::clone(&store), namespace, defaults, self.handoff_limit);
+        let orders = self.warns_of_orders.then_some(OrderAction::Warn);
+        let client = start(Arc::clone(&store), namespace, (defaults, orders), self.handoff_limit);
         client.connected().engine.check_background(None)?;
         store.connect().await?;
         Ok(client)
     }
 }
 
+#[cfg(feature = "testing")]
+impl LockClientBuilder {
+    /// A client of this store, whose holds are observed.
+    pub(crate) fn start_with(
+        self,
+        backend: Arc<dyn Backend>,
+        observer: Option<Arc<dyn HoldObserver>>,
+    ) -> Result<LockClient, LockError> {
+        let defaults = self.checked()?;
+        self.identity.check()?;
+        runtime::checked()?;
+        let mut metrics = ClientMetrics::new(&self.namespace, Arc::default()).warning(self.slow);
+        metrics.observer = observer;
+        let namespace = (self.namespace, metrics);
+        Ok(start(backend, namespace, (defaults, Some(OrderAction::Panic)), self.handoff_limit))
+    }
+}
+
 fn start(
     backend: Arc<dyn Backend>,
     (namespace, metrics): (String, ClientMetrics),
-    defaults: Defaults,
+    (defaults, orders): (Defaults, Option<OrderAction>),
     handoff_limit: HandoffLimit,
 ) -> LockClient {
     let response_timeout = response_timeout(defaults.lease);
     let Defaults { wait, quarantine, .. } = defaults;
     let config = Config { response_timeout, wait, handoff_limit, quarantine };
     let engine = Engine::start(config, &*backend, Arc::new(metrics));
-    LockClient::new(Connected::new(engine, backend, namespace, defaults))
+    LockClient::new(Connected::new(engine, backend, namespace, (defaults, orders)))
 }

@@ -156,8 +156,7 @@ impl Engine {
         let is_waited_for =
             self.queues().queued() > 0 || self.receivers().any() || hold.was_handed_off();
         let limit = Some(&self.config().handoff_limit).filter(|_| may_hand_off);
-        let (lost, unnoticed, ending) =
-            hold.leave((limit, is_waited_for), self.metrics().slow.hold);
+        let (lost, unnoticed, ending) = hold.leave((limit, is_waited_for), Some(self.metrics()));
         self.reads().left(hold);
         if let Some(reason) = unnoticed {
             self.found_lost(hold.lease(), reason);

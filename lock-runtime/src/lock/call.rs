@@ -53,6 +53,12 @@ pub(crate) fn hold(
         }
         Err(error) => return failed(error),
     }
+    // Permits of one semaphore do not exclude each other, and a single attempt waits for nobody.
+    if let (Some(orders), None, false) = (&client.orders, options.permits, wait.is_single_attempt())
+    {
+        let holds = reentrancy::enclosing_holds(&client.engine);
+        orders.call(&holds, &key, site.label());
+    }
     let key = match (key, kept) {
         (Cow::Borrowed(_), Some(kept)) => Arc::clone(kept),
         (key, _) => Arc::from(key),

@@ -14,6 +14,8 @@ use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::maybe_ready::MaybeReady;
 use crate::reentrancy::Scope;
+#[cfg(feature = "testing")]
+use crate::telemetry::HoldObserver;
 use crate::telemetry::{AcquiredBy, HoldSpan, spans_are_enabled};
 
 /// Several held locks. Dropping it releases all of them in the background.
@@ -146,6 +148,11 @@ impl GuardSlot<LockSetGuard> {
 impl AcquiredGuard for LockSetGuard {
     fn key(&self) -> &str {
         self.guards.first().map_or("", LockGuard::key)
+    }
+
+    #[cfg(feature = "testing")]
+    fn observe(&self, observer: &dyn HoldObserver) {
+        self.guards.iter().for_each(|guard| guard.observe(observer));
     }
 
     fn acquired_by(&self) -> AcquiredBy {

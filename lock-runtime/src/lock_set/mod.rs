@@ -280,6 +280,12 @@ fn prepared(
             None => own.push(key),
         }
     }
+    if let Some(orders) = client.orders.as_ref().filter(|_| !wait.is_single_attempt()) {
+        let holds = reentrancy::enclosing_holds(&client.engine);
+        for key in &own {
+            orders.call(&holds, key, site.label());
+        }
+    }
     let (here, timeout) = (runtime::checked()?, Timeout::new(wait));
     let request = SetRequest { keys: own, store, terms };
     let call = SetCall::new(Arc::clone(&client.engine), request, timeout);

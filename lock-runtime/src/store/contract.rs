@@ -23,6 +23,7 @@ pub(crate) use super::left::Left;
 pub(crate) use super::mode_change::{ModeChange, ModeChanged};
 use super::owner::OwnerId;
 use super::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
+pub(crate) use super::place::Place;
 pub(crate) use super::queueing::{Queued, Queueing};
 pub(crate) use super::send_trace::{Origin, SendTrace};
 pub(crate) use super::sets::{SetAcquired, SetClaim, Slot};
@@ -40,6 +41,13 @@ pub(crate) trait Backend: Send + Sync {
     /// live as long as the client. The store reports when its data has moved, or when keys have
     /// changed that it watches.
     fn adopt(&self, runtimes: &BackgroundRuntimes, reports: HoldReports);
+
+    /// Whether the work of the client's threads runs in tasks of the caller's runtime, whose clock a test may
+    /// have paused.
+    #[cfg(feature = "testing")]
+    fn runs_on_the_callers_runtime(&self) -> bool {
+        false
+    }
 
     /// Connects and checks the store, so that problems are reported at the start. Called once,
     /// after [`adopt`](Self::adopt).
@@ -233,21 +241,6 @@ pub(crate) trait LockStore: Send + Sync + 'static {
 /// Whether two handles are the same.
 pub(crate) fn is_same(one: &Arc<dyn LockStore>, other: &Arc<dyn LockStore>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
-}
-
-/// The part of a store that serves a key, such as a node of a cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Place(u64);
-
-impl Place {
-    /// The place of a store that has only one part.
-    pub(crate) const ONLY: Self = Self(0);
-
-    /// One of several places.
-    #[cfg(any(test, feature = "redis"))]
-    pub(crate) const fn numbered(number: u64) -> Self {
-        Self(number)
-    }
 }
 
 /// The capabilities of a store.

@@ -12,7 +12,7 @@ mod semaphores;
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use self::queues::{MemoryQueues, QueuedClaim};
 use super::announcements::{Announced, Announcement};
@@ -27,7 +27,7 @@ use super::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
 use super::queueing::{Queued, Queueing};
 use super::subscriptions::{Listener, QueueMessage, Subscription, Subscriptions};
 use crate::capacity::Peak;
-use crate::clock::BootInstant;
+use crate::clock::{BootInstant, unix_time};
 use crate::maybe_ready::MaybeReady;
 use crate::replicas::RequiredReplicas;
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -355,7 +355,7 @@ impl LockStore for MemoryStore {
         owner: OwnerId,
         at_least: u64,
     ) -> MaybeReady<'a, Result<Fenced, StoreError>> {
-        let wall_clock = u64::try_from(since_1970().as_micros()).unwrap_or_default();
+        let wall_clock = u64::try_from(unix_time().as_micros()).unwrap_or_default();
         let now = BootInstant::now();
         MaybeReady::ready(Ok(self.keys().fence(resource, owner, now, wall_clock.max(at_least))))
     }
@@ -432,11 +432,6 @@ impl MemoryStore {
         send(message);
         released
     }
-}
-
-/// The time of the wall clock.
-fn since_1970() -> Duration {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Sends a message. Call this function without the keys locked.

@@ -17,6 +17,7 @@ mod mode_change;
 mod open;
 pub(crate) mod owner;
 pub(crate) mod periods;
+mod place;
 pub(crate) mod queueing;
 #[cfg(feature = "redis")]
 mod redis;

@@ -8,6 +8,8 @@ use std::time::Duration;
 #[cfg(feature = "metrics")]
 use super::exporter;
 use super::label::SiteLabel;
+#[cfg(feature = "testing")]
+use super::observer::HoldObserver;
 use super::renewals::RenewalMetrics;
 use super::requests::StoreMetrics;
 use super::site::{NO_TEMPLATE, SiteCache, SiteMetrics, reuse, unused};
@@ -27,6 +29,9 @@ pub(crate) struct ClientMetrics {
     pub(crate) requests: Arc<StoreMetrics>,
     /// When the log warns of long waits and long holds.
     pub(crate) slow: SlowThresholds,
+    /// The test that observes the holds, if there is one.
+    #[cfg(feature = "testing")]
+    pub(crate) observer: Option<Arc<dyn HoldObserver>>,
 }
 
 impl ClientMetrics {
@@ -41,6 +46,8 @@ impl ClientMetrics {
             renewals: RenewalMetrics::default(),
             requests,
             slow: SlowThresholds::default(),
+            #[cfg(feature = "testing")]
+            observer: None,
         }
     }
 

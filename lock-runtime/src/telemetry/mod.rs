@@ -14,6 +14,8 @@ mod histogram;
 mod label;
 #[cfg(feature = "metrics")]
 mod names;
+#[cfg(feature = "testing")]
+mod observer;
 mod outcome;
 mod renewals;
 mod requests;
@@ -31,6 +33,8 @@ pub use self::histogram::HistogramSnapshot;
 pub(crate) use self::label::SiteLabel;
 #[cfg(feature = "metrics")]
 pub use self::names::{DURATION_SUFFIX, METRICS, MetricDescription, MetricKind, SECONDS};
+#[cfg(feature = "testing")]
+pub(crate) use self::observer::{HoldEnd, HoldObserver};
 pub use self::outcome::AcquisitionOutcome;
 pub use self::renewals::{RenewalOutcome, SLACK_RATIOS, SlackSnapshot};
 pub(crate) use self::requests::StoreMetrics;

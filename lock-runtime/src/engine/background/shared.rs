@@ -23,6 +23,8 @@ use crate::store::hold_reports::{ChangedKeys, HoldReport};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, Notify, lock, spawn_task};
 use crate::telemetry::ClientMetrics;
+#[cfg(feature = "testing")]
+use crate::telemetry::HoldEnd;
 
 pub(super) struct BackgroundState {
     pub(super) schedule: Schedule,
@@ -204,6 +206,10 @@ impl BackgroundState {
         let Loss { reason, held_for } = loss;
         if held_for.is_some() {
             self.lost.fetch_add(1, Ordering::Relaxed);
+            #[cfg(feature = "testing")]
+            if let Some(observer) = &self.metrics.observer {
+                observer.ended(lease.key(), HoldEnd::Lost(reason));
+            }
         }
         log_loss(lease, loss);
         if loss.leaves_the_key() {

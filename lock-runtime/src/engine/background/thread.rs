@@ -22,6 +22,11 @@ const LAST_CLEANUPS: Duration = Duration::from_secs(5);
 
 #[cfg(not(all(test, lock_shuttle)))]
 pub(super) fn spawn(shared: &Arc<BackgroundState>, backend: &dyn Backend) -> std::io::Result<()> {
+    #[cfg(feature = "testing")]
+    if backend.runs_on_the_callers_runtime() {
+        spawn_tasks(shared, backend);
+        return Ok(());
+    }
     let notifier = Arc::clone(&shared.notifier);
     let wake_ups = start_thread("lock-notifier", move |runtime| {
         // Panics of user code are caught where it is called. This loop is for bugs of the engine.
@@ -81,6 +86,13 @@ fn start_thread(
 #[cfg(all(test, lock_shuttle))]
 #[expect(clippy::unnecessary_wraps, reason = "as for the thread")]
 pub(super) fn spawn(shared: &Arc<BackgroundState>, backend: &dyn Backend) -> std::io::Result<()> {
+    spawn_tasks(shared, backend);
+    Ok(())
+}
+
+/// Instead of threads, starts tasks of the current runtime.
+#[cfg(any(all(test, lock_shuttle), feature = "testing"))]
+fn spawn_tasks(shared: &Arc<BackgroundState>, backend: &dyn Backend) {
     let here = runtime::Handle::current();
     let runtimes = BackgroundRuntimes { renewals: here.clone(), wake_ups: here };
     backend.adopt(&runtimes, hold_reports(shared));
@@ -91,7 +103,6 @@ pub(super) fn spawn(shared: &Arc<BackgroundState>, backend: &dyn Backend) -> std
         run(Arc::clone(&background)).await;
         background.notifier.close();
     });
-    Ok(())
 }
 
 /// What the store calls when its data has moved, or when keys have changed that it watches. The store

@@ -19,7 +19,9 @@ use crate::runtime;
 use crate::store::contract::{Grant, Mode};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, Notify, time};
-use crate::telemetry::{FormerSpan, HoldSpan, SiteMetrics};
+#[cfg(feature = "testing")]
+use crate::telemetry::HoldEnd;
+use crate::telemetry::{ClientMetrics, FormerSpan, HoldSpan, SiteMetrics};
 
 /// The tolerance for a timer that fires early, because it uses another clock than the deadlines.
 const EARLY: Duration = Duration::from_millis(5);
@@ -146,17 +148,25 @@ impl<P> Hold<P> {
 
     /// Removes a holder; see [`State::leave`]. Returns the loss
     /// that had ended the hold, its reason if it had not been noticed before, and the next step. Warns of a
-    /// hold that was longer than `slow`.
+    /// hold that was long.
     pub(crate) fn leave(
         &self,
         limit: (Option<&HandoffLimit>, bool),
-        slow: Option<Duration>,
+        metrics: Option<&ClientMetrics>,
     ) -> (Option<LockError>, Option<LostReason>, Ending<P>) {
         let now = BootInstant::now();
+        let slow = metrics.and_then(|metrics| metrics.slow.hold);
         let mut slow_hold = None;
         let Departure { lost, unnoticed, ending, .. } = self.lease.change(|state| {
             slow_hold = state.slow_hold_of_last(self.number, now, slow);
             let departure = state.leave(self.number, limit, now);
+            #[cfg(feature = "testing")]
+            if let (Some(held_for), Some(observer)) =
+                (departure.held_for, metrics.and_then(|metrics| metrics.observer.as_ref()))
+            {
+                let lost = departure.lost.map(|lost| HoldEnd::Lost(lost.reason));
+                observer.ended(self.key(), lost.unwrap_or(HoldEnd::Released(held_for)));
+            }
             if let Some(held_for) = departure.held_for {
                 state.site().hold_ended(held_for);
             }

@@ -32,6 +32,12 @@ impl MemoryBackend {
         Arc::new(Self { handles: Layout::ALL.map(handle) })
     }
 
+    /// Deletes a plain lock, or all locks, and leaves those who wait.
+    #[cfg(feature = "testing")]
+    pub(crate) fn delete(&self, key: Option<&str>) {
+        self.handles[0].keys().delete(key);
+    }
+
     /// Returns the store of this name, which all clients of this process that use the name share.
     pub(crate) fn named(name: &str) -> Arc<Self> {
         let mut named = lock(&NAMED);

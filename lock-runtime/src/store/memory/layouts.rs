@@ -1,6 +1,10 @@
 //! The layouts of the locks in the memory store, which exclude each other on a key.
 
+#[cfg(feature = "testing")]
+use super::read_write::ReadWriteLocks;
 use super::read_write::Waits;
+#[cfg(feature = "testing")]
+use super::semaphores::Semaphores;
 use super::{Keys, MemoryStore, Message};
 use crate::clock::BootInstant;
 use crate::store::contract::{Layout, StoreError};
@@ -40,6 +44,21 @@ impl Keys {
         exclusive
             .or_else(|| self.read_write.holder(key, now))
             .or_else(|| self.semaphores.holder(key, now))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl Keys {
+    /// Deletes a plain lock, or all locks.
+    pub(super) fn delete(&mut self, key: Option<&str>) {
+        match key {
+            Some(key) => drop(self.entries.remove(key)),
+            None => {
+                self.entries.clear();
+                self.read_write = ReadWriteLocks::default();
+                self.semaphores = Semaphores::default();
+            }
+        }
     }
 }
 

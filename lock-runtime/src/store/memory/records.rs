@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{FIRST_PURGE, Keys, since_1970};
-use crate::clock::BootInstant;
+use super::{FIRST_PURGE, Keys};
+use crate::clock::{BootInstant, unix_time};
 use crate::store::announcements::{Announced, Announcement};
 use crate::store::contract::Left;
 use crate::store::owner::OwnerId;
@@ -99,7 +99,7 @@ pub(super) struct Clocks {
 
 impl Clocks {
     pub(super) fn now() -> Self {
-        let since_1970 = u64::try_from(since_1970().as_millis()).unwrap_or(u64::MAX);
+        let since_1970 = u64::try_from(unix_time().as_millis()).unwrap_or(u64::MAX);
         Self { now: BootInstant::now(), since_1970 }
     }
 }

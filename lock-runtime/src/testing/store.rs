@@ -1,0 +1,251 @@
+//! The store of a test client: the memory store, with scripted outcomes.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::script::{Attempted, CallScript};
+use crate::clock::BootInstant;
+use crate::maybe_ready::MaybeReady;
+use crate::replicas::RequiredReplicas;
+use crate::store::announcements::{Announced, Announcement};
+use crate::store::contract::{
+    Acquired, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Lane, Layout, Left,
+    LockStore, Mode, ModeChange, ModeChanged, Queueing, Release, Released, ReleasedBatch, Renewal,
+    Renewed, Resource, SendTrace, SetAcquired, SetClaim, Slot, StoreAnswer, StoreError,
+};
+use crate::store::hold_reports::HoldReports;
+use crate::store::key_holder::KeyHolder;
+use crate::store::memory::backend::MemoryBackend;
+use crate::store::owner::OwnerId;
+use crate::store::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
+use crate::store::subscriptions::Subscription;
+use crate::sync::time;
+use crate::timeout::RequestTimeout;
+
+/// A memory store whose requests meet a script.
+pub(super) struct TestBackend {
+    inner: Arc<MemoryBackend>,
+    handles: [Arc<TestStore>; Layout::ALL.len()],
+}
+
+impl TestBackend {
+    pub(super) fn new(script: &Arc<CallScript>) -> Arc<Self> {
+        let inner = MemoryBackend::new();
+        let handle = |layout| {
+            let script = Arc::clone(script);
+            Arc::new(TestStore { inner: inner.handle(layout), script })
+        };
+        let handles = Layout::ALL.map(handle);
+        Arc::new(Self { inner, handles })
+    }
+
+    fn plain(&self) -> Arc<dyn LockStore> {
+        self.inner.handle(Layout::TOKEN)
+    }
+
+    /// Acquires a plain lock for somebody else.
+    pub(super) fn acquire(&self, (key, owner): (&str, OwnerId), term: Duration) -> bool {
+        let claim = Claim {
+            resource: Resource { key, mode: Mode::Exclusive },
+            owner,
+            term,
+            fresh: true,
+            acknowledged_by: RequiredReplicas::NONE,
+            queueing: Queueing::None,
+            queued_before: Queueing::None,
+        };
+        let (store, trace) = (self.plain(), SendTrace::default());
+        let answer = store.try_acquire(claim, RequestTimeout::of(Duration::MAX), &trace).known();
+        matches!(answer, Some(Ok(Acquired::Granted(_))))
+    }
+
+    pub(super) fn renew(&self, (key, owner): (&str, OwnerId), term: Duration) -> bool {
+        let resource = Resource { key, mode: Mode::Exclusive };
+        let renewal = Renewal { resource, owner, term, acknowledged_by: RequiredReplicas::NONE };
+        let (store, batch) = (self.plain(), [renewal]);
+        let answers = store.renew(&batch, Lane::Background).known().unwrap_or_default();
+        matches!(answers[..], [Ok(Renewed::Extended)])
+    }
+
+    pub(super) fn release(&self, (key, owner): (&str, OwnerId)) -> bool {
+        let resource = Resource { key, mode: Mode::Exclusive };
+        let (keep, queued, leaves_gap) = (Duration::ZERO, None, false);
+        let release = Release { resource, owner, keep, queued, leaves_gap };
+        let store = self.plain();
+        let answer = store.release(release, Lane::Background).known();
+        matches!(answer, Some(Ok(Released::Freed { .. })))
+    }
+
+    /// Deletes a key, or all keys.
+    pub(super) fn delete(&self, key: Option<&str>) {
+        self.inner.delete(key);
+    }
+}
+
+impl fmt::Debug for TestBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TestBackend").finish_non_exhaustive()
+    }
+}
+
+impl Backend for TestBackend {
+    fn adopt(&self, _: &BackgroundRuntimes, _: HoldReports) {}
+
+    fn runs_on_the_callers_runtime(&self) -> bool {
+        true
+    }
+
+    fn holder<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<KeyHolder>> {
+        self.inner.holder(key)
+    }
+
+    fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {
+        Arc::clone(&self.handles[layout.index()]) as Arc<dyn LockStore>
+    }
+}
+
+struct TestStore {
+    inner: Arc<dyn LockStore>,
+    script: Arc<CallScript>,
+}
+
+impl TestStore {
+    /// What the script says about an attempt, after its delay.
+    async fn attempt(&self, key: &str, owner: OwnerId) -> Attempted {
+        let attempted = self.script.attempt(key, owner);
+        if let Attempted::Served(delay) = attempted
+            && !delay.is_zero()
+        {
+            time::sleep(delay).await;
+        }
+        attempted
+    }
+}
+
+impl LockStore for TestStore {
+    fn try_acquire<'a>(
+        &'a self,
+        claim: Claim<'a>,
+        timeout: RequestTimeout,
+        trace: &'a SendTrace,
+    ) -> StoreAnswer<'a, Acquired> {
+        MaybeReady::pending(async move {
+            match self.attempt(claim.resource.key, claim.owner).await {
+                Attempted::Served(_) => self.inner.try_acquire(claim, timeout, trace).await,
+                Attempted::Busy(left) => Ok(Acquired::Busy(left)),
+                Attempted::Refused(cause) => Err(StoreError::Refused(cause)),
+                Attempted::Unanswered => {
+                    let _ = self.inner.try_acquire(claim, timeout, trace).await;
+                    Err(StoreError::Unknown("the answer was lost".to_owned()))
+                }
+            }
+        })
+    }
+
+    fn try_acquire_all<'a>(
+        &'a self,
+        claim: SetClaim<'a>,
+        timeout: RequestTimeout,
+        trace: &'a SendTrace,
+    ) -> StoreAnswer<'a, SetAcquired> {
+        MaybeReady::pending(async move {
+            let mut is_unanswered = false;
+            for (index, key) in claim.keys.iter().enumerate() {
+                match self.attempt(key, claim.owner).await {
+                    Attempted::Served(_) => {}
+                    Attempted::Busy(_) => return Ok(SetAcquired::Busy(index)),
+                    Attempted::Refused(cause) => return Err(StoreError::Refused(cause)),
+                    Attempted::Unanswered => is_unanswered = true,
+                }
+            }
+            let answer = self.inner.try_acquire_all(claim, timeout, trace).await;
+            if is_unanswered {
+                return Err(StoreError::Unknown("the answer was lost".to_owned()));
+            }
+            answer
+        })
+    }
+
+    fn slot(&self, key: &str) -> Option<Slot> {
+        self.inner.slot(key)
+    }
+
+    fn renew<'a>(
+        &'a self,
+        batch: &'a [Renewal<'a>],
+        lane: Lane,
+    ) -> MaybeReady<'a, Vec<Result<Renewed, StoreError>>> {
+        self.inner.renew(batch, lane)
+    }
+
+    fn release<'a>(&'a self, release: Release<'a>, lane: Lane) -> StoreAnswer<'a, Released> {
+        self.inner.release(release, lane)
+    }
+
+    fn release_all<'a>(
+        &'a self,
+        batch: &'a [Release<'a>],
+        lane: Lane,
+    ) -> MaybeReady<'a, ReleasedBatch> {
+        self.inner.release_all(batch, lane)
+    }
+
+    fn fence<'a>(
+        &'a self,
+        resource: Resource<'a>,
+        owner: OwnerId,
+        at_least: u64,
+    ) -> StoreAnswer<'a, Fenced> {
+        self.inner.fence(resource, owner, at_least)
+    }
+
+    fn announce<'a>(&'a self, announcement: Announcement<'a>) -> StoreAnswer<'a, Announced> {
+        self.inner.announce(announcement)
+    }
+
+    fn announced<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<(String, Left)>> {
+        self.inner.announced(key)
+    }
+
+    fn start_run<'a>(&'a self, start: RunStart<'a>) -> StoreAnswer<'a, RunStarted> {
+        self.inner.start_run(start)
+    }
+
+    fn end_run<'a>(&'a self, end: RunEnd<'a>) -> StoreAnswer<'a, RunEnded> {
+        self.inner.end_run(end)
+    }
+
+    fn last_run<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<RunRecord>> {
+        self.inner.last_run(key)
+    }
+
+    fn change_mode<'a>(&'a self, change: ModeChange<'a>) -> StoreAnswer<'a, ModeChanged> {
+        self.inner.change_mode(change)
+    }
+
+    fn count_waiters<'a>(&'a self, resource: Resource<'a>, lane: Lane) -> StoreAnswer<'a, usize> {
+        self.inner.count_waiters(resource, lane)
+    }
+
+    fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, term: Duration) -> Subscription {
+        self.inner.subscribe(resource, owner, term)
+    }
+
+    fn last_check(&self, resource: Resource<'_>) -> Option<(Left, BootInstant)> {
+        self.inner.last_check(resource)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn layout(&self) -> &'static str {
+        self.inner.layout()
+    }
+
+    /// Scripted answers take time, so calls await all of them.
+    fn is_immediate(&self) -> bool {
+        false
+    }
+}
