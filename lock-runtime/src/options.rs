@@ -66,6 +66,8 @@ pub(crate) struct Defaults {
     pub(crate) max_keys: usize,
     /// How long a server that may have lost locks grants none. No lease is longer.
     pub(crate) quarantine: Option<Duration>,
+    /// The longest outage of the store that calls tolerate.
+    pub(crate) unavailable_after: Option<Duration>,
 }
 
 impl Defaults {

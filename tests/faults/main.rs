@@ -18,6 +18,7 @@ mod holders;
 mod kinds;
 mod leadership;
 mod linger;
+mod outages;
 mod partitions;
 mod periodic;
 mod planned_failovers;

@@ -61,6 +61,10 @@ impl LockClientBuilder {
         for (option, threshold) in [("slow_wait", self.slow.wait), ("slow_hold", self.slow.hold)] {
             threshold.map_or(Ok(()), |threshold| check_span(option, threshold))?;
         }
+        if let Some(unavailable_after) = self.unavailable_after {
+            check_span("unavailable_after", unavailable_after)?;
+            defaults.unavailable_after = Some(unavailable_after);
+        }
         self.check_namespace()?;
         Ok(defaults)
     }
@@ -99,6 +103,7 @@ impl LockOptions {
             linger: self.linger.unwrap_or_default(),
             max_keys: MAX_KEYS,
             quarantine,
+            unavailable_after: None,
         }
     }
 }

@@ -136,6 +136,7 @@ pub struct LockClientBuilder {
     identity: Identity,
     slow: SlowThresholds,
     warns_of_orders: bool,
+    unavailable_after: Option<Duration>,
     #[cfg(feature = "tls")]
     tls: Option<TlsOptions>,
 }
@@ -156,7 +157,8 @@ impl fmt::Debug for LockClientBuilder {
             .field("address_map", &self.address_map)
             .field("identity", &self.identity)
             .field("slow", &self.slow)
-            .field("warns_of_orders", &self.warns_of_orders);
+            .field("warns_of_orders", &self.warns_of_orders)
+            .field("unavailable_after", &self.unavailable_after);
         #[cfg(feature = "tls")]
         shown.field("tls", &self.tls);
         shown.finish()
@@ -298,20 +300,60 @@ impl LockClientBuilder {
     ///
     /// See [`LockClient::connect`].
     pub async fn connect(self) -> Result<LockClient, LockError> {
+        let (client, store) = self.start(true)?;
+        store.connect().await?;
+        Ok(client)
+    }
+
+    /// Checks the settings, and returns a client that connects at its first call. For programs that start while
+    /// their server may be down. Costs no round trip, and does not need a tokio runtime.
+    ///
+    /// The server is not checked: a server that cannot be used for locks, credentials that it rejects and missing
+    /// permissions are errors of each call, and there are no warnings about its settings.
+    /// [`LockClient::ready`] tells whether it can be used.
+    ///
+    /// # Errors
+    ///
+    /// * [`LockError::Config`]: the URL or a setting is invalid, a certificate cannot be read, or tokio's time is
+    ///   paused here.
+    /// * [`LockError::Unavailable`]: the client's threads cannot be started.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// // Nothing listens there.
+    /// let client = LockClient::builder().url("redis://127.0.0.1:1").connect_lazy()?;
+    /// let outcome = client.lock("report").wait(Duration::ZERO).acquire().await;
+    /// assert!(matches!(outcome, Err(LockError::Unavailable { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn connect_lazy(self) -> Result<LockClient, LockError> {
+        self.start(false).map(|(client, _)| client)
+    }
+
+    /// Checks the settings, and starts the client. Fails if a runtime `is_needed`, and there is none.
+    fn start(self, is_needed: bool) -> Result<(LockClient, Arc<dyn Backend>), LockError> {
         let Some(url) = self.url.as_deref() else {
             let problem = "no URL was given; use `memory:` to run without a server".into();
             return Err(LockError::Config { option: "url", problem });
         };
         let defaults = self.checked()?;
         self.identity.check()?;
-        runtime::checked()?;
+        if is_needed {
+            runtime::checked()?;
+        }
         if clock::is_paused() {
             return Err(LockError::Config { option: "runtime", problem: PAUSED.into() });
         }
-        let response_timeout = response_timeout(defaults.lease);
         let settings = Settings {
             lease: defaults.lease,
-            response_timeout,
+            response_timeout: response_timeout(defaults.lease),
             acknowledged_by: defaults.acknowledged_by,
             quarantine: defaults.quarantine,
             tracking: !self.without_tracking,
@@ -328,8 +370,7 @@ impl LockClientBuilder {
         let orders = self.warns_of_orders.then_some(OrderAction::Warn);
         let client = start(Arc::clone(&store), namespace, (defaults, orders), self.handoff_limit);
         client.connected().engine.check_background(None)?;
-        store.connect().await?;
-        Ok(client)
+        Ok((client, store))
     }
 }
 
@@ -358,8 +399,8 @@ fn start(
     handoff_limit: HandoffLimit,
 ) -> LockClient {
     let response_timeout = response_timeout(defaults.lease);
-    let Defaults { wait, quarantine, .. } = defaults;
-    let config = Config { response_timeout, wait, handoff_limit, quarantine };
+    let Defaults { wait, quarantine, unavailable_after, .. } = defaults;
+    let config = Config { response_timeout, wait, handoff_limit, quarantine, unavailable_after };
     let engine = Engine::start(config, &*backend, Arc::new(metrics));
     LockClient::new(Connected::new(engine, backend, namespace, (defaults, orders)))
 }

@@ -1,6 +1,7 @@
 //! How a client reaches its servers, and what it tells about itself there.
 
 use std::error::Error;
+use std::time::Duration;
 
 use super::LockClientBuilder;
 use crate::address_map::AddressMap;
@@ -136,6 +137,34 @@ impl LockClientBuilder {
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: impl Into<TlsOptions>) -> Self {
         self.tls = Some(tls.into());
+        self
+    }
+
+    /// How long calls tolerate that the store gives no useful answer, from 10 ms to 7 days. After an outage of
+    /// this length, calls fail with [`LockError::Unavailable`](crate::LockError::Unavailable) although their
+    /// waits have not ended. By default, they try again until then.
+    ///
+    /// An outage begins with the first attempt that fails. It ends a call at the end of an attempt, which may
+    /// take a response timeout. While it lasts, one call makes an attempt every half a second, and the others
+    /// fail without a request. In a cluster, each node has outages of its own. A server in
+    /// [quarantine](Self::quarantine), and replicas that are missing, count as an outage. Held locks are not
+    /// affected.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), lock_runtime::LockError> {
+    /// use lock_runtime::LockClient;
+    /// use std::time::Duration;
+    ///
+    /// // Wait for a busy lock for up to 30 s, but for a server that is down only for 3 s.
+    /// let builder = LockClient::builder().url("memory:").wait(Duration::from_secs(30));
+    /// let client = builder.unavailable_after(Duration::from_secs(3)).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn unavailable_after(mut self, outage: Duration) -> Self {
+        self.unavailable_after = Some(outage);
         self
     }
 }

@@ -11,6 +11,7 @@ use super::background::Background;
 use super::fairness::limit::HandoffLimit;
 use super::handoff::LocalQueues;
 use super::local_queue::KeyStatus;
+use super::outages::Outages;
 use super::receivers::Receivers;
 use super::shared_reads::SharedReads;
 use crate::clock::BootInstant;
@@ -35,6 +36,8 @@ pub(crate) struct Config {
     pub(crate) handoff_limit: HandoffLimit,
     /// No lease may be longer.
     pub(crate) quarantine: Option<Duration>,
+    /// The longest outage of the store that calls tolerate.
+    pub(crate) unavailable_after: Option<Duration>,
 }
 
 /// One client's engine.
@@ -44,6 +47,7 @@ pub(crate) struct Engine {
     background: Background,
     reads: SharedReads,
     receivers: Arc<Receivers>,
+    outages: Outages,
     /// Set once, at shutdown. No lock is granted from then on.
     closed: AtomicBool,
     /// Notified when `closed` is set.
@@ -75,12 +79,14 @@ impl Engine {
         let (closed, logged_wrong_format) = (AtomicBool::new(false), AtomicBool::new(false));
         let closing = Notify::new();
         let (reads, receivers) = (SharedReads::default(), Arc::default());
+        let outages = Outages::new(config.unavailable_after);
         let engine = Arc::new(Self {
             config,
             queues,
             background,
             reads,
             receivers,
+            outages,
             closed,
             closing,
             logged_wrong_format,
@@ -121,6 +127,10 @@ impl Engine {
 
     pub(super) fn receivers(&self) -> &Arc<Receivers> {
         &self.receivers
+    }
+
+    pub(super) fn outages(&self) -> &Outages {
+        &self.outages
     }
 
     pub(crate) fn background(&self) -> &Background {

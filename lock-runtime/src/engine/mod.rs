@@ -21,6 +21,7 @@ mod local_queue;
 #[cfg(all(test, lock_shuttle))]
 mod models;
 mod modes;
+mod outages;
 mod period;
 mod places;
 mod queue_place;

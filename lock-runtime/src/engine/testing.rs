@@ -72,7 +72,8 @@ impl TestEngine {
 /// An engine with short timeouts.
 pub(crate) fn start(backend: &dyn Backend, handoff_limit: HandoffLimit) -> Arc<Engine> {
     let (response_timeout, wait) = (LEASE / 3, Wait::For(LEASE * 10));
-    let config = Config { response_timeout, wait, handoff_limit, quarantine: None };
+    let config =
+        Config { response_timeout, wait, handoff_limit, quarantine: None, unavailable_after: None };
     Engine::start(config, backend, Arc::default())
 }
 

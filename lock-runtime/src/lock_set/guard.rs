@@ -58,6 +58,37 @@ impl LockSetGuard {
         self.guards.iter().map(LockGuard::key)
     }
 
+    /// Extends the fixed leases of all locks; see [`LockGuard::extend`]. Costs one round trip for each lock, one
+    /// after the other. After an error, the leases of some locks may have been extended.
+    ///
+    /// Cancel safe: if the future is dropped, some leases may have been extended.
+    ///
+    /// # Errors
+    ///
+    /// As for [`LockGuard::extend`], for the first lock that fails.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let set = LockClient::memory().lock_all(["a", "b"]).lease(Duration::from_secs(5));
+    /// let guard = set.acquire().await?;
+    /// guard.extend(Duration::from_secs(60)).await?;
+    /// assert!(guard.remaining() > Duration::from_secs(50));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn extend(&self, lease: Duration) -> Result<(), LockError> {
+        for guard in &self.guards {
+            guard.extend(lease).await?;
+        }
+        Ok(())
+    }
+
     /// Whether all locks are held, as far as this process knows; see [`LockGuard::is_held`].
     #[must_use]
     pub fn is_held(&self) -> bool {

@@ -25,7 +25,7 @@ use tokio::runtime::Id;
 
 use super::attempt::{Attempt, PendingRequest, claim, undo};
 use super::call::{AcquireRequest, PendingCall};
-use super::failure::failed;
+use super::failure::{answered, failed, is_long_outage, refused_in_outage};
 use super::sleep::{Sleep, WakeSource};
 use super::so_far::AttemptsSoFar;
 use crate::clock::BootInstant;
@@ -125,6 +125,9 @@ impl Acquisition {
         let contends = contends || self.receiver.is_some();
         // A block, because the future of an async function has room for its arguments twice.
         async move {
+            if let Some(error) = refused_in_outage(&timeout, &self.engine, &self.request) {
+                return Err(Box::new(error));
+            }
             if !contends && self.entries.is_empty() && !self.others_wait(&timeout) {
                 // The cheapest request does not look at the queue.
                 let fresh = !self.request.is_fair;
@@ -192,6 +195,9 @@ impl Acquisition {
                 }
                 return Ok(self.granted(grant, sent));
             }
+            if attempt.answer.is_ok() {
+                answered(&self.engine, &self.request);
+            }
             let sleep = match attempt.answer {
                 Ok(Acquired::Busy(left)) => {
                     self.contended = true;
@@ -220,10 +226,11 @@ impl Acquisition {
                     so_far.failed(attempt, last_check, &self.engine, &self.request.terms)?
                 }
             };
+            let gives_up = is_long_outage(&self.engine, &self.request, so_far.known.as_ref());
             if let (Some(status), Some(permit)) = (&so_far.known, &self.permit) {
                 permit.set_status(status);
             }
-            if timeout.is_single_attempt() {
+            if gives_up || timeout.is_single_attempt() {
                 return Err(self.gives_up(&so_far));
             }
             if let Some(hold) = self.sleep_until_given(&so_far, sleep).await? {
@@ -407,6 +414,7 @@ impl Acquisition {
 
     /// Makes a lease of a grant. From here on, the lease is responsible for the key.
     pub(super) fn granted(&mut self, grant: Grant, sent: BootInstant) -> Hold {
+        answered(&self.engine, &self.request);
         let doubt = self.unanswered.take();
         let locked = self.locked(doubt);
         self.entries = QueueEntries::default();

@@ -69,3 +69,30 @@ pub(super) fn failed(
     };
     LockError::Busy { key, waited, holder }
 }
+
+/// The store has answered an attempt.
+pub(super) fn answered(engine: &Engine, request: &AcquireRequest) {
+    engine.outages().answered(|| request.store.place(&request.key));
+}
+
+/// Whether an attempt has failed in an outage that is longer than calls tolerate.
+pub(super) fn is_long_outage(
+    engine: &Engine,
+    request: &AcquireRequest,
+    known: Option<&KeyStatus>,
+) -> bool {
+    let Some(KeyStatus::Unreachable(cause)) = known else { return false };
+    let place = request.store.place(&request.key);
+    engine.outages().failed(place, cause, BootInstant::now())
+}
+
+/// The error of a call that makes no attempt, because of a long outage.
+pub(super) fn refused_in_outage(
+    timeout: &Timeout,
+    engine: &Engine,
+    request: &AcquireRequest,
+) -> Option<LockError> {
+    let cause = engine.outages().refuses(|| request.store.place(&request.key))?;
+    let (key, waited) = (Some(request.key.as_ref().to_owned()), timeout.elapsed());
+    Some(LockError::Unavailable { key, waited, cause })
+}

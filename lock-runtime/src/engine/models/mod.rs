@@ -161,7 +161,8 @@ impl Process {
 
     fn with(network: Arc<Network>, handoff_limit: HandoffLimit) -> Self {
         let (response_timeout, wait, quarantine) = (TERM / 10, Wait::Forever, None);
-        let config = Config { response_timeout, wait, handoff_limit, quarantine };
+        let config =
+            Config { response_timeout, wait, handoff_limit, quarantine, unavailable_after: None };
         let store = network.connect();
         let backend = OneStore(Arc::clone(&store) as _);
         let engine = Engine::start(config, &backend, Arc::default());
