@@ -10,8 +10,6 @@ use crate::clock::BootInstant;
 use crate::connected::Connected;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
-#[cfg(feature = "testing")]
-use crate::telemetry::HoldObserver;
 use crate::telemetry::{
     AcquiredBy, AcquisitionOutcome, ObservedCall, SiteMetrics, SpanPlace, WaitSpan,
 };
@@ -43,9 +41,9 @@ pub(crate) trait AcquiredGuard: Unpin {
     /// The key that log events show.
     fn key(&self) -> &str;
 
-    /// Tells a test which locks the guard holds.
+    /// Tells the test, if there is one, which locks the guard holds.
     #[cfg(feature = "testing")]
-    fn observe(&self, observer: &dyn HoldObserver);
+    fn observe(&self);
 
     /// How the call has got the lock.
     fn acquired_by(&self) -> AcquiredBy;
@@ -166,11 +164,7 @@ impl<G: AcquiredGuard> Acquiring<G> {
             }
         }
         #[cfg(feature = "testing")]
-        if let Some(client) = &self.client
-            && let Some(observer) = &client.engine.metrics().observer
-        {
-            guard.observe(&**observer);
-        }
+        guard.observe();
         if let Some(span) = self.span.take() {
             span.ended(by.outcome(), None);
         }

@@ -8,6 +8,8 @@
 use std::future::poll_fn;
 use std::ops::Deref;
 use std::pin::{Pin, pin};
+#[cfg(feature = "testing")]
+use std::sync::Arc;
 use std::sync::OnceLock;
 use std::task::Poll;
 use std::time::Duration;
@@ -21,7 +23,7 @@ use crate::reentrancy::Scope;
 use crate::release_mode::ReleaseMode;
 use crate::safeguard::Safeguard;
 #[cfg(feature = "testing")]
-use crate::telemetry::HoldObserver;
+use crate::telemetry::Loser;
 use crate::telemetry::{AcquiredBy, HoldSpan, SpanPlace, spans_are_enabled};
 
 /// What happens to a body whose lock is lost.
@@ -70,8 +72,11 @@ pub(crate) trait BodyGuard {
     /// The span of a body that begins, if a subscriber wants one.
     fn begin_span(&self) -> Option<HoldSpan>;
 
-    /// The body has ended, and the locks were released.
-    fn end_span(&self, span: &HoldSpan);
+    /// Adds what the body has asked for to its span.
+    fn describe(&self, span: &HoldSpan);
+
+    /// Ends the span of a lock that was released, unless the next hold of the lock follows it.
+    fn end_trace(&self);
 }
 
 impl AcquiredGuard for LockGuard {
@@ -80,10 +85,8 @@ impl AcquiredGuard for LockGuard {
     }
 
     #[cfg(feature = "testing")]
-    fn observe(&self, observer: &dyn HoldObserver) {
-        if LockGuard::acquired_by(self) != AcquiredBy::Reentry {
-            observer.began(self.key(), self.hold().site().label(), self.waited());
-        }
+    fn observe(&self) {
+        observe(self, self.waited());
     }
 
     fn acquired_by(&self) -> AcquiredBy {
@@ -128,21 +131,42 @@ impl BodyGuard for LockGuard {
             return None;
         }
         let span = span(self, self.key(), (self.waited(), self.acquired_by().as_str()))?;
-        if !self.is_reentrant() {
+        if matches!(self.acquired_by(), AcquiredBy::Store | AcquiredBy::Handover) {
             self.hold().follow(&span);
         }
         Some(span)
     }
 
-    fn end_span(&self, span: &HoldSpan) {
+    fn describe(&self, span: &HoldSpan) {
         if let Some(token) = self.hold().known_fence() {
             span.fenced(token);
         }
-        // Unless the next hold of the lock follows this one.
-        if let Some(last) = self.hold().end_trace() {
+    }
+
+    fn end_trace(&self) {
+        if spans_are_enabled()
+            && let Some(last) = self.hold().end_trace()
+        {
             last.end();
         }
     }
+}
+
+/// Tells the test, if there is one, that a call has got this lock. Those that share a hold are left out.
+#[cfg(feature = "testing")]
+pub(crate) fn observe(guard: &LockGuard, waited: Duration) {
+    let Some(observer) = &guard.engine().metrics().observer else { return };
+    if !matches!(guard.acquired_by(), AcquiredBy::Store | AcquiredBy::Handover) {
+        return;
+    }
+    let (engine, hold) = (Arc::downgrade(guard.engine()), guard.hold().clone());
+    let loser: Loser = Box::new(move |reason, first| {
+        if let Some(engine) = engine.upgrade().filter(|_| hold.is_valid(BootInstant::now())) {
+            first();
+            engine.background().lose(hold.lease(), reason);
+        }
+    });
+    observer.began(guard.key(), guard.hold().site().label(), waited, loser);
 }
 
 /// The span of a body under this guard, if a subscriber wants it. `keys` are those of the body.
@@ -207,9 +231,9 @@ pub(crate) async fn run<F: Future, G: BodyGuard + AcquiredGuard>(
         (guard, None) => Held::Here(guard),
         (guard, Some(place)) => Held::InFrame(place.0.get_or_init(|| guard)),
     };
-    // Declared after the guard, so that it is dropped first wherever this future is dropped.
-    let mut body = Body(slot);
     let span;
+    // Declared after these, so that it is dropped first wherever this future is dropped.
+    let mut body = Body(slot);
     let outcome = {
         let Some(future) = body.0.as_mut().as_pin_mut() else { return Err(run_before()) };
         let Some(scope) = guard.scope() else { return Err(run_before()) };
@@ -243,8 +267,11 @@ pub(crate) async fn run<F: Future, G: BodyGuard + AcquiredGuard>(
         Some(span) => span.in_scope(|| drop(body)),
         None => drop(body),
     }
-    if let (Some(span), Err(error)) = (&span, &outcome) {
-        span.lost(error);
+    if let Some(span) = &span {
+        guard.describe(span);
+        if let Err(error) = &outcome {
+            span.lost(error);
+        }
     }
     if outcome.is_ok() {
         let released = if end.awaits_release() {
@@ -252,7 +279,12 @@ pub(crate) async fn run<F: Future, G: BodyGuard + AcquiredGuard>(
         } else {
             guard.close_unawaited()
         };
-        match released.await {
+        let released = released.await;
+        if let (Some(span), Err(error)) = (&span, &released) {
+            span.lost(error);
+        }
+        guard.end_trace();
+        match released {
             Ok(()) => {}
             Err(error) if on_lost == OnLost::Report && matches!(*error, LockError::Lost { .. }) => {
                 return Err(*error);
@@ -274,9 +306,7 @@ pub(crate) async fn run<F: Future, G: BodyGuard + AcquiredGuard>(
             }
         }
     }
-    if let Some(span) = span {
-        guard.end_span(&span);
-    }
+    guard.end_trace();
     outcome
 }
 

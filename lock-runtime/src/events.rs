@@ -11,7 +11,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
@@ -63,6 +63,21 @@ pub(crate) fn emit(level: Level, event: impl FnOnce() + Send + 'static) {
     if log.queue.try_send(Box::new(event)).is_err() {
         log.pending.fetch_sub(1, Ordering::Relaxed);
         log.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Drops a value on the log thread, because its destructor is user code. If the subscriber is too slow, or there is
+/// no log thread, the value is never dropped.
+pub(crate) fn drop_there(value: impl Send + 'static) {
+    if cfg!(all(test, lock_shuttle)) || !Safeguard::LogThread.is_on() {
+        return drop(value);
+    }
+    let log = log();
+    log.pending.fetch_add(1, Ordering::Relaxed);
+    let sent = log.queue.try_send(Box::new(move || drop(value)));
+    if let Err(TrySendError::Full(unsent) | TrySendError::Disconnected(unsent)) = sent {
+        log.pending.fetch_sub(1, Ordering::Relaxed);
+        std::mem::forget(unsent);
     }
 }
 

@@ -140,6 +140,8 @@ mod credentials;
 mod engine;
 mod error;
 mod events;
+#[cfg(feature = "testing")]
+mod fated_call;
 mod global;
 mod guard;
 mod holder;

@@ -9,21 +9,26 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::clock::BootInstant;
 use crate::engine::handoff::Hold;
+use crate::store::contract::Mode;
 use crate::sync::{Mutex, lock};
 use crate::telemetry::SiteLabel;
 
-/// The largest number of orders that are remembered.
-const MOST_ORDERS: usize = 10_000;
+/// The largest number of pairs that are remembered.
+const MOST_PAIRS: usize = 10_000;
 
 /// The orders in which a client has locked keys.
 #[derive(Debug)]
 pub(crate) struct LockOrders {
     action: OrderAction,
-    known: Mutex<HashMap<KeyPair, KnownOrder>>,
+    known: Mutex<HashMap<KeyPair, KnownPair>>,
+    /// The reports of a test client, which also fail the test if the task that panics is not awaited.
+    #[cfg(feature = "testing")]
+    reports: Mutex<Vec<String>>,
 }
 
-/// Two keys, in the order in which they were locked.
+/// Two keys, sorted.
 type KeyPair = (Arc<str>, Arc<str>);
 
 /// What happens when a pair of keys is locked in both orders.
@@ -34,14 +39,21 @@ pub(crate) enum OrderAction {
     Panic,
 }
 
-/// Two keys were locked in this order.
+/// How two keys were locked.
+#[derive(Debug, Default)]
+struct KnownPair {
+    /// In the order of the pair, and in the opposite one.
+    orders: [Option<KnownOrder>; 2],
+    is_reported: bool,
+}
+
+/// Two keys were locked in some order.
 #[derive(Debug, Clone)]
 struct KnownOrder {
-    first: SiteLabel,
-    second: SiteLabel,
-    /// The other keys that were held.
-    others: Vec<Arc<str>>,
-    is_reported: bool,
+    /// Who had the first key, and who called for the second one.
+    labels: [SiteLabel; 2],
+    /// The other locks that were always held exclusively.
+    gates: Vec<Arc<str>>,
 }
 
 /// Two orders of the same keys.
@@ -53,45 +65,50 @@ struct OppositeOrders<'a> {
 
 impl LockOrders {
     pub(crate) fn new(action: OrderAction) -> Self {
-        Self { action, known: Mutex::default() }
+        Self {
+            action,
+            known: Mutex::default(),
+            #[cfg(feature = "testing")]
+            reports: Mutex::default(),
+        }
     }
 
     /// A call for a key begins inside the bodies that have these holds.
     pub(crate) fn call(&self, holds: &[Hold], key: &str, label: SiteLabel) {
-        let held: Vec<Arc<str>> = holds.iter().map(|hold| Arc::clone(hold.key())).collect();
-        for (at, hold) in holds.iter().enumerate() {
+        let now = BootInstant::now();
+        let held: Vec<&Hold> = holds.iter().filter(|hold| hold.is_valid(now)).collect();
+        let excludes = |hold: &Hold| matches!(hold.lease().mode(), Mode::Exclusive | Mode::Write);
+        for (at, hold) in held.iter().enumerate() {
             let others = held.iter().enumerate().filter(|(other, _)| *other != at);
-            let order = KnownOrder {
-                first: hold.site().label(),
-                second: label,
-                others: others.map(|(_, key)| Arc::clone(key)).collect(),
-                is_reported: false,
-            };
-            let found = self.note((Arc::clone(hold.key()), Arc::from(key)), order);
-            if let Some(there) = found {
-                let keys = [&**hold.key(), key];
-                let here = [hold.site().label(), label];
-                self.report(&OppositeOrders { keys, here, there });
+            let gates = others.filter(|(_, other)| excludes(other));
+            let gates = gates.map(|(_, other)| Arc::clone(other.key())).collect();
+            let order = KnownOrder { labels: [hold.site().label(), label], gates };
+            let here = order.labels;
+            if let Some(there) = self.note((Arc::clone(hold.key()), Arc::from(key)), order) {
+                self.report(&OppositeOrders { keys: [&**hold.key(), key], here, there });
             }
         }
     }
 
-    /// Remembers an order. Returns the functions of the opposite one, unless it was reported before.
-    fn note(&self, keys: KeyPair, order: KnownOrder) -> Option<[SiteLabel; 2]> {
+    /// Remembers an order. Returns the functions of the opposite one, if bodies of both can meet, and the pair was
+    /// not reported before.
+    fn note(&self, (first, second): KeyPair, order: KnownOrder) -> Option<[SiteLabel; 2]> {
+        let is_sorted = first <= second;
+        let pair = if is_sorted { (first, second) } else { (second, first) };
         let mut known = lock(&self.known);
-        let (first, second) = keys;
-        let opposite = known.get_mut(&(Arc::clone(&second), Arc::clone(&first)));
-        if let Some(opposite) = opposite {
-            let never_meet = order.others.iter().any(|key| opposite.others.contains(key));
-            if never_meet || std::mem::replace(&mut opposite.is_reported, true) {
-                return None;
-            }
-            return Some([opposite.first, opposite.second]);
+        if known.len() >= MOST_PAIRS && !known.contains_key(&pair) {
+            return None;
         }
-        if known.len() < MOST_ORDERS {
-            known.entry((first, second)).or_insert(order);
+        let KnownPair { orders: [sorted, opposite], is_reported } = known.entry(pair).or_default();
+        let (own, other) = if is_sorted { (sorted, opposite) } else { (opposite, sorted) };
+        match own {
+            Some(own) => own.gates.retain(|gate| order.gates.contains(gate)),
+            None => *own = Some(order),
         }
-        None
+        let (own, other) = (own.as_ref()?, other.as_ref()?);
+        let never_meet = own.gates.iter().any(|gate| other.gates.contains(gate));
+        let is_new = !never_meet && !std::mem::replace(is_reported, true);
+        is_new.then_some(other.labels)
     }
 
     fn report(&self, orders: &OppositeOrders<'_>) {
@@ -101,8 +118,18 @@ impl LockOrders {
                 tracing::warn!(first, second, %orders, "two locks are taken in both orders");
             }
             #[cfg(feature = "testing")]
-            OrderAction::Panic => panic!("possible deadlock: {orders}"),
+            OrderAction::Panic => {
+                lock(&self.reports).push(orders.to_string());
+                panic!("possible deadlock: {orders}")
+            }
         }
+    }
+
+    /// Panics if there were reports.
+    #[cfg(feature = "testing")]
+    pub(crate) fn verify(&self) {
+        let reports = std::mem::take(&mut *lock(&self.reports));
+        assert!(reports.is_empty(), "possible deadlocks: {}", reports.join("; "));
     }
 }
 
@@ -127,9 +154,9 @@ mod tests {
 
     const LABEL: SiteLabel = SiteLabel { template: "t", function: None };
 
-    fn note(orders: &LockOrders, first: &str, second: &str, others: &[&str]) -> bool {
-        let others = others.iter().map(|key| Arc::from(*key)).collect();
-        let order = KnownOrder { first: LABEL, second: LABEL, others, is_reported: false };
+    fn note(orders: &LockOrders, first: &str, second: &str, gates: &[&str]) -> bool {
+        let gates = gates.iter().map(|key| Arc::from(*key)).collect();
+        let order = KnownOrder { labels: [LABEL; 2], gates };
         orders.note((Arc::from(first), Arc::from(second)), order).is_some()
     }
 
@@ -139,24 +166,26 @@ mod tests {
         assert!(!note(&orders, "a", "b", &[]) && !note(&orders, "a", "b", &[]));
         assert!(!note(&orders, "b", "c", &[]) && !note(&orders, "a", "c", &[]));
         assert!(note(&orders, "b", "a", &[]));
-        assert!(!note(&orders, "b", "a", &[]), "once");
+        assert!(!note(&orders, "b", "a", &[]) && !note(&orders, "a", "b", &[]), "once");
     }
 
     #[test]
     fn bodies_under_a_common_lock_never_meet() {
-        let orders = LockOrders::new(OrderAction::Warn);
-        assert!(!note(&orders, "a", "b", &["gate"]));
-        assert!(!note(&orders, "b", "a", &["gate"]));
-        assert!(note(&orders, "b", "a", &["other"]));
+        for later in [("a", "b"), ("b", "a")] {
+            let orders = LockOrders::new(OrderAction::Warn);
+            assert!(!note(&orders, "a", "b", &["gate", "other"]));
+            assert!(!note(&orders, "b", "a", &["gate"]));
+            assert!(note(&orders, later.0, later.1, &["other"]), "without the gate");
+        }
     }
 
     #[test]
-    fn the_number_of_orders_is_limited() {
+    fn the_number_of_pairs_is_limited() {
         let orders = LockOrders::new(OrderAction::Warn);
-        for n in 0..MOST_ORDERS + 10 {
+        for n in 0..MOST_PAIRS + 10 {
             note(&orders, &format!("a{n}"), "b", &[]);
         }
-        assert_eq!(lock(&orders.known).len(), MOST_ORDERS);
+        assert_eq!(lock(&orders.known).len(), MOST_PAIRS);
         assert!(note(&orders, "b", "a0", &[]), "those that are known still count");
     }
 }

@@ -278,9 +278,13 @@ async fn begin(
     let mut begun = acquire_and_begin(client, work, every, run).await;
     match &mut begun {
         Ok((guard, _)) => {
-            call.acquired(guard.acquired_by(), |began| guard.waited_since(began));
+            let waited = call.acquired(guard.acquired_by(), |began| guard.waited_since(began));
+            client.engine.metrics().slow.acquired(guard.key(), || work.site.label(), waited);
         }
-        Err(error) => call.failed(error),
+        Err(error) => {
+            call.failed(error);
+            client.engine.metrics().slow.failed(error, || work.site.label());
+        }
     }
     begun
 }

@@ -25,6 +25,7 @@ const LAYERS: [&[&str]; 9] = [
         "acquiring",
         "body",
         "connected",
+        "fated_call",
         "guard",
         "holder_lookups",
         "lock_order",

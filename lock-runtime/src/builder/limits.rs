@@ -98,7 +98,7 @@ impl LockClientBuilder {
 
     /// From which hold on a lock is logged, with the level `WARN`: once for each hold, with its key, template and
     /// function, at the next renewal or at the end of the hold. From 10 ms to 7 days, or `None`, the default, for
-    /// half of the [`max_hold`](Self::max_hold) of the lock, if it has one.
+    /// half of the [`max_hold`](Self::max_hold) of the lock, if it has one. A long time switches it off.
     ///
     /// # Errors
     ///
@@ -109,12 +109,14 @@ impl LockClientBuilder {
     }
 
     /// Logs two keys that bodies lock in both orders, with the level `WARN` and both functions: such bodies wait
-    /// for each other if they meet. Each pair is logged once. Off by default; test clients
-    /// (`LockClient::testing`) always look for them, and panic.
+    /// for each other if they meet. Each pair is logged once. Off by default. Test clients
+    /// (`LockClient::testing`) look for them unless this is `false`, and panic.
     ///
-    /// Costs a mutex and two allocations for each nested call. The client remembers up to 10,000 pairs.
+    /// Only bodies count, of annotated functions and of `run`, and not guards. Bodies under a common exclusive lock
+    /// never meet, so their orders do not count. Costs a mutex and a few allocations for each nested call. The
+    /// client remembers 10,000 pairs, and ignores further ones.
     pub fn deadlock_warnings(mut self, deadlock_warnings: bool) -> Self {
-        self.warns_of_orders = deadlock_warnings;
+        self.finds_orders = Some(deadlock_warnings);
         self
     }
 }

@@ -26,7 +26,7 @@ use crate::store::contract::Backend;
 use crate::store::memory::backend::MemoryBackend;
 use crate::store::{Settings, open};
 #[cfg(feature = "testing")]
-use crate::telemetry::HoldObserver;
+use crate::telemetry::CallObserver;
 use crate::telemetry::{ClientMetrics, SlowThresholds};
 use crate::timeout::{Wait, response_timeout};
 #[cfg(feature = "tls")]
@@ -135,7 +135,7 @@ pub struct LockClientBuilder {
     address_map: Option<AddressMap>,
     identity: Identity,
     slow: SlowThresholds,
-    warns_of_orders: bool,
+    finds_orders: Option<bool>,
     unavailable_after: Option<Duration>,
     #[cfg(feature = "tls")]
     tls: Option<TlsOptions>,
@@ -157,7 +157,7 @@ impl fmt::Debug for LockClientBuilder {
             .field("address_map", &self.address_map)
             .field("identity", &self.identity)
             .field("slow", &self.slow)
-            .field("warns_of_orders", &self.warns_of_orders)
+            .field("finds_orders", &self.finds_orders)
             .field("unavailable_after", &self.unavailable_after);
         #[cfg(feature = "tls")]
         shown.field("tls", &self.tls);
@@ -367,7 +367,7 @@ impl LockClientBuilder {
         let store = open(url, &settings)?;
         let metrics = ClientMetrics::new(&self.namespace, settings.requests).warning(self.slow);
         let namespace = (self.namespace, metrics);
-        let orders = self.warns_of_orders.then_some(OrderAction::Warn);
+        let orders = self.finds_orders.unwrap_or(false).then_some(OrderAction::Warn);
         let client = start(Arc::clone(&store), namespace, (defaults, orders), self.handoff_limit);
         client.connected().engine.check_background(None)?;
         Ok((client, store))
@@ -376,11 +376,15 @@ impl LockClientBuilder {
 
 #[cfg(feature = "testing")]
 impl LockClientBuilder {
-    /// A client of this store, whose holds are observed.
+    pub(crate) fn namespace_of_keys(&self) -> &str {
+        &self.namespace
+    }
+
+    /// A client of this store, whose calls are observed.
     pub(crate) fn start_with(
         self,
         backend: Arc<dyn Backend>,
-        observer: Option<Arc<dyn HoldObserver>>,
+        observer: Option<Arc<dyn CallObserver>>,
     ) -> Result<LockClient, LockError> {
         let defaults = self.checked()?;
         self.identity.check()?;
@@ -388,7 +392,12 @@ impl LockClientBuilder {
         let mut metrics = ClientMetrics::new(&self.namespace, Arc::default()).warning(self.slow);
         metrics.observer = observer;
         let namespace = (self.namespace, metrics);
-        Ok(start(backend, namespace, (defaults, Some(OrderAction::Panic)), self.handoff_limit))
+        Ok(start(
+            backend,
+            namespace,
+            (defaults, self.finds_orders.unwrap_or(true).then_some(OrderAction::Panic)),
+            self.handoff_limit,
+        ))
     }
 }
 

@@ -10,6 +10,8 @@ use crate::engine::acquire::{self, AcquireRequest};
 use crate::engine::extend::Extension;
 use crate::engine::lease::Terms;
 use crate::error::LockError;
+#[cfg(feature = "testing")]
+use crate::fated_call;
 use crate::guard::LockGuard;
 use crate::key;
 use crate::maybe_ready::MaybeReady;
@@ -65,6 +67,15 @@ pub(crate) fn hold(
     };
     let is_fair = options.fair.unwrap_or_default() && store.capabilities().queues;
     let timeout = Timeout::new(wait);
+    #[cfg(feature = "testing")]
+    if let Some(fate) = fated_call::of(client, &[&key], site.label()) {
+        let request =
+            AcquireRequest { key: Arc::clone(&key), mode, store, timeout, terms, is_fair };
+        let engine = Arc::clone(&client.engine);
+        let acquire = move || acquire::acquire(engine, request, LockGuard::new);
+        let acquired = fated_call::meet(client, (fate, &key), timeout, acquire);
+        return Acquiring::new(measured, timeout.began(), acquired).traced(&key);
+    }
     let traced = spans_are_enabled().then(|| Arc::clone(&key));
     let request = AcquireRequest { key, mode, store, timeout, terms, is_fair };
     let acquired = acquire::acquire(Arc::clone(&client.engine), request, LockGuard::new);

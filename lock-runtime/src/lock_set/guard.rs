@@ -14,8 +14,6 @@ use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::maybe_ready::MaybeReady;
 use crate::reentrancy::Scope;
-#[cfg(feature = "testing")]
-use crate::telemetry::HoldObserver;
 use crate::telemetry::{AcquiredBy, HoldSpan, spans_are_enabled};
 
 /// Several held locks. Dropping it releases all of them in the background.
@@ -182,8 +180,8 @@ impl AcquiredGuard for LockSetGuard {
     }
 
     #[cfg(feature = "testing")]
-    fn observe(&self, observer: &dyn HoldObserver) {
-        self.guards.iter().for_each(|guard| guard.observe(observer));
+    fn observe(&self) {
+        self.guards.iter().for_each(|guard| body::observe(guard, self.waited));
     }
 
     fn acquired_by(&self) -> AcquiredBy {
@@ -239,10 +237,14 @@ impl BodyGuard for LockSetGuard {
         spans_are_enabled().then(|| body::span(first, &keys(), (waited, by))).flatten()
     }
 
-    fn end_span(&self, span: &HoldSpan) {
+    fn describe(&self, span: &HoldSpan) {
         if let Some(token) = self.guards.iter().find_map(|guard| guard.hold().known_fence()) {
             span.fenced(token);
         }
+    }
+
+    fn end_trace(&self) {
+        self.guards.iter().for_each(BodyGuard::end_trace);
     }
 }
 

@@ -18,6 +18,8 @@ use crate::body::{self, BodyEnd, OnLost};
 use crate::connected::Connected;
 use crate::engine::acquire::SetRequest;
 use crate::error::LockError;
+#[cfg(feature = "testing")]
+use crate::fated_call;
 use crate::guard::LockGuard;
 use crate::key::{self, LockKey};
 use crate::lock::share;
@@ -261,7 +263,12 @@ pub(crate) fn hold_all(
         Ok((timeout, acquired)) => {
             let acquiring = Acquiring::new((client, site), timeout.began(), acquired);
             let acquiring = acquiring.asking_for_holder(&timeout);
-            if spans_are_enabled() { acquiring.traced(&keys.join(" ")) } else { acquiring }
+            if spans_are_enabled()
+                && let Ok(keys) = sorted(client, keys)
+            {
+                return acquiring.traced(&keys.join(" "));
+            }
+            acquiring
         }
         Err(error) => Acquiring::failed(site, error),
     }
@@ -287,19 +294,31 @@ fn prepared(
         }
     }
     let (here, timeout) = (runtime::checked()?, Timeout::new(wait));
+    #[cfg(feature = "testing")]
+    let fate = {
+        let keys: Vec<&str> = own.iter().map(|key| &**key).collect();
+        fated_call::of(client, &keys, site.label()).zip(own.first().cloned())
+    };
     let request = SetRequest { keys: own, store, terms };
     let call = SetCall::new(Arc::clone(&client.engine), request, timeout);
-    let acquired = MaybeReady::pending(async move {
-        let mut own = Collected::new(acquired(here, call).await?);
-        // The holds of enclosing bodies are extended last, so that a call that fails does not.
-        let mut guards = Vec::new();
-        for guard in shared {
-            let wait = timeout.remaining().map_or(Wait::Forever, Wait::For);
-            guards.push(share(guard, &terms, wait).await?);
-        }
-        guards.extend(own.take());
-        Ok(LockSetGuard::new(guards))
-    });
+    let acquire = move || {
+        MaybeReady::pending(async move {
+            let mut own = Collected::new(acquired(here, call).await?);
+            // The holds of enclosing bodies are extended last, so that a call that fails does not.
+            let mut guards = Vec::new();
+            for guard in shared {
+                let wait = timeout.remaining().map_or(Wait::Forever, Wait::For);
+                guards.push(share(guard, &terms, wait).await?);
+            }
+            guards.extend(own.take());
+            Ok(LockSetGuard::new(guards))
+        })
+    };
+    #[cfg(feature = "testing")]
+    if let Some((fate, key)) = fate {
+        return Ok((timeout, fated_call::meet(client, (fate, &key), timeout, acquire)));
+    }
+    let acquired = acquire();
     Ok((timeout, acquired))
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::exporter;
 use super::label::SiteLabel;
 #[cfg(feature = "testing")]
-use super::observer::HoldObserver;
+use super::observer::CallObserver;
 use super::renewals::RenewalMetrics;
 use super::requests::StoreMetrics;
 use super::site::{NO_TEMPLATE, SiteCache, SiteMetrics, reuse, unused};
@@ -31,7 +31,7 @@ pub(crate) struct ClientMetrics {
     pub(crate) slow: SlowThresholds,
     /// The test that observes the holds, if there is one.
     #[cfg(feature = "testing")]
-    pub(crate) observer: Option<Arc<dyn HoldObserver>>,
+    pub(crate) observer: Option<Arc<dyn CallObserver>>,
 }
 
 impl ClientMetrics {

@@ -34,13 +34,15 @@ pub(crate) use self::label::SiteLabel;
 #[cfg(feature = "metrics")]
 pub use self::names::{DURATION_SUFFIX, METRICS, MetricDescription, MetricKind, SECONDS};
 #[cfg(feature = "testing")]
-pub(crate) use self::observer::{HoldEnd, HoldObserver};
+pub(crate) use self::observer::{CallFate, CallObserver, HoldEnd, Loser};
 pub use self::outcome::AcquisitionOutcome;
 pub use self::renewals::{RenewalOutcome, SLACK_RATIOS, SlackSnapshot};
 pub(crate) use self::requests::StoreMetrics;
 #[cfg(feature = "redis")]
 pub(crate) use self::requests::{OperationMetrics, StoreHealth};
 pub use self::requests::{StoreOperation, StoreOutcome};
+#[cfg(feature = "testing")]
+pub(crate) use self::site::NO_TEMPLATE;
 pub use self::site::SiteCache;
 pub(crate) use self::site::SiteMetrics;
 pub use self::snapshot::{HandoffLimitCounts, SiteSnapshot, Snapshot};

@@ -17,7 +17,7 @@ use super::snapshot::SiteSnapshot;
 use crate::error::LostReason;
 
 /// The template of locks without one.
-pub(super) const NO_TEMPLATE: &str = "(none)";
+pub(crate) const NO_TEMPLATE: &str = "(none)";
 
 const TIMED: usize = AcquisitionOutcome::TIMED.len();
 

@@ -6,6 +6,7 @@
 use std::ops::Deref;
 
 use tracing::field::Empty;
+use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span, debug_span};
 
 use super::label::SiteLabel;
@@ -13,10 +14,14 @@ use super::outcome::AcquisitionOutcome;
 use crate::error::LockError;
 use crate::events;
 
+/// That of all spans and events of the library.
+const TARGET: &str = "lock_runtime";
+
 /// Whether a subscriber may want spans.
 #[inline]
 pub(crate) fn are_enabled() -> bool {
-    tracing::span_enabled!(Level::DEBUG)
+    // A check of this callsite would not tell about the filters of the spans.
+    Level::DEBUG <= LevelFilter::current()
 }
 
 /// Where a span belongs.
@@ -36,6 +41,7 @@ impl WaitSpan {
     pub(crate) fn new(place: SpanPlace<'_>) -> Option<Self> {
         let SpanPlace { key, namespace, label: SiteLabel { template, function } } = place;
         let span = debug_span!(
+            target: TARGET,
             "lock.wait",
             lock.key = key,
             lock.template = template,
@@ -78,6 +84,7 @@ impl HoldSpan {
     pub(crate) fn new(place: SpanPlace<'_>, grant: &'static str, waited: f64) -> Option<Self> {
         let SpanPlace { key, namespace, label: SiteLabel { template, function } } = place;
         let span = debug_span!(
+            target: TARGET,
             "lock.hold",
             lock.key = key,
             lock.template = template,
@@ -92,10 +99,10 @@ impl HoldSpan {
         (!span.is_disabled()).then(|| Self(Box::new(span)))
     }
 
-    /// The body was dropped because of this error.
+    /// The lock was lost, if that is the error.
     pub(crate) fn lost(&self, error: &LockError) {
-        record_error(&self.0, error);
         if let LockError::Lost { reason, .. } = error {
+            record_error(&self.0, error);
             self.0.record("lock.lost", reason.as_str());
         }
     }
@@ -140,7 +147,7 @@ impl FormerSpan {
 impl Drop for FormerSpan {
     fn drop(&mut self) {
         if let Some(span) = self.0.take() {
-            events::emit(Level::ERROR, move || drop(span));
+            events::drop_there(span);
         }
     }
 }

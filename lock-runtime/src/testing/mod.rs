@@ -78,18 +78,21 @@ impl LockClientBuilder {
     /// [`LockError::Config`]: a setting is invalid, or there is no tokio runtime with timers here.
     pub fn testing(self) -> Result<TestLocks, LockError> {
         clock::follow_tokio();
-        let script = Arc::<CallScript>::default();
-        let backend = TestBackend::new(&script);
+        let backend = TestBackend::new();
+        let script = CallScript::new(&backend, self.namespace_of_keys());
         let client = self.start_with(Arc::clone(&backend) as _, Some(Arc::clone(&script) as _))?;
-        script.belongs_to(client.connected());
+        script.started(client.connected().defaults.lease);
         Ok(TestLocks { inner: Arc::new(TestState { client, backend, script }) })
     }
 }
 
+/// The lease of a lock that somebody else holds.
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// A client for tests, and what its tests need besides. Clones share everything.
 ///
-/// When the last clone is dropped, an outcome with [`times`](ScriptedOutcome::times) that was met less often
-/// panics, unless the thread is panicking already.
+/// When the last clone is dropped, it panics if an outcome with [`times`](ScriptedOutcome::times) was met less often,
+/// and if locks were taken in both orders, unless the thread is panicking already.
 #[derive(Clone)]
 pub struct TestLocks {
     inner: Arc<TestState>,
@@ -129,17 +132,18 @@ impl TestLocks {
         OutcomeChoice::new(&self.inner.script, locks)
     }
 
-    /// Lets somebody else hold this lock for the lease of the client, as a process does that has been killed
-    /// since: it is not renewed unless the test does it.
+    /// Lets somebody else hold this lock, an exclusive one, until the test releases it: for a day by tokio's clock.
     ///
     /// # Panics
     ///
     /// If the lock is held, or the key is invalid.
+    #[track_caller]
     pub fn elsewhere(&self, key: &str) -> OtherHolder {
-        self.elsewhere_for(key, self.inner.client.connected().defaults.lease)
+        self.elsewhere_for(key, DAY)
     }
 
-    /// The same with another lease.
+    /// The same with a lease of this length, as a process has it that was killed: it is not renewed unless the test
+    /// does it.
     ///
     /// # Panics
     ///
@@ -151,7 +155,7 @@ impl TestLocks {
         holder
     }
 
-    /// Gives a lock to somebody else by force. Its holder notices at its next renewal, and loses the lock as
+    /// Gives an exclusive lock to somebody else by force. Its holder notices at its next renewal, and loses the lock as
     /// [`Taken`](crate::LostReason::Taken).
     ///
     /// # Panics
@@ -226,6 +230,9 @@ impl Deref for TestLocks {
 impl Drop for TestState {
     fn drop(&mut self) {
         if !std::thread::panicking() {
+            if let Some(orders) = &self.client.connected().orders {
+                orders.verify();
+            }
             self.script.verify();
         }
     }

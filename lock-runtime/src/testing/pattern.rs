@@ -1,5 +1,7 @@
 //! Which locks a script is about.
 
+use crate::telemetry::NO_TEMPLATE;
+
 /// A template, or a key with `*` for any text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pattern(String);
@@ -9,9 +11,11 @@ impl Pattern {
         Self(text.to_owned())
     }
 
-    /// Whether the lock has this template or key. `key` has no namespace.
-    pub(super) fn matches(&self, template: Option<&str>, key: &str) -> bool {
-        template == Some(&self.0) || glob(&self.key_pattern(), key)
+    /// Whether the lock has this template or key. `key` has no namespace. A template of another function does not
+    /// match although its keys would.
+    pub(super) fn matches(&self, template: &str, key: &str) -> bool {
+        let is_other_template = self.0.contains('<') && template != NO_TEMPLATE;
+        template == self.0 || !is_other_template && glob(&self.key_pattern(), key)
     }
 
     /// The pattern of the keys: a placeholder of a template stands for any text.
@@ -65,16 +69,22 @@ mod tests {
             ("a*b*c", "aXcYb", false),
             ("é*", "éü", true),
         ] {
-            assert_eq!(Pattern::new(pattern).matches(None, text), matches, "{pattern} {text}");
+            assert_eq!(
+                Pattern::new(pattern).matches(NO_TEMPLATE, text),
+                matches,
+                "{pattern} {text}"
+            );
         }
     }
 
     #[test]
     fn a_placeholder_stands_for_any_text() {
         let template = Pattern::new("order:<id>:<part.name>");
-        assert!(template.matches(Some("order:<id>:<part.name>"), "anything"));
-        assert!(template.matches(None, "order:7:pen") && !template.matches(None, "order:7"));
-        assert!(Pattern::new("a<<b").matches(None, "a<b"));
-        assert!(Pattern::new("a<b").matches(None, "a<b"));
+        assert!(template.matches("order:<id>:<part.name>", "anything"));
+        assert!(template.matches(NO_TEMPLATE, "order:7:pen"));
+        assert!(!template.matches(NO_TEMPLATE, "order:7"));
+        assert!(!template.matches("order:<id>", "order:7:pen"), "another function");
+        assert!(Pattern::new("a<<b").matches(NO_TEMPLATE, "a<b"));
+        assert!(Pattern::new("a<b").matches(NO_TEMPLATE, "a<b"));
     }
 }

@@ -3,37 +3,37 @@
 // A test usually ignores what scripts an outcome.
 #![allow(clippy::must_use_candidate, clippy::return_self_not_must_use)]
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::pattern::Pattern;
 use super::record::HoldRecord;
+use super::store::TestBackend;
 use crate::clock::BootInstant;
-use crate::connected::Connected;
 use crate::error::LostReason;
-use crate::store::contract::Left;
 use crate::store::owner::OwnerId;
 use crate::sync::{Mutex, lock, time};
-use crate::telemetry::{HoldEnd, HoldObserver, SiteLabel};
+use crate::telemetry::{CallFate, CallObserver, HoldEnd, Loser, SiteLabel};
 
 /// What happens to the calls of a test client, and the record of its locks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct CallScript {
     rules: Mutex<Vec<Rule>>,
     record: HoldRecord,
-    client: OnceLock<Weak<Connected>>,
+    backend: Arc<TestBackend>,
+    namespace: String,
+    /// The lease of a lock that somebody else has taken.
+    lease: OnceLock<Duration>,
 }
 
 #[derive(Debug)]
 struct Rule {
     pattern: Pattern,
     outcome: RuleOutcome,
-    /// How often it is still met; `None` if always.
+    /// How many calls still meet it; `None` if all.
     left: Option<usize>,
     name: Option<String>,
-    /// The acquisition that has met it last, whose later attempts meet it as well.
-    owner: Option<OwnerId>,
-    /// When it was first met.
+    /// When the first call met it.
     began: Option<BootInstant>,
 }
 
@@ -47,78 +47,27 @@ enum RuleOutcome {
     LostAfter(Duration, LostReason),
 }
 
-/// What happens to one attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Attempted {
-    /// The store serves it after this time.
-    Served(Duration),
-    Busy(Left),
-    Refused(String),
-    /// The store serves it, and the answer is lost.
-    Unanswered,
-}
-
 impl CallScript {
-    pub(super) fn belongs_to(&self, client: &Arc<Connected>) {
+    pub(super) fn new(backend: &Arc<TestBackend>, namespace: &str) -> Arc<Self> {
+        let (rules, record) = (Mutex::default(), HoldRecord::default());
+        let (backend, namespace) = (Arc::clone(backend), namespace.to_owned());
+        Arc::new(Self { rules, record, backend, namespace, lease: OnceLock::new() })
+    }
+
+    /// The client is started, with this lease.
+    pub(super) fn started(&self, lease: Duration) {
         // Called once.
-        let _ = self.client.set(Arc::downgrade(client));
+        let _ = self.lease.set(lease);
     }
 
     pub(super) fn record(&self) -> &HoldRecord {
         &self.record
     }
 
-    fn client(&self) -> Option<Arc<Connected>> {
-        self.client.get()?.upgrade()
-    }
-
     /// The key without the namespace.
     fn short<'k>(&self, key: &'k str) -> &'k str {
-        let namespace = self.client().map(|client| client.namespace.clone());
-        let namespace = namespace.filter(|namespace| !namespace.is_empty());
-        let short = namespace.and_then(|namespace| key.strip_prefix(&namespace)?.strip_prefix(':'));
-        short.unwrap_or(key)
-    }
-
-    /// What happens to an attempt for this key. The store does not know templates.
-    pub(super) fn attempt(&self, key: &str, owner: OwnerId) -> Attempted {
-        let (key, now) = (self.short(key), BootInstant::now());
-        // As if the holder had just renewed it.
-        let lease = self.client().map(|client| client.defaults.lease);
-        let lease = Left::Time(lease.unwrap_or_default());
-        let mut rules = lock(&self.rules);
-        let is_met = |rule: &&mut Rule| {
-            let is_left = rule.left != Some(0) || rule.owner == Some(owner);
-            !matches!(rule.outcome, RuleOutcome::LostAfter(..))
-                && is_left
-                && rule.pattern.matches(None, key)
-        };
-        let Some(rule) = rules.iter_mut().find(is_met) else {
-            return Attempted::Served(Duration::ZERO);
-        };
-        let is_first = rule.owner != Some(owner);
-        if is_first {
-            rule.meet(now);
-            rule.owner = Some(owner);
-        }
-        match &rule.outcome {
-            RuleOutcome::Busy => Attempted::Busy(lease),
-            RuleOutcome::BusyFor(time) => {
-                let until = rule.began.unwrap_or(now).after(*time);
-                let left = until.since(now);
-                if left.is_zero() {
-                    Attempted::Served(left)
-                } else {
-                    Attempted::Busy(Left::Time(left))
-                }
-            }
-            RuleOutcome::Unavailable(cause) => Attempted::Refused(cause.clone()),
-            RuleOutcome::Slow(time) if is_first => Attempted::Served(*time),
-            RuleOutcome::Unknown if is_first => Attempted::Unanswered,
-            RuleOutcome::Slow(_) | RuleOutcome::Unknown | RuleOutcome::LostAfter(..) => {
-                Attempted::Served(Duration::ZERO)
-            }
-        }
+        let short = key.strip_prefix(&self.namespace).and_then(|key| key.strip_prefix(':'));
+        short.filter(|_| !self.namespace.is_empty()).unwrap_or(key)
     }
 
     /// When the hold that begins now is to be lost, and why.
@@ -127,7 +76,7 @@ impl CallScript {
         let mut rules = lock(&self.rules);
         rules.iter_mut().find_map(|rule| {
             let RuleOutcome::LostAfter(time, reason) = rule.outcome else { return None };
-            let is_met = rule.left != Some(0) && rule.pattern.matches(Some(template), key);
+            let is_met = rule.left != Some(0) && rule.pattern.matches(template, key);
             is_met.then(|| {
                 rule.meet(BootInstant::now());
                 (time, reason)
@@ -151,23 +100,57 @@ impl CallScript {
     }
 }
 
-impl HoldObserver for CallScript {
-    fn began(&self, key: &str, label: SiteLabel, waited: Duration) {
+impl CallObserver for CallScript {
+    fn fate(&self, keys: &[&str], label: SiteLabel) -> Option<CallFate> {
+        let now = BootInstant::now();
+        let mut rules = lock(&self.rules);
+        rules.iter_mut().find_map(|rule| {
+            let matches = |key: &&str| rule.pattern.matches(label.template, self.short(key));
+            if rule.left == Some(0) || !keys.iter().any(matches) {
+                return None;
+            }
+            let fate = match &rule.outcome {
+                RuleOutcome::Busy => CallFate::Busy(None),
+                RuleOutcome::BusyFor(time) => {
+                    let left = rule.began.unwrap_or(now).after(*time).since(now);
+                    // The lock is free again.
+                    (!left.is_zero()).then_some(CallFate::Busy(Some(left)))?
+                }
+                RuleOutcome::Unavailable(cause) => CallFate::Unavailable(cause.clone()),
+                RuleOutcome::Slow(time) => CallFate::Slow(*time),
+                RuleOutcome::Unknown => CallFate::Unknown,
+                RuleOutcome::LostAfter(..) => return None,
+            };
+            rule.meet(now);
+            Some(fate)
+        })
+    }
+
+    fn began(&self, key: &str, label: SiteLabel, waited: Duration, loser: Loser) {
         self.record.began(key, label, waited);
         let Some((after, reason)) = self.loss(key, label.template) else { return };
-        let Some(client) = self.client() else { return };
-        let key = key.to_owned();
+        let (key, backend) = (key.to_owned(), Arc::clone(&self.backend));
+        let lease = self.lease.get().copied().unwrap_or_default();
         crate::sync::spawn_task(async move {
             time::sleep(after).await;
-            let held = client.engine.background().held();
-            for lease in held.iter().filter(|lease| **lease.key() == *key) {
-                client.engine.background().lose(lease, reason);
-            }
+            loser(reason, &|| lose_in_store(&backend, (&key, lease), reason));
         });
     }
 
     fn ended(&self, key: &str, end: HoldEnd) {
         self.record.ended(key, end);
+    }
+}
+
+/// Makes the store agree with a loss.
+fn lose_in_store(backend: &TestBackend, (key, lease): (&str, Duration), reason: LostReason) {
+    if matches!(reason, LostReason::Gone | LostReason::Taken | LostReason::Failover) {
+        backend.delete(Some(key));
+    }
+    if reason == LostReason::Taken
+        && let Ok(owner) = OwnerId::new()
+    {
+        backend.acquire((key, owner), lease);
     }
 }
 
@@ -178,7 +161,7 @@ impl Rule {
     }
 }
 
-/// The outcomes that a test may script for some locks. The rule that was made first counts, while it is met.
+/// The outcomes that a test may script for some locks. The oldest rule that still applies counts.
 #[derive(Debug)]
 #[must_use = "nothing happens until an outcome is chosen"]
 pub struct OutcomeChoice<'a> {
@@ -194,8 +177,8 @@ impl<'a> OutcomeChoice<'a> {
     fn add(self, outcome: RuleOutcome) -> ScriptedOutcome<'a> {
         let Self { script, pattern } = self;
         let mut rules = lock(&script.rules);
-        let (left, name, owner, began) = (None, None, None, None);
-        rules.push(Rule { pattern, outcome, left, name, owner, began });
+        let (left, name, began) = (None, None, None);
+        rules.push(Rule { pattern, outcome, left, name, began });
         ScriptedOutcome { script, index: rules.len() - 1 }
     }
 
@@ -214,13 +197,13 @@ impl<'a> OutcomeChoice<'a> {
         self.add(RuleOutcome::Unavailable(cause.into()))
     }
 
-    /// The first answer of the store to each call takes this time.
+    /// The first answer of the store to each call takes this time. A call asks again after a response timeout (a
+    /// third of the client's lease, from 50 ms to 2 s), and fails if its wait ends before.
     pub fn slow(self, time: Duration) -> ScriptedOutcome<'a> {
         self.add(RuleOutcome::Slow(time))
     }
 
-    /// The store grants the lock, and its first answer to each call is lost. A call with a wait asks again, and
-    /// one without fails, and its grant is undone.
+    /// The first answer to each call is lost. A call with a wait asks again, and one without fails.
     pub fn unknown(self) -> ScriptedOutcome<'a> {
         self.add(RuleOutcome::Unknown)
     }

@@ -1,10 +1,9 @@
-//! The store of a test client: the memory store, with scripted outcomes.
+//! The store of a test client: the memory store, whose answers are awaited.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::script::{Attempted, CallScript};
 use crate::clock::BootInstant;
 use crate::maybe_ready::MaybeReady;
 use crate::replicas::RequiredReplicas;
@@ -20,22 +19,18 @@ use crate::store::memory::backend::MemoryBackend;
 use crate::store::owner::OwnerId;
 use crate::store::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
 use crate::store::subscriptions::Subscription;
-use crate::sync::time;
 use crate::timeout::RequestTimeout;
 
-/// A memory store whose requests meet a script.
+/// A memory store whose answers are awaited, as those of a server.
 pub(super) struct TestBackend {
     inner: Arc<MemoryBackend>,
     handles: [Arc<TestStore>; Layout::ALL.len()],
 }
 
 impl TestBackend {
-    pub(super) fn new(script: &Arc<CallScript>) -> Arc<Self> {
+    pub(super) fn new() -> Arc<Self> {
         let inner = MemoryBackend::new();
-        let handle = |layout| {
-            let script = Arc::clone(script);
-            Arc::new(TestStore { inner: inner.handle(layout), script })
-        };
+        let handle = |layout| Arc::new(TestStore { inner: inner.handle(layout) });
         let handles = Layout::ALL.map(handle);
         Arc::new(Self { inner, handles })
     }
@@ -107,20 +102,6 @@ impl Backend for TestBackend {
 
 struct TestStore {
     inner: Arc<dyn LockStore>,
-    script: Arc<CallScript>,
-}
-
-impl TestStore {
-    /// What the script says about an attempt, after its delay.
-    async fn attempt(&self, key: &str, owner: OwnerId) -> Attempted {
-        let attempted = self.script.attempt(key, owner);
-        if let Attempted::Served(delay) = attempted
-            && !delay.is_zero()
-        {
-            time::sleep(delay).await;
-        }
-        attempted
-    }
 }
 
 impl LockStore for TestStore {
@@ -130,17 +111,8 @@ impl LockStore for TestStore {
         timeout: RequestTimeout,
         trace: &'a SendTrace,
     ) -> StoreAnswer<'a, Acquired> {
-        MaybeReady::pending(async move {
-            match self.attempt(claim.resource.key, claim.owner).await {
-                Attempted::Served(_) => self.inner.try_acquire(claim, timeout, trace).await,
-                Attempted::Busy(left) => Ok(Acquired::Busy(left)),
-                Attempted::Refused(cause) => Err(StoreError::Refused(cause)),
-                Attempted::Unanswered => {
-                    let _ = self.inner.try_acquire(claim, timeout, trace).await;
-                    Err(StoreError::Unknown("the answer was lost".to_owned()))
-                }
-            }
-        })
+        // The answer is awaited, as that of a server.
+        MaybeReady::pending(self.inner.try_acquire(claim, timeout, trace))
     }
 
     fn try_acquire_all<'a>(
@@ -149,22 +121,7 @@ impl LockStore for TestStore {
         timeout: RequestTimeout,
         trace: &'a SendTrace,
     ) -> StoreAnswer<'a, SetAcquired> {
-        MaybeReady::pending(async move {
-            let mut is_unanswered = false;
-            for (index, key) in claim.keys.iter().enumerate() {
-                match self.attempt(key, claim.owner).await {
-                    Attempted::Served(_) => {}
-                    Attempted::Busy(_) => return Ok(SetAcquired::Busy(index)),
-                    Attempted::Refused(cause) => return Err(StoreError::Refused(cause)),
-                    Attempted::Unanswered => is_unanswered = true,
-                }
-            }
-            let answer = self.inner.try_acquire_all(claim, timeout, trace).await;
-            if is_unanswered {
-                return Err(StoreError::Unknown("the answer was lost".to_owned()));
-            }
-            answer
-        })
+        MaybeReady::pending(self.inner.try_acquire_all(claim, timeout, trace))
     }
 
     fn slot(&self, key: &str) -> Option<Slot> {
@@ -244,7 +201,6 @@ impl LockStore for TestStore {
         self.inner.layout()
     }
 
-    /// Scripted answers take time, so calls await all of them.
     fn is_immediate(&self) -> bool {
         false
     }

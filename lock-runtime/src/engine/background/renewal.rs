@@ -146,15 +146,6 @@ impl BackgroundState {
     }
 }
 
-impl BackgroundState {
-    /// Warns once of a hold that has become long.
-    fn warn_if_slow(&self, lease: &Lease) {
-        if let Some(slow) = lease.slow_hold(BootInstant::now(), self.metrics.slow.hold) {
-            slow.warn(lease.key());
-        }
-    }
-}
-
 fn log_failure(lease: &Lease, error: StoreError, failures: u32) {
     let (key, left) = (Arc::clone(lease.key()), remaining(lease));
     if failures == 1 {

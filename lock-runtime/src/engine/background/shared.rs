@@ -178,9 +178,17 @@ impl BackgroundState {
         self.failovers.reason(|| lease.confirmed(), answer)
     }
 
+    /// Warns once of a hold that has become long.
+    pub(super) fn warn_if_slow(&self, lease: &Lease) {
+        if let Some(slow) = lease.slow_hold(BootInstant::now(), self.metrics.slow.hold) {
+            slow.warn(lease.key());
+        }
+    }
+
     /// Ends a lease because it is lost.
     pub(super) fn lose(&self, lease: &Arc<Lease>, reason: LostReason) -> bool {
         let reason = self.reason(lease, reason);
+        self.warn_if_slow(lease);
         let loss = lease.lose(reason, || self.cleanups.begin());
         let is_lost = loss.is_some();
         if let Some(loss) = loss {
@@ -193,6 +201,7 @@ impl BackgroundState {
     /// Ends a lease whose deadline has passed, and which is no longer scheduled. A lease that was
     /// extended since is scheduled again.
     pub(super) fn expire(&self, lease: &Arc<Lease>) {
+        self.warn_if_slow(lease);
         if let Some(loss) = lease.expire(|| self.cleanups.begin()) {
             self.clean_up(lease, loss);
             self.cleanups.done();

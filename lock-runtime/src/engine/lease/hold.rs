@@ -92,8 +92,8 @@ impl<P> Hold<P> {
     pub(crate) fn follow(&self, span: &HoldSpan) {
         let next = FormerSpan::new(span);
         let former = self.change(|state| state.traces(next)).flatten();
-        if let Some(former) = former {
-            if self.was_handed_off() {
+        if let Some((former, is_previous)) = former {
+            if is_previous {
                 former.precedes(span);
             }
             former.end();

@@ -85,7 +85,7 @@ pub(super) struct State<P> {
     /// Where the current hold is measured.
     site: &'static SiteMetrics,
     /// The span of the current hold, or of the previous one, while a subscriber wants it.
-    trace: Option<Box<FormerSpan>>,
+    trace: Option<Box<(u64, FormerSpan)>>,
     /// Whether the log has warned that the current hold is long.
     is_slow: bool,
     /// The permit of the key, which is given back when the hold ends.
@@ -342,14 +342,16 @@ impl<P> State<P> {
         self.fence.as_ref().filter(|_| self.hold == number)?.get().copied()
     }
 
-    /// Keeps the span of the current hold, and returns that of the previous one.
-    pub(super) fn traces(&mut self, span: FormerSpan) -> Option<FormerSpan> {
-        self.trace.replace(Box::new(span)).map(|former| *former)
+    /// Keeps the span of the current hold. Returns the last one that was kept, and whether it is that of the
+    /// previous hold.
+    pub(super) fn traces(&mut self, span: FormerSpan) -> Option<(FormerSpan, bool)> {
+        let (number, former) = *self.trace.replace(Box::new((self.hold, span)))?;
+        Some((former, number + 1 == self.hold))
     }
 
     /// The last span, if the lease has ended.
     pub(super) fn end_trace(&mut self) -> Option<FormerSpan> {
-        self.trace.take_if(|_| !self.phase.is_open()).map(|former| *former)
+        self.trace.take_if(|_| !self.phase.is_open()).map(|former| former.1)
     }
 
     /// The current hold, if it has become longer than its threshold, and the log has not said so yet: this one,
