@@ -19,10 +19,20 @@ use crate::sync::{Mutex, lock, time};
 /// How long calls share a result.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 
+/// The number of look-ups at which old ones are first removed.
+const FIRST_PURGE: usize = 64;
+
 /// The look-ups of a client.
 #[derive(Debug, Default)]
 pub(crate) struct HolderLookups {
-    recent: Mutex<HashMap<String, Arc<HolderLookup>>>,
+    recent: Mutex<RecentLookups>,
+}
+
+#[derive(Debug, Default)]
+struct RecentLookups {
+    by_key: HashMap<String, Arc<HolderLookup>>,
+    /// The number of look-ups at which old ones are removed.
+    purge_at: usize,
 }
 
 #[derive(Debug)]
@@ -38,12 +48,16 @@ impl HolderLookups {
         let now = BootInstant::now();
         let is_recent = |lookup: &Arc<HolderLookup>| now.since(lookup.began) < SHARED_FOR;
         let mut recent = lock(&self.recent);
-        if let Some(known) = recent.get(key).filter(|lookup| is_recent(lookup)) {
+        if let Some(known) = recent.by_key.get(key).filter(|lookup| is_recent(lookup)) {
             return Arc::clone(known);
         }
-        recent.retain(|_, lookup| is_recent(lookup));
+        // Not at each insertion, because calls for many keys may give up at once.
+        if recent.by_key.len() >= recent.purge_at {
+            recent.by_key.retain(|_, lookup| is_recent(lookup));
+            recent.purge_at = FIRST_PURGE.max(recent.by_key.len() * 2);
+        }
         let lookup = Arc::new(HolderLookup { began: now, found: OnceCell::new() });
-        recent.insert(key.to_owned(), Arc::clone(&lookup));
+        recent.by_key.insert(key.to_owned(), Arc::clone(&lookup));
         lookup
     }
 
@@ -163,6 +177,22 @@ mod tests {
         assert_eq!(started.elapsed(), WITHIN);
         lookups.complete(Box::new(busy("k")), &backend, WITHIN).await;
         assert_eq!(backend.asked.load(Ordering::Relaxed), 1, "shared for a second");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn old_look_ups_are_removed() {
+        let lookups = HolderLookups::default();
+        for key in 0..FIRST_PURGE * 10 {
+            drop(lookups.of(&key.to_string()));
+            if key == FIRST_PURGE * 5 {
+                crate::clock::sleep_through(SHARED_FOR);
+            }
+        }
+        assert!(lock(&lookups.recent).by_key.len() < FIRST_PURGE * 10);
+        crate::clock::sleep_through(SHARED_FOR);
+        lock(&lookups.recent).purge_at = 0;
+        drop(lookups.of("last"));
+        assert_eq!(lock(&lookups.recent).by_key.len(), 1);
     }
 
     #[test]

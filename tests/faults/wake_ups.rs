@@ -86,12 +86,12 @@ async fn a_release_just_before_the_subscription_takes_effect_is_noticed_at_once(
     let (one, two) = (client(&server.url()).await, client(&proxy.url()).await);
     for n in 1..=3 {
         let guard = one.lock("k").lease(LEASE * 60).acquire().await.expect("free");
-        // The client subscribes again at once, or with the next call that waits.
-        let is_cluster = server.url().contains("cluster");
-        proxy.hold(if is_cluster { "SSUBSCRIBE" } else { "SUBSCRIBE" });
+        // The client subscribes again with the next call that waits.
         server.kill_connections("pubsub");
         let subscribed = || server.channels("*").len();
         assert!(until(LEASE * 10, || subscribed() == 0).await.is_some());
+        let is_cluster = server.url().contains("cluster");
+        proxy.hold(if is_cluster { "SSUBSCRIBE" } else { "SUBSCRIBE" });
         let (lock, before) = (two.lock("k").wait(LEASE * 20), server.calls("evalsha"));
         let waiting = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
         let held_up = until(LEASE * 10, || proxy.triggered() == n).await;

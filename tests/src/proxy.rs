@@ -262,7 +262,9 @@ impl ProxyState {
     /// Removes and returns the first fault that matches a request. A client writes who it is at any time, with
     /// the command that also acquires locks, so that request is never meant.
     fn effect(&self, request: &[u8]) -> Option<Effect> {
-        let is_presence = parts(request).nth(1).is_some_and(|key| key.starts_with(b"lock_client:"));
+        let mut words = parts(request);
+        let is_presence = words.next() == Some(b"SET")
+            && words.next().is_some_and(|key| key.starts_with(b"lock_client:"));
         if is_presence {
             return None;
         }
