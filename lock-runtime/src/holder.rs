@@ -60,11 +60,11 @@ pub enum HolderKind {
     /// still release theirs.
     ThisTask,
     /// The holder uses another client, in this process or in another one, or the key stays taken
-    /// for the `min_hold` of a lock that was released. For permits, any holders.
+    /// for the `min_hold` of a lock that was released. For a semaphore, one or more other holders.
     Elsewhere,
     /// The key never expires. Only its owner or an operator can free it.
     NoExpiry,
-    /// There was a run in this period. Nobody has to hold the lock. See [`Periodic`](crate::Periodic).
+    /// There was a run in this period. The lock itself may be free. See [`Periodic`](crate::Periodic).
     NextPeriod,
 }
 

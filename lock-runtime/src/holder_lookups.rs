@@ -73,7 +73,8 @@ impl HolderLookups {
     ) -> Box<LockError> {
         let LockError::Busy { key, holder, .. } = &mut *error else { return error };
         let ask = async {
-            let found = time::timeout(within, backend.holder(key)).await;
+            let end = time::Instant::now() + within;
+            let found = time::timeout_at(end, backend.holder(key)).await;
             found.unwrap_or_else(|_| Err(StoreError::Unknown(String::new()))).unwrap_or_default()
         };
         if let Some(found) = self.of(key).found.get_or_init(|| ask).await {

@@ -70,8 +70,8 @@ impl LockClientBuilder {
         self
     }
 
-    /// From which wait on a call is logged, with the level `WARN`: when it has got the lock or has failed, with
-    /// its key, template and function, and with the holder if it was busy. From 10 ms to 7 days, or `None` for
+    /// Sets the wait from which a call is logged, with the level `WARN`: when it has got the lock or has failed,
+    /// with its key, template and function, and with the holder if it was busy. From 10 ms to 7 days, or `None` for
     /// never. 2 s by default.
     ///
     /// # Errors
@@ -96,9 +96,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// From which hold on a lock is logged, with the level `WARN`: once for each hold, with its key, template and
-    /// function, at the next renewal or at the end of the hold. From 10 ms to 7 days, or `None`, the default, for
-    /// half of the [`max_hold`](Self::max_hold) of the lock, if it has one. A long time switches it off.
+    /// Sets how long a lock may be held before that is logged, with the level `WARN`: once for each hold, with its
+    /// key, template and function, at the next renewal or at the end of the hold. From 10 ms to 7 days, or `None`, the default, for
+    /// half of the [`max_hold`](Self::max_hold) of the lock, if it has one. There is no other switch to turn it off than a long time.
     ///
     /// # Errors
     ///

@@ -67,8 +67,8 @@ impl LockClient {
     ///   locks (too old, without scripts, a sentinel, a node of a cluster without
     ///   `redis+cluster://`), no sentinel knows the name of the master, a host of
     ///   `redis+cluster://` is not a node of the cluster, a certificate cannot be read or verified,
-    ///   the server uses TLS and the URL does not, or the reverse, or there is no tokio runtime with
-    ///   timers here.
+    ///   the server uses TLS and the URL does not, or the reverse, there is no tokio runtime with
+    ///   timers here, or its time is paused.
     /// * [`LockError::Unavailable`]: the server cannot be reached, or the client's threads cannot
     ///   be started. A refused connection fails at once. A connection or a request without an
     ///   answer fails after 5 s. There are no retries.

@@ -140,12 +140,13 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long calls tolerate that the store gives no useful answer, from 10 ms to 7 days. After an outage of
-    /// this length, calls fail with [`LockError::Unavailable`](crate::LockError::Unavailable) although their
-    /// waits have not ended. By default, they try again until then.
+    /// Sets how long calls keep trying while the store neither grants a lock nor says that it is busy, from
+    /// 10 ms to 7 days. After an outage of this length, calls fail with
+    /// [`LockError::Unavailable`](crate::LockError::Unavailable) although their waits have not ended. By default,
+    /// they try again until then.
     ///
-    /// An outage begins with the first attempt that fails. It ends a call at the end of an attempt, which may
-    /// take a response timeout. While it lasts, one call makes an attempt every half a second, and the others
+    /// An outage begins with the first attempt that fails. Once it has lasted for this long, a call fails when
+    /// its current attempt ends, which may take a response timeout. While it lasts, one call makes an attempt every half a second, and the others
     /// fail without a request. In a cluster, each node has outages of its own. A server in
     /// [quarantine](Self::quarantine), and replicas that are missing, count as an outage. Held locks are not
     /// affected.

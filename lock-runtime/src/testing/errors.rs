@@ -8,14 +8,15 @@
 //! fn status(error: &LockError) -> u16 {
 //!     match error {
 //!         LockError::Busy { .. } => 409,
-//!         error if error.is_transient() => 503,
+//!         LockError::Unavailable { .. } => 503,
 //!         _ => 500,
 //!     }
 //! }
 //!
 //! assert_eq!(status(&errors::busy("order:7")), 409);
-//! assert_eq!(status(&errors::lost("order:7", LostReason::RenewalFailed)), 503);
-//! assert_eq!(status(&errors::denied("no permission")), 500);
+//! assert_eq!(status(&errors::unavailable("order:7", "the server is down")), 503);
+//! // Some of the work may have been done.
+//! assert_eq!(status(&errors::lost("order:7", LostReason::RenewalFailed)), 500);
 //! ```
 
 use std::time::Duration;

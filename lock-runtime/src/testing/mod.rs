@@ -132,7 +132,7 @@ impl TestLocks {
         OutcomeChoice::new(&self.inner.script, locks)
     }
 
-    /// Lets somebody else hold this lock, an exclusive one, until the test releases it: for a day by tokio's clock.
+    /// Lets somebody else hold this exclusive lock until the test releases it, or for one day of tokio's time.
     ///
     /// # Panics
     ///
@@ -142,8 +142,7 @@ impl TestLocks {
         self.elsewhere_for(key, DAY)
     }
 
-    /// The same with a lease of this length, as a process has it that was killed: it is not renewed unless the test
-    /// does it.
+    /// The same with this lease, as if the other process had been killed: nobody renews it, unless the test does.
     ///
     /// # Panics
     ///
@@ -180,7 +179,7 @@ impl TestLocks {
         self.inner.script.record().taken()
     }
 
-    /// Asserts that this lock was taken, which has a key without the namespace.
+    /// Asserts that the lock was taken. `key` has no namespace.
     ///
     /// # Panics
     ///

@@ -29,7 +29,7 @@ impl OtherHolder {
         self.backend.acquire((&self.key, self.owner), lease)
     }
 
-    /// Lets the lease end this time from now, unless it ends later. Returns whether the lock is still held.
+    /// Extends the lease to this long from now; never shortens it. Returns whether the lock is still held.
     pub fn renew(&self, lease: Duration) -> bool {
         self.backend.renew((&self.key, self.owner), lease)
     }
