@@ -87,10 +87,20 @@ impl ClientInfo {
     }
 }
 
+/// Whether a character could hide or reorder a part of a line of the log.
+#[cfg(feature = "redis")]
+fn is_invisible(c: char) -> bool {
+    let is_format = matches!(
+        c,
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}'
+    );
+    c.is_control() || is_format
+}
+
 /// A text of another client, without control characters, and not too long. `None` if nothing is left.
 #[cfg(feature = "redis")]
 fn harmless(text: &str) -> Option<String> {
-    let mut text: String = text.chars().filter(|c| !c.is_control()).collect();
+    let mut text: String = text.chars().filter(|c| !is_invisible(*c)).collect();
     while text.len() > LONGEST_TEXT {
         text.pop();
     }
@@ -100,19 +110,17 @@ fn harmless(text: &str) -> Option<String> {
 /// Such as `web-3 (pid 4711, shop 1.4.2)`.
 impl fmt::Display for ClientInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(name) = &self.name else {
-            return f.write_str("a client that does not say who it is");
-        };
-        f.write_str(name)?;
         let process = self.process.map(|process| format!("pid {process}"));
         let service = self.service.as_ref().map(|service| {
             let version = self.version.as_ref().map(|version| format!(" {version}"));
             format!("{service}{}", version.unwrap_or_default())
         });
-        match (process, service) {
-            (None, None) => Ok(()),
-            (Some(one), None) | (None, Some(one)) => write!(f, " ({one})"),
-            (Some(process), Some(service)) => write!(f, " ({process}, {service})"),
+        let rest = [process, service].into_iter().flatten().collect::<Vec<_>>().join(", ");
+        match (&self.name, &*rest) {
+            (None, "") => f.write_str("a client that does not say who it is"),
+            (None, rest) => f.write_str(rest),
+            (Some(name), "") => f.write_str(name),
+            (Some(name), rest) => write!(f, "{name} ({rest})"),
         }
     }
 }
@@ -141,8 +149,10 @@ mod tests {
         assert_eq!(service.to_string(), "web-3 (shop)");
         let process = ClientInfo { service: None, ..full.clone() };
         assert_eq!(process.to_string(), "web-3 (pid 4711)");
-        let name = ClientInfo { process: None, service: None, ..full };
+        let name = ClientInfo { process: None, service: None, ..full.clone() };
         assert_eq!(name.to_string(), "web-3");
+        let nameless = ClientInfo { name: None, ..full };
+        assert_eq!(nameless.to_string(), "pid 4711, shop 1.4.2");
         assert_eq!(ClientInfo::default().to_string(), "a client that does not say who it is");
     }
 
@@ -167,7 +177,9 @@ mod tests {
         for nothing in [&b""[..], b"garbage", b"name=\npid=\nstarted=\n=x", &[200; 100]] {
             assert_eq!(info(nothing), ClientInfo::default());
         }
-        let hostile = info(b"v=9\nname=a\x1b[31m\x07\npid=-1\nstarted=99999999999999999999\nnew=1");
+        let hostile = info(
+            b"v=9\nname=a\x1b[31m\x07\xe2\x80\xae\npid=-1\nstarted=99999999999999999999\nnew=1",
+        );
         assert_eq!(hostile, ClientInfo { name: Some("a[31m".to_owned()), ..ClientInfo::default() });
         let long = info(["name=".as_bytes(), "é".repeat(500).as_bytes()].concat().as_slice());
         assert_eq!(long.name.map(|name| name.len()), Some(LONGEST_TEXT - 1));

@@ -45,8 +45,8 @@ pub enum LockError {
     /// processes before it in the queue, it may be half a second older. With more than ten thousand
     /// keys to wait for, it may be one second old for each ten thousand keys.
     ///
-    /// If another client holds the lock, the store is then asked who that is, which takes at most one
-    /// response timeout more. After a wait of zero, it is not asked.
+    /// If another client holds the lock, the store is then asked who that is. This takes at most as long as the
+    /// wait, but at least 250 ms, and at most one response timeout. After a wait of zero, it is not asked.
     ///
     /// There is one brief exception. While the client's first request for a key is in flight, or a
     /// request that releases the client's own lock or renews it for the next call, other calls for

@@ -39,7 +39,7 @@ pub struct Holder {
     /// The longest time for which the holder can have had the lock: since the call began to acquire it. The
     /// call may have waited in the queue of the store first, and other calls of its process may have had the
     /// lock before it. By the clocks of both clients, so it is off by their difference. `None` if it is not
-    /// known.
+    /// known, or if the other clock is ahead.
     pub held_for: Option<Duration>,
     /// The client that holds the lock. `None` if it was not asked for: for locks of this client, for a wait of
     /// zero, and if the store did not answer that question in time. For permits and readers, one of the

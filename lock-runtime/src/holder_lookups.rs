@@ -16,6 +16,9 @@ use crate::store::contract::{Backend, StoreError};
 use crate::store::key_holder::KeyHolder;
 use crate::sync::{Mutex, lock, time};
 
+/// The limit of a look-up after a short wait.
+const SHORTEST_LIMIT: Duration = Duration::from_millis(250);
+
 /// How long calls share a result.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 
@@ -62,7 +65,7 @@ impl HolderLookups {
     }
 
     /// Adds to a `Busy` error who holds the lock. Leaves the error as it is if the store does not tell within
-    /// this time.
+    /// this time, or within the time that the call has waited.
     ///
     /// Cancel safe: another call that shares the look-up asks again.
     pub(crate) async fn complete(
@@ -71,13 +74,16 @@ impl HolderLookups {
         backend: &dyn Backend,
         within: Duration,
     ) -> Box<LockError> {
-        let LockError::Busy { key, holder, .. } = &mut *error else { return error };
+        let LockError::Busy { key, waited, holder } = &mut *error else { return error };
+        let end = time::Instant::now() + within.min(SHORTEST_LIMIT.max(*waited));
         let ask = async {
-            let end = time::Instant::now() + within;
             let found = time::timeout_at(end, backend.holder(key)).await;
             found.unwrap_or_else(|_| Err(StoreError::Unknown(String::new()))).unwrap_or_default()
         };
-        if let Some(found) = self.of(key).found.get_or_init(|| ask).await {
+        let lookup = self.of(key);
+        // With a limit for each call: the one that asks may not be polled.
+        let found = time::timeout_at(end, lookup.found.get_or_init(|| ask)).await;
+        if let Ok(Some(found)) = found {
             tell(holder, found.clone(), SystemTime::UNIX_EPOCH + unix_time());
         }
         error
@@ -88,7 +94,7 @@ fn tell(holder: &mut Holder, found: KeyHolder, now: SystemTime) {
     let KeyHolder { client, began } = found;
     holder.client = Some(Box::new(client));
     // The clock of the holder may be ahead.
-    holder.held_for = began.map(|began| now.duration_since(began).unwrap_or_default());
+    holder.held_for = began.and_then(|began| now.duration_since(began).ok());
 }
 
 #[cfg(all(test, not(lock_shuttle)))]
@@ -169,6 +175,18 @@ mod tests {
         assert_eq!(backend.asked.load(Ordering::Relaxed), 2);
     }
 
+    /// It neither sends its question nor notices the end of its time.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_not_polled_holds_up_no_other_one() {
+        let (lookups, backend) = (HolderLookups::default(), SlowBackend::new(Some(WITHIN / 2)));
+        let mut unpolled = Box::pin(lookups.complete(Box::new(busy("k")), &backend, WITHIN));
+        assert!(time::timeout(WITHIN / 4, &mut unpolled).await.is_err());
+        let started = time::Instant::now();
+        let second = lookups.complete(Box::new(busy("k")), &backend, WITHIN).await;
+        assert_eq!((name(&second), started.elapsed()), (None, WITHIN));
+        drop(unpolled);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_store_that_does_not_answer_leaves_the_error_as_it_is() {
         let (lookups, backend) = (HolderLookups::default(), SlowBackend::new(None));
@@ -199,11 +217,9 @@ mod tests {
     #[test]
     fn a_clock_that_is_ahead_gives_no_time() {
         let (mut holder, now) = (Holder::new(HolderKind::Elsewhere), SystemTime::now());
-        for (began, held_for) in [
-            (Some(now - WITHIN), Some(WITHIN)),
-            (Some(now + WITHIN), Some(Duration::ZERO)),
-            (None, None),
-        ] {
+        for (began, held_for) in
+            [(Some(now - WITHIN), Some(WITHIN)), (Some(now + WITHIN), None), (None, None)]
+        {
             tell(&mut holder, KeyHolder { began, ..KeyHolder::default() }, now);
             assert_eq!(holder.held_for, held_for);
         }

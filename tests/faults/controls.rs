@@ -70,7 +70,7 @@ lock_tests::controls! {
     sets_without_only_if_free_2: "sets::the_locks_of_a_process_that_is_killed_are_free_after_its_lease"
         without "only-if-free" seeing "waits for the killed process";
     sets_without_release_on_drop: "sets::a_key_of_another_slot_that_cannot_be_locked_keeps_no_other_key"
-        without "release-on-drop" seeing "holder: ThisTask";
+        without "release-on-drop" seeing "kind: ThisTask";
     sets_without_undo: "sets::a_call_for_several_locks_dropped_at_any_time_leaves_nothing_on_a_slow_server"
         without "undo" seeing "a key still exists";
     sets_without_undo_2: "sets::a_call_for_several_locks_dropped_at_any_time_leaves_nothing_if_answers_are_lost"

@@ -331,7 +331,7 @@ impl Lock {
     /// when its wait ends:
     ///
     /// ```
-    /// use lock_runtime::{Holder, LockClient, LockError};
+    /// use lock_runtime::{HolderKind, LockClient, LockError};
     /// use std::time::Duration;
     ///
     /// # #[tokio::main(flavor = "current_thread")]

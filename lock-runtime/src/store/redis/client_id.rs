@@ -59,7 +59,7 @@ impl ClientId {
         self.short
     }
 
-    /// The name of an owner of this client, such as `kX3_8fRtq.DGpVUzAAAAAAAAAAAAAAAA`.
+    /// The name of an owner of this client, such as `kX3_8fRtq.ABmrE8eHkD2vXnq4mTjP5s`.
     pub(super) fn owner_name(&self, owner: OwnerId) -> [u8; OWNER_NAME] {
         let mut name = [b'.'; OWNER_NAME];
         name[..SHORT].copy_from_slice(&self.short.0);

@@ -5,8 +5,12 @@
 local kind = redis.call('type', KEYS[1]).ok
 if kind == 'string' then
   local owner = redis.call('getrange', KEYS[1], 0, 63)
-  -- A time names nobody.
-  return owner:match('^%d+%.?%d*$') and redis.call('getrange', ARGV[1], 0, 63) or owner
+  if not owner:match('^%d+%.?%d*$') then
+    return owner
+  end
+  -- A time names nobody. The owner was written with the same time, unless another client has the lock now.
+  local note = redis.call('getrange', ARGV[1], 0, 95)
+  return note:sub(-#owner - 1) == ':' .. owner and note or ''
 elseif kind == 'hash' and redis.call('hlen', KEYS[1]) < 10 then
   return redis.call('hkeys', KEYS[1])[1]
 elseif kind == 'zset' then
