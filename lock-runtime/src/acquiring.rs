@@ -61,13 +61,7 @@ impl<G: AcquiredGuard> Acquiring<G> {
     ) -> Self {
         let is_known = matches!(result, MaybeReady::Ready(_));
         let client = (!is_known).then(|| Arc::clone(client));
-        Self {
-            call: Some(ObservedCall::new(site, began)),
-            result,
-            client,
-            asks_for_holder: false,
-            span: None,
-        }
+        Self { client, ..Self::with(Some(ObservedCall::new(site, began)), result) }
     }
 
     /// The same acquisition, after whose `wait` the store is asked who holds a lock that is busy, unless there
@@ -88,25 +82,18 @@ impl<G: AcquiredGuard> Acquiring<G> {
 
     /// An acquisition that has failed at once.
     pub(crate) fn failed(site: &'static SiteMetrics, error: LockError) -> Self {
-        let call = Some(ObservedCall::new(site, BootInstant::PAST));
-        Self {
-            call,
-            result: MaybeReady::ready(Err(Box::new(error))),
-            client: None,
-            asks_for_holder: false,
-            span: None,
-        }
+        let call = ObservedCall::new(site, BootInstant::PAST);
+        Self::with(Some(call), MaybeReady::ready(Err(Box::new(error))))
     }
 
     /// The result of an acquisition that is measured elsewhere, or that has no client.
     pub(crate) fn known(result: AcquireOutcome<G>) -> Self {
-        Self {
-            call: None,
-            result: MaybeReady::ready(result),
-            client: None,
-            asks_for_holder: false,
-            span: None,
-        }
+        Self::with(None, MaybeReady::ready(result))
+    }
+
+    /// An acquisition without a client, a question or a span.
+    fn with(call: Option<ObservedCall>, result: Unmeasured<G>) -> Self {
+        Self { call, result, client: None, asks_for_holder: false, span: None }
     }
 
     /// The same acquisition as a part of a call that is measured as a whole.
@@ -129,22 +116,19 @@ impl<G: AcquiredGuard> Future for Acquiring<G> {
             Poll::Ready(Ok(guard)) => this.acquired(guard),
             Poll::Ready(Err(error)) => this.call.iter_mut().for_each(|call| call.failed(error)),
         }
-        match polled {
+        let polled = match polled {
             Poll::Ready(Err(error)) if this.asks_for_holder && is_busy_elsewhere(&error) => {
                 this.asks_for_holder = false;
                 let Some(client) = this.client.clone() else { return Poll::Ready(Err(error)) };
                 // Only now, because the call has released its place in the queue with its result.
                 this.result =
                     MaybeReady::pending(async move { Err(client.with_holder(error).await) });
-                let polled = this.poll_result(cx);
-                this.ended_with(&polled);
-                polled
+                this.poll_result(cx)
             }
-            polled => {
-                this.ended_with(&polled);
-                polled
-            }
-        }
+            polled => polled,
+        };
+        this.ended_with(&polled);
+        polled
     }
 }
 

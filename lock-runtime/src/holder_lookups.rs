@@ -12,7 +12,7 @@ use tokio::sync::OnceCell;
 use crate::clock::{BootInstant, unix_time};
 use crate::error::LockError;
 use crate::holder::Holder;
-use crate::store::contract::{Backend, StoreError};
+use crate::store::contract::Backend;
 use crate::store::key_holder::KeyHolder;
 use crate::sync::{Mutex, lock, time};
 
@@ -76,10 +76,7 @@ impl HolderLookups {
     ) -> Box<LockError> {
         let LockError::Busy { key, waited, holder } = &mut *error else { return error };
         let end = time::Instant::now() + within.min(SHORTEST_LIMIT.max(*waited));
-        let ask = async {
-            let found = time::timeout_at(end, backend.holder(key)).await;
-            found.unwrap_or_else(|_| Err(StoreError::Unknown(String::new()))).unwrap_or_default()
-        };
+        let ask = async { time::timeout_at(end, backend.holder(key)).await.ok()?.ok()? };
         let lookup = self.of(key);
         // With a limit for each call: the one that asks may not be polled.
         let found = time::timeout_at(end, lookup.found.get_or_init(|| ask)).await;

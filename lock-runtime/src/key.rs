@@ -34,8 +34,8 @@ pub(crate) const ANNOUNCEMENTS: &str = "lock_leader:";
 /// The prefix of the keys that hold the records of runs.
 pub(crate) const RUNS: &str = "lock_run:";
 
-/// The prefix of the keys in which clients say who they are. The channels of clients have the same prefix.
-pub(crate) const PRESENCES: &str = "lock_client:";
+/// The prefix of the keys in which clients say who they are, and of the channels of clients.
+pub(crate) const CLIENTS: &str = "lock_client:";
 
 /// The largest number of bytes of an invalid key that an error shows.
 const SHOWN: usize = 64;
@@ -57,7 +57,7 @@ pub(crate) fn full<'a>(namespace: &str, key: &'a str) -> Result<Cow<'a, str>, Lo
         (QUEUES, "the queues of waiting claims"),
         (ANNOUNCEMENTS, "the names of leaders"),
         (RUNS, "the records of runs"),
-        (PRESENCES, "the presence of clients"),
+        (CLIENTS, "the presence of clients"),
     ] {
         if full.starts_with(reserved) {
             let problem = format!("keys that begin with `{reserved}` are reserved for {purpose}");
@@ -75,6 +75,12 @@ pub(crate) fn full<'a>(namespace: &str, key: &'a str) -> Result<Cow<'a, str>, Lo
         return Err(invalid(key, problem));
     }
     Ok(full)
+}
+
+/// The key without the prefix that [`full`] has added.
+pub(crate) fn without_namespace<'k>(namespace: &str, key: &'k str) -> &'k str {
+    let short = key.strip_prefix(namespace).and_then(|key| key.strip_prefix(':'));
+    short.filter(|_| !namespace.is_empty()).unwrap_or(key)
 }
 
 fn invalid(key: &str, problem: String) -> LockError {

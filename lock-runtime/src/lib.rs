@@ -100,9 +100,9 @@
 //!
 //! * Errors: a background release that the store denies, a background thread that has ended, and
 //!   lock errors of functions that return nothing.
-//! * Warnings: a lost lock, a long wait or a long hold, the first failure of a renewal or a background release, a body whose
-//!   release was not confirmed, a key in another wire format, missing permissions to publish or
-//!   subscribe, a call that could not be put into the queue of its lock, users of a semaphore with
+//! * Warnings: a lost lock, a long wait or a long hold, the first failure of a renewal or a background
+//!   release, a body whose release was not confirmed, a key in another wire format, missing permissions
+//!   to publish or subscribe, a call that could not be put into the queue of its lock, users of a semaphore with
 //!   different limits, a server that may evict locks, is a replica or has too few replicas, dropped
 //!   log events.
 //! * Info: renewals and releases that succeed again, a missing permission to say who the client is.

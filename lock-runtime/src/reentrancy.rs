@@ -14,6 +14,7 @@ use crate::engine::Engine;
 use crate::engine::handoff::Hold;
 use crate::error::LockError;
 use crate::guard::LockGuard;
+use crate::key;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{LockStore, Mode, is_same};
 use crate::sync::{Mutex, lock};
@@ -128,9 +129,7 @@ pub fn held_keys() -> Vec<String> {
     for_each_enclosing(|frame| {
         let namespace = frame.engine.metrics().namespace();
         for hold in frame.holds().filter(|hold| hold.is_valid(now)) {
-            let key = &**hold.key();
-            let short = key.strip_prefix(namespace).and_then(|key| key.strip_prefix(':'));
-            keys.push(short.filter(|_| !namespace.is_empty()).unwrap_or(key).to_owned());
+            keys.push(key::without_namespace(namespace, hold.key()).to_owned());
         }
     });
     keys
@@ -165,7 +164,7 @@ fn for_each_enclosing(mut visit: impl FnMut(&Frame)) {
     });
 }
 
-/// The keys and the holds of a client's bodies around the running code, from the innermost one outwards.
+/// The holds of a client's bodies around the running code, from the innermost one outwards.
 pub(crate) fn enclosing_holds(engine: &Arc<Engine>) -> Vec<Hold> {
     let mut holds = Vec::new();
     for_each_enclosing(|frame| {

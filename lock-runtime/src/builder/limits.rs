@@ -97,8 +97,9 @@ impl LockClientBuilder {
     }
 
     /// Sets how long a lock may be held before that is logged, with the level `WARN`: once for each hold, with its
-    /// key, template and function, at the next renewal or at the end of the hold. From 10 ms to 7 days, or `None`, the default, for
-    /// half of the [`max_hold`](Self::max_hold) of the lock, if it has one. There is no other switch to turn it off than a long time.
+    /// key, template and function, at the next renewal or at the end of the hold. From 10 ms to 7 days, or `None`
+    /// (the default) for half of the [`max_hold`](Self::max_hold) of the lock, if it has one. A threshold that no
+    /// hold reaches turns the warning off.
     ///
     /// # Errors
     ///

@@ -19,8 +19,9 @@ impl LockClientBuilder {
     /// own, and has 3 s to return. (Objects that it creates there, such as an HTTP client, end with
     /// that runtime when the client is dropped.) If it fails, panics or takes longer, the connection
     /// is not made, and later attempts call it again. If the server rejects the credentials, the
-    /// function is called once more before the call fails with [`LockError::Denied`](crate::LockError::Denied). Its error is
-    /// shown in [`LockError::Unavailable`](crate::LockError::Unavailable) and in the log.
+    /// function is called once more before the call fails with
+    /// [`LockError::Denied`](crate::LockError::Denied). Its error is shown in
+    /// [`LockError::Unavailable`](crate::LockError::Unavailable) and in the log.
     ///
     /// # Examples
     ///
@@ -83,8 +84,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// What this client tells others about itself: in [`LockError::Busy`](crate::LockError::Busy), their calls see which process
-    /// holds a lock. [`Identity::of_process`] by default: the name of the host, and the process id.
+    /// What this client tells others about itself: in [`LockError::Busy`](crate::LockError::Busy), their calls
+    /// see which process holds a lock. [`Identity::of_process`] by default: the name of the host, and the
+    /// process id.
     ///
     /// While a client with Redis acquires or renews locks, it writes this to the key `lock_client:<id>`, every
     /// third of its lease, but at most once a second: one request each time, on the connection for renewals.
@@ -146,8 +148,8 @@ impl LockClientBuilder {
     /// they try again until then.
     ///
     /// An outage begins with the first attempt that fails. Once it has lasted for this long, a call fails when
-    /// its current attempt ends, which may take a response timeout. While it lasts, one call makes an attempt every half a second, and the others
-    /// fail without a request. In a cluster, each node has outages of its own. A server in
+    /// its current attempt ends, which may take a response timeout. While the outage lasts, one call makes an
+    /// attempt every half second, and the others fail without a request. In a cluster, each node has outages of its own. A server in
     /// [quarantine](Self::quarantine), and replicas that are missing, count as an outage. Held locks are not
     /// affected.
     ///

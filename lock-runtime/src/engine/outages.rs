@@ -76,8 +76,10 @@ impl Outages {
         let outage = places.get_mut(&place)?;
         let is_long = outage.last.since(outage.since) >= tolerated;
         if !is_long || now.since(outage.last) >= ATTEMPT_INTERVAL {
-            // Only this call makes an attempt.
-            outage.last = outage.last.max(if is_long { now } else { outage.last });
+            if is_long {
+                // Only this call makes an attempt.
+                outage.last = outage.last.max(now);
+            }
             return None;
         }
         Some(outage.cause.clone())

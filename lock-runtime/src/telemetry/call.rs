@@ -80,8 +80,8 @@ impl ObservedCall {
         }
     }
 
-    /// The call has got its lock. Returns how long it has waited. `waited_since` returns how long it has waited if it began at this time; a
-    /// call whose result was known at once has not waited.
+    /// The call has got its lock. Returns how long it has waited: the result of `waited_since` for the time at
+    /// which it began, or zero if its result was known at once.
     #[inline]
     pub(crate) fn acquired(
         &mut self,

@@ -29,7 +29,7 @@ impl SlowThresholds {
     /// Logs a call that has got the lock after a long wait.
     #[inline]
     pub(crate) fn acquired(self, key: &str, label: impl FnOnce() -> SiteLabel, waited: Duration) {
-        if let Some(threshold) = self.wait.filter(|threshold| waited >= *threshold) {
+        if let Some(threshold) = self.reached_by(waited) {
             warn_of_wait((key, waited, threshold), label(), "acquired", None);
         }
     }
@@ -43,10 +43,16 @@ impl SlowThresholds {
             }
             _ => return,
         };
-        if let Some(threshold) = self.wait.filter(|threshold| waited >= *threshold) {
+        if let Some(threshold) = self.reached_by(waited) {
             let holder = holder.map(ToString::to_string);
             warn_of_wait((key, waited, threshold), label(), outcome, holder.as_deref());
         }
+    }
+
+    /// The threshold that a wait of this length has reached.
+    #[inline]
+    fn reached_by(self, waited: Duration) -> Option<Duration> {
+        self.wait.filter(|threshold| waited >= *threshold)
     }
 }
 

@@ -11,6 +11,7 @@ use super::record::HoldRecord;
 use super::store::TestBackend;
 use crate::clock::BootInstant;
 use crate::error::LostReason;
+use crate::key;
 use crate::store::owner::OwnerId;
 use crate::sync::{Mutex, lock, time};
 use crate::telemetry::{CallFate, CallObserver, HoldEnd, Loser, SiteLabel};
@@ -66,8 +67,7 @@ impl CallScript {
 
     /// The key without the namespace.
     fn short<'k>(&self, key: &'k str) -> &'k str {
-        let short = key.strip_prefix(&self.namespace).and_then(|key| key.strip_prefix(':'));
-        short.filter(|_| !self.namespace.is_empty()).unwrap_or(key)
+        key::without_namespace(&self.namespace, key)
     }
 
     /// When the hold that begins now is to be lost, and why.

@@ -21,8 +21,7 @@ use crate::store::contract::{
     Acquired, Grant, LockStore, Mode, Origin, SendTrace, SetAcquired, SetClaim, Slot, StoreError,
 };
 use crate::store::owner::OwnerId;
-use crate::telemetry::AcquiredBy;
-use crate::telemetry::SiteMetrics;
+use crate::telemetry::{AcquiredBy, SiteMetrics};
 use crate::timeout::Timeout;
 
 /// The locks of one call, in the order of their keys.
@@ -35,9 +34,8 @@ pub(crate) struct SetRequest {
 }
 
 impl SetRequest {
-    /// The terms of each lock until the call has all of them; see [`Engine::settle`].
-    ///
-    /// Their holds are measured from when the call has all of them.
+    /// The terms of each lock until the call has all of them; see [`Engine::settle`]. The holds are measured
+    /// from then on.
     pub(crate) fn provisional_terms(&self) -> Terms {
         /// Nobody reads it.
         static UNREAD: SiteMetrics = SiteMetrics::new();

@@ -102,7 +102,7 @@ impl Presence {
 
 /// The key of the presence of a client.
 pub(super) fn name(id: ShortId) -> String {
-    format!("{}{}", key::PRESENCES, id.as_str())
+    format!("{}{}", key::CLIENTS, id.as_str())
 }
 
 #[cfg(test)]

@@ -20,9 +20,6 @@ use crate::store::owner::OwnerId;
 use crate::store::queueing::{QueueTicket, Queueing, transfer_term};
 use crate::store::subscriptions::QueueMessage;
 
-/// The prefix of the channels of clients.
-const CHANNELS: &str = "lock_client:";
-
 /// Higher than any ticket. Entries that are no claims have higher scores.
 pub(super) const AFTER_TICKETS: &str = "(8000000000000000";
 
@@ -54,15 +51,15 @@ pub(super) fn key_of_queue(queue: &str) -> Option<Arc<str>> {
 /// What the channels of all clients for a key begin with.
 pub(super) fn channels(key: &str, in_cluster: bool) -> Cow<'static, str> {
     if in_cluster {
-        Cow::Owned(format!("{CHANNELS}{{{}}}:", hash_slot::tag(key)))
+        Cow::Owned(format!("{}{{{}}}:", key::CLIENTS, hash_slot::tag(key)))
     } else {
-        Cow::Borrowed(CHANNELS)
+        Cow::Borrowed(key::CLIENTS)
     }
 }
 
 /// Whether this is the channel of a client.
 pub(super) fn is_of_client(channel: &str) -> bool {
-    channel.starts_with(CHANNELS)
+    channel.starts_with(key::CLIENTS)
 }
 
 /// What an entry has after the owner id: the client, the mode if the lock has modes, and the lease that a
@@ -145,7 +142,7 @@ mod tests {
             assert_eq!(hash_slot::slot(&queue), slot, "{key}");
             assert_eq!(key_of_queue(&queue).as_deref(), Some(key));
             assert_eq!(hash_slot::slot(&format!("{}{CLIENT}", channels(key, true))), slot);
-            assert_eq!(channels(key, false), CHANNELS);
+            assert_eq!(channels(key, false), key::CLIENTS);
             assert_eq!(key_of_queue(key), None);
         }
     }
