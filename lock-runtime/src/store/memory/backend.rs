@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use super::{Keys, MemoryState, MemoryStore};
+use crate::client_info::ClientInfo;
 use crate::clock::BootInstant;
 use crate::identity::Identity;
 use crate::maybe_ready::MaybeReady;
@@ -55,10 +56,13 @@ impl Backend for MemoryBackend {
     fn adopt(&self, _: &BackgroundRuntimes, _: HoldReports) {}
 
     fn holder<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<KeyHolder>> {
-        // All clients of the store are in this process.
-        let client = Identity::of_process().info().unwrap_or_default();
         let found = self.handles[0].keys().holder(key, BootInstant::now());
-        MaybeReady::ready(Ok(found.map(|found| KeyHolder { client, ..found })))
+        let told = |found| {
+            // All clients of the store are in this process. The store does not know when they were started.
+            let process = Identity::of_process().info().unwrap_or_default();
+            KeyHolder { client: ClientInfo { started: None, ..process }, ..found }
+        };
+        MaybeReady::ready(Ok(found.map(told)))
     }
 
     fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {

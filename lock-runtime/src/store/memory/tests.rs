@@ -1,6 +1,8 @@
 use super::backend::MemoryBackend;
 use super::*;
+use crate::client_info::ClientInfo;
 use crate::replicas::RequiredReplicas;
+use crate::store::contract::Backend;
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -51,6 +53,18 @@ fn a_key_has_one_owner_until_its_lease_ends() {
     let later = start.after(LEASE / 2);
     assert_eq!(keys.take(claim("k", two), later), Acquired::Busy(Left::Time(LEASE / 2)));
     assert_eq!(keys.take(claim("k", two), start.after(LEASE)), GRANTED);
+}
+
+#[test]
+fn the_holder_of_a_key_is_this_process_since_its_acquisition() {
+    let (backend, one) = (MemoryBackend::new(), owner());
+    let holder = || backend.holder("k").known().expect("known at once").expect("it answers");
+    assert_eq!(holder(), None);
+    backend.handles[0].keys().take(claim("k", one), BootInstant::now());
+    let found = holder().expect("held");
+    assert_eq!(found.began, Some(one.began()));
+    let ClientInfo { process, started, .. } = found.client;
+    assert_eq!((process, started), (Some(std::process::id()), None), "not started just now");
 }
 
 #[test]
