@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{ClientStats, LockClient};
+use lock_runtime::{ClientStats, Identity, LockClient};
 use tokio::task::JoinSet;
 
 use crate::RedisServer;
@@ -16,6 +16,14 @@ pub const LEASE: Duration = Duration::from_secs(1);
 /// A client with the lease [`LEASE`].
 pub async fn client(url: &str) -> LockClient {
     let builder = LockClient::builder().url(url).lease(LEASE).wait(LEASE * 20);
+    builder.connect().await.expect("the server is up")
+}
+
+/// A client that only sends what its calls need: it has no presence, and its leases are so long that no renewal
+/// comes in between.
+pub async fn quiet_client(url: &str) -> LockClient {
+    let builder = LockClient::builder().url(url).identity(Identity::none());
+    let builder = builder.lease(LEASE * 600).wait(LEASE * 20);
     builder.connect().await.expect("the server is up")
 }
 

@@ -5,7 +5,7 @@ use lock_runtime::{
 };
 use lock_tests::RedisServer;
 
-use crate::support::{LEASE, until};
+use crate::support::{LEASE, quiet_client, until};
 
 /// The commands that clients send. The server counts the calls of scripts under other names.
 const SENT: [&str; 10] = [
@@ -55,8 +55,9 @@ async fn inner(id: u64) -> Result<(), LockError> {
     Ok(())
 }
 
+/// Its leases are so long that no renewal comes in between.
 async fn warm(server: &RedisServer) -> LockClient {
-    warmed(server, client(server).await).await
+    warmed(server, quiet_client(&server.url()).await).await
 }
 
 async fn warmed(server: &RedisServer, client: LockClient) -> LockClient {

@@ -15,7 +15,7 @@ use lock_tests::support::until_idle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{LEASE, client, on_every_store, until};
+use crate::support::{LEASE, client, on_every_store, quiet_client, until};
 
 /// The keys of the guard.
 fn keys(guard: &LockSetGuard) -> Vec<&str> {
@@ -310,7 +310,7 @@ on_every_store! {
 #[tokio::test]
 async fn a_single_attempt_for_many_keys_costs_few_requests_and_takes_none() {
     let server = RedisServer::start();
-    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    let (one, two) = (quiet_client(&server.url()).await, quiet_client(&server.url()).await);
     let keys = || (0..64).map(|n| format!("k{n:02}"));
     one.lock_all(keys()).run(async {}).await.expect("free");
     let _held = two.lock("k63").acquire().await.expect("free");
@@ -460,7 +460,7 @@ async fn a_call_for_many_keys_is_not_passed_over() {
 #[tokio::test]
 async fn keys_of_one_slot_cost_two_round_trips() {
     let server = RedisServer::start();
-    let client = client(&server.url()).await;
+    let client = quiet_client(&server.url()).await;
     client.lock_all(["warm", "up"]).run(async {}).await.expect("free");
     let calls = || ["set", "evalsha", "eval"].map(|command| server.calls(command));
     for count in [2, 3, 20, 64] {

@@ -2,7 +2,7 @@
 
 use lock_tests::Helper;
 pub(crate) use lock_tests::support::{
-    LEASE, Pair, client, count_under_contention, milliseconds, until,
+    LEASE, Pair, client, count_under_contention, milliseconds, quiet_client, until,
 };
 
 /// Starts a `lock-helper` process.
