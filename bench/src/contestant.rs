@@ -111,11 +111,20 @@ const fn peer(language: &'static str, name: &'static str) -> Contestant {
 /// Of this library and its limit.
 const ALL_SERVERS: &[ServerKind] = &[Plain, Tls, Cluster];
 
-pub(crate) const ALL: [Contestant; 16] = [
+pub(crate) const ALL: [Contestant; 18] = [
     Contestant { name: "raw", role: Role::Limit, waits: false, servers: ALL_SERVERS, ..RUST },
     Contestant { name: "tokio-mutex", role: Role::Limit, reach: Reach::Process, ..RUST },
     Contestant { name: "ours-memory", role: Role::Ours, reach: Reach::Process, ..RUST },
     Contestant { name: "ours", role: Role::Ours, servers: ALL_SERVERS, ..RUST },
+    // With an exporter for Prometheus, which is read once a second.
+    Contestant {
+        name: "exported-memory",
+        role: Role::Ours,
+        reach: Reach::Process,
+        by_default: ByDefault::Never,
+        ..RUST
+    },
+    Contestant { name: "exported", role: Role::Ours, by_default: ByDefault::Never, ..RUST },
     Contestant {
         name: "baseline",
         role: Role::Baseline,

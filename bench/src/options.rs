@@ -25,7 +25,7 @@ pub(crate) struct Options {
     /// The workloads to run [default: all]
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',', value_parser = workloads())]
     only: Vec<String>,
-    /// The contestants [default: all but `baseline`, `bsm` and `semaphore`]
+    /// The contestants [default: all but `baseline`, `exported`, `exported-memory`, `bsm` and `semaphore`]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = contestants())]
     contestants: Vec<String>,
     /// The numbers of clients in the workload `clients` [default: 2 to 1000]

@@ -4,7 +4,7 @@
 //! people can read it as well.
 
 use std::fmt;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "admin", test))]
 use std::time::Duration;
 use std::time::SystemTime;
 
@@ -43,19 +43,9 @@ impl ClientInfo {
     #[cfg(feature = "redis")]
     pub(crate) fn to_presence(&self) -> String {
         let mut text = "v=1\n".to_owned();
-        let process = self.process.map(|process| process.to_string());
-        let started = self.started.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
-        let started = started.map(|at| at.as_millis().to_string());
-        for (name, value) in [
-            ("name", &self.name),
-            ("pid", &process),
-            ("service", &self.service),
-            ("version", &self.version),
-            ("started", &started),
-            ("library", &self.library),
-        ] {
+        for (name, value) in self.fields() {
             if let Some(value) = value {
-                text.extend([name, "=", value, "\n"]);
+                text.extend([name, "=", &value, "\n"]);
             }
         }
         text
@@ -64,31 +54,49 @@ impl ClientInfo {
     /// What a presence tells, which may be any text.
     #[cfg(feature = "redis")]
     pub(crate) fn of_presence(text: &[u8]) -> Self {
-        let mut info = Self::default();
-        for line in String::from_utf8_lossy(text).lines() {
-            let Some((name, value)) = line.split_once('=') else { continue };
-            let value = harmless(value);
-            match name {
-                "name" => info.name = value,
-                "pid" => info.process = value.and_then(|value| value.parse().ok()),
-                "service" => info.service = value,
-                "version" => info.version = value,
-                "started" => {
-                    let millis = value.and_then(|value| value.parse().ok());
-                    info.started = millis.and_then(|millis| {
-                        SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis))
-                    });
-                }
-                "library" => info.library = value,
-                _ => {}
-            }
+        let text = String::from_utf8_lossy(text);
+        let fields: Vec<_> = text.lines().filter_map(|line| line.split_once('=')).collect();
+        let told = Self::of_fields(|name| {
+            // The last one counts.
+            let field = fields.iter().rev().find(|(known, _)| *known == name)?;
+            Some(field.1.to_owned())
+        });
+        Self { id: None, ..told }
+    }
+
+    /// What the client tells about itself, without its id.
+    pub(crate) fn fields(&self) -> [(&'static str, Option<String>); 6] {
+        let started = self.started.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+        [
+            ("name", self.name.clone()),
+            ("pid", self.process.map(|process| process.to_string())),
+            ("service", self.service.clone()),
+            ("version", self.version.clone()),
+            ("started", started.map(|at| at.as_millis().to_string())),
+            ("library", self.library.clone()),
+        ]
+    }
+
+    /// What a client has told, which may be any texts.
+    #[cfg(any(feature = "redis", feature = "admin", test))]
+    pub(crate) fn of_fields(field: impl Fn(&str) -> Option<String>) -> Self {
+        let text = |name| field(name).and_then(|value| harmless(&value));
+        let started = field("started").and_then(|millis| millis.parse().ok());
+        let at = |millis| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis));
+        Self {
+            id: text("id"),
+            name: text("name"),
+            process: field("pid").and_then(|process| process.parse().ok()),
+            service: text("service"),
+            version: text("version"),
+            started: started.and_then(at),
+            library: text("library"),
         }
-        info
     }
 }
 
 /// Whether a character could hide or reorder a part of a line of the log.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "admin", test))]
 fn is_invisible(c: char) -> bool {
     let is_format = matches!(
         c,
@@ -98,7 +106,7 @@ fn is_invisible(c: char) -> bool {
 }
 
 /// A text of another client, without control characters, and not too long. `None` if nothing is left.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "admin", test))]
 fn harmless(text: &str) -> Option<String> {
     let mut text: String = text.chars().filter(|c| !is_invisible(*c)).collect();
     while text.len() > LONGEST_TEXT {

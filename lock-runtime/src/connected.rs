@@ -1,7 +1,10 @@
 //! The parts of a connected client.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+#[cfg(feature = "admin")]
+use std::time::Duration;
 
+use crate::client_info::ClientInfo;
 use crate::clock::BootInstant;
 use crate::engine::Engine;
 use crate::engine::lease::Terms;
@@ -10,8 +13,13 @@ use crate::holder_lookups::HolderLookups;
 use crate::lock_mode::LockMode;
 use crate::lock_order::{LockOrders, OrderAction};
 use crate::options::{Defaults, LockOptions};
+use crate::questions::Answerer;
 use crate::runtime;
+#[cfg(feature = "admin")]
+use crate::store::contract::Asker;
 use crate::store::contract::{Backend, Layout, LockStore};
+#[cfg(feature = "admin")]
+use crate::store::key_holder::KeyHolder;
 use crate::telemetry::SiteMetrics;
 use crate::timeout::Wait;
 use crate::wire_format::WireFormat;
@@ -25,17 +33,61 @@ pub(crate) struct Connected {
     lookups: HolderLookups,
     /// The orders in which keys are locked, if somebody wants to know.
     pub(crate) orders: Option<LockOrders>,
+    /// What the client tells others about itself, if it does.
+    pub(crate) told: Option<ClientInfo>,
+    /// Whether others may end its holds.
+    pub(crate) is_revocable: bool,
+}
+
+/// The settings of a client above its engine.
+pub(crate) struct ClientSettings {
+    pub(crate) namespace: String,
+    pub(crate) defaults: Defaults,
+    /// What to do about keys that are locked in different orders, if anything.
+    pub(crate) orders: Option<OrderAction>,
+    pub(crate) told: Option<ClientInfo>,
+    pub(crate) is_revocable: bool,
 }
 
 impl Connected {
     pub(crate) fn new(
         engine: Arc<Engine>,
         backend: Arc<dyn Backend>,
-        namespace: String,
-        (defaults, orders): (Defaults, Option<OrderAction>),
+        settings: ClientSettings,
     ) -> Arc<Self> {
+        let ClientSettings { namespace, defaults, orders, told, is_revocable } = settings;
         let (lookups, orders) = (HolderLookups::default(), orders.map(LockOrders::new));
-        Arc::new(Self { engine, backend, namespace, defaults, lookups, orders })
+        let connected = Arc::new(Self {
+            engine,
+            backend,
+            namespace,
+            defaults,
+            lookups,
+            orders,
+            told,
+            is_revocable,
+        });
+        if connected.told.is_some() {
+            let answerer: Weak<dyn Answerer> = Arc::<Self>::downgrade(&connected);
+            connected.backend.answer_with(answerer);
+        }
+        connected
+    }
+
+    /// A way to ask the clients with the namespace of this one.
+    #[cfg(feature = "admin")]
+    pub(crate) fn asker(&self) -> Result<Box<dyn Asker>, LockError> {
+        self.backend.asker(&self.namespace).map_err(|error| error.without_key(Duration::ZERO))
+    }
+
+    /// Who has the lock with this full key, in any layout.
+    #[cfg(feature = "admin")]
+    pub(crate) async fn holder(&self, key: &str) -> Result<Option<KeyHolder>, LockError> {
+        runtime::checked()?;
+        self.engine.check_open(None)?;
+        let started = BootInstant::now();
+        let found = self.backend.holder(key).await;
+        found.map_err(|error| error.without_key(BootInstant::now().since(started)))
     }
 
     /// The store for locks in this layout.
@@ -115,7 +167,7 @@ impl Connected {
 
 impl std::fmt::Debug for Connected {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { engine, backend: _, namespace, defaults, lookups: _, orders: _ } = self;
+        let Self { engine, namespace, defaults, .. } = self;
         f.debug_struct("LockClient")
             .field("namespace", namespace)
             .field("defaults", defaults)

@@ -264,11 +264,14 @@ pub enum LostReason {
     Failover,
     /// The client was shut down while the lock was held.
     ShutDown,
+    /// An operator has asked the holder to give the lock up, and its client is
+    /// [revocable](crate::LockClientBuilder::revocable).
+    Revoked,
 }
 
 impl LostReason {
     /// All reasons, in the order of their declaration.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::LeaseOver,
         Self::RenewalFailed,
         Self::MaxHold,
@@ -276,6 +279,7 @@ impl LostReason {
         Self::Taken,
         Self::Failover,
         Self::ShutDown,
+        Self::Revoked,
     ];
 
     /// Returns a word for logs, metrics and alerts, which is stable across versions. It is the
@@ -296,6 +300,7 @@ impl LostReason {
             Self::Taken => "taken",
             Self::Failover => "failover",
             Self::ShutDown => "shut_down",
+            Self::Revoked => "revoked",
         }
     }
 
@@ -315,6 +320,7 @@ impl fmt::Display for LostReason {
             Self::Taken => "its key has another owner",
             Self::Failover => "a failover promoted a server that did not have it",
             Self::ShutDown => "the lock client was shut down",
+            Self::Revoked => "it was revoked by an operator",
         })
     }
 }

@@ -11,7 +11,6 @@ use tokio::sync::OnceCell;
 
 use crate::clock::{BootInstant, unix_time};
 use crate::error::LockError;
-use crate::holder::Holder;
 use crate::store::contract::Backend;
 use crate::store::key_holder::KeyHolder;
 use crate::sync::{Mutex, lock, time};
@@ -81,17 +80,10 @@ impl HolderLookups {
         // With a limit for each call: the one that asks may not be polled.
         let found = time::timeout_at(end, lookup.found.get_or_init(|| ask)).await;
         if let Ok(Some(found)) = found {
-            tell(holder, found.clone(), SystemTime::UNIX_EPOCH + unix_time());
+            found.clone().tell(holder, SystemTime::UNIX_EPOCH + unix_time());
         }
         error
     }
-}
-
-fn tell(holder: &mut Holder, found: KeyHolder, now: SystemTime) {
-    let KeyHolder { client, began } = found;
-    holder.client = Some(Box::new(client));
-    // The clock of the holder may be ahead.
-    holder.held_for = began.and_then(|began| now.duration_since(began).ok());
 }
 
 #[cfg(all(test, not(lock_shuttle)))]
@@ -100,7 +92,7 @@ mod tests {
 
     use super::*;
     use crate::client_info::ClientInfo;
-    use crate::holder::HolderKind;
+    use crate::holder::{Holder, HolderKind};
     use crate::maybe_ready::MaybeReady;
     use crate::store::contract::{BackgroundRuntimes, Layout, LockStore, StoreAnswer};
     use crate::store::hold_reports::HoldReports;
@@ -209,16 +201,5 @@ mod tests {
         lock(&lookups.recent).purge_at = 0;
         drop(lookups.of("last"));
         assert_eq!(lock(&lookups.recent).by_key.len(), 1);
-    }
-
-    #[test]
-    fn a_clock_that_is_ahead_gives_no_time() {
-        let (mut holder, now) = (Holder::new(HolderKind::Elsewhere), SystemTime::now());
-        for (began, held_for) in
-            [(Some(now - WITHIN), Some(WITHIN)), (Some(now + WITHIN), None), (None, None)]
-        {
-            tell(&mut holder, KeyHolder { began, ..KeyHolder::default() }, now);
-            assert_eq!(holder.held_for, held_for);
-        }
     }
 }

@@ -120,12 +120,16 @@
 //!
 //! * `macros` (default): the attribute.
 //! * `redis` (default): the Redis store. Without it, there is only the memory store.
+//! * `admin`: [`LockAdmin`](admin::LockAdmin), which asks the clients of a store which locks they hold.
 //! * `metrics`: the export of measurements to the `metrics` facade.
 //! * `testing`: a client for tests, on tokio's clock: see the module `testing`.
 //! * `tls`: TLS to the Redis server (`rediss://`), with rustls and ring.
 
 mod acquiring;
 mod address_map;
+#[cfg(feature = "admin")]
+pub mod admin;
+mod answers;
 mod attribute;
 mod backoff;
 mod body;
@@ -158,6 +162,11 @@ mod maybe_ready;
 mod options;
 mod periodic;
 mod permits;
+#[cfg_attr(
+    not(any(feature = "admin", feature = "redis")),
+    expect(dead_code, reason = "nobody can ask")
+)]
+mod questions;
 mod read_write_lock;
 mod reentrancy;
 mod release_mode;

@@ -187,6 +187,12 @@ safeguards! {
     Tracking = "tracking",
     /// A connection that has gone silent is discarded.
     SilentConnectionsAreDiscarded = "silent-connections-are-discarded",
+    /// Only the locks of a revocable client are revoked.
+    RevocationIsOptIn = "revocation-is-opt-in",
+    /// Answers are published to channels for answers only.
+    AnswerChannels = "answer-channels",
+    /// The number of answers in a second is limited.
+    LimitedAnswers = "limited-answers",
 }
 
 impl Safeguard {

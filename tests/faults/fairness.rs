@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use lock_runtime::{LockClient, LockError, LockGuard, LostReason, WireFormat};
+use lock_runtime::{Identity, LockClient, LockError, LockGuard, LostReason, WireFormat};
 use lock_tests::{Proxy, RedisServer, Toward};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
@@ -101,7 +101,8 @@ async fn a_process_with_a_long_round_trip_gets_its_share() {
     let near = near.wire_format(WireFormat::Redisson);
     let far = proxy.url().replace("://", "://far:any@");
     let far = LockClient::builder().url(far).lease(lease).wire_format(WireFormat::Redisson);
-    let far = far.connect().await.expect("up");
+    // It subscribes to nothing else.
+    let far = far.identity(Identity::none()).connect().await.expect("up");
     let far = Contenders::start(&far, 1, LEASE / 1000).await;
     let far_listens = || {
         let clients: String = server.command(&["CLIENT", "LIST", "TYPE", "pubsub"]);

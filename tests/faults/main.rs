@@ -24,6 +24,7 @@ mod periodic;
 mod planned_failovers;
 mod processes;
 mod quarantine;
+mod questions;
 mod queue;
 mod read_write;
 mod readiness;

@@ -5,8 +5,11 @@
 //! can be disabled only in builds with `--cfg lock_controls`.
 
 use std::io::{Read, Seek};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// The time after which a test counts as hung. A hang is not an accepted failure.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -37,6 +40,8 @@ fn run(safeguard: &str, name: &str) -> (bool, String) {
     let mut child = Command::new(program)
         .args(["--exact", name, "--nocapture"])
         .env("LOCK_WITHOUT", safeguard)
+        // With the servers that it starts.
+        .process_group(0)
         .stdin(Stdio::null())
         .stdout(to_file())
         .stderr(to_file())
@@ -44,14 +49,18 @@ fn run(safeguard: &str, name: &str) -> (bool, String) {
         .expect("this program");
     let end = Instant::now() + TIMEOUT;
     let status = loop {
-        if let Some(status) = child.try_wait().expect("a child process") {
+        let status = child.try_wait().expect("a child process");
+        if status.is_some() || Instant::now() > end {
             break status;
         }
-        if Instant::now() > end {
-            child.kill().expect("a child process");
-            panic!("without {safeguard}, {name} neither passes nor fails");
-        }
         std::thread::sleep(Duration::from_millis(10));
+    };
+    // A test that hangs or aborts leaves its servers behind. Usually, the group is gone.
+    let group = Pid::from_child(&child);
+    let _ = kill_process_group(group, Signal::KILL);
+    let Some(status) = status else {
+        child.wait().expect("a child process");
+        panic!("without {safeguard}, {name} neither passes nor fails");
     };
     let mut output = String::new();
     printed.rewind().and_then(|()| printed.read_to_string(&mut output)).expect("text");

@@ -353,13 +353,39 @@ impl RedisServer {
         String::from_utf8_lossy(&said[..length]).contains("max number of clients")
     }
 
-    /// The channels with subscribers whose names match a pattern, without that of sentinels.
+    /// The channels with subscribers whose names match a pattern, without those of sentinels and for questions.
     #[must_use]
     pub fn channels(&self, pattern: &str) -> Vec<String> {
         let all = if self.in_cluster { "SHARDCHANNELS" } else { "CHANNELS" };
         let mut channels: Vec<String> = self.command(&["PUBSUB", all, pattern]);
-        channels.retain(|channel| channel != "__sentinel__:hello");
         channels
+            .retain(|channel| channel != "__sentinel__:hello" && !channel.starts_with("lock_ask:"));
+        channels
+    }
+
+    /// Publishes a message. Returns the number of clients that have received it.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    #[expect(clippy::must_use_candidate, reason = "most messages have known receivers")]
+    pub fn publish(&self, channel: &str, message: &str) -> u64 {
+        let publish = if self.in_cluster { "SPUBLISH" } else { "PUBLISH" };
+        self.command(&[publish, channel, message])
+    }
+
+    /// Publishes a message many times, as fast as possible.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    pub fn flood(&self, channel: &str, message: &str, count: usize) {
+        let publish = if self.in_cluster { "SPUBLISH" } else { "PUBLISH" };
+        let mut messages = redis::pipe();
+        for _ in 0..count {
+            messages.cmd(publish).arg(channel).arg(message).ignore();
+        }
+        messages.query::<()>(&mut self.connection()).expect("the server answers");
     }
 
     /// The number of keys whose changes the server reports to clients.

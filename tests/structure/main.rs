@@ -17,12 +17,13 @@ const LONGEST_FILE: usize = 450;
 /// below.
 const LAYERS: [&[&str]; 9] = [
     &["attribute"],
-    &["builder", "global", "testing"],
+    &["admin", "builder", "global", "testing"],
     &["client"],
     &["leadership", "lock_set", "periodic", "read_write_lock", "semaphore"],
     &["lock"],
     &[
         "acquiring",
+        "answers",
         "body",
         "connected",
         "fated_call",
@@ -50,6 +51,7 @@ const LAYERS: [&[&str]; 9] = [
         "lock_mode",
         "maybe_ready",
         "permits",
+        "questions",
         "address_map",
         "release_mode",
         "replicas",

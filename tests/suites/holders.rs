@@ -162,6 +162,32 @@ async fn a_presence_outlives_the_longest_lease_of_its_process() {
 }
 
 #[tokio::test]
+async fn a_lock_that_stays_for_its_min_hold_still_names_its_client() {
+    let server = RedisServer::start();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    one.lock("k").min_hold(LEASE * 60).run(async {}).await.expect("free");
+    let name = presence(&server).await;
+    let stays = i64::try_from((LEASE * 50).as_millis()).expect("short");
+    let outlives = || server.pttl(&name) > stays;
+    assert!(until(LEASE * 10, outlives).await.is_some(), "{} ms", server.pttl(&name));
+    assert_eq!(client_of(two.lock("k")).await.process, Some(std::process::id()));
+}
+
+/// The server is out of memory, and has room again later.
+#[tokio::test]
+async fn a_presence_that_was_not_written_is_written_later() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    server.tell(&["CONFIG", "SET", "maxmemory", "1"]);
+    let refused = client.lock("k").wait(SHORT).acquire().await;
+    assert!(matches!(refused, Err(LockError::Unavailable { .. })), "{refused:?}");
+    // Long enough for some attempts, all of which fail. The client is idle meanwhile.
+    tokio::time::sleep(LEASE * 2).await;
+    server.tell(&["CONFIG", "SET", "maxmemory", "0"]);
+    presence(&server).await;
+}
+
+#[tokio::test]
 async fn a_client_of_another_library_does_not_say_who_it_is() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
@@ -185,7 +211,7 @@ async fn a_client_of_another_library_does_not_say_who_it_is() {
         assert!(found.to_string().starts_with(text), "{key}: {found}");
         assert_eq!(found.held_for, None, "{key}");
         let told = found.client.expect("asked");
-        assert_eq!((told.name, told.process, told.service), (None, None, None), "{key}");
+        assert_eq!((told.id, told.name, told.process), (None, None, None), "{key}");
     }
     // The owner of an earlier lock of this library, which another client has taken since.
     let earlier = client.lock("stale").wire_format(WireFormat::Timestamp).acquire().await;

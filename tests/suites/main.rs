@@ -1,5 +1,6 @@
 //! The test suites that share one process. Each file covers one promise or one part of the library.
 
+mod admin;
 mod attribute;
 mod cancellation;
 mod connect;

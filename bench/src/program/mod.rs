@@ -18,6 +18,23 @@ use lock_runtime::LockClient;
 use library::Library;
 use serve::serve;
 
+/// Exports measurements for Prometheus, and reads them as often as a scrape in a test does.
+fn export() -> Result<()> {
+    use lock_runtime::telemetry::{DURATION_SUFFIX, SECONDS};
+    use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+
+    let buckets = Matcher::Suffix(DURATION_SUFFIX.to_owned());
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(buckets, &SECONDS)?;
+    let exported = builder.install_recorder()?;
+    std::thread::Builder::new().name("scraper".to_owned()).spawn(move || {
+        loop {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+            drop(exported.render());
+        }
+    })?;
+    Ok(())
+}
+
 /// Runs the contestant `name` until the end of standard input.
 pub(crate) fn start(name: &str, url: &str) -> Result<()> {
     // The same runtime as that of `#[tokio::main]`: one worker thread per core.
@@ -29,6 +46,14 @@ pub(crate) fn start(name: &str, url: &str) -> Result<()> {
             "tokio-mutex" => serve(name, url, tokio_mutex::Mutexes::default()).await,
             "ours-memory" => serve(name, url, ours::Ours::new(LockClient::memory())).await,
             "ours" => serve(name, url, ours::Ours::connect(url).await?).await,
+            "exported-memory" => {
+                export()?;
+                serve(name, url, ours::Ours::new(LockClient::memory())).await
+            }
+            "exported" => {
+                export()?;
+                serve(name, url, ours::Ours::connect(url).await?).await
+            }
             "ours-background" => {
                 serve(name, url, ours::InBackground(LockClient::connect(url).await?)).await
             }

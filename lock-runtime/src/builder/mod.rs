@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::address_map::AddressMap;
 use crate::client::LockClient;
 use crate::clock;
-use crate::connected::Connected;
+use crate::connected::{ClientSettings, Connected};
 use crate::credentials::CredentialsSource;
 use crate::engine::fairness::limit::HandoffLimit;
 use crate::engine::{Config, Engine};
@@ -56,8 +56,9 @@ impl LockClient {
     /// With Redis, opens three connections, one after the other, and then checks the server with
     /// two requests. With a cluster, these lead to one of its nodes, and the other connections are
     /// opened when they are first used. With a `quarantine`, it also asks each server whether one is
-    /// necessary, all nodes of a cluster at once, which takes at most one response timeout. The
-    /// memory store costs nothing.
+    /// necessary, all nodes of a cluster at once, which takes at most one response timeout. Finally, it
+    /// subscribes to questions about the client ([`identity`](LockClientBuilder::identity)), with one request.
+    /// The memory store costs nothing.
     ///
     /// Cancel safe: if the future is dropped, the threads and connections of the client end.
     ///
@@ -94,8 +95,15 @@ impl LockClient {
         if clock::is_paused() {
             tracing::warn!(problem = PAUSED, "a client was made while time is paused");
         }
-        let namespace = (String::new(), ClientMetrics::new("", Arc::default()));
-        start(MemoryBackend::new(), namespace, (defaults, None), HandoffLimit::default())
+        let settings = ClientSettings {
+            namespace: String::new(),
+            defaults,
+            orders: None,
+            told: Identity::default().info(),
+            is_revocable: false,
+        };
+        let metrics = ClientMetrics::new("", Arc::default());
+        start(MemoryBackend::new(), settings, metrics, HandoffLimit::default())
     }
 }
 
@@ -134,6 +142,7 @@ pub struct LockClientBuilder {
     credentials: Option<CredentialsSource>,
     address_map: Option<AddressMap>,
     identity: Identity,
+    is_revocable: bool,
     slow: SlowThresholds,
     finds_orders: Option<bool>,
     unavailable_after: Option<Duration>,
@@ -156,6 +165,7 @@ impl fmt::Debug for LockClientBuilder {
             .field("credentials", &self.credentials)
             .field("address_map", &self.address_map)
             .field("identity", &self.identity)
+            .field("revocable", &self.is_revocable)
             .field("slow", &self.slow)
             .field("finds_orders", &self.finds_orders)
             .field("unavailable_after", &self.unavailable_after);
@@ -359,16 +369,21 @@ impl LockClientBuilder {
             tracking: !self.without_tracking,
             credentials: self.credentials,
             address_map: self.address_map,
-            identity: self.identity,
+            told: self.identity.info(),
             requests: Arc::default(),
             #[cfg(feature = "tls")]
             tls: self.tls,
         };
         let store = open(url, &settings)?;
         let metrics = ClientMetrics::new(&self.namespace, settings.requests).warning(self.slow);
-        let namespace = (self.namespace, metrics);
-        let orders = self.finds_orders.unwrap_or(false).then_some(OrderAction::Warn);
-        let client = start(Arc::clone(&store), namespace, (defaults, orders), self.handoff_limit);
+        let settings = ClientSettings {
+            namespace: self.namespace,
+            defaults,
+            orders: self.finds_orders.unwrap_or(false).then_some(OrderAction::Warn),
+            told: settings.told,
+            is_revocable: self.is_revocable,
+        };
+        let client = start(Arc::clone(&store), settings, metrics, self.handoff_limit);
         client.connected().engine.check_background(None)?;
         Ok((client, store))
     }
@@ -391,25 +406,26 @@ impl LockClientBuilder {
         runtime::checked()?;
         let mut metrics = ClientMetrics::new(&self.namespace, Arc::default()).warning(self.slow);
         metrics.observer = observer;
-        let namespace = (self.namespace, metrics);
-        Ok(start(
-            backend,
-            namespace,
-            (defaults, self.finds_orders.unwrap_or(true).then_some(OrderAction::Panic)),
-            self.handoff_limit,
-        ))
+        let settings = ClientSettings {
+            namespace: self.namespace,
+            defaults,
+            orders: self.finds_orders.unwrap_or(true).then_some(OrderAction::Panic),
+            told: self.identity.info(),
+            is_revocable: self.is_revocable,
+        };
+        Ok(start(backend, settings, metrics, self.handoff_limit))
     }
 }
 
 fn start(
     backend: Arc<dyn Backend>,
-    (namespace, metrics): (String, ClientMetrics),
-    (defaults, orders): (Defaults, Option<OrderAction>),
+    settings: ClientSettings,
+    metrics: ClientMetrics,
     handoff_limit: HandoffLimit,
 ) -> LockClient {
-    let response_timeout = response_timeout(defaults.lease);
-    let Defaults { wait, quarantine, unavailable_after, .. } = defaults;
+    let response_timeout = response_timeout(settings.defaults.lease);
+    let Defaults { wait, quarantine, unavailable_after, .. } = settings.defaults;
     let config = Config { response_timeout, wait, handoff_limit, quarantine, unavailable_after };
     let engine = Engine::start(config, &*backend, Arc::new(metrics));
-    LockClient::new(Connected::new(engine, backend, namespace, (defaults, orders)))
+    LockClient::new(Connected::new(engine, backend, settings))
 }

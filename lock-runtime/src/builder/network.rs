@@ -93,6 +93,10 @@ impl LockClientBuilder {
     /// The key expires when the locks of a process that has died have ended. Without the permission to write
     /// it, everything else works. The memory store tells the host and the process id.
     ///
+    /// A client that says who it is also answers questions about its locks (`LockAdmin`, feature `admin`). It
+    /// subscribes to the channel `lock_ask:<namespace>` when it connects, with one request, and answers at most
+    /// ten questions a second. A client with [`Identity::none`] tells nothing.
+    ///
     /// # Errors
     ///
     /// [`connect`](Self::connect) returns [`LockError::Config`](crate::LockError::Config) if a text is empty,
@@ -112,6 +116,17 @@ impl LockClientBuilder {
     /// ```
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity = identity;
+        self
+    }
+
+    /// Sets whether others may end the holds of this client. They may not by default.
+    ///
+    /// A hold that is revoked (`LockAdmin::revoke`, feature `admin`) is lost with the reason
+    /// [`Revoked`](crate::LostReason::Revoked): its body is dropped, and the key is then released. Anybody who may
+    /// publish to the channel `lock_ask:<namespace>` can do it. A client with [`Identity::none`] receives no such
+    /// request.
+    pub fn revocable(mut self, revocable: bool) -> Self {
+        self.is_revocable = revocable;
         self
     }
 

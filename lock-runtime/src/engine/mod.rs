@@ -15,6 +15,7 @@ pub(crate) mod extend;
 pub(crate) mod fairness;
 mod fencing;
 pub(crate) mod handoff;
+pub(crate) mod inspection;
 pub(crate) mod lease;
 mod linger;
 mod local_queue;

@@ -10,12 +10,15 @@
 //! keeps the handle that granted it, so the engine is independent of layouts.
 
 use std::num::NonZeroU64;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime;
 
 use super::announcements::{Announced, Announcement};
+#[cfg(feature = "admin")]
+pub(crate) use super::asker::Asker;
+pub(crate) use super::capabilities::Capabilities;
 use super::hold_reports::HoldReports;
 use super::key_holder::KeyHolder;
 pub(crate) use super::layout::{Layout, Mode};
@@ -32,6 +35,7 @@ use super::subscriptions::Subscription;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::maybe_ready::MaybeReady;
+use crate::questions::Answerer;
 use crate::replicas::RequiredReplicas;
 use crate::timeout::RequestTimeout;
 
@@ -66,6 +70,19 @@ pub(crate) trait Backend: Send + Sync {
     fn holder<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<KeyHolder>> {
         let _ = key;
         MaybeReady::ready(Ok(None))
+    }
+
+    /// Has questions of others about the client answered from now on. Called at most once, after
+    /// [`adopt`](Self::adopt).
+    fn answer_with(&self, answerer: Weak<dyn Answerer>) {
+        drop(answerer);
+    }
+
+    /// A way to ask the clients of the store that have this namespace.
+    #[cfg(feature = "admin")]
+    fn asker(&self, namespace: &str) -> Result<Box<dyn Asker>, StoreError> {
+        let _ = namespace;
+        Err(StoreError::Refused("its clients cannot be asked".to_owned()))
     }
 
     /// The handle for locks in this layout. It is always the same one, so that handles can be
@@ -241,32 +258,6 @@ pub(crate) trait LockStore: Send + Sync + 'static {
 /// Whether two handles are the same.
 pub(crate) fn is_same(one: &Arc<dyn LockStore>, other: &Arc<dyn LockStore>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
-}
-
-/// The capabilities of a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is one independent capability")]
-pub(crate) struct Capabilities {
-    /// Whether the store can keep a resource taken for some time after its release.
-    pub(crate) keeps_after_release: bool,
-    /// Whether the store can renew a lease to another term than it was granted for.
-    pub(crate) renews_to_any_length: bool,
-    /// Whether the store can count the processes that wait for a resource.
-    pub(crate) counts_waiters: bool,
-    /// Whether claims can wait in queues of the store.
-    pub(crate) queues: bool,
-    /// Whether a claim that was given a resource has to make an attempt all the same.
-    pub(crate) verifies_transfers: bool,
-}
-
-impl Capabilities {
-    pub(crate) const ALL: Self = Self {
-        keeps_after_release: true,
-        renews_to_any_length: true,
-        counts_waiters: true,
-        queues: false,
-        verifies_transfers: false,
-    };
 }
 
 /// The runtimes of a client's background threads.

@@ -2,6 +2,8 @@
 //! the tasks of one process. The store keeps all other promises. It has no replicas that a lock could
 //! be missing on, so every request counts as acknowledged.
 
+#[cfg(feature = "admin")]
+mod asker;
 pub(crate) mod backend;
 mod layouts;
 mod queues;

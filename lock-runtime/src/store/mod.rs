@@ -4,6 +4,9 @@
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]
 
 pub(crate) mod announcements;
+#[cfg(feature = "admin")]
+mod asker;
+mod capabilities;
 pub(crate) mod contract;
 #[cfg(test)]
 pub(crate) mod faulty;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::address_map::AddressMap;
+use crate::client_info::ClientInfo;
 use crate::credentials::CredentialsSource;
-use crate::identity::Identity;
 use crate::replicas::RequiredReplicas;
 use crate::telemetry::StoreMetrics;
 #[cfg(feature = "tls")]
@@ -28,8 +28,8 @@ pub(crate) struct Settings {
     pub(crate) credentials: Option<CredentialsSource>,
     /// The program's function that maps the addresses that servers announce.
     pub(crate) address_map: Option<AddressMap>,
-    /// What the client tells others about itself.
-    pub(crate) identity: Identity,
+    /// What the client tells others about itself, if it does.
+    pub(crate) told: Option<ClientInfo>,
     /// The measurements of requests.
     pub(crate) requests: Arc<StoreMetrics>,
     /// TLS options that are not part of the URL.
@@ -48,7 +48,7 @@ impl Default for Settings {
             tracking: true,
             credentials: None,
             address_map: None,
-            identity: Identity::default(),
+            told: None,
             requests: Arc::default(),
             #[cfg(feature = "tls")]
             tls: None,

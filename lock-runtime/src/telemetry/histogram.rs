@@ -179,6 +179,31 @@ impl HistogramBucket {
 }
 
 impl HistogramSnapshot {
+    /// The samples as a text: `bucket:count:nanoseconds` for each bucket, with commas in between.
+    pub(crate) fn to_text(&self) -> String {
+        let of_bucket = |bucket: &HistogramBucket| {
+            let HistogramBucket { index, count, sum } = bucket;
+            format!("{index}:{count}:{}", sum.as_nanos())
+        };
+        self.buckets.iter().map(of_bucket).collect::<Vec<_>>().join(",")
+    }
+
+    /// Reads a text, which may be anything. `None` if it is no such text.
+    #[cfg(any(feature = "admin", test))]
+    pub(crate) fn of_text(text: &str) -> Option<Self> {
+        let mut snapshot = Self::default();
+        for bucket in text.split(',').filter(|bucket| !bucket.is_empty()) {
+            let mut parts = bucket.splitn(3, ':').map(|part| part.parse::<u64>().ok());
+            let (index, count, sum) = (parts.next()??, parts.next()??, parts.next()??);
+            let index = usize::try_from(index).ok().filter(|index| *index < BUCKETS)?;
+            // Otherwise, totals could overflow.
+            let count = Some(count).filter(|count| *count <= u64::from(u32::MAX) << 16)?;
+            let bucket = HistogramBucket { index, count, sum: Duration::from_nanos(sum) };
+            snapshot.merge(&Self { buckets: vec![bucket] });
+        }
+        Some(snapshot)
+    }
+
     /// The number of samples.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -305,6 +330,20 @@ mod tests {
         {
             let found = snapshot.quantile(part).expect("samples").as_secs_f64() * 1000.0;
             assert!((found / expected - 1.0).abs() < 0.25, "{part}: {found} instead of {expected}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_read_as_it_is_written() {
+        let histogram = Histogram::new();
+        for nanos in SAMPLES {
+            histogram.record(Duration::from_nanos(nanos), Adder::Shared);
+        }
+        for snapshot in [histogram.snapshot(), HistogramSnapshot::default()] {
+            assert_eq!(HistogramSnapshot::of_text(&snapshot.to_text()), Some(snapshot));
+        }
+        for other in ["x", "1", "1:2", "1:2:3:4", "-1:2:3", "999:1:1", "1:18446744073709551615:1"] {
+            assert_eq!(HistogramSnapshot::of_text(other), None, "{other}");
         }
     }
 }

@@ -1,13 +1,16 @@
 //! The store of a test client: the memory store, whose answers are awaited.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::clock::BootInstant;
 use crate::maybe_ready::MaybeReady;
+use crate::questions::Answerer;
 use crate::replicas::RequiredReplicas;
 use crate::store::announcements::{Announced, Announcement};
+#[cfg(feature = "admin")]
+use crate::store::contract::Asker;
 use crate::store::contract::{
     Acquired, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Lane, Layout, Left,
     LockStore, Mode, ModeChange, ModeChanged, Queueing, Release, Released, ReleasedBatch, Renewal,
@@ -93,6 +96,15 @@ impl Backend for TestBackend {
 
     fn holder<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<KeyHolder>> {
         self.inner.holder(key)
+    }
+
+    fn answer_with(&self, answerer: Weak<dyn Answerer>) {
+        self.inner.answer_with(answerer);
+    }
+
+    #[cfg(feature = "admin")]
+    fn asker(&self, namespace: &str) -> Result<Box<dyn Asker>, StoreError> {
+        self.inner.asker(namespace)
     }
 
     fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_runtime::{LockClient, LockError, WireFormat};
+use lock_runtime::{Identity, LockClient, LockError, WireFormat};
 use lock_tests::{Authority, CapturedLog, Cluster, NODE_TIMEOUT, Proxy, RedisServer, Validity};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -33,11 +33,14 @@ async fn locks_of_all_nodes_are_acquired_renewed_and_released() {
 async fn a_silent_subscription_connection_to_a_node_is_replaced() {
     let cluster = Cluster::start();
     let node = cluster.node(1);
-    let holder = client_with_lease(&cluster.url(), LONG_LEASE).await;
+    // The clients subscribe to nothing else.
+    let builder = || LockClient::builder().url(cluster.url()).identity(Identity::none());
+    let holder = builder().lease(LONG_LEASE).connect().await.expect("up");
     let (behind, proxy) = (node.port(), Proxy::to(node.port()));
     let own = proxy.port();
-    let builder = LockClient::builder().url(cluster.url()).lease(LEASE).wait(LONG_LEASE);
-    let builder = builder
+    let builder = builder()
+        .lease(LEASE)
+        .wait(LONG_LEASE)
         .address_map(move |host, port| (host.to_owned(), if port == behind { own } else { port }));
     let waiter = builder.connect().await.expect("up");
     let guard = holder.lock(cluster.key_of(1, 0)).acquire().await.expect("free");

@@ -296,6 +296,11 @@ impl<P> Lease<P> {
         self.read(|state| state.is_held().then(|| (state.site(), state.granted())))
     }
 
+    /// The fencing token of the current hold, if a holder has asked for it.
+    pub(crate) fn known_fence(&self) -> Option<u64> {
+        self.read(|state| state.known_fence(state.hold()))
+    }
+
     /// What is left of the last grant or renewal, and its length; `None` if the lease is not renewed.
     pub(crate) fn slack(&self) -> Option<(Duration, Duration)> {
         let passed = |state: &State<P>| BootInstant::now().since(state.confirmed());

@@ -294,6 +294,11 @@ pub(super) struct WaiterSlot {
 pub(super) const EMPTY_SLOTS: usize = 64;
 
 impl Waiters {
+    /// The number of waiters.
+    pub(super) fn count(&self) -> usize {
+        self.awake + self.stalled.len()
+    }
+
     /// The number of the next waiter.
     pub(super) fn number(&mut self) -> u64 {
         self.last_number += 1;

@@ -211,6 +211,20 @@ impl<H: HandedOff> LocalQueues<H> {
         names.into_iter().collect::<HashSet<_>>().len()
     }
 
+    /// The keys for which calls wait, and the number of these calls: for another holder, or for an answer
+    /// of the store.
+    pub(crate) fn waiting(&self) -> BTreeMap<Arc<str>, usize> {
+        let (state, mut waiting) = (self.lock(), BTreeMap::new());
+        for (key, queue) in &state.by_key {
+            let first = !matches!(queue.status, KeyStatus::HeldHere(_)) && queue.offer.is_none();
+            let count = queue.waiters.count() + usize::from(first);
+            if count > 0 {
+                *waiting.entry(Arc::clone(&key.name)).or_default() += count;
+            }
+        }
+        waiting
+    }
+
     /// The yield to other processes that is due before the next request for `key`.
     pub(crate) fn yield_due(&self, key: &str) -> Option<Yield> {
         if !self.has_yields.load(Ordering::Relaxed) {

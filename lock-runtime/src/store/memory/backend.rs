@@ -2,11 +2,16 @@
 
 use std::sync::{Arc, Weak};
 
+#[cfg(feature = "admin")]
+use super::asker::MemoryAsker;
 use super::{Keys, MemoryState, MemoryStore};
 use crate::client_info::ClientInfo;
 use crate::clock::BootInstant;
 use crate::identity::Identity;
 use crate::maybe_ready::MaybeReady;
+use crate::questions::Answerer;
+#[cfg(feature = "admin")]
+use crate::store::contract::{Asker, StoreError};
 use crate::store::contract::{Backend, BackgroundRuntimes, Layout, LockStore, StoreAnswer};
 use crate::store::hold_reports::HoldReports;
 use crate::store::key_holder::KeyHolder;
@@ -21,6 +26,8 @@ static NAMED: Mutex<Vec<(String, Weak<MemoryBackend>)>> = Mutex::new(Vec::new())
 /// of different handles as different locks, as with other stores.
 pub(crate) struct MemoryBackend {
     pub(super) handles: [Arc<MemoryStore>; Layout::ALL.len()],
+    /// The clients that can be asked.
+    answerers: Arc<Mutex<Vec<Weak<dyn Answerer>>>>,
 }
 
 impl MemoryBackend {
@@ -30,7 +37,7 @@ impl MemoryBackend {
         let shared =
             Arc::new(MemoryState { keys, subscriptions, limits: DifferentLimits::default() });
         let handle = |layout| Arc::new(MemoryStore { shared: Arc::clone(&shared), layout });
-        Arc::new(Self { handles: Layout::ALL.map(handle) })
+        Arc::new(Self { handles: Layout::ALL.map(handle), answerers: Arc::default() })
     }
 
     /// Deletes a plain lock, or all locks, and leaves those who wait.
@@ -63,6 +70,17 @@ impl Backend for MemoryBackend {
             KeyHolder { client: ClientInfo { started: None, ..process }, ..found }
         };
         MaybeReady::ready(Ok(found.map(told)))
+    }
+
+    fn answer_with(&self, answerer: Weak<dyn Answerer>) {
+        let mut answerers = lock(&self.answerers);
+        answerers.retain(|known| known.strong_count() > 0);
+        answerers.push(answerer);
+    }
+
+    #[cfg(feature = "admin")]
+    fn asker(&self, namespace: &str) -> Result<Box<dyn Asker>, StoreError> {
+        Ok(Box::new(MemoryAsker::new(Arc::clone(&self.answerers), namespace)))
     }
 
     fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {

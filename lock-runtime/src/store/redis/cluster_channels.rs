@@ -1,4 +1,4 @@
-//! What the subscribers of the nodes of a cluster share, and what they are told to do.
+//! What the subscribers of the nodes of a cluster share, what they are told to do, and how a subscription ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,4 +27,15 @@ pub(super) enum SubscriptionOrder {
     Unsubscribe(Arc<str>),
     /// The slots of the nodes have changed.
     CheckSlots,
+}
+
+/// The outcome of one subscription.
+pub(super) enum Subscribed {
+    Confirmed,
+    /// Another node has the slot.
+    Moved,
+    Denied(String),
+    Failed,
+    /// The replies may be out of step with the requests.
+    OutOfStep,
 }

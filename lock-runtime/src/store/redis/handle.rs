@@ -1,6 +1,7 @@
 //! The requests about locks in one dialect.
 
 use std::ops::Range;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -275,6 +276,7 @@ impl LockStore for RedisStore {
         release: Release<'a>,
         lane: Lane,
     ) -> MaybeReady<'a, Result<Released, StoreError>> {
+        self.shared.presence.covers_kept(slice::from_ref(&release));
         MaybeReady::pending(self.free(release, lane))
     }
 
@@ -283,6 +285,7 @@ impl LockStore for RedisStore {
         batch: &'a [Release<'a>],
         lane: Lane,
     ) -> MaybeReady<'a, ReleasedBatch> {
+        self.shared.presence.covers_kept(batch);
         MaybeReady::pending(async move {
             let trace = SendTrace::default();
             let answers = self.free_all(batch, lane, &trace).await;

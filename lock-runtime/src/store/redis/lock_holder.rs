@@ -42,8 +42,11 @@ impl Shared {
             Err(StoreError::Refused(_) | StoreError::Denied(_)) => None,
             answer => answer?,
         };
-        let info = ClientInfo::of_presence(&presence.unwrap_or_default());
-        let client = ClientInfo { id: Some(id.as_str().to_owned()), ..info };
+        let presence = presence.unwrap_or_default();
+        // Other clients of the layout `Redisson` have ids of the same form, and no presence.
+        let is_own_kind = began.is_some() || !presence.is_empty();
+        let info = ClientInfo::of_presence(&presence);
+        let client = ClientInfo { id: is_own_kind.then(|| id.as_str().to_owned()), ..info };
         Ok(Some(KeyHolder { client, began }))
     }
 }

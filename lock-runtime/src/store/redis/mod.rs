@@ -16,6 +16,8 @@ mod acknowledged;
 mod admission;
 mod announcements;
 mod arguments;
+#[cfg(feature = "admin")]
+mod asker;
 mod claims;
 mod client_id;
 mod cluster_channels;
@@ -45,6 +47,7 @@ mod poller;
 mod presence;
 mod probe;
 mod quarantine;
+mod questions;
 mod queue;
 mod readiness;
 mod record_replies;
@@ -66,13 +69,15 @@ mod traffic;
 mod url;
 mod waiters;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::{Cmd, cmd};
 use tokio::time::timeout;
 
 use self::admission::RequestClass;
+#[cfg(feature = "admin")]
+use self::asker::RedisAsker;
 use self::cluster_channels::ClusterChannels;
 use self::connect::CONNECT_TIMEOUT;
 use self::connection::RequestOptions;
@@ -86,6 +91,8 @@ use self::servers::Servers;
 use self::shared::{OwnConnections, Shared};
 use self::tracking::{Listening, on_change_of_held};
 pub(crate) use self::url::is_redis;
+#[cfg(feature = "admin")]
+use super::contract::Asker;
 use super::contract::{
     Backend, BackgroundRuntimes, Lane, Layout, LockStore, StoreAnswer, StoreError,
 };
@@ -98,6 +105,7 @@ use crate::error::LockError;
 use crate::join::join_all;
 use crate::key;
 use crate::maybe_ready::MaybeReady;
+use crate::questions::Answerer;
 use crate::replicas::RequiredReplicas;
 use crate::timeout::RequestTimeout;
 
@@ -121,7 +129,7 @@ impl RedisBackend {
         let handle = |layout| Arc::new(RedisStore::new(Arc::clone(&shared), dialects::of(layout)));
         let handles = Layout::ALL.map(handle);
         let Settings { lease, acknowledged_by, .. } = *settings;
-        Ok(Self { shared, lease, acknowledged_by, told: settings.identity.info(), handles })
+        Ok(Self { shared, lease, acknowledged_by, told: settings.told.clone(), handles })
     }
 
     /// Opens the client's own two connections and that of the current runtime, and checks the
@@ -146,7 +154,12 @@ impl RedisBackend {
             let address = self.shared.address();
             tracing::warn!(address, problem, "no lock is granted until there are more replicas");
         }
-        self.begin_quarantines().await.map_err(failed)
+        self.begin_quarantines().await.map_err(failed)?;
+        if let Some(questions) = self.shared.listen() {
+            // Without the permission, or if it takes too long, the client cannot be asked yet.
+            let _ = timeout(self.shared.response_timeout, questions.live()).await;
+        }
+        Ok(())
     }
 
     /// Begins the quarantines of servers that may have lost locks. Fails if the user lacks the
@@ -270,7 +283,7 @@ impl Backend for RedisBackend {
             };
             runtimes.renewals.spawn(presence.run());
         }
-        let own = OwnConnections { background, wake_ups: wake_ups.clone() };
+        let own = OwnConnections { background, wake_ups: wake_ups.clone(), home: home.clone() };
         if shared.own.set(own).is_err() {
             return;
         }
@@ -302,6 +315,15 @@ impl Backend for RedisBackend {
 
     fn holder<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<KeyHolder>> {
         MaybeReady::pending(self.shared.holder(key))
+    }
+
+    fn answer_with(&self, answerer: Weak<dyn Answerer>) {
+        self.shared.answer_with(answerer);
+    }
+
+    #[cfg(feature = "admin")]
+    fn asker(&self, namespace: &str) -> Result<Box<dyn Asker>, StoreError> {
+        Ok(Box::new(RedisAsker::new(&self.shared, namespace)?))
     }
 
     fn check_readiness(&self, layout: Layout) -> StoreAnswer<'_, ()> {

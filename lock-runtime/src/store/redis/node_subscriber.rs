@@ -20,7 +20,7 @@ use redis::{PushKind, RedisResult, Value, cmd};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::cluster_channels::{ClusterChannels, SubscriptionOrder};
+use super::cluster_channels::{ClusterChannels, Subscribed, SubscriptionOrder};
 use super::connect::Established;
 use super::connection::Connection;
 use super::hash_slot;
@@ -41,6 +41,9 @@ const RETRY_MOVED: Duration = Duration::from_millis(5);
 
 /// How often a connection with subscriptions is tested.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The same while nobody waits for a lock, so that only questions would be missed.
+const PING_INTERVAL_QUIET: Duration = Duration::from_secs(30);
 
 /// How long after the first loss of a slot a connection is discarded.
 const GATHER_LOSSES: Duration = Duration::from_millis(100);
@@ -63,19 +66,8 @@ pub(super) struct NodeSubscriber {
     next_ping: Instant,
     /// The channels without permission, and when they are given back.
     denied: Option<(Instant, Vec<Arc<str>>)>,
-    /// Whether the log says that the permission is missing.
-    has_warned: bool,
-}
-
-/// The outcome of one subscription.
-enum Subscribed {
-    Confirmed,
-    /// Another node has the slot.
-    Moved,
-    Denied(String),
-    Failed,
-    /// The replies may be out of step with the requests.
-    OutOfStep,
+    /// The kinds of channels of which the log says that the permission is missing.
+    warned: Vec<String>,
 }
 
 impl NodeSubscriber {
@@ -102,7 +94,7 @@ impl NodeSubscriber {
             discard_at: None,
             next_ping: Instant::now(),
             denied: None,
-            has_warned: false,
+            warned: Vec::new(),
         };
         (subscriber, sender)
     }
@@ -181,8 +173,9 @@ impl NodeSubscriber {
             return self.give_back_after(RETRY).await;
         };
         self.generation = connection.generation;
-        if self.subscribed.is_empty() {
-            self.next_ping = Instant::now() + PING_INTERVAL;
+        let soon = Instant::now() + PING_INTERVAL;
+        if self.subscribed.is_empty() || self.next_ping > soon {
+            self.next_ping = soon;
         }
         let replies = self.in_hand.iter().map(|name| self.subscribe_one(&connection, name));
         let outcomes = join_all(replies).await;
@@ -301,7 +294,9 @@ impl NodeSubscriber {
 
     /// Tests the connection.
     async fn ping(&mut self) {
-        self.next_ping = Instant::now() + PING_INTERVAL;
+        let is_quiet = self.channels.subscriptions.is_quiet();
+        let interval = if is_quiet { PING_INTERVAL_QUIET } else { PING_INTERVAL };
+        self.next_ping = Instant::now() + interval;
         let Ok(connection) = self.connection.established(Duration::ZERO).await else {
             return self.notice_loss();
         };
@@ -421,9 +416,12 @@ impl NodeSubscriber {
     /// Does not subscribe these channels for a while, because the user lacks the permission.
     fn postpone(&mut self, denied: Vec<(Arc<str>, String)>) {
         let Some((name, cause)) = denied.first() else { return };
-        if !std::mem::replace(&mut self.has_warned, true) {
-            warn_denied(format!("{}:*", kind(name)), cause.clone());
+        let kind = kind(name);
+        if !self.warned.iter().any(|warned| warned == kind) {
+            self.warned.push(kind.to_owned());
+            warn_denied(kind, cause.clone());
         }
+        self.channels.subscriptions.denied(denied.iter().map(|(name, _)| name), cause);
         let until = Instant::now() + jittered(RETRY_DENIED);
         let (_, names) = self.denied.get_or_insert((until, Vec::new()));
         names.extend(denied.into_iter().map(|(name, _)| name));

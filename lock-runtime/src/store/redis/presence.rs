@@ -1,7 +1,8 @@
 //! The presence of a client, from which others read who holds a lock.
 //!
 //! The presence is a key that a client writes as long as it acquires or renews locks. It outlives each lock of a
-//! process that has died, because it stays for longer than the longest lease that the client has asked for.
+//! process that has died, because it stays for longer than the longest lease, or the longest `min_hold`, of its
+//! locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use super::route::Route;
 use crate::client_info::ClientInfo;
 use crate::events;
 use crate::key;
-use crate::store::contract::StoreError;
+use crate::store::contract::{Release, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::timeout::RequestTimeout;
 
@@ -33,7 +34,9 @@ pub(super) struct PresenceState {
     is_due: AtomicBool,
     /// Notified when it is due.
     due: Notify,
-    /// The longest lease that the client has asked for, in ms.
+    /// Notified as well, for one task that waits for the first use of a lock.
+    used: Notify,
+    /// The longest time for which a lock of the client may stay without it, in ms.
     longest_lease: AtomicU64,
 }
 
@@ -46,6 +49,27 @@ impl PresenceState {
             self.longest_lease.fetch_max(lease, Ordering::Relaxed);
         }
         if !self.is_due.load(Ordering::Relaxed) && !self.is_due.swap(true, Ordering::Relaxed) {
+            self.due.notify_one();
+            self.used.notify_one();
+        }
+    }
+
+    /// Waits until a lock is used.
+    pub(super) async fn used(&self) {
+        self.used.notified().await;
+    }
+
+    /// The keys of some of these locks stay taken after their release.
+    pub(super) fn covers_kept(&self, releases: &[Release<'_>]) {
+        let kept = releases.iter().map(|release| release.keep).max();
+        if let Some(kept) = kept.filter(|kept| !kept.is_zero()) {
+            self.covers(kept);
+        }
+    }
+
+    /// The presence was not written, so it is due again.
+    fn failed(&self) {
+        if !self.is_due.swap(true, Ordering::Relaxed) {
             self.due.notify_one();
         }
     }
@@ -83,17 +107,20 @@ impl Presence {
             let timeout = RequestTimeout::of(self.response_timeout);
             let options = RequestOptions::new(RequestClass::Unlimited, timeout);
             let written = self.route.send(&key, &set, &options, |_| Ok(())).await;
-            if let Err(StoreError::Denied(cause)) = written
-                && !is_logged
-            {
-                is_logged = true;
-                events::emit(Level::INFO, move || {
-                    tracing::info!(
-                        cause,
-                        "cannot write the presence of this client, so others do not see which \
-                         process holds its locks"
-                    );
-                });
+            match written {
+                Err(StoreError::Denied(cause)) if !is_logged => {
+                    is_logged = true;
+                    events::emit(Level::INFO, move || {
+                        tracing::info!(
+                            cause,
+                            "cannot write the presence of this client, so others do not see which \
+                             process holds its locks"
+                        );
+                    });
+                }
+                // Without the permission, it is tried again while the client uses locks.
+                Ok(()) | Err(StoreError::Denied(_)) => {}
+                Err(_) => self.state.failed(),
             }
             sleep(interval).await;
         }

@@ -1,8 +1,11 @@
 //! What the handles of one client share: its connections, its subscriptions and its name.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tracing::Level;
 
 use super::client_id::ClientId;
 use super::home::has_io;
@@ -14,14 +17,14 @@ use super::servers::Servers;
 use super::tracking::Tracking;
 use crate::error::LockError;
 use crate::events;
+use crate::questions::Answerer;
 use crate::runtime;
 use crate::store::contract::{Lane, StoreError};
 use crate::store::limits::DifferentLimits;
 use crate::store::settings::Settings;
-use crate::store::subscriptions::Subscriptions;
+use crate::store::subscriptions::{Inbox, Subscriptions};
 use crate::sync::{Mutex, lock};
 use crate::telemetry::{StoreMetrics, StoreOperation};
-use tracing::Level;
 
 pub(super) struct Shared {
     pub(super) servers: Servers,
@@ -45,6 +48,10 @@ pub(super) struct Shared {
     queue_failed: AtomicBool,
     pub(super) limits: DifferentLimits,
     pub(super) presence: Arc<PresenceState>,
+    /// What answers questions about the client, if anything does.
+    pub(super) answerer: OnceLock<Weak<dyn Answerer>>,
+    /// The questions, once the client listens to them.
+    pub(super) questions: OnceLock<Arc<Inbox>>,
 }
 
 /// The tracking of keys over the client's own connections.
@@ -61,6 +68,8 @@ pub(super) struct OwnConnections {
     pub(super) background: Route,
     /// For the checks of keys, and for subscriptions unless they need connections of their own.
     pub(super) wake_ups: Route,
+    /// The runtime of the wake-ups.
+    pub(super) home: Handle,
 }
 
 impl Shared {
@@ -88,6 +97,8 @@ impl Shared {
             queue_failed: AtomicBool::new(false),
             limits: DifferentLimits::default(),
             presence: Arc::default(),
+            answerer: OnceLock::new(),
+            questions: OnceLock::new(),
         })
     }
 

@@ -24,6 +24,7 @@ use super::queue::{decode_message, is_of_client};
 use super::tracking::{OnMessage, changed_keys};
 use crate::backoff::jittered;
 use crate::events;
+use crate::questions::{ANSWERS, QUESTIONS};
 use crate::safeguard::Safeguard;
 use crate::store::contract::StoreError;
 use crate::store::subscriptions::Subscriptions;
@@ -43,6 +44,9 @@ const CHUNK: (usize, usize) = (1000, 64 * 1024);
 /// The pause after a failed attempt, before jitter.
 pub(super) const RETRY: Duration = Duration::from_millis(100);
 
+/// The same while nobody waits for a lock, so that only questions are missed.
+const RETRY_QUIET: Duration = Duration::from_secs(5);
+
 /// The same if the user lacks the permission, which rarely changes soon.
 pub(super) const RETRY_DENIED: Duration = Duration::from_secs(10);
 
@@ -61,6 +65,9 @@ pub(super) fn on_message(subscriptions: &Arc<Subscriptions>, own: &ClientId) -> 
             return;
         };
         let channel = String::from_utf8_lossy(channel);
+        if subscriptions.deliver(&channel, message) {
+            return;
+        }
         if is_of_client(&channel) {
             if let Some((owner, message)) = decode_message(message) {
                 subscriptions.received(&channel, owner, message);
@@ -93,7 +100,12 @@ pub(super) async fn run(
                     "cannot subscribe to releases yet; waiting calls poll instead"
                 );
             });
-            Some(jittered(if denied { RETRY_DENIED } else { RETRY }))
+            let is_quiet = subscriber.subscriptions.is_quiet();
+            Some(jittered(match denied {
+                true => RETRY_DENIED,
+                false if is_quiet => RETRY_QUIET,
+                false => RETRY,
+            }))
         } else {
             subscriber.next_look()
         };
@@ -155,7 +167,7 @@ impl Subscriber {
             match self.subscribe(&mut connection, &wanted).await {
                 Ok(()) => {}
                 Err(StoreError::Denied(cause)) => {
-                    self.postpone(kind, wanted, &cause);
+                    self.postpone(&kind, wanted, cause);
                     continue;
                 }
                 Err(error) => {
@@ -205,11 +217,11 @@ impl Subscriber {
     }
 
     /// Does not subscribe channels of this kind for a while, because the user lacks the permission.
-    fn postpone(&mut self, kind: String, channels: Vec<Arc<str>>, cause: &str) {
+    fn postpone(&mut self, kind: &str, channels: Vec<Arc<str>>, cause: String) {
         let until = Instant::now() + jittered(RETRY_DENIED);
-        let pattern = format!("{kind}:*");
-        if self.denied.insert(kind, Denied { until, channels }).is_none() {
-            warn_denied(pattern, cause.to_owned());
+        self.subscriptions.denied(channels.iter(), &cause);
+        if self.denied.insert(kind.to_owned(), Denied { until, channels }).is_none() {
+            warn_denied(kind, cause);
         }
     }
 
@@ -249,7 +261,23 @@ fn chunk() -> impl FnMut(&str) -> bool {
 }
 
 /// Logs that channels of this kind cannot be subscribed.
-pub(super) fn warn_denied(pattern: String, cause: String) {
+pub(super) fn warn_denied(kind: &str, cause: String) {
+    let pattern = format!("{kind}:*");
+    if pattern.starts_with(QUESTIONS) {
+        events::emit(Level::INFO, move || {
+            tracing::info!(
+                channels = pattern,
+                cause,
+                "no permission to subscribe to questions; others cannot ask this client which locks it \
+                 holds"
+            );
+        });
+        return;
+    }
+    if pattern.starts_with(ANSWERS) {
+        // The call that waits for answers gets an error.
+        return;
+    }
     events::emit(Level::WARN, move || {
         tracing::warn!(
             channels = pattern,

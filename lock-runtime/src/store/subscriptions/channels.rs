@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "redis")]
+use super::inbox_queue::InboxQueue;
+#[cfg(feature = "redis")]
 use super::listener::QueueMessage;
 use super::listener::{CHECK_INTERVAL, Listener, LockTransfer};
 use crate::backoff::between;
@@ -66,6 +68,9 @@ pub(super) struct Channel {
     pub(super) listeners: HashMap<OwnerId, Registered>,
     /// Whether the channel is that of the client, for all its claims that stand in queues.
     pub(super) is_of_client: bool,
+    /// The messages, if they are read one by one instead of waking listeners.
+    #[cfg(feature = "redis")]
+    pub(super) inbox: Option<Arc<InboxQueue>>,
     /// Whether the store has confirmed the subscription.
     pub(super) live: bool,
     pub(super) interruption: Interruption,
@@ -250,19 +255,11 @@ impl Subscriptions {
         if let Some(check) = registered.check {
             channels.checks.remove(&(check, address(listener)));
         }
-        if !channel.listeners.is_empty() {
-            return;
-        }
-        if self.local || !channel.live {
-            channels.remove(name);
-            channels.wanted.remove(name);
+        if channel.is_wanted() {
             return;
         }
         channel.listeners.shrink_to_fit();
-        channel.idle_since = Some(BootInstant::now());
-        if !std::mem::replace(&mut channel.is_queued, true) {
-            channels.idle.push_back(Arc::clone(name));
-        }
+        channels.abandon(name, self.local);
     }
 
     pub(super) fn channels(&self) -> MutexGuard<'_, Channels> {
@@ -271,8 +268,23 @@ impl Subscriptions {
 }
 
 impl Channel {
+    /// A channel for all keys of the client.
+    #[cfg(feature = "redis")]
+    pub(super) fn of_client() -> Self {
+        Self { is_of_client: true, ..Self::default() }
+    }
+
     pub(super) fn all(&self) -> Vec<Arc<Listener>> {
         self.listeners.values().map(|registered| Arc::clone(&registered.listener)).collect()
+    }
+
+    /// Whether somebody reads its messages.
+    pub(super) fn is_wanted(&self) -> bool {
+        #[cfg(feature = "redis")]
+        if self.inbox.is_some() {
+            return true;
+        }
+        !self.listeners.is_empty()
     }
 }
 
@@ -283,6 +295,20 @@ impl Channels {
             self.of_keys -= usize::from(!channel.is_of_client);
         }
         self.peak.give_back(&mut self.by_name, before);
+    }
+
+    /// Nobody reads the messages of this channel any more.
+    pub(super) fn abandon(&mut self, name: &Arc<str>, is_local: bool) {
+        let Some(channel) = self.by_name.get_mut(name) else { return };
+        if is_local || !channel.live {
+            self.remove(name);
+            self.wanted.remove(name);
+            return;
+        }
+        channel.idle_since = Some(BootInstant::now());
+        if !std::mem::replace(&mut channel.is_queued, true) {
+            self.idle.push_back(Arc::clone(name));
+        }
     }
 
     #[cfg(feature = "redis")]
@@ -344,14 +370,6 @@ pub(super) fn next_check() -> BootInstant {
 /// Distinguishes checks of one instant.
 pub(super) fn address(listener: &Arc<Listener>) -> usize {
     Arc::as_ptr(listener).addr()
-}
-
-/// The next checks.
-#[derive(Debug)]
-pub(crate) enum DueCheck {
-    Now(Vec<Arc<Listener>>),
-    At(BootInstant),
-    Never,
 }
 
 /// The subscription of one acquisition to one key. Dropping it ends the subscription.

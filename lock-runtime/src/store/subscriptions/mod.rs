@@ -15,17 +15,21 @@
 //! called after the map is unlocked, because they are user code.
 
 mod channels;
+#[cfg(feature = "redis")]
+mod inbox;
+#[cfg(feature = "redis")]
+mod inbox_queue;
 mod listener;
 #[cfg(feature = "redis")]
 mod remote;
 #[cfg(test)]
 mod tests;
 
-#[cfg(feature = "redis")]
-pub(crate) use self::channels::DueCheck;
 pub(crate) use self::channels::{Subscription, Subscriptions};
+#[cfg(feature = "redis")]
+pub(crate) use self::inbox::Inbox;
 #[cfg(feature = "redis")]
 pub(crate) use self::listener::CheckResult;
 pub(crate) use self::listener::{Listener, LockTransfer, QueueMessage};
 #[cfg(feature = "redis")]
-pub(crate) use self::remote::OwnRelease;
+pub(crate) use self::remote::{DueCheck, OwnRelease};

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::channels::{
-    Channel, Channels, DueCheck, GATHER, Interruption, Subscriptions, address, next_check,
+    Channel, Channels, GATHER, Interruption, Subscriptions, address, next_check,
 };
+use super::inbox_queue::InboxState;
 use super::listener::{CHECK_INTERVAL, CheckResult, Listener};
 use crate::backoff::between;
 use crate::clock::BootInstant;
@@ -22,6 +23,14 @@ const CLIENT_LINGER: Duration = Duration::from_secs(30);
 
 /// The number of keys that are checked in each [`CHECK_INTERVAL`], if the store reports their changes.
 const WATCHED_PER_INTERVAL: u32 = 1000;
+
+/// The next checks.
+#[derive(Debug)]
+pub(crate) enum DueCheck {
+    Now(Vec<Arc<Listener>>),
+    At(BootInstant),
+    Never,
+}
 
 impl Subscriptions {
     /// Resolves when a channel has to be subscribed.
@@ -63,6 +72,11 @@ impl Subscriptions {
         self.channels().by_name.is_empty()
     }
 
+    /// Whether no channel is about locks.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.channels().by_name.values().all(|channel| channel.inbox.is_some())
+    }
+
     /// The time until the next look for channels to unsubscribe: `interval` while there are channels
     /// of keys. `None` if there is nothing to unsubscribe.
     pub(crate) fn next_look(&self, interval: Duration) -> Option<Duration> {
@@ -86,6 +100,9 @@ impl Subscriptions {
                 continue;
             };
             channel.live = true;
+            if let Some(inbox) = &channel.inbox {
+                inbox.set_state(InboxState::Live);
+            }
             let interruption = std::mem::take(&mut channel.interruption);
             let interrupted = interruption != Interruption::None;
             for listener in channel.all() {
@@ -114,7 +131,7 @@ impl Subscriptions {
         let channels = &mut *guard;
         channels.idle.clear();
         channels.checks.clear();
-        channels.retain(|channel| !channel.listeners.is_empty());
+        channels.retain(Channel::is_wanted);
         let mut woken = Vec::with_capacity(channels.by_name.len());
         for (name, channel) in &mut channels.by_name {
             channel.is_queued = false;
@@ -149,7 +166,7 @@ impl Subscriptions {
         let mut listeners = Vec::new();
         for name in names {
             let Some(channel) = channels.by_name.get_mut(name) else { continue };
-            if channel.listeners.is_empty() {
+            if !channel.is_wanted() {
                 channels.remove(name);
                 continue;
             }
@@ -336,6 +353,9 @@ impl Channel {
             self.interruption = interruption;
         }
         self.live = false;
+        if let Some(inbox) = &self.inbox {
+            inbox.set_state(InboxState::Connecting);
+        }
         self.own = 0;
         for registered in self.listeners.values_mut() {
             registered.listener.live.store(false, Ordering::Release);

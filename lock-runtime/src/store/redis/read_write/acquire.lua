@@ -1,6 +1,6 @@
 -- Acquires a read-write lock, or replies what prevents it. A claim that waits stands in the queue.
 -- KEYS[1] the lock, and the queue unless the server is a node of a cluster
--- ARGV[1] owner id   ARGV[2] lease in ms
+-- ARGV[1] owner   ARGV[2] lease in ms
 -- ARGV[3] the rest of its entry in the queue, or nothing if it does not wait
 -- ARGV[4] the rest of the entry that it had, if it waited in another way before
 -- ARGV[5] the queue, if it is not among the keys   ARGV[6] the prefix of the channels of clients

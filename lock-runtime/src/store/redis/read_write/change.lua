@@ -1,6 +1,6 @@
 -- Changes the mode of a hold.
 -- KEYS[1] the lock, and the queue unless the server is a node of a cluster
--- ARGV[1] owner id   ARGV[2] `r`: a reader from now on; `w`: a writer, if there is no other holder and no
+-- ARGV[1] owner   ARGV[2] `r`: a reader from now on; `w`: a writer, if there is no other holder and no
 -- claim waits   ARGV[3] the prefix of the channels of clients   ARGV[4] the queue, if it is not among the
 -- keys
 -- Replies (`decode::changed`):

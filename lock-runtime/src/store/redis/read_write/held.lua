@@ -1,4 +1,4 @@
--- A read-write lock: the members of its key are owner ids. The score has 1e13 more for a reader, and 2e13
+-- A read-write lock: the members of its key are owners. The score has 1e13 more for a reader, and 2e13
 -- more for a writer.
 local READER, WRITER, END = 1e13, 2e13, 3e13
 

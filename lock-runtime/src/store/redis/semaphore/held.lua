@@ -1,4 +1,4 @@
--- A semaphore: the members of its key are the permits that are held, `<owner id>/<number>/<limit>`, where
+-- A semaphore: the members of its key are the permits that are held, `<owner>/<number>/<limit>`, where
 -- the permits of a holder are numbered from 1, and the limit is that of its request. The score has 3e13
 -- more.
 local PERMIT, END = 3e13, 4e13

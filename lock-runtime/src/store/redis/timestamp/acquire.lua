@@ -24,7 +24,7 @@ if kind == 'string' then
   local expires = redis.call('pttl', KEYS[1])
   if left < 0 and expires >= 0 and not noted(1, value) then
     -- Locks of other clients have no expiry, and locks of this library have an owner key. The value
-    -- is therefore the owner id of a lock in another format.
+    -- is therefore the owner of a lock in another format.
     return {'BUSY', expires}
   end
   if left >= 0 then

@@ -19,7 +19,7 @@ local function check(i)
   if left >= 0 then
     return {'BUSY', left}
   end
-  -- A value with an expiry and without an owner key is the owner id of a lock in another format:
+  -- A value with an expiry and without an owner key is the owner of a lock in another format:
   -- see acquire.lua.
   local expires = redis.call('pttl', key)
   return expires >= 0 and not noted(i, value) and {'BUSY', expires} or 'FREE'

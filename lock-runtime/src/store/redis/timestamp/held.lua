@@ -1,6 +1,6 @@
 -- `Timestamp`: lock i is KEYS[2 * i - 1], a string: the Unix time in ms at which it expires. This
 -- value does not name the owner. For locks of this library, the owner key KEYS[2 * i] does: it has
--- the owner id and the time that was written with it. The owner has the lock while both times are
+-- the owner and the time that was written with it. The owner has the lock while both times are
 -- equal and KEYS[2 * i - 1] has an expiry. Other clients set no expiry, so a lock of theirs with
 -- the same time is not mistaken for this owner's.
 local time = redis.call('time')

@@ -1,6 +1,6 @@
 -- Acquires several locks of one slot, or none of them.
 -- KEYS the locks, and then their queues unless the server is a node of a cluster
--- ARGV[1] owner id   ARGV[2] lease in ms   ARGV[3] and later: the queues, if they are not among the keys
+-- ARGV[1] owner   ARGV[2] lease in ms   ARGV[3] and later: the queues, if they are not among the keys
 -- An argument after the queues is there if the slot of the locks is being moved to this node.
 -- Replies (`decode::acquired_all`):
 --   GRANTED             the owner has all locks

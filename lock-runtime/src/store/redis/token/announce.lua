@@ -1,7 +1,7 @@
 
 -- Announces who holds a lock.
 -- KEYS[1] the lock   KEYS[2] the announcement
--- ARGV[1] owner id   ARGV[2] what is announced   ARGV[3] for how many ms it is kept
+-- ARGV[1] owner   ARGV[2] what is announced   ARGV[3] for how many ms it is kept
 -- Replies (`record_replies::announce`):
 --   ANNOUNCED           it counts as long as the owner has the lock
 --   GONE                the lock does not exist

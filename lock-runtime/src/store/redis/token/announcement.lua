@@ -1,5 +1,5 @@
 
--- The announcement under a key: the owner id, the number of the term and a name; false if there is none. The
+-- The announcement under a key: the owner, the number of the term and a name; false if there is none. The
 -- second result is the reply if the key holds something else, or could not be read.
 local function announcement(key)
   local text = redis.pcall('get', key)

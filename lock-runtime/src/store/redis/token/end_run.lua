@@ -1,7 +1,7 @@
 
 -- Records the end of a run, or that its body has not begun.
 -- KEYS[1] the lock   KEYS[2] the record of the last run
--- ARGV[1] owner id, which identifies the run   ARGV[2] when it began, in ms; empty if it has not
+-- ARGV[1] owner, which identifies the run   ARGV[2] when it began, in ms; empty if it has not
 -- ARGV[3] '1' if the run counts for its period   ARGV[4] who runs
 -- ARGV[5] for how many ms the record is kept   ARGV[6] '1' if the run has failed
 -- Replies (`record_replies::run_ended`):

@@ -1,4 +1,4 @@
--- `Token`: lock i is KEYS[i], a string: the owner id.
+-- `Token`: lock i is KEYS[i], a string: the owner.
 
 -- Whether `owner` has lock i. The first result is
 --   OWNED               yes

@@ -1,7 +1,7 @@
 
 -- Records the beginning of a run, unless there was one in this period.
 -- KEYS[1] the lock   KEYS[2] the record of the last run
--- ARGV[1] owner id, which identifies the run   ARGV[2] the length of the period in ms
+-- ARGV[1] owner, which identifies the run   ARGV[2] the length of the period in ms
 -- ARGV[3] '1' if the run counts even if it fails   ARGV[4] who runs
 -- ARGV[5] for how many ms the record is kept   ARGV[6] the number of the request of this run, from 1
 -- Replies (`record_replies::run_started`):

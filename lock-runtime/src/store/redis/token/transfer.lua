@@ -1,11 +1,11 @@
 -- The queue of a lock: a sorted set of the claims that wait for it, by ticket. A ticket is the time
--- in µs at which the claim came. An entry is the owner id (32 characters), the id of the client or
+-- in µs at which the claim came. An entry is the owner (32 characters), the id of the client or
 -- dashes if the client hears no messages (36 characters), and the lease in ms that a transfer gives
--- to the owner. A client has a channel of its own; a message has the owner id, the ticket and the
+-- to the owner. A client has a channel of its own; a message has the owner, the ticket and the
 -- lease. With the ticket 0, the client makes an attempt after that many ms instead. The entry `gap`
 -- comes last: its score is 8e15 and the time in ms until which no claim gets the free lock.
 
--- Gives a lock to the first claim in its queue whose client can be reached. Returns its owner id,
+-- Gives a lock to the first claim in its queue whose client can be reached. Returns its owner,
 -- or nothing if there is none, and the error if the message could not be sent. After very many
 -- clients in vain, the next claims find out by themselves that the lock is free.
 local function transfer(key, queue, channels)

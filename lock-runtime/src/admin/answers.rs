@@ -1,0 +1,262 @@
+//! What clients answer.
+
+use std::time::Duration;
+
+use crate::client_info::ClientInfo;
+use crate::error::LostReason;
+use crate::lock_mode::LockMode;
+use crate::questions::record::TextRecord;
+use crate::telemetry::{AcquisitionOutcome, HistogramSnapshot};
+
+/// The answers of all clients to one question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClientAnswers<T> {
+    /// One for each client, in the order of their names and process ids.
+    pub answers: Vec<ClientAnswer<T>>,
+    /// The number of clients that have received the question and have not answered in time: they are
+    /// overloaded or suspended, were asked too often, may not publish, or do not know the question. `None` if
+    /// the store does not count them.
+    pub unanswered: Option<usize>,
+}
+
+impl<T> ClientAnswers<T> {
+    pub(super) fn map<U>(self, read: impl Fn(T) -> U) -> ClientAnswers<U> {
+        let answers = self.answers.into_iter().map(|answer| {
+            let ClientAnswer { client, is_revocable, is_complete, found } = answer;
+            ClientAnswer { client, is_revocable, is_complete, found: read(found) }
+        });
+        ClientAnswers { answers: answers.collect(), unanswered: self.unanswered }
+    }
+}
+
+/// The answer of one client.
+///
+/// Texts are those of other clients, which may be hostile: keys may contain any characters, and all texts may
+/// contain markup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClientAnswer<T> {
+    /// The client that has answered.
+    pub client: ClientInfo,
+    /// Whether its locks can be [revoked](super::LockAdmin::revoke).
+    pub is_revocable: bool,
+    /// Whether all of it has fitted into the answer. Otherwise, the oldest locks, or the first keys or
+    /// templates, are there.
+    pub is_complete: bool,
+    /// What was asked for.
+    pub found: T,
+}
+
+/// A lock that a client holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HoldInfo {
+    /// Its key, with the namespace.
+    pub key: String,
+    /// The template of its key; `(none)` without one.
+    pub template: String,
+    /// The path of the annotated function that has acquired it; `None` for other locks.
+    pub function: Option<String>,
+    /// How long the lock has been held.
+    pub held_for: Duration,
+    /// What is left until the deadline of the lock. A renewed lock is renewed long before.
+    pub lease_left: Duration,
+    /// Whether it is renewed. Otherwise, its lease is fixed.
+    pub is_renewed: bool,
+    /// The number of calls of the same client that wait for it.
+    pub waiting: u64,
+    /// The mode of a read-write lock; `None` for other locks. The readers of a client share one lock.
+    pub mode: Option<LockMode>,
+    /// The number of permits of a semaphore that the holder has; `None` for other locks.
+    pub permits: Option<u32>,
+    /// The fencing token, if the holder has asked for it.
+    pub fencing_token: Option<u64>,
+}
+
+impl HoldInfo {
+    pub(super) fn read(record: &TextRecord<'_>) -> Option<Self> {
+        let mode = match record.get("mode").as_deref() {
+            Some("read") => Some(LockMode::Read),
+            Some("write") => Some(LockMode::Write),
+            _ => None,
+        };
+        Some(Self {
+            key: record.get("key")?,
+            template: record.get("template")?,
+            function: record.get("function"),
+            held_for: milliseconds(record, "held")?,
+            lease_left: milliseconds(record, "left")?,
+            is_renewed: record.number("renewed") == Some(1),
+            waiting: record.number("waiting").unwrap_or_default(),
+            mode,
+            permits: record.number("permits").and_then(|permits| permits.try_into().ok()),
+            fencing_token: record.number("fence"),
+        })
+    }
+}
+
+/// A key for which calls of a client wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaitInfo {
+    /// The key, with the namespace.
+    pub key: String,
+    /// The number of calls that wait, for another holder or for an answer of the store.
+    pub calls: u64,
+}
+
+impl WaitInfo {
+    pub(super) fn read(record: &TextRecord<'_>) -> Option<Self> {
+        Some(Self { key: record.get("key")?, calls: record.number("waiting")? })
+    }
+}
+
+/// What a client has measured since it was created.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ClientSnapshot {
+    /// The number of locks that are held now.
+    pub held: u64,
+    /// The number of calls that wait behind other calls of the client.
+    pub queued: u64,
+    /// The number of background releases in progress.
+    pub releasing: u64,
+    /// The number of locks that were lost while they were held.
+    pub lost: u64,
+    /// Whether the last request to the store was answered.
+    pub store_up: bool,
+    /// The templates of keys that were used, in their order.
+    pub sites: Vec<SiteInfo>,
+}
+
+impl ClientSnapshot {
+    /// The first function with this template, or the locks without a function; `None` if it was not used.
+    #[must_use]
+    pub fn site(&self, template: &str) -> Option<&SiteInfo> {
+        self.sites.iter().find(|site| site.template == template)
+    }
+
+    pub(super) fn read<'a>(records: impl IntoIterator<Item = TextRecord<'a>>) -> Self {
+        let mut snapshot = Self::default();
+        for record in records {
+            let number = |name| record.number(name).unwrap_or_default();
+            match SiteInfo::read(&record) {
+                Some(site) => snapshot.sites.push(site),
+                None => {
+                    snapshot.held = number("held");
+                    snapshot.queued = number("queued");
+                    snapshot.releasing = number("releasing");
+                    snapshot.lost = number("lost");
+                    snapshot.store_up = number("up") == 1;
+                }
+            }
+        }
+        snapshot
+    }
+}
+
+/// What a client has measured about one annotated function, or about the locks with one
+/// [template](crate::Lock::template).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SiteInfo {
+    /// The template of the keys; `(none)` for locks without one.
+    pub template: String,
+    /// The path of the annotated function; `None` for other locks.
+    pub function: Option<String>,
+    /// The number of locks that are held now.
+    pub held: u64,
+    /// The number of calls that wait now.
+    pub waiting: u64,
+    /// The age of the oldest hold; `None` without one.
+    pub oldest_hold: Option<Duration>,
+    /// From each grant to the release or the loss.
+    pub hold: HistogramSnapshot,
+    /// From the beginning of the calls to their outcome, for the outcomes that take time.
+    pub waits: Vec<(AcquisitionOutcome, HistogramSnapshot)>,
+    /// The number of locks that were lost, by reason. Reasons without a loss are missing.
+    pub losses: Vec<(LostReason, u64)>,
+    /// The number of calls whose outcome takes no time.
+    others: Vec<(AcquisitionOutcome, u64)>,
+}
+
+impl SiteInfo {
+    /// The number of calls with this outcome.
+    #[must_use]
+    pub fn acquisitions(&self, outcome: AcquisitionOutcome) -> u64 {
+        let waits = self.waits.iter().find(|(known, _)| *known == outcome);
+        let other = self.others.iter().find(|(known, _)| *known == outcome);
+        let count = waits.map(|(_, waits)| waits.count());
+        count.or(other.map(|(_, count)| *count)).unwrap_or_default()
+    }
+
+    fn read(record: &TextRecord<'_>) -> Option<Self> {
+        let (template, hold) = (record.get("template")?, record.get("hold")?);
+        let (mut waits, mut others) = (Vec::new(), Vec::new());
+        for outcome in AcquisitionOutcome::ALL {
+            let is_timed = AcquisitionOutcome::TIMED.contains(&outcome);
+            let Some(text) = record.get(outcome.as_str()) else { continue };
+            if is_timed {
+                waits.push((outcome, HistogramSnapshot::of_text(&text)?));
+            } else {
+                others.push((outcome, text.parse().ok()?));
+            }
+        }
+        let count = |reason: LostReason| record.number(&format!("lost.{}", reason.as_str()));
+        let losses = LostReason::ALL.into_iter();
+        Some(Self {
+            template,
+            function: record.get("function"),
+            held: record.number("held").unwrap_or_default(),
+            waiting: record.number("waiting").unwrap_or_default(),
+            oldest_hold: milliseconds(record, "oldest"),
+            hold: HistogramSnapshot::of_text(&hold)?,
+            waits,
+            losses: losses.filter_map(|reason| Some((reason, count(reason)?))).collect(),
+            others,
+        })
+    }
+}
+
+/// What has become of a request to give up a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Revocation {
+    /// The number of holders that lose the lock. Several for readers of different clients, and for permits.
+    pub revoked: usize,
+    /// The number of holders whose clients are not revocable. They keep the lock.
+    pub refused: usize,
+    /// See [`ClientAnswers::unanswered`]. These clients may have the lock.
+    pub unanswered: Option<usize>,
+}
+
+fn milliseconds(record: &TextRecord<'_>, name: &str) -> Option<Duration> {
+    record.number(name).map(Duration::from_millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_other_kinds_and_garbage_are_no_reports() {
+        for text in ["", "key=a", "key=a\ttemplate=b\theld=x\tleft=1", "waiting=3", "garbage"] {
+            let record = TextRecord::new(text);
+            assert_eq!(HoldInfo::read(&record), None, "{text}");
+            assert_eq!(WaitInfo::read(&record), None, "{text}");
+            assert_eq!(SiteInfo::read(&record), None, "{text}");
+        }
+        let garbage = ["template=a\thold=x", "template=a\thold=0:1:1\tgranted=9999:1:1", "held=x"];
+        let records = garbage.map(TextRecord::new);
+        assert_eq!(ClientSnapshot::read(records), ClientSnapshot::default());
+    }
+
+    #[test]
+    fn numbers_that_are_too_large_are_left_out() {
+        let text =
+            format!("key=a\ttemplate=b\theld={0}\tleft={0}\tpermits={0}\tfence={0}", u64::MAX);
+        let hold = HoldInfo::read(&TextRecord::new(&text)).expect("a hold");
+        assert_eq!((hold.permits, hold.fencing_token), (None, Some(u64::MAX)));
+    }
+}

@@ -1,0 +1,139 @@
+//! The pages of the answers to one question, until all have arrived.
+
+use std::collections::HashMap;
+
+use super::answers::{ClientAnswer, ClientAnswers};
+use crate::questions::answer::AnswerPage;
+
+/// The most bytes that are collected. Anybody may send pages.
+const ROOM: usize = 256 * 1024 * 1024;
+
+/// The pages of all answers so far.
+pub(super) struct CollectedPages {
+    /// The number of the question.
+    number: u64,
+    /// The pages of each client, of which some may be missing.
+    by_client: HashMap<String, Vec<Option<AnswerPage>>>,
+    /// The number of answers without missing pages.
+    answers: usize,
+    /// The bytes of all pages.
+    length: usize,
+}
+
+impl CollectedPages {
+    pub(super) fn of(number: u64) -> Self {
+        Self { number, by_client: HashMap::new(), answers: 0, length: 0 }
+    }
+
+    /// The number of clients of which all pages have arrived.
+    pub(super) fn answers(&self) -> usize {
+        self.answers
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.length < ROOM
+    }
+
+    /// Adds a page, if the text is a page of an answer to the question.
+    pub(super) fn add(&mut self, text: &[u8]) {
+        let page = AnswerPage::of_text(text).filter(|page| page.number == self.number);
+        let Some(page) = page else { return };
+        let known = self.by_client.entry(page.from.clone());
+        let pages = known.or_insert_with(|| vec![None; page.pages]);
+        let number = page.page;
+        let Some(free @ None) = pages.get_mut(number) else { return };
+        self.length += text.len();
+        *free = Some(page);
+        self.answers += usize::from(pages.iter().all(Option::is_some));
+    }
+
+    /// The answers that are complete. `received` is the number of clients that have received the question.
+    pub(super) fn into_answers(self, received: Option<usize>) -> ClientAnswers<Vec<AnswerPage>> {
+        let complete =
+            |pages: Vec<Option<AnswerPage>>| pages.into_iter().collect::<Option<Vec<_>>>();
+        let mut answers = Vec::with_capacity(self.answers);
+        for pages in self.by_client.into_values().filter_map(complete) {
+            let Some(first) = pages.first().filter(|first| first.is_known) else { continue };
+            let AnswerPage { is_complete, is_revocable, .. } = *first;
+            let client = first.client.clone();
+            answers.push(ClientAnswer { client, is_revocable, is_complete, found: pages });
+        }
+        let order = |answer: &ClientAnswer<_>| {
+            let client = &answer.client;
+            (client.name.clone(), client.process, client.id.clone())
+        };
+        answers.sort_by_cached_key(order);
+        let unanswered = received.map(|received| received.saturating_sub(answers.len()));
+        ClientAnswers { answers, unanswered }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client_info::ClientInfo;
+    use crate::questions::answer::AnswerHead;
+    use crate::questions::record::RecordWriter;
+
+    fn pages(from: &str, number: u64, records: usize) -> Vec<String> {
+        let client = ClientInfo { name: Some(from.to_owned()), ..ClientInfo::default() };
+        let head = AnswerHead {
+            number,
+            from,
+            client: &client,
+            is_revocable: false,
+            is_known: from != "old",
+        };
+        let record = |_| RecordWriter::default().field("text", "x".repeat(60 * 1024));
+        head.pages((0..records).map(record))
+    }
+
+    fn collected(pages: impl IntoIterator<Item = String>) -> CollectedPages {
+        let mut collected = CollectedPages::of(3);
+        pages.into_iter().for_each(|page| collected.add(page.as_bytes()));
+        collected
+    }
+
+    #[test]
+    fn answers_are_complete_when_all_their_pages_have_arrived_in_any_order() {
+        let (mut one, mut two) = (pages("b", 3, 2), pages("a", 3, 3));
+        assert_eq!((one.len(), two.len()), (2, 3));
+        two.reverse();
+        let missing = one.pop();
+        let some = collected(one.into_iter().chain(two.clone()).chain(two));
+        assert_eq!(some.answers(), 1);
+        let answers = some.into_answers(Some(2));
+        let names: Vec<_> = answers.answers.iter().map(|it| it.client.to_string()).collect();
+        assert_eq!((names, answers.unanswered), (vec!["a".to_owned()], Some(1)));
+        let numbers: Vec<_> = answers.answers[0].found.iter().map(|page| page.page).collect();
+        assert_eq!(numbers, [0, 1, 2]);
+        drop(missing);
+    }
+
+    #[test]
+    fn other_texts_are_ignored() {
+        let garbage = ["", "garbage", "v=1\tnumber=3"].map(ToOwned::to_owned);
+        let late = pages("late", 2, 0);
+        let some = collected(garbage.into_iter().chain(late).chain(pages("a", 3, 0)));
+        assert_eq!(some.answers(), 1);
+        assert_eq!(some.into_answers(None).unanswered, None);
+    }
+
+    #[test]
+    fn a_page_that_does_not_fit_the_others_is_ignored() {
+        let mut some = collected(pages("a", 3, 1));
+        for page in pages("a", 3, 5) {
+            some.add(page.as_bytes());
+        }
+        assert_eq!(some.answers(), 1, "counted once");
+        assert_eq!(some.into_answers(Some(1)).answers[0].found.len(), 1);
+    }
+
+    #[test]
+    fn a_client_that_does_not_know_the_question_has_not_answered() {
+        let some = collected(pages("old", 3, 0));
+        assert_eq!(some.answers(), 1, "nothing more is to come");
+        let answers = some.into_answers(Some(1));
+        assert_eq!((answers.answers.len(), answers.unanswered), (0, Some(1)));
+    }
+}

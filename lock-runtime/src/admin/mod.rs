@@ -1,0 +1,374 @@
+//! Asking the clients of a store which locks they hold, which calls wait, and what they have measured; and
+//! revoking locks. Feature `admin`.
+//!
+//! A client answers itself, so nothing is stored for each lock, and only those who ask pay for it. A question
+//! reaches all clients that have the namespace of the asking one and say [who they are](crate::Identity),
+//! whether or not they have the feature `admin`. Clients of other libraries, and processes that have died, do
+//! not answer; [`LockAdmin::holder`] reads from the store who has one lock.
+//!
+//! ```
+//! use lock_runtime::admin::LockAdmin;
+//! use lock_runtime::{LockClient, LockError};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), LockError> {
+//! let client = LockClient::memory();
+//! let _guard = client.lock("order:7").acquire().await?;
+//! let admin = LockAdmin::new(&client);
+//! for answer in admin.holds().await?.answers {
+//!     for hold in answer.found {
+//!         println!("{}: {} has held it for {:?}", hold.key, answer.client, hold.held_for);
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # With Redis
+//!
+//! A question is published on `lock_ask:<namespace>`, and answered on a channel that begins with
+//! `lock_answer:`. The user of the asking client needs the permission to publish on the first and to subscribe
+//! to the second, and those of the clients the reverse. Without it, a client is not asked, and everything else
+//! works. A client answers at most ten questions a second, and ignores the others. An answer has at most 1 MiB,
+//! about 8,000 locks.
+
+mod answers;
+mod collected;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::{Instant, timeout_at};
+
+pub use self::answers::{
+    ClientAnswer, ClientAnswers, ClientSnapshot, HoldInfo, Revocation, SiteInfo, WaitInfo,
+};
+use self::collected::CollectedPages;
+use crate::client::LockClient;
+use crate::clock::{BootInstant, unix_time};
+use crate::connected::Connected;
+use crate::error::LockError;
+use crate::holder::{Holder, HolderKind};
+use crate::key::{self, LockKey};
+use crate::questions::REVOKED;
+use crate::questions::answer::AnswerPage;
+use crate::questions::question::{Question, QuestionKind};
+use crate::questions::record::TextRecord;
+use crate::runtime;
+use crate::store::contract::Asker;
+
+/// The time for which answers are awaited, unless it is set.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The shortest and the longest time.
+const TIMEOUTS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(60));
+
+/// Asks the clients of a namespace, and revokes their locks. Cheap to clone; the clones ask one after the
+/// other.
+///
+/// All methods that ask return [`LockError::Unavailable`] if the store has not taken the question,
+/// [`LockError::Denied`] without the permission, [`LockError::InvalidKey`], [`LockError::ShutDown`], and
+/// [`LockError::Config`] for an invalid timeout or without a tokio runtime with timers. A client that does not
+/// answer is no error: see [`ClientAnswers::unanswered`].
+///
+/// All methods are cancel safe: dropping a future leaves the asking client as it was. A lock whose revocation
+/// was sent may still be revoked.
+#[derive(Clone)]
+pub struct LockAdmin {
+    connected: Arc<Connected>,
+    session: Arc<tokio::sync::Mutex<Option<AskSession>>>,
+    answer_timeout: Duration,
+}
+
+/// The channel for answers, and the questions so far.
+struct AskSession {
+    asker: Box<dyn Asker>,
+    /// The number of the last question.
+    number: u64,
+}
+
+impl LockAdmin {
+    /// For the clients that use the same store as this one, and the same namespace. Costs no round trip.
+    #[must_use]
+    pub fn new(client: &LockClient) -> Self {
+        let connected = Arc::clone(client.connected());
+        Self { connected, session: Arc::default(), answer_timeout: ANSWER_TIMEOUT }
+    }
+
+    /// Sets how long answers are awaited, from 10 ms to 60 s; 1 s by default. A question returns as soon as
+    /// all clients have answered that the store has reached. It always takes this long in a Redis Cluster
+    /// before version 7, which does not count them.
+    #[must_use]
+    pub fn answer_timeout(mut self, timeout: Duration) -> Self {
+        self.answer_timeout = timeout;
+        self
+    }
+
+    /// The clients.
+    ///
+    /// Costs two round trips, the first question one more, and an answer of each client.
+    ///
+    /// # Errors
+    ///
+    /// See [`LockAdmin`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::admin::LockAdmin;
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// let clients = LockAdmin::new(&client).clients().await?;
+    /// assert_eq!(clients.answers[0].client.process, Some(std::process::id()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn clients(&self) -> Result<ClientAnswers<()>, LockError> {
+        Ok(self.ask(QuestionKind::Client).await?.map(|_| ()))
+    }
+
+    /// The locks that the clients hold, in the order in which they were acquired.
+    ///
+    /// Costs as much as [`clients`](Self::clients).
+    ///
+    /// # Errors
+    ///
+    /// See [`LockAdmin`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::admin::LockAdmin;
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// let _guard = client.lock("report").acquire().await?;
+    /// let holds = LockAdmin::new(&client).holds().await?;
+    /// assert_eq!(holds.answers[0].found[0].key, "report");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn holds(&self) -> Result<ClientAnswers<Vec<HoldInfo>>, LockError> {
+        self.ask_for(QuestionKind::Holds(None), HoldInfo::read).await
+    }
+
+    /// The locks with this key that the clients hold.
+    ///
+    /// Costs as much as [`clients`](Self::clients).
+    ///
+    /// # Errors
+    ///
+    /// See [`LockAdmin`].
+    pub async fn holds_of(
+        &self,
+        key: impl Into<LockKey>,
+    ) -> Result<ClientAnswers<Vec<HoldInfo>>, LockError> {
+        let key = self.full(key.into())?;
+        self.ask_for(QuestionKind::Holds(Some(key)), HoldInfo::read).await
+    }
+
+    /// The keys for which calls of the clients wait.
+    ///
+    /// Costs as much as [`clients`](Self::clients).
+    ///
+    /// # Errors
+    ///
+    /// See [`LockAdmin`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::admin::LockAdmin;
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// let _guard = client.lock("report").acquire().await?;
+    /// let waiting = tokio::spawn(client.lock("report").acquire());
+    /// tokio::task::yield_now().await;
+    /// let queues = LockAdmin::new(&client).waiting().await?;
+    /// assert_eq!(queues.answers[0].found[0].calls, 1);
+    /// # waiting.abort();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn waiting(&self) -> Result<ClientAnswers<Vec<WaitInfo>>, LockError> {
+        self.ask_for(QuestionKind::Queue, WaitInfo::read).await
+    }
+
+    /// What the clients have measured since they were created; see
+    /// [`LockClient::snapshot`](crate::LockClient::snapshot).
+    ///
+    /// Costs as much as [`clients`](Self::clients).
+    ///
+    /// # Errors
+    ///
+    /// See [`LockAdmin`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::admin::LockAdmin;
+    /// use lock_runtime::telemetry::AcquisitionOutcome;
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// client.lock("report").template("report").run(async { /* … */ }).await?;
+    /// let snapshots = LockAdmin::new(&client).snapshots().await?;
+    /// let site = snapshots.answers[0].found.site("report").expect("it was used");
+    /// assert_eq!(site.acquisitions(AcquisitionOutcome::Granted), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn snapshots(&self) -> Result<ClientAnswers<ClientSnapshot>, LockError> {
+        let read = |pages: Vec<AnswerPage>| {
+            ClientSnapshot::read(pages.iter().flat_map(AnswerPage::records))
+        };
+        Ok(self.ask(QuestionKind::Snapshot).await?.map(read))
+    }
+
+    /// Who has a lock, as the store knows it: also a process that has died, or a client of another library,
+    /// which does not say who it is. `None` if nobody has it.
+    ///
+    /// Costs at most two round trips.
+    ///
+    /// # Errors
+    ///
+    /// See [`LockAdmin`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::admin::LockAdmin;
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// let admin = LockAdmin::new(&client);
+    /// assert_eq!(admin.holder("report").await?, None);
+    /// let _guard = client.lock("report").acquire().await?;
+    /// let holder = admin.holder("report").await?.expect("held");
+    /// assert!(holder.client.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn holder(&self, key: impl Into<LockKey>) -> Result<Option<Holder>, LockError> {
+        let key = self.full(key.into())?;
+        let is_here = || !self.connected.engine.held_locks(Some(&key)).is_empty();
+        let Some(found) = self.connected.holder(&key).await? else { return Ok(None) };
+        let kind = if is_here() { HolderKind::ThisProcess } else { HolderKind::Elsewhere };
+        let mut holder = Holder::new(kind);
+        found.tell(&mut holder, SystemTime::UNIX_EPOCH + unix_time());
+        Ok(Some(holder))
+    }
+
+    /// Asks the holders of a lock to give it up. Those whose clients are
+    /// [revocable](crate::LockClientBuilder::revocable) lose it with the reason
+    /// [`Revoked`](crate::LostReason::Revoked): their bodies are dropped, and the key is then released. Other
+    /// calls may have it by the time this method returns. A holder whose task is not polled keeps the key until its
+    /// lease ends; it is not renewed any more.
+    ///
+    /// Costs as much as [`clients`](Self::clients).
+    ///
+    /// # Errors
+    ///
+    /// See [`LockAdmin`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::admin::LockAdmin;
+    /// use lock_runtime::{LockClient, LockError, LostReason};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::builder().url("memory:").revocable(true).connect().await?;
+    /// let guard = client.lock("report").acquire().await?;
+    /// let revocation = LockAdmin::new(&client).revoke("report").await?;
+    /// assert_eq!((revocation.revoked, revocation.refused), (1, 0));
+    /// assert_eq!(guard.lost().await, LostReason::Revoked);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn revoke(&self, key: impl Into<LockKey>) -> Result<Revocation, LockError> {
+        let key = self.full(key.into())?;
+        let found = self.ask_for(QuestionKind::Revoke(key), |record| record.number(REVOKED));
+        let ClientAnswers { answers, unanswered } = found.await?;
+        let mut revocation = Revocation { revoked: 0, refused: 0, unanswered };
+        for answer in answers {
+            let count: u64 = answer.found.iter().sum();
+            let total =
+                if answer.is_revocable { &mut revocation.revoked } else { &mut revocation.refused };
+            *total = total.saturating_add(usize::try_from(count).unwrap_or(usize::MAX));
+        }
+        Ok(revocation)
+    }
+
+    fn full(&self, key: LockKey) -> Result<String, LockError> {
+        let key = key.into_string()?;
+        Ok(key::full(&self.connected.namespace, &key)?.into_owned())
+    }
+
+    /// Asks all clients, and reads each record of their answers.
+    async fn ask_for<T>(
+        &self,
+        kind: QuestionKind,
+        read: impl Fn(&TextRecord<'_>) -> Option<T>,
+    ) -> Result<ClientAnswers<Vec<T>>, LockError> {
+        let read = |pages: Vec<AnswerPage>| {
+            let records = pages.iter().flat_map(AnswerPage::records);
+            records.filter_map(|record| read(&record)).collect()
+        };
+        Ok(self.ask(kind).await?.map(read))
+    }
+
+    /// Asks all clients. Returns the pages of each answer.
+    async fn ask(&self, kind: QuestionKind) -> Result<ClientAnswers<Vec<AnswerPage>>, LockError> {
+        runtime::checked()?;
+        self.connected.engine.check_open(None)?;
+        let (shortest, longest) = TIMEOUTS;
+        if !(shortest..=longest).contains(&self.answer_timeout) {
+            let problem = format!("{:?} is not from 10 ms to 60 s", self.answer_timeout);
+            return Err(LockError::Config { option: "answer_timeout", problem });
+        }
+        let mut session = self.session.lock().await;
+        let session = match &mut *session {
+            Some(session) => session,
+            none => none.insert(AskSession { asker: self.connected.asker()?, number: 0 }),
+        };
+        session.number += 1;
+        let (number, channel) = (session.number, session.asker.channel().to_owned());
+        let question = Question { kind, channel, number };
+        let started = BootInstant::now();
+        let received = session.asker.ask(&question).await;
+        let received =
+            received.map_err(|error| error.without_key(BootInstant::now().since(started)))?;
+        let end = Instant::now() + self.answer_timeout;
+        let mut pages = CollectedPages::of(number);
+        while pages.has_room() && received.is_none_or(|clients| pages.answers() < clients) {
+            // The pages that come later have the number of this question, and are not read.
+            let Ok(page) = timeout_at(end, session.asker.next()).await else { break };
+            pages.add(&page);
+        }
+        Ok(pages.into_answers(received))
+    }
+}
+
+impl fmt::Debug for LockAdmin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockAdmin")
+            .field("namespace", &self.connected.namespace)
+            .field("answer_timeout", &self.answer_timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,104 @@
+//! What a client answers to questions about it.
+
+use crate::connected::Connected;
+use crate::engine::inspection::HeldLock;
+use crate::questions::answer::{AnswerHead, AnswerPages};
+use crate::questions::question::{Question, QuestionKind};
+use crate::questions::record::RecordWriter;
+use crate::questions::{Answerer, REVOKED};
+use crate::safeguard::Safeguard;
+use crate::store::contract::Mode;
+use crate::telemetry::{AcquisitionOutcome, SiteSnapshot, Snapshot};
+
+impl Answerer for Connected {
+    fn answer(&self, question: &Question, from: &str, id: Option<&str>) -> AnswerPages {
+        let mut client = self.told.clone().unwrap_or_default();
+        client.id = id.map(ToOwned::to_owned);
+        let is_known = question.kind != QuestionKind::Unknown;
+        let (number, is_revocable) = (question.number, self.is_revocable);
+        let head = AnswerHead { number, from, client: &client, is_revocable, is_known };
+        let engine = &self.engine;
+        match &question.kind {
+            QuestionKind::Client | QuestionKind::Unknown => head.pages([]),
+            QuestionKind::Holds(key) => {
+                let calls = engine.waiting_calls();
+                let waiting = |lock: &HeldLock| calls.get(&lock.key).copied().unwrap_or_default();
+                let locks = engine.held_locks(key.as_deref());
+                head.pages(locks.iter().map(|lock| hold(lock, waiting(lock))))
+            }
+            QuestionKind::Queue => {
+                let of_key = |(key, calls)| {
+                    RecordWriter::default().field("key", key).field("waiting", calls)
+                };
+                head.pages(engine.waiting_calls().into_iter().map(of_key))
+            }
+            QuestionKind::Snapshot => {
+                let snapshot = engine.snapshot();
+                let sites = snapshot.sites.iter().map(site);
+                head.pages([totals(&snapshot)].into_iter().chain(sites))
+            }
+            QuestionKind::Revoke(key) => {
+                let refused = || engine.held_locks(Some(key)).len();
+                let may_revoke = is_revocable || !Safeguard::RevocationIsOptIn.is_on();
+                let count = if may_revoke { engine.revoke(key) } else { refused() };
+                head.pages([RecordWriter::default().field(REVOKED, count)])
+            }
+        }
+    }
+
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+}
+
+fn hold(lock: &HeldLock, waiting: usize) -> RecordWriter {
+    let (label, fence) = (lock.site.label(), lock.fence);
+    let record = RecordWriter::default()
+        .field("key", &lock.key)
+        .field("template", label.template)
+        .optional("function", label.function)
+        .field("held", lock.held_for.as_millis())
+        .field("left", lock.left.as_millis())
+        .field("renewed", u8::from(lock.is_renewed))
+        .field("waiting", waiting)
+        .optional("fence", fence);
+    match lock.mode {
+        Mode::Exclusive => record,
+        Mode::Read => record.field("mode", "read"),
+        Mode::Write => record.field("mode", "write"),
+        Mode::Permits(permits) => {
+            record.field("permits", permits.count()).field("limit", permits.limit())
+        }
+    }
+}
+
+fn totals(snapshot: &Snapshot) -> RecordWriter {
+    RecordWriter::default()
+        .field("held", snapshot.stats.held)
+        .field("queued", snapshot.stats.queued)
+        .field("releasing", snapshot.stats.releasing)
+        .field("lost", snapshot.stats.lost)
+        .field("up", u8::from(snapshot.store_up))
+}
+
+fn site(site: &SiteSnapshot) -> RecordWriter {
+    let mut record = RecordWriter::default()
+        .field("template", site.template)
+        .optional("function", site.function)
+        .field("held", site.held)
+        .field("waiting", site.waiting)
+        .optional("oldest", site.oldest_hold.map(|age| age.as_millis()))
+        .field("hold", site.hold.to_text());
+    for outcome in AcquisitionOutcome::ALL {
+        let count = site.acquisitions(outcome);
+        record = match site.wait(outcome) {
+            _ if count == 0 => record,
+            Some(waits) => record.field(outcome.as_str(), waits.to_text()),
+            None => record.field(outcome.as_str(), count),
+        };
+    }
+    for (reason, count) in site.losses.iter().filter(|(_, count)| *count > 0) {
+        record = record.field(&format!("lost.{}", reason.as_str()), count);
+    }
+    record
+}

@@ -1,0 +1,64 @@
+//! What others may ask about the locks of a client, and the end of a hold that others want.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::core::Engine;
+use super::handoff::Lease;
+use crate::clock::BootInstant;
+use crate::error::LostReason;
+use crate::store::contract::Mode;
+use crate::telemetry::SiteMetrics;
+
+/// A lock that a client holds.
+#[derive(Debug)]
+pub(crate) struct HeldLock {
+    pub(crate) key: Arc<str>,
+    pub(crate) mode: Mode,
+    /// Where it was acquired.
+    pub(crate) site: &'static SiteMetrics,
+    pub(crate) held_for: Duration,
+    /// The time to its deadline.
+    pub(crate) left: Duration,
+    pub(crate) is_renewed: bool,
+    /// The fencing token, if a holder has asked for it.
+    pub(crate) fence: Option<u64>,
+}
+
+impl Engine {
+    /// The locks that the client holds, or those with this key, in the order in which they were acquired.
+    pub(crate) fn held_locks(&self, key: Option<&str>) -> Vec<HeldLock> {
+        let now = BootInstant::now();
+        let held = self.holds_of(key).into_iter().filter_map(|lease| {
+            let (site, granted) = lease.held_at()?;
+            let (held_for, left) = (now.since(granted), lease.deadline().since(now));
+            let (key, mode) = (Arc::clone(lease.key()), lease.mode());
+            let (is_renewed, fence) = (!lease.is_fixed(), lease.known_fence());
+            Some(HeldLock { key, mode, site, held_for, left, is_renewed, fence })
+        });
+        let mut held: Vec<_> = held.collect();
+        held.sort_by_key(|lock| Reverse(lock.held_for));
+        held
+    }
+
+    /// The keys for which calls of the client wait, and the number of these calls.
+    pub(crate) fn waiting_calls(&self) -> BTreeMap<Arc<str>, usize> {
+        self.queues().waiting()
+    }
+
+    /// Ends the holds with this key, as if they were lost. Returns their number. Each key is freed when its
+    /// holders have left, or when its lease ends.
+    pub(crate) fn revoke(&self, key: &str) -> usize {
+        let holds = self.holds_of(Some(key)).into_iter().filter(|lease| lease.held_at().is_some());
+        let revoke = |lease: Arc<Lease>| self.background().lose(&lease, LostReason::Revoked);
+        holds.map(revoke).count()
+    }
+
+    fn holds_of(&self, key: Option<&str>) -> Vec<Arc<Lease>> {
+        let mut held = self.background().held();
+        held.retain(|lease| key.is_none_or(|key| **lease.key() == *key));
+        held
+    }
+}

@@ -1,0 +1,37 @@
+//! Questions that others ask about a client, and their answers.
+//!
+//! Each client listens on the channel of its namespace, `lock_ask:<namespace>`. A question names the channel
+//! for its answers. A client answers with one or more pages, so that no message is long, and it answers few
+//! questions in a second. The texts consist of [records](record), and a reader ignores fields and records
+//! that it does not know.
+//!
+//! A question, an answer and their channels may come from anybody with access to the server. A question has
+//! no effect, apart from [`QuestionKind::Revoke`], which a client has to allow.
+
+pub(crate) mod answer;
+#[cfg(any(feature = "redis", test))]
+pub(crate) mod limit;
+pub(crate) mod question;
+pub(crate) mod record;
+
+use self::answer::AnswerPages;
+#[cfg(any(feature = "admin", feature = "redis"))]
+pub(crate) use self::question::ANSWERS;
+use self::question::Question;
+
+/// The prefix of the channels on which clients are asked.
+#[cfg(feature = "redis")]
+pub(crate) const QUESTIONS: &str = "lock_ask:";
+
+/// The field with the number of locks that were revoked, or that were not because the client is not revocable.
+pub(crate) const REVOKED: &str = "locks";
+
+/// Answers questions about a client.
+pub(crate) trait Answerer: Send + Sync {
+    /// `from` distinguishes the client from all others of its store, and `id` is the one with which the
+    /// values of its locks begin. Takes time in proportion to the number of its locks.
+    fn answer(&self, question: &Question, from: &str, id: Option<&str>) -> AnswerPages;
+
+    /// The namespace of the client.
+    fn namespace(&self) -> &str;
+}

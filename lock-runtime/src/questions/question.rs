@@ -1,0 +1,132 @@
+//! What others ask a client.
+
+#[cfg(any(feature = "admin", test))]
+use super::record::RecordWriter;
+use super::record::TextRecord;
+use crate::safeguard::Safeguard;
+
+/// The prefix of the channels for answers. A client publishes answers to no other channels.
+pub(crate) const ANSWERS: &str = "lock_answer:";
+
+/// The longest question that a client reads, in bytes: a key in which each byte is encoded, and the rest.
+pub(crate) const LONGEST_QUESTION: usize = 4096;
+
+/// The longest name of a channel for answers, in bytes.
+const LONGEST_CHANNEL: usize = 128;
+
+/// A question, and where its answers go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Question {
+    pub(crate) kind: QuestionKind,
+    /// The channel for the answers.
+    pub(crate) channel: String,
+    /// Distinguishes the question from others with answers on the same channel.
+    pub(crate) number: u64,
+}
+
+/// What is asked. Keys include the namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum QuestionKind {
+    /// Which client it is.
+    Client,
+    /// The locks that the client holds, or those with this key.
+    Holds(Option<String>),
+    /// The keys for which calls of the client wait.
+    Queue,
+    /// What the client has measured.
+    Snapshot,
+    /// That the client gives up its locks with this key.
+    Revoke(String),
+    /// Something that a later version of the library asks.
+    Unknown,
+}
+
+impl Question {
+    /// The text of the question.
+    #[cfg(any(feature = "admin", test))]
+    pub(crate) fn to_text(&self) -> String {
+        use QuestionKind::{Client, Holds, Queue, Revoke, Snapshot, Unknown};
+
+        let (kind, key) = match &self.kind {
+            Client => ("client", None),
+            Holds(key) => ("holds", key.as_ref()),
+            Queue => ("queue", None),
+            Snapshot => ("snapshot", None),
+            Revoke(key) => ("revoke", Some(key)),
+            Unknown => ("unknown", None),
+        };
+        RecordWriter::default()
+            .field("v", 1)
+            .field("question", kind)
+            .field("answer", &self.channel)
+            .field("number", self.number)
+            .optional("key", key)
+            .into_text()
+    }
+
+    /// Reads a question. `None` if the text is something else, or its answers would go to a channel that is
+    /// not for answers.
+    pub(crate) fn of_text(text: &[u8]) -> Option<Self> {
+        if text.len() > LONGEST_QUESTION {
+            return None;
+        }
+        let record = TextRecord::new(std::str::from_utf8(text).ok()?);
+        let (channel, number) = (record.get("answer")?, record.number("number")?);
+        let is_for_answers = channel.starts_with(ANSWERS)
+            && channel.len() <= LONGEST_CHANNEL
+            && channel.bytes().all(|byte| byte.is_ascii_graphic());
+        let kind = match &*record.get("question")? {
+            "client" => QuestionKind::Client,
+            "holds" => QuestionKind::Holds(record.get("key")),
+            "queue" => QuestionKind::Queue,
+            "snapshot" => QuestionKind::Snapshot,
+            "revoke" => QuestionKind::Revoke(record.get("key")?),
+            _ => QuestionKind::Unknown,
+        };
+        let may_answer = is_for_answers || !Safeguard::AnswerChannels.is_on();
+        may_answer.then_some(Self { kind, channel, number })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(kind: QuestionKind) -> Question {
+        Question { kind, channel: format!("{ANSWERS}7"), number: 3 }
+    }
+
+    #[test]
+    fn any_question_comes_back() {
+        for kind in [
+            QuestionKind::Client,
+            QuestionKind::Holds(None),
+            QuestionKind::Holds(Some("order:7\n\t%=".to_owned())),
+            QuestionKind::Queue,
+            QuestionKind::Snapshot,
+            QuestionKind::Revoke("\u{1}".repeat(1024)),
+            QuestionKind::Unknown,
+        ] {
+            let question = question(kind);
+            assert_eq!(Question::of_text(question.to_text().as_bytes()), Some(question));
+        }
+    }
+
+    #[test]
+    fn other_texts_are_no_questions() {
+        let text = question(QuestionKind::Queue).to_text();
+        for other in [
+            String::new(),
+            "garbage".to_owned(),
+            text.replace(ANSWERS, "lock_wake:"),
+            text.replace("lock_answer:7", &format!("{ANSWERS}{}", "7".repeat(LONGEST_CHANNEL))),
+            text.replace("lock_answer:7", "lock_answer:a b"),
+            text.replace("number=3", "number=-3"),
+            text.replace("queue", "revoke"),
+            format!("{text}\tmore={}", "x".repeat(LONGEST_QUESTION)),
+        ] {
+            assert_eq!(Question::of_text(other.as_bytes()), None, "{other:?}");
+        }
+        assert_eq!(Question::of_text(&[200; 10]), None);
+    }
+}

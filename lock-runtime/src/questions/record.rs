@@ -1,0 +1,129 @@
+//! The text of questions and answers: one record in each line, whose fields are `name=value`, with a tab
+//! between two of them. In a value, `%` and control characters are percent-encoded.
+
+use std::fmt::{Display, Write};
+
+/// The end of a record.
+pub(crate) const END: char = '\n';
+
+/// Between two fields.
+const SEPARATOR: char = '\t';
+
+/// Writes one record.
+#[derive(Debug, Default)]
+pub(crate) struct RecordWriter {
+    text: String,
+}
+
+impl RecordWriter {
+    /// Adds a field.
+    pub(crate) fn field(mut self, name: &str, value: impl Display) -> Self {
+        if !self.text.is_empty() {
+            self.text.push(SEPARATOR);
+        }
+        self.text.extend([name, "="]);
+        // Cannot fail, unless the value's `Display` does. The field then has the part before.
+        let _ = write!(Escaping(&mut self.text), "{value}");
+        self
+    }
+
+    /// Adds a field that has a value.
+    pub(crate) fn optional(self, name: &str, value: Option<impl Display>) -> Self {
+        match value {
+            Some(value) => self.field(name, value),
+            None => self,
+        }
+    }
+
+    pub(crate) fn into_text(self) -> String {
+        self.text
+    }
+}
+
+/// Percent-encodes what is written.
+struct Escaping<'a>(&'a mut String);
+
+impl Write for Escaping<'_> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        for c in text.chars() {
+            // Other control characters than these have more than one byte.
+            if c == '%' || c.is_ascii_control() {
+                write!(self.0, "%{:02X}", u32::from(c))?;
+            } else {
+                self.0.push(c);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A record that was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TextRecord<'a>(&'a str);
+
+impl<'a> TextRecord<'a> {
+    pub(crate) fn new(line: &'a str) -> Self {
+        Self(line)
+    }
+
+    /// The value of a field.
+    pub(crate) fn get(&self, name: &str) -> Option<String> {
+        let fields = self.0.split(SEPARATOR).filter_map(|field| field.split_once('='));
+        let value = fields.into_iter().find(|(known, _)| *known == name)?.1;
+        Some(decoded(value))
+    }
+
+    /// The value of a field, as a number.
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        self.get(name)?.parse().ok()
+    }
+}
+
+fn decoded(value: &str) -> String {
+    let mut text = Vec::with_capacity(value.len());
+    let mut rest = value.as_bytes();
+    while let [byte, after @ ..] = rest {
+        let digits = (*byte == b'%').then(|| after.split_at_checked(2)).flatten();
+        let escaped = digits.and_then(|(digits, after)| {
+            let digits = std::str::from_utf8(digits).ok()?;
+            Some((u8::from_str_radix(digits, 16).ok()?, after))
+        });
+        let (byte, after) = escaped.unwrap_or((*byte, after));
+        text.push(byte);
+        rest = after;
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_value_comes_back() {
+        for value in
+            ["", "order:7", "a\tb\nc=d", "100%", "%41", "\u{0}\u{7f}\r", "é\u{85}\u{1F512}"]
+        {
+            let text = RecordWriter::default().field("k", value).field("other", 7).into_text();
+            assert!(!text.contains(END) && !text.contains('\r'), "{text:?}");
+            let record = TextRecord::new(&text);
+            assert_eq!(record.get("k").as_deref(), Some(value));
+            assert_eq!((record.number("other"), record.number("k")), (Some(7), None));
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_no_record_has_no_fields() {
+        for text in ["", "=", "garbage", "\t\t", "a=%", "a=%4", "a=%zz", "a=%€", "a=%+1"] {
+            let record = TextRecord::new(text);
+            assert_eq!(record.get("k"), None, "{text:?}");
+            drop(record.get("a"));
+        }
+    }
+
+    #[test]
+    fn a_field_without_a_value_is_left_out() {
+        let text = RecordWriter::default().optional("a", None::<u64>).optional("b", Some(1));
+        assert_eq!(text.into_text(), "b=1");
+    }
+}

@@ -1,0 +1,27 @@
+//! What a store can do.
+
+/// The capabilities of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one independent capability")]
+pub(crate) struct Capabilities {
+    /// Whether the store can keep a resource taken for some time after its release.
+    pub(crate) keeps_after_release: bool,
+    /// Whether the store can renew a lease to another term than it was granted for.
+    pub(crate) renews_to_any_length: bool,
+    /// Whether the store can count the processes that wait for a resource.
+    pub(crate) counts_waiters: bool,
+    /// Whether claims can wait in queues of the store.
+    pub(crate) queues: bool,
+    /// Whether a claim that was given a resource has to make an attempt all the same.
+    pub(crate) verifies_transfers: bool,
+}
+
+impl Capabilities {
+    pub(crate) const ALL: Self = Self {
+        keeps_after_release: true,
+        renews_to_any_length: true,
+        counts_waiters: true,
+        queues: false,
+        verifies_transfers: false,
+    };
+}

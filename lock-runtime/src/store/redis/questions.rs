@@ -1,0 +1,164 @@
+//! Answers questions of others about this client.
+//!
+//! Questions arrive with the messages about locks, and answers are sent over the connection that checks the
+//! keys of waiters. An answer is made on a thread of its own, so it delays neither renewals nor wake-ups.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use redis::{Cmd, Value, cmd};
+use tokio::task::spawn_blocking;
+use tracing::Level;
+
+use super::admission::RequestClass;
+use super::client_id::ClientId;
+use super::connection::RequestOptions;
+use super::decode::Unexpected;
+use super::route::Route;
+use super::script::Publish;
+use super::shared::Shared;
+use crate::clock::BootInstant;
+use crate::events;
+use crate::questions::limit::AnswerLimit;
+use crate::questions::question::{LONGEST_QUESTION, Question};
+use crate::questions::{Answerer, QUESTIONS};
+use crate::store::contract::StoreError;
+use crate::store::subscriptions::Inbox;
+use crate::timeout::RequestTimeout;
+
+/// The room for questions that were not read yet, in bytes.
+const ROOM: usize = 8 * LONGEST_QUESTION;
+
+/// Answers the questions about one client.
+struct AnsweringTask {
+    route: Route,
+    id: ClientId,
+    response_timeout: Duration,
+    inbox: Arc<Inbox>,
+    answerer: Weak<dyn Answerer>,
+    /// The log says that answers cannot be published.
+    has_warned: AtomicBool,
+}
+
+impl Shared {
+    /// Answers questions from the first use of a lock on. Before, there is nothing to tell, and a client that
+    /// connects lazily does not connect.
+    pub(super) fn answer_with(self: &Arc<Self>, answerer: Weak<dyn Answerer>) {
+        let (Ok(own), Ok(())) = (self.own(), self.answerer.set(answerer)) else { return };
+        let shared = Arc::clone(self);
+        drop(own.home.spawn(async move {
+            shared.presence.used().await;
+            shared.listen();
+        }));
+    }
+
+    /// Answers questions from now on, until the runtime of the wake-ups ends. Returns the questions; `None` if the
+    /// client tells nothing.
+    pub(super) fn listen(&self) -> Option<&Arc<Inbox>> {
+        let (own, answerer) = (self.own().ok()?, self.answerer.get()?);
+        let channel = channel(answerer.upgrade()?.namespace());
+        Some(self.questions.get_or_init(|| {
+            let inbox = Arc::new(self.subscriptions.inbox(&channel, ROOM));
+            let task = AnsweringTask {
+                route: own.wake_ups.clone(),
+                id: self.id.clone(),
+                response_timeout: self.response_timeout,
+                inbox: Arc::clone(&inbox),
+                answerer: Weak::clone(answerer),
+                has_warned: AtomicBool::new(false),
+            };
+            drop(own.home.spawn(task.run()));
+            inbox
+        }))
+    }
+}
+
+impl AnsweringTask {
+    async fn run(self) {
+        let mut limit = AnswerLimit::new();
+        loop {
+            let message = self.inbox.next().await;
+            let Some(question) = Question::of_text(&message) else { continue };
+            if !limit.admits(BootInstant::now()) {
+                continue;
+            }
+            let Some(answerer) = self.answerer.upgrade() else { return };
+            let (channel, id) = (question.channel.clone(), self.id.short());
+            // There may be many locks, and this thread wakes waiters.
+            let pages = spawn_blocking(move || {
+                let id = id.as_str();
+                answerer.answer(&question, id, Some(id))
+            });
+            // Fails only if the program ends.
+            for page in pages.await.unwrap_or_default() {
+                if !self.publish(&channel, &page).await {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Sends a page. Returns whether the next one is worthwhile.
+    async fn publish(&self, channel: &str, page: &str) -> bool {
+        match publish(&self.route, channel, page, self.response_timeout).await {
+            Ok(receivers) => receivers != Some(0),
+            Err(StoreError::Denied(cause)) => {
+                if !self.has_warned.swap(true, Ordering::Relaxed) {
+                    events::emit(Level::INFO, move || {
+                        tracing::info!(
+                            cause,
+                            "no permission to publish answers; others cannot ask this client which \
+                             locks it holds"
+                        );
+                    });
+                }
+                false
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// The channel on which the clients with this namespace are asked.
+pub(super) fn channel(namespace: &str) -> String {
+    format!("{QUESTIONS}{namespace}")
+}
+
+/// Publishes a message. Returns the number of clients that have received it, unless other nodes of a cluster
+/// may have passed it on.
+pub(super) async fn publish(
+    route: &Route,
+    channel: &str,
+    message: &str,
+    within: Duration,
+) -> Result<Option<usize>, StoreError> {
+    let is_counted = !route.is_cluster() || route.publish() == Publish::ToShard;
+    let mut publish: Cmd = match route.publish() {
+        Publish::Everywhere => cmd("PUBLISH"),
+        Publish::ToShard => cmd("SPUBLISH"),
+    };
+    publish.arg(channel).arg(message);
+    let options = RequestOptions::new(RequestClass::Unlimited, RequestTimeout::of(within));
+    let receivers = route.send(channel, &publish, &options, count).await?;
+    Ok(is_counted.then_some(receivers))
+}
+
+/// Decodes a number of clients.
+fn count(reply: &Value) -> Result<usize, Unexpected> {
+    match reply {
+        Value::Int(count) => usize::try_from(*count).map_err(|_| Unexpected::new(reply)),
+        other => Err(Unexpected::new(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_clients_is_decoded() {
+        assert_eq!(count(&Value::Int(3)).ok(), Some(3));
+        assert!(count(&Value::Int(-1)).is_err() && count(&Value::Nil).is_err());
+    }
+}

@@ -1,0 +1,157 @@
+//! Channels whose messages are read one by one, such as questions about this client.
+//!
+//! Such a channel has no listeners, and stays subscribed until its [`Inbox`] is dropped. While the connection
+//! is lost, its messages are lost.
+
+use std::sync::Arc;
+
+use super::channels::{Channel, Subscriptions};
+use super::inbox_queue::{InboxQueue, InboxState};
+
+/// The messages of one channel.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    subscriptions: Arc<Subscriptions>,
+    name: Arc<str>,
+    queue: Arc<InboxQueue>,
+}
+
+impl Subscriptions {
+    /// Subscribes to a channel whose messages are read one by one. Messages beyond `limit`, in bytes, are
+    /// dropped.
+    pub(crate) fn inbox(self: &Arc<Self>, name: &str, limit: usize) -> Inbox {
+        let (name, queue) = (Arc::<str>::from(name), InboxQueue::new(limit));
+        let mut channels = self.channels();
+        let channel = Channel { inbox: Some(Arc::clone(&queue)), ..Channel::of_client() };
+        channels.by_name.insert(Arc::clone(&name), channel);
+        channels.wanted.insert(Arc::clone(&name));
+        drop(channels);
+        self.wanted_some.notify_one();
+        Inbox { subscriptions: Arc::clone(self), name, queue }
+    }
+
+    /// Passes a message on to the inbox of its channel. Returns whether there is one.
+    pub(crate) fn deliver(&self, channel: &str, message: &[u8]) -> bool {
+        let inbox = self.channels().by_name.get(channel).and_then(|channel| channel.inbox.clone());
+        inbox.inspect(|inbox| inbox.receive(message)).is_some()
+    }
+
+    /// Tells the inboxes of these channels that the user lacks the permission to subscribe.
+    pub(crate) fn denied<'a>(&self, names: impl Iterator<Item = &'a Arc<str>>, cause: &str) {
+        let channels = self.channels();
+        for inbox in names.filter_map(|name| channels.by_name.get(name)?.inbox.as_ref()) {
+            inbox.set_state(InboxState::Denied(cause.to_owned()));
+        }
+    }
+}
+
+impl Inbox {
+    /// See [`InboxQueue::next`].
+    pub(crate) async fn next(&self) -> Vec<u8> {
+        self.queue.next().await
+    }
+
+    /// See [`InboxQueue::live`].
+    pub(crate) async fn live(&self) -> Result<(), String> {
+        self.queue.live().await
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        let mut channels = self.subscriptions.channels();
+        if let Some(channel) = channels.by_name.get_mut(&self.name) {
+            channel.inbox = None;
+            channels.abandon(&self.name, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::super::inbox_queue::room_of;
+    use super::*;
+
+    const MOMENT: Duration = Duration::from_millis(10);
+
+    fn subscriptions() -> Arc<Subscriptions> {
+        Subscriptions::remote(Arc::default())
+    }
+
+    fn wanted(subscriptions: &Subscriptions) -> Vec<Arc<str>> {
+        subscriptions.take_wanted(|_| true)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_are_read_in_their_order() {
+        let subscriptions = subscriptions();
+        let inbox = subscriptions.inbox("c", 1000);
+        assert!(subscriptions.deliver("c", b"1") && subscriptions.deliver("c", b"2"));
+        assert!(!subscriptions.deliver("other", b"3"));
+        assert_eq!([inbox.next().await, inbox.next().await], [b"1".to_vec(), b"2".to_vec()]);
+        assert!(timeout(MOMENT, inbox.next()).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn too_many_messages_are_dropped() {
+        let subscriptions = subscriptions();
+        let inbox = subscriptions.inbox("c", 2 * room_of(b"1234"));
+        for message in [&b"1234"[..], b""] {
+            for _ in 0..100 {
+                subscriptions.deliver("c", message);
+            }
+            for _ in 0..2 {
+                assert_eq!(inbox.next().await, message, "there is room again");
+            }
+            assert!(timeout(MOMENT, inbox.next()).await.is_err());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_inbox_is_subscribed_again_after_a_disconnection() {
+        let subscriptions = subscriptions();
+        let inbox = subscriptions.inbox("c", 10);
+        assert!(timeout(MOMENT, inbox.live()).await.is_err());
+        for _ in 0..2 {
+            let names = wanted(&subscriptions);
+            assert_eq!(names, [Arc::from("c")]);
+            assert!(subscriptions.subscribed(&names).is_empty());
+            assert_eq!(inbox.live().await, Ok(()));
+            assert!(subscriptions.take_idle(Duration::ZERO).is_empty());
+            subscriptions.disconnected();
+            assert!(timeout(MOMENT, inbox.live()).await.is_err());
+        }
+        subscriptions.disconnected_some([Arc::from("c")].iter());
+        assert_eq!(wanted(&subscriptions), [Arc::from("c")]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_missing_permission_is_told() {
+        let subscriptions = subscriptions();
+        let inbox = subscriptions.inbox("c", 10);
+        let names = wanted(&subscriptions);
+        subscriptions.denied(names.iter(), "no permission");
+        assert_eq!(inbox.live().await, Err("no permission".to_owned()));
+        subscriptions.want_again(names);
+        subscriptions.subscribed(&wanted(&subscriptions));
+        assert_eq!(inbox.live().await, Ok(()), "the user has it now");
+    }
+
+    #[tokio::test]
+    async fn an_inbox_that_is_dropped_is_unsubscribed() {
+        let subscriptions = subscriptions();
+        drop(subscriptions.inbox("c", 10));
+        assert!(subscriptions.is_empty() && wanted(&subscriptions).is_empty());
+        let inbox = subscriptions.inbox("c", 10);
+        subscriptions.subscribed(&wanted(&subscriptions));
+        assert!(subscriptions.is_quiet(), "it is no channel of a key");
+        drop(inbox);
+        crate::clock::sleep_through(Duration::from_secs(31));
+        assert_eq!(subscriptions.take_idle(Duration::ZERO), [Arc::from("c")]);
+        assert!(subscriptions.is_empty());
+    }
+}

@@ -1,0 +1,289 @@
+//! Questions about clients: clients that do not answer, missing permissions, garbage and floods.
+
+use std::time::Duration;
+
+use lock_runtime::admin::LockAdmin;
+use lock_runtime::{LockClient, LockError};
+use lock_tests::{CapturedLog, Helper, RedisServer};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::{
+    LEASE, acquire_many, assert_all_held, client, client_with_lease, milliseconds, until,
+};
+
+/// ClientAnswers may be late on a busy machine. Questions return as soon as all clients have answered.
+const PATIENT: Duration = LEASE.saturating_mul(20);
+
+/// The locks that are told, and the number of clients that have not answered.
+async fn told(admin: &LockAdmin) -> Result<(usize, Option<usize>), LockError> {
+    let answers = admin.holds().await?;
+    let found: usize = answers.answers.iter().map(|answer| answer.found.len()).sum();
+    Ok((found, answers.unanswered))
+}
+
+/// Asks until the answers are as expected.
+async fn until_told(admin: &LockAdmin, expected: (usize, Option<usize>)) {
+    let (begun, mut last) = (Instant::now(), None);
+    while begun.elapsed() < LEASE * 30 {
+        let answers = told(admin).await;
+        if answers == Ok(expected) {
+            return;
+        }
+        last = Some(answers);
+        sleep(LEASE / 5).await;
+    }
+    panic!("{last:?} instead of {expected:?}");
+}
+
+fn holder(server: &RedisServer, key: &str) -> Helper {
+    let args = ["hold", &server.url(), key, &milliseconds(LEASE * 20)];
+    let mut process = Helper::start(env!("CARGO_BIN_EXE_lock-helper"), &args);
+    assert_eq!(process.line(), "held");
+    process
+}
+
+/// A question with this channel for its answers.
+fn question(kind: &str, channel: &str) -> String {
+    format!("v=1\tquestion={kind}\tanswer={channel}\tnumber=1")
+}
+
+/// The number of messages that were published.
+fn published(server: &RedisServer) -> u64 {
+    server.calls("publish") + server.calls("spublish")
+}
+
+/// The processes are there, and one of them answers when it continues.
+#[tokio::test]
+async fn a_client_that_is_suspended_or_killed_delays_a_question_no_longer_than_its_timeout() {
+    let server = RedisServer::start();
+    let (one, mut two) = (holder(&server, "one"), holder(&server, "two"));
+    let client = client(&server.url()).await;
+    let patient = LockAdmin::new(&client).answer_timeout(PATIENT);
+    until_told(&patient, (2, Some(0))).await;
+    one.freeze();
+    let hasty = patient.clone().answer_timeout(LEASE / 2);
+    let begun = Instant::now();
+    assert_eq!(told(&hasty).await, Ok((1, Some(1))), "one of them does not answer");
+    assert!(begun.elapsed() >= LEASE / 2 && begun.elapsed() < PATIENT, "{:?}", begun.elapsed());
+    let revocation = hasty.revoke("one").await.expect("up");
+    assert_eq!((revocation.revoked, revocation.refused, revocation.unanswered), (0, 0, Some(1)));
+    one.thaw();
+    until_told(&patient, (2, Some(0))).await;
+    two.kill();
+    until_told(&patient, (1, Some(0))).await;
+}
+
+/// Renewals and answers use the same runtime or connections as little as possible.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_questions_costs_few_answers_and_no_lock() {
+    let server = RedisServer::start();
+    let client = client_with_lease(&server.url(), LEASE).await;
+    let guards = acquire_many(&client, 200).await;
+    let admin = LockAdmin::new(&client).answer_timeout(PATIENT);
+    until_told(&admin, (200, Some(0))).await;
+    let (begun, mut asked, before) = (Instant::now(), 0, published(&server));
+    let question = question("holds", "lock_answer:flood");
+    while begun.elapsed() < LEASE * 3 {
+        server.flood("lock_ask:", &question, 1000);
+        asked += 1000;
+        // The test and the client share the cores.
+        sleep(LEASE / 100).await;
+    }
+    let seconds = begun.elapsed().as_secs() + 2;
+    // The harness publishes the questions.
+    let answers = published(&server) - before - asked;
+    assert!(asked >= 1000 * seconds, "{asked} questions are no flood");
+    assert!(answers <= 10 * seconds, "{answers} answers to {asked} questions in {seconds} s");
+    assert_all_held(&guards);
+    until_told(&admin, (200, Some(0))).await;
+}
+
+#[tokio::test]
+async fn garbage_is_no_question_and_no_answer() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let guards = acquire_many(&client, 3).await;
+    let admin = LockAdmin::new(&client).answer_timeout(PATIENT);
+    until_told(&admin, (3, Some(0))).await;
+    let long = "x".repeat(1024 * 1024);
+    let before = published(&server);
+    let questions = [
+        "",
+        "garbage",
+        "\0\t\n",
+        &long,
+        &question("holds", "lock_answer:a b"),
+        &question("revoke", "lock_answer:x"),
+        &question("holds", &long),
+    ];
+    for text in questions {
+        server.publish("lock_ask:", text);
+    }
+    // The channel of the answers, which is otherwise known to the clients only.
+    let answers = || {
+        let names = ["CHANNELS", "SHARDCHANNELS"]
+            .into_iter()
+            .flat_map(|kind| server.command::<Vec<String>>(&["PUBSUB", kind, "lock_answer:*"]));
+        names.collect::<Vec<_>>()
+    };
+    let [channel] = &answers()[..] else { panic!("{:?}", answers()) };
+    let texts = ["", "garbage", "v=1\tnumber=9\tfrom=x\tpage=0\tpages=1\tknown=1\nkey=a", &long];
+    for text in texts {
+        server.publish(channel, text);
+    }
+    let own = (questions.len() + texts.len()) as u64;
+    until_told(&admin, (3, Some(0))).await;
+    let answered = published(&server) - before - own;
+    assert!(answered <= 2 * 30 * 5, "{answered}");
+    assert_all_held(&guards);
+}
+
+/// Otherwise, anybody who may ask could send messages to any channel.
+#[tokio::test]
+async fn answers_go_to_channels_for_answers_only() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let _guards = acquire_many(&client, 3).await;
+    let is_asked = || server.publish("lock_ask:", "") == 1;
+    assert!(until(LEASE * 10, is_asked).await.is_some(), "it listens");
+    let before = published(&server);
+    for channel in ["news", "lock_client:x", "lock_ask:"] {
+        server.publish("lock_ask:", &question("holds", channel));
+    }
+    sleep(LEASE).await;
+    assert_eq!(published(&server) - before, 3, "no answer was published");
+    server.publish("lock_ask:", &question("holds", "lock_answer:x"));
+    let is_answered = || published(&server) - before == 5;
+    assert!(until(LEASE * 10, is_answered).await.is_some(), "the client answers");
+}
+
+#[tokio::test]
+async fn a_client_is_asked_again_after_a_reconnection_and_after_a_restart() {
+    let mut server = RedisServer::start();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    let admin = LockAdmin::new(&two).answer_timeout(PATIENT);
+    let guard = one.lock("k").lease(LEASE * 600).acquire().await.expect("free");
+    until_told(&admin, (1, Some(0))).await;
+    server.kill_all_connections();
+    // A client that is not subscribed again yet is not counted.
+    until_told(&admin, (1, Some(0))).await;
+    server.restart();
+    until_told(&admin, (1, Some(0))).await;
+    drop(guard);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_an_error() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let admin = LockAdmin::new(&client).answer_timeout(LEASE);
+    until_told(&admin, (0, Some(0))).await;
+    server.freeze();
+    for _ in 0..2 {
+        let begun = Instant::now();
+        let error = timeout(LEASE * 20, admin.holds()).await.expect("it ends").expect_err("frozen");
+        assert!(matches!(error, LockError::Unavailable { key: None, .. }), "{error:?}");
+        assert!(begun.elapsed() < LEASE * 10, "{:?}", begun.elapsed());
+    }
+    let error = admin.holder("k").await.expect_err("frozen");
+    assert!(matches!(error, LockError::Unavailable { key: None, .. }), "{error:?}");
+    server.thaw();
+    until_told(&admin, (0, Some(0))).await;
+}
+
+/// A user with all permissions but those for these channels.
+fn user(server: &RedisServer, name: &str, channels: &[&str]) -> String {
+    let acl = ["ACL", "SETUSER", name, "on", ">password", "~*", "+@all", "resetchannels"];
+    server.tell(&[&acl[..], channels].concat());
+    server.url_as(&format!("{name}:password"))
+}
+
+#[tokio::test]
+async fn without_permissions_for_questions_everything_else_works() {
+    let (log, server) = (CapturedLog::here(), RedisServer::start());
+    let asking = client(&server.url()).await;
+    let admin = LockAdmin::new(&asking).answer_timeout(LEASE);
+    let unheard = "no permission to subscribe to questions";
+    let mute = "no permission to publish answers";
+    for (name, channels, unanswered, said) in [
+        ("unheard", vec!["&lock_client:*", "&lock_answer:*"], 0, unheard),
+        ("mute", vec!["&lock_client:*", "&lock_ask:*"], 1, mute),
+    ] {
+        let url = user(&server, name, &channels);
+        let client = client(&url).await;
+        let guard = client.lock(name).acquire().await.expect("free");
+        until_told(&admin, (0, Some(unanswered))).await;
+        sleep(LEASE * 3 / 2).await;
+        assert!(guard.is_held(), "{name}: the lease is renewed");
+        let lock = client.lock(name).wait(LEASE * 10);
+        let waiting = tokio::spawn(async move { lock.acquire().await.map(drop) });
+        guard.release().await.expect("held");
+        waiting.await.expect("no panic").expect("its turn");
+        let lines = || log.lines(&["INFO", said]).len();
+        assert!(until(LEASE * 5, || lines() == 1).await.is_some(), "{name}: once: {}", lines());
+        client.shutdown().await.expect("idle");
+    }
+    assert!(log.lines(&["WARN", "lock_ask"]).is_empty());
+}
+
+#[tokio::test]
+async fn asking_without_a_permission_is_an_error_that_says_which() {
+    let server = RedisServer::start();
+    for (name, channels) in [
+        ("cannot-ask", vec!["&lock_client:*", "&lock_answer:*"]),
+        ("cannot-hear", vec!["&lock_client:*", "&lock_ask:*"]),
+    ] {
+        let client = client(&user(&server, name, &channels)).await;
+        let admin = LockAdmin::new(&client).answer_timeout(LEASE);
+        match admin.holds().await {
+            Err(LockError::Denied { cause, .. }) => assert!(cause.contains("channel"), "{cause}"),
+            other => panic!("{name}: {other:?}"),
+        }
+        let guard = client.lock(name).acquire().await.expect("free");
+        guard.release().await.expect("held");
+    }
+}
+
+/// The channel is that of the namespace, so an operator can give the permission for one of them.
+#[tokio::test]
+async fn a_permission_for_one_namespace_is_enough() {
+    let server = RedisServer::start();
+    let channels = ["&lock_client:*", "&lock_ask:shop", "&lock_answer:*"];
+    let url = user(&server, "shop", &channels);
+    let in_namespace = async |name: &str| {
+        let builder = LockClient::builder().url(&url).namespace(name).lease(LEASE);
+        builder.connect().await.expect("up")
+    };
+    let shop = in_namespace("shop").await;
+    let _held = shop.lock("k").acquire().await.expect("free");
+    let admin = LockAdmin::new(&shop).answer_timeout(PATIENT);
+    until_told(&admin, (1, Some(0))).await;
+    let mail = in_namespace("mail").await;
+    let denied = LockAdmin::new(&mail).holds().await;
+    assert!(matches!(denied, Err(LockError::Denied { .. })), "{denied:?}");
+}
+
+/// The thread that receives questions does not depend on the executor of the program.
+#[tokio::test]
+async fn a_client_whose_executor_is_blocked_answers() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let (ready, is_ready) = tokio::sync::oneshot::channel();
+    let (end, is_over) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let client = client_with_lease(&url, LEASE * 20).await;
+            let _guard = client.lock("k").acquire().await.expect("free");
+            ready.send(()).expect("awaited");
+            // Blocks the executor.
+            let _ = is_over.recv();
+        });
+    });
+    is_ready.await.expect("it holds the lock");
+    let client = client(&server.url()).await;
+    let admin = LockAdmin::new(&client).answer_timeout(PATIENT);
+    until_told(&admin, (1, Some(0))).await;
+    drop(end);
+    thread.join().expect("no panic");
+}
