@@ -1,29 +1,20 @@
-//! The export to the `metrics` facade.
+//! The export of the measurements of all clients of this process.
 //!
-//! One thread per process exports the measurements of all its clients, every five seconds and when a
-//! client is shut down. It looks every series up anew, because a handle that was made before the recorder,
-//! or that was idle for too long, is dead. The recorder is user code. It may block or panic, and delays no
-//! lock.
+//! One thread exports them, every five seconds and when a client is shut down. What receives them is user code.
+//! It may block or panic, and delays no lock.
 //!
-//! As long as no recorder is installed, nothing is marked as exported, so a recorder that is installed
-//! later gets all samples. If a recorder panics, some samples of this export are lost; counters are not,
+//! As long as nobody receives them, nothing is marked as exported, so a recorder that is installed later gets
+//! all samples. If it panics, some samples of this export are lost; counters are not,
 //! because they are exported as totals.
 
 use std::collections::BTreeMap;
-use std::slice;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use metrics::{
-    Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
-};
-
-use super::histogram::HistogramSnapshot;
-use super::names::{self, METRICS, MetricKind};
-use super::outcome::AcquisitionOutcome;
-use super::renewals::RenewalOutcome;
-use super::snapshot::{SiteSnapshot, Snapshot};
-use super::totals::{NamespaceTotals, Totals};
+use super::destination::ExportTarget;
+use super::facade::Facade;
+use super::snapshot::Snapshot;
+use super::totals::Totals;
 use crate::user_code::contained;
 
 /// The time between two exports.
@@ -148,118 +139,19 @@ pub(crate) fn is_done(number: u64) -> bool {
 
 /// Exports until the process ends.
 fn run() {
-    let mut exported = Totals::default();
-    let mut is_described = false;
+    let mut targets = [ExportTarget::new(Facade::default())];
     loop {
         let waits = |state: &mut ExporterState| state.requested == state.done;
         let waited = EXPORTER.changed.wait_timeout_while(EXPORTER.state(), INTERVAL, waits);
         let number = waited.unwrap_or_else(PoisonError::into_inner).0.requested;
-        if is_recorded() {
-            let totals = EXPORTER.totals();
-            contained(|| {
-                if !is_described {
-                    describe();
-                    is_described = true;
-                }
-                export(&totals, &exported);
-            });
-            exported = totals;
+        let ready: Vec<_> = targets.iter_mut().filter_map(ExportTarget::if_ready).collect();
+        if !ready.is_empty() {
+            let totals = Arc::new(EXPORTER.totals());
+            for target in ready {
+                target.export(&totals);
+            }
         }
         EXPORTER.state().done = number;
-    }
-}
-
-/// Whether a recorder is installed. Until then, the facade has one without a size, and nothing else tells the
-/// two apart.
-fn is_recorded() -> bool {
-    metrics::with_recorder(|recorder| std::mem::size_of_val(recorder) > 0)
-}
-
-fn describe() {
-    for metric in METRICS {
-        let unit = if metric.name.ends_with("_seconds") { Unit::Seconds } else { Unit::Count };
-        match metric.kind {
-            MetricKind::Counter => describe_counter!(metric.name, unit, metric.help),
-            MetricKind::Gauge => describe_gauge!(metric.name, unit, metric.help),
-            MetricKind::Histogram => describe_histogram!(metric.name, unit, metric.help),
-        }
-    }
-}
-
-/// Exports all totals. `before` are those of the last export.
-fn export(totals: &Totals, before: &Totals) {
-    gauge!(names::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
-    for (namespace, total) in &totals.namespaces {
-        let before = before.namespaces.get(namespace);
-        for (template, site) in &total.sites {
-            export_site(namespace, site, before.and_then(|before| before.sites.get(template)));
-        }
-        export_client(namespace, total, before);
-    }
-}
-
-fn export_site(namespace: &str, site: &SiteSnapshot, before: Option<&SiteSnapshot>) {
-    let labels = [("namespace", namespace.to_owned()), ("template", site.template.to_owned())];
-    let with = |name: &'static str, value: &'static str| {
-        let [namespace, template] = labels.clone();
-        [namespace, template, (name, value.to_owned())]
-    };
-    for outcome in AcquisitionOutcome::ALL {
-        let labels = with("outcome", outcome.as_str());
-        counter!(names::ACQUISITIONS, &labels).absolute(site.acquisitions(outcome));
-        if let Some(waits) = site.wait(outcome) {
-            let before = before.and_then(|before| before.wait(outcome));
-            record(&histogram!(names::WAIT, &labels), waits, before);
-        }
-    }
-    record(&histogram!(names::HOLD, &labels), &site.hold, before.map(|before| &before.hold));
-    for (reason, count) in &site.losses {
-        counter!(names::LOSSES, &with("reason", reason.as_str())).absolute(*count);
-    }
-    let limits = site.handoff_limits;
-    for (outcome, count) in [("continued", limits.continued), ("freed", limits.freed)] {
-        counter!(names::HANDOFF_LIMITS, &with("outcome", outcome)).absolute(count);
-    }
-    #[allow(clippy::cast_precision_loss)]
-    let (held, waiting) = (site.held as f64, site.waiting as f64);
-    gauge!(names::HELD, &labels).set(held);
-    gauge!(names::WAITING, &labels).set(waiting);
-    gauge!(names::OLDEST_HOLD, &labels).set(site.oldest_hold.unwrap_or_default().as_secs_f64());
-}
-
-fn export_client(namespace: &str, total: &NamespaceTotals, before: Option<&NamespaceTotals>) {
-    let label = ("namespace", namespace.to_owned());
-    for outcome in RenewalOutcome::ALL {
-        let labels = [label.clone(), ("outcome", outcome.as_str().to_owned())];
-        counter!(names::RENEWALS, &labels).absolute(total.renewals[outcome as usize]);
-    }
-    let slack = histogram!(names::SLACK, slice::from_ref(&label));
-    for (mean, count) in total.slack.means_since(before.map(|before| &before.slack)) {
-        slack.record_many(mean, usize::try_from(count).unwrap_or(usize::MAX));
-    }
-    for (at, (operation, outcome, durations)) in total.requests.iter().enumerate() {
-        let before = before.and_then(|before| before.requests.get(at)).map(|(_, _, known)| known);
-        let labels = [
-            label.clone(),
-            ("operation", operation.as_str().to_owned()),
-            ("outcome", outcome.as_str().to_owned()),
-        ];
-        record(&histogram!(names::REQUESTS, &labels), durations, before);
-    }
-    #[allow(clippy::cast_precision_loss)]
-    gauge!(names::RELEASING, slice::from_ref(&label)).set(total.releasing as f64);
-    gauge!(names::STORE_UP, &[label]).set(if total.is_down { 0.0 } else { 1.0 });
-}
-
-/// Records the samples that are new.
-fn record(
-    handle: &metrics::Histogram,
-    total: &HistogramSnapshot,
-    before: Option<&HistogramSnapshot>,
-) {
-    let new = before.map_or_else(|| total.clone(), |before| total.since(before));
-    for (mean, count) in new.means() {
-        handle.record_many(mean, usize::try_from(count).unwrap_or(usize::MAX));
     }
 }
 
@@ -270,7 +162,7 @@ mod tests {
 
     use super::*;
     use crate::stats::ClientStats;
-    use crate::telemetry::{ClientMetrics, ObservedCall};
+    use crate::telemetry::{AcquisitionOutcome, ClientMetrics, ObservedCall, SiteSnapshot};
 
     /// A client without an engine, which may end while it is measured.
     struct MeasuredClient {

@@ -9,7 +9,11 @@
 mod call;
 mod client;
 #[cfg(feature = "metrics")]
+mod destination;
+#[cfg(feature = "metrics")]
 pub(crate) mod exporter;
+#[cfg(feature = "metrics")]
+mod facade;
 mod histogram;
 mod label;
 #[cfg(feature = "metrics")]
@@ -19,6 +23,8 @@ mod observer;
 mod outcome;
 mod renewals;
 mod requests;
+#[cfg(feature = "metrics")]
+mod series;
 mod shards;
 mod site;
 mod snapshot;
