@@ -122,6 +122,7 @@
 //! * `redis` (default): the Redis store. Without it, there is only the memory store.
 //! * `admin`: [`LockAdmin`](admin::LockAdmin), which asks the clients of a store which locks they hold.
 //! * `metrics`: the export of measurements to the `metrics` facade.
+//! * `opentelemetry`: the export of measurements to the global meter provider of OpenTelemetry.
 //! * `testing`: a client for tests, on tokio's clock: see the module `testing`.
 //! * `tls`: TLS to the Redis server (`rediss://`), with rustls and ring.
 

@@ -1,7 +1,7 @@
 //! The state that all parts of one client's engine share.
 
 use std::sync::Arc;
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 use std::sync::Weak;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::stats::ClientStats;
 use crate::store::contract::Backend;
 use crate::sync::Notify;
 use crate::sync::atomic::{AtomicBool, Ordering};
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 use crate::telemetry::exporter;
 use crate::telemetry::{ClientMetrics, Snapshot};
 use crate::timeout::Wait;
@@ -92,7 +92,7 @@ impl Engine {
             logged_wrong_format,
             metrics,
         });
-        #[cfg(feature = "metrics")]
+        #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
         {
             let source: Weak<Self> = Arc::downgrade(&engine);
             exporter::add(engine.metrics.id(), source);
@@ -210,7 +210,7 @@ impl Engine {
     }
 }
 
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 impl exporter::MeasurementSource for Engine {
     fn measurements(&self) -> Snapshot {
         self.snapshot()

@@ -6,7 +6,7 @@ use super::core::Engine;
 use crate::error::LostReason;
 use crate::events;
 use crate::sync::time;
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 use crate::telemetry::exporter;
 
 /// The longest time for which a shutdown waits for the last releases.
@@ -16,7 +16,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 const LOG_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The longest time for which a shutdown waits for the last export of measurements.
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 const EXPORT_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Engine {
@@ -37,7 +37,7 @@ impl Engine {
             wait_until(RELEASE_TIMEOUT, is_idle).await;
         }
         let open = self.open();
-        #[cfg(feature = "metrics")]
+        #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
         {
             let number = exporter::request();
             wait_until(EXPORT_TIMEOUT, || exporter::is_done(number)).await;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 use super::exporter;
 use super::label::SiteLabel;
 #[cfg(feature = "testing")]
@@ -62,7 +62,7 @@ impl ClientMetrics {
     }
 
     /// Differs between the clients of this process.
-    #[cfg(feature = "metrics")]
+    #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -142,7 +142,7 @@ impl Default for ClientMetrics {
 impl Drop for ClientMetrics {
     fn drop(&mut self) {
         // Nothing records into them any more.
-        #[cfg(feature = "metrics")]
+        #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
         exporter::ended(self.id, || self.snapshot(std::iter::empty(), ClientStats::default()));
         let sites = self.sites.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (_, metrics) in sites.drain() {

@@ -1,10 +1,10 @@
 //! The export of the measurements of all clients of this process.
 //!
-//! One thread exports them, every five seconds and when a client is shut down. What receives them is user code.
-//! It may block or panic, and delays no lock.
+//! One thread exports them, every five seconds and when a client is shut down: to the `metrics` facade, and to
+//! OpenTelemetry. What receives them is user code. It may block or panic, and delays no lock.
 //!
-//! As long as nobody receives them, nothing is marked as exported, so a recorder that is installed later gets
-//! all samples. If it panics, some samples of this export are lost; counters are not,
+//! As long as nobody receives them, nothing is marked as exported, so a recorder or a meter provider that is
+//! installed later gets all samples. If it panics, some samples of this export are lost; counters are not,
 //! because they are exported as totals.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::destination::ExportTarget;
+#[cfg(feature = "metrics")]
 use super::facade::Facade;
+#[cfg(feature = "opentelemetry")]
+use super::opentelemetry::GlobalProvider;
 use super::snapshot::Snapshot;
 use super::totals::Totals;
 use crate::user_code::contained;
@@ -139,7 +142,12 @@ pub(crate) fn is_done(number: u64) -> bool {
 
 /// Exports until the process ends.
 fn run() {
-    let mut targets = [ExportTarget::new(Facade::default())];
+    let mut targets = [
+        #[cfg(feature = "metrics")]
+        ExportTarget::new(Facade::default()),
+        #[cfg(feature = "opentelemetry")]
+        ExportTarget::new(GlobalProvider::default()),
+    ];
     loop {
         let waits = |state: &mut ExporterState| state.requested == state.done;
         let waited = EXPORTER.changed.wait_timeout_while(EXPORTER.state(), INTERVAL, waits);

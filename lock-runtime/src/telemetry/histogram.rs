@@ -256,7 +256,7 @@ impl HistogramSnapshot {
     }
 
     /// The mean and the number of the samples of each bucket.
-    #[cfg(feature = "metrics")]
+    #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
     pub(super) fn means(&self) -> impl Iterator<Item = (Duration, u64)> {
         self.buckets.iter().map(|bucket| (bucket.mean(), bucket.count))
     }

@@ -8,36 +8,38 @@
 
 mod call;
 mod client;
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 mod destination;
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 pub(crate) mod exporter;
 #[cfg(feature = "metrics")]
 mod facade;
 mod histogram;
 mod label;
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 mod names;
 #[cfg(feature = "testing")]
 mod observer;
+#[cfg(feature = "opentelemetry")]
+mod opentelemetry;
 mod outcome;
 mod renewals;
 mod requests;
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 mod series;
 mod shards;
 mod site;
 mod snapshot;
 mod spans;
 mod thresholds;
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 mod totals;
 
 pub(crate) use self::call::{AcquiredBy, ObservedCall};
 pub(crate) use self::client::ClientMetrics;
 pub use self::histogram::HistogramSnapshot;
 pub(crate) use self::label::SiteLabel;
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 pub use self::names::{DURATION_SUFFIX, METRICS, MetricDescription, MetricKind, SECONDS};
 #[cfg(feature = "testing")]
 pub(crate) use self::observer::{CallFate, CallObserver, HoldEnd, Loser};

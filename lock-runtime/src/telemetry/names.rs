@@ -1,8 +1,11 @@
 //! The names of the metrics that are exported.
 
+#[cfg(feature = "opentelemetry")]
+use super::renewals::SLACK_RATIOS;
+
 /// The upper bounds in seconds of the buckets that suit the durations of locks.
 ///
-/// A recorder of the `metrics` facade has to be told them, because a
+/// OpenTelemetry gets them from the library. A recorder of the `metrics` facade has to be told them, because a
 /// library cannot set them: without buckets, `metrics-exporter-prometheus` renders summaries. Use them for the
 /// names that end with [`DURATION_SUFFIX`].
 pub const SECONDS: [f64; 16] = [
@@ -53,6 +56,12 @@ impl MetricDescription {
     /// Whether its values are durations.
     pub(super) fn is_in_seconds(&self) -> bool {
         self.unit == SECOND
+    }
+
+    /// The upper bounds of the buckets, if it is a histogram.
+    #[cfg(feature = "opentelemetry")]
+    pub(super) fn buckets(&self) -> &'static [f64] {
+        if self.is_in_seconds() { &SECONDS } else { &SLACK_RATIOS }
     }
 }
 

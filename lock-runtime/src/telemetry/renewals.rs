@@ -94,7 +94,7 @@ pub struct SlackSnapshot {
 
 impl SlackSnapshot {
     /// Adds the renewals of another client.
-    #[cfg(feature = "metrics")]
+    #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
     pub(super) fn merge(&mut self, other: &Self) {
         self.counts.resize(SLACK_RATIOS.len() + 1, 0);
         for (total, added) in self.counts.iter_mut().zip(&other.counts) {
@@ -108,7 +108,7 @@ impl SlackSnapshot {
     }
 
     /// The mean ratio and the number of the renewals of each bucket that are not in an `earlier` snapshot.
-    #[cfg(feature = "metrics")]
+    #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
     pub(super) fn means_since(&self, earlier: Option<&Self>) -> impl Iterator<Item = (f64, u64)> {
         let buckets = self.counts.iter().zip(&self.sums).enumerate();
         buckets.filter_map(move |(bucket, (count, sum))| {
