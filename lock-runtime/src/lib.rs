@@ -121,6 +121,8 @@
 //! * `macros` (default): the attribute.
 //! * `redis` (default): the Redis store. Without it, there is only the memory store.
 //! * `metrics`: the export of measurements to the `metrics` facade.
+//! * `sqlx`: a fence in a table of PostgreSQL, MySQL or SQLite: see the module `fence`. `sqlx-postgres`, `sqlx-mysql`
+//!   and `sqlx-sqlite` select one of them.
 //! * `testing`: a client for tests, on tokio's clock: see the module `testing`.
 //! * `tls`: TLS to the Redis server (`rediss://`), with rustls and ring.
 
@@ -142,6 +144,8 @@ mod error;
 mod events;
 #[cfg(feature = "testing")]
 mod fated_call;
+#[cfg(any(feature = "sqlx-mysql", feature = "sqlx-postgres", feature = "sqlx-sqlite"))]
+pub mod fence;
 mod global;
 mod guard;
 mod holder;

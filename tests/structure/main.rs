@@ -43,6 +43,7 @@ const LAYERS: [&[&str]; 9] = [
         "credentials",
         "error",
         "events",
+        "fence",
         "holder",
         "identity",
         "join",
