@@ -68,8 +68,8 @@ const LAYERS: [&[&str]; 9] = [
 ];
 
 /// The folders in which no two types have the same name.
-const TYPE_FOLDERS: [&str; 5] =
-    ["lock-runtime/src", "lock-macros/src", "tests", "bench", "examples"];
+const TYPE_FOLDERS: [&str; 6] =
+    ["lock-runtime/src", "lock-macros/src", "tests", "bench", "examples", "recipes"];
 
 /// Types that have the name of another type on purpose: the file, the names, and the reason.
 const REPEATED_NAMES: [(&str, &[&str], &str); 2] = [
@@ -349,7 +349,11 @@ fn no_type_name_has_two_meanings() {
 /// The scripts run the tests in groups, so they have to name each of them.
 #[test]
 fn the_test_scripts_name_every_test_target() {
-    let scripts = [include_str!("../../scripts/test"), include_str!("../../scripts/monitoring")];
+    let scripts = [
+        include_str!("../../scripts/test"),
+        include_str!("../../scripts/monitoring"),
+        include_str!("../../scripts/databases"),
+    ];
     let script = scripts.concat();
     let sections = include_str!("../Cargo.toml").split("\n\n");
     let is_run = |section: &&str| section.contains("[[test]]") && !section.contains("test = false");
@@ -357,7 +361,7 @@ fn the_test_scripts_name_every_test_target() {
     let mut names: Vec<String> = sections.filter(is_run).map(name).collect();
     assert!(names.len() > 5, "{names:?}");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for package in ["bench", "examples", "lock-macros", "lock-runtime"] {
+    for package in ["bench", "examples", "lock-macros", "lock-runtime", "recipes"] {
         for entry in std::fs::read_dir(root.join(package).join("tests")).into_iter().flatten() {
             let path = entry.expect("an entry").path();
             if path.is_dir() && !path.join("main.rs").exists() {
