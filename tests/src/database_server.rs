@@ -21,10 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const NOBODY: u32 = 65_534;
 
 /// A server of one kind that all tests of a process share as long as one of them uses it.
-type Shared = Mutex<Weak<DatabaseServer>>;
+type SharedServer = Mutex<Weak<DatabaseServer>>;
 
-static POSTGRES: Shared = Mutex::new(Weak::new());
-static MARIADB: Shared = Mutex::new(Weak::new());
+static POSTGRES: SharedServer = Mutex::new(Weak::new());
+static MARIADB: SharedServer = Mutex::new(Weak::new());
 
 /// A database server on a free port of the loopback interface, with a directory of its own. It ends when its last user
 /// drops it, also if a test panics.
@@ -116,7 +116,7 @@ impl DatabaseServer {
         Self::shared(&MARIADB, &MARIADB_KIND)
     }
 
-    fn shared(of: &Shared, kind: &'static DatabaseKind) -> Arc<Self> {
+    fn shared(of: &SharedServer, kind: &'static DatabaseKind) -> Arc<Self> {
         // A start that has failed leaves no server behind.
         let mut shared = of.lock().unwrap_or_else(PoisonError::into_inner);
         shared.upgrade().unwrap_or_else(|| {

@@ -1,6 +1,6 @@
 //! Errors of fences, and the limits of resources and tokens.
 
-use super::sealed::FailureKind;
+use super::table::FailureKind;
 
 /// The longest resource, in bytes: as long as the longest key of a lock.
 const LONGEST_RESOURCE: usize = 1024;

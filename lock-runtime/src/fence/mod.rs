@@ -81,6 +81,7 @@ mod mysql;
 mod postgres;
 #[cfg(feature = "sqlx-sqlite")]
 mod sqlite;
+mod table;
 
 use sqlx::{Database, Transaction};
 
@@ -90,9 +91,9 @@ use self::error::{check, failure, stored};
 pub use self::mysql::MYSQL_TABLE;
 #[cfg(feature = "sqlx-postgres")]
 pub use self::postgres::POSTGRES_TABLE;
-use self::sealed::FenceTable;
 #[cfg(feature = "sqlx-sqlite")]
 pub use self::sqlite::SQLITE_TABLE;
+use self::table::FenceTable;
 
 /// A database whose table can be a fence: `sqlx::Postgres`, `sqlx::MySql` or `sqlx::Sqlite`, each with its feature.
 ///
@@ -100,36 +101,6 @@ pub use self::sqlite::SQLITE_TABLE;
 pub trait FenceDatabase: FenceTable {}
 
 impl<DB: FenceTable> FenceDatabase for DB {}
-
-mod sealed {
-    use sqlx::Database;
-    use sqlx::error::DatabaseError;
-
-    /// What an error of a database means for a fence.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum FailureKind {
-        /// Another transaction was in the way.
-        Conflict,
-        /// The table does not exist.
-        NoTable,
-        /// Everything else.
-        Other,
-    }
-
-    /// The statements of one database.
-    pub trait FenceTable: Database {
-        /// Records a token unless the one on record is higher, in one statement. Returns the token that is then on
-        /// record.
-        fn record(
-            connection: &mut Self::Connection,
-            resource: &str,
-            token: i64,
-        ) -> impl Future<Output = sqlx::Result<i64>> + Send;
-
-        /// What an error of [`record`](Self::record) means.
-        fn failure_kind(error: &dyn DatabaseError) -> FailureKind;
-    }
-}
 
 /// Raises the fence of a resource to a token: records the token in the table `lock_fence`, or refuses it if a higher
 /// one is on record. An equal token is accepted, so one holder may use its token in any number of transactions. Costs

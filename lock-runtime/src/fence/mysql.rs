@@ -4,7 +4,7 @@ use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{MySql, MySqlConnection};
 
-use super::sealed::{FailureKind, FenceTable};
+use super::table::{FailureKind, FenceTable};
 
 /// Creates the table of fences in MySQL or MariaDB, if it does not exist. Other engines than InnoDB have no
 /// transactions, and other types of text ignore case or trailing blanks.

@@ -3,7 +3,7 @@
 use sqlx::error::DatabaseError;
 use sqlx::{PgConnection, Postgres};
 
-use super::sealed::{FailureKind, FenceTable};
+use super::table::{FailureKind, FenceTable};
 
 /// Creates the table of fences in PostgreSQL, if it does not exist.
 pub const POSTGRES_TABLE: &str = r#"CREATE TABLE IF NOT EXISTS lock_fence (

@@ -3,7 +3,7 @@
 use sqlx::error::DatabaseError;
 use sqlx::{Sqlite, SqliteConnection};
 
-use super::sealed::{FailureKind, FenceTable};
+use super::table::{FailureKind, FenceTable};
 
 /// Creates the table of fences in SQLite, if it does not exist.
 pub const SQLITE_TABLE: &str = "CREATE TABLE IF NOT EXISTS lock_fence (
