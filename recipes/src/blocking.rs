@@ -63,6 +63,31 @@ pub async fn rebuild<P: FnOnce(u64) + Send + 'static>(
     Ok(thread.await?)
 }
 
+/// The same with a guard in the thread. If the lock is lost, the thread stops before the next page.
+///
+/// Cancel safe: if the future is dropped, the thread continues under the lock, and the lock is released when it has ended.
+///
+/// # Errors
+///
+/// The lock was not acquired or not kept, or a page panicked.
+pub async fn rebuild_with_guard<P: FnOnce(u64) + Send + 'static>(
+    builder: &IndexBuilder,
+    name: &str,
+    pages: impl Iterator<Item = P> + Send + 'static,
+) -> Result<usize, RebuildError> {
+    let lock = builder.locks.lock(format!("index:{name}")).max_hold(builder.limit);
+    let guard = lock.acquire().await?;
+    let token = guard.fencing_token().await?;
+    let thread = spawn_blocking(move || {
+        let count = pages.take_while(|_| guard.is_held()).map(|write| write(token)).count();
+        (guard, count)
+    });
+    let (guard, count) = thread.await?;
+    // An error if the lock was lost, because some pages are then missing.
+    guard.release().await?;
+    Ok(count)
+}
+
 /// Wrong, for comparison: the thread writes all pages, also those after the loss of the lock.
 ///
 /// # Errors

@@ -1,9 +1,10 @@
 //! Checks the structure of `lock-runtime`: no import cycles, no upward imports, no long files. Checks
 //! that no type name of the workspace has two meanings, and that the pages for developers and
-//! operators agree with the code.
+//! operators and the recipes agree with the code.
 
 mod architecture;
 mod events;
+mod recipes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
