@@ -56,7 +56,7 @@
 //! that the body has spawned continues as well. Where a late write would cause damage, the resource
 //! has to reject it: send [`LockGuard::fencing_token`] with every write, and with every read that a
 //! write depends on, and let the resource reject each token that is lower than the highest one that
-//! it has received.
+//! it has received. With the feature `sqlx`, `fence::raise` does this in a database.
 //!
 //! A lock is only as safe as its server. Redis may lose keys when it fails over to a replica, or
 //! when it restarts without persistence. It expires keys by its wall clock.

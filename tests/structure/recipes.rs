@@ -16,7 +16,7 @@ fn root() -> PathBuf {
 
 /// The lines without their indentation.
 fn flat(text: &str) -> String {
-    text.lines().map(|line| format!("{}\n", line.trim())).collect()
+    text.lines().flat_map(|line| [line.trim(), "\n"]).collect()
 }
 
 fn sources() -> Vec<String> {
