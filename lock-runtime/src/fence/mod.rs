@@ -12,13 +12,15 @@
 //! # Examples
 //!
 //! ```
-//! # #[cfg(feature = "sqlx-sqlite")]
-//! # mod example {
+//! # #[cfg(not(all(feature = "macros", feature = "sqlx-sqlite")))]
+//! # fn main() {}
+//! # #[cfg(all(feature = "macros", feature = "sqlx-sqlite"))]
+//! # mod with_sqlite {
 //! use lock_runtime::{LockClient, LockError, distributed_lock, fence};
 //! use sqlx::SqlitePool;
 //!
 //! #[derive(Debug, thiserror::Error)]
-//! enum DepositError {
+//! pub enum DepositError {
 //!     #[error(transparent)]
 //!     Lock(#[from] LockError),
 //!     #[error(transparent)]
@@ -47,14 +49,14 @@
 //! #     sqlx::query(table).execute(&database).await?;
 //! #     sqlx::query("INSERT INTO account VALUES (7, 100)").execute(&database).await?;
 //! #     lock_runtime::with_client(LockClient::memory(), deposit(&database, 7, 50)).await?;
-//! #     let balance: i64 =
-//! #         sqlx::query_scalar("SELECT balance FROM account").fetch_one(&database).await?;
+//! #     let sql = "SELECT balance FROM account";
+//! #     let balance: i64 = sqlx::query_scalar(sql).fetch_one(&database).await?;
 //! #     assert_eq!(balance, 150);
 //! #     Ok(())
 //! # }
 //! # }
-//! # #[cfg(feature = "sqlx-sqlite")]
-//! # example::main().unwrap();
+//! # #[cfg(all(feature = "macros", feature = "sqlx-sqlite"))]
+//! # use with_sqlite::main;
 //! ```
 //!
 //! # Order of the statements
