@@ -74,7 +74,9 @@ fn each_recipe_is_complete() {
     let (table, recipes) = PAGE.split_once("\n## ").expect("sections");
     for recipe in recipes.split("\n## ") {
         let title = recipe.lines().next().expect("a title");
-        assert!(table.contains(&format!("| [{title}](#")), "{title} is not in the table");
+        let anchor = title.to_lowercase().replace('`', "").replace(' ', "-");
+        let entry = format!("| [{title}](#{anchor}) |");
+        assert!(table.contains(&entry), "the table does not contain {entry}");
         for part in ["```rust", "**What can go wrong.**", "\nCode: "] {
             assert!(recipe.contains(part), "{title} has no {part}");
         }

@@ -67,8 +67,8 @@
 //!
 //! In the level `READ COMMITTED` of PostgreSQL, which is its default, and in MySQL, [`raise`] waits for other
 //! transactions for the same resource. In `REPEATABLE READ` and `SERIALIZABLE`, PostgreSQL refuses the one that has
-//! waited with [`FenceError::Conflict`]. In SQLite, a transaction that is to write waits for all others, for at most the
-//! `busy_timeout`.
+//! waited with [`FenceError::Conflict`], and in `SERIALIZABLE`, the commit may fail for the same reason. In SQLite, a
+//! transaction that is to write waits for all others, for at most the `busy_timeout`.
 //!
 //! # The table
 //!

@@ -30,6 +30,15 @@ async fn new_database() -> (MySqlPool, Arc<DatabaseServer>) {
     (MySqlPool::connect(&server.url(&name)).await.expect("the server is up"), server)
 }
 
+/// This is why the fence comes first in a transaction.
+#[tokio::test]
+async fn a_read_before_the_fence_fixes_what_the_transaction_sees() {
+    let (pool, _server) = new_database().await;
+    let database = FenceFixture::<MySql>::with_account(pool).await;
+    assert_eq!(database.balance_under_a_fence_after_a_read().await, 100, "an old state");
+    assert_eq!(database.balance_under_a_fence().await, 130);
+}
+
 #[tokio::test]
 async fn a_wait_that_is_too_long_is_a_conflict() {
     let (pool, _server) = new_database().await;

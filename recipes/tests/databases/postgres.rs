@@ -49,6 +49,14 @@ async fn repeatable_read_refuses_the_transaction_that_has_waited() {
 }
 
 #[tokio::test]
+async fn a_read_before_the_fence_does_not_fix_what_later_reads_see() {
+    let (pool, _server) = new_database().await;
+    let database = FenceFixture::<Postgres>::with_account(pool).await;
+    assert_eq!(database.balance_under_a_fence_after_a_read().await, 130);
+    assert_eq!(database.balance_under_a_fence().await, 130);
+}
+
+#[tokio::test]
 async fn a_wait_that_is_too_long_is_a_conflict() {
     let (pool, _server) = new_database().await;
     let database = FenceFixture::<Postgres>::new(pool).await;

@@ -52,6 +52,28 @@ pub(crate) async fn until_waiting<DB: BlockingDatabase>(database: &FenceFixture<
     }
 }
 
+impl<DB: BlockingDatabase> FenceFixture<DB> {
+    /// What a holder with the token 2 reads, whose transaction has also read before an earlier holder has written 130.
+    pub(crate) async fn balance_under_a_fence_after_a_read(&self) -> i64 {
+        let balance = "SELECT balance FROM account";
+        let mut later = self.begin().await;
+        assert_eq!(DB::number(&mut later, balance).await, 100);
+        let mut earlier = self.begin().await;
+        fence::raise(&mut earlier, "account", 1).await.expect("the first");
+        DB::execute(&mut earlier, "UPDATE account SET balance = 130").await;
+        earlier.commit().await.expect("the server is up");
+        fence::raise(&mut later, "account", 2).await.expect("higher");
+        DB::number(&mut later, balance).await
+    }
+
+    /// What this holder reads in a transaction that begins with the fence.
+    pub(crate) async fn balance_under_a_fence(&self) -> i64 {
+        let mut later = self.begin().await;
+        fence::raise(&mut later, "account", 2).await.expect("the highest");
+        DB::number(&mut later, "SELECT balance FROM account").await
+    }
+}
+
 type Raised<DB> = (Transaction<'static, DB>, Result<(), FenceError>);
 
 /// Raises a fence in a transaction that stays open.
