@@ -102,6 +102,24 @@ fn an_order_is_paid_once_and_cancelled_once() {
 }
 
 #[test]
+fn a_busy_order_is_a_conflict_and_a_store_that_is_down_is_unavailable() {
+    let mut server = RedisServer::start();
+    let service = Service::start(&server.url());
+    service.set_stock("pen", 3);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let client = LockClient::builder().url(server.url()).namespace("shop");
+    let client = runtime.block_on(client.connect()).expect("the server is up");
+    let guard = runtime.block_on(client.lock("order:1").acquire()).expect("free");
+    let buy = json!({ "item": "pen", "units": 1 });
+    assert_eq!(service.post_for_retry("/orders/1/pay", &buy), (409, None));
+    runtime.block_on(guard.release()).expect("held");
+    assert_eq!(service.post_for_retry("/orders/1/pay", &buy), (200, None));
+    server.kill();
+    let unavailable = (503, Some("1".to_owned()));
+    assert_eq!(service.post_for_retry("/orders/2/pay", &buy), unavailable);
+}
+
+#[test]
 fn it_serves_its_measurements_and_its_readiness() {
     let mut server = RedisServer::start();
     let service = Service::start(&server.url());

@@ -56,7 +56,7 @@
 //! that the body has spawned continues as well. Where a late write would cause damage, the resource
 //! has to reject it: send [`LockGuard::fencing_token`] with every write, and with every read that a
 //! write depends on, and let the resource reject each token that is lower than the highest one that
-//! it has received.
+//! it has received. With the feature `sqlx`, `fence::raise` does this in a database.
 //!
 //! A lock is only as safe as its server. Redis may lose keys when it fails over to a replica, or
 //! when it restarts without persistence. It expires keys by its wall clock.
@@ -123,6 +123,8 @@
 //! * `admin`: [`LockAdmin`](admin::LockAdmin), which asks the clients of a store which locks they hold.
 //! * `metrics`: the export of measurements to the `metrics` facade.
 //! * `opentelemetry`: the export of measurements to the global meter provider of OpenTelemetry.
+//! * `sqlx`: a fence in a table of PostgreSQL, MySQL or SQLite: see the module `fence`. `sqlx-postgres`, `sqlx-mysql`
+//!   and `sqlx-sqlite` select one of them.
 //! * `testing`: a client for tests, on tokio's clock: see the module `testing`.
 //! * `tls`: TLS to the Redis server (`rediss://`), with rustls and ring.
 
@@ -147,6 +149,8 @@ mod error;
 mod events;
 #[cfg(feature = "testing")]
 mod fated_call;
+#[cfg(any(feature = "sqlx-mysql", feature = "sqlx-postgres", feature = "sqlx-sqlite"))]
+pub mod fence;
 mod global;
 mod guard;
 mod holder;

@@ -8,6 +8,7 @@
 
 mod cluster;
 pub mod controls;
+mod database_server;
 mod helper;
 mod history;
 mod kinds;
@@ -26,6 +27,7 @@ pub mod workload;
 mod workload_processes;
 
 pub use cluster::{Cluster, NODE_TIMEOUT, SlotMove};
+pub use database_server::DatabaseServer;
 pub use helper::Helper;
 pub use history::{Expected, History, Violation};
 pub use kinds::{TestedHold, TestedKind, left_of_locks};

@@ -1,9 +1,10 @@
 //! Checks the structure of `lock-runtime`: no import cycles, no upward imports, no long files. Checks
 //! that no type name of the workspace has two meanings, and that the pages for developers and
-//! operators agree with the code.
+//! operators and the recipes agree with the code.
 
 mod architecture;
 mod events;
+mod recipes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -44,6 +45,7 @@ const LAYERS: [&[&str]; 9] = [
         "credentials",
         "error",
         "events",
+        "fence",
         "holder",
         "identity",
         "join",
@@ -69,8 +71,8 @@ const LAYERS: [&[&str]; 9] = [
 ];
 
 /// The folders in which no two types have the same name.
-const TYPE_FOLDERS: [&str; 5] =
-    ["lock-runtime/src", "lock-macros/src", "tests", "bench", "examples"];
+const TYPE_FOLDERS: [&str; 6] =
+    ["lock-runtime/src", "lock-macros/src", "tests", "bench", "examples", "recipes"];
 
 /// Types that have the name of another type on purpose: the file, the names, and the reason.
 const REPEATED_NAMES: [(&str, &[&str], &str); 2] = [
@@ -350,7 +352,11 @@ fn no_type_name_has_two_meanings() {
 /// The scripts run the tests in groups, so they have to name each of them.
 #[test]
 fn the_test_scripts_name_every_test_target() {
-    let scripts = [include_str!("../../scripts/test"), include_str!("../../scripts/monitoring")];
+    let scripts = [
+        include_str!("../../scripts/test"),
+        include_str!("../../scripts/monitoring"),
+        include_str!("../../scripts/databases"),
+    ];
     let script = scripts.concat();
     let sections = include_str!("../Cargo.toml").split("\n\n");
     let is_run = |section: &&str| section.contains("[[test]]") && !section.contains("test = false");
@@ -358,7 +364,7 @@ fn the_test_scripts_name_every_test_target() {
     let mut names: Vec<String> = sections.filter(is_run).map(name).collect();
     assert!(names.len() > 5, "{names:?}");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for package in ["bench", "examples", "lock-macros", "lock-runtime"] {
+    for package in ["bench", "examples", "lock-macros", "lock-runtime", "recipes"] {
         for entry in std::fs::read_dir(root.join(package).join("tests")).into_iter().flatten() {
             let path = entry.expect("an entry").path();
             if path.is_dir() && !path.join("main.rs").exists() {

@@ -35,8 +35,16 @@ impl Service {
 
     /// Sends a request and returns its status.
     pub(crate) fn post(&self, path: &str, body: &Value) -> u16 {
+        self.post_for_retry(path, body).0
+    }
+
+    /// Sends a request, and returns its status and after how many seconds it may be repeated.
+    pub(crate) fn post_for_retry(&self, path: &str, body: &Value) -> (u16, Option<String>) {
         let url = format!("{}{path}", self.address);
-        self.agent.post(url).send_json(body).expect("a response").status().as_u16()
+        let answer = self.agent.post(url).send_json(body).expect("a response");
+        let retry_after = answer.headers().get("retry-after");
+        let retry_after = retry_after.map(|value| value.to_str().expect("text").to_owned());
+        (answer.status().as_u16(), retry_after)
     }
 
     pub(crate) fn set_stock(&self, item: &str, units: u32) {

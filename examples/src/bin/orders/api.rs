@@ -98,6 +98,8 @@ impl IntoResponse for ApiError {
             ShopError::SoldOut { .. } | ShopError::Paid(_) | ShopError::NotPaid(_) => {
                 StatusCode::CONFLICT
             }
+            // Another request works on the same order or item.
+            ShopError::Lock(LockError::Busy { .. }) => StatusCode::CONFLICT,
             ShopError::Lock(LockError::InvalidKey { .. }) => StatusCode::BAD_REQUEST,
             // The operation was not started or was interrupted, and a retry may succeed. A retry
             // does not pay an order twice, but does not return stock that an interrupted payment

@@ -1,0 +1,8 @@
+//! The recipes of `docs/recipes.md`, each in a file of its own. `recipes/tests` shows that they do what they say, and what
+//! happens without them. Recipes that are not here are examples in `examples`.
+
+pub mod at_most;
+pub mod blocking;
+pub mod fenced;
+pub mod job;
+pub mod payments;

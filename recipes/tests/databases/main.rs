@@ -1,0 +1,8 @@
+//! A fence, and a commit in the wrong place, in PostgreSQL and MariaDB. `scripts/databases` installs them.
+
+mod mariadb;
+mod postgres;
+mod waiting;
+
+#[path = "../fence/cases.rs"]
+mod cases;
