@@ -98,6 +98,12 @@ impl LockAdmin {
         self
     }
 
+    /// The namespace of the clients; empty without one. Keys in answers begin with it.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.connected.namespace
+    }
+
     /// The clients.
     ///
     /// Costs two round trips, the first question one more, and an answer of each client.

@@ -209,7 +209,7 @@ impl HistogramSnapshot {
     /// The number of samples.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.buckets.iter().map(|bucket| bucket.count).sum()
+        self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(bucket.count))
     }
 
     /// The sum of all samples.
@@ -263,13 +263,14 @@ impl HistogramSnapshot {
         self.buckets.iter().map(|bucket| (bucket.mean(), bucket.count))
     }
 
-    /// Adds the samples of another histogram.
-    pub(crate) fn merge(&mut self, other: &Self) {
+    /// Adds the samples of another histogram, for example those of another client.
+    pub fn merge(&mut self, other: &Self) {
         for bucket in &other.buckets {
             match self.buckets.binary_search_by_key(&bucket.index, |known| known.index) {
                 Ok(at) => {
-                    self.buckets[at].count += bucket.count;
-                    self.buckets[at].sum += bucket.sum;
+                    let known = &mut self.buckets[at];
+                    known.count = known.count.saturating_add(bucket.count);
+                    known.sum = known.sum.saturating_add(bucket.sum);
                 }
                 Err(at) => self.buckets.insert(at, *bucket),
             }
