@@ -1,0 +1,242 @@
+// The page of the dashboard: draws what the server sends.
+
+import { columns, line } from './lines.js';
+import { listenToLock, openLock, readLock } from './lock.js';
+import { clientRows, lockRows, lossRows, templateRows, tickRow } from './tables.js';
+import { byId, count, long, number, put, show, span, visible } from './text.js';
+
+/** The time that the lines show, in ms. */
+const WINDOW = 300000;
+
+let state = null; // what the server has sent last
+let received = 0; // when, by performance.now()
+let samples = []; // [time, held, waiting, grants in a second, losses]
+let source = null;
+let connected = false;
+const sorting = { held: null, contention: null };
+let found = null; // what the server has found among the rows that it does not send
+
+/** The age of what the server has sent. */
+function age() {
+  return state.age + performance.now() - received;
+}
+
+function drawLines() {
+  const now = state.now;
+  // The first minutes are not squeezed into a corner.
+  const from = Math.min(Math.max(samples[0]?.[0] ?? 0, now - WINDOW), now - 60000);
+  const gap = Math.max(15000, state.refresh * 4);
+  ['held', 'waiting', 'grants'].forEach((name, at) => {
+    line(byId(`line-${name}`), samples.map((sample) => [sample[0], sample[at + 1]]).filter((point) => point[1] !== null), from, now, gap);
+  });
+  const minutes = state.losses?.minutes ?? [];
+  columns(byId('line-losses'), minutes, 30);
+  columns(byId('losses-line'), minutes, 44);
+}
+
+const textOf = { key: (it) => it.key, holder: (it) => it.holder ?? '', template: (it) => it.template };
+
+function sorted(items, name) {
+  const by = sorting[name];
+  if (!by) return items;
+  const value = textOf[by.field] ?? ((it) => it[by.field] ?? -1);
+  const order = (one, other) => (typeof one === 'string' ? one.localeCompare(other) : one - other);
+  return [...items].sort((one, other) => by.sign * order(value(one), value(other)));
+}
+
+function drawLocks() {
+  const text = byId('search').value.trim().toLowerCase();
+  let rows = state.rows;
+  let rest = state.rest;
+  if (text && rest > 0 && found?.text === text) {
+    ({ rows, rest } = found);
+  } else if (text) {
+    const has = (lock) => [lock.key, lock.template, lock.function, lock.holder].some((it) => it?.toLowerCase().includes(text));
+    rows = rows.filter(has);
+  }
+  lockRows.set(sorted(rows, 'held'), (lock) => `${lock.client}|${lock.mode}|${lock.key}`, { age: age() });
+  const shown = count(rows.length, 'row', 'rows');
+  const more = rest > 0 ? ` · ${number(rest)} more not shown` : '';
+  const pending = text && state.rest > 0 && found?.text !== text ? ' · searching all…' : '';
+  put(byId('held-count'), state.totals ? `${shown}${text ? ' found' : ''}${more}${pending}` : '');
+  put(byId('held-empty'), text ? 'No lock matches.' : 'No lock is held, and no call waits.');
+  show(byId('held-empty'), rows.length === 0 && state.totals !== null);
+}
+
+function drawTotals() {
+  const { totals, sample, losses } = state;
+  const lost = losses.minutes.reduce((sum, value) => sum + value, 0);
+  put(byId('total-held'), number(totals.held));
+  put(byId('total-waiting'), number(totals.waiting));
+  put(byId('detail-waiting'), totals.waited_for ? `for ${count(totals.waited_for, 'key', 'keys')}` : '');
+  if (sample && sample[3] !== null) put(byId('total-grants'), number(sample[3]));
+  const covered = Math.max(1, state.covered / 1000);
+  const grants = state.contention.reduce((sum, it) => sum + it.grants, 0);
+  put(byId('detail-grants'), state.covered > 0 ? `mean ${number(Math.round((grants / covered) * 10) / 10)}` : '');
+  const most = Math.max(0, ...samples.map((it) => it[1]));
+  put(byId('detail-held'), `most ${number(most)}`);
+  put(byId('total-losses'), number(lost));
+  byId('total-losses').classList.toggle('bad', lost > 0);
+  put(byId('detail-losses'), `${number(totals.lost)} since start`);
+  put(byId('total-clients'), number(totals.clients));
+  const silent = totals.unanswered === null ? '' : totals.unanswered ? ` · ${totals.unanswered} silent` : ' · all answer';
+  put(byId('detail-clients'), (totals.down ? `${totals.down} without the store` : 'store up') + silent);
+}
+
+/** What the reader has to know first, and how bad it is. */
+function warning() {
+  if (!connected) return ['bad', 'The connection to the dashboard is lost. It is tried again…'];
+  if (!state) return null;
+  const quiet = performance.now() - received;
+  if (quiet > 10000 + 4 * (document.hidden ? 5000 : state.refresh)) {
+    return ['bad', `The dashboard has sent nothing for ${long(Math.floor(quiet / 10000) * 10000)}.`];
+  }
+  if (state.problem) {
+    // A text that changes every second would be read out every second.
+    const since = `since ${new Date(state.problem.since).toLocaleTimeString('en-GB')}`;
+    const old = state.totals ? ' The page shows the last answers.' : '';
+    return ['bad', `The processes cannot be asked ${since}: ${visible(state.problem.text)}.${old}`];
+  }
+  const { unanswered, incomplete, down } = state.totals;
+  const texts = [];
+  if (unanswered) {
+    const names = state.clients.filter((it) => it.silent !== null).slice(0, 3).map((it) => visible(it.label));
+    const who = names.length ? ` Known before: ${names.join('; ')}; their locks are those of their last answer.` : '';
+    texts.push(`${count(unanswered, 'client has', 'clients have')} received the question and not answered.${who}`);
+  }
+  if (down) texts.push(`${count(down, 'client does', 'clients do')} not reach the store.`);
+  if (incomplete) texts.push(`${count(incomplete, 'client holds', 'clients hold')} more locks than fit into an answer; the oldest are here.`);
+  return texts.length ? ['warn', texts.join(' ')] : null;
+}
+
+function drawStatus() {
+  const [level, text] = warning() ?? ['good', ''];
+  put(byId('banner'), text);
+  show(byId('banner'), text !== '');
+  byId('banner').className = level;
+  byId('dot').className = `dot ${connected && !state ? '' : level}`;
+  if (!state || level === 'bad') put(byId('status-text'), connected && !state ? 'connecting…' : 'not live');
+  else put(byId('status-text'), `live · ${span(state.totals.took)} to ask ${count(state.totals.clients, 'client', 'clients')}`);
+}
+
+function draw() {
+  put(byId('namespace'), state.namespace ? `in ${visible(state.namespace)}` : '');
+  drawStatus();
+  if (!state.totals) return;
+  drawTotals();
+  drawLines();
+  drawLocks();
+  templateRows.set(sorted(state.contention, 'contention'), (it) => it.template);
+  put(byId('contention-count'), `over the last ${long(Math.max(1000, state.covered))}`);
+  show(byId('contention-empty'), state.contention.length === 0);
+  lossRows.set(state.losses.recent, (it) => `${it.at}|${it.key}|${it.holder}`);
+  put(byId('losses-count'), state.losses.rest ? `the last ${state.losses.recent.length}; ${number(state.losses.rest)} earlier` : '');
+  show(byId('losses-empty'), state.losses.recent.length === 0);
+  clientRows.set(state.clients, (it) => it.id, { time: state.now });
+  put(byId('clients-count'), state.clients_rest ? `${number(state.clients_rest)} more not shown` : '');
+  show(byId('clients-empty'), state.clients.length === 0);
+}
+
+function tick() {
+  drawStatus();
+  if (!state?.totals || document.hidden) return;
+  const since = age();
+  for (const row of lockRows.rows.values()) tickRow(row, since);
+}
+
+async function searchAll() {
+  const text = byId('search').value.trim().toLowerCase();
+  if (!text || !state?.rest) return;
+  try {
+    const answer = await fetch(`api/locks?search=${encodeURIComponent(text)}`);
+    const body = await answer.json();
+    if (!answer.ok || byId('search').value.trim().toLowerCase() !== text) return;
+    found = { text, rows: body.rows, rest: body.rest };
+    drawLocks();
+  } catch {
+    // The rows that are here stay; the banner tells about the connection.
+  }
+}
+
+function connect() {
+  source?.close();
+  source = new EventSource(document.hidden ? 'api/events?hidden=true' : 'api/events');
+  const own = source;
+  source.addEventListener('open', () => {
+    connected = true;
+    received = performance.now();
+    drawStatus();
+  });
+  source.addEventListener('history', (event) => {
+    samples = JSON.parse(event.data);
+  });
+  source.addEventListener('state', (event) => {
+    state = JSON.parse(event.data);
+    received = performance.now();
+    const { sample } = state;
+    if (sample && sample[0] > (samples.at(-1)?.[0] ?? 0)) samples.push(sample);
+    while (samples.length && samples[0][0] < state.now - WINDOW) samples.shift();
+    draw();
+    searchAll();
+  });
+  source.addEventListener('error', () => {
+    connected = false;
+    drawStatus();
+    // Otherwise, the browser connects again by itself.
+    if (own.readyState === EventSource.CLOSED) setTimeout(() => own === source && connect(), 3000);
+  });
+}
+
+function listen() {
+  document.addEventListener('visibilitychange', connect);
+  document.addEventListener('keydown', (event) => {
+    const isTyping = event.target instanceof HTMLInputElement;
+    if (event.key === '/' && !isTyping && !byId('lock').open && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      event.preventDefault();
+      byId('search').focus();
+      byId('search').select();
+    } else if (event.key === 'Escape' && isTyping) {
+      byId('search').value = '';
+      byId('search').blur();
+      if (state) drawLocks();
+    }
+  });
+  let typing = 0;
+  byId('search').addEventListener('input', () => {
+    if (state?.totals) drawLocks();
+    clearTimeout(typing);
+    typing = setTimeout(searchAll, 200);
+  });
+  for (const name of Object.keys(sorting)) {
+    for (const head of document.querySelectorAll(`#${name}-table th[data-sort]`)) {
+      head.querySelector('button').addEventListener('click', () => {
+        const field = head.dataset.sort;
+        const first = textOf[field] ? 1 : -1;
+        const known = sorting[name]?.field === field ? sorting[name].sign : null;
+        sorting[name] = known === null ? { field, sign: first } : known === first ? { field, sign: -first } : null;
+        for (const other of document.querySelectorAll(`#${name}-table th`)) other.removeAttribute('aria-sort');
+        if (sorting[name]) head.setAttribute('aria-sort', sorting[name].sign > 0 ? 'ascending' : 'descending');
+        if (state?.totals) draw();
+      });
+    }
+  }
+  byId('skip').addEventListener('click', () => document.querySelector('#held .scroll').focus());
+  document.querySelector('main').addEventListener('click', (event) => {
+    const button = event.target instanceof Element ? event.target.closest('button.key') : null;
+    if (button) openLock(button.dataset.key);
+  });
+  listenToLock();
+}
+
+listen();
+connect();
+setInterval(tick, 500);
+setInterval(() => document.hidden || readLock(), 2000);
+const link = /^#lock=(.+)$/.exec(location.hash);
+if (link) {
+  try {
+    openLock(decodeURIComponent(link[1]));
+  } catch {
+    // Not a link of this page.
+  }
+}

@@ -1,0 +1,141 @@
+//! From the answers of a round to what is sent.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use lock_runtime::LockError;
+use lock_runtime::admin::{ClientAnswers, ClientSnapshot};
+
+use crate::asked::AskedRound;
+use crate::clients::{ClientBook, ClientRow, MOST_CLIENTS, milliseconds};
+use crate::contention::{ContentionWindow, TemplateRow};
+use crate::history::{RoundHistory, RoundSample};
+use crate::locks::{LockRows, MOST_ROWS, UnclaimedKeys};
+use crate::losses::{self, LossBook};
+use crate::view::{SentProblem, SentState, SentTotals, VERSION, View};
+
+/// What is remembered from one round to the next.
+pub(crate) struct Digest {
+    namespace: String,
+    refresh: Duration,
+    allow_actions: bool,
+    clients: ClientBook,
+    contention: ContentionWindow,
+    unclaimed: UnclaimedKeys,
+    losses: LossBook,
+    history: RoundHistory,
+    last: Option<LastRound>,
+    /// Why the last round has failed, and since when the rounds fail.
+    problem: Option<(String, u64)>,
+}
+
+/// The last round with answers.
+struct LastRound {
+    at: Instant,
+    totals: SentTotals,
+    locks: Arc<LockRows>,
+    clients: Vec<ClientRow>,
+    contention: Vec<TemplateRow>,
+    sample: RoundSample,
+}
+
+impl Digest {
+    pub(crate) fn new(namespace: &str, refresh: Duration, allow_actions: bool) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            refresh,
+            allow_actions,
+            clients: ClientBook::default(),
+            contention: ContentionWindow::default(),
+            unclaimed: UnclaimedKeys::new(),
+            losses: LossBook::default(),
+            history: RoundHistory::default(),
+            last: None,
+            problem: None,
+        }
+    }
+
+    pub(crate) fn needs_losses(&self, snapshots: &ClientAnswers<ClientSnapshot>) -> bool {
+        self.losses.needs_answers(snapshots)
+    }
+
+    /// Adds the answers of a round, or the error that has ended it.
+    pub(crate) fn add(&mut self, asked: Result<AskedRound, LockError>) -> View {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = now.map_or(0, milliseconds);
+        match asked {
+            Ok(asked) => {
+                self.problem = None;
+                self.add_answers(asked, now);
+            }
+            Err(error) => {
+                let since = self.problem.as_ref().map_or(now, |(_, since)| *since);
+                self.problem = Some((error.to_string(), since));
+            }
+        }
+        self.view(now)
+    }
+
+    fn add_answers(&mut self, mut asked: AskedRound, now: u64) {
+        let clients = self.clients.add(&mut asked);
+        let locks = LockRows::new(&self.clients, asked.waits, &mut self.unclaimed, asked.began);
+        let lost = losses::total(&asked.snapshots);
+        self.losses.add(lost, asked.losses);
+        let added = self.contention.add(asked.snapshots, asked.began);
+        let answered = || clients.iter().filter(|client| client.silent.is_none());
+        // An answer has only a part of very many locks, but a client knows their number.
+        let held = answered().map(|client| client.held).fold(0, u64::saturating_add);
+        let totals = SentTotals {
+            held,
+            waiting: locks.waiting,
+            waited_for: locks.waited_for,
+            lost,
+            clients: answered().count(),
+            unanswered: asked.holds.unanswered,
+            incomplete: answered().filter(|client| !client.complete).count(),
+            down: answered().filter(|client| !client.up).count(),
+            took: (asked.took.as_secs_f64() * 10_000.0).round() / 10.0,
+        };
+        let sample = RoundSample::new(now, held, locks.waiting, added);
+        self.history.add(sample);
+        let contention = self.contention.rows();
+        let (at, locks) = (asked.began, Arc::new(locks));
+        self.last = Some(LastRound { at, totals, locks, clients, contention, sample });
+    }
+
+    fn view(&self, now: u64) -> View {
+        let last = self.last.as_ref();
+        let rows = last.map_or(&[][..], |last| &last.locks.rows);
+        let clients = last.map_or(&[][..], |last| &last.clients);
+        let problem = self.problem.as_ref();
+        let state = SentState {
+            v: VERSION,
+            now,
+            refresh: milliseconds(self.refresh),
+            actions: self.allow_actions,
+            namespace: &self.namespace,
+            problem: problem.map(|(text, since)| SentProblem { text, since: *since }),
+            age: last.map_or(0, |last| milliseconds(last.at.elapsed())),
+            totals: last.map(|last| last.totals),
+            rows: &rows[..rows.len().min(MOST_ROWS)],
+            rest: rows.len().saturating_sub(MOST_ROWS),
+            contention: last.map_or(&[], |last| &last.contention),
+            covered: milliseconds(self.contention.covered()),
+            losses: last.map(|_| self.losses.sent(now)),
+            clients: &clients[..clients.len().min(MOST_CLIENTS)],
+            clients_rest: clients.len().saturating_sub(MOST_CLIENTS),
+            sample: last.filter(|_| problem.is_none()).map(|last| last.sample),
+        };
+        View {
+            state: json(&state),
+            history: json(self.history.samples()),
+            locks: last.map(|last| Arc::clone(&last.locks)).unwrap_or_default(),
+        }
+    }
+}
+
+/// A value as JSON.
+pub(crate) fn json(value: &impl serde::Serialize) -> String {
+    // It fails only for maps whose keys are no texts, which no value has.
+    serde_json::to_string(value).unwrap_or_else(|_| "{}".to_owned())
+}
