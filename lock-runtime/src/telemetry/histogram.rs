@@ -264,6 +264,27 @@ impl HistogramSnapshot {
     }
 
     /// Adds the samples of another histogram, for example those of another client.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::telemetry::HistogramSnapshot;
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// for template in ["report", "invoice"] {
+    ///     client.lock("k").template(template).run(async { /* … */ }).await?;
+    /// }
+    /// let mut holds = HistogramSnapshot::default();
+    /// for site in client.snapshot().sites {
+    ///     holds.merge(&site.hold);
+    /// }
+    /// assert_eq!(holds.count(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn merge(&mut self, other: &Self) {
         for bucket in &other.buckets {
             match self.buckets.binary_search_by_key(&bucket.index, |known| known.index) {
