@@ -1,52 +1,64 @@
 //! The routes.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{DefaultBodyLimit, OriginalUri, Path, Query, State};
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, OriginalUri, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use axum::{Json, Router, middleware};
-use futures_util::Stream;
-use futures_util::stream::unfold;
+use axum::routing::{any, get, post};
+use axum::{Extension, Json, Router, middleware};
 use lock_runtime::LockError;
-use lock_runtime::admin::LockAdmin;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
+use crate::Dashboard;
 use crate::assets::Asset;
 use crate::digest::json;
-use crate::hub::{Hub, Pace, Viewer};
+use crate::hub::{Hub, Pace};
 use crate::locks::LockRow;
 use crate::one_lock::{OneLock, without_namespace};
-use crate::security::{self, ActionToken};
-use crate::view::VERSION;
+use crate::operator::Operator;
+use crate::security::{self, refused};
+use crate::streams::{EventStream, ShutdownSignal};
+use crate::view::{VERSION, View};
 
 /// The longest body of a request. A key has at most 4 KiB, and may be escaped.
 const LONGEST_BODY: usize = 64 * 1024;
 
-/// A browser connects again after this time.
-const RECONNECT: Duration = Duration::from_secs(1);
+/// How long a request waits for the answers of the processes or of the store.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The searches that run at the same time. Others wait.
+const SEARCHES: usize = 2;
 
 struct DashboardState {
     hub: Arc<Hub>,
-    /// `None` for a page that changes nothing.
-    token: Option<ActionToken>,
+    allow_actions: bool,
+    shutdown: ShutdownSignal,
+    searches: Arc<Semaphore>,
 }
 
-pub(crate) fn routes(admin: LockAdmin, allow_actions: bool, refresh: Duration) -> Router {
-    let token = allow_actions.then(ActionToken::new).flatten();
-    let site = Arc::new(DashboardState { hub: Hub::new(admin, refresh, token.is_some()), token });
+pub(crate) fn routes(dashboard: Dashboard) -> Router {
+    let Dashboard { admin, allow_actions, refresh, allowed_hosts, shutdown } = dashboard;
+    let site = Arc::new(DashboardState {
+        hub: Hub::new(admin, refresh, allow_actions),
+        allow_actions,
+        shutdown,
+        searches: Arc::new(Semaphore::new(SEARCHES)),
+    });
     let data = Router::new()
-        .route("/api/state", get(state))
-        .route("/api/events", get(events))
-        .route("/api/locks", get(search))
-        .route("/api/locks/{key}", get(one_lock))
-        .route("/api/revoke", post(revoke))
-        .route_layer(middleware::from_fn(security::refuse_other_sites));
+        .route("/state", get(state))
+        .route("/events", get(events))
+        .route("/locks", get(search))
+        .route("/lock", get(one_lock))
+        .route("/revoke", post(revoke))
+        .method_not_allowed_fallback(async || not_here(StatusCode::METHOD_NOT_ALLOWED))
+        // All other addresses, as JSON.
+        .route("/{*other}", any(async || not_here(StatusCode::NOT_FOUND)))
+        .layer(middleware::from_fn(security::refuse_other_sites));
     let files = Asset::files().fold(Router::new(), |files, (name, file)| {
         let send = async move |request: HeaderMap| file.response(&request);
         files.route(&format!("/{name}"), get(send))
@@ -54,8 +66,9 @@ pub(crate) fn routes(admin: LockAdmin, allow_actions: bool, refresh: Duration) -
     Router::new()
         .route("/", get(page))
         .merge(files)
-        .merge(data)
+        .nest("/api", data)
         .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(middleware::from_fn_with_state(allowed_hosts, security::refuse_other_hosts))
         .layer(middleware::map_response(security::add_headers))
         .with_state(site)
 }
@@ -85,16 +98,37 @@ fn failed(error: &LockError) -> Response {
     (status, problem(&error.to_string())).into_response()
 }
 
-async fn page(
-    State(site): WithState,
-    OriginalUri(uri): OriginalUri,
-    request: HeaderMap,
-) -> Response {
-    Asset::page(uri.path(), site.token.as_ref()).response(&request)
+fn not_here(status: StatusCode) -> Response {
+    (status, problem("the dashboard has no such address, or not for this method")).into_response()
 }
 
-async fn state(State(site): WithState) -> Response {
-    as_json(site.hub.viewer(Pace::Live).next().await.complete())
+fn bad_query(rejection: &QueryRejection) -> Response {
+    (rejection.status(), problem(&rejection.body_text())).into_response()
+}
+
+fn late() -> Response {
+    let text = format!("no answer within {PATIENCE:?}");
+    (StatusCode::SERVICE_UNAVAILABLE, problem(&text)).into_response()
+}
+
+impl DashboardState {
+    /// The last view, or the next one if nobody has watched.
+    async fn view(&self) -> Result<Arc<View>, Response> {
+        let mut viewer = self.hub.viewer(Pace::Live);
+        timeout(PATIENCE, viewer.next()).await.map_err(|_| late())
+    }
+}
+
+async fn page(OriginalUri(uri): OriginalUri, request: HeaderMap) -> Response {
+    Asset::page(uri.path()).response(&request)
+}
+
+async fn state(State(site): WithState) -> Result<Response, Response> {
+    let view = site.view().await?;
+    // The two parts are JSON already, and may be large.
+    let [state, history] = [&view.state, &view.history].map(|part| String::from_utf8_lossy(part));
+    let age = view.age();
+    Ok(as_json(format!(r#"{{"v":{VERSION},"age":{age},"state":{state},"history":{history}}}"#)))
 }
 
 #[derive(Deserialize)]
@@ -106,79 +140,75 @@ struct EventsQuery {
 
 async fn events(
     State(site): WithState,
-    Query(query): Query<EventsQuery>,
-) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    query: Result<Query<EventsQuery>, QueryRejection>,
+) -> Result<Response, Response> {
+    let Query(query) = query.map_err(|rejection| bad_query(&rejection))?;
     let pace = if query.hidden { Pace::Hidden } else { Pace::Live };
-    let viewer = site.hub.viewer(pace);
-    Sse::new(unfold(Streaming { viewer, state: None, is_first: true }, Streaming::next))
-        .keep_alive(KeepAlive::new())
-}
-
-/// The events for one viewer: the history, and then a state for each round.
-struct Streaming {
-    viewer: Viewer,
-    /// The state that follows the history.
-    state: Option<String>,
-    is_first: bool,
-}
-
-impl Streaming {
-    async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
-        if let Some(state) = self.state.take() {
-            return Some((Ok(Event::default().event("state").data(state)), self));
-        }
-        let view = self.viewer.next().await;
-        let event = if std::mem::take(&mut self.is_first) {
-            self.state = Some(view.state.clone());
-            Event::default().event("history").retry(RECONNECT).data(view.history.clone())
-        } else {
-            Event::default().event("state").data(view.state.clone())
-        };
-        Some((Ok(event), self))
-    }
+    Ok(EventStream::new(site.hub.viewer(pace), site.shutdown.clone()).response())
 }
 
 #[derive(Deserialize)]
 struct SearchQuery {
-    search: Option<String>,
-    /// Also for keys such as `..`, which a browser cannot send in a path.
-    key: Option<String>,
+    search: String,
 }
 
 /// The locks whose key, template, function or holder contains a text, among all locks of the last round.
-async fn search(State(site): WithState, Query(query): Query<SearchQuery>) -> Response {
+async fn search(
+    State(site): WithState,
+    query: Result<Query<SearchQuery>, QueryRejection>,
+) -> Result<Response, Response> {
     #[derive(Serialize)]
     struct Found<'a> {
         v: u32,
+        age: u64,
         rows: Vec<&'a LockRow>,
         rest: usize,
     }
-    if let Some(key) = query.key {
-        return look_at(&site, &key).await;
-    }
-    let text = query.search.unwrap_or_default();
-    let view = site.hub.viewer(Pace::Live).next().await;
+    let Query(SearchQuery { search }) = query.map_err(|rejection| bad_query(&rejection))?;
+    let permit = timeout(PATIENCE, Arc::clone(&site.searches).acquire_owned()).await;
+    let permit = permit.map_err(|_| late())?;
+    let view = site.view().await?;
     let searching = tokio::task::spawn_blocking(move || {
-        let (rows, count) = view.locks.search(&text);
+        // Also if nobody waits for the result any more.
+        let _permit = permit;
+        let (rows, count) = view.locks.search(&search);
         let rest = count - rows.len();
-        json(&Found { v: VERSION, rows, rest })
+        json(&Found { v: VERSION, age: view.age(), rows, rest })
     });
     match searching.await {
-        Ok(found) => as_json(found),
-        Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        Ok(found) => Ok(as_json(found)),
+        Err(_) => {
+            Err((StatusCode::INTERNAL_SERVER_ERROR, problem("the search failed")).into_response())
+        }
     }
 }
 
-async fn one_lock(State(site): WithState, Path(key): Path<String>) -> Response {
-    look_at(&site, &key).await
+#[derive(Deserialize)]
+struct LockQuery {
+    /// With the namespace.
+    key: String,
 }
 
-async fn look_at(site: &DashboardState, key: &str) -> Response {
-    let view = site.hub.viewer(Pace::Live).next().await;
-    match OneLock::read(site.hub.admin(), key, &view.locks).await {
-        Ok(lock) => as_json(json(&lock)),
-        Err(error) => failed(&error),
+async fn one_lock(
+    State(site): WithState,
+    query: Result<Query<LockQuery>, QueryRejection>,
+) -> Result<Response, Response> {
+    let Query(LockQuery { key }) = query.map_err(|rejection| bad_query(&rejection))?;
+    let short = without_namespace(site.hub.admin().namespace(), &key);
+    let short = short.ok_or_else(|| foreign_key(&site))?;
+    let view = site.view().await?;
+    match timeout(PATIENCE, OneLock::read(site.hub.admin(), (&key, short), &view)).await {
+        Ok(Ok(lock)) => Ok(as_json(json(&lock))),
+        Ok(Err(error)) => Err(failed(&error)),
+        Err(_) => Err(late()),
     }
+}
+
+/// For a key that is not in the namespace.
+fn foreign_key(site: &DashboardState) -> Response {
+    let namespace = site.hub.admin().namespace();
+    let text = format!("the key does not begin with the namespace `{namespace}:`");
+    (StatusCode::BAD_REQUEST, problem(&text)).into_response()
 }
 
 #[derive(Deserialize)]
@@ -192,36 +222,55 @@ struct RevokeRequest {
 /// Asks the holders of a lock to give it up.
 async fn revoke(
     State(site): WithState,
+    operator: Option<Extension<Operator>>,
     headers: HeaderMap,
     request: Result<Json<RevokeRequest>, JsonRejection>,
-) -> Response {
+) -> Result<Response, Response> {
     #[derive(Serialize)]
     struct RevokeAnswer {
         v: u32,
-        revoked: usize,
-        refused: usize,
-        unanswered: Option<usize>,
+        revoked: u64,
+        refused: u64,
+        unanswered: Option<u64>,
     }
-    if let Some(refusal) = security::refusal(&headers, site.token.as_ref()) {
-        return refusal;
+    let operator = operator.as_ref().map(|Extension(operator)| operator.as_str());
+    if let Some(why) = security::refusal(&headers, site.allow_actions) {
+        tracing::warn!(operator, why, "the dashboard has refused to revoke a lock");
+        return Err(refused(why));
     }
-    let RevokeRequest { key, client } = match request {
-        Ok(Json(request)) => request,
-        Err(rejection) => {
-            return (rejection.status(), problem(&rejection.body_text())).into_response();
-        }
-    };
-    let (admin, short) = (site.hub.admin(), without_namespace(site.hub.admin(), &key));
+    let Json(RevokeRequest { key, client }) = request.map_err(|rejection| {
+        (rejection.status(), problem(&rejection.body_text())).into_response()
+    })?;
+    let admin = site.hub.admin();
+    let short = without_namespace(admin.namespace(), &key);
+    let short = short.ok_or_else(|| foreign_key(&site))?;
     let revocation = match &client {
         Some(client) => admin.revoke_from(short, client).await,
         None => admin.revoke(short).await,
     };
     match revocation {
         Ok(it) => {
-            tracing::info!(key, client, revoked = it.revoked, "the dashboard has revoked a lock");
-            let (v, revoked, refused) = (VERSION, it.revoked, it.refused);
-            as_json(json(&RevokeAnswer { v, revoked, refused, unanswered: it.unanswered }))
+            let answer = RevokeAnswer {
+                v: VERSION,
+                revoked: it.revoked as u64,
+                refused: it.refused as u64,
+                unanswered: it.unanswered.map(|count| count as u64),
+            };
+            let RevokeAnswer { revoked, refused, unanswered, .. } = answer;
+            tracing::info!(
+                operator,
+                key,
+                client,
+                revoked,
+                refused,
+                unanswered,
+                "the dashboard has asked holders to give up a lock"
+            );
+            Ok(as_json(json(&answer)))
         }
-        Err(error) => failed(&error),
+        Err(error) => {
+            tracing::warn!(operator, key, client, %error, "the dashboard could not revoke a lock");
+            Err(failed(&error))
+        }
     }
 }

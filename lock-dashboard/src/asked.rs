@@ -16,18 +16,21 @@ pub(crate) struct AskedRound {
     pub(crate) took: Duration,
     pub(crate) holds: ClientAnswers<Vec<HoldInfo>>,
     pub(crate) waits: ClientAnswers<Vec<WaitInfo>>,
-    pub(crate) snapshots: ClientAnswers<ClientSnapshot>,
-    /// `None` if the losses of an earlier round are still all.
+    /// `None` in most rounds.
+    pub(crate) snapshots: Option<ClientAnswers<ClientSnapshot>>,
+    /// `None` if there are no new losses, or if they were asked for a moment ago.
     pub(crate) losses: Option<ClientAnswers<Vec<LossInfo>>>,
 }
 
 impl AskedRound {
-    /// Asks three or four questions. A client that does not answer delays the first one by the timeout of `admin`, and
-    /// each of the others by a quarter of it.
+    /// Asks for holds and waits, and sometimes for snapshots and losses: a client answers ten questions a second, of all
+    /// who ask. A client that does not answer delays the first question by the timeout of `admin`, and each of the others
+    /// by a quarter of it.
     ///
-    /// `needs_losses` tells from the snapshots whether the losses have to be asked for.
+    /// `needs_losses` decides by the snapshots whether the losses have to be asked for.
     pub(crate) async fn ask(
         admin: &LockAdmin,
+        needs_snapshots: bool,
         needs_losses: impl FnOnce(&ClientAnswers<ClientSnapshot>) -> bool,
     ) -> Result<Self, LockError> {
         let began = Instant::now();
@@ -38,8 +41,11 @@ impl AskedRound {
             _ => admin.clone().answer_timeout((took / 4).max(SHORTEST)),
         };
         let waits = admin.waiting().await?;
-        let snapshots = admin.snapshots().await?;
-        let losses = if needs_losses(&snapshots) { Some(admin.losses().await?) } else { None };
+        let snapshots = if needs_snapshots { Some(admin.snapshots().await?) } else { None };
+        let losses = match &snapshots {
+            Some(snapshots) if needs_losses(snapshots) => Some(admin.losses().await?),
+            _ => None,
+        };
         Ok(Self { began, took, holds, waits, snapshots, losses })
     }
 }

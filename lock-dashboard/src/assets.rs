@@ -1,21 +1,21 @@
 //! The files of the page, which are a part of the program.
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 
-use crate::security::ActionToken;
-
-/// Where the page has what depends on the request.
+/// Where the page has the address of its folder.
 const HEAD_PLACE: &str = "<!-- head -->";
 
+const PAGE: &str = include_str!("assets/page.html");
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The name, the type and the text of each file.
-const FILES: [(&str, &str, &str); 7] = [
+const FILES: [(&str, &str, &str); 8] = [
     ("style.css", "text/css; charset=utf-8", include_str!("assets/style.css")),
     ("icon.svg", "image/svg+xml", include_str!("assets/icon.svg")),
     ("script.js", SCRIPT, include_str!("assets/script.js")),
+    ("rows.js", SCRIPT, include_str!("assets/rows.js")),
     ("tables.js", SCRIPT, include_str!("assets/tables.js")),
     ("lines.js", SCRIPT, include_str!("assets/lines.js")),
     ("lock.js", SCRIPT, include_str!("assets/lock.js")),
@@ -26,21 +26,21 @@ const FILES: [(&str, &str, &str); 7] = [
 #[derive(Debug, Clone)]
 pub(crate) struct Asset {
     content_type: &'static str,
-    text: String,
+    text: Bytes,
     tag: String,
 }
 
 impl Asset {
-    fn new(content_type: &'static str, text: String) -> Self {
-        let tag = format!("\"{:016x}\"", hash(text.as_bytes()));
+    fn new(content_type: &'static str, text: Bytes) -> Self {
+        let tag = format!("\"{:016x}\"", hash(&text));
         Self { content_type, text, tag }
     }
 
-    /// The page, for a request of this path. It has the token if it can change anything.
+    /// The page, for a request of this path.
     ///
     /// The addresses in the page are relative to the folder of its files. A page that is nested under `/locks` has no slash
     /// at its end, so it has to name the folder.
-    pub(crate) fn page(path: &str, token: Option<&ActionToken>) -> Self {
+    pub(crate) fn page(path: &str) -> Self {
         let folder = path.rsplit('/').next().unwrap_or_default();
         // Such as percent signs and all that has no meaning in HTML.
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~%".contains(c);
@@ -49,19 +49,15 @@ impl Asset {
             _ if folder.chars().all(is_plain) => format!("<base href=\"./{folder}/\">"),
             _ => String::new(),
         };
-        let meta = |token: &ActionToken| {
-            format!("<meta name=\"lock-dashboard-token\" content=\"{}\">", token.as_str())
-        };
-        let meta = token.map(meta).unwrap_or_default();
-        let page = include_str!("assets/page.html");
-        Self::new("text/html; charset=utf-8", page.replace(HEAD_PLACE, &(base + &meta)))
+        Self::new("text/html; charset=utf-8", PAGE.replace(HEAD_PLACE, &base).into())
     }
 
     /// The other files, with their names.
     pub(crate) fn files() -> impl Iterator<Item = (&'static str, Self)> {
-        FILES
-            .into_iter()
-            .map(|(name, content_type, text)| (name, Self::new(content_type, text.to_owned())))
+        let file = |(name, content_type, text): (_, _, &'static str)| {
+            (name, Self::new(content_type, Bytes::from_static(text.as_bytes())))
+        };
+        FILES.into_iter().map(file)
     }
 
     /// The file, or that it has not changed since the browser has read it.

@@ -1,10 +1,11 @@
 //! The clients: those that have answered, and those that have done so before.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use lock_runtime::admin::{ClientAnswer, HoldInfo};
-use lock_runtime::{ClientInfo, admin};
+use lock_runtime::ClientInfo;
+use lock_runtime::admin::{ClientAnswer, ClientAnswers, ClientSnapshot, HoldInfo, WaitInfo};
 use serde::Serialize;
 
 use crate::asked::AskedRound;
@@ -15,8 +16,8 @@ pub(crate) const MOST_CLIENTS: usize = 200;
 /// For how long a client that does not answer is shown.
 const REMEMBERED: Duration = Duration::from_secs(300);
 
-/// The most clients that are remembered.
-const MOST_REMEMBERED: usize = 10_000;
+/// The most clients that are remembered although they do not answer.
+const MOST_SILENT: usize = 10_000;
 
 /// A client, as the page shows it.
 #[derive(Debug, Clone, Serialize)]
@@ -30,13 +31,28 @@ pub(crate) struct ClientRow {
     pub(crate) revocable: bool,
     /// Whether its answer had all of its locks.
     pub(crate) complete: bool,
-    /// Whether it reaches the store.
-    pub(crate) up: bool,
     pub(crate) held: u64,
     waiting: u64,
-    pub(crate) lost: u64,
+    #[serde(flatten)]
+    pub(crate) measured: MeasuredClient,
     /// For how long it has not answered, in ms.
     pub(crate) silent: Option<u64>,
+}
+
+/// What a client has measured, by its last snapshot.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct MeasuredClient {
+    /// Whether it reaches the store.
+    pub(crate) up: bool,
+    #[serde(skip)]
+    all_held: u64,
+    pub(crate) lost: u64,
+}
+
+impl Default for MeasuredClient {
+    fn default() -> Self {
+        Self { up: true, all_held: 0, lost: 0 }
+    }
 }
 
 struct KnownClient {
@@ -62,22 +78,18 @@ impl ClientBook {
     /// Adds the answers of a round. Returns the clients in the order of their names, those that do not answer first.
     pub(crate) fn add(&mut self, asked: &mut AskedRound) -> Vec<ClientRow> {
         let now = asked.began;
+        let mut measured = measured(asked);
+        let mut waiting = waiting(&asked.waits);
         for answer in &mut asked.holds.answers {
-            let (id, row) = row_of(answer, asked.snapshots.answers.iter(), &asked.waits);
+            let id = id_of(&answer.client);
+            let known = || self.known.get(&id).map(|known| known.row.measured.clone());
+            let measured = measured.remove(&id).or_else(known).unwrap_or_default();
+            let waiting = waiting.remove(&id).unwrap_or_default();
+            let row = row_of(id.clone(), answer, waiting, measured);
             let holds = std::mem::take(&mut answer.found);
             self.known.insert(id, KnownClient { row, answered: now, holds });
         }
-        // A client that has ended is not counted as one that does not answer.
-        let is_any_silent = asked.holds.unanswered != Some(0);
-        self.known.retain(|_, known| {
-            let age = now.saturating_duration_since(known.answered);
-            age.is_zero() || (is_any_silent && age < REMEMBERED)
-        });
-        while self.known.len() > MOST_REMEMBERED.max(asked.holds.answers.len()) {
-            let oldest = self.known.iter().min_by_key(|(_, known)| known.answered);
-            let Some(oldest) = oldest.map(|(id, _)| id.clone()) else { break };
-            self.known.remove(&oldest);
-        }
+        self.forget(now, asked.holds.unanswered);
         let row = |known: &KnownClient| {
             let silent = now.saturating_duration_since(known.answered);
             let silent = (!silent.is_zero()).then(|| milliseconds(silent));
@@ -85,10 +97,42 @@ impl ClientBook {
         };
         let mut rows: Vec<_> = self.known.values().map(row).collect();
         rows.sort_by(|one, other| {
-            let order = |row: &ClientRow| (row.silent.is_none(), row.up);
+            let order = |row: &ClientRow| (row.silent.is_none(), row.measured.up);
             order(one).cmp(&order(other)).then_with(|| one.label.cmp(&other.label))
         });
         rows
+    }
+
+    /// Forgets clients that do not answer, except as many as the store has counted. One that has ended cannot be told
+    /// from one that is suspended, so those with locks stay first, and then those that have answered last.
+    fn forget(&mut self, now: Instant, unanswered: Option<usize>) {
+        let most = unanswered.map_or(MOST_SILENT, |count| count.min(MOST_SILENT));
+        let silence = |known: &KnownClient| now.saturating_duration_since(known.answered);
+        let mut silent: Vec<_> = self
+            .known
+            .iter()
+            .filter(|(_, known)| !silence(known).is_zero())
+            .map(|(id, known)| {
+                let has_locks = known.holds.iter().any(|hold| hold.lease_left > silence(known));
+                (Reverse(has_locks), silence(known), id.clone())
+            })
+            .collect();
+        silent.sort_unstable();
+        for (at, (_, silence, id)) in silent.into_iter().enumerate() {
+            if at >= most || silence >= REMEMBERED {
+                self.known.remove(&id);
+            }
+        }
+    }
+
+    /// Forgets all clients.
+    pub(crate) fn clear(&mut self) {
+        self.known.clear();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.is_empty()
     }
 
     /// The locks of all clients, and for how long their clients have not answered. The rest of a lease that has ended
@@ -104,31 +148,47 @@ impl ClientBook {
     }
 }
 
-fn row_of<'a>(
+/// What the snapshots of this round say about each client.
+fn measured(asked: &AskedRound) -> HashMap<String, MeasuredClient> {
+    let snapshots = asked.snapshots.iter().flat_map(|snapshots| &snapshots.answers);
+    let measured = snapshots.map(|answer| {
+        let ClientSnapshot { store_up, held, lost, .. } = answer.found;
+        (id_of(&answer.client), MeasuredClient { up: store_up, all_held: held, lost })
+    });
+    measured.collect()
+}
+
+/// The number of calls of each client that wait.
+fn waiting(waits: &ClientAnswers<Vec<WaitInfo>>) -> HashMap<String, u64> {
+    let waiting = waits.answers.iter().map(|answer| {
+        let calls = answer.found.iter().map(|wait| wait.calls);
+        (id_of(&answer.client), calls.fold(0, u64::saturating_add))
+    });
+    waiting.collect()
+}
+
+fn row_of(
+    id: String,
     answer: &ClientAnswer<Vec<HoldInfo>>,
-    mut snapshots: impl Iterator<Item = &'a ClientAnswer<admin::ClientSnapshot>>,
-    waits: &admin::ClientAnswers<Vec<admin::WaitInfo>>,
-) -> (String, ClientRow) {
+    waiting: u64,
+    measured: MeasuredClient,
+) -> ClientRow {
     let client = &answer.client;
-    let snapshot = snapshots.find(|it| it.client == *client).map(|it| &it.found);
-    let waiting = waits.answers.iter().find(|it| it.client == *client);
-    let calls = waiting.into_iter().flat_map(|it| &it.found).map(|wait| wait.calls);
     let started = client.started.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
-    let id = id_of(client);
-    let row = ClientRow {
-        id: id.clone(),
+    let found = answer.found.len() as u64;
+    ClientRow {
+        id,
         label: client.to_string(),
         library: client.library.clone(),
         started: started.map(milliseconds),
         revocable: answer.is_revocable,
         complete: answer.is_complete,
-        up: snapshot.is_none_or(|it| it.store_up),
-        held: snapshot.map_or(0, |it| it.held).max(answer.found.len() as u64),
-        waiting: calls.fold(0, u64::saturating_add),
-        lost: snapshot.map_or(0, |it| it.lost),
+        // An answer has only a part of very many locks, but a client measures their number.
+        held: if answer.is_complete { found } else { found.max(measured.all_held) },
+        waiting,
+        measured,
         silent: None,
-    };
-    (id, row)
+    }
 }
 
 /// A duration in whole milliseconds.

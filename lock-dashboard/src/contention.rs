@@ -1,10 +1,14 @@
 //! Where calls wait: the templates of keys over the last five minutes.
 //!
-//! Clients tell their measurements since they were created. The difference of two rounds is added to the current slot of
-//! fifteen seconds, over all clients, and the slots of the last five minutes are summed up. So nothing is remembered for
-//! each key, and for each client only its last measurements.
+//! Clients report their measurements since they were created. The difference of two snapshots is added to the current
+//! slot of fifteen seconds, over all clients, and the slots of the last five minutes are summed up. So nothing is
+//! remembered for each key, and for each client only its last measurements.
+//!
+//! Measurements are compared only with those of the snapshot before: what happened while nobody watched is not part of
+//! the last minutes.
 
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use lock_runtime::admin::{ClientAnswers, ClientSnapshot, SiteInfo};
@@ -13,11 +17,17 @@ use serde::Serialize;
 
 use crate::clients::id_of;
 
+/// The time between two snapshots, unless the rounds are further apart. They have all templates of a client.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// A snapshot is compared with an earlier one if the time between them is at most this many intervals.
+const MOST_INTERVALS: u32 = 3;
+
 /// The length of a slot.
 const SLOT: Duration = Duration::from_secs(15);
 
 /// The number of slots.
-pub(crate) const SLOTS: usize = 20;
+const SLOTS: u32 = 20;
 
 /// The most templates that are sent.
 const MOST_TEMPLATES: usize = 50;
@@ -33,7 +43,6 @@ struct TemplateUse {
     granted: u64,
     handed_over: u64,
     busy: u64,
-    lost: u64,
     /// The sum of the waiting calls over the time.
     waited: Duration,
     /// The time in which at least one lock was held, as the rounds have seen it.
@@ -47,7 +56,6 @@ impl TemplateUse {
         self.granted = self.granted.saturating_add(other.granted);
         self.handed_over = self.handed_over.saturating_add(other.handed_over);
         self.busy = self.busy.saturating_add(other.busy);
-        self.lost = self.lost.saturating_add(other.lost);
         self.waited = self.waited.saturating_add(other.waited);
         self.in_use = self.in_use.saturating_add(other.in_use);
     }
@@ -67,34 +75,29 @@ impl TemplateUse {
                 waits.merge(&known.map_or_else(|| samples.clone(), |(_, it)| samples.since(it)));
             }
         }
-        let lost = |site: &SiteInfo| {
-            site.losses.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count))
-        };
         Self {
             waits,
             holds: earlier.map_or_else(|| site.hold.clone(), |it| site.hold.since(&it.hold)),
             granted: count(AcquisitionOutcome::Granted),
             handed_over: count(AcquisitionOutcome::HandedOver),
             busy: count(AcquisitionOutcome::Busy),
-            lost: lost(site).saturating_sub(earlier.map_or(0, lost)),
             waited: Duration::ZERO,
             in_use: Duration::ZERO,
         }
     }
 }
 
-/// The state of a template in the last round.
-#[derive(Debug, Clone, Default)]
+/// The state of a template in the last snapshots.
+#[derive(Debug, Default)]
 struct TemplateNow {
     held: u64,
     waiting: u64,
-    oldest: Option<Duration>,
-    function: Option<String>,
-    functions: usize,
+    functions: BTreeSet<String>,
 }
 
 struct UseSlot {
-    began: Instant,
+    /// Slots are counted from the first snapshots on.
+    number: u32,
     /// The time for which it has measurements.
     covered: Duration,
     templates: HashMap<String, TemplateUse>,
@@ -109,7 +112,6 @@ pub(crate) struct TemplateRow {
     functions: usize,
     pub(crate) held: u64,
     pub(crate) waiting: u64,
-    oldest: Option<f64>,
     /// The sum of all waits.
     pub(crate) waited: f64,
     wait_p50: Option<f64>,
@@ -119,93 +121,126 @@ pub(crate) struct TemplateRow {
     pub(crate) grants: u64,
     /// The part of the grants that did not ask the store.
     pub(crate) handed_over: Option<f64>,
-    /// The calls whose wait has ended without the lock.
-    busy: u64,
-    lost: u64,
+    /// The part of the calls whose wait has ended without the lock.
+    busy: Option<f64>,
     /// The part of the time in which at least one lock was held.
     pub(crate) in_use: f64,
-    /// The mean number of calls that waited, for each slot; the last one is the current slot.
-    line: Vec<f64>,
+    /// The mean number of calls that waited, for each slot of the last five minutes; the last one is the current slot.
+    /// `None` if nobody watched.
+    line: Vec<Option<f64>>,
 }
 
-/// What all clients together have done between two rounds.
+/// What all clients together have done between two snapshots.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Increments {
     pub(crate) grants: u64,
-    pub(crate) lost: u64,
-    /// The time between the rounds; zero for the first one.
+    /// The time between the snapshots; zero if there is none to compare with.
     pub(crate) over: Duration,
 }
 
 /// The measurements of the last five minutes.
-#[derive(Default)]
 pub(crate) struct ContentionWindow {
-    /// The last measurements of each client, and when it told them.
+    /// The time between two snapshots.
+    interval: Duration,
+    /// When the first slot began.
+    start: Option<Instant>,
+    /// The last measurements of each client, and when it reported them.
     known: HashMap<String, (Instant, ClientSnapshot)>,
     last: Option<Instant>,
     slots: VecDeque<UseSlot>,
+    /// The number of the current slot.
+    current: u32,
     now: HashMap<String, TemplateNow>,
+    /// Whether the last snapshot could be compared with one before.
+    is_compared: bool,
 }
 
 impl ContentionWindow {
+    /// For rounds that are this far apart.
+    pub(crate) fn new(refresh: Duration) -> Self {
+        Self {
+            interval: refresh.max(INTERVAL),
+            start: None,
+            known: HashMap::new(),
+            last: None,
+            slots: VecDeque::new(),
+            current: 0,
+            now: HashMap::new(),
+            is_compared: false,
+        }
+    }
+
+    /// Whether a round that begins now needs snapshots. The second one does, so that there are numbers soon.
+    pub(crate) fn is_due(&self, at: Instant) -> bool {
+        let is_over = |last| at.saturating_duration_since(last) >= self.interval;
+        !self.is_compared || self.last.is_none_or(is_over)
+    }
+
     /// Adds the answers of a round.
     pub(crate) fn add(
         &mut self,
-        snapshots: ClientAnswers<ClientSnapshot>,
+        snapshots: &ClientAnswers<ClientSnapshot>,
         at: Instant,
     ) -> Increments {
-        let window = SLOT * u32::try_from(SLOTS).unwrap_or(u32::MAX);
-        let over = self.last.map_or(Duration::ZERO, |last| at.saturating_duration_since(last));
-        self.last = Some(at);
-        if over > window {
-            self.slots.clear();
-        }
+        let is_recent = |earlier: Instant| {
+            at.saturating_duration_since(earlier) <= self.interval * MOST_INTERVALS
+        };
+        self.known.retain(|_, (reported, _)| is_recent(*reported));
+        let last = self.last.filter(|last| is_recent(*last));
+        let over = last.map_or(Duration::ZERO, |last| at.saturating_duration_since(last));
+        (self.last, self.is_compared) = (Some(at), !over.is_zero());
         self.now.clear();
-        let mut total = Increments { over, ..Increments::default() };
+        let mut total = Increments { grants: 0, over };
         let mut added: HashMap<String, TemplateUse> = HashMap::new();
-        for answer in snapshots.answers {
-            let (id, snapshot) = (id_of(&answer.client), answer.found);
+        for answer in &snapshots.answers {
+            let (id, snapshot) = (id_of(&answer.client), &answer.found);
             // What a client has done before it was seen does not count for the last minutes.
-            let earlier = self.known.get(&id).map(|(_, earlier)| earlier);
+            let earlier = self.known.get(&id).filter(|_| self.is_compared);
+            let earlier = earlier.map(|(_, earlier)| sites_of(earlier));
             for site in &snapshot.sites {
                 self.now.entry(site.template.clone()).or_default().add(site);
-                let Some(earlier) = earlier else { continue };
-                let known = earlier
-                    .sites
-                    .iter()
-                    .find(|it| it.template == site.template && it.function == site.function);
-                let new = TemplateUse::since(site, known);
+                let Some(earlier) = &earlier else { continue };
+                let new = TemplateUse::since(site, earlier.get(&place_of(site)).copied());
                 total.grants =
                     total.grants.saturating_add(new.granted).saturating_add(new.handed_over);
                 added.entry(site.template.clone()).or_default().add(&new);
             }
-            if let Some(earlier) = earlier {
-                let lost = snapshot.lost.saturating_sub(earlier.lost);
-                total.lost = total.lost.saturating_add(lost);
-            }
-            self.known.insert(id, (at, snapshot));
+            self.known.insert(id, (at, snapshot.clone()));
         }
-        self.known.retain(|_, (told, _)| at.saturating_duration_since(*told) <= window);
         for (template, now) in &self.now {
             let added = added.entry(template.clone()).or_default();
             added.waited = over.saturating_mul(u32::try_from(now.waiting).unwrap_or(u32::MAX));
             added.in_use = if now.held > 0 { over } else { Duration::ZERO };
         }
-        self.remember(added, over.min(window), at);
+        self.remember(added, over, at);
         total
     }
 
+    /// Forgets the clients and their last measurements, but not what they have done in the last minutes.
+    pub(crate) fn forget_clients(&mut self) {
+        self.known.clear();
+        self.now.clear();
+        (self.last, self.is_compared) = (None, false);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn has_no_clients(&self) -> bool {
+        self.known.is_empty() && self.now.is_empty()
+    }
+
     fn remember(&mut self, added: HashMap<String, TemplateUse>, over: Duration, at: Instant) {
-        let is_over = |slot: &UseSlot| at.saturating_duration_since(slot.began) >= SLOT;
-        if self.slots.back().is_none_or(is_over) {
-            self.slots.push_back(UseSlot {
-                began: at,
-                covered: Duration::ZERO,
-                templates: HashMap::new(),
-            });
-        }
-        while self.slots.len() > SLOTS {
+        let start = *self.start.get_or_insert(at);
+        let slots = at.saturating_duration_since(start).div_duration_f64(SLOT);
+        // Rounds down.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let number = slots as u32;
+        self.current = number;
+        while self.slots.front().is_some_and(|slot| slot.number + SLOTS <= number) {
             self.slots.pop_front();
+        }
+        if self.slots.back().is_none_or(|slot| slot.number != number) {
+            let (covered, templates) = (Duration::ZERO, HashMap::new());
+            self.slots.push_back(UseSlot { number, covered, templates });
         }
         let Some(slot) = self.slots.back_mut() else { return };
         slot.covered += over;
@@ -223,66 +258,87 @@ impl ContentionWindow {
 
     /// The templates with the longest waits, then with the most grants.
     pub(crate) fn rows(&self) -> Vec<TemplateRow> {
-        let mut totals: HashMap<&str, TemplateUse> = HashMap::new();
+        let mut totals: HashMap<&str, (Duration, u64)> = HashMap::new();
         for (template, used) in self.slots.iter().flat_map(|slot| &slot.templates) {
-            totals.entry(template).or_default().add(used);
+            let (waited, grants) = totals.entry(template).or_default();
+            *waited = waited.saturating_add(used.waited);
+            *grants = grants.saturating_add(used.granted).saturating_add(used.handed_over);
         }
-        let order = |(template, total): &(&str, TemplateUse)| {
-            let waiting = self.now.get(*template).map_or(0, |now| now.waiting);
-            (total.waited, waiting, total.granted.saturating_add(total.handed_over))
+        let order = |(template, (waited, grants)): (&str, (Duration, u64))| {
+            let waiting = self.now.get(template).map_or(0, |now| now.waiting);
+            (Reverse((waited, waiting, grants)), template.to_owned())
         };
-        let mut totals: Vec<_> = totals.into_iter().collect();
-        totals.sort_unstable_by(|one, other| {
-            order(other).cmp(&order(one)).then_with(|| one.0.cmp(other.0))
-        });
-        totals.truncate(MOST_TEMPLATES);
-        totals.into_iter().map(|(template, total)| self.row(template, &total)).collect()
+        let mut templates: Vec<_> = totals.into_iter().map(order).collect();
+        templates.sort_unstable();
+        templates.truncate(MOST_TEMPLATES);
+        templates.into_iter().map(|(_, template)| self.row(template)).collect()
     }
 
-    fn row(&self, template: &str, total: &TemplateUse) -> TemplateRow {
-        let now = self.now.get(template).cloned().unwrap_or_default();
+    fn row(&self, template: String) -> TemplateRow {
+        let mut total = TemplateUse::default();
+        let mut line = vec![None; SLOTS as usize];
+        for slot in &self.slots {
+            let used = slot.templates.get(&template);
+            if let Some(used) = used {
+                total.add(used);
+            }
+            let place = line.len().checked_sub((self.current - slot.number) as usize + 1);
+            if let Some(place) = place.filter(|_| !slot.covered.is_zero()) {
+                let waited = used.map_or(Duration::ZERO, |used| used.waited);
+                line[place] = Some(ratio(waited, slot.covered));
+            }
+        }
+        let none = TemplateNow::default();
+        let now = self.now.get(&template).unwrap_or(&none);
         let grants = total.granted.saturating_add(total.handed_over);
-        let line = self.slots.iter().map(|slot| {
-            let waited = slot.templates.get(template).map_or(Duration::ZERO, |used| used.waited);
-            ratio(waited, slot.covered)
-        });
         let quantile = |samples: &HistogramSnapshot, part| samples.quantile(part).map(fractional);
-        #[allow(clippy::cast_precision_loss)]
-        let part = |count: u64| (grants > 0).then(|| rounded(count as f64 / grants as f64));
         TemplateRow {
-            template: template.to_owned(),
-            function: now.function,
-            functions: now.functions,
+            function: now.functions.first().cloned(),
+            functions: now.functions.len(),
             held: now.held,
             waiting: now.waiting,
-            oldest: now.oldest.map(fractional),
             waited: fractional(total.waited),
             wait_p50: quantile(&total.waits, 0.5),
             wait_p99: quantile(&total.waits, 0.99),
             hold_p50: quantile(&total.holds, 0.5),
             hold_p99: quantile(&total.holds, 0.99),
             grants,
-            handed_over: part(total.handed_over),
-            busy: total.busy,
-            lost: total.lost,
+            handed_over: part(total.handed_over, grants),
+            busy: part(total.busy, grants.saturating_add(total.busy)),
             in_use: ratio(total.in_use, self.covered()).min(1.0),
-            line: line.collect(),
+            line,
+            template,
         }
     }
+}
+
+/// Where the locks of a site are acquired: the template and the function.
+type Place<'a> = (&'a str, Option<&'a str>);
+
+fn place_of(site: &SiteInfo) -> Place<'_> {
+    (&site.template, site.function.as_deref())
+}
+
+fn sites_of(snapshot: &ClientSnapshot) -> HashMap<Place<'_>, &SiteInfo> {
+    snapshot.sites.iter().map(|site| (place_of(site), site)).collect()
 }
 
 impl TemplateNow {
     fn add(&mut self, site: &SiteInfo) {
         self.held = self.held.saturating_add(site.held);
         self.waiting = self.waiting.saturating_add(site.waiting);
-        self.oldest = self.oldest.max(site.oldest_hold);
-        if let Some(function) = &site.function
-            && self.function.as_ref() != Some(function)
+        if let Some(function) = site.function.as_ref()
+            && !self.functions.contains(function)
         {
-            self.functions += 1;
-            self.function.get_or_insert_with(|| function.clone());
+            self.functions.insert(function.clone());
         }
     }
+}
+
+/// `None` if there is no whole.
+fn part(count: u64, whole: u64) -> Option<f64> {
+    #[allow(clippy::cast_precision_loss)]
+    (whole > 0).then(|| rounded(count as f64 / whole as f64))
 }
 
 /// Milliseconds, to a microsecond.
@@ -297,4 +353,96 @@ fn ratio(part: Duration, whole: Duration) -> f64 {
 /// To three digits, because the page shows no more.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_runtime::LockClient;
+    use lock_runtime::admin::LockAdmin;
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(60);
+
+    fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    /// A client that uses locks, and one who asks it.
+    struct Asked {
+        client: LockClient,
+        admin: LockAdmin,
+    }
+
+    impl Asked {
+        fn new() -> Self {
+            let client = LockClient::memory();
+            let admin = LockAdmin::new(&client);
+            Self { client, admin }
+        }
+
+        async fn use_lock(&self) {
+            let lock = self.client.lock("k").template("t").lease(LEASE);
+            lock.acquire().await.expect("free").release().await.expect("held");
+        }
+
+        async fn add_to(&self, window: &mut ContentionWindow, at: Instant) -> Increments {
+            window.add(&self.admin.snapshots().await.expect("up"), at)
+        }
+    }
+
+    #[tokio::test]
+    async fn what_happened_while_nobody_watched_is_not_part_of_the_last_minutes() {
+        let (asked, start) = (Asked::new(), Instant::now());
+        let mut window = ContentionWindow::new(seconds(1));
+        let _held = asked.client.lock("long").template("long").acquire().await.expect("free");
+        let lock = asked.client.lock("long").template("long").wait(LEASE);
+        let waiting = tokio::spawn(async move { lock.acquire().await.map(drop) });
+        while asked.client.stats().queued == 0 {
+            tokio::task::yield_now().await;
+        }
+        asked.use_lock().await;
+        let none = Increments::default();
+        assert_eq!(asked.add_to(&mut window, start).await, none, "the first one");
+        asked.use_lock().await;
+        let added = asked.add_to(&mut window, start + seconds(5)).await;
+        assert_eq!(added, Increments { grants: 1, over: seconds(5) });
+        // Nobody watches for two minutes.
+        asked.use_lock().await;
+        let added = asked.add_to(&mut window, start + seconds(125)).await;
+        assert_eq!(added, none);
+        assert_eq!(window.covered(), seconds(5));
+        let rows = window.rows();
+        let of = |template| rows.iter().find(|row| row.template == template).expect("it was used");
+        assert_eq!((of("t").grants, of("long").waited), (1, 5000.0));
+        assert_eq!(of("t").line.iter().flatten().count(), 1);
+        let added = asked.add_to(&mut window, start + seconds(130)).await;
+        assert_eq!(added, Increments { grants: 0, over: seconds(5) });
+        waiting.abort();
+    }
+
+    #[tokio::test]
+    async fn measurements_are_forgotten_after_five_minutes() {
+        let (asked, start) = (Asked::new(), Instant::now());
+        let mut window = ContentionWindow::new(seconds(1));
+        asked.add_to(&mut window, start).await;
+        asked.use_lock().await;
+        asked.add_to(&mut window, start + seconds(5)).await;
+        assert_eq!(window.rows()[0].grants, 1);
+        asked.add_to(&mut window, start + seconds(299)).await;
+        assert_eq!(window.rows()[0].grants, 1);
+        asked.add_to(&mut window, start + seconds(301)).await;
+        assert_eq!((window.rows()[0].grants, window.covered()), (0, seconds(2)));
+    }
+
+    #[tokio::test]
+    async fn snapshots_are_due_every_five_seconds() {
+        let (asked, start) = (Asked::new(), Instant::now());
+        let mut window = ContentionWindow::new(seconds(1));
+        assert!(window.is_due(start));
+        asked.add_to(&mut window, start).await;
+        assert!(window.is_due(start + seconds(1)), "there are numbers soon");
+        asked.add_to(&mut window, start + seconds(1)).await;
+        assert!(!window.is_due(start + seconds(5)) && window.is_due(start + seconds(6)));
+    }
 }

@@ -9,6 +9,9 @@ use crate::contention::Increments;
 /// How far back the series go, in ms.
 const LENGTH: u64 = 300_000;
 
+/// The most samples: the shortest interval between two rounds is half a second.
+const MOST: usize = 1000;
+
 /// The numbers of one round. Sent as an array in this order.
 #[derive(Debug, Clone, Copy, Serialize, PartialEq)]
 pub(crate) struct RoundSample(
@@ -18,10 +21,8 @@ pub(crate) struct RoundSample(
     pub(crate) u64,
     /// The calls that wait.
     pub(crate) u64,
-    /// The grants in a second; `None` for the first round, which has nothing to compare with.
+    /// The grants in a second; `None` for a round that has nothing to compare with.
     pub(crate) Option<f64>,
-    /// The losses since the round before.
-    pub(crate) u64,
 );
 
 impl RoundSample {
@@ -29,7 +30,7 @@ impl RoundSample {
         let seconds = added.over.as_secs_f64();
         #[allow(clippy::cast_precision_loss)]
         let rate = (seconds > 0.0).then(|| (added.grants as f64 / seconds * 100.0).round() / 100.0);
-        Self(at, held, waiting, rate, added.lost)
+        Self(at, held, waiting, rate)
     }
 }
 
@@ -41,7 +42,7 @@ impl RoundHistory {
     pub(crate) fn add(&mut self, sample: RoundSample) {
         self.0.push_back(sample);
         let is_old = |old: &RoundSample| sample.0.saturating_sub(old.0) > LENGTH;
-        while self.0.front().is_some_and(is_old) || self.0.len() > 1000 {
+        while self.0.front().is_some_and(is_old) || self.0.len() > MOST {
             self.0.pop_front();
         }
     }
@@ -59,13 +60,13 @@ mod tests {
 
     fn sample(at: u64, grants: u64, millis: u64) -> RoundSample {
         let over = Duration::from_millis(millis);
-        RoundSample::new(at, 1, 2, Increments { grants, lost: 0, over })
+        RoundSample::new(at, 1, 2, Increments { grants, over })
     }
 
     #[test]
     fn the_first_round_has_no_rate() {
-        assert_eq!(sample(1, 5, 0), RoundSample(1, 1, 2, None, 0));
-        assert_eq!(sample(1, 5, 2000), RoundSample(1, 1, 2, Some(2.5), 0));
+        assert_eq!(sample(1, 5, 0), RoundSample(1, 1, 2, None));
+        assert_eq!(sample(1, 5, 2000), RoundSample(1, 1, 2, Some(2.5)));
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! One poller for all viewers.
 //!
-//! The poller is a task that asks the processes, and publishes a view of the answers to all viewers. It is started by
-//! the first viewer, and ends one interval after the last one has left. Viewers that do not take the views, because
-//! their connection is stuck, do not keep it alive. A viewer that takes one again starts it again.
+//! The poller is a task that asks the processes, and publishes a view of the answers to all viewers. The first viewer
+//! starts it. It asks nobody once the last viewer has left, and ends a few intervals later, unless one of them has
+//! connected again. Viewers that do not take the views, because their connection is stuck, do not keep it alive. A viewer
+//! that takes one again starts it again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_runtime::admin::LockAdmin;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::asked::AskedRound;
 use crate::digest::Digest;
@@ -20,6 +21,10 @@ const SLOW: Duration = Duration::from_secs(5);
 
 /// The number of views after which viewers that have taken none of them do not count.
 const MOST_UNTAKEN: u32 = 30;
+
+/// The number of intervals after the last viewer for which the poller remembers the answers, and the longest time.
+const LINGER: u32 = 4;
+const LONGEST_LINGER: Duration = Duration::from_secs(10);
 
 /// How often a viewer wants a view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,9 +52,21 @@ pub(crate) struct Hub {
 struct Watchers {
     live: usize,
     hidden: usize,
-    is_polling: bool,
+    /// Somebody has come since the last round, and may have left.
+    visited: bool,
+    /// The number of the poller that runs.
+    poller: Option<u64>,
+    /// The number of pollers that were started.
+    started: u64,
     /// The number of views since one was taken.
     untaken: u32,
+}
+
+impl Watchers {
+    /// Whether somebody takes the views, or has just come for one.
+    fn is_any(&self) -> bool {
+        self.visited || (self.live + self.hidden > 0 && self.untaken < MOST_UNTAKEN)
+    }
 }
 
 impl Hub {
@@ -76,6 +93,7 @@ impl Hub {
             Pace::Live => watchers.live += 1,
             Pace::Hidden => watchers.hidden += 1,
         }
+        watchers.visited = true;
         drop(watchers);
         self.changed.notify_one();
         let mut views = self.views.subscribe();
@@ -93,11 +111,10 @@ impl Hub {
 
     /// Starts the poller unless it runs.
     fn ensure_polling(self: &Arc<Self>) {
-        let mut watchers = self.watchers();
-        watchers.untaken = 0;
-        if !watchers.is_polling {
-            watchers.is_polling = true;
-            tokio::spawn(poll(Polling(Arc::clone(self))));
+        match Polling::start(self) {
+            Some(polling) => drop(tokio::spawn(poll(polling))),
+            // It may have counted this viewer as stuck.
+            None => self.changed.notify_one(),
         }
     }
 
@@ -111,56 +128,101 @@ impl Hub {
         }
     }
 
-    /// Whether anybody still watches. Otherwise, the poller counts as ended.
-    fn goes_on(&self) -> bool {
-        let mut watchers = self.watchers();
-        let goes_on = watchers.live + watchers.hidden > 0 && watchers.untaken < MOST_UNTAKEN;
-        if !goes_on {
-            watchers.is_polling = false;
-            // Under the lock, so that this cannot hide the view of a poller that is started now.
-            self.views.send_replace(None);
-        }
-        goes_on
+    /// Whether anybody watches.
+    fn is_watched(&self) -> bool {
+        self.watchers().is_any()
     }
 
-    /// One round: asks, and computes the view on a thread for computations, because there may be many locks.
+    /// One round: asks, and computes the view on a thread for blocking work, because there may be many locks.
     async fn round(self: &Arc<Self>) {
+        self.watchers().visited = false;
+        let needs_snapshots = self.digest().needs_snapshots(Instant::now().into_std());
         let needs_losses = |snapshots: &_| self.digest().needs_losses(snapshots);
-        let asked = AskedRound::ask(&self.admin, needs_losses).await;
+        let asked = AskedRound::ask(&self.admin, needs_snapshots, needs_losses).await;
         let hub = Arc::clone(self);
-        let computing = tokio::task::spawn_blocking(move || {
-            let view = hub.digest().add(asked);
-            hub.watchers().untaken += 1;
-            hub.views.send_replace(Some(Arc::new(view)));
-        });
-        // It fails only if the runtime shuts down.
-        let _ = computing.await;
+        let computing = tokio::task::spawn_blocking(move || hub.digest().add(asked));
+        let view = match computing.await {
+            Ok(view) => view,
+            // The panic hook has reported it.
+            Err(error) if error.is_panic() => {
+                self.digest().fail("the dashboard could not evaluate the answers: it panicked")
+            }
+            // The runtime shuts down.
+            Err(_) => return,
+        };
+        self.watchers().untaken += 1;
+        self.views.send_replace(Some(Arc::new(view)));
     }
 }
 
 /// A poller that runs.
-struct Polling(Arc<Hub>);
+struct Polling {
+    hub: Arc<Hub>,
+    number: u64,
+}
+
+impl Polling {
+    /// `None` if another one runs.
+    fn start(hub: &Arc<Hub>) -> Option<Self> {
+        let mut watchers = hub.watchers();
+        watchers.untaken = 0;
+        if watchers.poller.is_some() {
+            return None;
+        }
+        watchers.started += 1;
+        let number = watchers.started;
+        watchers.poller = Some(number);
+        drop(watchers);
+        Some(Self { hub: Arc::clone(hub), number })
+    }
+
+    /// Whether anybody still watches. Otherwise, the poller counts as ended, and the answers are forgotten.
+    fn goes_on(&self) -> bool {
+        let mut watchers = self.hub.watchers();
+        let goes_on = watchers.is_any();
+        if !goes_on {
+            watchers.poller = None;
+            // Under the lock, so that this cannot hide the view of a poller that is started now.
+            self.hub.views.send_replace(None);
+            self.hub.digest().forget();
+        }
+        goes_on
+    }
+}
 
 impl Drop for Polling {
-    /// Also if the runtime of the poller was shut down.
+    /// Also if the runtime of the poller was shut down. Another poller may run by now.
     fn drop(&mut self) {
-        self.0.watchers().is_polling = false;
+        let mut watchers = self.hub.watchers();
+        if watchers.poller == Some(self.number) {
+            watchers.poller = None;
+        }
     }
 }
 
 async fn poll(polling: Polling) {
-    let hub = &polling.0;
+    let hub = &polling.hub;
     loop {
         let began = Instant::now();
         hub.round().await;
+        // A round that takes long is followed by a pause that is as long.
+        let (ended, took) = (Instant::now(), began.elapsed());
         loop {
             let changed = hub.changed.notified();
+            let next = (began + hub.interval()).max(ended + took);
             tokio::select! {
-                () = sleep_until(began + hub.interval()) => break,
+                () = sleep_until(next) => break,
                 () = changed => {}
             }
         }
-        if !hub.goes_on() {
+        let returned = async {
+            while !hub.is_watched() {
+                hub.changed.notified().await;
+            }
+        };
+        // A viewer that is here in time finds the answers.
+        let _ = timeout((hub.refresh * LINGER).min(LONGEST_LINGER), returned).await;
+        if !polling.goes_on() {
             break;
         }
     }
@@ -218,24 +280,25 @@ mod tests {
 
     async fn until_ended(hub: &Hub) {
         let ended = async {
-            while hub.watchers().is_polling {
+            while hub.watchers().poller.is_some() {
                 sleep(Duration::from_millis(5)).await;
             }
         };
         timeout(PATIENCE, ended).await.expect("the poller ends");
         assert!(hub.views.borrow().is_none(), "no locks are kept");
+        assert!(hub.digest().is_empty(), "no locks are kept");
     }
 
     #[tokio::test]
     async fn the_poller_ends_with_the_last_viewer() {
         let hub = hub();
-        assert!(!hub.watchers().is_polling);
+        assert!(!hub.watchers().poller.is_some());
         let (mut one, mut two) = (hub.viewer(Pace::Live), hub.viewer(Pace::Hidden));
         one.next().await;
         two.next().await;
         drop(one);
         sleep(Duration::from_millis(100)).await;
-        assert!(hub.watchers().is_polling);
+        assert!(hub.watchers().poller.is_some());
         drop(two);
         until_ended(&hub).await;
         let Watchers { live, hidden, .. } = *hub.watchers();
@@ -258,7 +321,42 @@ mod tests {
         stuck.next().await;
         until_ended(&hub).await;
         timeout(PATIENCE, stuck.next()).await.expect("it may continue");
-        assert!(hub.watchers().is_polling);
+        assert!(hub.watchers().poller.is_some());
+    }
+
+    /// The task of a poller may be dropped long after it has counted as ended.
+    #[tokio::test]
+    async fn a_poller_that_has_ended_does_not_end_the_next_one() {
+        let hub = hub();
+        let first = Polling::start(&hub).expect("none runs");
+        assert!(!first.goes_on(), "nobody watches");
+        let second = Polling::start(&hub).expect("none runs");
+        drop(first);
+        assert!(Polling::start(&hub).is_none(), "the second one runs");
+        drop(second);
+        assert!(Polling::start(&hub).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_viewer_that_connects_again_finds_the_answers() {
+        let (client, refresh) = (LockClient::memory(), Duration::from_millis(500));
+        let hub = Hub::new(LockAdmin::new(&client), refresh, false);
+        hub.viewer(Pace::Live).next().await;
+        sleep(refresh * 2).await;
+        let begun = hub.watchers().started;
+        hub.viewer(Pace::Live).next().await;
+        assert_eq!((hub.watchers().started, begun), (1, 1));
+        assert!(!hub.digest().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_view_is_as_old_as_its_answers() {
+        let (client, refresh) = (LockClient::memory(), Duration::from_secs(60));
+        let hub = Hub::new(LockAdmin::new(&client), refresh, false);
+        let first = hub.viewer(Pace::Live).next().await;
+        sleep(Duration::from_millis(200)).await;
+        let again = hub.viewer(Pace::Live).next().await;
+        assert!(Arc::ptr_eq(&first, &again) && again.age() >= 200, "{} ms", again.age());
     }
 
     #[tokio::test]

@@ -15,8 +15,7 @@
 //! # }
 //! ```
 //!
-//! The processes are asked once a second while somebody looks at the page, however many do, and never otherwise. See
-//! [the page about it](https://github.com/lock-runtime/lock-runtime/blob/main/docs/dashboard.md).
+//! The processes are asked once a second while somebody looks at the page, however many do, and never otherwise.
 
 #![forbid(unsafe_code)]
 
@@ -31,13 +30,21 @@ mod hub;
 mod locks;
 mod losses;
 mod one_lock;
+mod operator;
 mod security;
+mod streams;
 mod view;
 
 use std::time::Duration;
 
 use axum::Router;
+use futures_util::FutureExt;
+use futures_util::future::pending;
 use lock_runtime::admin::LockAdmin;
+
+pub use self::operator::Operator;
+use self::security::AllowedHosts;
+use self::streams::ShutdownSignal;
 
 /// How often the processes are asked, unless it is set.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -65,17 +72,26 @@ pub struct Dashboard {
     admin: LockAdmin,
     allow_actions: bool,
     refresh: Duration,
+    allowed_hosts: AllowedHosts,
+    shutdown: ShutdownSignal,
 }
 
 impl Dashboard {
     /// A page that shows the locks of the clients that `admin` asks, and changes nothing.
     #[must_use]
     pub fn new(admin: LockAdmin) -> Self {
-        Self { admin, allow_actions: false, refresh: REFRESH }
+        Self {
+            admin,
+            allow_actions: false,
+            refresh: REFRESH,
+            allowed_hosts: AllowedHosts::default(),
+            shutdown: pending().boxed().shared(),
+        }
     }
 
     /// Sets whether the page can revoke locks. It cannot by default. Whoever reaches the page can then revoke the locks of
-    /// clients that are [revocable](lock_runtime::LockClientBuilder::revocable).
+    /// clients that are [revocable](lock_runtime::LockClientBuilder::revocable). Each request is logged, with its
+    /// [`Operator`].
     #[must_use]
     pub fn allow_actions(mut self, allow: bool) -> Self {
         self.allow_actions = allow;
@@ -90,10 +106,60 @@ impl Dashboard {
         self
     }
 
-    /// The routes, for [`Router::nest`] under any path. They are to be behind the authentication of the service: the page
-    /// shows keys and the names of hosts.
+    /// Sets the hosts under which the page may be requested, each with or without a port. By default, there is no check.
+    ///
+    /// A page without authentication, such as one on loopback, needs this: any site can let its own name lead to
+    /// `127.0.0.1`, and its scripts could then read the page in the browser of a user.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_dashboard::Dashboard;
+    /// use lock_runtime::LockClient;
+    /// use lock_runtime::admin::LockAdmin;
+    ///
+    /// let admin = LockAdmin::new(&LockClient::memory());
+    /// let dashboard = Dashboard::new(admin).allowed_hosts(["localhost", "127.0.0.1", "[::1]"]);
+    /// ```
+    #[must_use]
+    pub fn allowed_hosts(mut self, hosts: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.allowed_hosts = AllowedHosts::new(hosts.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets a future that resolves when the service is to be shut down. The streams of events then end at once. Without
+    /// it, a graceful shutdown waits for up to half a minute for them, unless the client of the page is shut down before.
+    ///
+    /// The future is polled only while somebody looks at the page, so it has to stay ready: one that waits for a
+    /// [`watch`](tokio::sync::watch) channel does, and a [`Notify`](tokio::sync::Notify) may not.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_dashboard::Dashboard;
+    /// use lock_runtime::LockClient;
+    /// use lock_runtime::admin::LockAdmin;
+    /// use tokio::sync::watch;
+    ///
+    /// let (shutdown, mut is_shutdown) = watch::channel(false);
+    /// let admin = LockAdmin::new(&LockClient::memory());
+    /// let dashboard = Dashboard::new(admin).shutdown(async move {
+    ///     // It fails if the sender is gone, and then the service is as well.
+    ///     let _ = is_shutdown.wait_for(|is_shutdown| *is_shutdown).await;
+    /// });
+    /// // On SIGTERM:
+    /// shutdown.send_replace(true);
+    /// ```
+    #[must_use]
+    pub fn shutdown(mut self, signal: impl Future<Output = ()> + Send + 'static) -> Self {
+        self.shutdown = signal.boxed().shared();
+        self
+    }
+
+    /// The routes, for [`Router::nest`] under a path without parameters or at `/`. They are to be behind the
+    /// authentication of the service: the page shows keys and the names of hosts.
     pub fn router(self) -> Router {
-        api::routes(self.admin, self.allow_actions, self.refresh)
+        api::routes(self)
     }
 }
 
@@ -112,7 +178,7 @@ pub fn router(admin: LockAdmin) -> Router {
     Dashboard::new(admin).router()
 }
 
-/// Compiles the code of the page about the dashboard.
+/// Compiles the code of the readme.
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/dashboard.md")]
-struct PageAboutTheDashboard;
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use lock_runtime::LockMode;
@@ -28,6 +29,8 @@ pub(crate) struct LockRow {
     pub(crate) held: Option<u64>,
     /// What is left of its lease, in ms.
     pub(crate) left: Option<u64>,
+    /// The length of its lease, in ms; `None` if the client does not report it.
+    lease: Option<u64>,
     renewed: bool,
     /// The calls of all clients that wait for the key, and the number of these clients.
     pub(crate) calls: u64,
@@ -51,10 +54,10 @@ impl LockRow {
         )
     }
 
-    fn has(&self, text: &str) -> bool {
-        let has = |value: &str| value.to_lowercase().contains(text);
-        let texts = [&self.template, &self.function, &self.holder];
-        has(&self.key) || texts.into_iter().flatten().any(|value| has(value))
+    /// The texts that are searched, in lower case.
+    fn searched(&self) -> String {
+        let texts = [&self.template, &self.function, &self.holder].into_iter().flatten();
+        texts.fold(self.key.to_lowercase(), |all, text| all + "\n" + &text.to_lowercase())
     }
 }
 
@@ -74,6 +77,8 @@ pub(crate) struct LockRows {
     pub(crate) waiting: u64,
     /// The number of keys that they wait for.
     pub(crate) waited_for: usize,
+    /// The texts of each row, made by the first search.
+    searched: OnceLock<Vec<String>>,
 }
 
 impl LockRows {
@@ -121,17 +126,21 @@ impl LockRows {
             let by_name = || (&one.key, &one.client).cmp(&(&other.key, &other.client));
             one.order().cmp(&other.order()).then_with(by_name)
         });
-        Self { rows, waiting, waited_for }
+        Self { rows, waiting, waited_for, searched: OnceLock::new() }
     }
 
     /// The first rows that contain a text, and how many there are.
     pub(crate) fn search(&self, text: &str) -> (Vec<&LockRow>, usize) {
         let text = text.to_lowercase();
+        let searched =
+            self.searched.get_or_init(|| self.rows.iter().map(LockRow::searched).collect());
         let (mut first, mut count) = (Vec::new(), 0);
-        for row in self.rows.iter().filter(|row| row.has(&text)) {
-            count += 1;
-            if first.len() < MOST_ROWS {
-                first.push(row);
+        for (row, searched) in self.rows.iter().zip(searched) {
+            if searched.contains(&text) {
+                count += 1;
+                if first.len() < MOST_ROWS {
+                    first.push(row);
+                }
             }
         }
         (first, count)
@@ -153,6 +162,7 @@ impl LockRow {
             holder: None,
             held: None,
             left: None,
+            lease: None,
             renewed: false,
             calls: 0,
             processes: 0,
@@ -166,10 +176,6 @@ impl LockRow {
 }
 
 fn row_of(client: &ClientRow, silent: u64, hold: &HoldInfo) -> LockRow {
-    let mode = hold.mode.map(|mode| match mode {
-        LockMode::Read => "read",
-        LockMode::Write => "write",
-    });
     LockRow {
         key: hold.key.clone(),
         template: Some(hold.template.clone()),
@@ -178,8 +184,9 @@ fn row_of(client: &ClientRow, silent: u64, hold: &HoldInfo) -> LockRow {
         holder: Some(client.label.clone()),
         held: Some(milliseconds(hold.held_for).saturating_add(silent)),
         left: Some(milliseconds(hold.lease_left).saturating_sub(silent)),
+        lease: hold.lease.map(milliseconds),
         renewed: hold.is_renewed,
-        mode,
+        mode: hold.mode.map(LockMode::as_str),
         permits: hold.permits.map(|permits| (permits.count(), permits.limit())),
         fence: hold.fencing_token,
         revocable: client.revocable,

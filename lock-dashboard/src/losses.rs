@@ -1,24 +1,27 @@
-//! The locks that were lost, as the clients tell them.
+//! The locks that were lost, as the clients report them.
 
-use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant, SystemTime};
 
-use lock_runtime::admin::{ClientAnswers, ClientSnapshot, LossInfo};
+use lock_runtime::admin::{ClientAnswer, ClientAnswers, ClientSnapshot, LossInfo};
 use serde::Serialize;
 
 use crate::clients::{id_of, milliseconds};
 
-/// The most losses that are remembered.
+/// The most losses that are remembered with their keys.
 const MOST_REMEMBERED: usize = 1000;
 
 /// The most losses that are sent.
 const MOST_LOSSES: usize = 100;
 
 /// The number of minutes of the time line.
-const MINUTES: usize = 60;
+const MINUTES: u64 = 60;
 
-/// The rounds after which the losses are asked for although their number has not changed.
-const ROUNDS: u32 = 30;
+/// The losses that a client remembers.
+const MOST_OF_A_CLIENT: usize = 1000;
+
+/// The shortest time between two questions for losses. Each answer has all that the client remembers.
+const INTERVAL: Duration = Duration::from_secs(10);
 
 /// A loss, as the page shows it.
 #[derive(Debug, Clone, Serialize)]
@@ -41,7 +44,9 @@ pub(crate) struct SentLosses {
     /// The number of the earlier ones that are known.
     rest: usize,
     /// Those of the last hour, for each minute; the last one is the current minute.
-    minutes: Vec<u32>,
+    minutes: Vec<u64>,
+    /// Whether a client has lost more in the last hour than it remembers.
+    more: bool,
 }
 
 /// The losses of all clients, also of those that have ended since.
@@ -49,64 +54,113 @@ pub(crate) struct SentLosses {
 pub(crate) struct LossBook {
     /// By time, client and key.
     losses: BTreeMap<(u64, String, String), LossRow>,
-    /// How many locks all clients had lost when they were asked.
-    asked: Option<u64>,
-    rounds: u32,
+    /// Counted for each client, because more are lost than are remembered.
+    minutes: HashMap<String, ClientMinutes>,
+    /// How many locks each client had lost when it last answered the question for its losses.
+    counters: HashMap<String, u64>,
+    asked: Option<Instant>,
+}
+
+/// The losses of one client in each minute since 1970.
+#[derive(Default)]
+struct ClientMinutes {
+    counts: BTreeMap<u64, u64>,
+    /// The minute of the first loss that a client has reported which may have forgotten earlier ones.
+    forgotten_before: Option<u64>,
 }
 
 impl LossBook {
-    /// Whether there may be losses that are not known.
-    pub(crate) fn needs_answers(&self, snapshots: &ClientAnswers<ClientSnapshot>) -> bool {
-        self.asked != Some(total(snapshots)) || self.rounds >= ROUNDS
+    /// Whether there are losses that are not known, and the last question is long enough ago.
+    pub(crate) fn needs_answers(
+        &self,
+        snapshots: &ClientAnswers<ClientSnapshot>,
+        at: Instant,
+    ) -> bool {
+        let has_new = |answer: &ClientAnswer<ClientSnapshot>| {
+            let known = self.counters.get(&id_of(&answer.client));
+            answer.found.lost != known.copied().unwrap_or_default()
+        };
+        let is_due = |asked| at.saturating_duration_since(asked) >= INTERVAL;
+        self.asked.is_none_or(is_due) && snapshots.answers.iter().any(has_new)
     }
 
-    /// Adds the answers of a round, if the losses were asked for.
-    pub(crate) fn add(&mut self, total: u64, losses: Option<ClientAnswers<Vec<LossInfo>>>) {
-        self.rounds += 1;
-        let Some(losses) = losses else { return };
-        (self.asked, self.rounds) = (Some(total), 0);
+    /// Adds the answers to a question for losses, which followed the one for `snapshots`.
+    pub(crate) fn add(
+        &mut self,
+        snapshots: &ClientAnswers<ClientSnapshot>,
+        losses: ClientAnswers<Vec<LossInfo>>,
+        at: Instant,
+    ) {
+        self.asked = Some(at);
+        let counter =
+            |answer: &ClientAnswer<ClientSnapshot>| (id_of(&answer.client), answer.found.lost);
+        let mut counters: HashMap<_, _> = snapshots.answers.iter().map(counter).collect();
+        self.counters.retain(|id, _| counters.contains_key(id));
         for answer in losses.answers {
             let id = id_of(&answer.client);
-            for loss in answer.found {
-                let at = loss.at.duration_since(SystemTime::UNIX_EPOCH).map_or(0, milliseconds);
-                let row = LossRow {
-                    at,
-                    key: loss.key.clone(),
-                    reason: loss.reason.as_str(),
-                    template: loss.template,
-                    function: loss.function,
-                    held: loss.held_for.map(milliseconds),
-                    holder: answer.client.to_string(),
-                };
-                self.losses.insert((at, id.clone(), loss.key), row);
+            if let Some(counter) = counters.remove(&id) {
+                self.counters.insert(id.clone(), counter);
             }
+            self.add_answer(&id, answer);
         }
         while self.losses.len() > MOST_REMEMBERED {
             self.losses.pop_first();
         }
     }
 
-    /// What is sent at this time.
-    pub(crate) fn sent(&self, now: u64) -> SentLosses {
-        let mut minutes = vec![0_u32; MINUTES];
-        for loss in self.losses.values() {
+    fn add_answer(&mut self, id: &str, answer: ClientAnswer<Vec<LossInfo>>) {
+        let is_all = answer.is_complete && answer.found.len() < MOST_OF_A_CLIENT;
+        let mut counts = BTreeMap::<u64, u64>::new();
+        for loss in answer.found {
+            let at = loss.at.duration_since(SystemTime::UNIX_EPOCH).map_or(0, milliseconds);
+            *counts.entry(minute(at)).or_default() += 1;
+            let row = LossRow {
+                at,
+                key: loss.key.clone(),
+                reason: loss.reason.as_str(),
+                template: loss.template,
+                function: loss.function,
+                held: loss.held_for.map(milliseconds),
+                holder: answer.client.to_string(),
+            };
+            self.losses.insert((at, id.to_owned(), loss.key), row);
+        }
+        let known = self.minutes.entry(id.to_owned()).or_default();
+        known.forgotten_before = match counts.first_key_value() {
+            Some((first, _)) if !is_all => Some(*first),
+            _ => None,
+        };
+        for (minute, count) in counts {
+            // The client may have forgotten a part of this minute since.
+            let known = known.counts.entry(minute).or_default();
+            *known = count.max(*known);
+        }
+    }
+
+    /// What is sent at this time, and forgets what is older than the time line.
+    pub(crate) fn sent(&mut self, now: u64) -> SentLosses {
+        let first = (minute(now) + 1).saturating_sub(MINUTES);
+        let mut more = false;
+        let mut minutes: Vec<u64> = (0..MINUTES).map(|_| 0).collect();
+        self.minutes.retain(|_, client| {
+            client.counts = client.counts.split_off(&first);
+            more |= client.forgotten_before.is_some_and(|before| before >= first);
+            !client.counts.is_empty()
+        });
+        for (minute, count) in self.minutes.values().flat_map(|client| &client.counts) {
             // The clock of a client may be ahead.
-            let minute = usize::try_from(now.saturating_sub(loss.at) / 60_000).unwrap_or(MINUTES);
-            if let Some(count) = MINUTES.checked_sub(minute + 1).and_then(|at| minutes.get_mut(at))
-            {
-                *count += 1;
-            }
+            let at = usize::try_from(minute - first).unwrap_or(usize::MAX).min(minutes.len() - 1);
+            minutes[at] = minutes[at].saturating_add(*count);
         }
         SentLosses {
             recent: self.losses.values().rev().take(MOST_LOSSES).cloned().collect(),
             rest: self.losses.len().saturating_sub(MOST_LOSSES),
             minutes,
+            more,
         }
     }
 }
 
-/// The number of all losses of the clients.
-pub(crate) fn total(snapshots: &ClientAnswers<ClientSnapshot>) -> u64 {
-    let lost = snapshots.answers.iter().map(|answer| answer.found.lost);
-    lost.fold(0, u64::saturating_add)
+fn minute(at: u64) -> u64 {
+    at / 60_000
 }

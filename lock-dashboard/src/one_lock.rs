@@ -5,8 +5,8 @@ use lock_runtime::{LockError, LockMode};
 use serde::Serialize;
 
 use crate::clients::{id_of, milliseconds};
-use crate::locks::{LockRow, LockRows};
-use crate::view::VERSION;
+use crate::locks::LockRow;
+use crate::view::{VERSION, View};
 
 /// A lock, as the page shows it.
 #[derive(Debug, Serialize)]
@@ -15,10 +15,12 @@ pub(crate) struct OneLock<'a> {
     key: &'a str,
     /// `None` if the key does not exist, or holds something that cannot be a lock.
     store: Option<LockInStore>,
-    /// Why the store could not tell.
+    /// Why the store could not be read.
     problem: Option<String>,
     /// What the clients have answered in the last round.
     answers: Vec<&'a LockRow>,
+    /// The age of these answers.
+    age: u64,
 }
 
 /// What the store knows. Without the tokens, which would let a reader delete the lock.
@@ -46,28 +48,28 @@ struct HolderRow {
 }
 
 impl<'a> OneLock<'a> {
-    /// Reads a lock from the store. `key` has the namespace.
+    /// Reads a lock from the store. The first key has the namespace, and the second one has not.
     pub(crate) async fn read(
         admin: &LockAdmin,
-        key: &'a str,
-        locks: &'a LockRows,
+        (key, short): (&'a str, &str),
+        view: &'a View,
     ) -> Result<Self, LockError> {
-        let (store, problem) = match admin.inspect(without_namespace(admin, key)).await {
+        let (store, problem) = match admin.inspect(short).await {
             Ok(state) => (state.map(LockInStore::from), None),
             Err(error @ LockError::InvalidKey { .. }) => return Err(error),
             Err(error) => (None, Some(error.to_string())),
         };
-        Ok(Self { v: VERSION, key, store, problem, answers: locks.of(key) })
+        let (answers, age) = (view.locks.of(key), view.age());
+        Ok(Self { v: VERSION, key, store, problem, answers, age })
     }
 }
 
-/// The key that the methods of `admin` add the namespace to.
-pub(crate) fn without_namespace(admin: &LockAdmin, key: &str) -> String {
-    let rest = match admin.namespace() {
+/// The key that the methods of a [`LockAdmin`] add the namespace to; `None` if a key is not in the namespace.
+pub(crate) fn without_namespace<'a>(namespace: &str, key: &'a str) -> Option<&'a str> {
+    match namespace {
         "" => Some(key),
-        namespace => key.strip_prefix(namespace).and_then(|rest| rest.strip_prefix(':')),
-    };
-    rest.unwrap_or(key).to_owned()
+        _ => key.strip_prefix(namespace)?.strip_prefix(':'),
+    }
 }
 
 impl From<LockState> for LockInStore {
@@ -79,16 +81,12 @@ impl From<LockState> for LockInStore {
 
 impl From<StoredHolder> for HolderRow {
     fn from(holder: StoredHolder) -> Self {
-        let mode = holder.mode.map(|mode| match mode {
-            LockMode::Read => "read",
-            LockMode::Write => "write",
-        });
         Self {
             client: holder.client.id.is_some().then(|| id_of(&holder.client)),
             holder: holder.client.to_string(),
             held: holder.held_for.map(milliseconds),
             left: holder.lease_left.map(milliseconds),
-            mode,
+            mode: holder.mode.map(LockMode::as_str),
             permits: holder.permits.map(|permits| (permits.count(), permits.limit())),
             released: holder.is_released,
         }

@@ -1,19 +1,23 @@
-//! Who may read and change what, as far as a browser tells: headers of responses, and checks of requests.
+//! Who may read and change what: headers of responses, and checks of requests.
 //!
 //! The service in which the page is nested knows its users. The checks here keep out other sites that use the
 //! browser of such a user.
 
-use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::api::problem;
 
-/// The header with the token of the page.
-const TOKEN_HEADER: &str = "x-lock-dashboard-token";
+/// The header that a request has to have that changes anything. A browser sends it to another site only if that site
+/// allows it.
+const ACTION_HEADER: &str = "x-lock-dashboard";
 
-/// The header in which a browser tells which site has made a request.
+/// The header in which a browser says which site has made a request.
 const FETCH_SITE: &str = "sec-fetch-site";
 
 const HEADERS: [(HeaderName, &str); 7] = [
@@ -29,30 +33,6 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
-/// A secret that only the page knows, so that no other site can send its requests.
-#[derive(Clone)]
-pub(crate) struct ActionToken(String);
-
-impl ActionToken {
-    /// `None` if the system has no random numbers.
-    pub(crate) fn new() -> Option<Self> {
-        let mut bytes = [0_u8; 16];
-        getrandom::fill(&mut bytes).ok()?;
-        Some(Self(format!("{:032x}", u128::from_be_bytes(bytes))))
-    }
-
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Compares in a time that does not depend on the text.
-    fn is(&self, text: &[u8]) -> bool {
-        let differences = self.0.bytes().zip(text).map(|(own, other)| own ^ other);
-        let differences = differences.fold(0, |all, one| all | one);
-        text.len() == self.0.len() && differences == 0
-    }
-}
-
 /// Adds the headers of every response.
 pub(crate) async fn add_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
@@ -61,6 +41,50 @@ pub(crate) async fn add_headers(mut response: Response) -> Response {
     }
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
+}
+
+/// The hosts under which the page may be requested; all of them if there are none.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AllowedHosts(Option<Arc<[String]>>);
+
+impl AllowedHosts {
+    pub(crate) fn new(hosts: impl Iterator<Item = String>) -> Self {
+        Self(Some(hosts.map(|host| host.to_ascii_lowercase()).collect()))
+    }
+
+    /// Whether a host, with or without a port, is allowed. An allowed host without a port is allowed with any port.
+    fn allow(&self, host: &str) -> bool {
+        let Some(allowed) = &self.0 else { return true };
+        let Ok(authority) = host.to_ascii_lowercase().parse::<Authority>() else { return false };
+        let has_user = authority.as_str().contains('@');
+        let is_allowed =
+            |allowed: &String| allowed == authority.as_str() || allowed == authority.host();
+        !has_user && allowed.iter().any(is_allowed)
+    }
+
+    /// Whether all hosts are allowed that a request names, and there is one.
+    fn allow_request(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        if self.0.is_none() {
+            return true;
+        }
+        let authority = uri.authority().map(|authority| Some(authority.as_str()));
+        let sent = headers.get_all(header::HOST).iter().map(|host| host.to_str().ok());
+        let mut hosts = authority.into_iter().chain(sent).peekable();
+        hosts.peek().is_some() && hosts.all(|host| host.is_some_and(|host| self.allow(host)))
+    }
+}
+
+/// Refuses requests for other hosts: a site whose name leads to this address would pass for the page itself.
+pub(crate) async fn refuse_other_hosts(
+    State(hosts): State<AllowedHosts>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if hosts.allow_request(request.uri(), request.headers()) {
+        next.run(request).await
+    } else {
+        refused("this host is not one of those that allowed_hosts names")
+    }
 }
 
 /// Refuses requests for data that another site has made.
@@ -73,25 +97,90 @@ pub(crate) async fn refuse_other_sites(request: Request, next: Next) -> Response
 }
 
 /// Why a request may not change anything; `None` if it may.
-pub(crate) fn refusal(headers: &HeaderMap, token: Option<&ActionToken>) -> Option<Response> {
-    let Some(token) = token else {
-        return Some(refused(
-            "this dashboard is read-only: it was built without allow_actions(true)",
-        ));
+///
+/// Nothing is remembered for it, so the page may come from another replica than the one that gets the request.
+pub(crate) fn refusal(headers: &HeaderMap, allow_actions: bool) -> Option<&'static str> {
+    if !allow_actions {
+        return Some("this dashboard is read-only: it was built without allow_actions(true)");
+    }
+    if !headers.contains_key(ACTION_HEADER) {
+        return Some("the header x-lock-dashboard is missing, which the page sends");
+    }
+    let is_own = match headers.get(FETCH_SITE).map(HeaderValue::as_bytes) {
+        Some(site) => site == b"same-origin",
+        // Browsers send it only over https and to localhost.
+        None => has_own_origin(headers),
     };
-    let site = headers.get(FETCH_SITE).map(HeaderValue::as_bytes);
-    if site != Some(b"same-origin") {
-        return Some(refused(
-            "the browser does not say that the page itself has made this request (browsers do so over https and on localhost)",
-        ));
+    if is_own {
+        None
+    } else {
+        Some("the browser does not say that the page itself has made this request")
     }
-    let sent = headers.get(TOKEN_HEADER).map(HeaderValue::as_bytes);
-    if !sent.is_some_and(|sent| token.is(sent)) {
-        return Some(refused("the page is out of date: reload it"));
-    }
-    None
 }
 
-fn refused(text: &str) -> Response {
+/// Whether the origin of a request is the host that it was sent to.
+fn has_own_origin(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let origin = text(header::ORIGIN).and_then(|origin| origin.split_once("://"));
+    origin.is_some_and(|(_, origin)| {
+        text(header::HOST).is_some_and(|host| host.eq_ignore_ascii_case(origin))
+    })
+}
+
+pub(crate) fn refused(text: &str) -> Response {
     (StatusCode::FORBIDDEN, problem(text)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed() -> AllowedHosts {
+        let hosts = ["locks.example", "LOCALHOST:3000", "[::1]"];
+        AllowedHosts::new(hosts.into_iter().map(ToOwned::to_owned))
+    }
+
+    #[test]
+    fn a_host_is_allowed_with_any_port_or_with_its_own() {
+        let allowed = allowed();
+        for host in ["locks.example", "Locks.Example:8080", "localhost:3000", "[::1]:80"] {
+            assert!(allowed.allow(host), "{host}");
+        }
+        for host in [
+            "",
+            "localhost",
+            "localhost:80",
+            "evil.example",
+            "locks.example.evil.example",
+            "locks.example@evil.example",
+            "evil@locks.example",
+            "a b",
+        ] {
+            assert!(!allowed.allow(host), "{host}");
+        }
+        assert!(AllowedHosts::default().allow("anything"));
+    }
+
+    #[test]
+    fn all_hosts_of_a_request_have_to_be_allowed() {
+        let host = |host: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, host.parse().expect("a value"));
+            headers
+        };
+        let (own, other) = (host("locks.example"), host("evil.example"));
+        let (path, own_uri) = (Uri::from_static("/x"), Uri::from_static("http://locks.example/x"));
+        for (uri, headers, expected) in [
+            (&path, &own, true),
+            (&own_uri, &own, true),
+            (&own_uri, &HeaderMap::new(), true),
+            (&path, &other, false),
+            (&own_uri, &other, false),
+            (&path, &HeaderMap::new(), false),
+            (&Uri::from_static("http://evil.example/x"), &own, false),
+        ] {
+            assert_eq!(allowed().allow_request(uri, headers), expected, "{uri} {headers:?}");
+        }
+        assert!(AllowedHosts::default().allow_request(&path, &HeaderMap::new()));
+    }
 }

@@ -1,10 +1,12 @@
 //! What is sent to all viewers after a round.
 
 use std::sync::Arc;
+use std::time::Instant;
 
+use axum::body::Bytes;
 use serde::Serialize;
 
-use crate::clients::ClientRow;
+use crate::clients::{ClientRow, milliseconds};
 use crate::contention::TemplateRow;
 use crate::history::RoundSample;
 use crate::locks::{LockRow, LockRows};
@@ -15,19 +17,22 @@ pub(crate) const VERSION: u32 = 1;
 
 /// The result of a round, the same for all viewers.
 pub(crate) struct View {
-    /// A [`SentState`] as JSON.
-    pub(crate) state: String,
+    /// When the answers were asked for; `None` before the first ones.
+    pub(crate) at: Option<Instant>,
+    /// A [`SentState`] as JSON, which all viewers share.
+    pub(crate) state: Bytes,
     /// The samples of the last five minutes as JSON, with the one in the state.
-    pub(crate) history: String,
+    pub(crate) history: Bytes,
     /// All locks.
     pub(crate) locks: Arc<LockRows>,
+    /// The client that asks is shut down, so no round follows.
+    pub(crate) is_last: bool,
 }
 
 impl View {
-    /// The state with the history, as JSON.
-    pub(crate) fn complete(&self) -> String {
-        let state = self.state.strip_suffix('}').unwrap_or(&self.state);
-        format!("{state},\"history\":{}}}", self.history)
+    /// The age of the answers now, in ms. A viewer may receive a view long after it was made.
+    pub(crate) fn age(&self) -> u64 {
+        self.at.map_or(0, |at| milliseconds(at.elapsed()))
     }
 }
 
@@ -41,8 +46,6 @@ pub(crate) struct SentState<'a> {
     pub(crate) namespace: &'a str,
     /// Why the processes could not be asked; then all the rest is that of an earlier round.
     pub(crate) problem: Option<SentProblem<'a>>,
-    /// The age of the rest.
-    pub(crate) age: u64,
     /// `None` before the first answers.
     pub(crate) totals: Option<SentTotals>,
     pub(crate) rows: &'a [LockRow],
@@ -76,7 +79,7 @@ pub(crate) struct SentTotals {
     pub(crate) lost: u64,
     /// The number of clients that have answered.
     pub(crate) clients: usize,
-    /// The number of clients that have received the question and not answered; `None` if the store does not count them.
+    /// The number of clients that have received the question and did not answer; `None` if it is not known.
     pub(crate) unanswered: Option<usize>,
     /// The number of clients whose answers had only a part of their locks.
     pub(crate) incomplete: usize,

@@ -1,97 +1,152 @@
 // The dialog with one lock.
 
+import { Rows } from './rows.js';
 import { byId, count, left, long, make, put, show, visible } from './text.js';
 
-/** Only a page that can revoke locks has it. */
-const token = document.querySelector('meta[name="lock-dashboard-token"]')?.content;
-
 let openKey = null;
+let reading = null; // the key that is being read
+let mayRevoke = false;
+let asked = null; // what is revoked after the second question: the key, and the client or null
 
 function facts(pairs) {
   byId('lock-facts').replaceChildren(...pairs.filter(([, text]) => text).flatMap(([name, text]) => [make('dt', '', name), make('dd', '', text)]));
 }
 
-function list(id, texts, none) {
-  byId(id).replaceChildren(...(texts.length ? texts.map((text) => make('li', '', text)) : [make('li', 'sub', none)]));
+const permits = (it) => (it.permits ? `, ${it.permits[0]} of ${it.permits[1]} permits` : '');
+const mode = (it) => (it.mode ? `, ${it.mode}` : '');
+const held = (it, about) => (it.held === null ? '' : `, for ${about}${long(it.held)}`);
+
+function stored(it) {
+  const rest = it.left === null ? ', never expires' : `, lease left ${left(it.left)}`;
+  const kept = it.released ? ', released, kept for its min_hold' : '';
+  return `${visible(it.holder)}${mode(it)}${permits(it)}${held(it, 'up to ')}${rest}${kept}`;
 }
 
+function answered(it) {
+  return `${visible(it.holder)}${mode(it)}${permits(it)}${held(it, '')}${it.silent === null ? '' : `; no answer for ${long(it.silent)}`}`;
+}
+
+const storeRows = new Rows(byId('lock-store'), () => ({ node: make('li') }), (row, it) => put(row.node, stored(it)));
+
+const answerRows = new Rows(
+  byId('lock-answers'),
+  () => {
+    const node = make('li', 'answer');
+    const text = node.appendChild(make('span'));
+    const button = node.appendChild(make('button', '', 'Revoke'));
+    button.type = 'button';
+    const row = { node, text, button };
+    button.addEventListener('click', () => askRevoke(row.item.client, `from ${visible(row.item.holder)}`));
+    return row;
+  },
+  (row, it) => {
+    put(row.text, answered(it));
+    show(row.button, mayRevoke);
+    row.button.disabled = !it.revocable;
+    row.button.title = it.revocable ? '' : 'This client was not built with revocable(true).';
+    row.button.setAttribute('aria-label', `Revoke from ${visible(it.holder)}`);
+  },
+);
+
 function drawLock(lock) {
-  const { store, answers } = lock;
-  const first = answers.find((it) => it.holder) ?? answers[0];
+  const { store } = lock;
+  const answers = lock.answers.filter((it) => it.holder);
+  const first = answers[0];
   const fences = answers.filter((it) => it.fence !== null).map((it) => String(it.fence));
   facts([
     ['Template', first?.template && first.template !== '(none)' ? visible(first.template) : ''],
     ['Function', first?.function ? visible(first.function) : ''],
     ['Format', store ? store.layout.replaceAll('_', ' ') : ''],
-    ['Waiting', `${count(Math.max(0, ...answers.map((it) => it.calls)), 'call', 'calls')}${store ? `, ${count(store.queued, 'process', 'processes')} in the queue` : ''}`],
+    ['Waiting', `${count(Math.max(0, ...lock.answers.map((it) => it.calls)), 'call', 'calls')}${store ? `, ${count(store.queued, 'process', 'processes')} in the queue` : ''}`],
     ['Fencing token', fences.join(', ')],
   ]);
-  const permits = (it) => (it.permits ? `, ${it.permits[0]} of ${it.permits[1]} permits` : '');
-  const held = (it, about) => (it.held === null ? '' : `, for ${about}${long(it.held)}`);
-  const stored = (it) => {
-    const rest = it.left === null ? ', never expires' : `, lease left ${left(it.left)}`;
-    return `${visible(it.holder)}${it.mode ? `, ${it.mode}` : ''}${permits(it)}${held(it, 'up to ')}${rest}${it.released ? ', released, kept for its min_hold' : ''}`;
-  };
-  list('lock-store', (store?.holders ?? []).map(stored), lock.problem ? 'not known' : 'The key is free, or is no lock.');
-  const told = (it) => `${visible(it.holder)}${it.mode ? `, ${it.mode}` : ''}${permits(it)}${held(it, '')}${it.silent === null ? '' : `; does not answer for ${long(it.silent)}`}${it.revocable ? ', revocable' : ''}`;
-  list('lock-answers', answers.filter((it) => it.holder).map(told), 'No client says that it holds this lock.');
-  put(byId('lock-problem'), lock.problem ? `The store could not tell: ${visible(lock.problem)}` : '');
+  storeRows.set(store?.holders ?? [], (it) => `${it.client}|${it.holder}|${it.mode}`);
+  put(byId('lock-store-none'), lock.problem ? 'not known' : 'The key is free, or is no lock.');
+  show(byId('lock-store-none'), !store?.holders.length);
+  answerRows.set(answers, (it) => `${it.client}|${it.mode}`);
+  show(byId('lock-answers-none'), answers.length === 0);
+  put(byId('lock-problem'), lock.problem ? `The store could not be read: ${visible(lock.problem)}` : '');
   show(byId('lock-problem'), lock.problem !== null);
-  show(byId('lock-actions'), token !== undefined && answers.some((it) => it.holder));
+  show(byId('revoke-all'), mayRevoke && asked === null && answers.filter((it) => it.revocable).length > 1);
 }
 
+/** Reads the open lock, unless it is being read. */
 export async function readLock() {
   const key = openKey;
-  if (key === null) return;
+  if (key === null || reading === key) return;
+  reading = key;
   try {
-    const answer = await fetch(`api/locks?key=${encodeURIComponent(key)}`);
+    const answer = await fetch(`api/lock?key=${encodeURIComponent(key)}`);
     const body = await answer.json();
     if (key !== openKey) return;
     if (answer.ok) drawLock(body);
     else throw new Error(body.problem);
   } catch (error) {
+    if (key !== openKey) return;
     put(byId('lock-problem'), `The lock cannot be read: ${visible(error.message)}`);
     show(byId('lock-problem'), true);
+  } finally {
+    if (reading === key) reading = null;
   }
 }
 
 export function openLock(key) {
+  if (openKey === key) return;
   openKey = key;
   put(byId('lock-key'), visible(key));
-  for (const id of ['lock-facts', 'lock-store', 'lock-answers']) byId(id).replaceChildren();
+  byId('lock-facts').replaceChildren();
+  storeRows.clear();
+  answerRows.clear();
   put(byId('lock-outcome'), '');
-  show(byId('lock-problem'), false);
-  show(byId('lock-actions'), false);
-  askRevoke(false);
+  for (const id of ['lock-problem', 'lock-store-none', 'lock-answers-none', 'revoke-all']) show(byId(id), false);
+  endQuestion();
   history.replaceState(null, '', `${location.pathname}${location.search}#lock=${encodeURIComponent(key)}`);
   if (!byId('lock').open) byId('lock').showModal();
   readLock();
 }
 
-function askRevoke(asks) {
-  show(byId('revoke-question'), asks);
-  show(byId('revoke'), !asks);
+/** Whether the server lets the page revoke locks. */
+export function allowRevoking(allowed) {
+  mayRevoke = allowed;
+}
+
+function askRevoke(client, from) {
+  asked = { key: openKey, client };
+  put(byId('revoke-text'), `Revoke the lock ${from}? This stops its work.`);
+  put(byId('lock-outcome'), '');
+  show(byId('revoke-question'), true);
+  show(byId('revoke-all'), false);
+  byId('revoke-no').focus();
+}
+
+function endQuestion() {
+  asked = null;
+  show(byId('revoke-question'), false);
 }
 
 async function revoke() {
-  askRevoke(false);
-  put(byId('lock-outcome'), 'Asking the holders…');
+  const request = asked;
+  endQuestion();
+  if (request === null || request.key !== openKey) return;
+  // The outcome belongs to this lock, and another one may be opened before it is known.
+  const tell = (text) => request.key === openKey && put(byId('lock-outcome'), text);
+  tell('Asking…');
   try {
     const answer = await fetch('api/revoke', {
       method: 'POST',
-      headers: { 'content-type': 'application/json', 'x-lock-dashboard-token': token },
-      body: JSON.stringify({ key: openKey }),
+      headers: { 'content-type': 'application/json', 'x-lock-dashboard': '1' },
+      body: JSON.stringify(request),
     });
     const body = await answer.json();
     if (!answer.ok) throw new Error(body.problem);
     const texts = [];
     if (body.revoked) texts.push(`${count(body.revoked, 'holder gives', 'holders give')} the lock up.`);
     if (body.refused) texts.push(`${count(body.refused, 'holder keeps', 'holders keep')} it: the client is not revocable.`);
-    if (body.unanswered) texts.push(`${count(body.unanswered, 'client has', 'clients have')} not answered.`);
-    put(byId('lock-outcome'), texts.join(' ') || 'No client that answers holds this lock.');
+    if (body.unanswered) texts.push(`${count(body.unanswered, 'client', 'clients')} did not answer.`);
+    tell(texts.join(' ') || 'No client that answers holds this lock.');
     readLock();
   } catch (error) {
-    put(byId('lock-outcome'), `The lock was not revoked: ${visible(error.message)}`);
+    tell(`The lock was not revoked: ${visible(error.message)}`);
   }
 }
 
@@ -101,9 +156,13 @@ export function listenToLock() {
     // The event comes later, and another lock may have been opened by then.
     if (byId('lock').open) return;
     openKey = null;
+    endQuestion();
     history.replaceState(null, '', location.pathname + location.search);
   });
-  byId('revoke').addEventListener('click', () => askRevoke(true));
+  byId('revoke-all').addEventListener('click', () => askRevoke(null, 'from all holders'));
   byId('revoke-yes').addEventListener('click', revoke);
-  byId('revoke-no').addEventListener('click', () => askRevoke(false));
+  byId('revoke-no').addEventListener('click', () => {
+    endQuestion();
+    readLock();
+  });
 }

@@ -1,38 +1,8 @@
 // The tables of the page.
 
 import { graph, line } from './lines.js';
+import { tableRows } from './rows.js';
 import { left, long, make, number, percent, put, show, span, visible } from './text.js';
-
-/** A table whose rows stay the same nodes as long as their locks, clients and so on are there. */
-class Rows {
-  constructor(name, create, update) {
-    this.body = document.querySelector(`#${name}-table tbody`);
-    this.create = create;
-    this.update = update;
-    this.rows = new Map();
-  }
-
-  set(items, idOf, now) {
-    const seen = new Map();
-    const next = new Map();
-    let at = this.body.firstChild;
-    for (const item of items) {
-      const base = idOf(item);
-      const nth = seen.get(base) ?? 0;
-      seen.set(base, nth + 1);
-      const id = `${nth}|${base}`;
-      const row = this.rows.get(id) ?? this.create();
-      row.item = item;
-      this.update(row, item, now);
-      next.set(id, row);
-      this.rows.delete(id);
-      if (row.node === at) at = at.nextSibling;
-      else this.body.insertBefore(row.node, at);
-    }
-    for (const row of this.rows.values()) row.node.remove();
-    this.rows = next;
-  }
-}
 
 function cells(names) {
   const node = make('tr');
@@ -54,7 +24,7 @@ function putKey(button, key) {
   button.title = visible(key);
 }
 
-export const lockRows = new Rows(
+export const lockRows = tableRows(
   'held',
   () => {
     const { node, all } = cells(['wide', 'medium', 'right', 'right', 'right']);
@@ -71,7 +41,7 @@ export const lockRows = new Rows(
     bar.appendChild(make('span'));
     const calls = all[4].appendChild(make('span'));
     const processes = all[4].appendChild(make('span', 'sub cut extra'));
-    return { node, key, origin, tag, narrow, holder, note, held: all[2], rest, bar, calls, processes, longest: 0, before: 0, seen: 0 };
+    return { node, key, origin, tag, narrow, holder, note, held: all[2], rest, bar, calls, processes };
   },
   (row, lock, now) => {
     putKey(row.key, lock.key);
@@ -89,20 +59,19 @@ export const lockRows = new Rows(
     row.holder.title = holder;
     row.holder.classList.toggle('warn-text', lock.holder === null);
     put(row.narrow, (row.origin.textContent || tag ? ' · ' : '') + name);
-    put(row.note, lock.silent === null ? about : `does not answer for ${long(lock.silent)}`);
+    put(row.note, lock.silent === null ? about : `no answer for ${long(lock.silent)}`);
     row.note.classList.toggle('bad-text', lock.silent !== null);
     put(row.calls, String(lock.calls));
     row.calls.className = lock.calls > 0 ? 'waits' : 'zero';
     put(row.processes, lock.processes > 1 ? `${lock.processes} processes` : '');
-    // The client may have acquired the key again since.
-    const passed = performance.now() - row.seen;
-    if (lock.held < row.before + passed / 2) row.longest = 0;
-    row.before = lock.held;
-    row.seen = performance.now();
-    row.longest = Math.max(row.longest, lock.left ?? 0);
-    tickRow(row, now.age);
+    row.asOf = now.asOf;
+    tickRow(row);
   },
 );
+
+function day(at) {
+  return at.toLocaleDateString('en-GB', { day: 'numeric', month: 'short' });
+}
 
 /** The two parts of a name such as `web-3 (pid 4711, shop 1.4.2)`. */
 function nameOf(label) {
@@ -110,48 +79,53 @@ function nameOf(label) {
   return [name, about];
 }
 
-/** What of a row changes without the server. */
-export function tickRow(row, since) {
+/** What of a row changes without the server. Its times are those of `row.asOf`, by performance.now(). */
+export function tickRow(row) {
   const lock = row.item;
+  const since = Math.max(0, performance.now() - row.asOf);
   put(row.held, lock.held === null ? '–' : long(lock.held + since));
-  show(row.bar, lock.left !== null);
+  show(row.bar, lock.left !== null && lock.lease > 0);
   if (lock.left === null) {
     put(row.rest, '–');
     return;
   }
   const rest = Math.max(0, lock.left - since);
-  put(row.rest, left(rest));
-  const part = row.longest ? rest / row.longest : 0;
+  const part = lock.lease > 0 ? Math.min(1, rest / lock.lease) : 1;
+  const isLate = lock.silent !== null || (lock.renewed && part < 0.4);
+  put(row.rest, `${isLate ? '! ' : ''}${left(rest)}`);
+  row.rest.title = !isLate ? '' : lock.silent === null ? 'the renewal is late' : 'the holder does not answer';
   row.bar.firstChild.style.transform = `scaleX(${part.toFixed(3)})`;
-  row.node.classList.toggle('late', lock.silent !== null || (lock.renewed && part < 0.4));
+  row.node.classList.toggle('late', isLate);
 }
 
-export const templateRows = new Rows(
+export const templateRows = tableRows(
   'contention',
   () => {
-    const names = ['wide', 'right', 'graph extra', 'right', 'right extra', 'right', 'right extra', 'right extra', 'right extra', 'right extra', 'right'];
+    const names = ['wide', 'right', 'graph extra', 'right', 'right extra', 'right', 'right extra', 'right extra', 'right extra', 'right extra', 'right extra', 'right'];
     const { node, all } = cells(names);
     const key = all[0].appendChild(make('span', 'key cut'));
     const sub = all[0].appendChild(make('span', 'sub cut'));
     const svg = all[2].appendChild(graph());
     return { node, all, key, sub, svg };
   },
-  (row, it) => {
+  (row, it, now) => {
     const name = it.template === '(none)' ? 'locks without a template' : visible(it.template);
     put(row.key, name);
     row.key.title = name;
     const more = it.functions > 1 ? ` and ${it.functions - 1} more` : '';
     put(row.sub, it.function ? visible(it.function) + more : '');
-    const texts = { 1: span(it.waited), 3: String(it.waiting), 4: span(it.wait_p50), 5: span(it.wait_p99), 6: span(it.hold_p50), 7: span(it.hold_p99), 8: number(it.grants), 9: percent(it.handed_over), 10: percent(it.in_use) };
+    const texts = { 1: span(it.waited), 3: String(it.waiting), 4: span(it.wait_p50), 5: span(it.wait_p99), 6: span(it.hold_p50), 7: span(it.hold_p99), 8: number(it.grants), 9: percent(it.handed_over), 10: percent(it.busy), 11: percent(it.in_use) };
     for (const [at, text] of Object.entries(texts)) put(row.all[at], text);
     row.all[1].classList.toggle('zero', it.waited === 0);
     row.all[3].classList.toggle('zero', it.waiting === 0);
     row.all[3].classList.toggle('waits', it.waiting > 0);
-    line(row.svg, it.line.map((value, at) => [at, value]), 0, Math.max(4, it.line.length - 1), Infinity);
+    const points = it.line.map((value, at) => [at, value]).filter((point) => point[1] !== null);
+    const last = it.line.length - 1;
+    line(row.svg, points, Math.min(points[0]?.[0] ?? 0, last - 4), last, now.gap);
   },
 );
 
-export const lossRows = new Rows(
+export const lossRows = tableRows(
   'losses',
   () => {
     const { node, all } = cells(['time', 'wide', 'bad-text time', 'right']);
@@ -161,7 +135,8 @@ export const lossRows = new Rows(
   },
   (row, it) => {
     const at = new Date(it.at);
-    put(row.all[0], at.toLocaleTimeString('en-GB'));
+    const isToday = at.toDateString() === new Date().toDateString();
+    put(row.all[0], isToday ? at.toLocaleTimeString('en-GB') : `${day(at)} ${at.toLocaleTimeString('en-GB')}`);
     row.all[0].title = at.toISOString();
     putKey(row.key, it.key);
     put(row.sub, visible([it.function, it.holder].filter(Boolean).join(' · ')));
@@ -170,7 +145,7 @@ export const lossRows = new Rows(
   },
 );
 
-export const clientRows = new Rows(
+export const clientRows = tableRows(
   'clients',
   () => {
     const { node, all } = cells(['wide', 'time', 'right', 'right extra', 'right', 'right extra']);
@@ -183,8 +158,8 @@ export const clientRows = new Rows(
     put(row.name, name);
     row.name.title = visible(it.label);
     put(row.sub, [about, it.library && `library ${visible(it.library)}`, it.revocable && 'revocable'].filter(Boolean).join(' · '));
-    const problem = it.silent !== null ? `silent for ${long(it.silent)}` : it.up ? null : 'store not reached';
-    const note = it.complete ? 'answers' : 'answers in part';
+    const problem = it.silent !== null ? `ended or silent for ${long(it.silent)}` : it.up ? null : 'store not reached';
+    const note = it.complete ? 'answers' : 'partial answer';
     put(row.all[1], problem ?? note);
     row.all[1].className = `time ${problem ? 'bad-text' : it.complete ? 'good-text' : 'warn-text'}`;
     [it.held, it.waiting, it.lost].forEach((value, at) => put(row.all[at + 2], number(value)));

@@ -14,13 +14,6 @@ async fn revocable() -> LockClient {
     builder.connect().await.expect("memory")
 }
 
-/// The token of the page.
-async fn token(site: &Site) -> String {
-    let page = site.get("/", &[]).await.text;
-    let meta = page.split("name=\"lock-dashboard-token\" content=\"").nth(1).expect("a token");
-    meta.split('"').next().expect("its end").to_owned()
-}
-
 async fn revoke(site: &Site, headers: &[(&str, &str)], body: &str) -> PageAnswer {
     let json = [("content-type", "application/json")];
     site.send(request("POST", "/api/revoke", &[&json[..], headers].concat(), body)).await
@@ -28,10 +21,17 @@ async fn revoke(site: &Site, headers: &[(&str, &str)], body: &str) -> PageAnswer
 
 const OWN: (&str, &str) = ("sec-fetch-site", "same-origin");
 
+/// The header that the page sends.
+const ACTION: (&str, &str) = ("x-lock-dashboard", "1");
+
+fn with_actions(client: &LockClient) -> Site {
+    Site::new(Dashboard::new(admin(client)).allow_actions(true))
+}
+
 #[tokio::test]
 async fn data_is_refused_to_other_sites() {
     let site = Site::of(&LockClient::memory());
-    for path in ["/api/state", "/api/events", "/api/locks/k", "/api/locks?search=k"] {
+    for path in ["/api/state", "/api/events", "/api/lock?key=k", "/api/locks?search=k"] {
         for from in ["cross-site", "same-site", "garbage"] {
             let answer = site.get(path, &[("sec-fetch-site", from)]).await;
             assert_eq!(answer.status, 403, "{path} {from}");
@@ -50,9 +50,8 @@ async fn nothing_is_revoked_unless_it_is_allowed() {
     let client = revocable().await;
     let guard = client.lock("k").acquire().await.expect("free");
     let site = Site::of(&client);
-    assert!(!site.get("/", &[]).await.text.contains("lock-dashboard-token"));
-    let forged = ("x-lock-dashboard-token", "");
-    let answer = revoke(&site, &[OWN, forged], r#"{"key":"k"}"#).await;
+    assert_eq!(site.state().await["actions"], false);
+    let answer = revoke(&site, &[OWN, ACTION], r#"{"key":"k"}"#).await;
     assert_eq!(answer.status, 403);
     assert!(answer.json()["problem"].as_str().expect("why").contains("read-only"), "{answer:?}");
     assert!(guard.is_held());
@@ -62,36 +61,72 @@ async fn nothing_is_revoked_unless_it_is_allowed() {
 async fn only_the_page_itself_can_revoke() {
     let client = revocable().await;
     let guard = client.lock("k").acquire().await.expect("free");
-    let site = Site::new(Dashboard::new(admin(&client)).allow_actions(true));
-    let token = token(&site).await;
-    let wrong = token.chars().rev().collect::<String>();
-    let longer = format!("{token}0");
-    let with = |token| ("x-lock-dashboard-token", token);
+    let site = with_actions(&client);
     let body = r#"{"key":"k"}"#;
-    let requests: [&[(&str, &str)]; 8] = [
+    let (host, other) = (("host", "locks.example:80"), ("origin", "http://evil.example"));
+    let requests: [&[(&str, &str)]; 9] = [
         &[],
         &[OWN],
-        &[with(&*token)],
-        &[("sec-fetch-site", "cross-site"), with(&*token)],
-        &[("sec-fetch-site", "same-site"), with(&*token)],
-        &[("sec-fetch-site", "none"), with(&*token)],
-        &[OWN, with(&*wrong)],
-        &[OWN, with(&*longer)],
+        &[ACTION],
+        &[("sec-fetch-site", "cross-site"), ACTION],
+        &[("sec-fetch-site", "same-site"), ACTION],
+        &[("sec-fetch-site", "none"), ACTION],
+        &[host, other, ACTION],
+        &[host, ("origin", "null"), ACTION],
+        &[host, ("origin", "http://locks.example:80")],
     ];
     for headers in requests {
         let answer = revoke(&site, headers, body).await;
         assert_eq!(answer.status, 403, "{headers:?}");
-        assert!(!answer.text.contains(&token), "{headers:?}");
+        assert!(!answer.json()["problem"].as_str().expect("why").is_empty());
     }
     assert!(guard.is_held());
-    assert_ne!(
-        token,
-        self::token(&Site::new(Dashboard::new(admin(&client)).allow_actions(true))).await
-    );
-    let answer = revoke(&site, &[OWN, with(&*token)], body).await;
+    let answer = revoke(&site, &[OWN, ACTION], body).await;
     assert_eq!((answer.status.as_u16(), &answer.json()["revoked"]), (200, &1.into()), "{answer:?}");
     let lost = timeout(Duration::from_secs(20), guard.lost()).await.expect("revoked");
     assert_eq!(lost, LostReason::Revoked);
+    // Over http, a browser says only where the page is from.
+    let own = [host, ("origin", "http://locks.example:80"), ACTION];
+    assert_eq!(revoke(&site, &own, body).await.status, 200);
+}
+
+/// The page comes from one replica, and the request gets to another one.
+#[tokio::test]
+async fn any_replica_can_revoke() {
+    let client = revocable().await;
+    let guard = client.lock("k").acquire().await.expect("free");
+    let (one, two) = (with_actions(&client), with_actions(&client));
+    let page = one.get("/", &[]).await;
+    assert_eq!(page.text, two.get("/", &[]).await.text, "nothing in the page is of one replica");
+    let answer = revoke(&two, &[OWN, ACTION], r#"{"key":"k"}"#).await;
+    assert_eq!(answer.json()["revoked"], 1, "{answer:?}");
+    drop(guard);
+}
+
+#[tokio::test]
+async fn requests_for_other_hosts_are_refused() {
+    let client = revocable().await;
+    let guard = client.lock("k").acquire().await.expect("free");
+    let dashboard = Dashboard::new(admin(&client)).allow_actions(true);
+    let site = Site::new(dashboard.allowed_hosts(["localhost", "locks.example:8080"]));
+    let paths = ["/", "/script.js", "/api/state", "/api/events", "/api/lock?key=k", "/api/x"];
+    for host in ["evil.example", "localhost.evil.example", "locks.example", "localhost@evil", ""] {
+        for path in paths {
+            let answer = site.get(path, &[("host", host)]).await;
+            assert_eq!(answer.status, 403, "{path} {host}");
+            assert!(answer.json()["problem"].as_str().expect("why").contains("host"));
+        }
+        let headers = [OWN, ACTION, ("host", host)];
+        assert_eq!(revoke(&site, &headers, r#"{"key":"k"}"#).await.status, 403, "{host}");
+    }
+    assert!(guard.is_held());
+    for host in ["localhost", "LOCALHOST:3000", "locks.example:8080"] {
+        for path in ["/", "/script.js", "/api/state", "/api/lock?key=k"] {
+            assert_eq!(site.get(path, &[("host", host)]).await.status, 200, "{path} {host}");
+        }
+    }
+    let headers = [OWN, ACTION, ("host", "localhost")];
+    assert_eq!(revoke(&site, &headers, r#"{"key":"k"}"#).await.status, 200);
 }
 
 #[tokio::test]
@@ -100,9 +135,8 @@ async fn a_lock_is_revoked_from_the_client_that_was_meant() {
     let builder = LockClient::builder().url(server.url()).lease(LEASE).revocable(true);
     let client = builder.connect().await.expect("up");
     let guard = client.lock("k").acquire().await.expect("free");
-    let site = Site::new(Dashboard::new(admin(&client)).allow_actions(true));
-    let token = token(&site).await;
-    let headers = [OWN, ("x-lock-dashboard-token", &*token)];
+    let site = with_actions(&client);
+    let headers = [OWN, ACTION];
     let other = revoke(&site, &headers, r#"{"key":"k","client":"somebody"}"#).await.json();
     assert_eq!((&other["revoked"], guard.is_held()), (&0.into(), true));
     let state = site.until("held", |state| state["rows"][0]["client"].is_string()).await;
@@ -113,9 +147,8 @@ async fn a_lock_is_revoked_from_the_client_that_was_meant() {
 
 #[tokio::test]
 async fn requests_that_make_no_sense_are_refused_with_a_reason() {
-    let site = Site::new(Dashboard::new(admin(&revocable().await)).allow_actions(true));
-    let token = token(&site).await;
-    let headers = [OWN, ("x-lock-dashboard-token", &*token)];
+    let site = with_actions(&revocable().await);
+    let headers = [OWN, ACTION];
     let long = format!("{{\"key\":\"{}\"}}", "x".repeat(100_000));
     for (body, status) in [
         ("", 400),
@@ -131,4 +164,28 @@ async fn requests_that_make_no_sense_are_refused_with_a_reason() {
     }
     let text = site.send(request("POST", "/api/revoke", &headers, r#"{"key":"k"}"#)).await;
     assert_eq!(text.status, 415);
+    assert!(text.json()["problem"].is_string(), "{text:?}");
+}
+
+#[tokio::test]
+async fn all_answers_are_json() {
+    let site = with_actions(&revocable().await);
+    let requests = [
+        ("GET", "/api/other", 404),
+        ("DELETE", "/api/state", 405),
+        ("POST", "/api/events", 405),
+        ("GET", "/api/revoke", 405),
+        ("GET", "/api/lock", 400),
+        ("GET", "/api/locks", 400),
+        ("GET", "/api/events?hidden=perhaps", 400),
+        ("GET", "/api/lock?key=", 400),
+    ];
+    for (method, path, status) in requests {
+        let answer = site.send(request(method, path, &[], "")).await;
+        assert_eq!(answer.status, status, "{method} {path}");
+        assert_eq!(answer.header("content-type"), "application/json", "{method} {path}");
+        let answer = answer.json();
+        assert_eq!(answer["v"], 1, "{method} {path}");
+        assert!(!answer["problem"].as_str().expect("why").is_empty(), "{method} {path}");
+    }
 }

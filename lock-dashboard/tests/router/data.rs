@@ -5,7 +5,6 @@ use std::time::Duration;
 use lock_runtime::{Identity, LockClient, Permits};
 use lock_tests::RedisServer;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use crate::site::{LEASE, Site, client, encoded, keys};
 
@@ -63,6 +62,7 @@ async fn the_state_has_locks_waits_measurements_and_clients() {
         (&json!("order:<id>"), &json!(1), &json!(1))
     );
     assert!(first["holder"].as_str().expect("a name").starts_with("web-1 ("), "{first}");
+    assert_eq!(first["lease"], 2000, "{first}");
     assert!(first["left"].as_u64() <= Some(2000) && first["held"].as_u64().is_some(), "{first}");
     assert_eq!(row(&state, "catalog")["mode"], "read");
     assert_eq!(row(&state, "pool")["permits"], json!([Permits::new(2, 3).count(), 3]));
@@ -78,7 +78,10 @@ async fn the_state_has_locks_waits_measurements_and_clients() {
     order.release().await.expect("held");
     waiting.await.expect("no panic").expect("its turn");
     drop((permits, reader));
-    let state = site.until("all is over", |state| state["totals"]["held"] == 0).await;
+    // Measurements are asked for every five seconds.
+    let is_over =
+        |state: &Value| state["totals"]["held"] == 0 && state["contention"][0]["waiting"] == 0;
+    let state = site.until("all is over", is_over).await;
     let contention = &state["contention"][0];
     assert_eq!(
         (&contention["grants"], &contention["waiting"]),
@@ -90,7 +93,7 @@ async fn the_state_has_locks_waits_measurements_and_clients() {
 }
 
 #[tokio::test]
-async fn a_lost_lock_is_told_with_its_reason() {
+async fn a_lost_lock_is_shown_with_its_reason() {
     let client = client("memory:").await;
     let site = Site::of(&client);
     assert_eq!(site.state().await["losses"]["recent"], json!([]));
@@ -105,7 +108,7 @@ async fn a_lost_lock_is_told_with_its_reason() {
 }
 
 #[tokio::test]
-async fn hostile_texts_are_told_exactly() {
+async fn hostile_texts_are_sent_exactly() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let site = Site::of(&client);
@@ -120,9 +123,8 @@ async fn hostile_texts_are_told_exactly() {
     expected.sort_unstable();
     assert_eq!(found, expected);
     for key in HOSTILE {
-        let mut paths = vec![format!("/api/locks?key={}", encoded(key))];
-        paths.push(format!("/api/locks/{}", encoded(key)));
-        for path in paths {
+        {
+            let path = format!("/api/lock?key={}", encoded(key));
             let answer = site.get(&path, &[]).await;
             assert_eq!(answer.header("content-type"), "application/json", "{path}");
             let lock = answer.json();
@@ -146,24 +148,30 @@ async fn keys_have_the_namespace_and_are_read_with_it() {
     let site = Site::of(&client);
     let state = site.until("one", |state| keys(state) == ["shop:k"]).await;
     assert_eq!(state["namespace"], "shop");
-    let lock = site.get("/api/locks/shop:k", &[]).await.json();
+    let lock = site.get("/api/lock?key=shop:k", &[]).await.json();
     assert_eq!(lock["store"]["holders"].as_array().map(Vec::len), Some(1), "{lock:#}");
+    // Not the key `shop:k` of the namespace, which would be `shop:shop:k`.
+    for key in ["k", "shop", "shopk", "other:k"] {
+        let answer = site.get(&format!("/api/lock?key={key}"), &[]).await;
+        assert_eq!(answer.status, 400, "{key}");
+        assert!(answer.json()["problem"].as_str().expect("why").contains("`shop:`"), "{answer:?}");
+    }
     drop(guard);
 }
 
 #[tokio::test]
-async fn a_key_that_is_free_or_invalid_is_told_as_such() {
+async fn a_key_that_is_free_or_invalid_is_shown_as_such() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let site = Site::of(&client);
-    let free = site.get("/api/locks/free", &[]).await;
+    let free = site.get("/api/lock?key=free", &[]).await;
     assert_eq!((free.status.as_u16(), &free.json()["store"]), (200, &Value::Null));
-    for path in ["/api/locks?key=", "/api/locks/lock_queue:x"] {
+    for path in ["/api/lock?key=", "/api/lock?key=lock_queue:x"] {
         let answer = site.get(path, &[]).await;
         assert_eq!(answer.status, 400, "{answer:?}");
         assert!(answer.json()["problem"].as_str().expect("a text").contains("key"), "{answer:?}");
     }
-    let memory = Site::of(&LockClient::memory()).get("/api/locks/k", &[]).await.json();
+    let memory = Site::of(&LockClient::memory()).get("/api/lock?key=k", &[]).await.json();
     assert!(memory["problem"].as_str().expect("why").contains("memory"), "{memory:#}");
 }
 
@@ -183,13 +191,10 @@ async fn a_hundred_thousand_locks_are_counted_and_few_are_sent() {
     }
     let site = Site::of(&all[0]);
     let count = clients * each;
-    let begun = Instant::now();
     let state = site.until("all answer", |state| state["totals"]["held"] == count).await;
     assert_eq!(keys(&state).len(), 500);
     assert_eq!(state["rest"], count - 500);
     assert_eq!(state["totals"]["incomplete"], 0, "{}", state["totals"]);
-    // Two rounds at most, each with some questions.
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     let answer = site.get("/api/state", &[]).await;
     assert!(answer.text.len() < 512 * 1024, "{} bytes", answer.text.len());
     let last = format!("order:{}:{}", clients - 1, each - 1);

@@ -10,10 +10,11 @@ use tower::ServiceExt;
 
 use crate::site::{Site, request};
 
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 9] = [
     ("/", "text/html; charset=utf-8"),
     ("/style.css", "text/css; charset=utf-8"),
     ("/script.js", "text/javascript; charset=utf-8"),
+    ("/rows.js", "text/javascript; charset=utf-8"),
     ("/tables.js", "text/javascript; charset=utf-8"),
     ("/lines.js", "text/javascript; charset=utf-8"),
     ("/lock.js", "text/javascript; charset=utf-8"),
@@ -67,7 +68,7 @@ fn addresses(page: &str) -> (Option<&str>, Vec<&str>) {
 }
 
 #[tokio::test]
-async fn the_page_works_under_any_path() {
+async fn the_page_works_nested_under_a_path() {
     let dashboard = || router(LockAdmin::new(&LockClient::memory()));
     let nested = |path| Router::new().nest(path, dashboard());
     for (service, page, base, folder) in [
@@ -119,4 +120,15 @@ async fn other_paths_and_methods_do_not_exist() {
     for (method, path) in [("POST", "/"), ("DELETE", "/api/state"), ("GET", "/api/revoke")] {
         assert_eq!(site.send(request(method, path, &[], "")).await.status, 405, "{method} {path}");
     }
+}
+
+/// The readme is compiled as a part of the package.
+#[test]
+fn the_documentation_has_the_code_of_the_readme() {
+    let code = |page: &str| {
+        let code = page.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
+        code.expect("code").to_owned()
+    };
+    let readme = include_str!("../../README.md");
+    assert_eq!(code(include_str!("../../../docs/dashboard.md")), code(readme));
 }

@@ -2,6 +2,7 @@
 
 use lock_runtime::{Identity, LockClient};
 use lock_tests::{Proxy, RedisServer, Toward};
+use serde_json::Value;
 
 use crate::site::{LEASE, Site, client, keys};
 
@@ -27,7 +28,7 @@ async fn a_holder_that_does_not_answer_is_named_and_its_locks_stay() {
     assert!(client["label"].as_str().expect("a name").starts_with("frozen-1"), "{client}");
     assert!(client["silent"].as_u64() > Some(0), "{client}");
     // The store knows as well who has it.
-    let lock = site.get("/api/locks/stuck", &[]).await.json();
+    let lock = site.get("/api/lock?key=stuck", &[]).await.json();
     let holder = lock["store"]["holders"][0]["holder"].as_str().expect("a holder");
     assert!(holder.starts_with("frozen-1"), "{lock:#}");
     proxy.heal();
@@ -38,6 +39,38 @@ async fn a_holder_that_does_not_answer_is_named_and_its_locks_stay() {
                 .is_some_and(|rows| rows.iter().all(|row| row["silent"].is_null()))
     })
     .await;
+    drop(guard);
+}
+
+/// A client that has ended is not kept because another one is silent.
+#[tokio::test]
+async fn no_more_clients_are_silent_than_did_not_answer() {
+    let server = RedisServer::plain(&[]);
+    let proxy = Proxy::to(server.port());
+    let frozen = LockClient::builder().url(proxy.url()).identity(Identity::named("frozen-1"));
+    let frozen = frozen.lease(LEASE * 60).connect().await.expect("up");
+    let guard = frozen.lock("stuck").acquire().await.expect("free");
+    let other = client(&server.plain_url()).await;
+    let site = Site::of(&other);
+    let mut ended = Vec::new();
+    for n in 0..3 {
+        let builder = LockClient::builder().url(server.plain_url());
+        let builder = builder.identity(Identity::named(format!("ended-{n}")));
+        ended.push(builder.connect().await.expect("up"));
+    }
+    site.until("all answer", |state| state["totals"]["clients"] == 5).await;
+    proxy.blackhole(Toward::Client);
+    drop(ended);
+    let silent = |state: &Value| {
+        let clients = state["clients"].as_array().expect("clients").iter();
+        let silent = clients.filter(|client| !client["silent"].is_null());
+        silent.map(|client| client["label"].to_string()).collect::<Vec<_>>()
+    };
+    let is_one =
+        |state: &Value| state["totals"]["unanswered"] == 1 && state["totals"]["clients"] == 1;
+    let state = site.until("one is silent, and three have ended", is_one).await;
+    let silent = silent(&state);
+    assert!(silent.len() == 1 && silent[0].contains("frozen-1"), "{silent:?}");
     drop(guard);
 }
 
@@ -91,7 +124,7 @@ async fn a_store_that_does_not_answer_is_a_clear_message_without_secrets() {
     let state = site.until("a problem", |state| state["problem"].is_object()).await;
     let text = state["problem"]["text"].as_str().expect("a text");
     assert!(!text.is_empty() && !state.to_string().contains("secret-word"), "{text}");
-    let lock = site.get("/api/locks/k", &[]).await;
+    let lock = site.get("/api/lock?key=k", &[]).await;
     assert!(lock.json()["problem"].is_string() && !lock.text.contains("secret-word"), "{lock:?}");
     server.thaw();
     site.until("it recovers", |state| state["problem"].is_null() && keys(state) == ["k"]).await;
@@ -110,7 +143,7 @@ async fn a_key_that_nobody_holds_who_answers_is_shown_with_its_waiting_calls() {
     let row = &state["rows"][0];
     assert!(row["holder"].is_null() && row["held"].is_null(), "{row}");
     assert_eq!((&row["calls"], &row["processes"]), (&1.into(), &1.into()), "{row}");
-    let lock = site.get("/api/locks/foreign", &[]).await.json();
+    let lock = site.get("/api/lock?key=foreign", &[]).await.json();
     assert_eq!(lock["store"]["layout"], "other_token", "{lock:#}");
     waiting.abort();
 }

@@ -65,10 +65,16 @@ impl Site {
         self.send(request("GET", path, headers, "")).await
     }
 
+    /// The state, with its age and the history.
     pub(crate) async fn state(&self) -> Value {
         let answer = self.get("/api/state", &[]).await;
         assert_eq!(answer.status, 200, "{answer:?}");
-        answer.json()
+        let mut whole = answer.json();
+        let mut state = whole["state"].take();
+        for field in ["age", "history"] {
+            state[field] = whole[field].take();
+        }
+        state
     }
 
     /// Reads the state until it is as expected.
