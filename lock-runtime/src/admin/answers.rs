@@ -68,7 +68,7 @@ pub struct HoldInfo {
     pub held_for: Duration,
     /// What is left until the deadline of the lock. A renewed lock is renewed long before.
     pub lease_left: Duration,
-    /// The length of the lease; `None` for clients of versions that do not send it.
+    /// The length of the lease, as it was last granted or renewed; `None` for clients of versions that do not send it.
     pub lease: Option<Duration>,
     /// Whether it is renewed. Otherwise, its lease is fixed.
     pub is_renewed: bool,

@@ -23,7 +23,7 @@ pub(crate) struct HeldLock {
     pub(crate) held_for: Duration,
     /// The time to its deadline.
     pub(crate) left: Duration,
-    /// The length of its lease.
+    /// The length of its last grant or renewal.
     pub(crate) term: Duration,
     pub(crate) is_renewed: bool,
     /// The fencing token, if a holder has asked for it.
@@ -38,7 +38,8 @@ impl Engine {
             let (site, granted) = lease.held_at()?;
             let (held_for, left) = (now.since(granted), lease.deadline().since(now));
             let (key, mode) = (Arc::clone(lease.key()), lease.mode());
-            let (term, is_renewed, fence) = (lease.term(), !lease.is_fixed(), lease.known_fence());
+            let (term, is_renewed, fence) =
+                (lease.last_term(), !lease.is_fixed(), lease.known_fence());
             Some(HeldLock { key, mode, site, held_for, left, term, is_renewed, fence })
         });
         let mut held: Vec<_> = held.collect();
