@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use lock_runtime::ClientInfo;
@@ -22,9 +23,9 @@ const MOST_SILENT: usize = 10_000;
 /// A client, as the page shows it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ClientRow {
-    pub(crate) id: String,
+    pub(crate) id: Arc<str>,
     /// Such as `web-3 (pid 4711, shop 1.4.2)`.
-    pub(crate) label: String,
+    pub(crate) label: Arc<str>,
     library: Option<String>,
     /// Unix time in ms.
     started: Option<u64>,
@@ -85,7 +86,7 @@ impl ClientBook {
             let known = || self.known.get(&id).map(|known| known.row.measured.clone());
             let measured = measured.remove(&id).or_else(known).unwrap_or_default();
             let waiting = waiting.remove(&id).unwrap_or_default();
-            let row = row_of(id.clone(), answer, waiting, measured);
+            let row = row_of(&id, answer, waiting, measured);
             let holds = std::mem::take(&mut answer.found);
             self.known.insert(id, KnownClient { row, answered: now, holds });
         }
@@ -168,7 +169,7 @@ fn waiting(waits: &ClientAnswers<Vec<WaitInfo>>) -> HashMap<String, u64> {
 }
 
 fn row_of(
-    id: String,
+    id: &str,
     answer: &ClientAnswer<Vec<HoldInfo>>,
     waiting: u64,
     measured: MeasuredClient,
@@ -177,8 +178,8 @@ fn row_of(
     let started = client.started.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
     let found = answer.found.len() as u64;
     ClientRow {
-        id,
-        label: client.to_string(),
+        id: id.into(),
+        label: client.to_string().into(),
         library: client.library.clone(),
         started: started.map(milliseconds),
         revocable: answer.is_revocable,

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use lock_runtime::LockMode;
@@ -22,9 +22,9 @@ pub(crate) struct LockRow {
     pub(crate) template: Option<String>,
     pub(crate) function: Option<String>,
     /// The id of the client that has it.
-    pub(crate) client: Option<String>,
+    pub(crate) client: Option<Arc<str>>,
     /// Who that is.
-    pub(crate) holder: Option<String>,
+    pub(crate) holder: Option<Arc<str>>,
     /// In ms.
     pub(crate) held: Option<u64>,
     /// What is left of its lease, in ms.
@@ -56,7 +56,8 @@ impl LockRow {
 
     /// The texts that are searched, in lower case.
     fn searched(&self) -> String {
-        let texts = [&self.template, &self.function, &self.holder].into_iter().flatten();
+        let texts = [self.template.as_deref(), self.function.as_deref(), self.holder.as_deref()];
+        let texts = texts.into_iter().flatten();
         texts.fold(self.key.to_lowercase(), |all, text| all + "\n" + &text.to_lowercase())
     }
 }
@@ -180,8 +181,8 @@ fn row_of(client: &ClientRow, silent: u64, hold: &HoldInfo) -> LockRow {
         key: hold.key.clone(),
         template: Some(hold.template.clone()),
         function: hold.function.clone(),
-        client: Some(client.id.clone()),
-        holder: Some(client.label.clone()),
+        client: Some(Arc::clone(&client.id)),
+        holder: Some(Arc::clone(&client.label)),
         held: Some(milliseconds(hold.held_for).saturating_add(silent)),
         left: Some(milliseconds(hold.lease_left).saturating_sub(silent)),
         lease: hold.lease.map(milliseconds),

@@ -107,6 +107,37 @@ async fn a_lost_lock_is_shown_with_its_reason() {
     assert_eq!((minutes.len(), total), (60, 1));
 }
 
+/// Only 1,000 losses are kept with their keys, of each client and in the dashboard.
+#[tokio::test]
+async fn more_losses_are_counted_than_are_kept() {
+    let (one, two) = (client("memory:losses").await, client("memory:losses").await);
+    let site = Site::of(&one);
+    let lose = async |client: &LockClient, count: usize| {
+        let mut guards = Vec::new();
+        for n in 0..count {
+            let lock = client.lock(format!("{count}:{n}")).lease(Duration::from_millis(50));
+            guards.push(lock.acquire().await.expect("free"));
+        }
+        for guard in guards {
+            guard.lost().await;
+        }
+    };
+    let counted = |state: &Value| {
+        let minutes = state["losses"]["minutes"].as_array().expect("minutes").iter();
+        minutes.filter_map(Value::as_u64).sum::<u64>()
+    };
+    lose(&one, 600).await;
+    lose(&two, 999).await;
+    let state = site.until("all are counted", |state| counted(state) == 1599).await;
+    assert_eq!(state["losses"]["more"], false);
+    lose(&two, 1001).await;
+    let state = site.until("some are forgotten", |state| state["losses"]["more"] == true).await;
+    assert!(counted(&state) >= 1600, "{state:#}");
+    let losses = &state["losses"];
+    let sent = losses["recent"].as_array().map(Vec::len);
+    assert_eq!((sent, &losses["rest"]), (Some(100), &json!(900)));
+}
+
 #[tokio::test]
 async fn hostile_texts_are_sent_exactly() {
     let server = RedisServer::start();
