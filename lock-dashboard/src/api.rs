@@ -21,7 +21,7 @@ use crate::hub::{Hub, Pace};
 use crate::locks::LockRow;
 use crate::one_lock::{OneLock, without_namespace};
 use crate::operator::Operator;
-use crate::security::{self, refused};
+use crate::security::{self, ActionRules, refused};
 use crate::streams::{EventStream, ShutdownSignal};
 use crate::view::{VERSION, View};
 
@@ -36,7 +36,7 @@ const SEARCHES: usize = 2;
 
 struct DashboardState {
     hub: Arc<Hub>,
-    allow_actions: bool,
+    actions: ActionRules,
     shutdown: ShutdownSignal,
     searches: Arc<Semaphore>,
 }
@@ -45,7 +45,7 @@ pub(crate) fn routes(dashboard: Dashboard) -> Router {
     let Dashboard { admin, allow_actions, refresh, allowed_hosts, shutdown } = dashboard;
     let site = Arc::new(DashboardState {
         hub: Hub::new(admin, refresh, allow_actions),
-        allow_actions,
+        actions: ActionRules { are_allowed: allow_actions, hosts: allowed_hosts.clone() },
         shutdown,
         searches: Arc::new(Semaphore::new(SEARCHES)),
     });
@@ -234,7 +234,7 @@ async fn revoke(
         unanswered: Option<u64>,
     }
     let operator = operator.as_ref().map(|Extension(operator)| operator.as_str());
-    if let Some(why) = security::refusal(&headers, site.allow_actions) {
+    if let Some(why) = site.actions.refusal(&headers) {
         tracing::warn!(operator, why, "the dashboard has refused to revoke a lock");
         return Err(refused(why));
     }

@@ -292,7 +292,7 @@ mod tests {
     #[tokio::test]
     async fn the_poller_ends_with_the_last_viewer() {
         let hub = hub();
-        assert!(!hub.watchers().poller.is_some());
+        assert!(hub.watchers().poller.is_none());
         let (mut one, mut two) = (hub.viewer(Pace::Live), hub.viewer(Pace::Hidden));
         one.next().await;
         two.next().await;

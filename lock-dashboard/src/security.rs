@@ -52,6 +52,10 @@ impl AllowedHosts {
         Self(Some(hosts.map(|host| host.to_ascii_lowercase()).collect()))
     }
 
+    fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Whether a host, with or without a port, is allowed. An allowed host without a port is allowed with any port.
     fn allow(&self, host: &str) -> bool {
         let Some(allowed) = &self.0 else { return true };
@@ -64,7 +68,7 @@ impl AllowedHosts {
 
     /// Whether all hosts are allowed that a request names, and there is one.
     fn allow_request(&self, uri: &Uri, headers: &HeaderMap) -> bool {
-        if self.0.is_none() {
+        if !self.is_set() {
             return true;
         }
         let authority = uri.authority().map(|authority| Some(authority.as_str()));
@@ -96,25 +100,34 @@ pub(crate) async fn refuse_other_sites(request: Request, next: Next) -> Response
     }
 }
 
-/// Why a request may not change anything; `None` if it may.
-///
-/// Nothing is remembered for it, so the page may come from another replica than the one that gets the request.
-pub(crate) fn refusal(headers: &HeaderMap, allow_actions: bool) -> Option<&'static str> {
-    if !allow_actions {
-        return Some("this dashboard is read-only: it was built without allow_actions(true)");
-    }
-    if !headers.contains_key(ACTION_HEADER) {
-        return Some("the header x-lock-dashboard is missing, which the page sends");
-    }
-    let is_own = match headers.get(FETCH_SITE).map(HeaderValue::as_bytes) {
-        Some(site) => site == b"same-origin",
-        // Browsers send it only over https and to localhost.
-        None => has_own_origin(headers),
-    };
-    if is_own {
-        None
-    } else {
-        Some("the browser does not say that the page itself has made this request")
+/// Who may change something.
+#[derive(Debug, Clone)]
+pub(crate) struct ActionRules {
+    pub(crate) are_allowed: bool,
+    pub(crate) hosts: AllowedHosts,
+}
+
+impl ActionRules {
+    /// Why a request may not change anything; `None` if it may.
+    ///
+    /// Nothing is remembered for it, so the page may come from another replica than the one that gets the request.
+    pub(crate) fn refusal(&self, headers: &HeaderMap) -> Option<&'static str> {
+        if !self.are_allowed {
+            return Some("this dashboard is read-only: it was built without allow_actions(true)");
+        }
+        if !headers.contains_key(ACTION_HEADER) {
+            return Some("the header x-lock-dashboard is missing, which the page sends");
+        }
+        match headers.get(FETCH_SITE).map(HeaderValue::as_bytes) {
+            Some(b"same-origin") => None,
+            Some(_) => Some("another site has made this request"),
+            // The origin of a site whose name leads to this address is its own host as well.
+            None if self.hosts.is_set() && has_own_origin(headers) => None,
+            None => Some(
+                "the browser does not say that the page itself has made this request: it does so over https and on \
+                 localhost, and elsewhere the dashboard needs allowed_hosts",
+            ),
+        }
     }
 }
 

@@ -30,7 +30,7 @@ function drawLines() {
   ['held', 'waiting', 'grants'].forEach((name, at) => {
     line(byId(`line-${name}`), samples.map((sample) => [sample[0], sample[at + 1]]).filter((point) => point[1] !== null), from, now, gap);
   });
-  for (const node of document.querySelectorAll('.from')) put(node, `${long(now - from)} ago`);
+  for (const node of document.querySelectorAll('.from')) put(node, `${Math.round((now - from) / 60000)} min ago`);
   const minutes = state.losses?.minutes ?? [];
   columns(byId('line-losses'), minutes, 30);
   columns(byId('losses-line'), minutes, 44);

@@ -308,3 +308,17 @@ async fn a_store_that_hangs_is_reported_and_the_page_recovers() {
     browser.assert_console_is_empty().await;
     browser.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_whose_session_has_ended_is_asked_to_sign_in() {
+    let service = DashboardService::start_signed_out(&LockClient::memory()).await;
+    let browser = Browser::start().await;
+    browser.open(&service.page()).await;
+    let banner = "document.getElementById('banner')";
+    browser.until(&format!("{banner}.textContent.includes('Sign in again')")).await;
+    // It does not try again and again.
+    browser.console().await;
+    sleep(Duration::from_secs(5)).await;
+    browser.assert_console_is_empty().await;
+    browser.close().await;
+}

@@ -3,6 +3,10 @@
 use std::net::SocketAddr;
 
 use axum::Router;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn};
+use axum::response::IntoResponse;
 use lock_dashboard::Dashboard;
 use lock_runtime::LockClient;
 use lock_runtime::admin::LockAdmin;
@@ -17,13 +21,27 @@ pub(crate) struct DashboardService {
 
 impl DashboardService {
     pub(crate) async fn start(client: &LockClient) -> Self {
-        Self::start_on(client, ([127, 0, 0, 1], 0).into()).await
+        Self::serve(Self::dashboard(client)).await
     }
 
-    async fn start_on(client: &LockClient, address: SocketAddr) -> Self {
-        let dashboard = Dashboard::new(LockAdmin::new(client)).allow_actions(true).router();
+    /// The page is sent, but its user has no session any more.
+    pub(crate) async fn start_signed_out(client: &LockClient) -> Self {
+        let check = async |request: Request, next: Next| {
+            if request.uri().path().contains("/api/") {
+                return StatusCode::UNAUTHORIZED.into_response();
+            }
+            next.run(request).await
+        };
+        Self::serve(Self::dashboard(client).layer(from_fn(check))).await
+    }
+
+    fn dashboard(client: &LockClient) -> Router {
+        Dashboard::new(LockAdmin::new(client)).allow_actions(true).router()
+    }
+
+    async fn serve(dashboard: Router) -> Self {
         let service = Router::new().nest("/admin/locks", dashboard);
-        let listener = TcpListener::bind(address).await.expect("a free port");
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let serving = tokio::spawn(async move { axum::serve(listener, service).await });
         Self { address, serving: serving.abort_handle() }

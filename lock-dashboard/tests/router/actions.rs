@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use lock_dashboard::Dashboard;
+use axum::{Extension, Router};
+use lock_dashboard::{Dashboard, Operator};
 use lock_runtime::{LockClient, LostReason};
-use lock_tests::RedisServer;
+use lock_tests::{CapturedLog, RedisServer};
 use tokio::time::timeout;
 
-use crate::site::{LEASE, PageAnswer, Site, admin, request};
+use crate::site::{LEASE, PageAnswer, REFRESH, Site, admin, request};
 
 async fn revocable() -> LockClient {
     let builder = LockClient::builder().url("memory:").lease(LEASE).revocable(true);
@@ -63,17 +64,15 @@ async fn only_the_page_itself_can_revoke() {
     let guard = client.lock("k").acquire().await.expect("free");
     let site = with_actions(&client);
     let body = r#"{"key":"k"}"#;
-    let (host, other) = (("host", "locks.example:80"), ("origin", "http://evil.example"));
-    let requests: [&[(&str, &str)]; 9] = [
+    let requests: [&[(&str, &str)]; 7] = [
         &[],
         &[OWN],
         &[ACTION],
         &[("sec-fetch-site", "cross-site"), ACTION],
         &[("sec-fetch-site", "same-site"), ACTION],
         &[("sec-fetch-site", "none"), ACTION],
-        &[host, other, ACTION],
-        &[host, ("origin", "null"), ACTION],
-        &[host, ("origin", "http://locks.example:80")],
+        // It could be a site whose name leads to the address of the page.
+        &[("host", "evil.example"), ("origin", "http://evil.example"), ACTION],
     ];
     for headers in requests {
         let answer = revoke(&site, headers, body).await;
@@ -85,9 +84,47 @@ async fn only_the_page_itself_can_revoke() {
     assert_eq!((answer.status.as_u16(), &answer.json()["revoked"]), (200, &1.into()), "{answer:?}");
     let lost = timeout(Duration::from_secs(20), guard.lost()).await.expect("revoked");
     assert_eq!(lost, LostReason::Revoked);
-    // Over http, a browser says only where the page is from.
-    let own = [host, ("origin", "http://locks.example:80"), ACTION];
-    assert_eq!(revoke(&site, &own, body).await.status, 200);
+}
+
+/// Over http, a browser says only where the page is from.
+#[tokio::test]
+async fn the_page_can_revoke_over_http_if_its_hosts_are_known() {
+    let client = revocable().await;
+    let guard = client.lock("k").acquire().await.expect("free");
+    let dashboard = Dashboard::new(admin(&client)).allow_actions(true);
+    let site = Site::new(dashboard.allowed_hosts(["locks.example"]));
+    let (host, body) = (("host", "locks.example:80"), r#"{"key":"k"}"#);
+    let own = ("origin", "http://locks.example:80");
+    for headers in [
+        &[host, ACTION][..],
+        &[host, own],
+        &[host, ("origin", "null"), ACTION],
+        &[host, ("origin", "http://evil.example"), ACTION],
+        &[host, own, ("sec-fetch-site", "cross-site"), ACTION],
+        &[("host", "evil.example"), ("origin", "http://evil.example"), ACTION],
+    ] {
+        assert_eq!(revoke(&site, headers, body).await.status, 403, "{headers:?}");
+    }
+    assert!(guard.is_held());
+    assert_eq!(revoke(&site, &[host, own, ACTION], body).await.status, 200);
+}
+
+/// Also those that are refused.
+#[tokio::test]
+async fn requests_to_revoke_are_logged_with_their_user() {
+    let log = CapturedLog::here();
+    let client = revocable().await;
+    let key = "logged:1";
+    let guard = client.lock(key).acquire().await.expect("free");
+    let dashboard = Dashboard::new(admin(&client)).allow_actions(true).refresh(REFRESH).router();
+    let dashboard = dashboard.layer(Extension(Operator::new("ada-lovelace")));
+    let site = Site(Router::new().nest("/admin/locks", dashboard));
+    let body = format!("{{\"key\":\"{key}\"}}");
+    assert_eq!(revoke(&site, &[OWN], &body).await.status, 403);
+    assert_eq!(log.lines(&["WARN", "ada-lovelace", "refused", "x-lock-dashboard"]).len(), 1);
+    assert_eq!(revoke(&site, &[OWN, ACTION], &body).await.status, 200);
+    assert_eq!(log.lines(&["INFO", "ada-lovelace", key, "revoked=1"]).len(), 1);
+    drop(guard);
 }
 
 /// The page comes from one replica, and the request gets to another one.
