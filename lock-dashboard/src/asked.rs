@@ -23,9 +23,9 @@ pub(crate) struct AskedRound {
 }
 
 impl AskedRound {
-    /// Asks for holds and waits, and sometimes for snapshots and losses: a client answers ten questions a second, of all
-    /// who ask. A client that does not answer delays the first question by the timeout of `admin`, and each of the others
-    /// by a quarter of it.
+    /// Asks for holds and waits, and sometimes for snapshots and losses: a client answers ten questions a second, of
+    /// all who ask. A client that does not answer delays the first question by the timeout of `admin`, and each of the
+    /// others by a quarter of it.
     ///
     /// `needs_losses` decides by the snapshots whether the losses have to be asked for.
     pub(crate) async fn ask(

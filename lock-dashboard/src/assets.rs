@@ -38,8 +38,8 @@ impl Asset {
 
     /// The page, for a request of this path.
     ///
-    /// The addresses in the page are relative to the folder of its files. A page that is nested under `/locks` has no slash
-    /// at its end, so it has to name the folder.
+    /// The addresses in the page are relative to the folder of its files. A page that is nested under `/locks` has no
+    /// slash at its end, so it has to name the folder.
     pub(crate) fn page(path: &str) -> Self {
         let folder = path.rsplit('/').next().unwrap_or_default();
         // Such as percent signs and all that has no meaning in HTML.

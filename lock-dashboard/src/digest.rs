@@ -178,3 +178,38 @@ pub(crate) fn json(value: &impl serde::Serialize) -> String {
     // It fails only for maps whose keys are no texts, which no value has.
     serde_json::to_string(value).unwrap_or_else(|_| "{}".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use lock_runtime::LockClient;
+    use lock_runtime::admin::LockAdmin;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn state(view: &View) -> Value {
+        serde_json::from_slice(&view.state).expect("JSON")
+    }
+
+    #[tokio::test]
+    async fn a_round_that_fails_keeps_the_last_answers() {
+        let client = LockClient::memory();
+        let guard = client.lock("k").acquire().await.expect("free");
+        let admin = LockAdmin::new(&client);
+        let mut digest = Digest::new("", Duration::from_secs(1), false);
+        let asked = AskedRound::ask(&admin, true, |_| true).await;
+        assert_eq!(state(&digest.add(asked))["problem"], Value::Null);
+        let first = state(&digest.fail("broken"));
+        let second = state(&digest.fail("broken again"));
+        assert_eq!(
+            (&first["problem"]["text"], &first["rows"][0]["key"]),
+            (&"broken".into(), &"k".into())
+        );
+        assert_eq!(second["problem"]["text"], "broken again");
+        assert_eq!(second["problem"]["since"], first["problem"]["since"]);
+        drop(guard);
+        client.shutdown().await.expect("nothing is held");
+        let asked = AskedRound::ask(&admin, true, |_| true).await;
+        assert!(digest.add(asked).is_last);
+    }
+}

@@ -2,8 +2,8 @@
 //!
 //! The poller is a task that asks the processes, and publishes a view of the answers to all viewers. The first viewer
 //! starts it. It asks nobody once the last viewer has left, and ends a few intervals later, unless one of them has
-//! connected again. Viewers that do not take the views, because their connection is stuck, do not keep it alive. A viewer
-//! that takes one again starts it again.
+//! connected again. Viewers that do not take the views, because their connection is stuck, do not keep it alive. A
+//! viewer that takes one again starts it again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -205,13 +205,11 @@ async fn poll(polling: Polling) {
     loop {
         let began = Instant::now();
         hub.round().await;
-        // A round that takes long is followed by a pause that is as long.
-        let (ended, took) = (Instant::now(), began.elapsed());
+        let ended = Instant::now();
         loop {
             let changed = hub.changed.notified();
-            let next = (began + hub.interval()).max(ended + took);
             tokio::select! {
-                () = sleep_until(next) => break,
+                () = sleep_until(next_round(began, ended, hub.interval())) => break,
                 () = changed => {}
             }
         }
@@ -226,6 +224,11 @@ async fn poll(polling: Polling) {
             break;
         }
     }
+}
+
+/// When the round begins that follows one from `began` to `ended`. The pause is at least as long as the round.
+fn next_round(began: Instant, ended: Instant, interval: Duration) -> Instant {
+    (began + interval).max(ended + (ended - began))
 }
 
 /// One who watches.
@@ -322,6 +325,14 @@ mod tests {
         until_ended(&hub).await;
         timeout(PATIENCE, stuck.next()).await.expect("it may continue");
         assert!(hub.watchers().poller.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_long_round_is_followed_by_a_long_pause() {
+        let (began, interval) = (Instant::now(), Duration::from_secs(1));
+        let after = |took| next_round(began, began + took, interval) - began;
+        assert_eq!(after(interval / 10), interval);
+        assert_eq!(after(interval * 3), interval * 6);
     }
 
     /// The task of a poller may be dropped long after it has counted as ended.

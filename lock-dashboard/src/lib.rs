@@ -89,8 +89,8 @@ impl Dashboard {
         }
     }
 
-    /// Sets whether the page can revoke locks. It cannot by default. Whoever reaches the page can then revoke the locks of
-    /// clients that are [revocable](lock_runtime::LockClientBuilder::revocable). Each request is logged, with its
+    /// Sets whether the page can revoke locks. It cannot by default. Whoever reaches the page can then revoke the locks
+    /// of clients that are [revocable](lock_runtime::LockClientBuilder::revocable). Each request is logged, with its
     /// [`Operator`].
     #[must_use]
     pub fn allow_actions(mut self, allow: bool) -> Self {
@@ -98,15 +98,16 @@ impl Dashboard {
         self
     }
 
-    /// Sets how often the processes are asked while somebody looks at the page: from half a second to a minute, and every
-    /// second by default.
+    /// Sets how often the processes are asked while somebody looks at the page: from half a second to a minute, and
+    /// every second by default.
     #[must_use]
     pub fn refresh(mut self, refresh: Duration) -> Self {
         self.refresh = refresh.clamp(REFRESHES.0, REFRESHES.1);
         self
     }
 
-    /// Sets the hosts under which the page may be requested, each with or without a port. By default, there is no check.
+    /// Sets the hosts under which the page may be requested, each with or without a port. By default, there is no
+    /// check.
     ///
     /// A page without authentication, such as one on loopback, needs this: any site can let its own name lead to
     /// `127.0.0.1`, and its scripts could then read the page in the browser of a user.
@@ -128,7 +129,8 @@ impl Dashboard {
     }
 
     /// Sets a future that resolves when the service is to be shut down. The streams of events then end at once. Without
-    /// it, a graceful shutdown waits for up to half a minute for them, unless the client of the page is shut down before.
+    /// it, a graceful shutdown waits for up to half a minute for them, unless the client of the page is shut down
+    /// before.
     ///
     /// The future is polled only while somebody looks at the page, so it has to stay ready: one that waits for a
     /// [`watch`](tokio::sync::watch) channel does, and a [`Notify`](tokio::sync::Notify) may not.

@@ -62,8 +62,8 @@ impl LockRow {
     }
 }
 
-/// The number of rounds after which a key that is waited for counts as held by nobody who answers. A lock that is passed
-/// on between two questions has no holder for a moment.
+/// The number of rounds after which a key that is waited for counts as held by nobody who answers. A lock that is
+/// passed on between two questions has no holder for a moment.
 const UNCLAIMED_ROUNDS: u32 = 3;
 
 /// For how many rounds keys have been waited for, without a holder who answers.

@@ -150,6 +150,13 @@ async fn ten_thousand_locks_do_not_stall_the_page() {
     browser.press("/").await;
     browser.press("order:9876").await;
     browser.until(&format!("{ROWS}.length === 1 && {}", has("order:9876"))).await;
+    // A page that is hidden does not search again with each state.
+    browser.run("Object.defineProperty(document, 'hidden', { get: () => true })").await;
+    browser.run("document.dispatchEvent(new Event('visibilitychange'))").await;
+    let searches = "performance.getEntriesByType('resource').filter((it) => it.name.includes('api/locks?')).length";
+    browser.run(&format!("window.before = {searches}; window.updates = 0")).await;
+    browser.until("updates >= 2").await;
+    assert_eq!(browser.value(&format!("{searches} - before")).await, 0);
     browser.assert_console_is_empty().await;
     browser.close().await;
 }
