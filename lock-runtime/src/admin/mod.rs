@@ -51,7 +51,7 @@ use crate::client::LockClient;
 use crate::connected::Connected;
 use crate::error::LockError;
 use crate::key::{self, LockKey};
-pub use crate::lock_state::{Deletion, LockState, StoredHolder, StoredLayout};
+pub use crate::lock_state::{Deletion, HolderToken, LockState, StoredHolder, StoredLayout};
 use crate::questions::REVOCATION;
 use crate::questions::answer::AnswerPage;
 use crate::questions::question::{QuestionKind, RevocationRequest};

@@ -94,10 +94,10 @@ impl LockAdmin {
     pub async fn delete(
         &self,
         key: impl Into<LockKey>,
-        token: &str,
+        token: impl AsRef<str>,
     ) -> Result<Deletion, LockError> {
         let key = self.full(key.into())?;
-        self.connected.delete(&key, token).await
+        self.connected.delete(&key, token.as_ref()).await
     }
 
     /// Reads all locks from the store, also those of processes that do not answer, and of other libraries. `pattern`
