@@ -17,8 +17,8 @@ pub struct LockState {
     pub layout: StoredLayout,
     /// The holders. Several for readers and permits.
     pub holders: Vec<StoredHolder>,
-    /// Whether all holders and all their permits are there. Of more than 1,000 readers or permits, those are there whose
-    /// leases end first.
+    /// Whether all holders and all their permits are there. Of more than 1,000 readers or permits, those are there
+    /// whose leases end first.
     pub is_complete: bool,
     /// The number of processes that wait in the queue of the store. The other calls of a process wait in the
     /// process itself, and clients that poll are not in the queue.

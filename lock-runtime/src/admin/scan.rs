@@ -64,6 +64,24 @@ impl LockScan {
 
     /// Sets how many times longer than a step the pause after it is; 10 by default. With 0, the scan does not
     /// pause.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use lock_runtime::admin::LockAdmin;
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::connect("redis://127.0.0.1:6379").await?;
+    /// // At night, when there are few other clients.
+    /// let mut scan = LockAdmin::new(&client).scan("*").pause(1);
+    /// while let Some(locks) = scan.next().await? {
+    ///     println!("{} locks", locks.len());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn pause(mut self, times: u32) -> Self {
         self.pause = times;
@@ -72,6 +90,25 @@ impl LockScan {
 
     /// Sets whether strings are found that no client of this library has written: tokens of other libraries, and any
     /// other text. They are not by default.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use lock_runtime::admin::LockAdmin;
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::connect("redis://127.0.0.1:6379").await?;
+    /// let mut scan = LockAdmin::new(&client).scan("*").others(true);
+    /// while let Some(locks) = scan.next().await? {
+    ///     for lock in locks {
+    ///         println!("{}: {}", lock.key, lock.layout.as_str());
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn others(mut self, others: bool) -> Self {
         self.others = others;
@@ -87,8 +124,8 @@ impl LockScan {
 
     /// The locks of the next step, which may be none. `None` at the end.
     ///
-    /// Costs one round trip, one for every hundred keys that match, and one for every hundred clients among the holders.
-    /// After an error, the next call repeats the step.
+    /// Costs one round trip, one for every hundred keys that match, and one for every hundred clients among the
+    /// holders. After an error, the next call repeats the step.
     ///
     /// Cancel safe: the next call repeats the step, after a pause for the part that was done.
     ///
@@ -98,6 +135,25 @@ impl LockScan {
     /// * [`LockError::Denied`]: the user may not use `SCAN`.
     /// * [`LockError::Config`]: the store has no keys that could be scanned, or there is no tokio runtime with timers.
     /// * [`LockError::ShutDown`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use lock_runtime::admin::LockAdmin;
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::connect("redis://127.0.0.1:6379").await?;
+    /// let mut scan = LockAdmin::new(&client).scan("order:*");
+    /// let mut count = 0;
+    /// while let Some(locks) = scan.next().await? {
+    ///     count += locks.len();
+    /// }
+    /// println!("{count} locks, {} keys cannot be read", scan.unreadable());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn next(&mut self) -> Result<Option<Vec<LockState>>, LockError> {
         runtime::checked()?;
         let Some(position) = self.position.clone() else { return Ok(None) };
