@@ -42,7 +42,7 @@ async fn holds(admin: &LockAdmin) -> Vec<HoldInfo> {
 }
 
 /// The numbers of locks that were revoked, and that were not.
-fn counts(revocation: &Revocation) -> (usize, usize) {
+fn counts(revocation: &Revocation) -> (u64, u64) {
     assert_eq!(revocation.unanswered, Some(0));
     (revocation.revoked, revocation.refused)
 }
