@@ -8,7 +8,7 @@ use super::client_id::{ShortId, client_of, owner_of};
 use super::decode::Unexpected;
 use super::dialects;
 use super::hash_slot;
-use super::lock_holder::identified;
+use super::lock_holder::{identified, noted_owner};
 use super::queue::QueueName;
 use super::shared::Shared;
 use crate::client_info::ClientInfo;
@@ -141,11 +141,9 @@ impl KeyContents {
     }
 
     fn of_string(&self, value: &str, note: &str) -> (StoredLayout, Vec<StoredHolder>) {
-        // The owner of a time was written with the same time, unless another client has the lock now.
-        let owner = note.strip_suffix(value).and_then(|owner| owner.strip_suffix(':'));
         if let Some(until) = time_of(value) {
             let left = until.saturating_sub(self.now);
-            let holder = self.holder(owner.unwrap_or(value), Some(left));
+            let holder = self.holder(noted_owner(value, note).unwrap_or(value), Some(left));
             return (StoredLayout::Timestamp, vec![holder]);
         }
         let is_ours = owner_of(value.strip_prefix(KEPT).unwrap_or(value).as_bytes()).is_some();
