@@ -87,6 +87,8 @@ use self::asker::RedisAsker;
 use self::cluster_channels::ClusterChannels;
 use self::connect::CONNECT_TIMEOUT;
 use self::connection::RequestOptions;
+#[cfg(feature = "admin")]
+use self::deletion::HoldWithToken;
 use self::handle::RedisStore;
 use self::poller::Poller;
 use self::presence::Presence;
@@ -353,17 +355,22 @@ impl Backend for RedisBackend {
 
 #[cfg(feature = "admin")]
 impl KeyInspector for RedisBackend {
-    fn inspect<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<LockState>> {
-        MaybeReady::pending(self.shared.inspect(key))
+    fn read_lock<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<LockState>> {
+        MaybeReady::pending(self.shared.read_lock(key))
+    }
+
+    fn name_holders<'a>(&'a self, locks: &'a mut [LockState]) -> StoreAnswer<'a, ()> {
+        MaybeReady::pending(self.shared.name_holders(locks))
     }
 
     fn delete<'a>(&'a self, key: &'a str, token: &'a str) -> StoreAnswer<'a, Deletion> {
         MaybeReady::pending(async move {
-            match self.shared.holder_with(key, token).await? {
-                Ok((layout, holder)) => {
-                    self.handles[layout.of_scripts().index()].delete(key, &holder).await
+            match self.shared.hold_with(key, token).await? {
+                HoldWithToken::Found(layout, permits) => {
+                    self.handles[layout.index()].delete(key, token, permits).await
                 }
-                Err(deletion) => Ok(deletion),
+                HoldWithToken::OfOthers => Ok(Deletion::Changed),
+                HoldWithToken::Gone => Ok(Deletion::Gone),
             }
         })
     }
