@@ -252,9 +252,9 @@ async fn revoke(
         Ok(it) => {
             let answer = RevokeAnswer {
                 v: VERSION,
-                revoked: it.revoked as u64,
-                refused: it.refused as u64,
-                unanswered: it.unanswered.map(|count| count as u64),
+                revoked: it.revoked,
+                refused: it.refused,
+                unanswered: it.unanswered,
             };
             let RevokeAnswer { revoked, refused, unanswered, .. } = answer;
             tracing::info!(

@@ -68,11 +68,9 @@ pub(crate) struct ClientBook {
     known: HashMap<String, KnownClient>,
 }
 
-/// The name by which the page tells clients apart. Those of a memory store have no id.
+/// What the page identifies a client by. All clients that answer have an id.
 pub(crate) fn id_of(client: &ClientInfo) -> String {
-    let started = || client.started.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
-    let other = || format!("{client} {}", started().map_or(0, milliseconds));
-    client.id.clone().unwrap_or_else(other)
+    client.id.clone().unwrap_or_else(|| client.to_string())
 }
 
 impl ClientBook {
@@ -106,8 +104,9 @@ impl ClientBook {
 
     /// Forgets clients that do not answer, except as many as the store has counted. One that has ended cannot be told
     /// from one that is suspended, so those with locks stay first, and then those that have answered last.
-    fn forget(&mut self, now: Instant, unanswered: Option<usize>) {
-        let most = unanswered.map_or(MOST_SILENT, |count| count.min(MOST_SILENT));
+    fn forget(&mut self, now: Instant, unanswered: Option<u64>) {
+        let most = unanswered.and_then(|count| usize::try_from(count).ok());
+        let most = most.map_or(MOST_SILENT, |count| count.min(MOST_SILENT));
         let silence = |known: &KnownClient| now.saturating_duration_since(known.answered);
         let mut silent: Vec<_> = self
             .known

@@ -30,6 +30,8 @@ struct LockInStore {
     /// The processes in the queue.
     queued: u64,
     holders: Vec<HolderRow>,
+    /// Whether all holders are there. Otherwise, those are there whose leases end first.
+    complete: bool,
 }
 
 /// A holder in the store.
@@ -75,7 +77,8 @@ pub(crate) fn without_namespace<'a>(namespace: &str, key: &'a str) -> Option<&'a
 impl From<LockState> for LockInStore {
     fn from(state: LockState) -> Self {
         let holders = state.holders.into_iter().map(HolderRow::from).collect();
-        Self { layout: state.layout.as_str(), queued: state.queued, holders }
+        let (layout, queued, complete) = (state.layout.as_str(), state.queued, state.is_complete);
+        Self { layout, queued, holders, complete }
     }
 }
 

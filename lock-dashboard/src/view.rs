@@ -80,7 +80,7 @@ pub(crate) struct SentTotals {
     /// The number of clients that have answered.
     pub(crate) clients: usize,
     /// The number of clients that have received the question and did not answer; `None` if it is not known.
-    pub(crate) unanswered: Option<usize>,
+    pub(crate) unanswered: Option<u64>,
     /// The number of clients whose answers had only a part of their locks.
     pub(crate) incomplete: usize,
     /// The number of clients that do not reach the store.

@@ -61,8 +61,9 @@ function drawLock(lock) {
     ['Fencing token', fences.join(', ')],
   ]);
   storeRows.set(store?.holders ?? [], (it) => `${it.client}|${it.holder}|${it.mode}`);
-  put(byId('lock-store-none'), lock.problem ? 'not known' : 'The key is free, or is no lock.');
-  show(byId('lock-store-none'), !store?.holders.length);
+  const isCut = store?.complete === false;
+  put(byId('lock-store-note'), lock.problem ? 'not known' : isCut ? 'There are more. Those are shown whose leases end first.' : 'The key is free, or is no lock.');
+  show(byId('lock-store-note'), isCut || !store?.holders.length);
   answerRows.set(answers, (it) => `${it.client}|${it.mode}`);
   show(byId('lock-answers-none'), answers.length === 0);
   put(byId('lock-problem'), lock.problem ? `The store could not be read: ${visible(lock.problem)}` : '');
@@ -98,7 +99,7 @@ export function openLock(key) {
   storeRows.clear();
   answerRows.clear();
   put(byId('lock-outcome'), '');
-  for (const id of ['lock-problem', 'lock-store-none', 'lock-answers-none', 'revoke-all']) show(byId(id), false);
+  for (const id of ['lock-problem', 'lock-store-note', 'lock-answers-none', 'revoke-all']) show(byId(id), false);
   endQuestion();
   history.replaceState(null, '', `${location.pathname}${location.search}#lock=${encodeURIComponent(key)}`);
   if (!byId('lock').open) byId('lock').showModal();

@@ -181,6 +181,7 @@ async fn keys_have_the_namespace_and_are_read_with_it() {
     assert_eq!(state["namespace"], "shop");
     let lock = site.get("/api/lock?key=shop:k", &[]).await.json();
     assert_eq!(lock["store"]["holders"].as_array().map(Vec::len), Some(1), "{lock:#}");
+    assert_eq!(lock["store"]["complete"], true, "{lock:#}");
     // Not the key `shop:k` of the namespace, which would be `shop:shop:k`.
     for key in ["k", "shop", "shopk", "other:k"] {
         let answer = site.get(&format!("/api/lock?key={key}"), &[]).await;
