@@ -35,14 +35,14 @@ pub(crate) struct ClientRow {
     pub(crate) held: u64,
     waiting: u64,
     #[serde(flatten)]
-    pub(crate) measured: MeasuredClient,
+    pub(crate) measured: ClientTotals,
     /// For how long it has not answered, in ms.
     pub(crate) silent: Option<u64>,
 }
 
 /// What a client has measured, by its last snapshot.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct MeasuredClient {
+pub(crate) struct ClientTotals {
     /// Whether it reaches the store.
     pub(crate) up: bool,
     #[serde(skip)]
@@ -50,7 +50,7 @@ pub(crate) struct MeasuredClient {
     pub(crate) lost: u64,
 }
 
-impl Default for MeasuredClient {
+impl Default for ClientTotals {
     fn default() -> Self {
         Self { up: true, all_held: 0, lost: 0 }
     }
@@ -149,11 +149,11 @@ impl ClientBook {
 }
 
 /// What the snapshots of this round say about each client.
-fn measured(asked: &AskedRound) -> HashMap<String, MeasuredClient> {
+fn measured(asked: &AskedRound) -> HashMap<String, ClientTotals> {
     let snapshots = asked.snapshots.iter().flat_map(|snapshots| &snapshots.answers);
     let measured = snapshots.map(|answer| {
         let ClientSnapshot { store_up, held, lost, .. } = answer.found;
-        (id_of(&answer.client), MeasuredClient { up: store_up, all_held: held, lost })
+        (id_of(&answer.client), ClientTotals { up: store_up, all_held: held, lost })
     });
     measured.collect()
 }
@@ -171,7 +171,7 @@ fn row_of(
     id: &str,
     answer: &ClientAnswer<Vec<HoldInfo>>,
     waiting: u64,
-    measured: MeasuredClient,
+    measured: ClientTotals,
 ) -> ClientRow {
     let client = &answer.client;
     let started = client.started.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());

@@ -313,13 +313,13 @@ impl ContentionWindow {
 }
 
 /// Where the locks of a site are acquired: the template and the function.
-type Place<'a> = (&'a str, Option<&'a str>);
+type SitePlace<'a> = (&'a str, Option<&'a str>);
 
-fn place_of(site: &SiteInfo) -> Place<'_> {
+fn place_of(site: &SiteInfo) -> SitePlace<'_> {
     (&site.template, site.function.as_deref())
 }
 
-fn sites_of(snapshot: &ClientSnapshot) -> HashMap<Place<'_>, &SiteInfo> {
+fn sites_of(snapshot: &ClientSnapshot) -> HashMap<SitePlace<'_>, &SiteInfo> {
     snapshot.sites.iter().map(|site| (place_of(site), site)).collect()
 }
 
