@@ -19,7 +19,7 @@ use crate::assets::Asset;
 use crate::digest::json;
 use crate::hub::{Hub, Pace};
 use crate::locks::LockRow;
-use crate::one_lock::{OneLock, without_namespace};
+use crate::one_lock::{OneLock, StoreReader, without_namespace};
 use crate::operator::Operator;
 use crate::security::{self, ActionRules, refused};
 use crate::streams::{EventStream, ShutdownSignal};
@@ -39,6 +39,7 @@ struct DashboardState {
     actions: ActionRules,
     shutdown: ShutdownSignal,
     searches: Arc<Semaphore>,
+    reader: StoreReader,
 }
 
 pub(crate) fn routes(dashboard: Dashboard) -> Router {
@@ -48,6 +49,7 @@ pub(crate) fn routes(dashboard: Dashboard) -> Router {
         actions: ActionRules { are_allowed: allow_actions, hosts: allowed_hosts.clone() },
         shutdown,
         searches: Arc::new(Semaphore::new(SEARCHES)),
+        reader: StoreReader::default(),
     });
     let data = Router::new()
         .route("/state", get(state))
@@ -197,8 +199,8 @@ async fn one_lock(
     let short = without_namespace(site.hub.admin().namespace(), &key);
     let short = short.ok_or_else(|| foreign_key(&site))?;
     let view = site.view().await?;
-    match timeout(PATIENCE, OneLock::read(site.hub.admin(), (&key, short), &view)).await {
-        Ok(Ok(lock)) => Ok(as_json(json(&lock))),
+    match timeout(PATIENCE, site.reader.read(site.hub.admin(), short)).await {
+        Ok(Ok(read)) => Ok(as_json(json(&OneLock::new(&key, read, &view)))),
         Ok(Err(error)) => Err(failed(&error)),
         Err(_) => Err(late()),
     }

@@ -102,8 +102,8 @@ impl ClientBook {
         rows
     }
 
-    /// Forgets clients that do not answer, except as many as the store has counted. One that has ended cannot be told
-    /// from one that is suspended, so those with locks stay first, and then those that have answered last.
+    /// Forgets clients that do not answer, except as many as the store has counted. One that has ended cannot be
+    /// distinguished from one that is suspended, so those with locks stay first, and then those that have answered last.
     fn forget(&mut self, now: Instant, unanswered: Option<u64>) {
         let most = unanswered.and_then(|count| usize::try_from(count).ok());
         let most = most.map_or(MOST_SILENT, |count| count.min(MOST_SILENT));
@@ -148,7 +148,7 @@ impl ClientBook {
     }
 }
 
-/// What the snapshots of this round say about each client.
+/// What the snapshots of this round report about each client.
 fn measured(asked: &AskedRound) -> HashMap<String, ClientTotals> {
     let snapshots = asked.snapshots.iter().flat_map(|snapshots| &snapshots.answers);
     let measured = snapshots.map(|answer| {

@@ -1,5 +1,9 @@
 //! One lock: what the store knows, and what the holders have answered.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use lock_runtime::admin::{LockAdmin, LockState, StoredHolder};
 use lock_runtime::{LockError, LockMode};
 use serde::Serialize;
@@ -8,13 +12,16 @@ use crate::clients::{id_of, milliseconds};
 use crate::locks::LockRow;
 use crate::view::{VERSION, View};
 
+/// For how long what was read from the store is sent to others. Less than the time after which a page reads again.
+const FRESH: Duration = Duration::from_secs(1);
+
 /// A lock, as the page shows it.
 #[derive(Debug, Serialize)]
 pub(crate) struct OneLock<'a> {
     v: u32,
     key: &'a str,
     /// `None` if the key does not exist, or holds something that cannot be a lock.
-    store: Option<LockInStore>,
+    store: Option<Arc<LockInStore>>,
     /// Why the store could not be read.
     problem: Option<String>,
     /// What the clients have answered in the last round.
@@ -50,19 +57,65 @@ struct HolderRow {
 }
 
 impl<'a> OneLock<'a> {
-    /// Reads a lock from the store. The first key has the namespace, and the second one has not.
-    pub(crate) async fn read(
-        admin: &LockAdmin,
-        (key, short): (&'a str, &str),
-        view: &'a View,
-    ) -> Result<Self, LockError> {
-        let (store, problem) = match admin.inspect(short).await {
-            Ok(state) => (state.map(LockInStore::from), None),
-            Err(error @ LockError::InvalidKey { .. }) => return Err(error),
-            Err(error) => (None, Some(error.to_string())),
-        };
+    /// `key` has the namespace.
+    pub(crate) fn new(key: &'a str, read: StoreRead, view: &'a View) -> Self {
+        let StoreRead { store, problem } = read;
         let (answers, age) = (view.locks.of(key), view.age());
-        Ok(Self { v: VERSION, key, store, problem, answers, age })
+        Self { v: VERSION, key, store, problem, answers, age }
+    }
+}
+
+/// The outcome of reading a lock from the store.
+#[derive(Debug, Clone)]
+pub(crate) struct StoreRead {
+    store: Option<Arc<LockInStore>>,
+    problem: Option<String>,
+}
+
+/// Reads locks from the store, for all viewers of a lock together.
+#[derive(Debug, Default)]
+pub(crate) struct StoreReader {
+    /// The last read of each key, and when it ended. Locked by the one who reads.
+    reads: Mutex<HashMap<String, Arc<LastRead>>>,
+}
+
+type LastRead = tokio::sync::Mutex<Option<(Instant, StoreRead)>>;
+
+impl StoreReader {
+    /// Reads a lock, unless somebody has just done so. `key` is without the namespace.
+    ///
+    /// Cancel safe: somebody else who waits then reads the lock.
+    pub(crate) async fn read(&self, admin: &LockAdmin, key: &str) -> Result<StoreRead, LockError> {
+        let last = self.last_read(key);
+        let mut last = last.lock().await;
+        if let Some((at, read)) = &*last
+            && at.elapsed() < FRESH
+        {
+            return Ok(read.clone());
+        }
+        let read = match admin.inspect(key).await {
+            Ok(state) => {
+                let store = state.map(|state| Arc::new(LockInStore::from(state)));
+                StoreRead { store, problem: None }
+            }
+            Err(error @ LockError::InvalidKey { .. }) => return Err(error),
+            Err(error) => StoreRead { store: None, problem: Some(error.to_string()) },
+        };
+        *last = Some((Instant::now(), read.clone()));
+        Ok(read)
+    }
+
+    /// Also forgets the reads of other keys that are old.
+    fn last_read(&self, key: &str) -> Arc<LastRead> {
+        let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_fresh = |last: &Option<(Instant, StoreRead)>| {
+            last.as_ref().is_some_and(|(at, _)| at.elapsed() < FRESH)
+        };
+        // Somebody who reads has it locked.
+        reads.retain(|_, last| {
+            last.try_lock().is_ok_and(|last| is_fresh(&last)) || Arc::strong_count(last) > 1
+        });
+        Arc::clone(reads.entry(key.to_owned()).or_default())
     }
 }
 

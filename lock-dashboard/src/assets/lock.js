@@ -130,8 +130,8 @@ async function revoke() {
   endQuestion();
   if (request === null || request.key !== openKey) return;
   // The outcome belongs to this lock, and another one may be opened before it is known.
-  const tell = (text) => request.key === openKey && put(byId('lock-outcome'), text);
-  tell('Asking…');
+  const report = (text) => request.key === openKey && put(byId('lock-outcome'), text);
+  report('Asking…');
   try {
     const answer = await fetch('api/revoke', {
       method: 'POST',
@@ -144,10 +144,10 @@ async function revoke() {
     if (body.revoked) texts.push(`${count(body.revoked, 'holder gives', 'holders give')} the lock up.`);
     if (body.refused) texts.push(`${count(body.refused, 'holder keeps', 'holders keep')} it: the client is not revocable.`);
     if (body.unanswered) texts.push(`${count(body.unanswered, 'client', 'clients')} did not answer.`);
-    tell(texts.join(' ') || 'No client that answers holds this lock.');
+    report(texts.join(' ') || 'No client that answers holds this lock.');
     readLock();
   } catch (error) {
-    tell(`The lock was not revoked: ${visible(error.message)}`);
+    report(`The lock was not revoked: ${visible(error.message)}`);
   }
 }
 

@@ -83,7 +83,7 @@ function drawTotals() {
   put(byId('detail-losses'), `${number(totals.lost)} since start`);
   put(byId('total-clients'), number(totals.clients));
   const silent = totals.unanswered === null ? '' : totals.unanswered ? ` · ${number(totals.unanswered)} silent` : ' · all answer';
-  put(byId('detail-clients'), (totals.down ? `${totals.down} without the store` : 'store up') + silent);
+  put(byId('detail-clients'), state.problem ? 'by their last answers' : (totals.down ? `${totals.down} without the store` : 'store up') + silent);
 }
 
 /** What the reader has to know first, and how bad it is. */

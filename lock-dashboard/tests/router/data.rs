@@ -1,7 +1,8 @@
 //! What is sent about locks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use lock_runtime::{Identity, LockClient, Permits};
 use lock_tests::RedisServer;
 use serde_json::{Value, json};
@@ -189,6 +190,25 @@ async fn keys_have_the_namespace_and_are_read_with_it() {
         assert!(answer.json()["problem"].as_str().expect("why").contains("`shop:`"), "{answer:?}");
     }
     drop(guard);
+}
+
+/// Many have been sent a link to the same lock.
+#[tokio::test]
+async fn all_viewers_of_a_lock_share_what_is_read_from_the_store() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let _guard = client.lock("k").lease(LEASE * 30).acquire().await.expect("free");
+    let site = Site::of(&client);
+    site.get("/api/lock?key=other", &[]).await;
+    let scripts = || server.calls("evalsha") + server.calls("evalsha_ro");
+    let (before, begun) = (scripts(), Instant::now());
+    let viewers = (0..50).map(|_| site.get("/api/lock?key=k", &[]));
+    for lock in join_all(viewers).await {
+        assert_eq!(lock.json()["store"]["layout"], "token", "{lock:?}");
+    }
+    let read = scripts() - before;
+    // Once a second, by at most two scripts.
+    assert!(read > 0 && read <= (begun.elapsed().as_secs() + 1) * 2, "{read} scripts");
 }
 
 #[tokio::test]
