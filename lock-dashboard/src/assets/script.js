@@ -67,12 +67,14 @@ function drawLocks() {
 }
 
 function drawTotals() {
-  const { totals, sample, losses } = state;
+  const { totals, losses } = state;
   const lost = losses.minutes.reduce((sum, value) => sum + value, 0);
   put(byId('total-held'), number(totals.held));
   put(byId('total-waiting'), number(totals.waiting));
   put(byId('detail-waiting'), totals.waited_for ? `for ${count(totals.waited_for, 'key', 'keys')}` : '');
-  if (sample && sample[3] !== null) put(byId('total-grants'), number(sample[3]));
+  // Most rounds do not measure it.
+  const measured = samples.findLast((it) => it[3] !== null);
+  put(byId('total-grants'), measured ? number(measured[3]) : '–');
   const covered = Math.max(1, state.covered / 1000);
   const grants = state.contention.reduce((sum, it) => sum + it.grants, 0);
   put(byId('detail-grants'), state.covered > 0 ? `mean ${number(Math.round((grants / covered) * 10) / 10)}` : '');
