@@ -364,7 +364,16 @@ fn the_test_scripts_name_every_test_target() {
     let mut names: Vec<String> = sections.filter(is_run).map(name).collect();
     assert!(names.len() > 5, "{names:?}");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for package in ["bench", "examples", "lock-macros", "lock-runtime", "recipes"] {
+    let packages = [
+        "bench",
+        "examples",
+        "examples/orders",
+        "examples/sqlite",
+        "lock-macros",
+        "lock-runtime",
+        "recipes",
+    ];
+    for package in packages {
         for entry in std::fs::read_dir(root.join(package).join("tests")).into_iter().flatten() {
             let path = entry.expect("an entry").path();
             if path.is_dir() && !path.join("main.rs").exists() {
