@@ -23,6 +23,8 @@
 //! Without `LOCK_URL`, the service stores locks and data in memory. With `LOCK_URL`, it stores both
 //! in Redis, where only the locks protect the data between a read and the write that follows it.
 
+#![forbid(unsafe_code)]
+
 mod api;
 mod shelf;
 mod shop;

@@ -8,6 +8,8 @@
 //! Ada's write is delayed, as by a slow disk or a paused process. Her lease expires, and Bob
 //! acquires the lock and writes. Then Ada's write arrives.
 
+#![forbid(unsafe_code)]
+
 mod ledger;
 
 use std::convert::Infallible;

@@ -9,6 +9,8 @@
 //! With the second command, several processes may share the accounts. Kill one of them at any time:
 //! its locks are free after a lease, and the sum of all balances stays the same.
 
+#![forbid(unsafe_code)]
+
 mod accounts;
 
 use std::path::PathBuf;
