@@ -67,6 +67,7 @@ mod topology;
 mod tracking;
 mod traffic;
 mod url;
+mod uuid;
 mod waiters;
 
 use std::sync::{Arc, Weak};
