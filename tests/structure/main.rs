@@ -1,9 +1,10 @@
 //! Checks the structure of `lock-runtime`: no import cycles, no upward imports, no long files. Checks
-//! that no type name of the workspace has two meanings, and that the pages for developers and
-//! operators and the recipes agree with the code.
+//! that no type name of the workspace has two meanings, that the pages for developers and operators and
+//! the recipes agree with the code, and that the packages are complete.
 
 mod architecture;
 mod events;
+mod packages;
 mod recipes;
 
 use std::collections::{BTreeMap, BTreeSet};
