@@ -52,6 +52,7 @@ const LAYERS: [&[&str]; 9] = [
         "join",
         "key",
         "lock_mode",
+        "lock_state",
         "maybe_ready",
         "permits",
         "questions",

@@ -9,6 +9,9 @@ pub(crate) const END: char = '\n';
 /// Between two fields.
 const SEPARATOR: char = '\t';
 
+/// The field that names what a record is about.
+const KIND: &str = "record";
+
 /// Writes one record.
 #[derive(Debug, Default)]
 pub(crate) struct RecordWriter {
@@ -16,6 +19,11 @@ pub(crate) struct RecordWriter {
 }
 
 impl RecordWriter {
+    /// A record about this.
+    pub(crate) fn about(kind: &str) -> Self {
+        Self::default().field(KIND, kind)
+    }
+
     /// Adds a field.
     pub(crate) fn field(mut self, name: &str, value: impl Display) -> Self {
         if !self.text.is_empty() {
@@ -57,25 +65,33 @@ impl Write for Escaping<'_> {
     }
 }
 
-/// A record that was read.
+/// A record that was read: the names and the encoded values of its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TextRecord<'a>(&'a str);
+pub(crate) struct TextRecord<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> TextRecord<'a> {
     pub(crate) fn new(line: &'a str) -> Self {
-        Self(line)
+        Self(line.split(SEPARATOR).filter_map(|field| field.split_once('=')).collect())
+    }
+
+    /// Whether the record is about this, which is a word without encoded characters.
+    #[cfg(any(feature = "admin", test))]
+    pub(crate) fn is_about(&self, kind: &str) -> bool {
+        self.encoded(KIND) == Some(kind)
     }
 
     /// The value of a field.
     pub(crate) fn get(&self, name: &str) -> Option<String> {
-        let fields = self.0.split(SEPARATOR).filter_map(|field| field.split_once('='));
-        let value = fields.into_iter().find(|(known, _)| *known == name)?.1;
-        Some(decoded(value))
+        self.encoded(name).map(decoded)
     }
 
     /// The value of a field, as a number.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
-        self.get(name)?.parse().ok()
+        self.encoded(name)?.parse().ok()
+    }
+
+    fn encoded(&self, name: &str) -> Option<&'a str> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 }
 
@@ -119,6 +135,14 @@ mod tests {
             assert_eq!(record.get("k"), None, "{text:?}");
             drop(record.get("a"));
         }
+    }
+
+    #[test]
+    fn a_record_says_what_it_is_about() {
+        let text = RecordWriter::about("hold").field("key", "k").into_text();
+        let record = TextRecord::new(&text);
+        assert!(record.is_about("hold") && !record.is_about("key"));
+        assert_eq!(record.get("key").as_deref(), Some("k"));
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub(crate) struct Lease<P> {
     current: AtomicU64,
     /// When the current hold began.
     began: AtomicU64,
+    /// When the client got to know of the grant, in nanoseconds of the boot clock.
+    known: AtomicU64,
     /// How long the call waited for the current hold, in nanoseconds.
     waited: AtomicU64,
     state: Mutex<State<P>>,
@@ -169,8 +171,12 @@ impl<P> Lease<P> {
 
     /// The error for a loss at this moment.
     pub(crate) fn lost_to(&self, reason: LostReason) -> LockError {
-        let held_for = BootInstant::now().since(self.read(State::granted));
-        self.lost_error(Lost { reason, held_for })
+        self.lost_error(Lost { reason, held_for: self.age() })
+    }
+
+    /// How long ago the last hold was granted.
+    pub(crate) fn age(&self) -> Duration {
+        BootInstant::now().since(self.read(State::granted))
     }
 
     fn lost_error(&self, Lost { reason, held_for }: Lost) -> LockError {

@@ -25,6 +25,8 @@ mod cluster_subscriber;
 mod connect;
 mod connection;
 mod decode;
+#[cfg(feature = "admin")]
+mod deletion;
 mod dialect;
 mod dialects;
 mod endpoint;
@@ -35,6 +37,8 @@ mod handshake;
 mod hash_slot;
 mod home;
 mod in_flight;
+#[cfg(feature = "admin")]
+mod inspection;
 mod lock_holder;
 mod login;
 mod measured;
@@ -54,6 +58,8 @@ mod record_replies;
 mod replicas;
 mod request;
 mod route;
+#[cfg(feature = "admin")]
+mod scan;
 mod script;
 mod server_info;
 mod servers;
@@ -82,6 +88,8 @@ use self::asker::RedisAsker;
 use self::cluster_channels::ClusterChannels;
 use self::connect::CONNECT_TIMEOUT;
 use self::connection::RequestOptions;
+#[cfg(feature = "admin")]
+use self::deletion::HoldWithToken;
 use self::handle::RedisStore;
 use self::poller::Poller;
 use self::presence::Presence;
@@ -93,18 +101,22 @@ use self::shared::{OwnConnections, Shared};
 use self::tracking::{Listening, on_change_of_held};
 pub(crate) use self::url::is_redis;
 #[cfg(feature = "admin")]
-use super::contract::Asker;
+use super::contract::{Asker, KeyInspector};
 use super::contract::{
     Backend, BackgroundRuntimes, Lane, Layout, LockStore, StoreAnswer, StoreError,
 };
 use super::hold_reports::HoldReports;
 use super::key_holder::KeyHolder;
+#[cfg(feature = "admin")]
+use super::scanning::{ScanPage, ScanPosition};
 use super::settings::Settings;
 use crate::client_info::ClientInfo;
 use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::join::join_all;
 use crate::key;
+#[cfg(feature = "admin")]
+use crate::lock_state::{Deletion, LockState};
 use crate::maybe_ready::MaybeReady;
 use crate::questions::Answerer;
 use crate::replicas::RequiredReplicas;
@@ -226,7 +238,7 @@ impl RedisBackend {
         own.background.any(CONNECT_TIMEOUT).await?;
         own.wake_ups.any(CONNECT_TIMEOUT).await?;
         let server = self.shared.route(Lane::Caller)?.any(CONNECT_TIMEOUT).await?;
-        let info = match server.send(&cmd("INFO"), &CHECK, decode::info).await {
+        let info = match server.send(&cmd("INFO"), &check_options(), decode::info).await {
             // A user without this permission can use locks all the same.
             Err(StoreError::Denied(cause) | StoreError::Refused(cause)) => {
                 let address = self.shared.address();
@@ -239,7 +251,7 @@ impl RedisBackend {
             call.arg(0);
         };
         // A server of a wrong kind is explained by its description.
-        let probed = server.run(&dialects::PROBE, no_keys, &CHECK, decode::probed).await;
+        let probed = server.run(&dialects::PROBE, no_keys, &check_options(), decode::probed).await;
         match info.check(self.shared.servers.is_cluster()) {
             Err(_) => Ok(info),
             Ok(()) => probed.map(|()| info),
@@ -247,9 +259,10 @@ impl RedisBackend {
     }
 }
 
-/// How the requests of the check are sent.
-const CHECK: RequestOptions<'static> =
-    RequestOptions::new(RequestClass::Unlimited, RequestTimeout::of(CONNECT_TIMEOUT));
+/// How a request of the check is sent.
+fn check_options() -> RequestOptions<'static> {
+    RequestOptions::new(RequestClass::Unlimited, RequestTimeout::of(CONNECT_TIMEOUT))
+}
 
 impl Backend for RedisBackend {
     fn adopt(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {
@@ -323,6 +336,11 @@ impl Backend for RedisBackend {
     }
 
     #[cfg(feature = "admin")]
+    fn inspector(&self) -> Result<&dyn KeyInspector, StoreError> {
+        Ok(self)
+    }
+
+    #[cfg(feature = "admin")]
     fn asker(&self, namespace: &str) -> Result<Box<dyn Asker>, StoreError> {
         Ok(Box::new(RedisAsker::new(&self.shared, namespace)?))
     }
@@ -333,5 +351,32 @@ impl Backend for RedisBackend {
 
     fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {
         Arc::clone(&self.handles[layout.index()]) as Arc<dyn LockStore>
+    }
+}
+
+#[cfg(feature = "admin")]
+impl KeyInspector for RedisBackend {
+    fn read_lock<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<LockState>> {
+        MaybeReady::pending(self.shared.read_lock(key))
+    }
+
+    fn name_holders<'a>(&'a self, locks: &'a mut [LockState]) -> StoreAnswer<'a, ()> {
+        MaybeReady::pending(self.shared.name_holders(locks))
+    }
+
+    fn delete<'a>(&'a self, key: &'a str, token: &'a str) -> StoreAnswer<'a, Deletion> {
+        MaybeReady::pending(async move {
+            match self.shared.hold_with(key, token).await? {
+                HoldWithToken::Found(layout, permits) => {
+                    self.handles[layout.index()].delete(key, token, permits).await
+                }
+                HoldWithToken::OfOthers => Ok(Deletion::Changed),
+                HoldWithToken::Gone => Ok(Deletion::Gone),
+            }
+        })
+    }
+
+    fn scan<'a>(&'a self, position: ScanPosition, pattern: &'a str) -> StoreAnswer<'a, ScanPage> {
+        MaybeReady::pending(self.shared.scan(position, pattern))
     }
 }
