@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::uuid::{UUID, Uuid};
+use uuid::Uuid;
+
 use crate::store::owner::{OWNER_DIGITS, OwnerId, digits, number};
 
 /// The digits of a short id.
@@ -14,6 +15,9 @@ const SHORT: usize = 9;
 
 /// The length of the name of an owner: a short id, a point and an owner id.
 pub(super) const OWNER_NAME: usize = SHORT + 1 + OWNER_DIGITS;
+
+/// The length of a UUID.
+pub(super) const UUID: usize = 36;
 
 /// What a lock that stays for its `min_hold` begins with.
 const KEPT: &[u8] = b"kept:";
@@ -33,17 +37,17 @@ impl ClientId {
     pub(super) fn random() -> Result<Self, getrandom::Error> {
         let mut random = [0_u8; 16];
         getrandom::fill(&mut random)?;
-        Ok(Self::of(Uuid::from_random(random)))
+        Ok(Self::of(uuid::Builder::from_random_bytes(random).into_uuid()))
     }
 
     fn of(uuid: Uuid) -> Self {
-        Self { uuid: uuid.to_string().into(), short: ShortId::of(uuid) }
+        Self { uuid: Uuid::hyphenated(uuid).to_string().into(), short: ShortId::of(uuid) }
     }
 
     /// The client with this UUID.
     #[cfg(test)]
     pub(super) fn parse(uuid: &str) -> Self {
-        Self::of(Uuid::parse(uuid.as_bytes()).expect("a UUID"))
+        Self::of(Uuid::parse_str(uuid).expect("a UUID"))
     }
 
     /// The UUID, as text.
@@ -66,7 +70,7 @@ impl ClientId {
 
 impl ShortId {
     fn of(uuid: Uuid) -> Self {
-        Self(digits(uuid.bits()))
+        Self(digits(uuid.as_u128()))
     }
 
     pub(super) fn as_str(&self) -> &str {
@@ -93,7 +97,7 @@ fn named(name: &[u8]) -> Option<(ShortId, OwnerId)> {
 pub(super) fn client_of(name: &[u8]) -> Option<(ShortId, Option<SystemTime>)> {
     let name = name.strip_prefix(KEPT).unwrap_or(name);
     if let Some((uuid, [b':', ..])) = name.split_at_checked(UUID) {
-        return Some((ShortId::of(Uuid::parse(uuid)?), None));
+        return Some((ShortId::of(Uuid::try_parse_ascii(uuid).ok()?), None));
     }
     let (client, owner) = named(name.get(..OWNER_NAME)?)?;
     Some((client, Some(owner.began())))
@@ -115,6 +119,7 @@ mod tests {
             (ClientId::random().expect("randomness"), ClientId::random().expect("randomness"));
         assert_ne!(one.uuid(), two.uuid());
         assert_ne!(one.short(), two.short());
+        assert_eq!(Uuid::parse_str(one.uuid()).expect("a UUID").get_version_num(), 4);
     }
 
     #[test]

@@ -73,7 +73,6 @@ mod topology;
 mod tracking;
 mod traffic;
 mod url;
-mod uuid;
 mod waiters;
 
 use std::sync::{Arc, Weak};

@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use redis::{RedisWrite, ToRedisArgs};
 
-use super::client_id::{ClientId, owner_of};
+use super::client_id::{ClientId, UUID, owner_of};
 use super::hash_slot;
-use super::uuid::UUID;
 use crate::key;
 use crate::store::contract::Mode;
 use crate::store::owner::OwnerId;
