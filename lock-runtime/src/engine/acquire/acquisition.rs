@@ -54,8 +54,7 @@ pub(super) struct Acquisition {
     pub(super) permit: Option<Permit>,
     /// The origin of the unanswered requests, which may have taken effect, or may still do so.
     pub(super) unanswered: Option<Origin>,
-    /// The entries that the claim may have in a queue of the store. It may also have been given the
-    /// key.
+    /// The claim's possible entries in a queue of the store. It may also have been given the key.
     pub(super) entries: QueueEntries,
     pub(super) wake_source: WakeSource,
     /// Whether other processes are known to want the key.
@@ -372,8 +371,7 @@ impl Acquisition {
         let attempt = Attempt::new(trace, within, answer, &self.request.terms);
         if attempt.is_late() {
             // The key has to be freed.
-            let origin = Origin { runtime: self.runtime, connection: None };
-            self.unanswered.get_or_insert(origin);
+            self.unanswered.get_or_insert(Origin { runtime: self.runtime, connection: None });
         }
         attempt
     }
@@ -402,8 +400,7 @@ impl Acquisition {
                     continue;
                 }
                 match wake_source.checked_since(sleep) {
-                    // A check has found that the lease was renewed, so another attempt would be in
-                    // vain.
+                    // A check has found a renewed lease, so another attempt would be in vain.
                     Some(later) => sleep = later,
                     None => return,
                 }
@@ -427,9 +424,8 @@ impl Acquisition {
         if let Some(permit) = &self.permit {
             permit.granted();
         }
-        let permit = self.permit.take();
-        let hold =
-            Hold::new(locked, &self.request.terms, (grant, sent, known), permit, self.contended);
+        let (permit, terms) = (self.permit.take(), &self.request.terms);
+        let hold = Hold::new(locked, terms, (grant, sent, known), permit, self.contended);
         self.engine.background().watch(hold.lease());
         hold
     }
