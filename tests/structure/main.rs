@@ -6,6 +6,7 @@ mod architecture;
 mod events;
 mod packages;
 mod recipes;
+mod workflow;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

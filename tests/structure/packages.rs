@@ -1,19 +1,20 @@
-//! Checks what users of the packages look for before they trust them, and that the scripts and the CI workflow agree with
-//! the packages. `scripts/release` checks the rest on the built packages.
+//! Checks what users of the packages look for before they trust them. `scripts/release` checks the rest on the built
+//! packages.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
 const MANIFEST: &str = include_str!("../../Cargo.toml");
-const RELEASE: &str = include_str!("../../scripts/release");
-const WORKFLOW: &str = include_str!("../../.github/workflows/ci.yml");
 
 /// The categories of the registry that fit.
 const CATEGORIES: [&str; 5] =
     ["asynchronous", "command-line-utilities", "concurrency", "database", "web-programming"];
 
-fn root() -> PathBuf {
+/// Sites that host repositories. The address of the repository is known when it is public, and `Cargo.toml` names it once.
+const HOSTS: [&str; 5] = ["bitbucket", "codeberg", "github", "gitlab", "sourcehut"];
+
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
@@ -44,28 +45,28 @@ fn published() -> BTreeMap<String, String> {
     published
 }
 
-/// The names in a list of `scripts/release`.
-fn released(name: &str) -> Vec<&'static str> {
-    let list = RELEASE.split(&format!("\n{name}=(")).nth(1).expect("a list");
-    list.split(')').next().expect("the list").split_whitespace().collect()
-}
-
-/// All files in a folder of a package with these extensions, and their texts.
-fn files(folder: &str, extension: &str) -> Vec<(PathBuf, String)> {
-    fn collect(folder: &Path, extension: &str, files: &mut Vec<(PathBuf, String)>) {
+/// All files in a folder that are texts, and their contents.
+fn texts(folder: &str) -> Vec<(PathBuf, String)> {
+    fn collect(folder: &Path, files: &mut Vec<(PathBuf, String)>) {
         for entry in std::fs::read_dir(folder).into_iter().flatten() {
             let path = entry.expect("an entry").path();
             if path.is_dir() {
-                collect(&path, extension, files);
-            } else if path.extension().is_some_and(|own| own == extension) {
-                let text = read_to_string(&path).expect("a text");
+                collect(&path, files);
+            } else if let Ok(text) = read_to_string(&path) {
                 files.push((path, text));
             }
         }
     }
     let mut found = Vec::new();
-    collect(&root().join(folder), extension, &mut found);
+    collect(&root().join(folder), &mut found);
     found
+}
+
+/// The texts in a folder with this extension.
+fn files(folder: &str, extension: &str) -> Vec<(PathBuf, String)> {
+    let mut files = texts(folder);
+    files.retain(|(path, _)| path.extension().is_some_and(|own| own == extension));
+    files
 }
 
 /// The roots of the crates of a package: its library and its programs.
@@ -87,34 +88,70 @@ fn blocks<'a>(page: &'a str, fence: &str) -> Vec<&'a str> {
     rest.map(|rest| rest.split("\n```").next().expect("a block")).collect()
 }
 
+/// What a published package in this folder, with this manifest, does not have.
+fn missing(folder: &str, manifest: &str) -> Vec<String> {
+    let has_file = |name: &str| root().join(folder).join(name).exists();
+    let has_line = |line: &str| manifest.lines().any(|own| own == line);
+    let mut missing = Vec::new();
+    let mut need = |has: bool, what: &str| {
+        if !has {
+            missing.push(what.to_owned());
+        }
+    };
+    need(has_line(&format!("name = \"{folder}\"")), "the name of its folder");
+    need(manifest.contains("\ndescription = \""), "a description");
+    need(has_file("README.md") && has_line("readme = \"README.md\""), "a README.md, as `readme`");
+    for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
+        let has = has_file(licence) && read(format!("{folder}/{licence}")) == read(licence);
+        need(has, &format!("a copy of {licence}"));
+    }
+    for field in ["version", "edition", "rust-version", "license"] {
+        let line = format!("{field}.workspace = true");
+        need(has_line(&line), &format!("`{line}`"));
+    }
+    for field in ["keywords", "categories"] {
+        let is_inherited = has_line(&format!("{field}.workspace = true"));
+        let has = is_inherited || manifest.contains(&format!("\n{field} = ["));
+        need(has, &format!("`{field}`"));
+    }
+    let uses_harness = manifest.lines().any(|line| line.starts_with("lock-tests"));
+    let excludes_tests = has_line("exclude = [\"/tests\"]");
+    need(excludes_tests || !uses_harness, "`exclude = [\"/tests\"]`, because of lock-tests");
+    let is_library = has_file("src/lib.rs");
+    need(is_library || has_file("src/main.rs"), "src/lib.rs or src/main.rs");
+    if is_library {
+        need(has_line("[package.metadata.docs.rs]"), "`[package.metadata.docs.rs]`");
+        let has_types = has_line("proc-macro = true") || has_file("external-types.toml");
+        need(has_types, "an external-types.toml with the reason for each type");
+    }
+    missing
+}
+
 #[test]
-fn the_release_script_names_every_published_package() {
-    let names: BTreeSet<&str> = released("packages").into_iter().collect();
-    let folders = published();
-    let published: BTreeSet<&str> = folders.keys().map(String::as_str).collect();
-    assert_eq!(names, published, "scripts/release and the manifests without `publish = false`");
-    for library in released("libraries") {
-        assert!(root().join(library).join("src/lib.rs").exists(), "{library} is no library");
+fn published_packages_have_what_users_expect() {
+    for (folder, manifest) in published() {
+        let missing = missing(&folder, &manifest);
+        assert!(missing.is_empty(), "{folder} is published without {}", missing.join("; "));
     }
 }
 
 #[test]
-fn published_packages_say_what_they_are() {
+fn what_a_new_package_does_not_have_is_named() {
+    let manifest = "[package]\nname = \"new\"\n\n[dev-dependencies]\nlock-tests.workspace = true\n";
+    let missing = missing("new", manifest).join("; ");
+    for what in ["description", "README.md", "LICENSE-MIT", "rust-version", "keywords", "exclude"] {
+        assert!(missing.contains(what), "{what} is not among {missing}");
+    }
+    assert!(!missing.contains("name of its folder"), "{missing}");
+}
+
+#[test]
+fn the_registry_accepts_the_keywords_and_the_categories() {
     for (folder, manifest) in published() {
-        let name = format!("\nname = \"{folder}\"\n");
-        assert!(manifest.contains(&name), "the folder of {folder} has its name");
-        assert!(manifest.contains("\ndescription = \""), "{folder} has no description");
-        assert!(manifest.contains("\nreadme = \"README.md\"\n"), "{folder} has no README");
-        assert!(manifest.contains("[package.metadata.docs.rs]"), "{folder} has no docs.rs section");
-        for field in ["version", "edition", "rust-version", "license"] {
-            let inherited = format!("\n{field}.workspace = true\n");
-            assert!(manifest.contains(&inherited), "{folder} has a {field} of its own");
-        }
-        for (field, most) in [("keywords", 5), ("categories", 5)] {
+        for field in ["keywords", "categories"] {
             let is_inherited = manifest.contains(&format!("\n{field}.workspace = true\n"));
-            let of = if is_inherited { MANIFEST } else { &manifest };
-            let values = list(of, field);
-            assert!((1..=most).contains(&values.len()), "{folder}: {field}");
+            let values = list(if is_inherited { MANIFEST } else { &manifest }, field);
+            assert!((1..=5).contains(&values.len()), "{folder}: {field}");
             for value in values {
                 let fits = match field {
                     "keywords" => value.len() <= 20,
@@ -126,23 +163,44 @@ fn published_packages_say_what_they_are() {
     }
 }
 
+/// `scripts/release` finds the packages, libraries and programs by these lines.
 #[test]
-fn published_packages_have_the_licence_texts() {
-    for folder in published().keys() {
-        for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
-            assert_eq!(read(format!("{folder}/{licence}")), read(licence), "{licence} of {folder}");
+fn the_release_script_can_read_the_manifests() {
+    assert!(MANIFEST.lines().any(|line| line.starts_with("members = [") && line.ends_with(']')));
+    for (folder, manifest) in manifests() {
+        for field in ["publish", "proc-macro"] {
+            let mut lines =
+                manifest.lines().filter(|line| line.split([' ', '=', '.']).next() == Some(field));
+            let is_plain =
+                lines.all(|line| ["publish = false", "proc-macro = true"].contains(&line));
+            assert!(is_plain, "{folder}/Cargo.toml: {field} in a form that is not expected");
         }
     }
+}
+
+/// The targets of the links and images of a page: `[text](target)`, `<img src="target">` and `[name]: target`.
+fn targets(page: &str) -> Vec<&str> {
+    let (links, images) = (page.split("](").skip(1), page.split("src=\"").skip(1));
+    let named = page.lines().filter(|line| line.starts_with('['));
+    let named = named.filter_map(|line| line.split("]: ").nth(1));
+    let all = links.chain(images).chain(named);
+    all.filter_map(|rest| rest.split([')', '"', ' ', '\n']).next()).collect()
+}
+
+/// The text in the quotes with which this begins.
+fn quoted(text: &str) -> Option<&str> {
+    text.strip_prefix('"')?.split('"').next()
 }
 
 /// A relative link leads nowhere on the page of a package.
 #[test]
 fn the_readmes_of_published_packages_have_no_relative_links() {
+    let page = "[a](b)\n[c]: d\n<img src=\"e\">\n";
+    assert_eq!(targets(page), ["b", "e", "d"]);
     for folder in published().keys() {
-        let page = read(format!("{folder}/README.md"));
-        for link in page.split("](").skip(1) {
-            let is_absolute = ["https://", "#"].iter().any(|start| link.starts_with(start));
-            assert!(is_absolute, "{folder}/README.md: {}", link.split(')').next().expect("a link"));
+        for target in targets(&read(format!("{folder}/README.md"))) {
+            let is_absolute = ["https://", "#"].iter().any(|start| target.starts_with(start));
+            assert!(is_absolute, "{folder}/README.md: {target}");
         }
     }
 }
@@ -153,15 +211,55 @@ fn published_packages_include_only_their_own_files() {
     for folder in published().keys() {
         let own = root().join(folder).canonicalize().expect("a folder");
         for (path, text) in files(folder, "rs") {
-            for included in text.split("include_str!(\"").skip(1) {
-                let included = included.split('"').next().expect("a path");
-                let file = path.parent().expect("a folder").join(included);
-                let file =
-                    file.canonicalize().unwrap_or_else(|error| panic!("{included}: {error}"));
-                assert!(file.starts_with(&own), "{} includes {included}", path.display());
+            for start in ["include_str!(", "include_bytes!(", "include!(", "#[path = "] {
+                for rest in text.split(start).skip(1).map(str::trim_start) {
+                    if rest.starts_with('$') {
+                        // The parameter of a macro. `scripts/release` builds what it includes.
+                        continue;
+                    }
+                    let included = quoted(rest)
+                        .unwrap_or_else(|| panic!("{}: {start} without a path", path.display()));
+                    let file = path.parent().expect("a folder").join(included);
+                    let file =
+                        file.canonicalize().unwrap_or_else(|error| panic!("{included}: {error}"));
+                    assert!(file.starts_with(&own), "{} includes {included}", path.display());
+                }
             }
             let reads_elsewhere = text.contains("CARGO_MANIFEST_DIR") && text.contains("/..");
             assert!(!reads_elsewhere, "{} reads files of other packages", path.display());
+        }
+    }
+}
+
+/// The pages in `docs` are no part of a package.
+#[test]
+fn the_documentation_of_published_packages_names_no_page_of_the_repository() {
+    for folder in published().keys() {
+        for (path, text) in texts(folder) {
+            let is_page = path.extension().is_some_and(|own| own == "md");
+            let is_documentation = |line: &&str| {
+                let line = line.trim_start();
+                is_page || ["///", "//!"].iter().any(|start| line.starts_with(start))
+            };
+            for line in text.lines().filter(is_documentation) {
+                let is_named = line.match_indices("docs/").any(|(at, _)| {
+                    // Not in an address, such as `https://redis.io/docs/`.
+                    !line[..at].ends_with(|c: char| c == '/' || c.is_alphanumeric())
+                });
+                assert!(!is_named, "{}: {line}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn published_packages_name_no_site_that_hosts_repositories() {
+    for folder in published().keys() {
+        for (path, text) in texts(folder) {
+            let text = text.to_lowercase();
+            for host in HOSTS {
+                assert!(!text.contains(host), "{} names {host}", path.display());
+            }
         }
     }
 }
@@ -224,37 +322,15 @@ fn the_minimum_rust_version_is_the_same_everywhere() {
     }
 }
 
+/// The first command of the README shows the library at once, so it builds nothing else.
 #[test]
-fn the_workflow_runs_every_check_and_nothing_else() {
-    let lines = || WORKFLOW.lines().map(str::trim);
-    let scripts: BTreeSet<&str> =
-        lines().filter_map(|line| line.strip_prefix("- scripts/")).collect();
-    for script in &scripts {
-        let name = script.split(' ').next().expect("a name");
-        assert!(root().join("scripts").join(name).exists(), "there is no script {name}");
-    }
-    let job = include_str!("../../.ci/run");
-    let checks = job.split("scripts/").skip(1);
-    let checks = checks.map(|rest| rest.split([' ', ';']).next().expect("a name"));
-    let checks: BTreeSet<&str> = checks.chain(["release --dry-run"]).collect();
-    assert_eq!(scripts, checks, "the scripts of the workflow and those of .ci/run");
-    // Steps are an action, the toolchain, or one of these scripts.
-    for run in lines().filter_map(|line| line.strip_prefix("- run: ")) {
-        let is_known = run.starts_with("rustup ") || run == "${{ matrix.script }}";
-        assert!(is_known, "the workflow runs {run}");
-    }
-}
-
-#[test]
-fn the_workflow_trusts_only_what_is_pinned() {
-    assert!(WORKFLOW.contains("\npermissions:\n  contents: read\n\n"), "permissions");
-    assert!(WORKFLOW.contains("\n  cancel-in-progress: true\n"), "concurrency");
-    let actions: Vec<&str> = WORKFLOW.split("uses: ").skip(1).collect();
-    assert!(!actions.is_empty(), "actions are found");
-    for action in actions {
-        let action = action.split_whitespace().next().expect("a name");
-        let hash = action.split_once('@').map_or("", |(_, hash)| hash);
-        let is_hash = hash.len() == 40 && hash.chars().all(|c| c.is_ascii_hexdigit());
-        assert!(is_hash, "{action} is not pinned by its hash");
-    }
+fn the_first_examples_need_only_the_library_and_tokio() {
+    assert!(read("README.md").contains("\n```sh\ncargo run -p lock-examples --bin quickstart\n"));
+    let manifest = read("examples/Cargo.toml");
+    let section = manifest.split("\n[dependencies]\n").nth(1).expect("dependencies");
+    let section = section.split("\n[").next().expect("the section");
+    let lines: Vec<&str> = section.lines().filter(|line| !line.is_empty()).collect();
+    assert_eq!(lines.len(), 2, "{section}");
+    assert_eq!(lines[0], "lock-runtime.workspace = true");
+    assert!(lines[1].starts_with("tokio = "), "{section}");
 }
