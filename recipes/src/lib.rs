@@ -13,3 +13,8 @@ pub mod payments;
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct RepositoryReadme;
+
+/// The same for the guide.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide.md")]
+struct Guide;

@@ -5,6 +5,7 @@
 mod architecture;
 mod events;
 mod packages;
+mod pages;
 mod recipes;
 mod workflow;
 

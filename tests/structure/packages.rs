@@ -313,7 +313,7 @@ fn the_minimum_rust_version_is_the_same_everywhere() {
         MANIFEST.split("\nrust-version = \"").nth(1).and_then(|rest| rest.split('"').next());
     let version = version.expect("the Rust version of the workspace");
     for (page, sentence) in [
-        ("README.md", "requires Rust {} and tokio"),
+        ("docs/guide.md", "requires Rust {} and tokio"),
         ("lock-runtime/README.md", "Rust version is {}."),
         ("CHANGELOG.md", "It is {}."),
     ] {
