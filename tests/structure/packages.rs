@@ -14,6 +14,9 @@ const CATEGORIES: [&str; 5] =
 /// Sites that host repositories. The address of the repository is known when it is public, and `Cargo.toml` names it once.
 const HOSTS: [&str; 5] = ["bitbucket", "codeberg", "github", "gitlab", "sourcehut"];
 
+/// What a published package needs if its tests use the harness, which is not published.
+const EXCLUDED_TESTS: &str = "\nexclude = [\"/tests\"]\n";
+
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -60,6 +63,15 @@ fn texts(folder: &str) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     collect(&root().join(folder), &mut found);
     found
+}
+
+/// The texts that are part of a package.
+fn packaged(folder: &str, manifest: &str) -> Vec<(PathBuf, String)> {
+    let (mut packaged, tests) = (texts(folder), root().join(folder).join("tests"));
+    if manifest.contains(EXCLUDED_TESTS) {
+        packaged.retain(|(path, _)| !path.starts_with(&tests));
+    }
+    packaged
 }
 
 /// The texts in a folder with this extension.
@@ -115,7 +127,7 @@ fn missing(folder: &str, manifest: &str) -> Vec<String> {
         need(has, &format!("`{field}`"));
     }
     let uses_harness = manifest.lines().any(|line| line.starts_with("lock-tests"));
-    let excludes_tests = has_line("exclude = [\"/tests\"]");
+    let excludes_tests = manifest.contains(EXCLUDED_TESTS);
     need(excludes_tests || !uses_harness, "`exclude = [\"/tests\"]`, because of lock-tests");
     let is_library = has_file("src/lib.rs");
     need(is_library || has_file("src/main.rs"), "src/lib.rs or src/main.rs");
@@ -208,9 +220,11 @@ fn the_readmes_of_published_packages_have_no_relative_links() {
 /// A file from outside the package is not there when users build it.
 #[test]
 fn published_packages_include_only_their_own_files() {
-    for folder in published().keys() {
-        let own = root().join(folder).canonicalize().expect("a folder");
-        for (path, text) in files(folder, "rs") {
+    for (folder, manifest) in published() {
+        let own = root().join(&folder).canonicalize().expect("a folder");
+        let mut sources = packaged(&folder, &manifest);
+        sources.retain(|(path, _)| path.extension().is_some_and(|own| own == "rs"));
+        for (path, text) in sources {
             for start in ["include_str!(", "include_bytes!(", "include!(", "#[path = "] {
                 for rest in text.split(start).skip(1).map(str::trim_start) {
                     if rest.starts_with('$') {
@@ -234,8 +248,8 @@ fn published_packages_include_only_their_own_files() {
 /// The pages in `docs` are no part of a package.
 #[test]
 fn the_documentation_of_published_packages_names_no_page_of_the_repository() {
-    for folder in published().keys() {
-        for (path, text) in texts(folder) {
+    for (folder, manifest) in published() {
+        for (path, text) in packaged(&folder, &manifest) {
             let is_page = path.extension().is_some_and(|own| own == "md");
             let is_documentation = |line: &&str| {
                 let line = line.trim_start();
@@ -254,8 +268,8 @@ fn the_documentation_of_published_packages_names_no_page_of_the_repository() {
 
 #[test]
 fn published_packages_name_no_site_that_hosts_repositories() {
-    for folder in published().keys() {
-        for (path, text) in texts(folder) {
+    for (folder, manifest) in published() {
+        for (path, text) in packaged(&folder, &manifest) {
             let text = text.to_lowercase();
             for host in HOSTS {
                 assert!(!text.contains(host), "{} names {host}", path.display());

@@ -38,7 +38,7 @@ impl AskSession {
         within: Duration,
     ) -> Result<ClientAnswers<Vec<AnswerPage>>, LockError> {
         // A client would not answer more questions.
-        sleep(self.limit.pause(BootInstant::now())).await;
+        sleep(self.limit.pause_of_asker(BootInstant::now())).await;
         self.limit.add(BootInstant::now());
         self.number += 1;
         let (number, channel) = (self.number, self.asker.channel().to_owned());

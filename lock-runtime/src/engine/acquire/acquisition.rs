@@ -54,7 +54,8 @@ pub(super) struct Acquisition {
     pub(super) permit: Option<Permit>,
     /// The origin of the unanswered requests, which may have taken effect, or may still do so.
     pub(super) unanswered: Option<Origin>,
-    /// The claim's possible entries in a queue of the store. It may also have been given the key.
+    /// The entries that the claim may have in a queue of the store. It may also have been given the
+    /// key.
     pub(super) entries: QueueEntries,
     pub(super) wake_source: WakeSource,
     /// Whether other processes are known to want the key.
@@ -371,7 +372,8 @@ impl Acquisition {
         let attempt = Attempt::new(trace, within, answer, &self.request.terms);
         if attempt.is_late() {
             // The key has to be freed.
-            self.unanswered.get_or_insert(Origin { runtime: self.runtime, connection: None });
+            let origin = Origin { runtime: self.runtime, connection: None };
+            self.unanswered.get_or_insert(origin);
         }
         attempt
     }
@@ -400,7 +402,8 @@ impl Acquisition {
                     continue;
                 }
                 match wake_source.checked_since(sleep) {
-                    // A check has found a renewed lease, so another attempt would be in vain.
+                    // A check has found that the lease was renewed, so another attempt would be in
+                    // vain.
                     Some(later) => sleep = later,
                     None => return,
                 }
@@ -411,11 +414,7 @@ impl Acquisition {
 
     /// Makes a lease of a grant: by a request that was sent at this time, and known since this one. From here on,
     /// the lease is responsible for the key.
-    pub(super) fn granted(
-        &mut self,
-        grant: Grant,
-        (sent, known): (BootInstant, BootInstant),
-    ) -> Hold {
+    pub(super) fn granted(&mut self, grant: Grant, times: (BootInstant, BootInstant)) -> Hold {
         answered(&self.engine, &self.request);
         let doubt = self.unanswered.take();
         let locked = self.locked(doubt);
@@ -424,8 +423,8 @@ impl Acquisition {
         if let Some(permit) = &self.permit {
             permit.granted();
         }
-        let (permit, terms) = (self.permit.take(), &self.request.terms);
-        let hold = Hold::new(locked, terms, (grant, sent, known), permit, self.contended);
+        let permit = self.permit.take();
+        let hold = Hold::new(locked, &self.request.terms, (grant, times), permit, self.contended);
         self.engine.background().watch(hold.lease());
         hold
     }
