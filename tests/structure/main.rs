@@ -1,10 +1,13 @@
 //! Checks the structure of `lock-runtime`: no import cycles, no upward imports, no long files. Checks
-//! that no type name of the workspace has two meanings, and that the pages for developers and
-//! operators and the recipes agree with the code.
+//! that no type name of the workspace has two meanings, that the pages for developers and operators and
+//! the recipes agree with the code, and that the packages are complete.
 
 mod architecture;
 mod events;
+mod packages;
+mod pages;
 mod recipes;
+mod workflow;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -373,8 +376,17 @@ fn the_test_scripts_name_every_test_target() {
     let mut names: Vec<String> = sections.filter(is_run).map(name).collect();
     assert!(names.len() > 5, "{names:?}");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for package in ["bench", "examples", "lock-dashboard", "lock-macros", "lock-runtime", "recipes"]
-    {
+    let packages = [
+        "bench",
+        "examples",
+        "examples/orders",
+        "examples/sqlite",
+        "lock-dashboard",
+        "lock-macros",
+        "lock-runtime",
+        "recipes",
+    ];
+    for package in packages {
         for entry in std::fs::read_dir(root.join(package).join("tests")).into_iter().flatten() {
             let path = entry.expect("an entry").path();
             if path.is_dir() && !path.join("main.rs").exists() {
