@@ -17,6 +17,7 @@
 //!
 //! The processes are asked once a second while somebody looks at the page, however many do, and never otherwise.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod api;
