@@ -48,6 +48,57 @@ async fn pay(id: u32, time: Duration) -> Result<(), LockError> {
     Ok(())
 }
 
+mod documented {
+    //! The examples of the chapter about tests.
+
+    use super::{Duration, LockClient, LockError, LostReason, distributed_lock, with_client};
+
+    #[derive(Debug)]
+    enum PayError {
+        Lock(LockError),
+    }
+
+    impl From<LockError> for PayError {
+        fn from(error: LockError) -> Self {
+            Self::Lock(error)
+        }
+    }
+
+    #[distributed_lock(key = "order:<id>")]
+    async fn pay(id: u32) -> Result<(), PayError> {
+        panic!("the order is busy");
+    }
+
+    #[distributed_lock(key = "import:<id>")]
+    async fn import(id: u32) -> Result<(), LockError> {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        Ok(())
+    }
+
+    async fn import_with_retry(id: u32) -> Result<(), LockError> {
+        match import(id).await {
+            Err(LockError::Lost { .. }) => import(id).await,
+            result => result,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_order_is_a_conflict() {
+        let locks = LockClient::testing();
+        let _other = locks.elsewhere("order:7"); // another process has it
+        let outcome = with_client(locks.client(), pay(7)).await;
+        assert!(matches!(outcome, Err(PayError::Lock(LockError::Busy { .. }))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_import_that_loses_its_lock_is_repeated() {
+        let locks = LockClient::testing();
+        locks.when("import:<id>").lost_after(Duration::from_secs(3), LostReason::Gone).times(1);
+        with_client(locks.client(), import_with_retry(7)).await.unwrap();
+        assert_eq!(locks.taken().len(), 2);
+    }
+}
+
 #[test]
 fn a_fixed_lease_ends_while_its_body_sleeps() {
     paused(async || {

@@ -3,6 +3,7 @@
 //! the recipes agree with the code, and that the packages are complete.
 
 mod architecture;
+mod code_blocks;
 mod events;
 mod packages;
 mod pages;

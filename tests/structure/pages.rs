@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-fn read(path: &Path) -> String {
+pub(crate) fn read(path: &Path) -> String {
     read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The README and the chapters, by path.
-fn pages() -> BTreeMap<PathBuf, String> {
+pub(crate) fn pages() -> BTreeMap<PathBuf, String> {
     let chapters = std::fs::read_dir(root().join("docs")).expect("a folder");
     let chapters = chapters.map(|entry| entry.expect("an entry").path());
     let chapters = chapters.filter(|path| path.extension().is_some_and(|it| it == "md"));

@@ -287,7 +287,6 @@ async fn a_function_may_have_another_format_than_its_client() {
     ) -> Result<String, LockError> {
         Ok(server.command(&["TYPE", &format!("any:{id}")]))
     }
-    // A migration between wire formats takes both locks in this order.
     #[distributed_lock(key = "old:<id>", wire_format = "redisson", client = locks)]
     #[distributed_lock(key = "new:<id>", client = locks)]
     async fn with_both(
@@ -304,6 +303,48 @@ async fn a_function_may_have_another_format_than_its_client() {
     assert_eq!(with_any(&locks, 1, WireFormat::Token, &server).await.as_deref(), Ok("string"));
     assert_eq!(with_both(&locks, 1, &server).await, Ok(2));
     assert_eq!(server.key_count(), 0);
+}
+
+/// The first example of `docs/interop.md`.
+#[tokio::test]
+async fn a_format_is_that_of_a_client_a_lock_or_a_function() -> Result<(), LockError> {
+    let server = RedisServer::start();
+    let url = server.url();
+    let client = LockClient::builder().url(url).wire_format(WireFormat::Redisson).connect().await?;
+    // Or for one lock:
+    let report = client.lock("report").wire_format(WireFormat::Token);
+    // Or for one function:
+    #[distributed_lock(key = "stock:<item:raw>", wire_format = "redisson")]
+    async fn sell(item: &str) -> Result<(), LockError> {
+        std::future::pending().await
+    }
+    let key_type = |key: &str| server.command::<String>(&["TYPE", key]);
+    let _guards = (client.lock("k").acquire().await?, report.acquire().await?);
+    assert_eq!((key_type("k").as_str(), key_type("report").as_str()), ("hash", "string"));
+    let other = LockClient::connect(server.url()).await?;
+    let _body = tokio::spawn(with_client(other, sell("a:b")));
+    assert!(until(LEASE * 60, || key_type("stock:a:b") == "hash").await.is_some());
+    Ok(())
+}
+
+/// The second one: a migration acquires both locks.
+#[tokio::test]
+async fn the_lowest_attribute_is_acquired_first() {
+    #[distributed_lock(key = "new:<id>")]
+    // Acquired first: the lowest attribute is the outermost.
+    #[distributed_lock(key = "old:<id:raw>", wire_format = "redisson")]
+    async fn pay(id: u64) -> Result<(), LockError> {
+        panic!("the new lock is held");
+    }
+    let server = RedisServer::start();
+    let locks = client(&server.url()).await;
+    let new = locks.lock("new:7").acquire().await.expect("free");
+    let call = tokio::spawn(with_client(locks.clone(), pay(7)));
+    let is_old_held = || server.command::<String>(&["TYPE", "old:7"]) == "hash";
+    assert!(until(LEASE * 60, is_old_held).await.is_some());
+    call.abort();
+    drop(new);
+    assert!(until(LEASE * 60, || server.key_count() == 0).await.is_some());
 }
 
 #[tokio::test]

@@ -314,37 +314,38 @@ async fn the_span_of_a_cancelled_body_is_closed() {
     assert!(until(LEASE * 5, is_closed).await.is_some());
 }
 
+// The span of the function contains the wait and the hold.
+#[distributed_lock(key = "order:<id>")]
 #[tracing::instrument]
-#[distributed_lock(key = "above:<id>")]
-async fn instrumented_above(id: u32) -> Result<(), LockError> {
+async fn bill(id: u64) -> Result<(), LockError> {
     tracing::info!("body");
     Ok(())
 }
 
-#[distributed_lock(key = "below:<id>")]
+// The span of the function contains the body only, and is inside `lock.hold`.
 #[tracing::instrument]
-async fn instrumented_below(id: u32) -> Result<(), LockError> {
+#[distributed_lock(key = "order:<id>")]
+async fn ship(id: u64) -> Result<(), LockError> {
     tracing::info!("body");
     Ok(())
 }
 
-/// Attributes are expanded from the top: each one wraps what is left. Below the attribute, the function's span
-/// contains the wait; above it, only the body.
+/// Attributes are expanded from the top: each one wraps what is left.
 #[tokio::test]
 async fn instrumented_functions_contain_the_spans_or_are_in_them() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let (spans, _guard) = Spans::record(LevelFilter::DEBUG);
-    with_client(client.clone(), instrumented_below(7)).await.expect("free");
-    let (function, _) = spans.one("instrumented_below");
+    with_client(client.clone(), bill(7)).await.expect("free");
+    let (function, _) = spans.one("bill");
     let ((_, wait), (_, hold)) = (spans.one("lock.wait"), spans.one("lock.hold"));
     assert_eq!((wait.parent, hold.parent), (Some(function), Some(function)));
     assert_eq!(hold.events, ["body"]);
 
     let (spans, _guard) = Spans::record(LevelFilter::DEBUG);
-    with_client(client, instrumented_above(7)).await.expect("free");
+    with_client(client, ship(7)).await.expect("free");
     let (hold, _) = spans.one("lock.hold");
-    let (_, function) = spans.one("instrumented_above");
+    let (_, function) = spans.one("ship");
     assert_eq!((function.parent, spans.one("lock.wait").1.parent), (Some(hold), None));
     assert_eq!(function.events, ["body"]);
 }

@@ -66,10 +66,14 @@ impl Collector {
 
     /// The series that are read now, by name and attributes.
     pub(crate) fn series(&self) -> BTreeMap<String, Point> {
-        let read = self.read();
-        let metrics = read.scope_metrics().flat_map(ScopeMetrics::metrics);
-        metrics.flat_map(|metric| points(metric.name(), metric.data())).collect()
+        series(&self.read()).collect()
     }
+}
+
+/// The series of an export, by name and attributes.
+pub(crate) fn series(exported: &ResourceMetrics) -> impl Iterator<Item = (String, Point)> {
+    let metrics = exported.scope_metrics().flat_map(ScopeMetrics::metrics);
+    metrics.flat_map(|metric| points(metric.name(), metric.data()))
 }
 
 /// What a series has.

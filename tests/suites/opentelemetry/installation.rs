@@ -1,13 +1,16 @@
 //! When the meter provider is installed.
 
-use lock_runtime::with_client;
+use std::collections::BTreeMap;
+use std::error::Error;
+
+use lock_runtime::{LockClient, with_client};
 use lock_tests::RedisServer;
 use lock_tests::support::{LEASE, until};
 use opentelemetry::global;
 use opentelemetry::metrics::NoopMeterProvider;
-use opentelemetry_sdk::metrics::Temporality;
+use opentelemetry_sdk::metrics::{InMemoryMetricExporter, SdkMeterProvider, Temporality};
 
-use crate::collector::Collector;
+use crate::collector::{Collector, Point, series};
 use crate::faulty::{FaultyProvider, ProviderFault};
 use crate::{
     NAMESPACE, alone, assert_measured, client, granted, pay, request_export, script, waits,
@@ -27,6 +30,40 @@ fn samples_are_kept_until_a_provider_is_installed() {
         assert!(until(LEASE * 60, is_found).await.is_some());
         collector.export().await;
         assert_measured(&client.snapshot(), collector.series());
+    });
+}
+
+async fn measure_all(
+    client: LockClient,
+    exporter: InMemoryMetricExporter,
+) -> Result<(), Box<dyn Error>> {
+    let provider = SdkMeterProvider::builder().with_periodic_exporter(exporter).build();
+    opentelemetry::global::set_meter_provider(provider.clone());
+    with_client(client.clone(), pay("7")).await?;
+    // At the end of the program:
+    client.shutdown().await?; // exports what was measured last
+    provider.shutdown()?;
+    Ok(())
+}
+
+#[test]
+fn the_end_of_a_program_exports_what_was_measured_last() {
+    alone(the_end_of_a_program_exports_what_was_measured_last, async {
+        let export = async || {
+            let exporter = InMemoryMetricExporter::default();
+            let client = client("memory:", NAMESPACE).await;
+            measure_all(client, exporter.clone()).await.expect("it ends");
+            let ended = exporter.get_finished_metrics().expect("it has ended");
+            let series: BTreeMap<String, Point> = ended.iter().flat_map(series).collect();
+            series.get(&waits("granted")).map_or(0, |waits| waits.count())
+        };
+        // A shutdown waits only half a second for the export, and the machine may be stalled.
+        for _ in 0..10 {
+            if export().await > 0 {
+                return;
+            }
+        }
+        panic!("nothing was exported");
     });
 }
 
