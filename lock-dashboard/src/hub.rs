@@ -16,6 +16,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::asked::AskedRound;
 use crate::digest::Digest;
+use crate::last_holders::{LastHolders, PastHold};
+use crate::locks::LockRow;
 use crate::view::View;
 
 /// How often the processes are asked if all pages are hidden.
@@ -48,6 +50,7 @@ pub(crate) struct Hub {
     changed: Notify,
     /// What the poller remembers from one round to the next.
     digest: Mutex<Digest>,
+    last_holders: Arc<Mutex<LastHolders>>,
 }
 
 #[derive(Default)]
@@ -80,12 +83,24 @@ impl Hub {
             views: watch::Sender::new(None),
             watchers: Mutex::default(),
             changed: Notify::new(),
+            last_holders: digest.last_holders(),
             digest: Mutex::new(digest),
         })
     }
 
     pub(crate) fn admin(&self) -> &LockAdmin {
         &self.admin
+    }
+
+    /// The last holders of a key, other than these that hold it as of a Unix time in ms.
+    pub(crate) fn last_holders(
+        &self,
+        key: &str,
+        holders: &[&LockRow],
+        as_of: u64,
+    ) -> Vec<PastHold> {
+        let known = self.last_holders.lock().unwrap_or_else(PoisonError::into_inner);
+        known.of(key, holders, as_of)
     }
 
     /// Begins to watch.
