@@ -1,6 +1,5 @@
 //! The clients: those that have answered, and those that have done so before.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -70,7 +69,10 @@ struct KnownClient {
 /// A hold that a client does not report any more.
 #[derive(Debug, Clone)]
 pub(crate) struct EndedHold {
-    pub(crate) client: ClientRow,
+    /// The id of the client.
+    pub(crate) client: Arc<str>,
+    /// Who that is.
+    pub(crate) holder: Arc<str>,
     /// How long ago its client has reported it.
     pub(crate) age: Duration,
     pub(crate) hold: HoldInfo,
@@ -84,14 +86,33 @@ pub(crate) struct ClientRound {
 }
 
 impl KnownClient {
-    /// All holds of a client that does not answer any more.
-    fn ended(self, now: Instant) -> impl Iterator<Item = EndedHold> {
-        let (client, age) = (self.row, now.saturating_duration_since(self.answered));
-        self.holds.into_iter().map(move |hold| EndedHold { client: client.clone(), age, hold })
+    /// For how long it has not answered.
+    fn silence(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.answered)
+    }
+
+    /// These of its holds have ended.
+    fn ended(&self, holds: Vec<HoldInfo>, now: Instant) -> impl Iterator<Item = EndedHold> + use<> {
+        let (client, holder) = (Arc::clone(&self.row.id), Arc::clone(&self.row.label));
+        let age = self.silence(now);
+        let ended = move |hold| {
+            let (client, holder) = (Arc::clone(&client), Arc::clone(&holder));
+            EndedHold { client, holder, age, hold }
+        };
+        holds.into_iter().map(ended)
+    }
+
+    /// Forgets the holds whose leases have ended while it did not answer: the store has given them up as well.
+    fn forget_holds(&mut self, now: Instant) -> impl Iterator<Item = EndedHold> + use<> {
+        let silence = self.silence(now);
+        let holds = std::mem::take(&mut self.holds);
+        let (kept, ended) = holds.into_iter().partition(|hold| hold.lease_left >= silence);
+        self.holds = kept;
+        self.ended(ended, now)
     }
 
     /// The holds that are not in the next answer.
-    fn ended_in(mut self, next: &Self) -> impl Iterator<Item = EndedHold> {
+    fn ended_in(mut self, next: &Self) -> impl Iterator<Item = EndedHold> + use<> {
         let passed = next.answered.saturating_duration_since(self.answered);
         // The client has read its holds at some time while it was asked.
         let (least, most) = (passed.saturating_sub(self.took), passed + next.took);
@@ -107,7 +128,8 @@ impl KnownClient {
             };
             !reported.get(&*hold.key).is_some_and(|next| next.iter().any(is_same))
         });
-        self.ended(next.answered)
+        let ended = std::mem::take(&mut self.holds);
+        self.ended(ended, next.answered)
     }
 }
 
@@ -145,11 +167,15 @@ impl ClientBook {
             }
             self.known.insert(id, client);
         }
-        for forgotten in self.forget(now, asked.holds.unanswered) {
-            ended.extend(forgotten.ended(now));
+        for known in self.known.values_mut() {
+            ended.extend(known.forget_holds(now));
+        }
+        for mut forgotten in self.forget(now, asked.holds.unanswered) {
+            let holds = std::mem::take(&mut forgotten.holds);
+            ended.extend(forgotten.ended(holds, now));
         }
         let row = |known: &KnownClient| {
-            let silent = now.saturating_duration_since(known.answered);
+            let silent = known.silence(now);
             let silent = (!silent.is_zero()).then(|| milliseconds(silent));
             ClientRow { silent, ..known.row.clone() }
         };
@@ -167,15 +193,11 @@ impl ClientBook {
     fn forget(&mut self, now: Instant, unanswered: Option<u64>) -> Vec<KnownClient> {
         let most = unanswered.and_then(|count| usize::try_from(count).ok());
         let most = most.map_or(MOST_SILENT, |count| count.min(MOST_SILENT));
-        let silence = |known: &KnownClient| now.saturating_duration_since(known.answered);
         let mut silent: Vec<_> = self
             .known
             .iter()
-            .filter(|(_, known)| !silence(known).is_zero())
-            .map(|(id, known)| {
-                let has_locks = known.holds.iter().any(|hold| hold.lease_left > silence(known));
-                (Reverse(has_locks), silence(known), id.clone())
-            })
+            .filter(|(_, known)| !known.silence(now).is_zero())
+            .map(|(id, known)| (known.holds.is_empty(), known.silence(now), id.clone()))
             .collect();
         silent.sort_unstable();
         let is_forgotten = |(at, (_, silence, _)): &(usize, (_, Duration, String))| {
@@ -195,14 +217,13 @@ impl ClientBook {
         self.known.is_empty()
     }
 
-    /// The locks of all clients, and for how long their clients have not answered. The rest of a lease that has ended
-    /// since is zero.
+    /// The locks of all clients, and for how long their clients have not answered.
     pub(crate) fn holds(
         &self,
         now: Instant,
     ) -> impl Iterator<Item = (&ClientRow, Duration, &HoldInfo)> {
         self.known.values().flat_map(move |known| {
-            let silent = now.saturating_duration_since(known.answered);
+            let silent = known.silence(now);
             known.holds.iter().map(move |hold| (&known.row, silent, hold))
         })
     }

@@ -1,8 +1,8 @@
 //! The last holders of each lock, as far as the dashboard has seen them.
 //!
-//! No client remembers whom its locks belonged to. A hold is known here if one round has found it, and it has ended if the
-//! next answer of its client is without it. So a hold that fits between two rounds is missing, and so is all that has
-//! happened while nobody watched.
+//! Neither the store nor the clients remember holds that have ended. A hold is known here if a round has found it, and it
+//! counts as ended if the next answer of its client does not have it. A hold that fits between two rounds is therefore
+//! missing, and so is everything that happened while nobody watched.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -66,12 +66,12 @@ pub(crate) struct LastHolders(HashMap<String, VecDeque<PastHold>>);
 impl LastHolders {
     /// Adds what has ended before this Unix time in ms, and forgets what is old.
     pub(crate) fn add(&mut self, ended: Vec<EndedHold>, now: u64) {
-        for EndedHold { client, age, hold } in ended {
+        for EndedHold { client, holder, age, hold } in ended {
             let past = PastHold {
                 at: now.saturating_sub(milliseconds(age)),
                 held: milliseconds(hold.held_for),
-                client: client.id,
-                holder: client.label,
+                client,
+                holder,
                 function: hold.function,
                 mode: hold.mode.map(LockMode::as_str),
                 permits: hold.permits.map(|permits| (permits.count(), permits.limit())),
@@ -239,7 +239,7 @@ mod tests {
     async fn a_hold_that_is_reported_again_has_not_ended() {
         let mut last = LastHolders::default();
         let one = ended(1, |_| "k".to_owned()).await.remove(0);
-        let row = LockRow::of_client(&one.client.id, 20_000);
+        let row = LockRow::of_client(&one.client, 20_000);
         last.add(vec![one.clone()], 1_000_000);
         assert_eq!(last.of("k", &[], 1_000_000).len(), 1);
         // 15 seconds later, a hold of 20 seconds began before.

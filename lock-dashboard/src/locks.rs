@@ -101,10 +101,6 @@ impl LockRows {
         let mut rows = Vec::new();
         let mut found = Vec::new();
         for (client, silent, hold) in clients.holds(now) {
-            // The store has given up this hold as well.
-            if silent > hold.lease_left {
-                continue;
-            }
             let (calls, processes) = match queues.get(&hold.key) {
                 Some(queue) => {
                     found.push(rows.len());
