@@ -73,7 +73,7 @@ function drawLock(lock) {
     ['Format', store ? store.layout.replaceAll('_', ' ') : ''],
     ['Waiting', `${count(Math.max(0, ...lock.answers.map((it) => it.calls)), 'call', 'calls')}${store ? `, ${count(store.queued, 'process', 'processes')} in the queue` : ''}`],
     ['Fencing token', fences.join(', ')],
-    ['Longest hold', first?.max_hold ? long(first.max_hold) : ''],
+    ['Held at most', first?.max_hold ? `${long(first.max_hold)} (max_hold)` : ''],
   ]);
   storeRows.set(store?.holders ?? [], (it) => `${it.client}|${it.holder}|${it.mode}`);
   const isCut = store?.complete === false;
@@ -82,8 +82,8 @@ function drawLock(lock) {
   answerRows.set(answers, (it) => `${it.client}|${it.mode}`);
   show(byId('lock-answers-none'), answers.length === 0);
   pastRows.set(lock.last_holders, (it) => `${it.client}|${it.at - it.held}`);
-  const missing = 'What fits between two rounds, or was over before somebody looked at this dashboard, is missing.';
-  put(byId('lock-past-note'), lock.last_holders.length ? `As this dashboard has seen them in the last hour. ${missing}` : `None was seen in the last hour. ${missing}`);
+  const seen = lock.last_holders.length ? 'Seen by this dashboard in the last hour.' : 'This dashboard has seen none in the last hour.';
+  put(byId('lock-past-note'), `${seen} Short holds, and those of times when nobody looked at it, are missing.`);
   show(byId('lock-past-note'), true);
   put(byId('lock-problem'), lock.problem ? `The store could not be read: ${visible(lock.problem)}` : '');
   show(byId('lock-problem'), lock.problem !== null);

@@ -286,6 +286,24 @@ async fn the_bar_of_a_lease_is_against_its_length() {
     browser.close().await;
 }
 
+/// It is not renewed any more, which is not late.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_at_the_end_of_its_max_hold_is_not_late() {
+    let builder = LockClient::builder().url("memory:").lease(LONG);
+    let client = builder.connect().await.expect("memory");
+    let service = DashboardService::start(&client).await;
+    let browser = Browser::start().await;
+    let limited = client.lock("limited").max_hold(LONG / 5).acquire().await.expect("free");
+    browser.open(&service.page()).await;
+    browser.until(&has("limited")).await;
+    let held = browser.text(&format!("{ROWS}[0].children[2].innerText")).await;
+    assert!(held.contains("max 2m 00s"), "{held}");
+    assert_eq!(browser.value(&format!("{ROWS}[0].classList.contains('late')")).await, false);
+    assert!(limited.is_held());
+    browser.assert_console_is_empty().await;
+    browser.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_hangs_is_reported_and_the_page_recovers() {
     let server = RedisServer::start();

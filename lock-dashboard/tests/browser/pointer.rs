@@ -54,6 +54,7 @@ async fn rows_below_the_pointer_do_not_jump_and_all_else_goes_on() {
     let q = acquire(&client, "q").await;
     browser.until(&format!("{} === 'abcq'", keys())).await;
     assert_eq!(browser.value("row.matches(':hover')").await, true, "it is still at its place");
+    browser.screenshot("pointer").await;
     // The numbers go on.
     browser.run("window.age = row.children[2].innerText").await;
     browser.until("row.children[2].innerText !== age").await;
