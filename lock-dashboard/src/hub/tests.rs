@@ -63,9 +63,9 @@ async fn a_viewer_that_takes_nothing_does_not_keep_the_poller_alive() {
 }
 
 /// A subscriber of the program that panics once, as user code may in the task that asks.
-struct PanickingSubscriber(AtomicBool);
+struct PanicOnce(AtomicBool);
 
-impl Subscriber for PanickingSubscriber {
+impl Subscriber for PanicOnce {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target().starts_with("lock_dashboard")
     }
@@ -97,7 +97,7 @@ async fn a_panic_in_a_round_is_reported_and_the_next_round_asks_again() {
         (state["totals"].is_object(), text)
     };
     assert_eq!(has_problem(&*viewer.next().await), (true, None));
-    let panicking = tracing::subscriber::set_default(PanickingSubscriber(AtomicBool::new(true)));
+    let panicking = tracing::subscriber::set_default(PanicOnce(AtomicBool::new(true)));
     let failed = async {
         loop {
             if let (has_answers, Some(text)) = has_problem(&*viewer.next().await) {
