@@ -200,7 +200,7 @@ async fn one_lock(
     let short = short.ok_or_else(|| foreign_key(&site))?;
     let view = site.view().await?;
     match timeout(PATIENCE, site.reader.read(site.hub.admin(), short)).await {
-        Ok(Ok(read)) => Ok(as_json(json(&OneLock::new(&key, read, &view)))),
+        Ok(Ok(read)) => Ok(as_json(json(&OneLock::new(&key, read, &view, &site.hub)))),
         Ok(Err(error)) => Err(failed(&error)),
         Err(_) => Err(late()),
     }

@@ -36,6 +36,8 @@ impl AskedRound {
         let began = Instant::now();
         let holds = admin.holds().await?;
         let took = began.elapsed();
+        let (clients, unanswered) = (holds.answers.len(), holds.unanswered);
+        tracing::trace!(clients, unanswered, ?took, "the dashboard has asked the clients");
         let admin = match holds.unanswered {
             Some(0) => admin.clone(),
             _ => admin.clone().answer_timeout((took / 4).max(SHORTEST)),

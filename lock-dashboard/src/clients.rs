@@ -1,6 +1,5 @@
 //! The clients: those that have answered, and those that have done so before.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -19,6 +18,9 @@ const REMEMBERED: Duration = Duration::from_secs(300);
 
 /// The most clients that are remembered although they do not answer.
 const MOST_SILENT: usize = 10_000;
+
+/// Holds are reported in whole milliseconds, and clocks may run at different rates.
+const ROUNDING: Duration = Duration::from_millis(10);
 
 /// A client, as the page shows it.
 #[derive(Debug, Clone, Serialize)]
@@ -58,8 +60,77 @@ impl Default for ClientTotals {
 
 struct KnownClient {
     row: ClientRow,
+    /// When it was asked for its last answer, and how long the question took.
     answered: Instant,
+    took: Duration,
     holds: Vec<HoldInfo>,
+}
+
+/// A hold that a client does not report any more.
+#[derive(Debug, Clone)]
+pub(crate) struct EndedHold {
+    /// The id of the client.
+    pub(crate) client: Arc<str>,
+    /// Who that is.
+    pub(crate) holder: Arc<str>,
+    /// How long ago its client has reported it.
+    pub(crate) age: Duration,
+    pub(crate) hold: HoldInfo,
+}
+
+/// What a round has found out about the clients.
+pub(crate) struct ClientRound {
+    /// In the order of their names, those that do not answer first.
+    pub(crate) rows: Vec<ClientRow>,
+    pub(crate) ended: Vec<EndedHold>,
+}
+
+impl KnownClient {
+    /// For how long it has not answered.
+    fn silence(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.answered)
+    }
+
+    /// These of its holds have ended.
+    fn ended(&self, holds: Vec<HoldInfo>, now: Instant) -> impl Iterator<Item = EndedHold> + use<> {
+        let (client, holder) = (Arc::clone(&self.row.id), Arc::clone(&self.row.label));
+        let age = self.silence(now);
+        let ended = move |hold| {
+            let (client, holder) = (Arc::clone(&client), Arc::clone(&holder));
+            EndedHold { client, holder, age, hold }
+        };
+        holds.into_iter().map(ended)
+    }
+
+    /// Forgets the holds whose leases have ended while it did not answer: the store has given them up as well.
+    fn forget_holds(&mut self, now: Instant) -> impl Iterator<Item = EndedHold> + use<> {
+        let silence = self.silence(now);
+        let holds = std::mem::take(&mut self.holds);
+        let (kept, ended) = holds.into_iter().partition(|hold| hold.lease_left >= silence);
+        self.holds = kept;
+        self.ended(ended, now)
+    }
+
+    /// The holds that are not in the next answer.
+    fn ended_in(mut self, next: &Self) -> impl Iterator<Item = EndedHold> + use<> {
+        let passed = next.answered.saturating_duration_since(self.answered);
+        // The client has read its holds at some time while it was asked.
+        let (least, most) = (passed.saturating_sub(self.took), passed + next.took);
+        let mut reported: HashMap<&str, Vec<&HoldInfo>> = HashMap::new();
+        for hold in &next.holds {
+            reported.entry(&hold.key).or_default().push(hold);
+        }
+        self.holds.retain(|hold| {
+            let (earliest, latest) = (hold.held_for + least, hold.held_for + most + ROUNDING * 2);
+            let is_same = |next: &&HoldInfo| {
+                (next.mode, next.permits) == (hold.mode, hold.permits)
+                    && (earliest..=latest).contains(&(next.held_for + ROUNDING))
+            };
+            !reported.get(&*hold.key).is_some_and(|next| next.iter().any(is_same))
+        });
+        let ended = std::mem::take(&mut self.holds);
+        self.ended(ended, next.answered)
+    }
 }
 
 /// All clients that have answered lately.
@@ -74,9 +145,10 @@ pub(crate) fn id_of(client: &ClientInfo) -> String {
 }
 
 impl ClientBook {
-    /// Adds the answers of a round. Returns the clients in the order of their names, those that do not answer first.
-    pub(crate) fn add(&mut self, asked: &mut AskedRound) -> Vec<ClientRow> {
-        let now = asked.began;
+    /// Adds the answers of a round.
+    pub(crate) fn add(&mut self, asked: &mut AskedRound) -> ClientRound {
+        let (now, took) = (asked.began, asked.took);
+        let mut ended = Vec::new();
         let mut measured = measured(asked);
         let mut waiting = waiting(&asked.waits);
         for answer in &mut asked.holds.answers {
@@ -86,11 +158,24 @@ impl ClientBook {
             let waiting = waiting.remove(&id).unwrap_or_default();
             let row = row_of(&id, answer, waiting, measured);
             let holds = std::mem::take(&mut answer.found);
-            self.known.insert(id, KnownClient { row, answered: now, holds });
+            let client = KnownClient { row, answered: now, took, holds };
+            if let Some(earlier) = self.known.remove(&id) {
+                // Holds that do not fit into an answer have not ended.
+                if client.row.complete {
+                    ended.extend(earlier.ended_in(&client));
+                }
+            }
+            self.known.insert(id, client);
         }
-        self.forget(now, asked.holds.unanswered);
+        for known in self.known.values_mut() {
+            ended.extend(known.forget_holds(now));
+        }
+        for mut forgotten in self.forget(now, asked.holds.unanswered) {
+            let holds = std::mem::take(&mut forgotten.holds);
+            ended.extend(forgotten.ended(holds, now));
+        }
         let row = |known: &KnownClient| {
-            let silent = now.saturating_duration_since(known.answered);
+            let silent = known.silence(now);
             let silent = (!silent.is_zero()).then(|| milliseconds(silent));
             ClientRow { silent, ..known.row.clone() }
         };
@@ -99,30 +184,27 @@ impl ClientBook {
             let order = |row: &ClientRow| (row.silent.is_none(), row.measured.up);
             order(one).cmp(&order(other)).then_with(|| one.label.cmp(&other.label))
         });
-        rows
+        ClientRound { rows, ended }
     }
 
     /// Forgets clients that do not answer, except as many as the store has counted. One that has ended cannot be
     /// distinguished from one that is suspended, so those with locks stay first, and then those that have answered last.
-    fn forget(&mut self, now: Instant, unanswered: Option<u64>) {
+    /// Returns those that it has forgotten.
+    fn forget(&mut self, now: Instant, unanswered: Option<u64>) -> Vec<KnownClient> {
         let most = unanswered.and_then(|count| usize::try_from(count).ok());
         let most = most.map_or(MOST_SILENT, |count| count.min(MOST_SILENT));
-        let silence = |known: &KnownClient| now.saturating_duration_since(known.answered);
         let mut silent: Vec<_> = self
             .known
             .iter()
-            .filter(|(_, known)| !silence(known).is_zero())
-            .map(|(id, known)| {
-                let has_locks = known.holds.iter().any(|hold| hold.lease_left > silence(known));
-                (Reverse(has_locks), silence(known), id.clone())
-            })
+            .filter(|(_, known)| !known.silence(now).is_zero())
+            .map(|(id, known)| (known.holds.is_empty(), known.silence(now), id.clone()))
             .collect();
         silent.sort_unstable();
-        for (at, (_, silence, id)) in silent.into_iter().enumerate() {
-            if at >= most || silence >= REMEMBERED {
-                self.known.remove(&id);
-            }
-        }
+        let is_forgotten = |(at, (_, silence, _)): &(usize, (_, Duration, String))| {
+            *at >= most || *silence >= REMEMBERED
+        };
+        let forgotten = silent.into_iter().enumerate().filter(is_forgotten);
+        forgotten.filter_map(|(_, (_, _, id))| self.known.remove(&id)).collect()
     }
 
     /// Forgets all clients.
@@ -135,14 +217,13 @@ impl ClientBook {
         self.known.is_empty()
     }
 
-    /// The locks of all clients, and for how long their clients have not answered. The rest of a lease that has ended
-    /// since is zero.
+    /// The locks of all clients, and for how long their clients have not answered.
     pub(crate) fn holds(
         &self,
         now: Instant,
     ) -> impl Iterator<Item = (&ClientRow, Duration, &HoldInfo)> {
         self.known.values().flat_map(move |known| {
-            let silent = now.saturating_duration_since(known.answered);
+            let silent = known.silence(now);
             known.holds.iter().map(move |hold| (&known.row, silent, hold))
         })
     }

@@ -1,6 +1,6 @@
 //! From the answers of a round to what is sent.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::body::Bytes;
@@ -8,9 +8,10 @@ use lock_runtime::LockError;
 use lock_runtime::admin::{ClientAnswers, ClientSnapshot};
 
 use crate::asked::AskedRound;
-use crate::clients::{ClientBook, ClientRow, MOST_CLIENTS, milliseconds};
+use crate::clients::{ClientBook, ClientRound, ClientRow, MOST_CLIENTS, milliseconds};
 use crate::contention::{ContentionWindow, Increments, TemplateRow};
 use crate::history::{RoundHistory, RoundSample};
+use crate::last_holders::LastHolders;
 use crate::locks::{LockRows, MOST_ROWS, UnclaimedKeys};
 use crate::losses::LossBook;
 use crate::view::{SentProblem, SentState, SentTotals, VERSION, View};
@@ -24,6 +25,7 @@ pub(crate) struct Digest {
     contention: ContentionWindow,
     unclaimed: UnclaimedKeys,
     losses: LossBook,
+    last_holders: Arc<Mutex<LastHolders>>,
     history: RoundHistory,
     last: Option<LastRound>,
     /// Why the last round has failed, and since when the rounds fail.
@@ -50,10 +52,16 @@ impl Digest {
             contention: ContentionWindow::new(refresh),
             unclaimed: UnclaimedKeys::new(),
             losses: LossBook::default(),
+            last_holders: Arc::default(),
             history: RoundHistory::default(),
             last: None,
             problem: None,
         }
+    }
+
+    /// The last holders of all locks, which are locked only for a moment.
+    pub(crate) fn last_holders(&self) -> Arc<Mutex<LastHolders>> {
+        Arc::clone(&self.last_holders)
     }
 
     pub(crate) fn needs_snapshots(&self, at: Instant) -> bool {
@@ -90,7 +98,7 @@ impl Digest {
 
     /// Forgets the locks and the clients, because nobody watches.
     ///
-    /// The last losses and the sums of the last minutes stay.
+    /// The last losses, the last holders and the sums of the last minutes stay.
     pub(crate) fn forget(&mut self) {
         self.clients.clear();
         self.contention.forget_clients();
@@ -105,7 +113,8 @@ impl Digest {
     }
 
     fn add_answers(&mut self, mut asked: AskedRound, now: u64) {
-        let clients = self.clients.add(&mut asked);
+        let ClientRound { rows: clients, ended } = self.clients.add(&mut asked);
+        self.last_holders.lock().unwrap_or_else(PoisonError::into_inner).add(ended, now);
         let locks = LockRows::new(&self.clients, asked.waits, &mut self.unclaimed, asked.began);
         let mut added = Increments::default();
         if let Some(snapshots) = &asked.snapshots {
@@ -169,7 +178,7 @@ impl Digest {
 }
 
 /// The Unix time in ms.
-fn unix_now() -> u64 {
+pub(crate) fn unix_now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, milliseconds)
 }
 

@@ -5,15 +5,19 @@
 //! connected again. Viewers that do not take the views, because their connection is stuck, do not keep it alive. A
 //! viewer that takes one again starts it again.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use lock_runtime::admin::LockAdmin;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::asked::AskedRound;
 use crate::digest::Digest;
+use crate::last_holders::{LastHolders, PastHold};
+use crate::locks::LockRow;
 use crate::view::View;
 
 /// How often the processes are asked if all pages are hidden.
@@ -46,6 +50,7 @@ pub(crate) struct Hub {
     changed: Notify,
     /// What the poller remembers from one round to the next.
     digest: Mutex<Digest>,
+    last_holders: Arc<Mutex<LastHolders>>,
 }
 
 #[derive(Default)]
@@ -78,12 +83,24 @@ impl Hub {
             views: watch::Sender::new(None),
             watchers: Mutex::default(),
             changed: Notify::new(),
+            last_holders: digest.last_holders(),
             digest: Mutex::new(digest),
         })
     }
 
     pub(crate) fn admin(&self) -> &LockAdmin {
         &self.admin
+    }
+
+    /// The last holders of a key, other than these that hold it as of a Unix time in ms.
+    pub(crate) fn last_holders(
+        &self,
+        key: &str,
+        holders: &[&LockRow],
+        as_of: u64,
+    ) -> Vec<PastHold> {
+        let known = self.last_holders.lock().unwrap_or_else(PoisonError::into_inner);
+        known.of(key, holders, as_of)
     }
 
     /// Begins to watch.
@@ -138,17 +155,22 @@ impl Hub {
         self.watchers().visited = false;
         let needs_snapshots = self.digest().needs_snapshots(Instant::now().into_std());
         let needs_losses = |snapshots: &_| self.digest().needs_losses(snapshots);
-        let asked = AskedRound::ask(&self.admin, needs_snapshots, needs_losses).await;
-        let hub = Arc::clone(self);
-        let computing = tokio::task::spawn_blocking(move || hub.digest().add(asked));
-        let view = match computing.await {
-            Ok(view) => view,
-            // The panic hook has reported it.
-            Err(error) if error.is_panic() => {
-                self.digest().fail("the dashboard could not evaluate the answers: it panicked")
+        let asking = AskedRound::ask(&self.admin, needs_snapshots, needs_losses);
+        // A question that is dropped leaves the client and the digest as they were.
+        let view = match AssertUnwindSafe(asking).catch_unwind().await {
+            Ok(asked) => {
+                let hub = Arc::clone(self);
+                match tokio::task::spawn_blocking(move || hub.digest().add(asked)).await {
+                    Ok(view) => view,
+                    // The panic hook has reported it.
+                    Err(error) if error.is_panic() => self
+                        .digest()
+                        .fail("the dashboard could not evaluate the answers: it panicked"),
+                    // The runtime shuts down.
+                    Err(_) => return,
+                }
             }
-            // The runtime shuts down.
-            Err(_) => return,
+            Err(_) => self.digest().fail("the dashboard could not ask the clients: it panicked"),
         };
         self.watchers().untaken += 1;
         self.views.send_replace(Some(Arc::new(view)));
@@ -191,11 +213,13 @@ impl Polling {
 }
 
 impl Drop for Polling {
-    /// Also if the runtime of the poller was shut down. Another poller may run by now.
+    /// Also if the runtime of the poller was shut down, or if the poller has panicked. Another one may run by now.
     fn drop(&mut self) {
         let mut watchers = self.hub.watchers();
         if watchers.poller == Some(self.number) {
             watchers.poller = None;
+            // The viewers start the next one.
+            self.hub.views.send_replace(None);
         }
     }
 }
@@ -269,114 +293,4 @@ impl Drop for Viewer {
 }
 
 #[cfg(test)]
-mod tests {
-    use lock_runtime::LockClient;
-    use tokio::time::{sleep, timeout};
-
-    use super::*;
-
-    const PATIENCE: Duration = Duration::from_secs(60);
-
-    fn hub() -> Arc<Hub> {
-        Hub::new(LockAdmin::new(&LockClient::memory()), Duration::from_millis(20), false)
-    }
-
-    async fn until_ended(hub: &Hub) {
-        let ended = async {
-            while hub.watchers().poller.is_some() {
-                sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(PATIENCE, ended).await.expect("the poller ends");
-        assert!(hub.views.borrow().is_none(), "no locks are kept");
-        assert!(hub.digest().is_empty(), "no locks are kept");
-    }
-
-    #[tokio::test]
-    async fn the_poller_ends_with_the_last_viewer() {
-        let hub = hub();
-        assert!(hub.watchers().poller.is_none());
-        let (mut one, mut two) = (hub.viewer(Pace::Live), hub.viewer(Pace::Hidden));
-        one.next().await;
-        two.next().await;
-        drop(one);
-        sleep(Duration::from_millis(100)).await;
-        assert!(hub.watchers().poller.is_some());
-        drop(two);
-        until_ended(&hub).await;
-        let Watchers { live, hidden, .. } = *hub.watchers();
-        assert_eq!((live, hidden), (0, 0));
-        let is_gone = async {
-            while Arc::strong_count(&hub) > 1 {
-                sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(PATIENCE, is_gone).await.expect("the task is gone");
-        hub.viewer(Pace::Live).next().await;
-        until_ended(&hub).await;
-    }
-
-    /// A connection that takes no more bytes is not closed for a long time.
-    #[tokio::test]
-    async fn a_viewer_that_takes_nothing_does_not_keep_the_poller_alive() {
-        let hub = hub();
-        let mut stuck = hub.viewer(Pace::Live);
-        stuck.next().await;
-        until_ended(&hub).await;
-        timeout(PATIENCE, stuck.next()).await.expect("it may continue");
-        assert!(hub.watchers().poller.is_some());
-    }
-
-    #[tokio::test]
-    async fn a_long_round_is_followed_by_a_long_pause() {
-        let (began, interval) = (Instant::now(), Duration::from_secs(1));
-        let after = |took| next_round(began, began + took, interval) - began;
-        assert_eq!(after(interval / 10), interval);
-        assert_eq!(after(interval * 3), interval * 6);
-    }
-
-    /// The task of a poller may be dropped long after it has counted as ended.
-    #[tokio::test]
-    async fn a_poller_that_has_ended_does_not_end_the_next_one() {
-        let hub = hub();
-        let first = Polling::start(&hub).expect("none runs");
-        assert!(!first.goes_on(), "nobody watches");
-        let second = Polling::start(&hub).expect("none runs");
-        drop(first);
-        assert!(Polling::start(&hub).is_none(), "the second one runs");
-        drop(second);
-        assert!(Polling::start(&hub).is_some());
-    }
-
-    #[tokio::test]
-    async fn a_viewer_that_connects_again_finds_the_answers() {
-        let (client, refresh) = (LockClient::memory(), Duration::from_millis(500));
-        let hub = Hub::new(LockAdmin::new(&client), refresh, false);
-        hub.viewer(Pace::Live).next().await;
-        sleep(refresh * 2).await;
-        let begun = hub.watchers().started;
-        hub.viewer(Pace::Live).next().await;
-        assert_eq!((hub.watchers().started, begun), (1, 1));
-        assert!(!hub.digest().is_empty());
-    }
-
-    #[tokio::test]
-    async fn a_view_is_as_old_as_its_answers() {
-        let (client, refresh) = (LockClient::memory(), Duration::from_secs(60));
-        let hub = Hub::new(LockAdmin::new(&client), refresh, false);
-        let first = hub.viewer(Pace::Live).next().await;
-        sleep(Duration::from_millis(200)).await;
-        let again = hub.viewer(Pace::Live).next().await;
-        assert!(Arc::ptr_eq(&first, &again) && again.age() >= 200, "{} ms", again.age());
-    }
-
-    #[tokio::test]
-    async fn a_viewer_that_is_dropped_while_it_waits_does_not_count() {
-        let hub = hub();
-        for _ in 0..10 {
-            let mut viewer = hub.viewer(Pace::Live);
-            drop(timeout(Duration::from_millis(1), viewer.next()).await);
-        }
-        until_ended(&hub).await;
-    }
-}
+mod tests;

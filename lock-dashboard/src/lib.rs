@@ -28,6 +28,7 @@ mod contention;
 mod digest;
 mod history;
 mod hub;
+mod last_holders;
 mod locks;
 mod losses;
 mod one_lock;
@@ -159,8 +160,8 @@ impl Dashboard {
         self
     }
 
-    /// The routes, for [`Router::nest`] under a path without parameters or at `/`. They are to be behind the
-    /// authentication of the service: the page shows keys and the names of hosts.
+    /// The routes, for [`Router::nest`] under a path without parameters, or for [`Router::merge`] at `/`. They are to be
+    /// behind the authentication of the service: the page shows keys and the names of hosts.
     pub fn router(self) -> Router {
         api::routes(self)
     }

@@ -32,6 +32,8 @@ pub(crate) struct LockRow {
     /// The length of its lease, in ms; `None` if the client does not report it.
     lease: Option<u64>,
     renewed: bool,
+    /// The longest time that it may be held, in ms.
+    max_hold: Option<u64>,
     /// The calls of all clients that wait for the key, and the number of these clients.
     pub(crate) calls: u64,
     pub(crate) processes: u64,
@@ -99,10 +101,6 @@ impl LockRows {
         let mut rows = Vec::new();
         let mut found = Vec::new();
         for (client, silent, hold) in clients.holds(now) {
-            // The store has given up this hold as well.
-            if silent > hold.lease_left {
-                continue;
-            }
             let (calls, processes) = match queues.get(&hold.key) {
                 Some(queue) => {
                     found.push(rows.len());
@@ -154,6 +152,13 @@ impl LockRows {
 }
 
 impl LockRow {
+    /// A hold of this client, of this age in ms.
+    #[cfg(test)]
+    pub(crate) fn of_client(client: &Arc<str>, held: u64) -> Self {
+        let client = Some(Arc::clone(client));
+        Self { client, held: Some(held), ..Self::without_holder() }
+    }
+
     fn without_holder() -> Self {
         Self {
             key: String::new(),
@@ -165,6 +170,7 @@ impl LockRow {
             left: None,
             lease: None,
             renewed: false,
+            max_hold: None,
             calls: 0,
             processes: 0,
             mode: None,
@@ -187,6 +193,7 @@ fn row_of(client: &ClientRow, silent: u64, hold: &HoldInfo) -> LockRow {
         left: Some(milliseconds(hold.lease_left).saturating_sub(silent)),
         lease: hold.lease.map(milliseconds),
         renewed: hold.is_renewed,
+        max_hold: hold.max_hold.map(milliseconds),
         mode: hold.mode.map(LockMode::as_str),
         permits: hold.permits.map(|permits| (permits.count(), permits.limit())),
         fence: hold.fencing_token,

@@ -9,6 +9,9 @@ use lock_runtime::{LockError, LockMode};
 use serde::Serialize;
 
 use crate::clients::{id_of, milliseconds};
+use crate::digest::unix_now;
+use crate::hub::Hub;
+use crate::last_holders::PastHold;
 use crate::locks::LockRow;
 use crate::view::{VERSION, View};
 
@@ -28,6 +31,8 @@ pub(crate) struct OneLock<'a> {
     answers: Vec<&'a LockRow>,
     /// The age of these answers.
     age: u64,
+    /// The holders before them that the dashboard has seen, the latest first.
+    last_holders: Vec<PastHold>,
 }
 
 /// What the store knows. Without the tokens, which would let a reader delete the lock.
@@ -58,10 +63,11 @@ struct HolderRow {
 
 impl<'a> OneLock<'a> {
     /// `key` has the namespace.
-    pub(crate) fn new(key: &'a str, read: StoreRead, view: &'a View) -> Self {
+    pub(crate) fn new(key: &'a str, read: StoreRead, view: &'a View, hub: &Hub) -> Self {
         let StoreRead { store, problem } = read;
         let (answers, age) = (view.locks.of(key), view.age());
-        Self { v: VERSION, key, store, problem, answers, age }
+        let last_holders = hub.last_holders(key, &answers, unix_now().saturating_sub(age));
+        Self { v: VERSION, key, store, problem, answers, age, last_holders }
     }
 }
 

@@ -90,6 +90,7 @@ fn hold(lock: &HeldLock, waiting: usize) -> RecordWriter {
         .field("lease", lock.term.as_millis())
         .field("renewed", u8::from(lock.is_renewed))
         .field("waiting", waiting)
+        .optional("max_hold", lock.max_hold.map(|max_hold| max_hold.as_millis()))
         .optional("fence", fence);
     match lock.mode {
         Mode::Exclusive => record,

@@ -60,6 +60,16 @@ async fn pay(id: u64, body: impl Future<Output = ()> + Send) -> Result<(), LockE
 }
 
 on_every_store! {
+    async fn a_client_tells_how_long_a_lock_may_be_held(pair: Pair) {
+        let limited = pair.one.lock("limited").max_hold(LEASE * 25);
+        let limited = limited.acquire().await.expect("free");
+        let endless = pair.one.lock("endless").acquire().await.expect("free");
+        let found = holds(&admin(&pair.two)).await;
+        let most = |key| found.iter().find(|hold| hold.key == key).expect("held").max_hold;
+        assert_eq!((most("limited"), most("endless")), (Some(LEASE * 25), None));
+        drop((limited, endless));
+    }
+
     async fn a_client_tells_which_locks_it_holds(pair: Pair) {
         let (started, start) = oneshot::channel();
         let (end, ended) = oneshot::channel::<()>();

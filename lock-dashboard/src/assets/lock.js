@@ -1,7 +1,7 @@
 // The dialog with one lock.
 
 import { Rows } from './rows.js';
-import { byId, count, left, long, make, put, show, visible } from './text.js';
+import { byId, count, left, long, make, put, show, span, visible } from './text.js';
 
 let openKey = null;
 let reading = null; // the key that is being read
@@ -48,6 +48,20 @@ const answerRows = new Rows(
   },
 );
 
+const pastRows = new Rows(
+  byId('lock-past'),
+  () => {
+    const node = make('li', 'answer');
+    return { node, who: node.appendChild(make('span')), when: node.appendChild(make('span', 'sub when')) };
+  },
+  (row, it) => {
+    put(row.who, `${visible(it.holder)}${mode(it)}${permits(it)}`);
+    row.who.title = it.function ? visible(it.function) : '';
+    const fence = it.fence === null ? '' : `token ${it.fence} · `;
+    put(row.when, `${fence}held ${span(it.held)} · until ${new Date(it.at).toLocaleTimeString('en-GB')}`);
+  },
+);
+
 function drawLock(lock) {
   const { store } = lock;
   const answers = lock.answers.filter((it) => it.holder);
@@ -59,6 +73,7 @@ function drawLock(lock) {
     ['Format', store ? store.layout.replaceAll('_', ' ') : ''],
     ['Waiting', `${count(Math.max(0, ...lock.answers.map((it) => it.calls)), 'call', 'calls')}${store ? `, ${count(store.queued, 'process', 'processes')} in the queue` : ''}`],
     ['Fencing token', fences.join(', ')],
+    ['Held at most', first?.max_hold ? `${long(first.max_hold)} (max_hold)` : ''],
   ]);
   storeRows.set(store?.holders ?? [], (it) => `${it.client}|${it.holder}|${it.mode}`);
   const isCut = store?.complete === false;
@@ -66,6 +81,10 @@ function drawLock(lock) {
   show(byId('lock-store-note'), isCut || !store?.holders.length);
   answerRows.set(answers, (it) => `${it.client}|${it.mode}`);
   show(byId('lock-answers-none'), answers.length === 0);
+  pastRows.set(lock.last_holders, (it) => `${it.client}|${it.at - it.held}`);
+  const seen = lock.last_holders.length ? 'Seen by this dashboard in the last hour.' : 'This dashboard has seen none in the last hour.';
+  put(byId('lock-past-note'), `${seen} Short holds, and those of times when nobody looked at it, are missing.`);
+  show(byId('lock-past-note'), true);
   put(byId('lock-problem'), lock.problem ? `The store could not be read: ${visible(lock.problem)}` : '');
   show(byId('lock-problem'), lock.problem !== null);
   show(byId('revoke-all'), mayRevoke && asked === null && answers.filter((it) => it.revocable).length > 1);
@@ -77,7 +96,9 @@ export async function readLock() {
   if (key === null || reading === key) return;
   reading = key;
   try {
-    const answer = await fetch(`api/lock?key=${encodeURIComponent(key)}`);
+    // The server waits for less than that.
+    const signal = AbortSignal.timeout(60000);
+    const answer = await fetch(`api/lock?key=${encodeURIComponent(key)}`, { signal });
     const body = await answer.json();
     if (key !== openKey) return;
     if (answer.ok) drawLock(body);
@@ -98,8 +119,9 @@ export function openLock(key) {
   byId('lock-facts').replaceChildren();
   storeRows.clear();
   answerRows.clear();
+  pastRows.clear();
   put(byId('lock-outcome'), '');
-  for (const id of ['lock-problem', 'lock-store-note', 'lock-answers-none', 'revoke-all']) show(byId(id), false);
+  for (const id of ['lock-problem', 'lock-store-note', 'lock-answers-none', 'lock-past-note', 'revoke-all']) show(byId(id), false);
   endQuestion();
   history.replaceState(null, '', `${location.pathname}${location.search}#lock=${encodeURIComponent(key)}`);
   if (!byId('lock').open) byId('lock').showModal();

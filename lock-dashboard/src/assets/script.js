@@ -34,6 +34,7 @@ function drawLines() {
   const minutes = state.losses?.minutes ?? [];
   columns(byId('line-losses'), minutes, 30);
   columns(byId('losses-line'), minutes, 44);
+  show(byId('losses-hour'), minutes.some((it) => it > 0));
 }
 
 const textOf = { key: (it) => it.key, holder: (it) => it.holder ?? '', template: (it) => it.template };
@@ -46,7 +47,8 @@ function sorted(items, name) {
   return [...items].sort((one, other) => by.sign * order(value(one), value(other)));
 }
 
-function drawLocks() {
+/** `mayMove`: the user has asked for other rows, or for another order. */
+function drawLocks(mayMove = false) {
   const text = byId('search').value.trim().toLowerCase();
   let rows = state.rows;
   let rest = state.rest;
@@ -57,7 +59,7 @@ function drawLocks() {
     const has = (lock) => [lock.key, lock.template, lock.function, lock.holder].some((it) => it?.toLowerCase().includes(text));
     rows = rows.filter(has);
   }
-  lockRows.set(sorted(rows, 'held'), (lock) => `${lock.client}|${lock.mode}|${lock.key}`, { asOf: isFound ? found.asOf : asOf });
+  lockRows.set(sorted(rows, 'held'), (lock) => `${lock.client}|${lock.mode}|${lock.key}`, { asOf: isFound ? found.asOf : asOf, mayMove });
   const shown = count(rows.length, 'row', 'rows');
   const more = rest > 0 ? ` · ${number(rest)} more not shown` : '';
   const pending = text && state.rest > 0 && !isFound ? ' · searching all…' : '';
@@ -100,8 +102,8 @@ function warning() {
   if (state.problem) {
     // A text that changes every second would be read out every second.
     const since = `since ${new Date(state.problem.since).toLocaleTimeString('en-GB')}`;
-    const old = state.totals ? ' The page shows the last answers.' : '';
-    return ['bad', `The processes are unreachable ${since}: ${visible(state.problem.text)}.${old}`];
+    const old = state.totals ? ' The page shows the last ones.' : '';
+    return ['bad', `No answers ${since}: ${visible(state.problem.text)}.${old}`];
   }
   const { unanswered, incomplete, down } = state.totals;
   const texts = [];
@@ -126,19 +128,20 @@ function drawStatus() {
   else put(byId('status-text'), `live · ${span(state.totals.took)} to ask ${count(state.totals.clients, 'client', 'clients')}`);
 }
 
-function draw() {
+function draw(mayMove = false) {
   allowRevoking(state.actions);
   put(byId('namespace'), state.namespace ? `in ${visible(state.namespace)}` : '');
   drawStatus();
   if (!state.totals) return;
   drawTotals();
   drawLines();
-  drawLocks();
+  drawLocks(mayMove);
   // In slots of 15 seconds.
   const gap = Math.max(1, Math.ceil(state.refresh / 15000) * 2);
-  templateRows.set(sorted(state.contention, 'contention'), (it) => it.template, { gap });
-  put(byId('contention-count'), `over the last ${long(Math.max(1000, state.covered))}`);
-  show(byId('contention-empty'), state.contention.length === 0);
+  templateRows.set(sorted(state.contention, 'contention'), (it) => it.template, { gap, mayMove });
+  const isMeasured = state.covered > 0;
+  put(byId('contention-count'), isMeasured ? `over the last ${long(Math.max(1000, state.covered))}` : 'measuring…');
+  show(byId('contention-empty'), isMeasured && state.contention.length === 0);
   lossRows.set(state.losses.recent, (it) => `${it.at}|${it.key}|${it.holder}`);
   put(byId('losses-count'), state.losses.rest ? `the last ${state.losses.recent.length}; ${number(state.losses.rest)} earlier` : '');
   show(byId('losses-empty'), state.losses.recent.length === 0);
@@ -160,8 +163,9 @@ async function searchAll() {
     const answer = await fetch(`api/locks?search=${encodeURIComponent(text)}`);
     const body = await answer.json();
     if (!answer.ok || byId('search').value.trim().toLowerCase() !== text) return;
+    const isNew = found?.text !== text;
     found = { text, rows: body.rows, rest: body.rest, asOf: performance.now() - body.age };
-    drawLocks();
+    drawLocks(isNew);
   } catch {
     // The rows that are here stay; the banner shows the state of the connection.
   }
@@ -241,12 +245,12 @@ function listen() {
     } else if (event.key === 'Escape' && isTyping) {
       byId('search').value = '';
       byId('search').blur();
-      if (state) drawLocks();
+      if (state?.totals) drawLocks(true);
     }
   });
   let typing = 0;
   byId('search').addEventListener('input', () => {
-    if (state?.totals) drawLocks();
+    if (state?.totals) drawLocks(true);
     clearTimeout(typing);
     typing = setTimeout(searchAll, 200);
   });
@@ -259,7 +263,7 @@ function listen() {
         sorting[name] = known === null ? { field, sign: first } : known === first ? { field, sign: -first } : null;
         for (const other of document.querySelectorAll(`#${name}-table th`)) other.removeAttribute('aria-sort');
         if (sorting[name]) head.setAttribute('aria-sort', sorting[name].sign > 0 ? 'ascending' : 'descending');
-        if (state?.totals) draw();
+        if (state?.totals) draw(true);
       });
     }
   }

@@ -30,18 +30,20 @@ export const lockRows = tableRows(
     const { node, all } = cells(['wide', 'medium', 'right', 'right', 'right']);
     const key = keyButton(all[0]);
     const sub = all[0].appendChild(make('span', 'sub cut'));
-    const origin = sub.appendChild(make('span'));
-    const tag = sub.appendChild(make('span', 'tag'));
     const narrow = sub.appendChild(make('span', 'only-narrow'));
+    const tag = sub.appendChild(make('span', 'tag'));
+    const origin = sub.appendChild(make('span'));
     const holder = all[1].appendChild(make('span', 'cut'));
     const note = all[1].appendChild(make('span', 'sub cut'));
+    const held = all[2].appendChild(make('span'));
+    const most = all[2].appendChild(make('span', 'sub cut extra'));
     const box = all[3].appendChild(make('span', 'left'));
     const rest = box.appendChild(make('span', 'number-left'));
     const bar = box.appendChild(make('span', 'lease'));
     bar.appendChild(make('span'));
     const calls = all[4].appendChild(make('span'));
     const processes = all[4].appendChild(make('span', 'sub cut extra'));
-    return { node, key, origin, tag, narrow, holder, note, held: all[2], rest, bar, calls, processes };
+    return { node, key, origin, tag, narrow, holder, note, held, most, rest, bar, calls, processes };
   },
   (row, lock, now) => {
     putKey(row.key, lock.key);
@@ -58,12 +60,14 @@ export const lockRows = tableRows(
     put(row.holder, name);
     row.holder.title = holder;
     row.holder.classList.toggle('warn-text', lock.holder === null);
-    put(row.narrow, (row.origin.textContent || tag ? ' · ' : '') + name);
+    put(row.narrow, name);
     put(row.note, lock.silent === null ? about : `no answer for ${long(lock.silent)}`);
     row.note.classList.toggle('bad-text', lock.silent !== null);
     put(row.calls, String(lock.calls));
     row.calls.className = lock.calls > 0 ? 'waits' : 'zero';
     put(row.processes, lock.processes > 1 ? `${lock.processes} processes` : '');
+    put(row.most, lock.max_hold === null ? '' : `max ${long(lock.max_hold)}`);
+    row.most.title = 'The lock is lost when its max_hold is over.';
     row.asOf = now.asOf;
     tickRow(row);
   },
@@ -84,6 +88,8 @@ export function tickRow(row) {
   const lock = row.item;
   const since = Math.max(0, performance.now() - row.asOf);
   put(row.held, lock.held === null ? '–' : long(lock.held + since));
+  // The clients log such a hold as well.
+  row.most.classList.toggle('warn-text', lock.max_hold !== null && lock.held + since > lock.max_hold / 2);
   show(row.bar, lock.left !== null && lock.lease > 0);
   if (lock.left === null) {
     put(row.rest, '–');
@@ -91,7 +97,9 @@ export function tickRow(row) {
   }
   const rest = Math.max(0, lock.left - since);
   const part = lock.lease > 0 ? Math.min(1, rest / lock.lease) : 1;
-  const isLate = lock.silent !== null || (lock.renewed && part < 0.4);
+  // A lease that ends with its max_hold is not renewed any more.
+  const isLast = lock.max_hold !== null && lock.max_hold - lock.held < lock.left + 100;
+  const isLate = lock.silent !== null || (lock.renewed && !isLast && part < 0.4);
   put(row.rest, `${isLate ? '! ' : ''}${left(rest)}`);
   row.rest.title = !isLate ? '' : lock.silent === null ? 'the renewal is late' : 'the holder does not answer';
   row.bar.firstChild.style.transform = `scaleX(${part.toFixed(3)})`;

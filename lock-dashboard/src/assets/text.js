@@ -18,15 +18,17 @@ export function show(node, visible) {
   if (node.hidden === visible) node.hidden = !visible;
 }
 
-/** A text with its invisible characters made visible: they could hide or reorder parts of it. */
+/** Characters that cannot be seen, that change the order of others, or that look like a space. */
+const HIDDEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]|(?! )\p{Zs}/gu;
+
+/** A text with its hidden characters as codes: they could hide or reorder parts of it, or make two texts look the same. */
 export function visible(text) {
-  const hidden = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
-  return text.replace(hidden, (c) => `\\u{${c.charCodeAt(0).toString(16)}}`);
+  return text.replace(HIDDEN, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
 }
 
 export function number(value) {
   if (value >= 1e6) return `${(value / 1e6).toFixed(1)} M`;
-  if (value >= 10000) return value.toLocaleString('en', { maximumFractionDigits: 0 });
+  if (value >= 1000) return value.toLocaleString('en', { maximumFractionDigits: 0 });
   return Number.isInteger(value) ? String(value) : value.toFixed(value < 10 ? 1 : 0);
 }
 

@@ -16,7 +16,10 @@ use tokio::time::{Instant, sleep};
 use url::{ParseError, Url};
 
 /// How long an expected page may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often a driver is started that ends at once.
+const DRIVER_ATTEMPTS: usize = 5;
 
 const MISSING: &str = "The tests of the dashboard need Chromium and chromedriver, which `scripts/browser` installs \
                        (on Debian: apt-get install chromium chromium-driver)";
@@ -60,15 +63,7 @@ fn chromium() -> PathBuf {
 impl Browser {
     pub(crate) async fn start() -> Self {
         let binary = chromium();
-        let mut driver = Command::new("chromedriver")
-            .arg("--port=0")
-            .process_group(0)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect(MISSING);
-        let mut output = BufReader::new(driver.stdout.take().expect("piped"));
-        let port = port(&mut output);
+        let (driver, output, port) = (0..DRIVER_ATTEMPTS).find_map(|_| driver()).expect(MISSING);
         let profile = tempfile::tempdir().expect("a temporary directory");
         let folder = format!("--user-data-dir={}", profile.path().display());
         let args = [
@@ -82,6 +77,8 @@ impl Browser {
             "--disable-sync",
             "--disable-dev-shm-usage",
             "--hide-scrollbars",
+            // There is a mouse.
+            "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4",
             // Chromium refuses to run as root with it, as in containers.
             "--no-sandbox",
         ];
@@ -160,6 +157,40 @@ impl Browser {
         }
     }
 
+    /// Runs a script on each page that is opened from now on, before its own ones.
+    pub(crate) async fn run_on_each_page(&self, script: &str) {
+        let source = json!({ "source": script });
+        self.tools("Page.addScriptToEvaluateOnNewDocument", source).await;
+    }
+
+    /// Moves the pointer to the middle of a node.
+    pub(crate) async fn point_at(&self, node: &str) {
+        let middle = format!(
+            "(({{ x, y, width, height }}) => [x + width / 2, y + height / 2])({node}.getBoundingClientRect())"
+        );
+        let middle = self.value(&middle).await;
+        let moved = json!({ "type": "mouseMoved", "x": middle[0], "y": middle[1] });
+        self.tools("Input.dispatchMouseEvent", moved).await;
+    }
+
+    /// Opens a tab in front of the page, which is hidden then.
+    pub(crate) async fn open_tab(&self) {
+        // Those of WebDriver do not hide the others.
+        self.tools("Target.createTarget", json!({ "url": "about:blank" })).await;
+    }
+
+    /// Brings the page to the front.
+    pub(crate) async fn show_page(&self) {
+        self.tools("Page.bringToFront", json!({})).await;
+    }
+
+    /// Closes the page, and goes on with another tab.
+    pub(crate) async fn close_page(&self) {
+        self.client.close_window().await.expect("it is there");
+        let others = self.client.windows().await.expect("tabs");
+        self.client.switch_to_window(others[0].clone()).await.expect("it is there");
+    }
+
     /// Presses keys where the focus is.
     pub(crate) async fn press(&self, keys: &str) {
         let element = self.client.active_element().await.expect("the page has the focus");
@@ -202,15 +233,26 @@ impl Drop for Browser {
     }
 }
 
-/// The port on which the driver says that it listens.
-fn port(output: &mut BufReader<ChildStdout>) -> u16 {
+/// A driver, what it writes, and the port on which it listens. `None` if it has ended: it listens on a free port of IPv4,
+/// and gives up if the same port of IPv6 is in use.
+fn driver() -> Option<(Child, BufReader<ChildStdout>, u16)> {
+    let mut driver = Command::new("chromedriver")
+        .arg("--port=0")
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect(MISSING);
+    let mut output = BufReader::new(driver.stdout.take().expect("piped"));
     let mut line = String::new();
     while output.read_line(&mut line).expect("readable") > 0 {
         let port = line.trim().strip_prefix("ChromeDriver was started successfully on port ");
         if let Some(port) = port {
-            return port.trim_end_matches('.').parse().expect("a port");
+            let port = port.trim_end_matches('.').parse().expect("a port");
+            return Some((driver, output, port));
         }
         line.clear();
     }
-    panic!("chromedriver has not started");
+    driver.wait().expect("it has ended");
+    None
 }

@@ -1,21 +1,25 @@
 //! What the page does while locks come and go.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{Identity, LockClient, LockGuard, LostReason};
 use lock_tests::RedisServer;
 use tokio::time::{sleep, timeout};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::set_global_default;
+use tracing::{Event, Metadata, Subscriber};
 
 use crate::browser::Browser;
 use crate::service::DashboardService;
 
-const ROWS: &str = "[...document.querySelectorAll('#held-table tbody tr')]";
+pub(crate) const ROWS: &str = "[...document.querySelectorAll('#held-table tbody tr')]";
 
 /// How long an expected event may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Longer than a test.
-const LONG: Duration = Duration::from_secs(600);
+pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 /// Texts that would do harm in a page.
 const HOSTILE: [&str; 6] = [
@@ -27,7 +31,7 @@ const HOSTILE: [&str; 6] = [
     "a/b?c#d&e%41 {{x}} ${y}",
 ];
 
-async fn client(server: &RedisServer, name: &str) -> LockClient {
+pub(crate) async fn client(server: &RedisServer, name: &str) -> LockClient {
     let builder = LockClient::builder().url(server.url()).identity(Identity::named(name));
     builder.lease(Duration::from_secs(20)).revocable(true).connect().await.expect("up")
 }
@@ -49,6 +53,8 @@ async fn rows_appear_count_down_and_vanish() {
     let browser = Browser::start().await;
     browser.open(&service.page()).await;
     browser.until("!document.getElementById('held-empty').hidden").await;
+    browser.show_as(1280, 900, "light", "no-preference").await;
+    browser.screenshot("empty").await;
     let guard = client.lock("report").lease(LONG).acquire().await.expect("free");
     browser.until(&has("report")).await;
     // The row stays the same node, and counts between the messages of the server as well.
@@ -111,13 +117,23 @@ async fn hostile_texts_stay_texts() {
     browser
         .until("document.querySelector('#losses-table tbody .key')?.textContent.endsWith(' lost')")
         .await;
-    let hidden = client.lock("pay\u{202e}gpj.exe\u{0}").acquire().await.expect("free");
-    browser.until(&has("pay\\u{202e}gpj.exe\\u{0}")).await;
+    // They do not look like others, and two spaces are not one.
+    let hidden = [
+        ("pay\u{202e}gpj.exe\u{0}", "pay\\u{202e}gpj.exe\\u{0}"),
+        ("a\u{200b}b\u{a0}c\u{e0041}\u{3164}", "a\\u{200b}b\\u{a0}c\\u{e0041}\\u{3164}"),
+        ("\u{1f512} schlüssel  zwei", "\u{1f512} schlüssel  zwei"),
+    ];
+    for (key, shown) in hidden {
+        guards.push(client.lock(key).acquire().await.expect("free"));
+        browser.until(&has(shown)).await;
+    }
+    let space = format!("getComputedStyle({ROWS}[0].querySelector('.key')).whiteSpaceCollapse");
+    assert_eq!(browser.text(&space).await, "preserve");
     assert_eq!(browser.value("document.images.length + document.scripts.length").await, 1);
     assert_eq!(browser.value("window.harmed ?? null").await, serde_json::Value::Null);
     browser.assert_console_is_empty().await;
     browser.close().await;
-    drop((guards, hidden));
+    drop(guards);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,7 +160,9 @@ async fn ten_thousand_locks_do_not_stall_the_page() {
     browser.until("updates >= 5").await;
     let blocked = browser.value("blocked / (performance.now() - begun)").await;
     assert!(blocked.as_f64() < Some(0.5), "the page was stalled for {blocked} of the time");
-    browser.until("document.getElementById('held-count').textContent.includes('9500 more')").await;
+    browser.until("document.getElementById('held-count').textContent.includes('9,500 more')").await;
+    browser.show_as(1280, 900, "light", "no-preference").await;
+    browser.screenshot("ten-thousand").await;
     // One that is not sent is found by the server.
     browser.run("document.body.focus()").await;
     browser.press("/").await;
@@ -248,36 +266,6 @@ async fn a_lock_is_revoked_from_one_holder_after_a_second_question() {
     drop(guards);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn rows_stay_where_they_are_while_one_of_them_has_the_focus() {
-    let server = RedisServer::start();
-    let client = client(&server, "web-1").await;
-    let service = DashboardService::start(&client).await;
-    let browser = Browser::start().await;
-    let mut guards = Vec::new();
-    for key in ["a", "b", "c"] {
-        guards.push(client.lock(key).acquire().await.expect("free"));
-        // Ages are sent in ms.
-        sleep(Duration::from_millis(10)).await;
-    }
-    browser.open(&service.page()).await;
-    browser.until(&format!("{ROWS}.length === 3")).await;
-    let keys = format!("{ROWS}.map((row) => row.querySelector('.key').textContent).join('')");
-    browser.run(&format!("window.kept = {ROWS}[1].querySelector('.key'); kept.focus()")).await;
-    guards.remove(0).release().await.expect("held");
-    browser.until(&format!("{keys} === 'bc'")).await;
-    assert_eq!(browser.value("document.activeElement === kept").await, true);
-    // The one that is waited for would come first.
-    let waiting = tokio::spawn(client.lock("c").wait(LONG).acquire());
-    browser.until(&format!("{ROWS}[1].children[4].innerText.trim() === '1'")).await;
-    assert_eq!(browser.text(&keys).await, "bc");
-    browser.run("kept.blur()").await;
-    browser.until(&format!("{keys} === 'cb'")).await;
-    browser.assert_console_is_empty().await;
-    browser.close().await;
-    waiting.abort();
-}
-
 /// Also for a lock that is older than the page.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_bar_of_a_lease_is_against_its_length() {
@@ -298,6 +286,24 @@ async fn the_bar_of_a_lease_is_against_its_length() {
     browser.close().await;
 }
 
+/// It is not renewed any more, which is not late.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_at_the_end_of_its_max_hold_is_not_late() {
+    let builder = LockClient::builder().url("memory:").lease(LONG);
+    let client = builder.connect().await.expect("memory");
+    let service = DashboardService::start(&client).await;
+    let browser = Browser::start().await;
+    let limited = client.lock("limited").max_hold(LONG / 5).acquire().await.expect("free");
+    browser.open(&service.page()).await;
+    browser.until(&has("limited")).await;
+    let held = browser.text(&format!("{ROWS}[0].children[2].innerText")).await;
+    assert!(held.contains("max 2m 00s"), "{held}");
+    assert_eq!(browser.value(&format!("{ROWS}[0].classList.contains('late')")).await, false);
+    assert!(limited.is_held());
+    browser.assert_console_is_empty().await;
+    browser.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_hangs_is_reported_and_the_page_recovers() {
     let server = RedisServer::start();
@@ -311,13 +317,69 @@ async fn a_store_that_hangs_is_reported_and_the_page_recovers() {
     browser.until(&format!("{banner}.hidden")).await;
     server.freeze();
     browser
-        .until(&format!("!{banner}.hidden && {banner}.textContent.includes('unreachable since')"))
+        .until(&format!("!{banner}.hidden && {banner}.textContent.includes('No answers since')"))
         .await;
     assert_eq!(browser.value(&has("k")).await, true, "the last rows stay");
+    browser.show_as(390, 844, "dark", "no-preference").await;
     browser.screenshot("problem").await;
     server.thaw();
     browser.until(&format!("{banner}.hidden")).await;
     browser.until("document.getElementById('status-text').textContent.startsWith('live')").await;
+    browser.assert_console_is_empty().await;
+    browser.close().await;
+}
+
+/// A subscriber of the service, which is called in the task that asks the clients.
+struct PanickingSubscriber;
+
+/// Whether the subscriber panics.
+static PANICS: AtomicBool = AtomicBool::new(false);
+
+impl Subscriber for PanickingSubscriber {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("lock_dashboard")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        assert!(!PANICS.load(Ordering::Relaxed), "an injected panic");
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_in_the_task_that_asks_is_reported_and_the_page_recovers() {
+    set_global_default(PanickingSubscriber).expect("no other subscriber");
+    let client = LockClient::memory();
+    let service = DashboardService::start(&client).await;
+    let browser = Browser::start().await;
+    let _guard = client.lock("before").lease(LONG).acquire().await.expect("free");
+    browser.open(&service.page()).await;
+    browser.until(&has("before")).await;
+    PANICS.store(true, Ordering::Relaxed);
+    let banner = "document.getElementById('banner')";
+    browser
+        .until(&format!("!{banner}.hidden && {banner}.textContent.includes('it panicked')"))
+        .await;
+    browser.until("document.getElementById('status-text').textContent === 'not live'").await;
+    assert_eq!(browser.value(&has("before")).await, true, "the last rows stay");
+    browser.show_as(1280, 900, "light", "no-preference").await;
+    browser.screenshot("panic").await;
+    PANICS.store(false, Ordering::Relaxed);
+    browser.until(&format!("{banner}.hidden")).await;
+    browser.until("document.getElementById('status-text').textContent.startsWith('live')").await;
+    let _guard = client.lock("after").lease(LONG).acquire().await.expect("free");
+    browser.until(&has("after")).await;
     browser.assert_console_is_empty().await;
     browser.close().await;
 }

@@ -100,6 +100,17 @@ async fn the_page_is_legible_wide_and_narrow_dark_and_light() {
         browser.until("document.querySelector('#lock-store li')").await;
         browser.screenshot(&format!("{width}-lock")).await;
         browser.run("document.getElementById('lock').close()").await;
+        // Some of its holds are longer than a round.
+        browser.run("location.hash = '#lock=order:0'").await;
+        browser.until("document.querySelector('#lock-past li')").await;
+        let cut = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.getElementById('lock'))";
+        assert_eq!(
+            browser.value(cut).await,
+            0,
+            "at {width} px, the dialog is wider than the screen"
+        );
+        browser.screenshot(&format!("{width}-last-holders")).await;
+        browser.run("document.getElementById('lock').close()").await;
     }
     assert_eq!(browser.text("document.title").await, "Locks", "{HOSTILE} was no markup");
     browser.assert_console_is_empty().await;

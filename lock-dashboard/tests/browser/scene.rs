@@ -25,7 +25,7 @@ async fn count_stock(item: &str, work: Duration) -> Result<(), LockError> {
     Ok(())
 }
 
-#[distributed_lock(key = "report:monthly")]
+#[distributed_lock(key = "report:monthly", max_hold = "2h")]
 async fn write_monthly_report() -> Result<(), LockError> {
     sleep(Duration::from_secs(3600)).await;
     Ok(())

@@ -39,7 +39,8 @@ async fn the_state_has_locks_waits_measurements_and_clients() {
     let two = client(&server.url()).await;
     let site = Site::of(&two);
     site.until("both answer", |state| state["totals"]["clients"] == 2).await;
-    let order = one.lock("order:7").template("order:<id>").acquire().await.expect("free");
+    let order = one.lock("order:7").template("order:<id>").max_hold(LEASE * 30);
+    let order = order.acquire().await.expect("free");
     let permits = two.semaphore("pool", 3).permits(2).acquire().await;
     let permits = permits.expect("free");
     let reader = two.read_write("catalog").read().acquire().await.expect("free");
@@ -63,7 +64,7 @@ async fn the_state_has_locks_waits_measurements_and_clients() {
         (&json!("order:<id>"), &json!(1), &json!(1))
     );
     assert!(first["holder"].as_str().expect("a name").starts_with("web-1 ("), "{first}");
-    assert_eq!(first["lease"], 2000, "{first}");
+    assert_eq!((&first["lease"], &first["max_hold"]), (&json!(2000), &json!(60_000)), "{first}");
     assert!(first["left"].as_u64() <= Some(2000) && first["held"].as_u64().is_some(), "{first}");
     assert_eq!(row(&state, "catalog")["mode"], "read");
     assert_eq!(row(&state, "pool")["permits"], json!([Permits::new(2, 3).count(), 3]));
@@ -91,6 +92,40 @@ async fn the_state_has_locks_waits_measurements_and_clients() {
     );
     assert!(contention["wait_p99"].as_f64() > Some(500.0), "{contention}");
     assert!(contention["hold_p50"].as_f64().is_some(), "{contention}");
+}
+
+/// Nobody else knows them.
+#[tokio::test]
+async fn the_last_holders_of_a_lock_are_those_that_the_dashboard_has_seen() {
+    let server = RedisServer::start();
+    let named = async |name| {
+        let builder = LockClient::builder().url(server.url()).identity(Identity::named(name));
+        builder.lease(LEASE * 30).wait(LEASE * 30).connect().await.expect("up")
+    };
+    let (one, two) = (named("web-1").await, named("web-2").await);
+    let site = Site::of(&one);
+    site.until("both answer", |state| state["totals"]["clients"] == 2).await;
+    let last_holders = async || {
+        let lock = site.get("/api/lock?key=k", &[]).await.json();
+        let holders = lock["last_holders"].as_array().expect("holders").clone();
+        holders
+            .into_iter()
+            .map(|it| it["holder"].as_str().expect("a name")[..5].to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(last_holders().await, [""; 0]);
+    for client in [&one, &two] {
+        let guard = client.lock("k").acquire().await.expect("free");
+        site.until("it is held", |state| keys(state) == ["k"]).await;
+        guard.release().await.expect("held");
+        site.until("it is free", |state| keys(state).is_empty()).await;
+    }
+    assert_eq!(last_holders().await, ["web-2", "web-1"]);
+    let _held = one.lock("k").acquire().await.expect("free");
+    site.until("it is held", |state| keys(state) == ["k"]).await;
+    assert_eq!(last_holders().await, ["web-2", "web-1"], "the one that has it now is not the last");
+    let other = site.get("/api/lock?key=other", &[]).await.json();
+    assert_eq!(other["last_holders"], json!([]));
 }
 
 #[tokio::test]

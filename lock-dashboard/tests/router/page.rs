@@ -73,6 +73,7 @@ async fn the_page_works_nested_under_a_path() {
     let nested = |path| Router::new().nest(path, dashboard());
     for (service, page, base, folder) in [
         (dashboard(), "/", None, "/"),
+        (Router::new().merge(dashboard()), "/", None, "/"),
         (nested("/locks"), "/locks", Some("./locks/"), "/locks/"),
         (nested("/a/b%20c"), "/a/b%20c", Some("./b%20c/"), "/a/b%20c/"),
         (nested("/x/"), "/x/", None, "/x/"),

@@ -42,6 +42,26 @@ async fn a_holder_that_does_not_answer_is_named_and_its_locks_stay() {
     drop(guard);
 }
 
+/// The store has given the lock to others since.
+#[tokio::test]
+async fn a_holder_that_is_silent_until_its_lease_ends_is_one_of_the_last_holders() {
+    let server = RedisServer::plain(&[]);
+    let proxy = Proxy::to(server.port());
+    let frozen = LockClient::builder().url(proxy.url()).identity(Identity::named("frozen-1"));
+    let frozen = frozen.connect().await.expect("up");
+    let other = client(&server.plain_url()).await;
+    let site = Site::of(&other);
+    site.until("both answer", |state| state["totals"]["clients"] == 2).await;
+    let _guard = frozen.lock("stuck").lease(LEASE * 5).acquire().await.expect("free");
+    site.until("it is held", |state| keys(state) == ["stuck"]).await;
+    proxy.blackhole(Toward::Client);
+    site.until("it is silent", |state| state["clients"][0]["silent"].is_u64()).await;
+    site.until("its lease has ended", |state| keys(state).is_empty()).await;
+    let lock = site.get("/api/lock?key=stuck", &[]).await.json();
+    let holder = lock["last_holders"][0]["holder"].as_str().expect("a holder");
+    assert!(holder.starts_with("frozen-1"), "{lock:#}");
+}
+
 /// A client that has ended is not kept because another one is silent.
 #[tokio::test]
 async fn no_more_clients_are_silent_than_did_not_answer() {

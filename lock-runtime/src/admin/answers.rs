@@ -73,6 +73,9 @@ pub struct HoldInfo {
     pub lease: Option<Duration>,
     /// Whether it is renewed. Otherwise, its lease is fixed.
     pub is_renewed: bool,
+    /// The [longest time](crate::Lock::max_hold) that it may be held. `None` if that is not limited, and for clients of
+    /// versions that do not send it.
+    pub max_hold: Option<Duration>,
     /// The number of calls of the same client that wait for it.
     pub waiting: u64,
     /// The mode of a read-write lock; `None` for other locks. The readers of a client share one lock.
@@ -97,6 +100,7 @@ impl HoldInfo {
             lease_left: milliseconds(record, "left")?,
             lease: milliseconds(record, "lease"),
             is_renewed: record.number("renewed") == Some(1),
+            max_hold: milliseconds(record, "max_hold"),
             waiting: record.number("waiting").unwrap_or_default(),
             mode,
             permits: permits(record),
@@ -334,6 +338,6 @@ mod tests {
         );
         let hold = HoldInfo::read(&TextRecord::new(&text)).expect("a hold");
         assert_eq!((hold.permits, hold.fencing_token), (None, Some(u64::MAX)));
-        assert_eq!(hold.lease, None, "older versions do not send it");
+        assert_eq!((hold.lease, hold.max_hold), (None, None), "older versions do not send them");
     }
 }

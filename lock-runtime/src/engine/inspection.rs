@@ -26,6 +26,8 @@ pub(crate) struct HeldLock {
     /// The length of its last grant or renewal.
     pub(crate) term: Duration,
     pub(crate) is_renewed: bool,
+    /// The longest time that it may be held, if that is limited.
+    pub(crate) max_hold: Option<Duration>,
     /// The fencing token, if a holder has asked for it.
     pub(crate) fence: Option<u64>,
 }
@@ -38,9 +40,10 @@ impl Engine {
             let (site, granted) = lease.held_at()?;
             let (held_for, left) = (now.since(granted), lease.deadline().since(now));
             let (key, mode) = (Arc::clone(lease.key()), lease.mode());
-            let (term, is_renewed, fence) =
-                (lease.last_term(), !lease.is_fixed(), lease.known_fence());
-            Some(HeldLock { key, mode, site, held_for, left, term, is_renewed, fence })
+            let (term, is_renewed, max_hold) =
+                (lease.last_term(), !lease.is_fixed(), lease.max_hold());
+            let fence = lease.known_fence();
+            Some(HeldLock { key, mode, site, held_for, left, term, is_renewed, max_hold, fence })
         });
         let mut held: Vec<_> = held.collect();
         held.sort_by_key(|lock| Reverse(lock.held_for));

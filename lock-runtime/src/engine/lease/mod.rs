@@ -120,6 +120,11 @@ impl<P> Lease<P> {
         self.read(State::last_term)
     }
 
+    /// See [`State::max_hold`].
+    pub(crate) fn max_hold(&self) -> Option<Duration> {
+        self.read(State::max_hold)
+    }
+
     /// See [`State::slow_hold`].
     pub(crate) fn slow_hold(
         &self,

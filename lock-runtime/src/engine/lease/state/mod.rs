@@ -223,6 +223,11 @@ impl<P> State<P> {
         self.last_term
     }
 
+    /// The longest time that the hold may last, if it is limited.
+    pub(super) fn max_hold(&self) -> Option<Duration> {
+        self.max_until.map(|max_until| max_until.since(self.granted))
+    }
+
     /// Whether the lease can have another hold: its `min_hold` is over, and no renewal is overdue.
     fn can_be_handed_off(&self, now: BootInstant) -> bool {
         let left = self.granted_until.since(now);
@@ -361,8 +366,7 @@ impl<P> State<P> {
         now: BootInstant,
         threshold: Option<Duration>,
     ) -> Option<SlowHold> {
-        let max_hold = self.max_until.map(|max_until| max_until.since(self.granted));
-        let threshold = threshold.or(max_hold.map(|max_hold| max_hold / 2))?;
+        let threshold = threshold.or(self.max_hold().map(|max_hold| max_hold / 2))?;
         let held_for = now.since(self.granted);
         if self.is_slow || self.phase != Phase::Held || held_for < threshold {
             return None;
