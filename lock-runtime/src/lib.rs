@@ -125,6 +125,7 @@
 //! * `opentelemetry`: the export of measurements to the global meter provider of OpenTelemetry.
 //! * `sqlx`: a fence in a table of PostgreSQL, MySQL or SQLite: see the module `fence`. `sqlx-postgres`, `sqlx-mysql`
 //!   and `sqlx-sqlite` select one of them.
+//! * `store`: stores of the program: see the module `store`. Can change in each version until 1.0.
 //! * `testing`: a client for tests, on tokio's clock: see the module `testing`.
 //! * `tls`: TLS to the Redis server (`rediss://`), with rustls and ring.
 
@@ -145,6 +146,8 @@ mod client;
 mod client_info;
 mod client_name;
 mod clock;
+#[cfg(feature = "store")]
+pub mod conformance;
 mod connected;
 mod credentials;
 mod engine;
@@ -186,7 +189,10 @@ mod safeguard;
 mod seconds;
 mod semaphore;
 mod stats;
+#[cfg(not(feature = "store"))]
 mod store;
+#[cfg(feature = "store")]
+pub mod store;
 mod sync;
 pub mod telemetry;
 #[cfg(feature = "testing")]

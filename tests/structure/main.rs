@@ -22,7 +22,7 @@ const LONGEST_FILE: usize = 450;
 /// below.
 const LAYERS: [&[&str]; 9] = [
     &["attribute"],
-    &["admin", "builder", "global", "testing"],
+    &["admin", "builder", "conformance", "global", "testing"],
     &["client"],
     &["leadership", "lock_set", "periodic", "read_write_lock", "semaphore"],
     &["lock"],

@@ -3,6 +3,7 @@
 mod defaults;
 mod limits;
 mod network;
+mod source;
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,9 +23,11 @@ use crate::options::{Defaults, LockOptions};
 use crate::release_mode::ReleaseMode;
 use crate::replicas::{Replicas, RequiredReplicas};
 use crate::runtime;
+#[cfg(feature = "store")]
+use crate::store::OpenStore;
+use crate::store::Settings;
 use crate::store::contract::Backend;
 use crate::store::memory::backend::MemoryBackend;
-use crate::store::{Settings, open};
 #[cfg(feature = "testing")]
 use crate::telemetry::CallObserver;
 use crate::telemetry::{ClientMetrics, SlowThresholds};
@@ -133,6 +136,8 @@ impl LockClient {
 #[must_use = "a builder does nothing until it connects"]
 pub struct LockClientBuilder {
     url: Option<String>,
+    #[cfg(feature = "store")]
+    store: Option<Arc<dyn OpenStore>>,
     namespace: String,
     options: LockOptions,
     handoff_limit: HandoffLimit,
@@ -169,6 +174,8 @@ impl fmt::Debug for LockClientBuilder {
             .field("slow", &self.slow)
             .field("finds_orders", &self.finds_orders)
             .field("unavailable_after", &self.unavailable_after);
+        #[cfg(feature = "store")]
+        shown.field("store", &self.store.as_ref().map(|store| store.name()));
         #[cfg(feature = "tls")]
         shown.field("tls", &self.tls);
         shown.finish()
@@ -350,10 +357,7 @@ impl LockClientBuilder {
 
     /// Checks the settings, and starts the client. Fails if a runtime `is_needed`, and there is none.
     fn start(self, is_needed: bool) -> Result<(LockClient, Arc<dyn Backend>), LockError> {
-        let Some(url) = self.url.as_deref() else {
-            let problem = "no URL was given; use `memory:` to run without a server".into();
-            return Err(LockError::Config { option: "url", problem });
-        };
+        self.check_source()?;
         let defaults = self.checked()?;
         self.identity.check()?;
         if is_needed {
@@ -368,14 +372,14 @@ impl LockClientBuilder {
             acknowledged_by: defaults.acknowledged_by,
             quarantine: defaults.quarantine,
             tracking: !self.without_tracking,
-            credentials: self.credentials,
-            address_map: self.address_map,
+            credentials: self.credentials.clone(),
+            address_map: self.address_map.clone(),
             told: self.identity.info(),
             requests: Arc::default(),
             #[cfg(feature = "tls")]
-            tls: self.tls,
+            tls: self.tls.clone(),
         };
-        let store = open(url, &settings)?;
+        let store = self.open(&settings)?;
         let metrics = ClientMetrics::new(&self.namespace, settings.requests).warning(self.slow);
         let settings = ClientSettings {
             namespace: self.namespace,

@@ -1,4 +1,86 @@
-//! The stores of locks, and the [`contract`] that they implement.
+//! Stores of locks. **Can change in each version until 1.0.**
+//!
+//! A program can keep its locks in a store of its own: a database that it already has, or a service without a client
+//! here. It implements [`Store`], and everything else works as with Redis: the attribute, waiting calls that are handed the lock
+//! off inside the process, renewals, deadlines, cancellation. [`conformance`](crate::conformance) tests the implementation.
+//!
+//! | works | if the store has it | does not work |
+//! |---|---|---|
+//! | exclusive locks, re-entrant; fixed leases and renewed ones; several keys (one request for each); `max_hold`, `linger` | fencing tokens ([`Store::fence`]), `min_hold` ([`Store::keeps_after_release`]), wake-ups ([`Store::watch`]), who holds a lock ([`Store::owner`]) | `fair`, read-write locks, semaphores, `every`, the announcements of leaders, other wire formats, `LockAdmin`: [`LockError::Config`](crate::LockError::Config) |
+//!
+//! # Example
+//!
+//! Locks in a table in memory. The table has no wake-ups, so waiting calls make an attempt every 100 ms.
+//!
+//! ```
+//! use std::collections::HashMap;
+//! use std::sync::Mutex;
+//! use std::time::Instant;
+//!
+//! use lock_runtime::store::{
+//!     LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, RenewOutcome, Store, StoreError,
+//! };
+//! use lock_runtime::{LockClient, LockError};
+//!
+//! #[derive(Default)]
+//! struct Table(Mutex<HashMap<String, (String, Instant)>>);
+//!
+//! impl Store for Table {
+//!     fn name(&self) -> &str {
+//!         "table"
+//!     }
+//!
+//!     async fn acquire(&self, lease: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
+//!         let (mut table, now) = (self.0.lock().unwrap(), Instant::now());
+//!         let mut end = now + lease.term;
+//!         match table.get(lease.key) {
+//!             Some((owner, until)) if owner == lease.owner => end = end.max(*until),
+//!             Some((_, until)) if *until > now => {
+//!                 return Ok(LeaseOutcome::Busy { left: Some(*until - now) });
+//!             }
+//!             _ => {}
+//!         }
+//!         table.insert(lease.key.to_owned(), (lease.owner.to_owned(), end));
+//!         Ok(LeaseOutcome::Granted { fence: None })
+//!     }
+//!
+//!     async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
+//!         let (mut table, now) = (self.0.lock().unwrap(), Instant::now());
+//!         let mut renew = |lease: &LeaseRequest<'_>| match table.get_mut(lease.key) {
+//!             Some((_, until)) if *until <= now => RenewOutcome::Gone,
+//!             Some((owner, until)) if owner == lease.owner => {
+//!                 *until = (now + lease.term).max(*until);
+//!                 RenewOutcome::Extended
+//!             }
+//!             Some(_) => RenewOutcome::Taken,
+//!             None => RenewOutcome::Gone,
+//!         };
+//!         leases.iter().map(|lease| Ok(renew(lease))).collect()
+//!     }
+//!
+//!     async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
+//!         let mut table = self.0.lock().unwrap();
+//!         let is_live = |until: Instant| until > Instant::now();
+//!         match table.get(release.key) {
+//!             Some((owner, until)) if is_live(*until) && owner == release.owner => {
+//!                 table.remove(release.key);
+//!                 Ok(ReleaseOutcome::Freed { waiting: None })
+//!             }
+//!             Some((_, until)) if is_live(*until) => Ok(ReleaseOutcome::Taken),
+//!             _ => Ok(ReleaseOutcome::Gone),
+//!         }
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), LockError> {
+//! let client = LockClient::with_store(Table::default()).await?;
+//! let guard = client.lock("report").acquire().await?;
+//! assert!(client.lock("report").try_acquire().await?.is_none());
+//! guard.release().await?;
+//! # Ok(())
+//! # }
+//! ```
 
 // Only a remote store uses all of it.
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]
@@ -8,6 +90,8 @@ pub(crate) mod announcements;
 pub(crate) mod asker;
 mod capabilities;
 pub(crate) mod contract;
+#[cfg(feature = "store")]
+mod custom;
 #[cfg(test)]
 pub(crate) mod faulty;
 pub(crate) mod hold_reports;
@@ -34,5 +118,14 @@ mod settings;
 mod store_error;
 pub(crate) mod subscriptions;
 
+#[cfg(feature = "store")]
+pub(crate) use custom::OpenStore;
+#[cfg(feature = "store")]
+pub use custom::{
+    FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, RenewOutcome,
+    Store, WakeUps,
+};
 pub(crate) use open::open;
 pub(crate) use settings::Settings;
+#[cfg(feature = "store")]
+pub use store_error::StoreError;

@@ -30,13 +30,13 @@ impl OwnerId {
     }
 
     /// The id as 22 digits of base64url (RFC 4648).
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "store"))]
     pub(crate) fn to_text(self) -> [u8; OWNER_DIGITS] {
         digits(self.0)
     }
 
     /// The id that [`to_text`](Self::to_text) has written. `None` if the text is different.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "store"))]
     pub(crate) fn from_text(text: &[u8]) -> Option<Self> {
         (text.len() == OWNER_DIGITS).then_some(())?;
         number(text).map(Self)
@@ -50,14 +50,14 @@ impl OwnerId {
 }
 
 /// The digits of an id.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "store"))]
 pub(crate) const OWNER_DIGITS: usize = 22;
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "store"))]
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// The lowest bits of a number as digits of base64url, the highest first.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "store"))]
 pub(crate) fn digits<const N: usize>(mut number: u128) -> [u8; N] {
     let mut text = [0; N];
     for digit in text.iter_mut().rev() {
@@ -68,7 +68,7 @@ pub(crate) fn digits<const N: usize>(mut number: u128) -> [u8; N] {
 }
 
 /// The number of these digits. `None` if there are other characters, or it has more than 128 bits.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "store"))]
 pub(crate) fn number(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0_u128, |number, digit| {
         let value = DIGITS.iter().position(|known| known == digit)?;
@@ -84,9 +84,55 @@ impl fmt::Debug for OwnerId {
     }
 }
 
+/// Distinguishes the owners of a client from those of others.
+#[cfg(feature = "store")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClientTag([u8; TAG_DIGITS]);
+
+#[cfg(feature = "store")]
+const TAG_DIGITS: usize = 9;
+
+#[cfg(feature = "store")]
+impl ClientTag {
+    pub(crate) fn random() -> Result<Self, getrandom::Error> {
+        let mut random = [0_u8; 16];
+        getrandom::fill(&mut random)?;
+        Ok(Self(digits(u128::from_be_bytes(random))))
+    }
+
+    /// The name of an owner of this client, such as `kX3_8fRtq.ABmrE8eHkD2vXnq4mTjP5s`, as in Redis.
+    pub(crate) fn owner_name(self, owner: OwnerId) -> String {
+        let text = [&self.0[..], b".", &owner.to_text()].concat();
+        // Cannot fail: the digits are ASCII.
+        String::from_utf8(text).unwrap_or_default()
+    }
+
+    /// The owner with this name, and whether it is one of this client.
+    pub(crate) fn owner(self, name: &str) -> Option<(OwnerId, bool)> {
+        let (tag, owner) = name.as_bytes().split_at_checked(TAG_DIGITS)?;
+        let owner = OwnerId::from_text(owner.strip_prefix(b".")?)?;
+        Some((owner, tag == self.0))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "store")]
+    #[test]
+    fn a_name_tells_its_owner_and_whether_it_is_an_own_one() {
+        let [one, other] = [(), ()].map(|()| ClientTag::random().expect("randomness"));
+        let owner = OwnerId::new().expect("randomness");
+        let name = one.owner_name(owner);
+        assert_eq!(name.len(), 32);
+        assert_eq!(
+            (one.owner(&name), other.owner(&name)),
+            (Some((owner, true)), Some((owner, false)))
+        );
+        let unknown = ["", "somebody", &name[1..], &name.replace('.', "-"), &"é".repeat(16)];
+        assert!(unknown.iter().all(|name| one.owner(name).is_none()));
+    }
 
     #[test]
     fn ids_are_distinct() {
@@ -95,14 +141,14 @@ mod tests {
         assert_eq!(distinct.len(), ids.len());
     }
 
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "store"))]
     #[test]
     fn an_id_has_22_digits() {
         assert_eq!(&OwnerId(0x12ab).to_text(), b"AAAAAAAAAAAAAAAAAAABKr");
         assert_eq!(&OwnerId(u128::MAX).to_text(), b"D_____________________");
     }
 
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "store"))]
     #[test]
     fn an_id_is_read_as_it_is_written() {
         for id in [OwnerId::new().expect("randomness"), OwnerId(0), OwnerId(u128::MAX)] {

@@ -4,9 +4,14 @@ use std::time::Duration;
 
 use crate::error::LockError;
 
-/// The reason why a store gave no definite answer.
+/// Why a store has not done what it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum StoreError {
+#[non_exhaustive]
+#[cfg_attr(
+    not(feature = "store"),
+    expect(unreachable_pub, reason = "only stores of the program name it")
+)]
+pub enum StoreError {
     /// The request had no effect, and another attempt may succeed. For example, the server is
     /// loading its data or out of memory, or the connection was refused.
     Refused(String),
@@ -16,9 +21,21 @@ pub(crate) enum StoreError {
     /// The request had no effect, and another attempt would not succeed either.
     Denied(String),
     /// The request had no effect, and none will have until this option or the program is changed.
-    Config { option: &'static str, problem: String },
-    /// The key holds something other than a lock of this layout.
-    WrongFormat { key: String, expected: &'static str, found: String },
+    Config {
+        /// The name of the option.
+        option: &'static str,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// The key holds something other than such a lock.
+    WrongFormat {
+        /// The key.
+        key: String,
+        /// The kind of value that was expected.
+        expected: &'static str,
+        /// The kind of value that was found.
+        found: String,
+    },
 }
 
 impl StoreError {

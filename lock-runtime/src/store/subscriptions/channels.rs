@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(feature = "redis")]
 use super::inbox_queue::InboxQueue;
-#[cfg(feature = "redis")]
 use super::listener::QueueMessage;
 use super::listener::{Listener, LockTransfer, address, next_check};
 use crate::capacity::Peak;
@@ -68,7 +66,6 @@ pub(super) struct Channel {
     /// Whether the channel is that of the client, for all its claims that stand in queues.
     pub(super) is_of_client: bool,
     /// The messages, if they are read one by one instead of waking listeners.
-    #[cfg(feature = "redis")]
     pub(super) inbox: Option<Arc<InboxQueue>>,
     /// Whether the store has confirmed the subscription.
     pub(super) live: bool,
@@ -111,7 +108,6 @@ impl Subscriptions {
     /// The subscriptions of a store whose channels have to be subscribed; see
     /// [`take_wanted`](Self::take_wanted). `can_watch` says whether the store can report changes of
     /// keys.
-    #[cfg(feature = "redis")]
     pub(crate) fn remote(can_watch: Arc<AtomicBool>) -> Arc<Self> {
         Arc::new(Self::new(false, can_watch))
     }
@@ -139,7 +135,6 @@ impl Subscriptions {
 
     /// Subscribes to the channel of this client. `claim` is the owner, the mode and the term of a claim
     /// that is to stand in the queue of `key`.
-    #[cfg(feature = "redis")]
     pub(crate) fn wait_in_queue(
         self: &Arc<Self>,
         channel: &str,
@@ -200,7 +195,6 @@ impl Subscriptions {
     }
 
     /// Passes a message on to the claim that it is about, if the claim still waits.
-    #[cfg(feature = "redis")]
     pub(crate) fn received(&self, channel: &str, owner: OwnerId, message: QueueMessage) {
         if let Some(listener) = self.listener(channel, owner) {
             listener.receive(message);
@@ -223,8 +217,16 @@ impl Subscriptions {
         listeners.len()
     }
 
+    /// Wakes all listeners.
+    #[cfg(feature = "store")]
+    pub(crate) fn wake_all(&self) {
+        let listeners: Vec<_> = self.channels().by_name.values().flat_map(Channel::all).collect();
+        for listener in &listeners {
+            contained(|| listener.woken.notify_one());
+        }
+    }
+
     /// The result and the time of the last check of a key that has listeners.
-    #[cfg(feature = "redis")]
     pub(crate) fn last_check(&self, key: &str, layout: Layout) -> Option<(Left, BootInstant)> {
         self.channels().by_key.get(&(layout, Arc::from(key)))?.last_check
     }
@@ -272,7 +274,6 @@ impl Subscriptions {
 
 impl Channel {
     /// A channel for all keys of the client.
-    #[cfg(feature = "redis")]
     pub(super) fn of_client() -> Self {
         Self { is_of_client: true, ..Self::default() }
     }
@@ -283,7 +284,6 @@ impl Channel {
 
     /// Whether somebody reads its messages.
     pub(super) fn is_wanted(&self) -> bool {
-        #[cfg(feature = "redis")]
         if self.inbox.is_some() {
             return true;
         }
@@ -317,7 +317,6 @@ impl Channels {
         is_new
     }
 
-    #[cfg(feature = "redis")]
     pub(super) fn retain(&mut self, keeps: impl Fn(&Channel) -> bool) {
         self.by_name.retain(|_, channel| keeps(channel));
         self.of_keys = self.by_name.values().filter(|channel| !channel.is_of_client).count();

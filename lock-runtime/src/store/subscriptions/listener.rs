@@ -18,7 +18,6 @@ use crate::user_code::contained;
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The shortest time between two checks of a key because of reports.
-#[cfg(feature = "redis")]
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A claim with fewer claims before it is checked more often, because its turn may come soon.
@@ -198,32 +197,27 @@ impl Listener {
 
     /// Whether the next check requests reports of changes. That also renews the request, because a
     /// store can forget it.
-    #[cfg(feature = "redis")]
     pub(crate) fn wants_watch(&self) -> bool {
         let progress = self.progress();
         progress.watch != Watch::Off && !progress.has_ended()
     }
 
     /// Whether the store reports the next change of the key.
-    #[cfg(feature = "redis")]
     pub(super) fn is_watched(&self) -> bool {
         self.progress().watch == Watch::On
     }
 
     /// Records that the store is asked to report the next change of the key, or has refused it.
-    #[cfg(feature = "redis")]
     pub(crate) fn set_watched(&self, is_watched: bool) {
         self.progress().watch = if is_watched { Watch::On } else { Watch::Refused };
     }
 
     /// Records that the store reports nothing any more.
-    #[cfg(feature = "redis")]
     pub(super) fn end_watch(&self) {
         self.progress().watch = Watch::Off;
     }
 
     /// Records that the key has changed. Returns when a check is necessary.
-    #[cfg(feature = "redis")]
     pub(super) fn changed(&self, now: BootInstant) -> Option<BootInstant> {
         let mut progress = self.progress();
         // The message that the resource was given to the claim has come before.
@@ -250,19 +244,16 @@ impl Listener {
     }
 
     /// The mode and the term of the claim.
-    #[cfg(feature = "redis")]
     pub(crate) fn terms(&self) -> (Mode, Duration) {
         self.terms
     }
 
     /// The ticket of the claim, if it stands in the queue.
-    #[cfg(feature = "redis")]
     pub(crate) fn ticket(&self) -> Option<QueueTicket> {
         self.progress().stay.map(|(ticket, _)| ticket)
     }
 
     /// Records the answer to a check of a claim with this ticket, which was sent at `sent`.
-    #[cfg(feature = "redis")]
     pub(super) fn checked(
         &self,
         ticket: Option<QueueTicket>,

@@ -15,23 +15,22 @@
 //! called after the map is unlocked, because they are user code.
 
 mod channels;
-#[cfg(feature = "redis")]
 mod inbox;
-#[cfg(feature = "redis")]
 mod inbox_queue;
 mod listener;
-#[cfg(feature = "redis")]
 mod remote;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use self::channels::{Subscription, Subscriptions};
-#[cfg(feature = "redis")]
+#[cfg(any(test, feature = "redis"))]
 pub(crate) use self::inbox::Inbox;
-#[cfg(feature = "redis")]
+#[cfg(any(test, feature = "redis"))]
 pub(crate) use self::inbox_queue::InboxLimits;
-#[cfg(feature = "redis")]
+#[cfg(any(test, feature = "redis"))]
 pub(crate) use self::listener::CheckResult;
 pub(crate) use self::listener::{Listener, LockTransfer, QueueMessage};
+#[cfg(any(test, feature = "redis"))]
+pub(crate) use self::remote::DueCheck;
 #[cfg(feature = "redis")]
-pub(crate) use self::remote::{DueCheck, OwnRelease};
+pub(crate) use self::remote::OwnRelease;

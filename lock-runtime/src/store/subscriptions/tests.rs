@@ -39,7 +39,6 @@ fn a_local_subscription_is_live_at_once_and_leaves_nothing_behind() {
     assert!(subscriptions.channels().by_name.is_empty());
 }
 
-#[cfg(feature = "redis")]
 mod remote {
     use std::time::Duration;
 

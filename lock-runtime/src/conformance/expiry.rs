@@ -1,0 +1,115 @@
+//! How long a lease lasts.
+
+use std::time::{Duration, Instant};
+
+use super::fixture::{Fixture, LONG, PATIENCE, SHORT};
+use crate::store::{ReleaseOutcome, RenewOutcome, Store};
+
+/// A lease ends by itself, and its owner cannot extend or end that of the next one.
+///
+/// # Panics
+///
+/// If the store breaks its contract.
+pub async fn a_lease_ends<S: Store>(store: &S) {
+    let fixture = Fixture::new(&[store]).await;
+    fixture.acquire(store, 0, SHORT).await;
+    fixture.gets(store, 1, LONG).await;
+    let renewed = store.renew(&[fixture.lease(0, LONG)]).await;
+    assert_eq!(renewed, [Ok(RenewOutcome::Taken)], "the lease has ended");
+    let released = store.release(fixture.release(0)).await;
+    assert_eq!(released, Ok(ReleaseOutcome::Taken), "the lease has ended");
+    assert!(!fixture.tries(store, 0, LONG).await);
+    fixture.free(store, 1).await;
+}
+
+/// No lease ends before its term is over.
+///
+/// # Panics
+///
+/// If the store breaks its contract.
+pub async fn a_lease_lasts_for_its_term<S: Store>(store: &S) {
+    let fixture = Fixture::new(&[store]).await;
+    let began = Instant::now();
+    fixture.acquire(store, 0, SHORT).await;
+    fixture.gets(store, 1, LONG).await;
+    // The clocks may run a little differently.
+    assert_lasted(began.elapsed(), SHORT);
+    fixture.free(store, 1).await;
+}
+
+/// A renewal extends a lease from the time of the renewal on.
+///
+/// # Panics
+///
+/// If the store breaks its contract.
+pub async fn a_renewal_extends_a_lease<S: Store>(store: &S) {
+    let fixture = Fixture::new(&[store]).await;
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        fixture.acquire(store, 0, SHORT).await;
+        tokio::time::sleep(SHORT / 2).await;
+        let renewal = Instant::now();
+        // The machine may have been stalled until the lease has ended.
+        if store.renew(&[fixture.lease(0, SHORT * 2)]).await == [Ok(RenewOutcome::Extended)] {
+            fixture.gets(store, 1, LONG).await;
+            assert_lasted(renewal.elapsed(), SHORT * 2);
+            return fixture.free(store, 1).await;
+        }
+    }
+    panic!("a lease of {SHORT:?} was never renewed after {:?}", SHORT / 2);
+}
+
+/// A renewal with a shorter term shortens no lease.
+///
+/// # Panics
+///
+/// If the store breaks its contract.
+pub async fn a_renewal_shortens_nothing<S: Store>(store: &S) {
+    let fixture = Fixture::new(&[store]).await;
+    fixture.acquire(store, 0, LONG).await;
+    assert_eq!(store.renew(&[fixture.lease(0, SHORT)]).await, [Ok(RenewOutcome::Extended)]);
+    tokio::time::sleep(SHORT * 2).await;
+    assert!(!fixture.tries(store, 1, LONG).await, "a renewal has shortened a lease");
+    fixture.free(store, 0).await;
+}
+
+/// A late second request for a key shortens no lease that was extended since.
+///
+/// # Panics
+///
+/// If the store breaks its contract.
+pub async fn the_second_request_shortens_nothing<S: Store>(store: &S) {
+    let fixture = Fixture::new(&[store]).await;
+    fixture.acquire(store, 0, LONG).await;
+    fixture.acquire(store, 0, SHORT).await;
+    tokio::time::sleep(SHORT * 2).await;
+    assert!(!fixture.tries(store, 1, LONG).await, "the second request has shortened a lease");
+    fixture.free(store, 0).await;
+}
+
+/// A key that is kept after its release is taken for everybody, and free afterwards. Checks nothing if the store
+/// [keeps no keys](Store::keeps_after_release).
+///
+/// # Panics
+///
+/// If the store breaks its contract.
+pub async fn a_kept_key_is_free_afterwards<S: Store>(store: &S) {
+    if !store.keeps_after_release() {
+        return;
+    }
+    let fixture = Fixture::new(&[store]).await;
+    fixture.acquire(store, 0, LONG).await;
+    let began = Instant::now();
+    let released = store.release(fixture.release(0).keep(SHORT)).await;
+    assert!(matches!(released, Ok(ReleaseOutcome::Freed { .. })), "{released:?}");
+    let again = store.release(fixture.release(0)).await;
+    assert_ne!(again, Ok(ReleaseOutcome::Freed { waiting: None }), "the owner has the key no more");
+    fixture.gets(store, 0, LONG).await;
+    assert_lasted(began.elapsed(), SHORT);
+    fixture.free(store, 0).await;
+}
+
+#[track_caller]
+fn assert_lasted(elapsed: Duration, term: Duration) {
+    assert!(elapsed >= term * 99 / 100, "a lease of {term:?} was over after {elapsed:?}");
+}

@@ -1,0 +1,79 @@
+//! Checks of stores: [`store_conformance!`](crate::store_conformance) makes a test of each. A check panics if the store
+//! breaks its contract.
+//!
+//! Each check gets one or two clients of the same store, which do not share connections, and uses keys of its own, so the
+//! checks can run at the same time, and on a store that is in use. They take a few seconds together, and nothing that they do
+//! depends on the speed of the machine.
+
+mod expiry;
+mod fixture;
+mod owners;
+mod requests;
+mod tokens;
+mod whole;
+
+pub use self::expiry::{
+    a_kept_key_is_free_afterwards, a_lease_ends, a_lease_lasts_for_its_term,
+    a_renewal_extends_a_lease, a_renewal_shortens_nothing, the_second_request_shortens_nothing,
+};
+pub use self::owners::{
+    a_batch_is_answered_one_by_one, a_free_key_is_granted_to_one_owner, a_released_key_is_free,
+    only_the_owner_releases, only_the_owner_renews, the_owner_may_ask_again,
+};
+pub use self::requests::{
+    a_dropped_request_leaves_nothing_behind, a_key_is_any_text, one_of_many_requests_is_granted,
+};
+pub use self::tokens::{tokens_are_for_the_owner_only, tokens_rise};
+pub use self::whole::calls_of_two_clients_exclude_each_other;
+
+/// A test of each check for a store. The expression makes a client of the store. It may await, is evaluated once
+/// or twice in each test, and makes clients of the same store every time.
+///
+/// Needs tokio with its features `macros` and `rt-multi-thread`.
+///
+/// ```no_run
+/// # use lock_runtime::store::*;
+/// # struct Table;
+/// # impl Store for Table {
+/// #     fn name(&self) -> &str { "" }
+/// #     async fn acquire(&self, _: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> { todo!() }
+/// #     async fn renew(&self, _: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> { todo!() }
+/// #     async fn release(&self, _: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> { todo!() }
+/// # }
+/// # impl Table { async fn connect(_: &str) -> Self { Table } }
+/// mod table {
+///     # use super::Table;
+///     lock_runtime::store_conformance!(Table::connect("localhost").await);
+/// }
+/// # fn main() {}
+/// ```
+#[macro_export]
+macro_rules! store_conformance {
+    ($store:expr) => {
+        $crate::store_conformance! { @tests $store;
+            one: the_owner_may_ask_again, a_released_key_is_free, only_the_owner_renews,
+                only_the_owner_releases, a_batch_is_answered_one_by_one, a_lease_ends,
+                a_lease_lasts_for_its_term, a_renewal_extends_a_lease,
+                a_renewal_shortens_nothing, the_second_request_shortens_nothing,
+                a_kept_key_is_free_afterwards, a_dropped_request_leaves_nothing_behind,
+                a_key_is_any_text, tokens_are_for_the_owner_only;
+            two: a_free_key_is_granted_to_one_owner, one_of_many_requests_is_granted, tokens_rise,
+                calls_of_two_clients_exclude_each_other;
+        }
+    };
+    (@tests $store:expr; one: $($one:ident),*; two: $($two:ident),*;) => {
+        $(
+            #[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $one() {
+                $crate::conformance::$one(&$store).await;
+            }
+        )*
+        $(
+            #[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $two() {
+                let (one, two) = ($store, $store);
+                $crate::conformance::$two(one, two).await;
+            }
+        )*
+    };
+}

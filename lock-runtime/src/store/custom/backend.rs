@@ -1,0 +1,118 @@
+//! A store of the program as a store of the engine.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::contract::Store;
+use super::handle::CustomHandle;
+use super::shared::CustomStore;
+use super::thread::StoreThread;
+use super::waiting;
+use super::wake_ups::WakeUps;
+use crate::client_info::ClientInfo;
+use crate::clock::BootInstant;
+use crate::error::LockError;
+use crate::identity::Identity;
+use crate::maybe_ready::MaybeReady;
+use crate::store::contract::{Backend, BackgroundRuntimes, Layout, LockStore, StoreAnswer};
+use crate::store::hold_reports::HoldReports;
+use crate::store::key_holder::KeyHolder;
+use crate::store::owner::ClientTag;
+use crate::store::subscriptions::Subscriptions;
+
+/// The longest time to connect to a store.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Makes the backend of a client. The type of the store is not a part of its type.
+pub(crate) trait OpenStore: Send + Sync {
+    fn name(&self) -> &str;
+
+    fn open(&self, response_timeout: Duration) -> Result<Arc<dyn Backend>, LockError>;
+}
+
+impl<S: Store> OpenStore for Arc<S> {
+    fn name(&self) -> &str {
+        S::name(self)
+    }
+
+    fn open(&self, response_timeout: Duration) -> Result<Arc<dyn Backend>, LockError> {
+        let cannot =
+            |cause: String| LockError::Unavailable { key: None, waited: Duration::ZERO, cause };
+        let thread = StoreThread::start();
+        let thread = thread.map_err(|error| cannot(format!("no thread for the store: {error}")))?;
+        let tag =
+            ClientTag::random().map_err(|error| cannot(format!("no random numbers: {error}")))?;
+        let shared = Arc::new(CustomStore {
+            store: Arc::clone(self),
+            thread,
+            tag,
+            response_timeout,
+            subscriptions: Subscriptions::remote(Arc::new(AtomicBool::new(false))),
+            in_flight: Arc::default(),
+        });
+        let handle = |layout| Arc::new(CustomHandle { shared: Arc::clone(&shared), layout });
+        Ok(Arc::new(CustomBackend {
+            handles: Layout::ALL.map(handle),
+            shared,
+            started: OnceLock::new(),
+        }))
+    }
+}
+
+struct CustomBackend<S> {
+    handles: [Arc<CustomHandle<S>>; Layout::ALL.len()],
+    shared: Arc<CustomStore<S>>,
+    started: OnceLock<()>,
+}
+
+impl<S: Store> Backend for CustomBackend<S> {
+    fn adopt(&self, _: &BackgroundRuntimes, _: HoldReports) {}
+
+    fn connect(&self) -> MaybeReady<'_, Result<(), LockError>> {
+        let (store, wake_ups) =
+            (Arc::clone(&self.shared.store), WakeUps::new(&self.shared.subscriptions));
+        let connected = self
+            .shared
+            .thread
+            .request(CONNECT_TIMEOUT, async move { store.connect(wake_ups).await });
+        MaybeReady::pending(async move {
+            let began = BootInstant::now();
+            let connected = connected.await;
+            connected.map_err(|error| error.without_key(BootInstant::now().since(began)))?;
+            if self.started.set(()).is_ok() {
+                waiting::start(&self.shared);
+            }
+            Ok(())
+        })
+    }
+
+    fn check_readiness(&self, layout: Layout) -> StoreAnswer<'_, ()> {
+        if let Err(error) = self.handles[layout.index()].check_layout() {
+            return MaybeReady::ready(Err(error));
+        }
+        let store = Arc::clone(&self.shared.store);
+        let checked = async move { store.check().await };
+        MaybeReady::pending(self.shared.thread.request(self.shared.response_timeout, checked))
+    }
+
+    fn holder<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<KeyHolder>> {
+        let (store, key) = (Arc::clone(&self.shared.store), key.to_owned());
+        let owner = async move { store.owner(&key).await };
+        let owner = self.shared.thread.request(self.shared.response_timeout, owner);
+        MaybeReady::pending(async move {
+            Ok(owner.await?.map(|owner| match self.shared.tag.owner(&owner) {
+                Some((id, is_own)) => {
+                    let process = Identity::of_process().info().filter(|_| is_own);
+                    let client = ClientInfo { started: None, ..process.unwrap_or_default() };
+                    KeyHolder { client, is_own, ..KeyHolder::of(Some(id)) }
+                }
+                None => KeyHolder::default(),
+            }))
+        })
+    }
+
+    fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {
+        Arc::clone(&self.handles[layout.index()]) as Arc<dyn LockStore>
+    }
+}

@@ -1,0 +1,227 @@
+//! What a store of the program implements.
+
+use std::future::{Future, ready};
+use std::time::Duration;
+
+use super::wake_ups::WakeUps;
+use crate::store::store_error::StoreError;
+
+/// A store of locks, of which the program has its own implementation: see the [module](crate::store).
+///
+/// **Atomicity.** Each request is one atomic step: two requests for one key behave as if one came after the other, also if
+/// they come from different processes.
+///
+/// **Time.** A lease that was granted or extended ends when its term has passed *by the clock of the store*, at the earliest.
+/// The client counts from before it has sent the request, so it never relies on a lease that the store has ended. The clocks
+/// of the client and of the store do not have to agree, but to run at the same speed: a client gives up its lock before the
+/// end of the lease by 1 % of the term, and 2 ms.
+///
+/// **Answers.** `Ok` is definite. [`StoreError::Refused`], [`Denied`](StoreError::Denied), [`Config`](StoreError::Config) and
+/// [`WrongFormat`](StoreError::WrongFormat) say that the request has had no effect, and never will. Everything else is
+/// [`StoreError::Unknown`]: above all, a connection that breaks after the request was sent, and an answer that does not come
+/// in time. A client undoes what such a request may have done, so an error that is `Unknown` without need only costs a
+/// request. An error that says `Refused` although the request takes effect leaks a lock until its lease ends.
+///
+/// **Threads.** All methods are called on a thread of the client that has a tokio runtime, and nothing else to do: connections
+/// belong there. A method that blocks, or that never returns, delays the other requests of its client, and locks are lost
+/// then, but no lock outlives its lease. A request that takes longer than the client's response timeout (a third of its lease,
+/// from 50 ms to 2 s) has an unknown outcome, and its future is dropped; that of [`acquire`](Self::acquire) is polled
+/// for another response timeout. A panic is an unknown outcome, too.
+///
+/// **Order.** The requests of a client for a key may overlap, but no [`release`](Self::release) for an owner is called before
+/// the future of its [`acquire`](Self::acquire) has ended or was dropped.
+///
+/// [`conformance`](crate::conformance) tests an implementation.
+pub trait Store: Send + Sync + 'static {
+    /// The name of the store, such as `etcd`. It is used in errors.
+    fn name(&self) -> &str;
+
+    /// Connects to the store and checks it. Called once, before any other method, and limited to 5 s. From now on, the store
+    /// calls `wake_ups` when keys become free, if it can.
+    ///
+    /// By default, there is nothing to do.
+    fn connect(&self, wake_ups: WakeUps) -> impl Future<Output = Result<(), StoreError>> + Send {
+        let _ = wake_ups;
+        ready(Ok(()))
+    }
+
+    /// Gives the key to the owner for the term, if nobody has it. If the owner already has it, its lease is extended to at
+    /// least the term, because the request may be the second one after an answer that was lost.
+    fn acquire(
+        &self,
+        lease: LeaseRequest<'_>,
+    ) -> impl Future<Output = Result<LeaseOutcome, StoreError>> + Send;
+
+    /// Extends each of these leases to at least its term from now, if its owner still has the key. It shortens none. The
+    /// results are in the order of the leases; one that is missing counts as [`StoreError::Unknown`].
+    ///
+    /// A client renews all its locks together, up to a hundred with one call, so one request for all of them saves
+    /// much. The renewals do not depend on each other.
+    fn renew(
+        &self,
+        leases: &[LeaseRequest<'_>],
+    ) -> impl Future<Output = Vec<Result<RenewOutcome, StoreError>>> + Send;
+
+    /// Frees the key, if the owner has it, and wakes those who wait for it. If
+    /// [`keep`](ReleaseRequest::keep) is not zero, the key stays taken for that time instead, without an owner.
+    fn release(
+        &self,
+        release: ReleaseRequest<'_>,
+    ) -> impl Future<Output = Result<ReleaseOutcome, StoreError>> + Send;
+
+    /// Issues a fencing token to the owner of the key: a number above all earlier ones for this key, for as long as the
+    /// store exists, and no less than `at_least`. Not called if [`acquire`](Self::acquire) has
+    /// delivered one.
+    ///
+    /// By default, the store has no fencing tokens, and a call that wants one gets
+    /// [`LockError::Config`](crate::LockError::Config).
+    fn fence(
+        &self,
+        key: &str,
+        owner: &str,
+        at_least: u64,
+    ) -> impl Future<Output = Result<FencingOutcome, StoreError>> + Send {
+        let _ = (key, owner, at_least);
+        ready(Err(StoreError::Config {
+            option: "store",
+            problem: format!("the store `{}` issues no fencing tokens", self.name()),
+        }))
+    }
+
+    /// The owner of a key, for [`LockError::Busy`](crate::LockError::Busy): since when it has the lock, and whether it is in
+    /// this process. `None` if nobody has the key, or nobody knows it, which is the default.
+    fn owner(&self, key: &str) -> impl Future<Output = Result<Option<String>, StoreError>> + Send {
+        let _ = key;
+        ready(Ok(None))
+    }
+
+    /// Fails unless locks can be acquired and renewed now, for [`LockClient::ready`](crate::LockClient::ready). Always
+    /// succeeds by default.
+    fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send {
+        ready(Ok(()))
+    }
+
+    /// A call begins to wait for a key, and expects its [wake-ups](WakeUps) from the end of this method on. It is called again
+    /// after an error, and after [`WakeUps::interrupted`]. Nothing to do by default.
+    fn watch(&self, key: &str) -> impl Future<Output = Result<(), StoreError>> + Send {
+        let _ = key;
+        ready(Ok(()))
+    }
+
+    /// Nobody has waited for a key for a while. Nothing to do by default.
+    fn unwatch(&self, key: &str) -> impl Future<Output = ()> + Send {
+        let _ = key;
+        ready(())
+    }
+
+    /// How often a waiting call makes an attempt although nothing has woken it. A key that its owner does not release is free
+    /// when its lease ends, which no store has to announce. 100 ms by default, which suits stores without wake-ups; 1 s is
+    /// enough for stores whose wake-ups are seldom lost. From 10 ms to 1 minute; other values are raised or lowered.
+    fn poll_interval(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+
+    /// Whether a [`release`](Self::release) can keep a key taken, which `min_hold` needs. `false` by default.
+    fn keeps_after_release(&self) -> bool {
+        false
+    }
+}
+
+/// A lease that an owner requests, or wants to extend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeaseRequest<'a> {
+    /// The full key, with the namespace of the client. Up to 1,024 bytes, of any characters.
+    pub key: &'a str,
+    /// The token of the owner: 32 letters, digits and the characters `-`, `_` and `.`. No other acquisition has the same one.
+    /// Who knows it can release the lock, so it must not be logged.
+    pub owner: &'a str,
+    /// How long the lease lasts, from 100 ms to 24 h.
+    pub term: Duration,
+}
+
+/// The end of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReleaseRequest<'a> {
+    /// See [`LeaseRequest::key`].
+    pub key: &'a str,
+    /// See [`LeaseRequest::owner`].
+    pub owner: &'a str,
+    /// How long the key stays taken; zero unless the store [keeps keys](Store::keeps_after_release).
+    pub keep: Duration,
+}
+
+impl<'a> LeaseRequest<'a> {
+    /// A request for tests of a store.
+    #[must_use]
+    pub fn new(key: &'a str, owner: &'a str, term: Duration) -> Self {
+        Self { key, owner, term }
+    }
+}
+
+impl<'a> ReleaseRequest<'a> {
+    /// A release for tests of a store.
+    #[must_use]
+    pub fn new(key: &'a str, owner: &'a str) -> Self {
+        Self { key, owner, keep: Duration::ZERO }
+    }
+
+    /// The same, but the key stays taken for this time.
+    #[must_use]
+    pub fn keep(self, keep: Duration) -> Self {
+        Self { keep, ..self }
+    }
+}
+
+/// The answer to an [`acquire`](Store::acquire).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseOutcome {
+    /// The owner has the key, for the whole term.
+    Granted {
+        /// The fencing token of this grant, if the store delivers one with each grant.
+        fence: Option<u64>,
+    },
+    /// Another owner has the key, or it stays taken after a release.
+    Busy {
+        /// The rest of the lease, if the store knows it. A waiting call makes an attempt when it has passed.
+        left: Option<Duration>,
+    },
+}
+
+/// The answer to a [renewal](Store::renew).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RenewOutcome {
+    /// The owner has the key, and its lease was extended.
+    Extended,
+    /// Nobody has the key.
+    Gone,
+    /// Another owner has the key.
+    Taken,
+}
+
+/// The answer to a [`release`](Store::release).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReleaseOutcome {
+    /// The owner had the key, and it is free now, or will be when the time is over for which it is kept.
+    Freed {
+        /// The number of other clients that wait for the key, if the store knows it. After a release that others wait for, a
+        /// client leaves the key to them before it takes it again.
+        waiting: Option<usize>,
+    },
+    /// Nobody had the key.
+    Gone,
+    /// Another owner had the key.
+    Taken,
+}
+
+/// The answer to a [`fence`](Store::fence).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FencingOutcome {
+    /// The owner has the key, and this is its fencing token.
+    Token(u64),
+    /// Nobody has the key.
+    Gone,
+    /// Another owner has the key.
+    Taken,
+}

@@ -1,0 +1,235 @@
+//! A layout of the locks in a store of the program. There is only one, that of plain locks.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::contract::{
+    FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, RenewOutcome, Store,
+};
+use super::shared::{CustomStore, without};
+use crate::join::join_all;
+use crate::maybe_ready::MaybeReady;
+use crate::replicas::RequiredReplicas;
+use crate::store::announcements::{Announced, Announcement};
+use crate::store::contract::{
+    Acquired, Capabilities, Claim, Fenced, Grant, Lane, Layout, Left, LockStore, Release, Released,
+    ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
+};
+use crate::store::owner::OwnerId;
+use crate::store::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
+use crate::store::subscriptions::Subscription;
+use crate::timeout::RequestTimeout;
+use crate::wire_format::WireFormat;
+
+/// The number of the only connection: a release waits for the acquires of its owner.
+const CONNECTION: u64 = 1;
+
+pub(super) struct CustomHandle<S> {
+    pub(super) shared: Arc<CustomStore<S>>,
+    pub(super) layout: Layout,
+}
+
+impl<S: Store> CustomHandle<S> {
+    /// Fails if the store has no locks in this layout.
+    pub(super) fn check_layout(&self) -> Result<(), StoreError> {
+        let (option, what) = match self.layout {
+            Layout::Wire(WireFormat::Token) => return Ok(()),
+            Layout::Wire(_) => ("wire_format", "wire formats of other clients; use `Token`"),
+            Layout::ReadWrite => ("mode", "read-write locks"),
+            Layout::Semaphore => ("permits", "semaphores"),
+        };
+        Err(without(self.shared.store.name(), option, what))
+    }
+
+    fn request<T: Send + 'static>(
+        &self,
+        request: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + 'static {
+        self.shared.thread.request(self.shared.response_timeout, request)
+    }
+
+    /// Frees a key after the acquires of its owner.
+    fn release_one(
+        &self,
+        release: &Release<'_>,
+    ) -> impl Future<Output = Result<Released, StoreError>> + Send + 'static {
+        let (store, key) = (Arc::clone(&self.shared.store), release.resource.key.to_owned());
+        let (owner, keep) = (self.shared.owner_name(release.owner), release.keep);
+        let ended = self.shared.in_flight.ended(release.owner);
+        // An acquire ends after two response timeouts.
+        let within = self.shared.response_timeout * 4;
+        self.shared.thread.request(within, async move {
+            ended.await;
+            let request = ReleaseRequest { key: &key, owner: &owner, keep };
+            Ok(match store.release(request).await? {
+                // If the store does not know it, others may wait.
+                ReleaseOutcome::Freed { waiting } => {
+                    Released::Freed { woken: waiting.unwrap_or(1) }
+                }
+                ReleaseOutcome::Gone => Released::Gone,
+                ReleaseOutcome::Taken => Released::Taken,
+            })
+        })
+    }
+}
+
+impl<S: Store> LockStore for CustomHandle<S> {
+    fn try_acquire<'a>(
+        &'a self,
+        claim: Claim<'a>,
+        timeout: RequestTimeout,
+        trace: &'a SendTrace,
+    ) -> MaybeReady<'a, Result<Acquired, StoreError>> {
+        if let Err(error) = self.check_layout() {
+            return MaybeReady::ready(Err(error));
+        }
+        if claim.acknowledged_by != RequiredReplicas::NONE {
+            let name = self.shared.store.name();
+            return MaybeReady::ready(Err(without(
+                name,
+                "acknowledged_by",
+                "replicas that acknowledge locks",
+            )));
+        }
+        let (store, key) = (Arc::clone(&self.shared.store), claim.resource.key.to_owned());
+        let (owner, term) = (self.shared.owner_name(claim.owner), claim.term);
+        let in_flight = self.shared.in_flight.begin(claim.owner);
+        trace.sent(CONNECTION);
+        let within = timeout.answer.min(timeout.total);
+        // The request goes on for another response timeout after the caller has given up.
+        let lasts = within + self.shared.response_timeout;
+        let acquired = self.shared.thread.request(lasts, async move {
+            let acquired = store.acquire(LeaseRequest { key: &key, owner: &owner, term }).await;
+            drop(in_flight);
+            acquired
+        });
+        MaybeReady::pending(async move {
+            let answered = tokio::time::timeout(within, acquired).await;
+            let unknown = |_| StoreError::Unknown(format!("no answer in {within:?}"));
+            Ok(match answered.map_err(unknown)?? {
+                LeaseOutcome::Granted { fence } => {
+                    Acquired::Granted(Grant { fence, ..Grant::of(term) })
+                }
+                LeaseOutcome::Busy { left } => {
+                    Acquired::Busy(left.map_or(Left::Unknown, Left::Time))
+                }
+            })
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        batch: &'a [Renewal<'a>],
+        _: Lane,
+    ) -> MaybeReady<'a, Vec<Result<Renewed, StoreError>>> {
+        let leases: Vec<(String, String, Duration)> = batch
+            .iter()
+            .map(|one| (one.resource.key.to_owned(), self.shared.owner_name(one.owner), one.term))
+            .collect();
+        let (store, count) = (Arc::clone(&self.shared.store), batch.len());
+        let renewed = self.request(async move {
+            let requests: Vec<LeaseRequest<'_>> = leases
+                .iter()
+                .map(|(key, owner, term)| LeaseRequest { key, owner, term: *term })
+                .collect();
+            Ok(store.renew(&requests).await)
+        });
+        MaybeReady::pending(async move {
+            let mut renewed = match renewed.await {
+                Ok(renewed) => renewed,
+                Err(error) => vec![Err(error); count],
+            };
+            let missing =
+                || Err(StoreError::Unknown("the store gave no answer for this lease".to_owned()));
+            renewed.resize_with(count, missing);
+            let outcome = |outcome| match outcome {
+                RenewOutcome::Extended => Renewed::Extended,
+                RenewOutcome::Gone => Renewed::Gone,
+                RenewOutcome::Taken => Renewed::Taken,
+            };
+            renewed.into_iter().map(|one| one.map(outcome)).collect()
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        release: Release<'a>,
+        _: Lane,
+    ) -> MaybeReady<'a, Result<Released, StoreError>> {
+        MaybeReady::pending(self.release_one(&release))
+    }
+
+    fn release_all<'a>(
+        &'a self,
+        batch: &'a [Release<'a>],
+        _: Lane,
+    ) -> MaybeReady<'a, ReleasedBatch> {
+        let releases: Vec<_> = batch.iter().map(|release| self.release_one(release)).collect();
+        MaybeReady::pending(async move {
+            let answers = join_all(releases.into_iter()).await;
+            ReleasedBatch { connection: NonZeroU64::new(CONNECTION), answers }
+        })
+    }
+
+    fn fence<'a>(
+        &'a self,
+        resource: Resource<'a>,
+        owner: OwnerId,
+        at_least: u64,
+    ) -> MaybeReady<'a, Result<Fenced, StoreError>> {
+        let (store, key) = (Arc::clone(&self.shared.store), resource.key.to_owned());
+        let owner = self.shared.owner_name(owner);
+        MaybeReady::pending(self.request(async move {
+            Ok(match store.fence(&key, &owner, at_least).await? {
+                FencingOutcome::Token(token) => Fenced::With(token),
+                FencingOutcome::Gone => Fenced::Gone,
+                FencingOutcome::Taken => Fenced::Taken,
+            })
+        }))
+    }
+
+    fn announce<'a>(
+        &'a self,
+        _: Announcement<'a>,
+    ) -> MaybeReady<'a, Result<Announced, StoreError>> {
+        MaybeReady::ready(Err(without(
+            self.shared.store.name(),
+            "store",
+            "announcements of leaders",
+        )))
+    }
+
+    fn start_run<'a>(&'a self, _: RunStart<'a>) -> StoreAnswer<'a, RunStarted> {
+        MaybeReady::ready(Err(without(self.shared.store.name(), "every", "records of runs")))
+    }
+
+    fn end_run<'a>(&'a self, _: RunEnd<'a>) -> StoreAnswer<'a, RunEnded> {
+        MaybeReady::ready(Err(without(self.shared.store.name(), "every", "records of runs")))
+    }
+
+    fn last_run<'a>(&'a self, _: &'a str) -> StoreAnswer<'a, Option<RunRecord>> {
+        MaybeReady::ready(Err(without(self.shared.store.name(), "every", "records of runs")))
+    }
+
+    fn count_waiters<'a>(
+        &'a self,
+        _: Resource<'a>,
+        _: Lane,
+    ) -> MaybeReady<'a, Result<usize, StoreError>> {
+        MaybeReady::ready(Ok(0))
+    }
+
+    fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
+        self.shared.subscriptions.listen(resource.key, resource.key, self.layout, owner)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let keeps_after_release = self.shared.store.keeps_after_release();
+        Capabilities { keeps_after_release, counts_waiters: false, ..Capabilities::ALL }
+    }
+
+    fn layout(&self) -> &'static str {
+        self.layout.value()
+    }
+}

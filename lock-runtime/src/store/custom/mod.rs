@@ -1,0 +1,16 @@
+//! Stores that the program implements.
+
+mod backend;
+mod contract;
+mod handle;
+mod in_flight;
+mod shared;
+mod thread;
+mod waiting;
+mod wake_ups;
+
+pub(crate) use self::backend::OpenStore;
+pub use self::contract::{
+    FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, RenewOutcome, Store,
+};
+pub use self::wake_ups::WakeUps;

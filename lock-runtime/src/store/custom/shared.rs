@@ -1,0 +1,33 @@
+//! What the handles of a store of the program share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::contract::Store;
+use super::in_flight::AcquiresInFlight;
+use super::thread::StoreThread;
+use crate::store::owner::{ClientTag, OwnerId};
+use crate::store::store_error::StoreError;
+use crate::store::subscriptions::Subscriptions;
+
+/// What the handles of a store share.
+pub(super) struct CustomStore<S> {
+    pub(super) store: Arc<S>,
+    pub(super) thread: StoreThread,
+    /// Distinguishes the owners of this client from those of others.
+    pub(super) tag: ClientTag,
+    pub(super) response_timeout: Duration,
+    pub(super) subscriptions: Arc<Subscriptions>,
+    pub(super) in_flight: Arc<AcquiresInFlight>,
+}
+
+impl<S: Store> CustomStore<S> {
+    pub(super) fn owner_name(&self, owner: OwnerId) -> String {
+        self.tag.owner_name(owner)
+    }
+}
+
+/// The error of a call that needs what the store does not have.
+pub(super) fn without(name: &str, option: &'static str, what: &str) -> StoreError {
+    StoreError::Config { option, problem: format!("the store `{name}` has no {what}") }
+}

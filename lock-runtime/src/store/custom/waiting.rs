@@ -1,0 +1,100 @@
+//! Watches the keys for which calls wait, and wakes those calls regularly.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::contract::Store;
+use super::shared::CustomStore;
+use crate::backoff::between;
+use crate::join::join_all;
+use crate::store::subscriptions::Subscriptions;
+
+/// How long a key is watched after the last call that has waited for it.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// How many keys are watched at once.
+const AT_ONCE: usize = 32;
+
+/// The pause after a key that could not be watched.
+const AGAIN: Duration = Duration::from_millis(250);
+
+const SHORTEST_POLL: Duration = Duration::from_millis(10);
+const LONGEST_POLL: Duration = Duration::from_secs(60);
+
+/// Starts the tasks, which end with the client.
+pub(super) fn start<S: Store>(shared: &Arc<CustomStore<S>>) {
+    let runtime = shared.thread.runtime();
+    let (store, subscriptions) = (Arc::clone(&shared.store), Arc::clone(&shared.subscriptions));
+    let interval = store.poll_interval().clamp(SHORTEST_POLL, LONGEST_POLL);
+    let watches = Watches { store, subscriptions, response_timeout: shared.response_timeout };
+    runtime.spawn(watches.run());
+    runtime.spawn(poll(Arc::downgrade(&shared.subscriptions), interval));
+}
+
+/// Wakes all waiting calls in each interval.
+async fn poll(subscriptions: Weak<Subscriptions>, interval: Duration) {
+    loop {
+        tokio::time::sleep(between(interval * 3 / 4, interval)).await;
+        let Some(subscriptions) = subscriptions.upgrade() else { return };
+        subscriptions.wake_all();
+    }
+}
+
+struct Watches<S> {
+    store: Arc<S>,
+    subscriptions: Arc<Subscriptions>,
+    response_timeout: Duration,
+}
+
+impl<S: Store> Watches<S> {
+    async fn run(self) {
+        let watches = Arc::new(self);
+        loop {
+            let look = watches.subscriptions.next_look(LINGER);
+            tokio::select! {
+                () = watches.subscriptions.wanted() => {}
+                () = tokio::time::sleep(look.unwrap_or(LINGER)), if look.is_some() => {}
+            }
+            while watches.watch_some().await {}
+            let idle = watches.subscriptions.take_idle(LINGER);
+            join_all(idle.iter().map(|name| watches.unwatch(name))).await;
+        }
+    }
+
+    /// Watches some of the keys that are wanted. Returns whether there may be more.
+    async fn watch_some(self: &Arc<Self>) -> bool {
+        let mut room = AT_ONCE;
+        let wanted = self.subscriptions.take_wanted(|_| {
+            room = room.saturating_sub(1);
+            room > 0
+        });
+        let watched = join_all(wanted.iter().map(|name| self.watch(name))).await;
+        let (mut live, mut failed) = (Vec::new(), Vec::new());
+        for (name, is_watched) in wanted.into_iter().zip(watched) {
+            if is_watched { live.push(name) } else { failed.push(name) }
+        }
+        let is_some = !live.is_empty();
+        let orphans = self.subscriptions.subscribed(&live);
+        join_all(orphans.iter().map(|name| self.unwatch(name))).await;
+        if !failed.is_empty() {
+            self.subscriptions.want_again(failed);
+            tokio::time::sleep(AGAIN).await;
+        }
+        is_some
+    }
+
+    /// Calls the store in a task of its own, because it may panic.
+    async fn watch(self: &Arc<Self>, name: &Arc<str>) -> bool {
+        let (of_store, name) = (Arc::clone(self), Arc::clone(name));
+        let watched = async move { of_store.store.watch(&name).await };
+        let within = tokio::time::timeout(self.response_timeout, watched);
+        matches!(tokio::spawn(within).await, Ok(Ok(Ok(()))))
+    }
+
+    async fn unwatch(self: &Arc<Self>, name: &Arc<str>) {
+        let (watches, name) = (Arc::clone(self), Arc::clone(name));
+        let unwatched = async move { watches.store.unwatch(&name).await };
+        let within = tokio::time::timeout(self.response_timeout, unwatched);
+        let _ = tokio::spawn(within).await;
+    }
+}

@@ -1,0 +1,42 @@
+//! The wake-ups of a store of the program.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use crate::store::subscriptions::Subscriptions;
+
+/// Tells a client which keys may be free. Cheap to clone. Its methods never block, and may be called on any thread.
+///
+/// A wake-up that is lost costs time, but nothing else, and so does one that was not necessary. After the end of the client,
+/// nothing happens.
+#[derive(Clone)]
+pub struct WakeUps(Weak<Subscriptions>);
+
+impl WakeUps {
+    pub(crate) fn new(subscriptions: &Arc<Subscriptions>) -> Self {
+        Self(Arc::downgrade(subscriptions))
+    }
+
+    /// The key may be free: its owner has released it, or its lease has ended. The calls of this client that wait for it make
+    /// an attempt; the others are not affected.
+    pub fn released(&self, key: &str) {
+        if let Some(subscriptions) = self.0.upgrade() {
+            subscriptions.wake(key, true);
+        }
+    }
+
+    /// Wake-ups may have been lost, and no more come until the keys are [watched](super::Store::watch) again: for example,
+    /// because a connection was lost. All waiting calls make an attempt now, and another one as soon as their keys are
+    /// watched.
+    pub fn interrupted(&self) {
+        if let Some(subscriptions) = self.0.upgrade() {
+            subscriptions.disconnected();
+        }
+    }
+}
+
+impl fmt::Debug for WakeUps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WakeUps").finish()
+    }
+}

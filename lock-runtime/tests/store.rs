@@ -1,0 +1,561 @@
+//! Stores of the program: a client with one, and the checks of stores, each of which finds the flaws that it is there for.
+
+#![cfg(feature = "store")]
+
+use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lock_runtime::store::{
+    FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, RenewOutcome,
+    Store, StoreError, WakeUps,
+};
+use lock_runtime::{
+    HolderKind, LockClient, LockError, LostReason, Replicas, WireFormat, conformance,
+    distributed_lock, with_client,
+};
+
+const LEASE: Duration = Duration::from_millis(600);
+
+/// What is wrong with a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flaw {
+    None,
+    GrantsTakenKeys,
+    GrantsBetweenLookAndWrite,
+    RefusesTheSecondRequest,
+    SecondRequestShortens,
+    LeasesNeverEnd,
+    LeasesEndEarly,
+    AnybodyRenews,
+    RenewalRevives,
+    RenewalShortens,
+    RenewalDoesNothing,
+    RenewalsAreMixedUp,
+    RenewalsAreMissing,
+    AnybodyReleases,
+    ReleaseIsForgotten,
+    ReleaseTwice,
+    KeysIgnoreCase,
+    KeysAreTrimmed,
+    KeysAreCut,
+    KeptForEver,
+    KeptForNoTime,
+    TokensFall,
+    TokensAreTooLow,
+    TokensForAnybody,
+    TokensOfTheDead,
+    DroppedRequestsNeverEnd,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    /// `None` after a release of a key that is kept.
+    owner: Option<String>,
+    end: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    entries: HashMap<String, Entry>,
+    token: u64,
+    watched: HashSet<String>,
+    wake_ups: Vec<WakeUps>,
+}
+
+/// A store in memory, on which clients may disagree.
+#[derive(Clone)]
+struct Table {
+    flaw: Flaw,
+    rows: Arc<Mutex<Rows>>,
+    fault: Arc<Mutex<Fault>>,
+    acquires: Arc<AtomicUsize>,
+    is_notifying: bool,
+}
+
+/// What happens to requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    Panic,
+    /// No request ends.
+    Hang,
+    /// Acquires take this time before they take effect.
+    Slow(Duration),
+    Refuse,
+}
+
+impl Table {
+    fn new(flaw: Flaw) -> Self {
+        let (rows, fault) = (Arc::default(), Arc::new(Mutex::new(Fault::None)));
+        Self { flaw, rows, fault, acquires: Arc::default(), is_notifying: false }
+    }
+
+    fn notifying() -> Self {
+        Self { is_notifying: true, ..Self::new(Flaw::None) }
+    }
+
+    fn set(&self, fault: Fault) {
+        *self.fault.lock().unwrap() = fault;
+    }
+
+    async fn fail(&self) -> Result<(), StoreError> {
+        let fault = *self.fault.lock().unwrap();
+        match fault {
+            Fault::None => Ok(()),
+            Fault::Panic => panic!("the store has a bug"),
+            Fault::Hang => std::future::pending().await,
+            Fault::Slow(time) => {
+                tokio::time::sleep(time).await;
+                Ok(())
+            }
+            Fault::Refuse => Err(StoreError::Refused("it is being repaired".to_owned())),
+        }
+    }
+
+    fn key(&self, key: &str) -> String {
+        match self.flaw {
+            Flaw::KeysIgnoreCase => key.to_lowercase(),
+            Flaw::KeysAreTrimmed => key.trim().to_owned(),
+            Flaw::KeysAreCut => key.chars().take(1000).collect(),
+            _ => key.to_owned(),
+        }
+    }
+
+    fn live(&self, rows: &Rows, key: &str) -> Option<Entry> {
+        let now = Instant::now();
+        let entry = rows.entries.get(&self.key(key))?;
+        (entry.end > now || self.flaw == Flaw::LeasesNeverEnd).then(|| entry.clone())
+    }
+
+    fn write(&self, rows: &mut Rows, key: &str, owner: Option<&str>, end: Instant) {
+        rows.entries.insert(self.key(key), Entry { owner: owner.map(ToOwned::to_owned), end });
+    }
+}
+
+impl Store for Table {
+    fn name(&self) -> &'static str {
+        "table"
+    }
+
+    async fn connect(&self, wake_ups: WakeUps) -> Result<(), StoreError> {
+        self.fail().await?;
+        self.rows.lock().unwrap().wake_ups.push(wake_ups);
+        Ok(())
+    }
+
+    async fn acquire(&self, lease: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
+        self.acquires.fetch_add(1, Ordering::Relaxed);
+        self.fail().await?;
+        let found = self.live(&self.rows.lock().unwrap(), lease.key);
+        if self.flaw == Flaw::GrantsBetweenLookAndWrite {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let mut rows = self.rows.lock().unwrap();
+        let found = match self.flaw {
+            Flaw::GrantsBetweenLookAndWrite => found,
+            _ => self.live(&rows, lease.key),
+        };
+        let term = match self.flaw {
+            Flaw::LeasesEndEarly => lease.term / 2,
+            Flaw::DroppedRequestsNeverEnd => lease.term + Duration::from_secs(3600),
+            _ => lease.term,
+        };
+        let mut end = Instant::now() + term;
+        if let Some(entry) = found.filter(|_| self.flaw != Flaw::GrantsTakenKeys) {
+            let is_own = entry.owner.as_deref() == Some(lease.owner);
+            if !is_own || self.flaw == Flaw::RefusesTheSecondRequest {
+                let left = entry.end.saturating_duration_since(Instant::now());
+                return Ok(LeaseOutcome::Busy { left: Some(left) });
+            }
+            if self.flaw != Flaw::SecondRequestShortens {
+                end = end.max(entry.end);
+            }
+        }
+        self.write(&mut rows, lease.key, Some(lease.owner), end);
+        Ok(LeaseOutcome::Granted { fence: None })
+    }
+
+    async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
+        if let Err(error) = self.fail().await {
+            return vec![Err(error); leases.len()];
+        }
+        let mut rows = self.rows.lock().unwrap();
+        let mut renew = |lease: &LeaseRequest<'_>| {
+            let end = Instant::now() + lease.term;
+            let entry = match self.live(&rows, lease.key) {
+                Some(entry) => entry,
+                None if self.flaw == Flaw::RenewalRevives => {
+                    self.write(&mut rows, lease.key, Some(lease.owner), end);
+                    return RenewOutcome::Extended;
+                }
+                None => return RenewOutcome::Gone,
+            };
+            let is_own = entry.owner.as_deref() == Some(lease.owner);
+            if !is_own && self.flaw != Flaw::AnybodyRenews {
+                return RenewOutcome::Taken;
+            }
+            let end = match self.flaw {
+                Flaw::RenewalShortens => end,
+                Flaw::RenewalDoesNothing => entry.end,
+                _ => end.max(entry.end),
+            };
+            self.write(&mut rows, lease.key, entry.owner.as_deref(), end);
+            RenewOutcome::Extended
+        };
+        let mut renewed: Vec<_> = leases.iter().map(|lease| Ok(renew(lease))).collect();
+        match self.flaw {
+            Flaw::RenewalsAreMixedUp => renewed.reverse(),
+            Flaw::RenewalsAreMissing => renewed.truncate(leases.len() / 2 + 1),
+            _ => {}
+        }
+        renewed
+    }
+
+    async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
+        let slow = matches!(*self.fault.lock().unwrap(), Fault::Slow(_));
+        if !slow {
+            self.fail().await?;
+        }
+        let mut rows = self.rows.lock().unwrap();
+        let Some(entry) = self.live(&rows, release.key) else {
+            return Ok(match self.flaw {
+                Flaw::ReleaseTwice => ReleaseOutcome::Freed { waiting: None },
+                _ => ReleaseOutcome::Gone,
+            });
+        };
+        let is_own = entry.owner.as_deref() == Some(release.owner);
+        if !is_own && self.flaw != Flaw::AnybodyReleases {
+            return Ok(ReleaseOutcome::Taken);
+        }
+        let keep = match self.flaw {
+            Flaw::KeptForNoTime => Duration::ZERO,
+            Flaw::KeptForEver if !release.keep.is_zero() => Duration::from_secs(3600),
+            _ => release.keep,
+        };
+        if !keep.is_zero() {
+            self.write(&mut rows, release.key, None, Instant::now() + keep);
+        } else if self.flaw != Flaw::ReleaseIsForgotten {
+            let key = self.key(release.key);
+            rows.entries.remove(&key);
+        }
+        let woken = if rows.watched.contains(release.key) { rows.wake_ups.clone() } else { vec![] };
+        drop(rows);
+        for wake_ups in woken {
+            wake_ups.released(release.key);
+        }
+        Ok(ReleaseOutcome::Freed { waiting: None })
+    }
+
+    async fn fence(
+        &self,
+        key: &str,
+        owner: &str,
+        at_least: u64,
+    ) -> Result<FencingOutcome, StoreError> {
+        self.fail().await?;
+        let mut rows = self.rows.lock().unwrap();
+        match self.live(&rows, key) {
+            None if self.flaw != Flaw::TokensOfTheDead => return Ok(FencingOutcome::Gone),
+            Some(entry)
+                if entry.owner.as_deref() != Some(owner) && self.flaw != Flaw::TokensForAnybody =>
+            {
+                return Ok(FencingOutcome::Taken);
+            }
+            _ => {}
+        }
+        rows.token = match self.flaw {
+            Flaw::TokensFall => at_least.max(1000 - (rows.token % 1000 + 1)),
+            Flaw::TokensAreTooLow => rows.token + 1,
+            _ => at_least.max(rows.token + 1),
+        };
+        Ok(FencingOutcome::Token(rows.token))
+    }
+
+    async fn owner(&self, key: &str) -> Result<Option<String>, StoreError> {
+        self.fail().await?;
+        Ok(self.live(&self.rows.lock().unwrap(), key).and_then(|entry| entry.owner))
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.fail().await
+    }
+
+    async fn watch(&self, key: &str) -> Result<(), StoreError> {
+        self.fail().await?;
+        if self.is_notifying {
+            self.rows.lock().unwrap().watched.insert(key.to_owned());
+        }
+        Ok(())
+    }
+
+    async fn unwatch(&self, key: &str) {
+        self.rows.lock().unwrap().watched.remove(key);
+    }
+
+    fn poll_interval(&self) -> Duration {
+        if self.is_notifying { Duration::from_secs(60) } else { Duration::from_millis(20) }
+    }
+
+    fn keeps_after_release(&self) -> bool {
+        true
+    }
+}
+
+mod table {
+    use std::sync::LazyLock;
+
+    use super::{Flaw, Table};
+
+    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(Flaw::None));
+
+    lock_runtime::store_conformance!(TABLE.clone());
+}
+
+mod notifying_table {
+    use std::sync::LazyLock;
+
+    use super::Table;
+
+    static TABLE: LazyLock<Table> = LazyLock::new(Table::notifying);
+
+    lock_runtime::store_conformance!(TABLE.clone());
+}
+
+/// Whether a check finds nothing.
+async fn passes(check: impl Future<Output = ()> + Send + 'static) -> bool {
+    tokio::spawn(AssertUnwindSafe(check).0).await.is_ok()
+}
+
+macro_rules! finds {
+    ($($test:ident: $flaw:ident by $check:ident($($store:ident),+);)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                let table = Table::new(Flaw::$flaw);
+                finds!(@run $check, table, $($store),+);
+            }
+        )*
+
+        #[test]
+        fn each_flaw_is_found() {
+            let found: Vec<Flaw> = vec![$(Flaw::$flaw),*];
+            let last = Flaw::DroppedRequestsNeverEnd as usize;
+            assert!((1..=last).all(|flaw| found.iter().any(|found| *found as usize == flaw)));
+        }
+    };
+    (@run $check:ident, $table:ident, one) => {
+        let check = async move { conformance::$check(&$table).await };
+        assert!(!passes(check).await);
+    };
+    (@run $check:ident, $table:ident, one, two) => {
+        let (one, two) = ($table.clone(), $table);
+        assert!(!passes(conformance::$check(one, two)).await);
+    };
+}
+
+finds! {
+    taken_keys: GrantsTakenKeys by a_free_key_is_granted_to_one_owner(one, two);
+    a_look_before_a_write: GrantsBetweenLookAndWrite by one_of_many_requests_is_granted(one, two);
+    bodies_at_the_same_time: GrantsTakenKeys by calls_of_two_clients_exclude_each_other(one, two);
+    a_refused_second_request: RefusesTheSecondRequest by the_owner_may_ask_again(one);
+    a_second_request_that_shortens: SecondRequestShortens by the_second_request_shortens_nothing(one);
+    endless_leases: LeasesNeverEnd by a_lease_ends(one);
+    short_leases: LeasesEndEarly by a_lease_lasts_for_its_term(one);
+    renewals_by_anybody: AnybodyRenews by only_the_owner_renews(one);
+    renewals_of_the_dead: RenewalRevives by only_the_owner_renews(one);
+    renewals_that_shorten: RenewalShortens by a_renewal_shortens_nothing(one);
+    renewals_in_vain: RenewalDoesNothing by a_renewal_extends_a_lease(one);
+    renewals_in_another_order: RenewalsAreMixedUp by a_batch_is_answered_one_by_one(one);
+    missing_renewals: RenewalsAreMissing by a_batch_is_answered_one_by_one(one);
+    releases_by_anybody: AnybodyReleases by only_the_owner_releases(one);
+    forgotten_releases: ReleaseIsForgotten by a_released_key_is_free(one);
+    second_releases: ReleaseTwice by a_released_key_is_free(one);
+    keys_without_case: KeysIgnoreCase by a_key_is_any_text(one);
+    trimmed_keys: KeysAreTrimmed by a_key_is_any_text(one);
+    cut_keys: KeysAreCut by a_key_is_any_text(one);
+    keys_that_are_kept_for_ever: KeptForEver by a_kept_key_is_free_afterwards(one);
+    keys_that_are_not_kept: KeptForNoTime by a_kept_key_is_free_afterwards(one);
+    tokens_that_fall: TokensFall by tokens_rise(one, two);
+    low_tokens: TokensAreTooLow by tokens_rise(one, two);
+    tokens_for_anybody: TokensForAnybody by tokens_are_for_the_owner_only(one);
+    tokens_of_the_dead: TokensOfTheDead by tokens_are_for_the_owner_only(one);
+    requests_that_stay: DroppedRequestsNeverEnd by a_dropped_request_leaves_nothing_behind(one);
+}
+
+async fn client(table: &Table) -> LockClient {
+    let builder = LockClient::builder().store(table.clone()).lease(LEASE);
+    builder.connect().await.expect("it connects")
+}
+
+#[distributed_lock(key = "order:<id>")]
+async fn pay(id: u32, time: Duration) -> Result<u32, LockError> {
+    tokio::time::sleep(time).await;
+    Ok(id)
+}
+
+#[tokio::test]
+async fn an_annotated_function_is_renewed_and_leaves_nothing_behind() {
+    let table = Table::new(Flaw::None);
+    let client = client(&table).await;
+    assert_eq!(with_client(client.clone(), pay(7, LEASE * 3)).await, Ok(7));
+    client.shutdown().await.expect("released");
+    assert!(table.rows.lock().unwrap().entries.is_empty());
+}
+
+#[tokio::test]
+async fn a_busy_lock_tells_who_has_it() {
+    let table = Table::new(Flaw::None);
+    let (one, two) = (client(&table).await, client(&table).await);
+    let _guard = one.lock("k").acquire().await.expect("free");
+    for (client, is_own) in [(&one, true), (&two, false)] {
+        let busy = tokio::spawn(client.lock("k").wait(LEASE / 20).acquire());
+        match busy.await.expect("no panic") {
+            Err(LockError::Busy { holder, .. }) => {
+                let kind = if is_own { HolderKind::ThisProcess } else { HolderKind::Elsewhere };
+                assert_eq!((holder.kind, holder.held_for.is_some()), (kind, !is_own), "{holder:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_wake_up_comes_long_before_the_next_poll() {
+    let table = Table::notifying();
+    let (one, two) = (client(&table).await, client(&table).await);
+    let guard = one.lock("k").acquire().await.expect("free");
+    let waiting = tokio::spawn(two.lock("k").wait(Duration::from_secs(50)).acquire());
+    while table.rows.lock().unwrap().watched.is_empty() {
+        tokio::time::sleep(LEASE / 100).await;
+    }
+    guard.release().await.expect("held");
+    // Without wake-ups, the call would poll every 60 s.
+    waiting.await.expect("no panic").expect("woken").release().await.expect("held");
+}
+
+#[tokio::test]
+async fn without_wake_ups_a_waiting_call_polls() {
+    let table = Table::new(Flaw::None);
+    let (one, two) = (client(&table).await, client(&table).await);
+    let guard = one.lock("k").acquire().await.expect("free");
+    let before = table.acquires.load(Ordering::Relaxed);
+    let waiting = tokio::spawn(two.lock("k").wait(Duration::from_secs(50)).acquire());
+    while table.acquires.load(Ordering::Relaxed) < before + 3 {
+        tokio::time::sleep(LEASE / 100).await;
+    }
+    guard.release().await.expect("held");
+    waiting.await.expect("no panic").expect("polled").release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_hold_is_lost_if_its_store_stops_answering() {
+    for fault in [Fault::Hang, Fault::Panic, Fault::Refuse] {
+        let table = Table::new(Flaw::None);
+        let client = client(&table).await;
+        let guard = client.lock("k").acquire().await.expect("free");
+        table.set(fault);
+        assert_eq!(guard.lost().await, LostReason::RenewalFailed, "{fault:?}");
+        table.set(Fault::None);
+    }
+}
+
+#[tokio::test]
+async fn errors_of_a_store_are_those_of_the_call() {
+    let table = Table::new(Flaw::None);
+    let client = client(&table).await;
+    for (fault, words) in [
+        (Fault::Refuse, "it is being repaired"),
+        (Fault::Panic, "the store has panicked"),
+        (Fault::Hang, "no answer in"),
+    ] {
+        table.set(fault);
+        match client.lock("k").wait(Duration::ZERO).acquire().await {
+            Err(LockError::Unavailable { cause, .. }) => assert!(cause.contains(words), "{cause}"),
+            other => panic!("{fault:?}: {other:?}"),
+        }
+        match client.ready().await {
+            Err(LockError::Unavailable { cause, .. }) => assert!(cause.contains(words), "{cause}"),
+            other => panic!("{fault:?}: {other:?}"),
+        }
+        table.set(Fault::None);
+        client.ready().await.expect("it works again");
+    }
+    table.set(Fault::Panic);
+    match LockClient::with_store(table.clone()).await.map(drop) {
+        Err(LockError::Unavailable { cause, .. }) => assert!(cause.contains("panicked"), "{cause}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The lock of a call that has given up is released after the request that acquires it, and not before.
+#[tokio::test]
+async fn the_request_of_a_call_that_has_given_up_leaves_no_lock() {
+    let table = Table::new(Flaw::None);
+    // Nothing ends by itself here.
+    let builder = LockClient::builder().store(table.clone()).lease(Duration::from_secs(3600));
+    let client = builder.connect().await.expect("it connects");
+    table.set(Fault::Slow(LEASE / 2));
+    let call = client.lock("k").wait(LEASE / 10).acquire();
+    assert!(matches!(call.await, Err(LockError::Unavailable { .. })), "no answer in time");
+    let cancelled = client.lock("other").acquire();
+    assert!(tokio::time::timeout(LEASE / 10, cancelled).await.is_err());
+    while table.acquires.load(Ordering::Relaxed) < 2 || !client.stats().is_idle() {
+        tokio::time::sleep(LEASE / 100).await;
+    }
+    // The client waits for the releases. The requests have taken effect by then.
+    client.shutdown().await.expect("released");
+    tokio::time::sleep(LEASE).await;
+    assert!(table.rows.lock().unwrap().entries.is_empty());
+}
+
+#[tokio::test]
+async fn what_a_store_does_not_have_is_an_error_that_says_so() {
+    let table = Table::new(Flaw::None);
+    let client = client(&table).await;
+    let config = |outcome: Result<(), LockError>| match outcome {
+        Err(LockError::Config { option, problem, .. }) => {
+            assert!(problem.contains("the store `table` has no"), "{problem}");
+            option
+        }
+        other => panic!("{other:?}"),
+    };
+    let read = client.read_write("k").read().acquire().await.map(drop);
+    assert_eq!(config(read), "mode");
+    let permit = client.semaphore("k", 2).acquire().await.map(drop);
+    assert_eq!(config(permit), "permits");
+    let redisson = client.lock("k").wire_format(WireFormat::Redisson).acquire().await.map(drop);
+    assert_eq!(config(redisson), "wire_format");
+    let acknowledged = client.lock("k").acknowledged_by(Replicas::AtLeast(1)).acquire().await;
+    assert_eq!(config(acknowledged.map(drop)), "acknowledged_by");
+    assert_eq!(config(client.last_run("k").await.map(drop)), "every");
+
+    let both = LockClient::builder().url("memory:").store(table).connect().await.map(drop);
+    assert!(matches!(both, Err(LockError::Config { option: "store", .. })), "{both:?}");
+}
+
+#[tokio::test]
+async fn a_set_and_a_fencing_token_and_a_minimum_hold_work() {
+    let table = Table::new(Flaw::None);
+    let client = client(&table).await;
+    let set = client.lock_all(["a", "b"]).acquire().await.expect("free");
+    assert!(client.lock("b").try_acquire().await.is_ok());
+    set.release().await.expect("held");
+    let first = client.lock("a").acquire().await.expect("free");
+    let token = first.fencing_token().await.expect("held");
+    first.release().await.expect("held");
+    let second = client.lock("a").min_hold(LEASE).acquire().await.expect("free");
+    assert!(second.fencing_token().await.expect("held") > token);
+    second.release().await.expect("held");
+    let kept = client.lock("a").wait(Duration::ZERO).acquire().await.map(drop);
+    assert!(matches!(kept, Err(LockError::Busy { .. })), "{kept:?}");
+}
+
+#[tokio::test]
+async fn a_builder_shows_the_name_of_its_store_and_no_more() {
+    let builder = LockClient::builder().store(Table::new(Flaw::None));
+    let shown = format!("{builder:?}");
+    assert!(shown.contains("store: Some(\"table\")") && shown.contains("url: None"), "{shown}");
+}
