@@ -71,8 +71,8 @@ const LAYERS: [&[&str]; 9] = [
 ];
 
 /// The folders in which no two types have the same name.
-const TYPE_FOLDERS: [&str; 6] =
-    ["lock-runtime/src", "lock-macros/src", "tests", "bench", "examples", "recipes"];
+const TYPE_FOLDERS: [&str; 7] =
+    ["lock-runtime/src", "lock-macros/src", "tests", "bench", "examples", "recipes", "lockctl"];
 
 /// Types that have the name of another type on purpose: the file, the names, and the reason.
 const REPEATED_NAMES: [(&str, &[&str], &str); 2] = [
@@ -364,7 +364,7 @@ fn the_test_scripts_name_every_test_target() {
     let mut names: Vec<String> = sections.filter(is_run).map(name).collect();
     assert!(names.len() > 5, "{names:?}");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for package in ["bench", "examples", "lock-macros", "lock-runtime", "recipes"] {
+    for package in ["bench", "examples", "lock-macros", "lock-runtime", "lockctl", "recipes"] {
         for entry in std::fs::read_dir(root.join(package).join("tests")).into_iter().flatten() {
             let path = entry.expect("an entry").path();
             if path.is_dir() && !path.join("main.rs").exists() {

@@ -1,0 +1,150 @@
+//! `lockctl run`: a command under a lock.
+//!
+//! The lock is acquired, the command is started, and from then on three things can happen: the command ends, a
+//! signal comes, or the lock comes close to its end (see [`supervision`]). The lock is released when the command
+//! has ended, not when it was told to end.
+
+mod child;
+mod countdown;
+mod environment;
+pub(crate) mod options;
+pub(crate) mod shim;
+mod signals;
+mod supervision;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use lock_runtime::{LockClient, LockError, LockGuard};
+use rustix::process::Signal;
+
+use self::child::CommandProcess;
+use self::countdown::Countdown;
+use self::environment::Environment;
+use self::options::{OnLost, RunOptions};
+use self::shim::Shim;
+use self::signals::Signals;
+use self::supervision::{EndedCommand, Supervision};
+use crate::clock::since_boot;
+use crate::connection::close;
+use crate::exit::{Code, Failure};
+use crate::messages::Messages;
+use crate::options::GlobalOptions;
+use crate::span;
+
+/// Runs the command. Returns the exit code of the command, or of `lockctl`.
+pub(crate) async fn run(
+    global: &GlobalOptions,
+    options: RunOptions,
+    messages: Messages,
+) -> Result<ExitCode, Failure> {
+    // Nothing is requested for a command line that is wrong.
+    options.key_and_command()?;
+    options.grace()?;
+    let listening = Signals::listen();
+    let mut signals = listening.map_err(|error| Failure::internal("receive signals", error))?;
+    // Only a busy lock is a reason to wait, and a store that is down is not.
+    let builder = global.client()?.lease(options.lease).unavailable_after(options.lease);
+    let builder = builder.revocable(options.on_lost == OnLost::Kill);
+    let client = tokio::select! {
+        client = builder.connect() => client?,
+        signal = signals.next_end() => return Ok(ended_by(signal)),
+    };
+    let outcome = tokio::select! {
+        acquired = acquire(&client, &options) => acquired,
+        signal = signals.next_end() => {
+            close(&client).await;
+            return Ok(ended_by(signal));
+        }
+    };
+    let outcome = match outcome {
+        Ok(guard) => {
+            let waited = span::show(guard.waited());
+            messages.detail(format!("got the lock {:?} after {waited}", guard.key()));
+            let job = Job { global, options: &options, client: &client, messages };
+            job.under(guard, &mut signals).await
+        }
+        Err(busy @ LockError::Busy { .. }) => {
+            Messages::error(busy);
+            Ok(options.conflict_exit_code)
+        }
+        Err(error) => Err(error.into()),
+    };
+    close(&client).await;
+    outcome.map(ExitCode::from)
+}
+
+async fn acquire(client: &LockClient, options: &RunOptions) -> Result<LockGuard, LockError> {
+    let (key, _) = options.key_and_command().unwrap_or_default();
+    let mut lock = client.lock(key).wait(options.wait());
+    if let Some(max_hold) = options.max_hold {
+        lock = lock.max_hold(max_hold);
+    }
+    if let Some(min_hold) = options.min_hold {
+        lock = lock.min_hold(min_hold);
+    }
+    lock.acquire().await
+}
+
+/// What is to be run under the lock.
+struct Job<'a> {
+    global: &'a GlobalOptions,
+    options: &'a RunOptions,
+    client: &'a LockClient,
+    messages: Messages,
+}
+
+impl Job<'_> {
+    /// Runs the command, releases the lock, and returns the exit code.
+    async fn under(self, guard: LockGuard, signals: &mut Signals) -> Result<u8, Failure> {
+        let ended = self.supervised(&guard, signals).await;
+        // The key of a lock that was revoked is released when the guard is dropped.
+        let release = guard.is_held().then(|| guard.release());
+        let released = match release {
+            Some(release) => release.await,
+            None => Ok(()),
+        };
+        let EndedCommand { code, was_told } = ended?;
+        match released {
+            // The code of the command does not hide that it was cut short.
+            _ if was_told => Ok(Code::Lost.number()),
+            Err(lost @ LockError::Lost { .. }) if self.options.on_lost == OnLost::Kill => {
+                let text = "the command had ended by then, but may have run beside another holder";
+                Messages::error(format!("{lost}; {text}"));
+                Ok(Code::Lost.number())
+            }
+            Err(error) => {
+                self.messages.warning(error);
+                Ok(code)
+            }
+            Ok(()) => Ok(code),
+        }
+    }
+
+    /// Starts the command, and waits for its end.
+    async fn supervised(
+        &self,
+        guard: &LockGuard,
+        signals: &mut Signals,
+    ) -> Result<EndedCommand, Failure> {
+        let Self { global, options, client, messages } = *self;
+        let environment = Environment::of(global, options, client, guard).await?;
+        let (_, words) = options.key_and_command()?;
+        let mut command = Shim::command(words);
+        environment.set(&mut command);
+        let shares_group = options.foreground || std::io::stdin().is_terminal();
+        let countdown = match options.on_lost {
+            OnLost::Kill => Some(Countdown::new(options.grace()?, since_boot(), guard.remaining())),
+            OnLost::Ignore => None,
+        };
+        let process = CommandProcess::start(command, shares_group)?;
+        let supervision = Supervision { guard, process, countdown, shares_group };
+        supervision.until_end(signals, messages).await
+    }
+}
+
+/// The exit code after a signal that has ended `lockctl` before the command was started.
+fn ended_by(signal: Signal) -> ExitCode {
+    let code = u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX);
+    code.into()
+}

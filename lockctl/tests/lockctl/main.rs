@@ -1,0 +1,7 @@
+//! `lockctl` against real servers.
+
+#![cfg(unix)]
+
+mod failures;
+mod run;
+mod support;

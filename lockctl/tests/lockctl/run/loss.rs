@@ -1,0 +1,156 @@
+//! The command ends before its lease does.
+
+use std::time::Duration;
+
+use lock_runtime::LockClient;
+use lock_runtime::admin::LockAdmin;
+use lock_tests::support::{LEASE, client};
+use lock_tests::{RedisServer, boot_nanos};
+
+use super::started;
+use crate::support::{milliseconds, wait_until};
+
+/// So long that a busy machine does not delay a signal by the margin before its end.
+const LONG: Duration = LEASE.saturating_mul(5);
+
+/// Ignores SIGTERM, and reports it. The inner process shows that the whole group is killed.
+const STUBBORN: &str =
+    "trap 'echo told' TERM; (trap '' TERM; sleep 1000) & while :; do sleep 0.01; done";
+
+/// A server that was frozen, and the time by which the key `k` has expired.
+fn frozen(server: &RedisServer) -> u64 {
+    let read = boot_nanos();
+    let left = u64::try_from(server.pttl("k")).expect("held");
+    server.freeze();
+    // A renewal may have come in between.
+    let renewed = u64::try_from(LONG.as_millis()).expect("short");
+    let left = if left < renewed * 9 / 10 { left } else { renewed };
+    read + left * 1_000_000
+}
+
+/// Waits for the middle between two renewals, so that none comes before the server is frozen.
+fn wait_between_renewals(server: &RedisServer) {
+    let lease = i64::try_from(LONG.as_millis()).expect("short");
+    wait_until("it is between two renewals", || {
+        (lease * 7 / 10..lease * 8 / 10).contains(&server.pttl("k"))
+    });
+}
+
+#[test]
+fn a_command_is_told_before_the_deadline_and_dead_at_it() {
+    let server = RedisServer::start();
+    let (running, witness) = started(&server, &["--lease", &milliseconds(LONG)], STUBBORN);
+    wait_between_renewals(&server);
+    let expired = frozen(&server);
+    assert_eq!(witness.line().as_deref(), Some("told"));
+    assert!(boot_nanos() < expired, "it was told too late");
+    witness.ended();
+    let dead = boot_nanos();
+    assert!(dead < expired, "it was alive {} ms after the end", (dead - expired) / 1_000_000);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(79), "{ended:?}");
+    assert!(ended.errors.contains("the command was told to end"), "{ended:?}");
+    assert!(ended.errors.contains("the command was killed"), "{ended:?}");
+}
+
+/// The control of the last test: it would see a command that outlives its lock.
+#[test]
+fn controls_a_command_that_ignores_the_loss_outlives_its_lock() {
+    let server = RedisServer::start();
+    let options = ["--lease", &milliseconds(LONG), "--on-lost", "ignore"];
+    let (mut running, witness) = started(&server, &options, "read line; echo last");
+    wait_between_renewals(&server);
+    let expired = frozen(&server);
+    let warning = running.error_line();
+    assert!(warning.contains("the lock was lost") && warning.contains("goes on"), "{warning}");
+    let left = Duration::from_nanos(expired.saturating_sub(boot_nanos())) + LEASE;
+    assert_eq!(witness.line_within(left), Err(()), "it lives on");
+    assert!(boot_nanos() > expired);
+    running.close_input();
+    assert_eq!(witness.line().as_deref(), Some("last"));
+    assert_eq!(running.end().code, Some(0), "that of the command");
+}
+
+#[test]
+fn a_command_that_obeys_has_the_time_until_the_deadline() {
+    let server = RedisServer::start();
+    let script = "trap 'echo told; exit 0' TERM; while :; do sleep 0.01; done";
+    let (running, witness) = started(&server, &[], script);
+    server.freeze();
+    assert_eq!(witness.line().as_deref(), Some("told"));
+    witness.ended();
+    assert_eq!(running.end().code, Some(79), "its own code does not hide the loss");
+}
+
+#[test]
+fn a_command_whose_key_was_deleted_is_told_and_then_killed() {
+    let server = RedisServer::start();
+    let (running, witness) = started(&server, &[], STUBBORN);
+    server.tell(&["DEL", "k"]);
+    assert_eq!(witness.line().as_deref(), Some("told"));
+    witness.ended();
+    let ended = running.end();
+    assert_eq!(ended.code, Some(79));
+    assert!(ended.errors.contains("its key no longer exists"), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_whose_lock_is_revoked_ends_before_the_next_holder_comes() {
+    let server = RedisServer::start();
+    let script =
+        "trap 'echo told; read line; echo last; exit 0' TERM; while :; do sleep 0.01; done";
+    let (running, witness) = started(&server, &["--lease", "30s"], script);
+    let other = client(&server.url()).await;
+    let waiting = other.lock("k");
+    let waiting = tokio::spawn(async move { waiting.acquire().await });
+    wait_until("it waits", || server.queued("k") == 1);
+    let revocation = LockAdmin::new(&other).revoke("k").await.expect("up");
+    assert_eq!((revocation.revoked, revocation.refused), (1, 0));
+    assert_eq!(witness.line().as_deref(), Some("told"));
+    assert!(!waiting.is_finished(), "the command still runs");
+    let ended = tokio::task::spawn_blocking(|| running.end()).await.expect("no panic");
+    assert_eq!(ended.code, Some(79), "{ended:?}");
+    assert_eq!(witness.line().as_deref(), Some("last"));
+    assert!(waiting.await.expect("no panic").is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_ignores_losses_cannot_be_revoked() {
+    let server = RedisServer::start();
+    let (running, _witness) = started(&server, &["--on-lost", "ignore"], "read line");
+    let other: LockClient = client(&server.url()).await;
+    let revocation = LockAdmin::new(&other).revoke("k").await.expect("up");
+    assert_eq!((revocation.revoked, revocation.refused), (0, 1));
+    drop(running);
+}
+
+#[test]
+fn a_command_ends_before_its_max_hold_is_over() {
+    let server = RedisServer::start();
+    let began = boot_nanos();
+    let max_hold = LONG;
+    let options = ["--max-hold", &milliseconds(max_hold)];
+    let (running, witness) = started(&server, &options, STUBBORN);
+    assert_eq!(witness.line().as_deref(), Some("told"));
+    assert!(Duration::from_nanos(boot_nanos() - began) > max_hold / 2, "it had its time");
+    witness.ended();
+    assert_eq!(running.end().code, Some(79));
+    assert!(!server.exists("k"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_another_process_has_passed_on_is_kept() {
+    let server = RedisServer::start();
+    let other = client(&server.url()).await;
+    let guard = other.lock("k").acquire().await.expect("free");
+    // Such a lock has a lease of at most three seconds at first, which is less than the grace.
+    let words = ["run", "--lease", "60s", "--grace", "20s", "k", "sh", "-c", "echo got; read line"];
+    let mut waiting =
+        crate::support::RunningProcess::start(crate::support::lockctl(&server.url(), &words));
+    wait_until("it waits", || server.queued("k") == 1);
+    guard.release().await.expect("held");
+    assert_eq!(waiting.line(), "got");
+    wait_until("the lease is renewed", || server.pttl("k") > 30_000);
+    let ended = waiting.end();
+    assert_eq!((ended.code, &*ended.errors), (Some(1), ""), "`read` has found no line");
+}
