@@ -3,13 +3,21 @@
 //! Each command is a module: its options, and what it does. Below them are the connection to the store
 //! (`connection`), what is printed (`output`), and the exit codes (`exit`).
 
+mod asking;
+mod clients;
 mod clock;
 mod connection;
 mod exit;
+mod ls;
 mod messages;
 mod options;
+mod output;
+mod pattern;
+mod revoke;
 mod run;
 mod span;
+mod wait;
+mod who;
 
 use std::process::ExitCode;
 
@@ -57,8 +65,14 @@ fn execute(
     let global = options.global;
     runtime.block_on(async {
         match options.command {
-            Subcommand::Run(options) => run::run(&global, options, messages).await,
+            Subcommand::Run(options) => return run::run(&global, options, messages).await,
+            Subcommand::Ls(options) => ls::run(&global, options, messages).await?,
+            Subcommand::Who(options) => who::run(&global, options, messages).await?,
+            Subcommand::Wait(options) => wait::run(&global, options, messages).await?,
+            Subcommand::Clients(options) => clients::run(&global, options, messages).await?,
+            Subcommand::Revoke(options) => revoke::run(&global, options, messages).await?,
         }
+        Ok(ExitCode::SUCCESS)
     })
 }
 

@@ -7,7 +7,7 @@ use clap::{Args, Parser, ValueEnum};
 use lock_runtime::WireFormat;
 
 use crate::exit::{self, Code, Failure};
-use crate::run;
+use crate::{clients, ls, revoke, run, wait, who};
 
 /// Runs commands under distributed locks, and shows who holds which lock.
 #[derive(Debug, Parser)]
@@ -65,6 +65,17 @@ pub(crate) enum Format {
     Timestamp,
 }
 
+impl Format {
+    /// The name on the command line.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::Redisson => "redisson",
+            Self::Timestamp => "timestamp",
+        }
+    }
+}
+
 impl From<Format> for WireFormat {
     fn from(format: Format) -> Self {
         match format {
@@ -79,6 +90,11 @@ impl From<Format> for WireFormat {
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Subcommand {
     Run(run::options::RunOptions),
+    Ls(ls::LsOptions),
+    Who(who::WhoOptions),
+    Wait(wait::WaitOptions),
+    Clients(clients::ClientsOptions),
+    Revoke(revoke::RevokeOptions),
 }
 
 impl GlobalOptions {

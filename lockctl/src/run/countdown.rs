@@ -23,11 +23,11 @@ pub(crate) struct Countdown {
     passed_on: Option<(Duration, Duration)>,
     /// The last known deadline.
     deadline: Duration,
-    stage: Stage,
+    stage: CountdownStage,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum CountdownStage {
     Running,
     Terminated { kill_at: Duration },
     Killed,
@@ -35,7 +35,7 @@ enum Stage {
 
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum CountdownStep {
     /// Look again after this time at the latest.
     Wait(Duration),
     /// Send SIGTERM.
@@ -49,53 +49,55 @@ impl Countdown {
     pub(crate) fn new(grace: Duration, now: Duration, left: Duration) -> Self {
         let deadline = now + left;
         let passed_on = (left / 3 < grace).then_some((deadline, left / 3));
-        Self { grace, passed_on, deadline, stage: Stage::Running }
+        Self { grace, passed_on, deadline, stage: CountdownStage::Running }
     }
 
     /// The next step, for a lock that has so much time left.
-    pub(crate) fn step(&mut self, now: Duration, left: Duration) -> Step {
-        if self.stage == Stage::Running && !left.is_zero() {
+    pub(crate) fn step(&mut self, now: Duration, left: Duration) -> CountdownStep {
+        if self.stage == CountdownStage::Running && !left.is_zero() {
             self.deadline = now + left;
         }
         let grace = self.current_grace();
         match self.stage {
-            Stage::Running if now + grace < self.deadline => {
-                Step::Wait(self.deadline.saturating_sub(now + grace).min(PAUSE))
+            CountdownStage::Running if now + grace < self.deadline => {
+                CountdownStep::Wait(self.deadline.saturating_sub(now + grace).min(PAUSE))
             }
-            Stage::Running => self.terminate(now),
-            Stage::Terminated { kill_at } if now < kill_at => {
-                Step::Wait(kill_at.saturating_sub(now).min(PAUSE))
+            CountdownStage::Running => self.terminate(now),
+            CountdownStage::Terminated { kill_at } if now < kill_at => {
+                CountdownStep::Wait(kill_at.saturating_sub(now).min(PAUSE))
             }
-            Stage::Terminated { .. } => {
-                self.stage = Stage::Killed;
-                Step::Kill
+            CountdownStage::Terminated { .. } => {
+                self.stage = CountdownStage::Killed;
+                CountdownStep::Kill
             }
-            Stage::Killed => Step::Wait(PAUSE),
+            CountdownStage::Killed => CountdownStep::Wait(PAUSE),
         }
     }
 
     /// The step after the loss of the lock.
-    pub(crate) fn lost(&mut self, now: Duration) -> Step {
+    pub(crate) fn lost(&mut self, now: Duration) -> CountdownStep {
         match self.stage {
-            Stage::Running => self.terminate(now),
-            Stage::Terminated { .. } | Stage::Killed => self.step(now, Duration::ZERO),
+            CountdownStage::Running => self.terminate(now),
+            CountdownStage::Terminated { .. } | CountdownStage::Killed => {
+                self.step(now, Duration::ZERO)
+            }
         }
     }
 
     /// Whether the command was told to end.
     pub(crate) fn is_over(&self) -> bool {
-        self.stage != Stage::Running
+        self.stage != CountdownStage::Running
     }
 
-    fn terminate(&mut self, now: Duration) -> Step {
+    fn terminate(&mut self, now: Duration) -> CountdownStep {
         let grace = self.current_grace();
         let kill_at = (now + grace).min(self.deadline).saturating_sub(grace / 10);
         if now < kill_at {
-            self.stage = Stage::Terminated { kill_at };
-            Step::Terminate
+            self.stage = CountdownStage::Terminated { kill_at };
+            CountdownStep::Terminate
         } else {
-            self.stage = Stage::Killed;
-            Step::Kill
+            self.stage = CountdownStage::Killed;
+            CountdownStep::Kill
         }
     }
 
@@ -128,7 +130,7 @@ mod tests {
         for second in 0..1000 {
             // Renewed every ten seconds.
             let left = SECOND * (30 - second % 10);
-            assert_eq!(countdown.step(now + SECOND * second, left), Step::Wait(PAUSE));
+            assert_eq!(countdown.step(now + SECOND * second, left), CountdownStep::Wait(PAUSE));
         }
         assert!(!countdown.is_over());
     }
@@ -137,56 +139,59 @@ mod tests {
     fn the_command_is_terminated_before_the_deadline_and_killed_before_it() {
         let (mut countdown, now) = begun(LEASE);
         let just_before = SECOND * 39 / 2;
-        assert_eq!(countdown.step(now + just_before, SECOND * 21 / 2), Step::Wait(SECOND / 2));
-        assert_eq!(countdown.step(now + SECOND * 20, GRACE), Step::Terminate);
-        assert_eq!(countdown.step(now + SECOND * 28, SECOND * 2), Step::Wait(SECOND));
-        assert_eq!(countdown.step(now + SECOND * 29, SECOND), Step::Kill);
-        assert_eq!(countdown.step(now + SECOND * 30, Duration::ZERO), Step::Wait(PAUSE));
+        assert_eq!(
+            countdown.step(now + just_before, SECOND * 21 / 2),
+            CountdownStep::Wait(SECOND / 2)
+        );
+        assert_eq!(countdown.step(now + SECOND * 20, GRACE), CountdownStep::Terminate);
+        assert_eq!(countdown.step(now + SECOND * 28, SECOND * 2), CountdownStep::Wait(SECOND));
+        assert_eq!(countdown.step(now + SECOND * 29, SECOND), CountdownStep::Kill);
+        assert_eq!(countdown.step(now + SECOND * 30, Duration::ZERO), CountdownStep::Wait(PAUSE));
     }
 
     #[test]
     fn a_late_renewal_does_not_save_a_command_that_was_terminated() {
         let (mut countdown, now) = begun(LEASE);
-        assert_eq!(countdown.step(now + SECOND * 20, GRACE), Step::Terminate);
-        assert_eq!(countdown.step(now + SECOND * 21, LEASE), Step::Wait(PAUSE));
-        assert_eq!(countdown.step(now + SECOND * 29, LEASE), Step::Kill);
+        assert_eq!(countdown.step(now + SECOND * 20, GRACE), CountdownStep::Terminate);
+        assert_eq!(countdown.step(now + SECOND * 21, LEASE), CountdownStep::Wait(PAUSE));
+        assert_eq!(countdown.step(now + SECOND * 29, LEASE), CountdownStep::Kill);
     }
 
     #[test]
     fn a_command_whose_lock_is_gone_has_its_grace() {
         let (mut countdown, now) = begun(LEASE);
-        assert_eq!(countdown.step(now + SECOND, SECOND * 29), Step::Wait(PAUSE));
-        assert_eq!(countdown.lost(now + SECOND * 2), Step::Terminate);
-        assert_eq!(countdown.step(now + SECOND * 10, Duration::ZERO), Step::Wait(PAUSE));
-        assert_eq!(countdown.step(now + SECOND * 11, Duration::ZERO), Step::Kill);
+        assert_eq!(countdown.step(now + SECOND, SECOND * 29), CountdownStep::Wait(PAUSE));
+        assert_eq!(countdown.lost(now + SECOND * 2), CountdownStep::Terminate);
+        assert_eq!(countdown.step(now + SECOND * 10, Duration::ZERO), CountdownStep::Wait(PAUSE));
+        assert_eq!(countdown.step(now + SECOND * 11, Duration::ZERO), CountdownStep::Kill);
     }
 
     #[test]
     fn a_command_is_killed_at_once_after_the_deadline() {
         let (mut countdown, now) = begun(LEASE);
-        assert_eq!(countdown.step(now + LEASE, Duration::ZERO), Step::Kill);
+        assert_eq!(countdown.step(now + LEASE, Duration::ZERO), CountdownStep::Kill);
         let (mut countdown, now) = begun(LEASE);
-        assert_eq!(countdown.lost(now + LEASE), Step::Kill);
+        assert_eq!(countdown.lost(now + LEASE), CountdownStep::Kill);
     }
 
     #[test]
     fn without_a_grace_the_command_is_killed_at_the_deadline() {
         let now = SECOND * 3600;
         let mut countdown = Countdown::new(Duration::ZERO, now, LEASE);
-        assert_eq!(countdown.step(now + SECOND * 29, SECOND), Step::Wait(SECOND));
-        assert_eq!(countdown.step(now + LEASE, Duration::ZERO), Step::Kill);
+        assert_eq!(countdown.step(now + SECOND * 29, SECOND), CountdownStep::Wait(SECOND));
+        assert_eq!(countdown.step(now + LEASE, Duration::ZERO), CountdownStep::Kill);
     }
 
     #[test]
     fn a_lock_that_was_passed_on_has_a_short_grace_until_it_is_renewed() {
         let (mut countdown, now) = begun(SECOND * 3);
         let left = SECOND * 3 / 2;
-        assert_eq!(countdown.step(now + left, left), Step::Wait(SECOND / 2));
+        assert_eq!(countdown.step(now + left, left), CountdownStep::Wait(SECOND / 2));
         // Renewed.
-        assert_eq!(countdown.step(now + SECOND * 2, LEASE), Step::Wait(PAUSE));
-        assert_eq!(countdown.step(now + SECOND * 22, GRACE), Step::Terminate);
+        assert_eq!(countdown.step(now + SECOND * 2, LEASE), CountdownStep::Wait(PAUSE));
+        assert_eq!(countdown.step(now + SECOND * 22, GRACE), CountdownStep::Terminate);
         // Not renewed.
         let (mut countdown, now) = begun(SECOND * 3);
-        assert_eq!(countdown.step(now + SECOND * 2, SECOND), Step::Terminate);
+        assert_eq!(countdown.step(now + SECOND * 2, SECOND), CountdownStep::Terminate);
     }
 }

@@ -21,7 +21,7 @@ use rustix::process::Signal;
 use self::child::CommandProcess;
 use self::countdown::Countdown;
 use self::environment::Environment;
-use self::options::{OnLost, RunOptions};
+use self::options::{LossPolicy, RunOptions};
 use self::shim::Shim;
 use self::signals::Signals;
 use self::supervision::{EndedCommand, Supervision};
@@ -45,7 +45,7 @@ pub(crate) async fn run(
     let mut signals = listening.map_err(|error| Failure::internal("receive signals", error))?;
     // Only a busy lock is a reason to wait, and a store that is down is not.
     let builder = global.client()?.lease(options.lease).unavailable_after(options.lease);
-    let builder = builder.revocable(options.on_lost == OnLost::Kill);
+    let builder = builder.revocable(options.on_lost == LossPolicy::Kill);
     let client = tokio::select! {
         client = builder.connect() => client?,
         signal = signals.next_end() => return Ok(ended_by(signal)),
@@ -61,8 +61,8 @@ pub(crate) async fn run(
         Ok(guard) => {
             let waited = span::show(guard.waited());
             messages.detail(format!("got the lock {:?} after {waited}", guard.key()));
-            let job = Job { global, options: &options, client: &client, messages };
-            job.under(guard, &mut signals).await
+            let command = GuardedCommand { global, options: &options, client: &client, messages };
+            command.run_under(guard, &mut signals).await
         }
         Err(busy @ LockError::Busy { .. }) => {
             Messages::error(busy);
@@ -87,16 +87,16 @@ async fn acquire(client: &LockClient, options: &RunOptions) -> Result<LockGuard,
 }
 
 /// What is to be run under the lock.
-struct Job<'a> {
+struct GuardedCommand<'a> {
     global: &'a GlobalOptions,
     options: &'a RunOptions,
     client: &'a LockClient,
     messages: Messages,
 }
 
-impl Job<'_> {
+impl GuardedCommand<'_> {
     /// Runs the command, releases the lock, and returns the exit code.
-    async fn under(self, guard: LockGuard, signals: &mut Signals) -> Result<u8, Failure> {
+    async fn run_under(self, guard: LockGuard, signals: &mut Signals) -> Result<u8, Failure> {
         let ended = self.supervised(&guard, signals).await;
         // The key of a lock that was revoked is released when the guard is dropped.
         let release = guard.is_held().then(|| guard.release());
@@ -108,7 +108,7 @@ impl Job<'_> {
         match released {
             // The code of the command does not hide that it was cut short.
             _ if was_told => Ok(Code::Lost.number()),
-            Err(lost @ LockError::Lost { .. }) if self.options.on_lost == OnLost::Kill => {
+            Err(lost @ LockError::Lost { .. }) if self.options.on_lost == LossPolicy::Kill => {
                 let text = "the command had ended by then, but may have run beside another holder";
                 Messages::error(format!("{lost}; {text}"));
                 Ok(Code::Lost.number())
@@ -134,8 +134,10 @@ impl Job<'_> {
         environment.set(&mut command);
         let shares_group = options.foreground || std::io::stdin().is_terminal();
         let countdown = match options.on_lost {
-            OnLost::Kill => Some(Countdown::new(options.grace()?, since_boot(), guard.remaining())),
-            OnLost::Ignore => None,
+            LossPolicy::Kill => {
+                Some(Countdown::new(options.grace()?, since_boot(), guard.remaining()))
+            }
+            LossPolicy::Ignore => None,
         };
         let process = CommandProcess::start(command, shares_group)?;
         let supervision = Supervision { guard, process, countdown, shares_group };

@@ -49,8 +49,8 @@ pub(crate) struct RunOptions {
     #[arg(long)]
     pub(super) foreground: bool,
     /// What happens to the command when the lock is lost
-    #[arg(long, value_enum, value_name = "WHAT", default_value_t = OnLost::Kill)]
-    pub(super) on_lost: OnLost,
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = LossPolicy::Kill)]
+    pub(super) on_lost: LossPolicy,
     /// Let the command have the URL of the store, as LOCK_URL
     #[arg(long)]
     pub(super) pass_url: bool,
@@ -67,7 +67,7 @@ pub(crate) struct RunOptions {
 
 /// What happens to the command when the lock is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OnLost {
+pub(crate) enum LossPolicy {
     /// It is ended before the deadline
     Kill,
     /// It goes on without its lock, beside other holders
@@ -127,6 +127,7 @@ mod tests {
         let options = CommandLine::try_parse_from([&["lockctl", "run"], words].concat())?;
         match options.command {
             Subcommand::Run(options) => Ok(options),
+            other => panic!("{other:?}"),
         }
     }
 

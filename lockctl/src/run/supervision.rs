@@ -6,7 +6,7 @@ use lock_runtime::{LockGuard, LostReason};
 use rustix::process::Signal;
 
 use super::child::CommandProcess;
-use super::countdown::{Countdown, Step};
+use super::countdown::{Countdown, CountdownStep};
 use super::signals::{self, Signals};
 use crate::clock::since_boot;
 use crate::exit::Failure;
@@ -62,7 +62,7 @@ impl Supervision<'_> {
             let Some(countdown) = &mut self.countdown else { return Duration::MAX };
             let left = self.guard.remaining();
             match countdown.step(since_boot(), left) {
-                Step::Wait(pause) => return pause,
+                CountdownStep::Wait(pause) => return pause,
                 step => self.take(step, &format!("the lock ends in {}", span::show(left))),
             }
         }
@@ -79,15 +79,15 @@ impl Supervision<'_> {
         }
     }
 
-    fn take(&self, step: Step, why: &str) {
+    fn take(&self, step: CountdownStep, why: &str) {
         match step {
-            Step::Wait(_) => {}
-            Step::Terminate => {
+            CountdownStep::Wait(_) => {}
+            CountdownStep::Terminate => {
                 // The signals come first, because to write may take time.
                 self.process.terminate();
                 Messages::error(format!("{why}; the command was told to end"));
             }
-            Step::Kill => {
+            CountdownStep::Kill => {
                 self.process.send(Signal::KILL);
                 Messages::error(format!("{why}; the command was killed"));
             }

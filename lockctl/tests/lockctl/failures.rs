@@ -5,7 +5,7 @@ use std::net::TcpListener;
 
 use lock_tests::RedisServer;
 
-use crate::support::{Outcome, RunningProcess, lease, lockctl, outcome};
+use crate::support::{FinishedRun, RunningProcess, lease, lockctl, outcome};
 
 /// A server that answers each request with this text, or never if it is empty.
 fn answering(text: &'static [u8]) -> String {
@@ -28,7 +28,7 @@ fn answering(text: &'static [u8]) -> String {
 }
 
 /// Runs `echo ran` under a lock, which must not happen.
-fn refused(url: &str, options: &[&str]) -> Outcome {
+fn refused(url: &str, options: &[&str]) -> FinishedRun {
     let lease = lease();
     let words = [&["run", "--lease", &lease, "-n"], options, &["k", "echo", "ran"]].concat();
     let refused = outcome(url, &words);

@@ -2,6 +2,8 @@
 
 #![cfg(unix)]
 
+mod asking;
 mod failures;
+mod output;
 mod run;
 mod support;

@@ -35,14 +35,14 @@ pub(crate) fn lockctl(url: &str, words: &[&str]) -> Command {
 
 /// What a process has printed, and its exit code.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Outcome {
+pub(crate) struct FinishedRun {
     pub(crate) code: Option<i32>,
     pub(crate) output: String,
     pub(crate) errors: String,
 }
 
 /// Runs `lockctl` to its end, with an empty input.
-pub(crate) fn outcome(url: &str, words: &[&str]) -> Outcome {
+pub(crate) fn outcome(url: &str, words: &[&str]) -> FinishedRun {
     RunningProcess::start(lockctl(url, words)).end()
 }
 
@@ -89,12 +89,12 @@ impl RunningProcess {
     }
 
     /// Closes the input, and waits for the end.
-    pub(crate) fn end(mut self) -> Outcome {
+    pub(crate) fn end(mut self) -> FinishedRun {
         self.close_input();
         let output = self.output.rest();
         let errors = self.errors.rest();
         let status = self.child.wait().expect("a child process");
-        Outcome { code: status.code(), output, errors }
+        FinishedRun { code: status.code(), output, errors }
     }
 }
 
@@ -158,12 +158,12 @@ impl Witness {
         self.directory.path().join("pipe")
     }
 
-    /// A shell script that begins with "started" on the pipe, which is its output, and goes on like this.
+    /// A shell script whose output is the pipe.
     pub(crate) fn script(&self, rest: &str) -> String {
-        format!("exec >'{}'; echo started; {rest}", self.path().display())
+        format!("exec >'{}'; {rest}", self.path().display())
     }
 
-    /// Waits until a script has started.
+    /// Waits until a script says "started": it does so when it has set its traps.
     pub(crate) fn started(&mut self) {
         let (send, opened) = mpsc::channel();
         let path = self.path();

@@ -4,10 +4,10 @@ use lock_tests::RedisServer;
 use lock_tests::support::LEASE;
 
 use super::{run, started};
-use crate::support::{Outcome, RunningProcess, milliseconds, outcome};
+use crate::support::{FinishedRun, RunningProcess, milliseconds, outcome};
 
 /// Runs `sh -c SCRIPT` under the lock `k`.
-fn shell(server: &RedisServer, options: &[&str], script: &str) -> Outcome {
+fn shell(server: &RedisServer, options: &[&str], script: &str) -> FinishedRun {
     RunningProcess::start(run(server, options, &["k", "--", "sh", "-c", script])).end()
 }
 
@@ -16,7 +16,8 @@ fn the_code_is_that_of_the_command() {
     let server = RedisServer::start();
     for code in [0, 1, 7, 255] {
         let ended = shell(&server, &[], &format!("exit {code}"));
-        let expected = Outcome { code: Some(code), output: String::new(), errors: String::new() };
+        let expected =
+            FinishedRun { code: Some(code), output: String::new(), errors: String::new() };
         assert_eq!(ended, expected);
         assert_eq!(server.key_count(), 1, "only the fence is left: {:?}", server.keys());
     }
@@ -27,7 +28,7 @@ fn the_code_is_that_of_the_command() {
 #[test]
 fn a_busy_lock_has_a_code_that_can_be_chosen() {
     let server = RedisServer::start();
-    let (holder, witness) = started(&server, &[], "read line");
+    let (holder, witness) = started(&server, &[], "echo started; read line");
     let refused = shell(&server, &["-n"], "echo ran");
     assert_eq!((refused.code, &*refused.output), (Some(75), ""));
     assert!(refused.errors.contains("lock \"k\" is busy"), "{refused:?}");
@@ -50,7 +51,7 @@ fn lock_runtime_name(process: i32) -> String {
 #[test]
 fn a_waiting_run_gets_the_lock_when_the_command_before_it_ends() {
     let server = RedisServer::start();
-    let (holder, witness) = started(&server, &[], "read line; echo last");
+    let (holder, witness) = started(&server, &[], "echo started; read line; echo last");
     let mut waiting = RunningProcess::start(run(&server, &[], &["k", "echo", "next"]));
     crate::support::wait_until("it waits", || server.queued("k") == 1);
     drop(holder.end());

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use lock_tests::RedisServer;
 
 use super::run;
-use crate::support::{Outcome, RunningProcess, lease, lockctl};
+use crate::support::{FinishedRun, RunningProcess, lease, lockctl};
 
 /// The variables that begin with `LOCK_`, which `env` has printed.
-fn variables(outcome: &Outcome) -> BTreeMap<&str, &str> {
+fn variables(outcome: &FinishedRun) -> BTreeMap<&str, &str> {
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     let all = outcome.output.lines().filter_map(|line| line.split_once('='));
     all.filter(|(name, _)| name.starts_with("LOCK_")).collect()

@@ -14,8 +14,7 @@ use crate::support::{milliseconds, wait_until};
 const LONG: Duration = LEASE.saturating_mul(5);
 
 /// Ignores SIGTERM, and reports it. The inner process shows that the whole group is killed.
-const STUBBORN: &str =
-    "trap 'echo told' TERM; (trap '' TERM; sleep 1000) & while :; do sleep 0.01; done";
+const STUBBORN: &str = "trap 'echo told' TERM; echo started; (trap '' TERM; sleep 1000) & while :; do sleep 0.01; done";
 
 /// A server that was frozen, and the time by which the key `k` has expired.
 fn frozen(server: &RedisServer) -> u64 {
@@ -58,7 +57,7 @@ fn a_command_is_told_before_the_deadline_and_dead_at_it() {
 fn controls_a_command_that_ignores_the_loss_outlives_its_lock() {
     let server = RedisServer::start();
     let options = ["--lease", &milliseconds(LONG), "--on-lost", "ignore"];
-    let (mut running, witness) = started(&server, &options, "read line; echo last");
+    let (mut running, witness) = started(&server, &options, "echo started; read line; echo last");
     wait_between_renewals(&server);
     let expired = frozen(&server);
     let warning = running.error_line();
@@ -74,7 +73,7 @@ fn controls_a_command_that_ignores_the_loss_outlives_its_lock() {
 #[test]
 fn a_command_that_obeys_has_the_time_until_the_deadline() {
     let server = RedisServer::start();
-    let script = "trap 'echo told; exit 0' TERM; while :; do sleep 0.01; done";
+    let script = "trap 'echo told; exit 0' TERM; echo started; while :; do sleep 0.01; done";
     let (running, witness) = started(&server, &[], script);
     server.freeze();
     assert_eq!(witness.line().as_deref(), Some("told"));
@@ -97,8 +96,7 @@ fn a_command_whose_key_was_deleted_is_told_and_then_killed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_whose_lock_is_revoked_ends_before_the_next_holder_comes() {
     let server = RedisServer::start();
-    let script =
-        "trap 'echo told; read line; echo last; exit 0' TERM; while :; do sleep 0.01; done";
+    let script = "trap 'echo told; read line; echo last; exit 0' TERM; echo started; while :; do sleep 0.01; done";
     let (running, witness) = started(&server, &["--lease", "30s"], script);
     let other = client(&server.url()).await;
     let waiting = other.lock("k");
@@ -117,7 +115,7 @@ async fn a_command_whose_lock_is_revoked_ends_before_the_next_holder_comes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_ignores_losses_cannot_be_revoked() {
     let server = RedisServer::start();
-    let (running, _witness) = started(&server, &["--on-lost", "ignore"], "read line");
+    let (running, _witness) = started(&server, &["--on-lost", "ignore"], "echo started; read line");
     let other: LockClient = client(&server.url()).await;
     let revocation = LockAdmin::new(&other).revoke("k").await.expect("up");
     assert_eq!((revocation.revoked, revocation.refused), (0, 1));

@@ -19,7 +19,7 @@ fn run(server: &RedisServer, options: &[&str], command: &[&str]) -> Command {
     lockctl(&server.url(), &[&["run"], usual, options, command].concat())
 }
 
-/// Starts a script under the lock `k`, and waits until it runs.
+/// Starts a script under the lock `k`, and waits until it says "started".
 fn started(server: &RedisServer, options: &[&str], script: &str) -> (RunningProcess, Witness) {
     let mut witness = Witness::new();
     let script = witness.script(script);

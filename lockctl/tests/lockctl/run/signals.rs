@@ -25,7 +25,7 @@ fn the_command_gets_the_signals_for_lockctl() {
     for (name, signal) in SIGNALS {
         // The inner shell shows that the whole group gets it.
         let script = format!(
-            "trap 'echo got' {name}; sh -c \"trap 'echo too; exit' {name}; echo ready; {FOREVER}\"; exit 5"
+            "trap 'echo got' {name}; echo started; sh -c \"trap 'echo too; exit' {name}; echo ready; {FOREVER}\"; exit 5"
         );
         let (running, witness) = started(&server, &[], &script);
         assert_eq!(witness.line().as_deref(), Some("ready"));
@@ -45,7 +45,7 @@ fn the_command_gets_the_signals_for_lockctl() {
 fn a_command_that_a_signal_ends_has_128_more() {
     let server = RedisServer::start();
     for (name, signal) in SIGNALS {
-        let (running, witness) = started(&server, &[], "exec sleep 1000");
+        let (running, witness) = started(&server, &[], "echo started; exec sleep 1000");
         running.send(signal);
         assert_eq!(running.end().code, Some(128 + signal.as_raw()), "{name}");
         witness.ended();
@@ -55,8 +55,11 @@ fn a_command_that_a_signal_ends_has_128_more() {
 #[test]
 fn the_lock_is_released_when_the_command_has_ended_and_not_when_it_was_told_to() {
     let server = RedisServer::start();
-    let (running, witness) =
-        started(&server, &[], "trap 'echo told' TERM; while ! read line; do :; done; exit 0");
+    let (running, witness) = started(
+        &server,
+        &[],
+        "trap 'echo told' TERM; echo started; while ! read line; do :; done; exit 0",
+    );
     running.send(Signal::TERM);
     assert_eq!(witness.line().as_deref(), Some("told"));
     assert!(server.exists("k"));
@@ -67,7 +70,7 @@ fn the_lock_is_released_when_the_command_has_ended_and_not_when_it_was_told_to()
 #[test]
 fn a_suspended_command_keeps_its_lock() {
     let server = RedisServer::start();
-    let (running, witness) = started(&server, &[], "echo $$; read line");
+    let (running, witness) = started(&server, &[], "echo started; echo $$; read line");
     let process = witness.line().expect("a process id");
     let state = || {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
@@ -88,7 +91,7 @@ fn a_suspended_command_keeps_its_lock() {
 #[test]
 fn a_signal_ends_lockctl_while_it_waits() {
     let server = RedisServer::start();
-    let (holder, witness) = started(&server, &[], "read line");
+    let (holder, witness) = started(&server, &[], "echo started; read line");
     for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
         let waiting = RunningProcess::start(run(&server, &[], &["k", "echo", "ran"]));
         wait_until("it waits", || server.queued("k") == 1);
@@ -105,7 +108,7 @@ fn a_signal_ends_lockctl_while_it_waits() {
 fn an_ignored_signal_stays_ignored() {
     let server = RedisServer::start();
     let mut witness = Witness::new();
-    let script = witness.script("echo $$; read line; echo last");
+    let script = witness.script("echo started; echo $$; read line; echo last");
     let mut command = run(&server, &[], &["k", "sh", "-c", &script]);
     let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
     let mut shell = std::process::Command::new("sh");
@@ -127,7 +130,7 @@ fn an_ignored_signal_stays_ignored() {
 #[test]
 fn the_command_dies_with_lockctl() {
     let server = RedisServer::start();
-    let (running, witness) = started(&server, &[], "exec sleep 1000");
+    let (running, witness) = started(&server, &[], "echo started; exec sleep 1000");
     running.send(Signal::KILL);
     witness.ended();
 }
@@ -140,7 +143,7 @@ fn controls_a_process_without_the_binding_outlives_lockctl() {
     use rustix::process::{Pid, kill_process};
 
     let server = RedisServer::start();
-    let (running, witness) = started(&server, &[], "sleep 1000 & echo $!; wait");
+    let (running, witness) = started(&server, &[], "echo started; sleep 1000 & echo $!; wait");
     let process: i32 = witness.line().expect("an id").parse().expect("a number");
     running.send(Signal::KILL);
     assert_eq!(witness.line_within(LEASE), Err(()), "it lives on");
