@@ -1,11 +1,17 @@
 //! What a client answers to questions about it.
 
+use std::time::SystemTime;
+
+use tracing::Level;
+
 use crate::connected::Connected;
+use crate::engine::background::losses::LossRecord;
 use crate::engine::inspection::HeldLock;
+use crate::events;
 use crate::questions::answer::{AnswerHead, AnswerPages};
-use crate::questions::question::{Question, QuestionKind};
+use crate::questions::question::{Question, QuestionKind, RevocationRequest};
 use crate::questions::record::RecordWriter;
-use crate::questions::{Answerer, REVOKED};
+use crate::questions::{Answerer, HOLD, LOSS, REVOCATION, SITE, TOTALS, WAIT};
 use crate::safeguard::Safeguard;
 use crate::store::contract::Mode;
 use crate::telemetry::{AcquisitionOutcome, SiteSnapshot, Snapshot};
@@ -21,27 +27,26 @@ impl Answerer for Connected {
         match &question.kind {
             QuestionKind::Client | QuestionKind::Unknown => head.pages([]),
             QuestionKind::Holds(key) => {
-                let calls = engine.waiting_calls();
-                let waiting = |lock: &HeldLock| calls.get(&lock.key).copied().unwrap_or_default();
                 let locks = engine.held_locks(key.as_deref());
+                let calls = engine.waiting_calls(key.as_deref());
+                let waiting = |lock: &HeldLock| calls.get(&lock.key).copied().unwrap_or_default();
                 head.pages(locks.iter().map(|lock| hold(lock, waiting(lock))))
             }
             QuestionKind::Queue => {
                 let of_key = |(key, calls)| {
-                    RecordWriter::default().field("key", key).field("waiting", calls)
+                    RecordWriter::about(WAIT).field("key", key).field("waiting", calls)
                 };
-                head.pages(engine.waiting_calls().into_iter().map(of_key))
+                head.pages(engine.waiting_calls(None).into_iter().map(of_key))
             }
             QuestionKind::Snapshot => {
                 let snapshot = engine.snapshot();
                 let sites = snapshot.sites.iter().map(site);
                 head.pages([totals(&snapshot)].into_iter().chain(sites))
             }
-            QuestionKind::Revoke(key) => {
-                let refused = || engine.held_locks(Some(key)).len();
-                let may_revoke = is_revocable || !Safeguard::RevocationIsOptIn.is_on();
-                let count = if may_revoke { engine.revoke(key) } else { refused() };
-                head.pages([RecordWriter::default().field(REVOKED, count)])
+            QuestionKind::Losses => head.pages(engine.losses().iter().map(loss)),
+            QuestionKind::Revoke(request) => {
+                let count = self.revoke(request, from);
+                head.pages([RecordWriter::about(REVOCATION).field("locks", count)])
             }
         }
     }
@@ -51,9 +56,31 @@ impl Answerer for Connected {
     }
 }
 
+impl Connected {
+    /// Gives up the locks that a request names, if the client is revocable. Returns their number, or the number of those
+    /// that it keeps.
+    fn revoke(&self, request: &RevocationRequest, own: &str) -> usize {
+        let RevocationRequest { key, from, by } = request;
+        if from.as_ref().is_some_and(|from| from != own) {
+            return 0;
+        }
+        if !self.is_revocable && Safeguard::RevocationIsOptIn.is_on() {
+            return self.engine.held_locks(Some(key)).len();
+        }
+        let count = self.engine.revoke(key);
+        if count > 0 {
+            let (key, by) = (key.clone(), by.clone());
+            events::emit(Level::WARN, move || {
+                tracing::warn!(key, by, count, "lock revoked");
+            });
+        }
+        count
+    }
+}
+
 fn hold(lock: &HeldLock, waiting: usize) -> RecordWriter {
     let (label, fence) = (lock.site.label(), lock.fence);
-    let record = RecordWriter::default()
+    let record = RecordWriter::about(HOLD)
         .field("key", &lock.key)
         .field("template", label.template)
         .optional("function", label.function)
@@ -72,8 +99,19 @@ fn hold(lock: &HeldLock, waiting: usize) -> RecordWriter {
     }
 }
 
+fn loss(loss: &LossRecord) -> RecordWriter {
+    let at = loss.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    RecordWriter::about(LOSS)
+        .field("key", &loss.key)
+        .field("at", at.as_millis())
+        .field("reason", loss.reason.as_str())
+        .optional("template", loss.label.map(|label| label.template))
+        .optional("function", loss.label.and_then(|label| label.function))
+        .optional("held", loss.held_for.map(|held_for| held_for.as_millis()))
+}
+
 fn totals(snapshot: &Snapshot) -> RecordWriter {
-    RecordWriter::default()
+    RecordWriter::about(TOTALS)
         .field("held", snapshot.stats.held)
         .field("queued", snapshot.stats.queued)
         .field("releasing", snapshot.stats.releasing)
@@ -82,7 +120,7 @@ fn totals(snapshot: &Snapshot) -> RecordWriter {
 }
 
 fn site(site: &SiteSnapshot) -> RecordWriter {
-    let mut record = RecordWriter::default()
+    let mut record = RecordWriter::about(SITE)
         .field("template", site.template)
         .optional("function", site.function)
         .field("held", site.held)

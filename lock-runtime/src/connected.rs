@@ -12,14 +12,18 @@ use crate::error::LockError;
 use crate::holder_lookups::HolderLookups;
 use crate::lock_mode::LockMode;
 use crate::lock_order::{LockOrders, OrderAction};
+#[cfg(feature = "admin")]
+use crate::lock_state::{Deletion, LockState};
 use crate::options::{Defaults, LockOptions};
 use crate::questions::Answerer;
 use crate::runtime;
 #[cfg(feature = "admin")]
-use crate::store::contract::Asker;
+use crate::store::contract::{Asker, StoreError};
 use crate::store::contract::{Backend, Layout, LockStore};
 #[cfg(feature = "admin")]
 use crate::store::key_holder::KeyHolder;
+#[cfg(feature = "admin")]
+use crate::store::scanning::{ScanPage, ScanPosition};
 use crate::telemetry::SiteMetrics;
 use crate::timeout::Wait;
 use crate::wire_format::WireFormat;
@@ -83,11 +87,46 @@ impl Connected {
     /// Who has the lock with this full key, in any layout.
     #[cfg(feature = "admin")]
     pub(crate) async fn holder(&self, key: &str) -> Result<Option<KeyHolder>, LockError> {
+        self.read(Some(key), self.backend.holder(key)).await
+    }
+
+    /// What the key of a lock holds, in any layout.
+    #[cfg(feature = "admin")]
+    pub(crate) async fn inspect(&self, key: &str) -> Result<Option<LockState>, LockError> {
+        let inspected = async { self.backend.inspector()?.inspect(key).await };
+        self.read(Some(key), inspected).await
+    }
+
+    /// Ends the hold of the owner with this token, if it still has the lock.
+    #[cfg(feature = "admin")]
+    pub(crate) async fn delete(&self, key: &str, token: &str) -> Result<Deletion, LockError> {
+        let deleted = async { self.backend.inspector()?.delete(key, token).await };
+        self.read(Some(key), deleted).await
+    }
+
+    /// The next keys whose names match a pattern.
+    #[cfg(feature = "admin")]
+    pub(crate) async fn scan(
+        &self,
+        position: ScanPosition,
+        pattern: &str,
+    ) -> Result<ScanPage, LockError> {
+        let scanned = async { self.backend.inspector()?.scan(position, pattern).await };
+        self.read(None, scanned).await
+    }
+
+    /// Awaits an answer of the store, which may be about a key.
+    #[cfg(feature = "admin")]
+    async fn read<T>(
+        &self,
+        key: Option<&str>,
+        answer: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, LockError> {
         runtime::checked()?;
-        self.engine.check_open(None)?;
+        self.engine.check_open(key)?;
         let started = BootInstant::now();
-        let found = self.backend.holder(key).await;
-        found.map_err(|error| error.without_key(BootInstant::now().since(started)))
+        let answer = answer.await;
+        answer.map_err(|error| error.of_call(key, BootInstant::now().since(started)))
     }
 
     /// The store for locks in this layout.

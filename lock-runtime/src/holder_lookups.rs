@@ -126,7 +126,7 @@ mod tests {
                     None => std::future::pending().await,
                 }
                 let client = ClientInfo { name: Some(key.to_owned()), ..ClientInfo::default() };
-                Ok(Some(KeyHolder { client, began: None }))
+                Ok(Some(KeyHolder { client, ..KeyHolder::default() }))
             })
         }
     }

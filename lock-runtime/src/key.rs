@@ -37,6 +37,24 @@ pub(crate) const RUNS: &str = "lock_run:";
 /// The prefix of the keys in which clients say who they are, and of the channels of clients.
 pub(crate) const CLIENTS: &str = "lock_client:";
 
+/// The prefixes of keys that are no locks, and what they are for.
+const RESERVED: [(&str, &str); 8] = [
+    (FENCES, "fencing tokens"),
+    (OWNERS, "the owners of locks"),
+    (ACKNOWLEDGEMENTS, "the acknowledgements of replicas"),
+    (QUARANTINES, "the quarantines of servers"),
+    (QUEUES, "the queues of waiting claims"),
+    (ANNOUNCEMENTS, "the names of leaders"),
+    (RUNS, "the records of runs"),
+    (CLIENTS, "the presence of clients"),
+];
+
+/// Whether a full key cannot be that of a lock.
+#[cfg(feature = "admin")]
+pub(crate) fn is_reserved(full: &str) -> bool {
+    RESERVED.iter().any(|(reserved, _)| full.starts_with(reserved))
+}
+
 /// The largest number of bytes of an invalid key that an error shows.
 const SHOWN: usize = 64;
 
@@ -49,16 +67,7 @@ pub(crate) fn full<'a>(namespace: &str, key: &'a str) -> Result<Cow<'a, str>, Lo
         "" => Cow::Borrowed(key),
         namespace => Cow::Owned(format!("{namespace}:{key}")),
     };
-    for (reserved, purpose) in [
-        (FENCES, "fencing tokens"),
-        (OWNERS, "the owners of locks"),
-        (ACKNOWLEDGEMENTS, "the acknowledgements of replicas"),
-        (QUARANTINES, "the quarantines of servers"),
-        (QUEUES, "the queues of waiting claims"),
-        (ANNOUNCEMENTS, "the names of leaders"),
-        (RUNS, "the records of runs"),
-        (CLIENTS, "the presence of clients"),
-    ] {
+    for (reserved, purpose) in RESERVED {
         if full.starts_with(reserved) {
             let problem = format!("keys that begin with `{reserved}` are reserved for {purpose}");
             return Err(invalid(key, problem));

@@ -163,6 +163,8 @@ mod lock;
 mod lock_mode;
 mod lock_order;
 mod lock_set;
+#[cfg(feature = "admin")]
+mod lock_state;
 mod maybe_ready;
 mod options;
 mod periodic;

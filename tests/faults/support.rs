@@ -21,7 +21,7 @@ pub(crate) use lock_tests::support::{LEASE, client, milliseconds, until, until_i
 
 /// The command that makes the user of locks `k`, with the documented permissions.
 pub(crate) const LOCKER: &str = "ACL SETUSER locker on >c4nary resetkeys ~k ~lock_client:* ~lock_queue:* ~lock_fence:* ~lock_leader:* ~lock_run:* \
-     resetchannels &lock_client:* -@all +set +get +getrange +del +exists +pexpire +pttl +type +time \
+     resetchannels &lock_client:* &lock_ask: &lock_answer:{lock_ask:}:* -@all +set +get +getrange +del +exists +pexpire +pttl +type +time \
      +hset +hmget +zadd +zpopmin +zrem +zrange +zrank +zscore +zcount +info +publish +subscribe +unsubscribe +pubsub|numsub +eval +evalsha +script|load +ping +hello \
      +select";
 

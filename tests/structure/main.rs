@@ -51,6 +51,7 @@ const LAYERS: [&[&str]; 9] = [
         "join",
         "key",
         "lock_mode",
+        "lock_state",
         "maybe_ready",
         "permits",
         "questions",

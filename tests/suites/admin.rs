@@ -4,20 +4,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lock_runtime::admin::{HoldInfo, LockAdmin, Revocation};
+use lock_runtime::admin::{
+    Deletion, HoldInfo, LockAdmin, LockScan, Revocation, StoredHolder, StoredLayout,
+};
 use lock_runtime::telemetry::AcquisitionOutcome;
 use lock_runtime::{
-    HolderKind, Identity, LockClient, LockClientBuilder, LockError, LockMode, LostReason,
-    WireFormat, distributed_lock, with_client,
+    HolderKind, Identity, LockClient, LockClientBuilder, LockError, LockGuard, LockMode,
+    LostReason, Permits, WireFormat, distributed_lock, with_client,
 };
 use lock_tests::support::until_idle;
-use lock_tests::{RedisServer, TestedKind};
+use lock_tests::{CapturedLog, RedisServer, TestedKind};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::support::{LEASE, client, helper, milliseconds, on_every_store, until};
 
-/// ClientAnswers may be late on a busy machine. Questions return as soon as all clients have answered.
+/// Answers may be late on a busy machine. Questions return as soon as all clients have answered.
 fn admin(client: &LockClient) -> LockAdmin {
     LockAdmin::new(client).answer_timeout(LEASE * 20)
 }
@@ -40,7 +42,7 @@ async fn holds(admin: &LockAdmin) -> Vec<HoldInfo> {
 }
 
 /// The numbers of locks that were revoked, and that were not.
-fn counts(revocation: Revocation) -> (usize, usize) {
+fn counts(revocation: &Revocation) -> (usize, usize) {
     assert_eq!(revocation.unanswered, Some(0));
     (revocation.revoked, revocation.refused)
 }
@@ -102,7 +104,7 @@ on_every_store! {
                 TestedKind::Writer => Some(LockMode::Write),
                 _ => None,
             };
-            let permits = (kind == TestedKind::Permits).then_some(2);
+            let permits = (kind == TestedKind::Permits).then(|| Permits::new(2, 2));
             assert_eq!((told.mode, told.permits), (mode, permits), "{kind:?}");
             held.release().await.expect("held");
             until_idle(&pair.two, LEASE * 5).await;
@@ -162,8 +164,8 @@ on_every_store! {
 
     async fn a_lock_of_a_client_that_is_not_revocable_is_kept(pair: Pair) {
         let guard = pair.one.lock("k").acquire().await.expect("free");
-        assert_eq!(counts(admin(&pair.two).revoke("k").await.expect("up")), (0, 1), "refused");
-        assert_eq!(counts(admin(&pair.two).revoke("other").await.expect("up")), (0, 0));
+        assert_eq!(counts(&admin(&pair.two).revoke("k").await.expect("up")), (0, 1), "refused");
+        assert_eq!(counts(&admin(&pair.two).revoke("other").await.expect("up")), (0, 0));
         assert!(guard.is_held());
         guard.release().await.expect("it was kept");
     }
@@ -215,7 +217,7 @@ async fn a_revoked_lock_is_free_for_others_when_its_body_was_dropped() {
         });
         start.await.expect("it runs");
         let begun = tokio::time::Instant::now();
-        assert_eq!(counts(admin(&two).revoke(kind.name()).await.expect("up")), (1, 0), "{kind:?}");
+        assert_eq!(counts(&admin(&two).revoke(kind.name()).await.expect("up")), (1, 0), "{kind:?}");
         let next = kind.acquire(&two, &kind.name(), LEASE * 10).await.expect("up").expect("freed");
         assert!(is_dropped.load(Ordering::SeqCst), "{kind:?}: the body outlived its lock");
         // Not only by the end of its lease.
@@ -235,11 +237,11 @@ async fn a_guard_that_is_revoked_is_lost_at_once_and_freed_when_it_is_dropped() 
     let server = RedisServer::start();
     let (one, two) = (revocable(&server.url()).await, client(&server.url()).await);
     let guard = one.lock("k").acquire().await.expect("free");
-    assert_eq!(counts(admin(&two).revoke("k").await.expect("up")), (1, 0));
+    assert_eq!(counts(&admin(&two).revoke("k").await.expect("up")), (1, 0));
     assert_eq!(timeout(LEASE, guard.lost()).await, Ok(LostReason::Revoked));
     assert!(!guard.is_held());
     assert!(two.lock("k").try_acquire().await.expect("up").is_none(), "the guard is there");
-    assert_eq!(counts(admin(&two).revoke("k").await.expect("up")), (0, 0), "it is lost already");
+    assert_eq!(counts(&admin(&two).revoke("k").await.expect("up")), (0, 0), "it is lost already");
     drop(guard);
     two.lock("k")
         .wait(LEASE * 9 / 10)
@@ -252,11 +254,36 @@ async fn a_guard_that_is_revoked_is_lost_at_once_and_freed_when_it_is_dropped() 
 }
 
 #[tokio::test]
+async fn a_lock_of_one_client_is_revoked_and_the_log_says_by_whom() {
+    let (log, server) = (CapturedLog::here(), RedisServer::start());
+    let clients = [revocable(&server.url()).await, revocable(&server.url()).await];
+    let operator = Identity::named("operator-of-this-test");
+    let operator = builder(&server.url()).identity(operator).connect().await.expect("up");
+    let guards = [
+        clients[0].read_write("shared").read().acquire().await.expect("shared"),
+        clients[1].read_write("shared").read().acquire().await.expect("shared"),
+    ];
+    let admin = admin(&operator);
+    let answers = admin.holds_of("shared").await.expect("up").answers;
+    let holding = answers.iter().filter(|answer| !answer.found.is_empty());
+    let ids: Vec<_> = holding.map(|answer| answer.client.id.clone().expect("an id")).collect();
+    assert_eq!(ids.len(), 2, "{answers:?}");
+    assert_eq!(counts(&admin.revoke_from("shared", "another").await.expect("up")), (0, 0));
+    assert!(guards.iter().all(LockGuard::is_held));
+    assert_eq!(counts(&admin.revoke_from("shared", &ids[0]).await.expect("up")), (1, 0));
+    assert_eq!(guards.iter().filter(|guard| guard.is_held()).count(), 1);
+    assert_eq!(counts(&admin.revoke_from("shared", &ids[0]).await.expect("up")), (0, 0));
+    assert_eq!(counts(&admin.revoke_from("shared", &ids[1]).await.expect("up")), (1, 0));
+    let lines = || log.lines(&["lock revoked", "operator-of-this-test"]).len();
+    assert!(until(LEASE * 5, || lines() == 2).await.is_some(), "{}", lines());
+}
+
+#[tokio::test]
 async fn a_leader_that_is_revoked_steps_down() {
     let server = RedisServer::start();
     let (one, two) = (revocable(&server.url()).await, client(&server.url()).await);
     let leader = one.leadership("reports").campaign().await.expect("free");
-    assert_eq!(counts(admin(&two).revoke("reports").await.expect("up")), (1, 0));
+    assert_eq!(counts(&admin(&two).revoke("reports").await.expect("up")), (1, 0));
     assert_eq!(leader.lost().await, LostReason::Revoked);
     drop(leader);
     let next = timeout(LEASE * 10, two.leadership("reports").campaign()).await;
@@ -276,8 +303,8 @@ async fn all_readers_and_all_permits_of_a_key_are_revoked() {
     }
     let admin = admin(&clients[0]);
     // The readers of a client share one lock.
-    assert_eq!(counts(admin.revoke("shared").await.expect("up")), (2, 0));
-    assert_eq!(counts(admin.revoke("permits").await.expect("up")), (4, 0));
+    assert_eq!(counts(&admin.revoke("shared").await.expect("up")), (2, 0));
+    assert_eq!(counts(&admin.revoke("permits").await.expect("up")), (4, 0));
     assert!(guards.iter().all(|guard| !guard.is_held()));
 }
 
@@ -297,7 +324,7 @@ async fn only_the_clients_of_the_namespace_are_asked() {
         let admin = admin(&shop);
         let found = holds(&admin).await;
         assert_eq!(found.iter().map(|hold| &*hold.key).collect::<Vec<_>>(), ["shop:k"]);
-        assert_eq!(counts(admin.revoke("k").await.expect("up")), (1, 0));
+        assert_eq!(counts(&admin.revoke("k").await.expect("up")), (1, 0));
         assert_eq!(holds(&self::admin(&mail)).await.len(), 1);
         assert!(admin.holder("k").await.expect("up").is_some());
     }
@@ -393,7 +420,7 @@ async fn any_key_arrives_as_it_is() {
     let found = holds(&admin).await;
     assert_eq!(found.iter().map(|hold| hold.key.clone()).collect::<Vec<_>>(), expected);
     for (key, guard) in keys.iter().zip(&guards) {
-        assert_eq!(counts(admin.revoke(key.clone()).await.expect("up")), (1, 0), "{key:?}");
+        assert_eq!(counts(&admin.revoke(key.clone()).await.expect("up")), (1, 0), "{key:?}");
         assert!(!guard.is_held());
     }
 }
@@ -504,9 +531,225 @@ async fn the_locks_of_every_format_are_told() {
         let guard = client.lock(format!("{format:?}")).acquire().await.expect("free");
         let admin = admin(&client);
         assert_eq!(holds(&admin).await.len(), 1, "{format:?}");
-        assert_eq!(counts(admin.revoke(format!("{format:?}")).await.expect("up")), (1, 0));
+        assert_eq!(counts(&admin.revoke(format!("{format:?}")).await.expect("up")), (1, 0));
         assert_eq!(guard.lost().await, LostReason::Revoked);
         drop(guard);
         until_idle(&client, LEASE * 5).await;
     }
+}
+
+/// The only holder that the key of a lock names.
+async fn stored(admin: &LockAdmin, key: &str) -> (StoredLayout, StoredHolder) {
+    let state = admin.inspect(key).await.expect("up").expect("held");
+    let [holder] = &state.holders[..] else { panic!("{state:?}") };
+    (state.layout, holder.clone())
+}
+
+#[tokio::test]
+async fn the_key_of_a_lock_of_each_kind_tells_its_holders() {
+    let server = RedisServer::start();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    let admin = admin(&two);
+    for kind in TestedKind::ALL {
+        let held = kind.acquire(&one, &kind.name(), LEASE).await.expect("up").expect("free");
+        let (layout, holder) = stored(&admin, &kind.name()).await;
+        let expected = match kind {
+            TestedKind::Reader | TestedKind::Writer => StoredLayout::ReadWrite,
+            TestedKind::Permits => StoredLayout::Semaphore,
+            _ => StoredLayout::Token,
+        };
+        assert_eq!(layout, expected, "{kind:?}");
+        assert_eq!(holder.mode.is_some(), layout == StoredLayout::ReadWrite);
+        assert_eq!(holder.permits, (kind == TestedKind::Permits).then(|| Permits::new(2, 2)));
+        let left = holder.lease_left.expect("it expires");
+        assert!(left > Duration::ZERO && left <= LEASE, "{kind:?}: {left:?}");
+        assert!(holder.held_for.is_some() && !holder.is_released, "{kind:?}: {holder:?}");
+        held.release().await.expect("held");
+        until_idle(&one, LEASE * 5).await;
+    }
+    for format in [WireFormat::Token, WireFormat::Redisson, WireFormat::Timestamp] {
+        let key = format!("{format:?}");
+        let lock = one.lock(&*key).wire_format(format);
+        let guard = lock.acquire().await.expect("free");
+        let (layout, holder) = stored(&admin, &key).await;
+        assert_eq!(layout.as_str(), key.to_lowercase());
+        assert_eq!(holder.client.process, Some(std::process::id()), "{holder:?}");
+        guard.release().await.expect("held");
+        lock.min_hold(LEASE * 10).run(async {}).await.expect("free");
+        assert!(stored(&admin, &key).await.1.is_released, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn the_processes_that_wait_are_counted() {
+    let server = RedisServer::start();
+    let clients = [client(&server.url()).await, client(&server.url()).await];
+    let guard = client(&server.url()).await.lock("k").lease(LEASE * 60).acquire().await;
+    let guard = guard.expect("free");
+    let waiting = clients.each_ref().map(|client| tokio::spawn(client.lock("k").acquire()));
+    assert!(until(LEASE * 10, || server.queued("k") == 2).await.is_some());
+    let state = admin(&clients[0]).inspect("k").await.expect("up").expect("held");
+    assert_eq!((state.queued, state.holders.len()), (2, 1));
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    guard.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_lock_is_deleted_for_the_next_process_that_waits() {
+    let server = RedisServer::start();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    let admin = admin(&two);
+    for kind in TestedKind::ALL {
+        let kind = kind.exclusive();
+        if matches!(kind, TestedKind::Leader | TestedKind::Run | TestedKind::Set) {
+            continue;
+        }
+        let name = kind.name();
+        // Held by nobody who would notice.
+        let mut process = helper(&["under", &server.url(), &name, &milliseconds(LEASE * 60)]);
+        assert_eq!(process.line(), "held");
+        process.kill();
+        let waiting = tokio::spawn({
+            let (one, name) = (one.clone(), name.clone());
+            async move { kind.acquire(&one, &name, LEASE * 30).await }
+        });
+        assert!(until(LEASE * 10, || server.queued(&name) == 1).await.is_some(), "{kind:?}");
+        let (_, holder) = stored(&admin, &name).await;
+        let wrong = format!("{}x", &holder.token[1..]);
+        assert_eq!(admin.delete(&*name, &wrong).await, Ok(Deletion::Changed), "{kind:?}");
+        assert_eq!(stored(&admin, &name).await.1.token, holder.token, "{kind:?}: not changed");
+        let begun = tokio::time::Instant::now();
+        assert_eq!(admin.delete(&*name, &holder.token).await, Ok(Deletion::Deleted), "{kind:?}");
+        let next = waiting.await.expect("no panic").expect("up").expect("its turn");
+        assert!(begun.elapsed() < LEASE * 10, "{kind:?}: {:?}", begun.elapsed());
+        assert_ne!(stored(&admin, &name).await.1.token, holder.token);
+        assert_eq!(admin.delete(&*name, &holder.token).await, Ok(Deletion::Changed), "{kind:?}");
+        next.release().await.expect("held");
+        until_idle(&one, LEASE * 5).await;
+        assert_eq!(admin.delete(&*name, &holder.token).await, Ok(Deletion::Gone), "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lock_of_any_library_is_deleted_if_its_value_is_the_same() {
+    let server = RedisServer::start();
+    let admin = admin(&client(&server.url()).await);
+    let time = "9999999999999";
+    for (command, token, layout) in [
+        (vec!["SET", "k", "stranger"], "stranger", StoredLayout::OtherToken),
+        (vec!["SET", "k", time], time, StoredLayout::Timestamp),
+        (
+            vec!["HSET", "k", "285475da-9152-4c83-822a-67ee2f116a79:52", "1"],
+            "285475da-9152-4c83-822a-67ee2f116a79:52",
+            StoredLayout::Redisson,
+        ),
+    ] {
+        server.tell(&command);
+        let (found, holder) = stored(&admin, "k").await;
+        assert_eq!((found, &*holder.token), (layout, token));
+        assert_eq!(admin.delete("k", "other").await, Ok(Deletion::Changed), "{layout:?}");
+        assert!(server.exists("k"));
+        assert_eq!(admin.delete("k", token).await, Ok(Deletion::Deleted), "{layout:?}");
+        assert!(!server.exists("k"));
+        assert_eq!(admin.delete("k", token).await, Ok(Deletion::Gone), "{layout:?}");
+    }
+    for other in
+        [&["RPUSH", "k", "x"][..], &["HSET", "k", "a", "1", "b", "2"], &["ZADD", "k", "1", "x"]]
+    {
+        server.tell(&["DEL", "k"]);
+        server.tell(other);
+        assert_eq!(admin.inspect("k").await, Ok(None), "{other:?}");
+        assert_eq!(admin.delete("k", "x").await, Ok(Deletion::Gone), "{other:?}");
+        assert!(server.exists("k"), "it is no lock");
+    }
+}
+
+#[tokio::test]
+async fn a_scan_finds_the_locks_of_the_namespace_and_no_other_keys() {
+    let server = RedisServer::start();
+    let name = "sh*p";
+    let shop = builder(&server.url()).namespace(name).lease(LEASE * 600).connect().await;
+    let shop = shop.expect("up");
+    let mut expected = std::collections::BTreeSet::new();
+    let mut guards = Vec::new();
+    for n in 0..300 {
+        expected.insert(format!("{name}:order:{n}"));
+        guards.push(shop.lock(format!("order:{n}")).acquire().await.expect("free"));
+    }
+    guards.push(shop.lock("other").acquire().await.expect("free"));
+    guards[0].fencing_token().await.expect("held");
+    let _elsewhere =
+        client(&server.url()).await.lock("shop:order:1").acquire().await.expect("free");
+    for (key, value) in [("sh*p:order:text", "hello"), ("sh*p:order:foreign", "f00")] {
+        server.tell(&["SET", key, value]);
+    }
+    server.tell(&["RPUSH", "sh*p:order:list", "x"]);
+    for n in 0..5000 {
+        server.tell(&["SET", &format!("noise:{n}"), "x"]);
+    }
+    let admin = admin(&shop);
+    let found = async |mut scan: LockScan| {
+        let (mut found, mut steps) = (std::collections::BTreeSet::new(), 0);
+        while let Some(locks) = scan.next().await.expect("up") {
+            found.extend(locks.into_iter().map(|lock| lock.key));
+            steps += 1;
+        }
+        assert!(steps > 1, "a step has a limited number of keys");
+        assert_eq!(scan.next().await, Ok(None), "it stays at the end");
+        found
+    };
+    assert_eq!(found(admin.scan("order:*").pause(0)).await, expected);
+    expected.extend(["sh*p:order:text", "sh*p:order:foreign"].map(ToOwned::to_owned));
+    assert_eq!(found(admin.scan("order:*").pause(0).others(true)).await, expected);
+    assert_eq!(found(admin.scan("*ther").pause(0)).await.len(), 1);
+    assert_eq!(found(admin.scan("nothing*").pause(0)).await.len(), 0);
+}
+
+#[tokio::test]
+async fn losses_are_told() {
+    let server = RedisServer::start();
+    let (one, two) = (revocable(&server.url()).await, client(&server.url()).await);
+    let admin = admin(&two);
+    for (key, reason) in [
+        ("over", LostReason::LeaseOver),
+        ("gone", LostReason::Gone),
+        ("revoked", LostReason::Revoked),
+    ] {
+        let lock = one.lock(key).template("<key>");
+        let lock = if key == "over" { lock.lease(LEASE / 2) } else { lock };
+        let guard = lock.acquire().await.expect("free");
+        match key {
+            "gone" => server.tell(&["DEL", key]),
+            "revoked" => assert_eq!(counts(&admin.revoke(key).await.expect("up")), (1, 0)),
+            _ => {}
+        }
+        assert_eq!(guard.lost().await, reason);
+    }
+    let answers = admin.losses().await.expect("up").answers;
+    let losses: Vec<_> = answers.into_iter().flat_map(|answer| answer.found).collect();
+    let found: Vec<_> = losses.iter().map(|loss| (&*loss.key, loss.reason)).collect();
+    let expected = [
+        ("revoked", LostReason::Revoked),
+        ("gone", LostReason::Gone),
+        ("over", LostReason::LeaseOver),
+    ];
+    assert_eq!(found, expected, "the latest comes first");
+    for loss in &losses {
+        assert_eq!(loss.template.as_deref(), Some("<key>"));
+        assert!(loss.held_for.is_some() && loss.at <= std::time::SystemTime::now(), "{loss:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_memory_store_has_no_keys_to_inspect() {
+    let admin = LockAdmin::new(&LockClient::memory());
+    let is_refused = |error: Option<LockError>| match error {
+        Some(LockError::Config { option: "url", problem, .. }) => {
+            assert!(problem.contains("use a server"), "{problem}");
+        }
+        other => panic!("{other:?}"),
+    };
+    is_refused(admin.inspect("k").await.err());
+    is_refused(admin.delete("k", "x").await.err());
+    is_refused(admin.scan("*").next().await.err());
 }

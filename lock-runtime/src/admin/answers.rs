@@ -1,11 +1,13 @@
 //! What clients answer.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::client_info::ClientInfo;
 use crate::error::LostReason;
 use crate::lock_mode::LockMode;
+use crate::permits::Permits;
 use crate::questions::record::TextRecord;
+use crate::questions::{HOLD, LOSS, SITE, TOTALS, WAIT};
 use crate::telemetry::{AcquisitionOutcome, HistogramSnapshot};
 
 /// The answers of all clients to one question.
@@ -15,8 +17,12 @@ pub struct ClientAnswers<T> {
     /// One for each client, in the order of their names and process ids.
     pub answers: Vec<ClientAnswer<T>>,
     /// The number of clients that have received the question and have not answered in time: they are
-    /// overloaded or suspended, were asked too often, may not publish, or do not know the question. `None` if
-    /// the store does not count them.
+    /// overloaded or suspended, were asked too often, may not publish, or do not know the question. Whoever
+    /// monitors the channel counts as well. `None` if the store does not count them.
+    ///
+    /// A client whose connection for messages is lost at this moment has not received the question, and is not
+    /// counted: `Some(0)` does not prove that nobody else holds a lock. [`inspect`](super::LockAdmin::inspect)
+    /// reads that from the store.
     pub unanswered: Option<usize>,
 }
 
@@ -32,8 +38,8 @@ impl<T> ClientAnswers<T> {
 
 /// The answer of one client.
 ///
-/// Texts are those of other clients, which may be hostile: keys may contain any characters, and all texts may
-/// contain markup.
+/// Answers are those of other clients, and are not authenticated: whoever may publish to the channels of answers can
+/// invent some. Keys may contain any characters, and all texts may contain markup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientAnswer<T> {
@@ -68,14 +74,15 @@ pub struct HoldInfo {
     pub waiting: u64,
     /// The mode of a read-write lock; `None` for other locks. The readers of a client share one lock.
     pub mode: Option<LockMode>,
-    /// The number of permits of a semaphore that the holder has; `None` for other locks.
-    pub permits: Option<u32>,
+    /// The permits of a semaphore that the holder has; `None` for other locks.
+    pub permits: Option<Permits>,
     /// The fencing token, if the holder has asked for it.
     pub fencing_token: Option<u64>,
 }
 
 impl HoldInfo {
     pub(super) fn read(record: &TextRecord<'_>) -> Option<Self> {
+        record.is_about(HOLD).then_some(())?;
         let mode = match record.get("mode").as_deref() {
             Some("read") => Some(LockMode::Read),
             Some("write") => Some(LockMode::Write),
@@ -90,8 +97,46 @@ impl HoldInfo {
             is_renewed: record.number("renewed") == Some(1),
             waiting: record.number("waiting").unwrap_or_default(),
             mode,
-            permits: record.number("permits").and_then(|permits| permits.try_into().ok()),
+            permits: permits(record),
             fencing_token: record.number("fence"),
+        })
+    }
+}
+
+fn permits(record: &TextRecord<'_>) -> Option<Permits> {
+    let number = |name| record.number(name)?.try_into().ok();
+    Some(Permits::new(number("permits")?, number("limit")?))
+}
+
+/// A lock that a client has lost while it was held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LossInfo {
+    /// Its key, with the namespace.
+    pub key: String,
+    /// When it was lost, by the clock of the client.
+    pub at: SystemTime,
+    /// Why it was lost.
+    pub reason: LostReason,
+    /// The template of its key; `None` if it is not known.
+    pub template: Option<String>,
+    /// The path of the annotated function that had acquired it; `None` for other locks.
+    pub function: Option<String>,
+    /// How long it had been held; `None` if only a background release has noticed the loss.
+    pub held_for: Option<Duration>,
+}
+
+impl LossInfo {
+    pub(super) fn read(record: &TextRecord<'_>) -> Option<Self> {
+        record.is_about(LOSS).then_some(())?;
+        let reason = record.get("reason")?;
+        Some(Self {
+            key: record.get("key")?,
+            at: SystemTime::UNIX_EPOCH.checked_add(milliseconds(record, "at")?)?,
+            reason: LostReason::ALL.into_iter().find(|known| known.as_str() == reason)?,
+            template: record.get("template"),
+            function: record.get("function"),
+            held_for: milliseconds(record, "held"),
         })
     }
 }
@@ -108,6 +153,7 @@ pub struct WaitInfo {
 
 impl WaitInfo {
     pub(super) fn read(record: &TextRecord<'_>) -> Option<Self> {
+        record.is_about(WAIT).then_some(())?;
         Some(Self { key: record.get("key")?, calls: record.number("waiting")? })
     }
 }
@@ -140,16 +186,14 @@ impl ClientSnapshot {
     pub(super) fn read<'a>(records: impl IntoIterator<Item = TextRecord<'a>>) -> Self {
         let mut snapshot = Self::default();
         for record in records {
-            let number = |name| record.number(name).unwrap_or_default();
-            match SiteInfo::read(&record) {
-                Some(site) => snapshot.sites.push(site),
-                None => {
-                    snapshot.held = number("held");
-                    snapshot.queued = number("queued");
-                    snapshot.releasing = number("releasing");
-                    snapshot.lost = number("lost");
-                    snapshot.store_up = number("up") == 1;
-                }
+            snapshot.sites.extend(SiteInfo::read(&record));
+            if record.is_about(TOTALS) {
+                let number = |name| record.number(name).unwrap_or_default();
+                snapshot.held = number("held");
+                snapshot.queued = number("queued");
+                snapshot.releasing = number("releasing");
+                snapshot.lost = number("lost");
+                snapshot.store_up = number("up") == 1;
             }
         }
         snapshot
@@ -192,6 +236,7 @@ impl SiteInfo {
     }
 
     fn read(record: &TextRecord<'_>) -> Option<Self> {
+        record.is_about(SITE).then_some(())?;
         let (template, hold) = (record.get("template")?, record.get("hold")?);
         let (mut waits, mut others) = (Vec::new(), Vec::new());
         for outcome in AcquisitionOutcome::ALL {
@@ -220,7 +265,7 @@ impl SiteInfo {
 }
 
 /// What has become of a request to give up a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Revocation {
     /// The number of holders that lose the lock. Several for readers of different clients, and for permits.
@@ -241,21 +286,37 @@ mod tests {
 
     #[test]
     fn records_of_other_kinds_and_garbage_are_no_reports() {
-        for text in ["", "key=a", "key=a\ttemplate=b\theld=x\tleft=1", "waiting=3", "garbage"] {
+        for text in [
+            "",
+            "key=a",
+            "record=hold\tkey=a\ttemplate=b\theld=x\tleft=1",
+            "record=new\tkey=a\ttemplate=b\theld=1\tleft=1\twaiting=1\thold=",
+            "garbage",
+        ] {
             let record = TextRecord::new(text);
             assert_eq!(HoldInfo::read(&record), None, "{text}");
             assert_eq!(WaitInfo::read(&record), None, "{text}");
+            assert_eq!(LossInfo::read(&record), None, "{text}");
             assert_eq!(SiteInfo::read(&record), None, "{text}");
         }
-        let garbage = ["template=a\thold=x", "template=a\thold=0:1:1\tgranted=9999:1:1", "held=x"];
-        let records = garbage.map(TextRecord::new);
-        assert_eq!(ClientSnapshot::read(records), ClientSnapshot::default());
+        let texts = [
+            "record=totals\theld=7\tup=1",
+            "record=site\ttemplate=a\thold=x\theld=9",
+            "record=site\ttemplate=a\thold=0:1:1\tgranted=9999:1:1",
+            "record=new\theld=9",
+            "held=x",
+        ];
+        let snapshot = ClientSnapshot::read(texts.map(TextRecord::new));
+        let expected = ClientSnapshot { held: 7, store_up: true, ..ClientSnapshot::default() };
+        assert_eq!(snapshot, expected, "later versions may add records");
     }
 
     #[test]
     fn numbers_that_are_too_large_are_left_out() {
-        let text =
-            format!("key=a\ttemplate=b\theld={0}\tleft={0}\tpermits={0}\tfence={0}", u64::MAX);
+        let text = format!(
+            "record=hold\tkey=a\ttemplate=b\theld={0}\tleft={0}\tpermits={0}\tlimit=1\tfence={0}",
+            u64::MAX
+        );
         let hold = HoldInfo::read(&TextRecord::new(&text)).expect("a hold");
         assert_eq!((hold.permits, hold.fencing_token), (None, Some(u64::MAX)));
     }

@@ -1,6 +1,6 @@
 //! The pages of the answers to one question, until all have arrived.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::answers::{ClientAnswer, ClientAnswers};
 use crate::questions::answer::AnswerPage;
@@ -8,51 +8,63 @@ use crate::questions::answer::AnswerPage;
 /// The most bytes that are collected. Anybody may send pages.
 const ROOM: usize = 256 * 1024 * 1024;
 
+/// What a page takes beside its text, in bytes.
+const PAGE_SIZE: usize = 2 * size_of::<AnswerPage>();
+
+/// The most clients that are known to have answered only in part.
+const MOST_PARTS: usize = 10_000;
+
 /// The pages of all answers so far.
 pub(super) struct CollectedPages {
     /// The number of the question.
     number: u64,
-    /// The pages of each client, of which some may be missing.
-    by_client: HashMap<String, Vec<Option<AnswerPage>>>,
-    /// The number of answers without missing pages.
-    answers: usize,
+    /// The pages of the clients of which some may be missing, by their positions.
+    parts: HashMap<String, BTreeMap<usize, AnswerPage>>,
+    /// The pages of the clients whose answers are complete.
+    complete: HashMap<String, Vec<AnswerPage>>,
     /// The bytes of all pages.
     length: usize,
 }
 
 impl CollectedPages {
     pub(super) fn of(number: u64) -> Self {
-        Self { number, by_client: HashMap::new(), answers: 0, length: 0 }
+        Self { number, parts: HashMap::new(), complete: HashMap::new(), length: 0 }
     }
 
     /// The number of clients of which all pages have arrived.
     pub(super) fn answers(&self) -> usize {
-        self.answers
+        self.complete.len()
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.length < ROOM
+        self.length < ROOM && self.parts.len() < MOST_PARTS
     }
 
     /// Adds a page, if the text is a page of an answer to the question.
     pub(super) fn add(&mut self, text: &[u8]) {
         let page = AnswerPage::of_text(text).filter(|page| page.number == self.number);
-        let Some(page) = page else { return };
-        let known = self.by_client.entry(page.from.clone());
-        let pages = known.or_insert_with(|| vec![None; page.pages]);
-        let number = page.page;
-        let Some(free @ None) = pages.get_mut(number) else { return };
-        self.length += text.len();
-        *free = Some(page);
-        self.answers += usize::from(pages.iter().all(Option::is_some));
+        let Some(page) = page.filter(|page| !self.complete.contains_key(&page.from)) else {
+            return;
+        };
+        let (from, count) = (page.from.clone(), page.pages);
+        let pages = self.parts.entry(from.clone()).or_default();
+        // The first page tells how many there are.
+        if pages.values().next().is_some_and(|known| known.pages != count) {
+            return;
+        }
+        self.length += text.len() + PAGE_SIZE;
+        pages.entry(page.page).or_insert(page);
+        if pages.len() == count
+            && let Some(pages) = self.parts.remove(&from)
+        {
+            self.complete.insert(from, pages.into_values().collect());
+        }
     }
 
     /// The answers that are complete. `received` is the number of clients that have received the question.
     pub(super) fn into_answers(self, received: Option<usize>) -> ClientAnswers<Vec<AnswerPage>> {
-        let complete =
-            |pages: Vec<Option<AnswerPage>>| pages.into_iter().collect::<Option<Vec<_>>>();
-        let mut answers = Vec::with_capacity(self.answers);
-        for pages in self.by_client.into_values().filter_map(complete) {
+        let mut answers = Vec::with_capacity(self.complete.len());
+        for pages in self.complete.into_values() {
             let Some(first) = pages.first().filter(|first| first.is_known) else { continue };
             let AnswerPage { is_complete, is_revocable, .. } = *first;
             let client = first.client.clone();

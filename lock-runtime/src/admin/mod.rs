@@ -27,36 +27,36 @@
 //! # With Redis
 //!
 //! A question is published on `lock_ask:<namespace>`, and answered on a channel that begins with
-//! `lock_answer:`. The user of the asking client needs the permission to publish on the first and to subscribe
-//! to the second, and those of the clients the reverse. Without it, a client is not asked, and everything else
-//! works. A client answers at most ten questions a second, and ignores the others. An answer has at most 1 MiB,
+//! `lock_answer:{lock_ask:<namespace>}:`. The user of the asking client needs the permission to publish on the first
+//! and to subscribe to the second, and those of the clients the reverse. Without it, a client is not asked, and
+//! everything else works. A client answers at most ten questions a second, and ignores the others. An answer has at most 1 MiB,
 //! about 8,000 locks.
 
 mod answers;
+mod asking;
 mod collected;
+mod scan;
+mod stored;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
-
-use tokio::time::{Instant, timeout_at};
+use std::time::Duration;
 
 pub use self::answers::{
-    ClientAnswer, ClientAnswers, ClientSnapshot, HoldInfo, Revocation, SiteInfo, WaitInfo,
+    ClientAnswer, ClientAnswers, ClientSnapshot, HoldInfo, LossInfo, Revocation, SiteInfo, WaitInfo,
 };
-use self::collected::CollectedPages;
+use self::asking::AskSession;
+pub use self::scan::LockScan;
 use crate::client::LockClient;
-use crate::clock::{BootInstant, unix_time};
 use crate::connected::Connected;
 use crate::error::LockError;
-use crate::holder::{Holder, HolderKind};
 use crate::key::{self, LockKey};
-use crate::questions::REVOKED;
+pub use crate::lock_state::{Deletion, LockState, StoredHolder, StoredLayout};
+use crate::questions::REVOCATION;
 use crate::questions::answer::AnswerPage;
-use crate::questions::question::{Question, QuestionKind};
+use crate::questions::question::{QuestionKind, RevocationRequest};
 use crate::questions::record::TextRecord;
 use crate::runtime;
-use crate::store::contract::Asker;
 
 /// The time for which answers are awaited, unless it is set.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -65,7 +65,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const TIMEOUTS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(60));
 
 /// Asks the clients of a namespace, and revokes their locks. Cheap to clone; the clones ask one after the
-/// other.
+/// other, at most ten times in a second. Keeps its client alive.
 ///
 /// All methods that ask return [`LockError::Unavailable`] if the store has not taken the question,
 /// [`LockError::Denied`] without the permission, [`LockError::InvalidKey`], [`LockError::ShutDown`], and
@@ -79,13 +79,6 @@ pub struct LockAdmin {
     connected: Arc<Connected>,
     session: Arc<tokio::sync::Mutex<Option<AskSession>>>,
     answer_timeout: Duration,
-}
-
-/// The channel for answers, and the questions so far.
-struct AskSession {
-    asker: Box<dyn Asker>,
-    /// The number of the last question.
-    number: u64,
 }
 
 impl LockAdmin {
@@ -236,10 +229,9 @@ impl LockAdmin {
         Ok(self.ask(QuestionKind::Snapshot).await?.map(read))
     }
 
-    /// Who has a lock, as the store knows it: also a process that has died, or a client of another library,
-    /// which does not say who it is. `None` if nobody has it.
+    /// The locks that the clients have lost while they were held, the latest first: the last 1,000 of each client.
     ///
-    /// Costs at most two round trips.
+    /// Costs as much as [`clients`](Self::clients).
     ///
     /// # Errors
     ///
@@ -249,27 +241,21 @@ impl LockAdmin {
     ///
     /// ```
     /// use lock_runtime::admin::LockAdmin;
-    /// use lock_runtime::{LockClient, LockError};
+    /// use lock_runtime::{LockClient, LockError, LostReason};
+    /// use std::time::Duration;
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), LockError> {
     /// let client = LockClient::memory();
-    /// let admin = LockAdmin::new(&client);
-    /// assert_eq!(admin.holder("report").await?, None);
-    /// let _guard = client.lock("report").acquire().await?;
-    /// let holder = admin.holder("report").await?.expect("held");
-    /// assert!(holder.client.is_some());
+    /// let guard = client.lock("report").lease(Duration::from_millis(50)).acquire().await?;
+    /// guard.lost().await;
+    /// let losses = LockAdmin::new(&client).losses().await?;
+    /// assert_eq!(losses.answers[0].found[0].reason, LostReason::LeaseOver);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn holder(&self, key: impl Into<LockKey>) -> Result<Option<Holder>, LockError> {
-        let key = self.full(key.into())?;
-        let is_here = || !self.connected.engine.held_locks(Some(&key)).is_empty();
-        let Some(found) = self.connected.holder(&key).await? else { return Ok(None) };
-        let kind = if is_here() { HolderKind::ThisProcess } else { HolderKind::Elsewhere };
-        let mut holder = Holder::new(kind);
-        found.tell(&mut holder, SystemTime::UNIX_EPOCH + unix_time());
-        Ok(Some(holder))
+    pub async fn losses(&self) -> Result<ClientAnswers<Vec<LossInfo>>, LockError> {
+        self.ask_for(QuestionKind::Losses, LossInfo::read).await
     }
 
     /// Asks the holders of a lock to give it up. Those whose clients are
@@ -301,12 +287,37 @@ impl LockAdmin {
     /// # }
     /// ```
     pub async fn revoke(&self, key: impl Into<LockKey>) -> Result<Revocation, LockError> {
-        let key = self.full(key.into())?;
-        let found = self.ask_for(QuestionKind::Revoke(key), |record| record.number(REVOKED));
-        let ClientAnswers { answers, unanswered } = found.await?;
+        self.revoke_of(key.into(), None).await
+    }
+
+    /// Asks one client to give up a lock: the one with this [id](crate::ClientInfo::id), for example because
+    /// [`holds`](Self::holds) has named it. The lock stays if another client has it by now.
+    ///
+    /// Costs as much as [`clients`](Self::clients).
+    ///
+    /// # Errors
+    ///
+    /// See [`LockAdmin`].
+    pub async fn revoke_from(
+        &self,
+        key: impl Into<LockKey>,
+        client: &str,
+    ) -> Result<Revocation, LockError> {
+        self.revoke_of(key.into(), Some(client.to_owned())).await
+    }
+
+    async fn revoke_of(&self, key: LockKey, from: Option<String>) -> Result<Revocation, LockError> {
+        let key = self.full(key)?;
+        let by = self.connected.told.as_ref().map(ToString::to_string).unwrap_or_default();
+        let request = RevocationRequest { key, from, by };
+        let count = |record: &TextRecord<'_>| {
+            record.is_about(REVOCATION).then(|| record.number("locks")).flatten()
+        };
+        let ClientAnswers { answers, unanswered } =
+            self.ask_for(QuestionKind::Revoke(request), count).await?;
         let mut revocation = Revocation { revoked: 0, refused: 0, unanswered };
         for answer in answers {
-            let count: u64 = answer.found.iter().sum();
+            let count = answer.found.into_iter().fold(0_u64, u64::saturating_add);
             let total =
                 if answer.is_revocable { &mut revocation.revoked } else { &mut revocation.refused };
             *total = total.saturating_add(usize::try_from(count).unwrap_or(usize::MAX));
@@ -344,23 +355,9 @@ impl LockAdmin {
         let mut session = self.session.lock().await;
         let session = match &mut *session {
             Some(session) => session,
-            none => none.insert(AskSession { asker: self.connected.asker()?, number: 0 }),
+            none => none.insert(AskSession::new(self.connected.asker()?)),
         };
-        session.number += 1;
-        let (number, channel) = (session.number, session.asker.channel().to_owned());
-        let question = Question { kind, channel, number };
-        let started = BootInstant::now();
-        let received = session.asker.ask(&question).await;
-        let received =
-            received.map_err(|error| error.without_key(BootInstant::now().since(started)))?;
-        let end = Instant::now() + self.answer_timeout;
-        let mut pages = CollectedPages::of(number);
-        while pages.has_room() && received.is_none_or(|clients| pages.answers() < clients) {
-            // The pages that come later have the number of this question, and are not read.
-            let Ok(page) = timeout_at(end, session.asker.next()).await else { break };
-            pages.add(&page);
-        }
-        Ok(pages.into_answers(received))
+        session.ask(kind, self.answer_timeout).await
     }
 }
 

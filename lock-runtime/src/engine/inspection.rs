@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::background::losses::LossRecord;
 use super::core::Engine;
 use super::handoff::Lease;
 use crate::clock::BootInstant;
@@ -43,9 +44,18 @@ impl Engine {
         held
     }
 
-    /// The keys for which calls of the client wait, and the number of these calls.
-    pub(crate) fn waiting_calls(&self) -> BTreeMap<Arc<str>, usize> {
-        self.queues().waiting()
+    /// The keys for which calls of the client wait, or this key, and the number of these calls.
+    pub(crate) fn waiting_calls(&self, key: Option<&str>) -> BTreeMap<Arc<str>, usize> {
+        let mut calls = BTreeMap::new();
+        for (key, count) in self.queues().waiting(key) {
+            *calls.entry(key).or_default() += count;
+        }
+        calls
+    }
+
+    /// The last losses, the latest first.
+    pub(crate) fn losses(&self) -> Vec<LossRecord> {
+        self.background().losses()
     }
 
     /// Ends the holds with this key, as if they were lost. Returns their number. Each key is freed when its

@@ -8,7 +8,7 @@
 
 pub(crate) mod acquire;
 mod awaited_release;
-mod background;
+pub(crate) mod background;
 mod core;
 mod driven;
 pub(crate) mod extend;

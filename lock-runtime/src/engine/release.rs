@@ -282,7 +282,7 @@ impl Engine {
 
     /// Counts and logs a loss that a release was the first to notice.
     fn found_lost(&self, lease: &Lease, reason: LostReason) {
-        self.background().found_lost();
+        self.background().found_lost(lease, reason);
         lease.site().lost(reason);
         log_loss(Arc::clone(lease.key()), reason);
     }

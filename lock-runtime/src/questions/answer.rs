@@ -6,7 +6,11 @@ use super::record::{END, RecordWriter};
 use crate::client_info::ClientInfo;
 
 /// The length of a page, in bytes, at which the next one begins.
-const PAGE: usize = 64 * 1024;
+pub(crate) const PAGE: usize = 64 * 1024;
+
+/// The longest first record of a page, in bytes: the texts about a client, in which each byte may be encoded.
+#[cfg(any(feature = "admin", test))]
+const LONGEST_HEAD: usize = 6 * 1024;
 
 /// The most pages of an answer.
 const MOST_PAGES: usize = 16;
@@ -93,6 +97,9 @@ impl AnswerPage {
     pub(crate) fn of_text(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let (head, records) = text.split_once(END).unwrap_or((text, ""));
+        if head.len() > LONGEST_HEAD {
+            return None;
+        }
         let head = TextRecord::new(head);
         let flag = |name| head.number(name) == Some(1);
         let position = |name| usize::try_from(head.number(name)?).ok();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::BootInstant;
+#[cfg(any(feature = "redis", test))]
 use crate::safeguard::Safeguard;
 
 /// The most questions that are answered in a second.
@@ -24,19 +25,41 @@ impl AnswerLimit {
     }
 
     /// Whether one more question may be answered.
+    #[cfg(any(feature = "redis", test))]
     pub(crate) fn admits(&mut self, now: BootInstant) -> bool {
-        let full_at = if now < self.full_at { self.full_at } else { now };
-        let is_admitted = full_at.since(now) <= INTERVAL * (MOST_ANSWERS - 1);
+        let is_admitted = self.pause(now).is_zero();
         if is_admitted {
-            self.full_at = full_at.after(INTERVAL);
+            self.add(now);
         }
         is_admitted || !Safeguard::LimitedAnswers.is_on()
+    }
+
+    /// How long one more question has to wait.
+    pub(crate) fn pause(&self, now: BootInstant) -> Duration {
+        self.full_at.since(now).saturating_sub(INTERVAL * (MOST_ANSWERS - 1))
+    }
+
+    /// Counts a question.
+    pub(crate) fn add(&mut self, now: BootInstant) {
+        let full_at = if now < self.full_at { self.full_at } else { now };
+        self.full_at = full_at.after(INTERVAL);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_question_that_waits_is_answered() {
+        let (mut limit, start) = (AnswerLimit::new(), BootInstant::now());
+        for _ in 0..10 {
+            assert_eq!(limit.pause(start), Duration::ZERO);
+            limit.add(start);
+        }
+        assert_eq!(limit.pause(start), INTERVAL);
+        assert!(!limit.admits(start) && limit.admits(start.after(INTERVAL)));
+    }
 
     #[test]
     fn ten_questions_in_a_second_are_answered() {

@@ -9,7 +9,7 @@
 //! no effect, apart from [`QuestionKind::Revoke`], which a client has to allow.
 
 pub(crate) mod answer;
-#[cfg(any(feature = "redis", test))]
+#[cfg(any(feature = "admin", feature = "redis", test))]
 pub(crate) mod limit;
 pub(crate) mod question;
 pub(crate) mod record;
@@ -23,8 +23,14 @@ use self::question::Question;
 #[cfg(feature = "redis")]
 pub(crate) const QUESTIONS: &str = "lock_ask:";
 
-/// The field with the number of locks that were revoked, or that were not because the client is not revocable.
-pub(crate) const REVOKED: &str = "locks";
+/// What the records of answers are about.
+pub(crate) const HOLD: &str = "hold";
+pub(crate) const WAIT: &str = "wait";
+pub(crate) const TOTALS: &str = "totals";
+pub(crate) const SITE: &str = "site";
+pub(crate) const LOSS: &str = "loss";
+/// It has the number of locks that were revoked, or that were not because the client is not revocable.
+pub(crate) const REVOCATION: &str = "revocation";
 
 /// Answers questions about a client.
 pub(crate) trait Answerer: Send + Sync {

@@ -8,11 +8,11 @@ use crate::safeguard::Safeguard;
 /// The prefix of the channels for answers. A client publishes answers to no other channels.
 pub(crate) const ANSWERS: &str = "lock_answer:";
 
-/// The longest question that a client reads, in bytes: a key in which each byte is encoded, and the rest.
-pub(crate) const LONGEST_QUESTION: usize = 4096;
+/// The longest question that a client reads, in bytes: a key and a name in which each byte is encoded, and the rest.
+pub(crate) const LONGEST_QUESTION: usize = 8192;
 
 /// The longest name of a channel for answers, in bytes.
-const LONGEST_CHANNEL: usize = 128;
+const LONGEST_CHANNEL: usize = 256;
 
 /// A question, and where its answers go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,25 +35,42 @@ pub(crate) enum QuestionKind {
     Queue,
     /// What the client has measured.
     Snapshot,
-    /// That the client gives up its locks with this key.
-    Revoke(String),
+    /// The locks that it has lost.
+    Losses,
+    /// That the client gives up locks.
+    Revoke(RevocationRequest),
     /// Something that a later version of the library asks.
     Unknown,
+}
+
+/// Which locks a client is asked to give up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RevocationRequest {
+    pub(crate) key: String,
+    /// The id of the only client that is meant, if not all are.
+    pub(crate) from: Option<String>,
+    /// Who asks, for the log.
+    pub(crate) by: String,
 }
 
 impl Question {
     /// The text of the question.
     #[cfg(any(feature = "admin", test))]
     pub(crate) fn to_text(&self) -> String {
-        use QuestionKind::{Client, Holds, Queue, Revoke, Snapshot, Unknown};
+        use QuestionKind::{Client, Holds, Losses, Queue, Revoke, Snapshot, Unknown};
 
         let (kind, key) = match &self.kind {
             Client => ("client", None),
             Holds(key) => ("holds", key.as_ref()),
             Queue => ("queue", None),
             Snapshot => ("snapshot", None),
-            Revoke(key) => ("revoke", Some(key)),
+            Losses => ("losses", None),
+            Revoke(request) => ("revoke", Some(&request.key)),
             Unknown => ("unknown", None),
+        };
+        let request = match &self.kind {
+            Revoke(request) => Some(request),
+            _ => None,
         };
         RecordWriter::default()
             .field("v", 1)
@@ -61,6 +78,8 @@ impl Question {
             .field("answer", &self.channel)
             .field("number", self.number)
             .optional("key", key)
+            .optional("from", request.and_then(|request| request.from.as_ref()))
+            .optional("by", request.map(|request| &request.by))
             .into_text()
     }
 
@@ -80,7 +99,12 @@ impl Question {
             "holds" => QuestionKind::Holds(record.get("key")),
             "queue" => QuestionKind::Queue,
             "snapshot" => QuestionKind::Snapshot,
-            "revoke" => QuestionKind::Revoke(record.get("key")?),
+            "losses" => QuestionKind::Losses,
+            "revoke" => QuestionKind::Revoke(RevocationRequest {
+                key: record.get("key")?,
+                from: record.get("from"),
+                by: record.get("by").unwrap_or_default(),
+            }),
             _ => QuestionKind::Unknown,
         };
         let may_answer = is_for_answers || !Safeguard::AnswerChannels.is_on();
@@ -104,7 +128,12 @@ mod tests {
             QuestionKind::Holds(Some("order:7\n\t%=".to_owned())),
             QuestionKind::Queue,
             QuestionKind::Snapshot,
-            QuestionKind::Revoke("\u{1}".repeat(1024)),
+            QuestionKind::Losses,
+            QuestionKind::Revoke(RevocationRequest {
+                key: "\u{1}".repeat(1024),
+                from: Some("kX3_8fRtq".to_owned()),
+                by: "web-3\n".to_owned(),
+            }),
             QuestionKind::Unknown,
         ] {
             let question = question(kind);

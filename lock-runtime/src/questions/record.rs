@@ -9,6 +9,9 @@ pub(crate) const END: char = '\n';
 /// Between two fields.
 const SEPARATOR: char = '\t';
 
+/// The field that names what a record is about.
+const KIND: &str = "record";
+
 /// Writes one record.
 #[derive(Debug, Default)]
 pub(crate) struct RecordWriter {
@@ -16,6 +19,11 @@ pub(crate) struct RecordWriter {
 }
 
 impl RecordWriter {
+    /// A record about this.
+    pub(crate) fn about(kind: &str) -> Self {
+        Self::default().field(KIND, kind)
+    }
+
     /// Adds a field.
     pub(crate) fn field(mut self, name: &str, value: impl Display) -> Self {
         if !self.text.is_empty() {
@@ -64,6 +72,12 @@ pub(crate) struct TextRecord<'a>(&'a str);
 impl<'a> TextRecord<'a> {
     pub(crate) fn new(line: &'a str) -> Self {
         Self(line)
+    }
+
+    /// Whether the record is about this.
+    #[cfg(any(feature = "admin", test))]
+    pub(crate) fn is_about(&self, kind: &str) -> bool {
+        self.get(KIND).as_deref() == Some(kind)
     }
 
     /// The value of a field.
@@ -119,6 +133,14 @@ mod tests {
             assert_eq!(record.get("k"), None, "{text:?}");
             drop(record.get("a"));
         }
+    }
+
+    #[test]
+    fn a_record_says_what_it_is_about() {
+        let text = RecordWriter::about("hold").field("key", "k").into_text();
+        let record = TextRecord::new(&text);
+        assert!(record.is_about("hold") && !record.is_about("key"));
+        assert_eq!(record.get("key").as_deref(), Some("k"));
     }
 
     #[test]

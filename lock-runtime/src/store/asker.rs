@@ -15,6 +15,9 @@ pub(crate) trait Asker: Send + Sync {
         question: &'a Question,
     ) -> MaybeReady<'a, Result<Option<usize>, StoreError>>;
 
+    /// How often answers may have been lost so far, because the connection was.
+    fn interruptions(&self) -> u64;
+
     /// The next page of an answer, which may be any text.
     ///
     /// Cancel safe: no page is lost.

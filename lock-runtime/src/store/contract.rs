@@ -20,6 +20,8 @@ use super::announcements::{Announced, Announcement};
 pub(crate) use super::asker::Asker;
 pub(crate) use super::capabilities::Capabilities;
 use super::hold_reports::HoldReports;
+#[cfg(feature = "admin")]
+pub(crate) use super::inspector::KeyInspector;
 use super::key_holder::KeyHolder;
 pub(crate) use super::layout::{Layout, Mode};
 pub(crate) use super::left::Left;
@@ -76,6 +78,13 @@ pub(crate) trait Backend: Send + Sync {
     /// [`adopt`](Self::adopt).
     fn answer_with(&self, answerer: Weak<dyn Answerer>) {
         drop(answerer);
+    }
+
+    /// What operators see of the keys of the store.
+    #[cfg(feature = "admin")]
+    fn inspector(&self) -> Result<&dyn KeyInspector, StoreError> {
+        let problem = "the memory store has no keys that could be inspected; use a server";
+        Err(StoreError::Config { option: "url", problem: problem.to_owned() })
     }
 
     /// A way to ask the clients of the store that have this namespace.

@@ -12,6 +12,8 @@ pub(crate) struct KeyHolder {
     pub(crate) client: ClientInfo,
     /// When its acquisition began, by its own clock.
     pub(crate) began: Option<SystemTime>,
+    /// Whether it is the client that asks, as far as the store can tell its clients apart.
+    pub(crate) is_own: bool,
 }
 
 impl KeyHolder {

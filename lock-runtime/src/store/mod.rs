@@ -11,6 +11,8 @@ pub(crate) mod contract;
 #[cfg(test)]
 pub(crate) mod faulty;
 pub(crate) mod hold_reports;
+#[cfg(feature = "admin")]
+mod inspector;
 pub(crate) mod key_holder;
 mod layout;
 mod left;
@@ -24,6 +26,8 @@ mod place;
 pub(crate) mod queueing;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "admin")]
+pub(crate) mod scanning;
 mod send_trace;
 mod sets;
 mod settings;

@@ -39,6 +39,12 @@ impl StoreError {
         self.into_error(None, waited)
     }
 
+    /// The error of a call about `key`, if it is about one, that got this answer after `waited`.
+    #[cfg(feature = "admin")]
+    pub(crate) fn of_call(self, key: Option<&str>, waited: Duration) -> LockError {
+        self.into_error(key.map(ToOwned::to_owned), waited)
+    }
+
     fn into_error(self, key: Option<String>, waited: Duration) -> LockError {
         match self {
             Self::Refused(cause) | Self::Unknown(cause) => {

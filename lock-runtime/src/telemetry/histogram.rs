@@ -191,17 +191,19 @@ impl HistogramSnapshot {
     /// Reads a text, which may be anything. `None` if it is no such text.
     #[cfg(any(feature = "admin", test))]
     pub(crate) fn of_text(text: &str) -> Option<Self> {
-        let mut snapshot = Self::default();
+        let mut buckets: Vec<HistogramBucket> = Vec::new();
         for bucket in text.split(',').filter(|bucket| !bucket.is_empty()) {
             let mut parts = bucket.splitn(3, ':').map(|part| part.parse::<u64>().ok());
             let (index, count, sum) = (parts.next()??, parts.next()??, parts.next()??);
-            let index = usize::try_from(index).ok().filter(|index| *index < BUCKETS)?;
+            let is_next = |index: &usize| {
+                *index < BUCKETS && buckets.last().is_none_or(|last| last.index < *index)
+            };
+            let index = usize::try_from(index).ok().filter(is_next)?;
             // Otherwise, totals could overflow.
             let count = Some(count).filter(|count| *count <= u64::from(u32::MAX) << 16)?;
-            let bucket = HistogramBucket { index, count, sum: Duration::from_nanos(sum) };
-            snapshot.merge(&Self { buckets: vec![bucket] });
+            buckets.push(HistogramBucket { index, count, sum: Duration::from_nanos(sum) });
         }
-        Some(snapshot)
+        Some(Self { buckets })
     }
 
     /// The number of samples.
@@ -342,7 +344,17 @@ mod tests {
         for snapshot in [histogram.snapshot(), HistogramSnapshot::default()] {
             assert_eq!(HistogramSnapshot::of_text(&snapshot.to_text()), Some(snapshot));
         }
-        for other in ["x", "1", "1:2", "1:2:3:4", "-1:2:3", "999:1:1", "1:18446744073709551615:1"] {
+        for other in [
+            "x",
+            "1",
+            "1:2",
+            "1:2:3:4",
+            "-1:2:3",
+            "999:1:1",
+            "1:18446744073709551615:1",
+            "2:1:1,1:1:1",
+            "1:1:1,1:1:1",
+        ] {
             assert_eq!(HistogramSnapshot::of_text(other), None, "{other}");
         }
     }

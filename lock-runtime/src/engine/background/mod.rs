@@ -11,6 +11,7 @@
 
 pub(crate) mod cleanup;
 mod failovers;
+pub(crate) mod losses;
 mod notifier;
 mod place_limit;
 mod renewal;
@@ -24,6 +25,7 @@ mod watched;
 use std::sync::Arc;
 
 use self::cleanup::Cleanup;
+use self::losses::LossRecord;
 use self::notifier::Notifier;
 use self::shared::BackgroundState;
 use super::handoff::{Lease, LocalQueues};
@@ -122,8 +124,15 @@ impl Background {
     }
 
     /// Counts a lock whose loss only the release has noticed.
-    pub(crate) fn found_lost(&self) {
+    pub(crate) fn found_lost(&self, lease: &Lease, reason: LostReason) {
         self.shared.lost.fetch_add(1, Ordering::Relaxed);
+        let held_for = Some(lease.age());
+        self.shared.losses.add(lease.key(), Some(lease.site().label()), (reason, held_for));
+    }
+
+    /// The last losses, the latest first.
+    pub(crate) fn losses(&self) -> Vec<LossRecord> {
+        self.shared.losses.latest_first()
     }
 
     /// The number of locks that were lost while they were held.

@@ -8,6 +8,7 @@ use tracing::Level;
 
 use super::cleanup::{Cleanup, Cleanups};
 use super::failovers::Failovers;
+use super::losses::RecentLosses;
 use super::notifier::{Notice, Notifier};
 use super::place_limit::Renewals;
 use super::schedule::Schedule;
@@ -37,6 +38,8 @@ pub(super) struct BackgroundState {
     pub(super) wake: Notify,
     /// The number of locks that were lost while they were held.
     pub(super) lost: AtomicU64,
+    /// Written for each of them.
+    pub(super) losses: Arc<RecentLosses>,
     failovers: Arc<Failovers>,
     /// The held locks whose keys the store watches.
     pub(super) watched: WatchedLeases,
@@ -62,15 +65,17 @@ impl std::fmt::Debug for BackgroundState {
 
 impl BackgroundState {
     pub(super) fn new(notifier: Arc<Notifier>, metrics: Arc<ClientMetrics>) -> Arc<Self> {
-        let failovers = Arc::<Failovers>::default();
+        let (failovers, losses) = (Arc::<Failovers>::default(), Arc::<RecentLosses>::default());
+        let of_losses = (Arc::clone(&failovers), Arc::clone(&losses));
         Arc::new(Self {
             schedule: Schedule::default(),
             renewals: Renewals::default(),
-            cleanups: Cleanups::new(Arc::clone(&notifier), Arc::clone(&failovers)),
+            cleanups: Cleanups::new(Arc::clone(&notifier), of_losses),
             notifier,
             wake_ups: OnceLock::new(),
             wake: Notify::new(),
             lost: AtomicU64::new(0),
+            losses,
             failovers,
             watched: WatchedLeases::default(),
             lingering: Mutex::default(),
@@ -215,6 +220,7 @@ impl BackgroundState {
         let Loss { reason, held_for } = loss;
         if held_for.is_some() {
             self.lost.fetch_add(1, Ordering::Relaxed);
+            self.losses.add(lease.key(), Some(lease.site().label()), (reason, held_for));
             #[cfg(feature = "testing")]
             if let Some(observer) = &self.metrics.observer {
                 observer.ended(lease.key(), HoldEnd::Lost(reason));

@@ -169,8 +169,12 @@ impl<P> Lease<P> {
 
     /// The error for a loss at this moment.
     pub(crate) fn lost_to(&self, reason: LostReason) -> LockError {
-        let held_for = BootInstant::now().since(self.read(State::granted));
-        self.lost_error(Lost { reason, held_for })
+        self.lost_error(Lost { reason, held_for: self.age() })
+    }
+
+    /// How long ago the last hold was granted.
+    pub(crate) fn age(&self) -> Duration {
+        BootInstant::now().since(self.read(State::granted))
     }
 
     fn lost_error(&self, Lost { reason, held_for }: Lost) -> LockError {

@@ -211,15 +211,16 @@ impl<H: HandedOff> LocalQueues<H> {
         names.into_iter().collect::<HashSet<_>>().len()
     }
 
-    /// The keys for which calls wait, and the number of these calls: for another holder, or for an answer
-    /// of the store.
-    pub(crate) fn waiting(&self) -> BTreeMap<Arc<str>, usize> {
-        let (state, mut waiting) = (self.lock(), BTreeMap::new());
+    /// The keys for which calls wait, or this key, and the number of these calls: for another holder, or for an answer of
+    /// the store. A key may come several times.
+    pub(crate) fn waiting(&self, only: Option<&str>) -> Vec<(Arc<str>, usize)> {
+        let (state, mut waiting) = (self.lock(), Vec::new());
+        // Callers need these queues, so what takes longer is left to others.
         for (key, queue) in &state.by_key {
             let first = !matches!(queue.status, KeyStatus::HeldHere(_)) && queue.offer.is_none();
             let count = queue.waiters.count() + usize::from(first);
-            if count > 0 {
-                *waiting.entry(Arc::clone(&key.name)).or_default() += count;
+            if count > 0 && only.is_none_or(|only| *key.name == *only) {
+                waiting.push((Arc::clone(&key.name), count));
             }
         }
         waiting

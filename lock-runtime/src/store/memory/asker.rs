@@ -67,6 +67,10 @@ impl Asker for MemoryAsker {
         MaybeReady::ready(Ok(Some(self.ask_all(question))))
     }
 
+    fn interruptions(&self) -> u64 {
+        0
+    }
+
     fn next(&self) -> MaybeReady<'_, Vec<u8>> {
         MaybeReady::pending(self.next_page())
     }

@@ -6,14 +6,15 @@ use super::questions::{channel, publish};
 use super::shared::Shared;
 use crate::maybe_ready::MaybeReady;
 use crate::questions::ANSWERS;
+use crate::questions::answer::PAGE;
 use crate::questions::question::Question;
 use crate::store::contract::{Asker, Lane, StoreAnswer, StoreError};
 use crate::store::owner::OwnerId;
-use crate::store::subscriptions::Inbox;
+use crate::store::subscriptions::{Inbox, InboxLimits};
 use crate::sync::time::timeout;
 
-/// The room for answers that were not read yet, in bytes.
-const ROOM: usize = 64 * 1024 * 1024;
+/// The answers that wait to be read. A page has one record at least, which may be longer than a usual page.
+const ANSWER_LIMITS: InboxLimits = InboxLimits { longest: 4 * PAGE, room: 64 * 1024 * 1024 };
 
 /// Asks the clients of a namespace. Its subscription ends when it is dropped.
 pub(super) struct RedisAsker {
@@ -32,9 +33,11 @@ impl RedisAsker {
             StoreError::Refused(cause)
         })?;
         let name = shared.id.owner_name(random);
-        let answers = format!("{ANSWERS}{}", String::from_utf8_lossy(&name));
-        let inbox = shared.subscriptions.inbox(&answers, ROOM);
-        Ok(Self { shared: Arc::clone(shared), questions: channel(namespace), answers, inbox })
+        // In the slot of the questions, where the clients are connected in any case.
+        let questions = channel(namespace);
+        let answers = format!("{ANSWERS}{{{questions}}}:{}", String::from_utf8_lossy(&name));
+        let inbox = shared.subscriptions.inbox(&answers, ANSWER_LIMITS);
+        Ok(Self { shared: Arc::clone(shared), questions, answers, inbox })
     }
 
     async fn send(&self, question: &Question) -> Result<Option<usize>, StoreError> {
@@ -59,6 +62,10 @@ impl Asker for RedisAsker {
 
     fn ask<'a>(&'a self, question: &'a Question) -> StoreAnswer<'a, Option<usize>> {
         MaybeReady::pending(self.send(question))
+    }
+
+    fn interruptions(&self) -> u64 {
+        self.inbox.interruptions()
     }
 
     fn next(&self) -> MaybeReady<'_, Vec<u8>> {

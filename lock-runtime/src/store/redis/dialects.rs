@@ -299,6 +299,14 @@ pub(super) static WRITE_PROBE: Script =
 /// Tells who has a lock, in any layout.
 pub(super) static HOLDER: Script = script!("holder.lua");
 
+/// Tells what a key holds that may be a lock. Rarely used, so it is not loaded with the others.
+#[cfg(feature = "admin")]
+pub(super) static INSPECT: Script = script!("inspect.lua");
+
+/// Deletes a lock of another library. Rarely used as well.
+#[cfg(feature = "admin")]
+pub(super) static DELETE: Script = script!("delete.lua");
+
 /// Loads the texts of all scripts into the server, which may be a node of a cluster.
 pub(super) fn load_all(into_node: bool) -> Pipeline {
     let mut load = Pipeline::new();

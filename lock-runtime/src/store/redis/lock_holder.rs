@@ -3,12 +3,13 @@
 use redis::{Cmd, Value, cmd};
 
 use super::admission::RequestClass;
-use super::client_id::client_of;
+use super::client_id::{ShortId, client_of};
 use super::connection::RequestOptions;
 use super::decode::Unexpected;
 use super::dialects;
 use super::hash_slot;
 use super::presence;
+use super::route::Route;
 use super::shared::Shared;
 use crate::client_info::{ClientInfo, LONGEST_PRESENCE};
 use crate::key;
@@ -34,21 +35,35 @@ impl Shared {
             return Ok(None);
         };
         let Some((id, began)) = client_of(&owner) else { return Ok(Some(KeyHolder::default())) };
+        let info = self.presence_of(&route, id, &options).await?;
+        let client = identified(info, id, began.is_some());
+        Ok(Some(KeyHolder { client, began, is_own: id == self.id.short() }))
+    }
+
+    /// What the presence of a client tells. Costs one request.
+    pub(super) async fn presence_of(
+        &self,
+        route: &Route,
+        id: ShortId,
+        options: &RequestOptions<'_>,
+    ) -> Result<ClientInfo, StoreError> {
         let key = presence::name(id);
         let mut get = cmd("GETRANGE");
         get.arg(&key).arg(0).arg(LONGEST_PRESENCE - 1);
-        let presence = match route.send(&key, &get, &options, text).await {
+        let presence = match route.send(&key, &get, options, text).await {
             // The key of a presence may hold anything, and the user may not be allowed to read it.
             Err(StoreError::Refused(_) | StoreError::Denied(_)) => None,
             answer => answer?,
         };
-        let presence = presence.unwrap_or_default();
-        // Other clients of the layout `Redisson` have ids of the same form, and no presence.
-        let is_own_kind = began.is_some() || !presence.is_empty();
-        let info = ClientInfo::of_presence(&presence);
-        let client = ClientInfo { id: is_own_kind.then(|| id.as_str().to_owned()), ..info };
-        Ok(Some(KeyHolder { client, began }))
+        Ok(ClientInfo::of_presence(&presence.unwrap_or_default()))
     }
+}
+
+/// The client with this id. `is_own_kind` says whether it is known to be one of this library: other clients of the
+/// layout `Redisson` have ids of the same form, and no presence.
+pub(super) fn identified(info: ClientInfo, id: ShortId, is_own_kind: bool) -> ClientInfo {
+    let is_own_kind = is_own_kind || info != ClientInfo::default();
+    ClientInfo { id: is_own_kind.then(|| id.as_str().to_owned()), ..info }
 }
 
 /// Decodes a text, or none.

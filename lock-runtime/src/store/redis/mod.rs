@@ -25,6 +25,8 @@ mod cluster_subscriber;
 mod connect;
 mod connection;
 mod decode;
+#[cfg(feature = "admin")]
+mod deletion;
 mod dialect;
 mod dialects;
 mod endpoint;
@@ -35,6 +37,8 @@ mod handshake;
 mod hash_slot;
 mod home;
 mod in_flight;
+#[cfg(feature = "admin")]
+mod inspection;
 mod lock_holder;
 mod login;
 mod measured;
@@ -54,6 +58,8 @@ mod record_replies;
 mod replicas;
 mod request;
 mod route;
+#[cfg(feature = "admin")]
+mod scan;
 mod script;
 mod server_info;
 mod servers;
@@ -92,18 +98,22 @@ use self::shared::{OwnConnections, Shared};
 use self::tracking::{Listening, on_change_of_held};
 pub(crate) use self::url::is_redis;
 #[cfg(feature = "admin")]
-use super::contract::Asker;
+use super::contract::{Asker, KeyInspector};
 use super::contract::{
     Backend, BackgroundRuntimes, Lane, Layout, LockStore, StoreAnswer, StoreError,
 };
 use super::hold_reports::HoldReports;
 use super::key_holder::KeyHolder;
+#[cfg(feature = "admin")]
+use super::scanning::{ScanPage, ScanPosition};
 use super::settings::Settings;
 use crate::client_info::ClientInfo;
 use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::join::join_all;
 use crate::key;
+#[cfg(feature = "admin")]
+use crate::lock_state::{Deletion, LockState};
 use crate::maybe_ready::MaybeReady;
 use crate::questions::Answerer;
 use crate::replicas::RequiredReplicas;
@@ -322,6 +332,11 @@ impl Backend for RedisBackend {
     }
 
     #[cfg(feature = "admin")]
+    fn inspector(&self) -> Result<&dyn KeyInspector, StoreError> {
+        Ok(self)
+    }
+
+    #[cfg(feature = "admin")]
     fn asker(&self, namespace: &str) -> Result<Box<dyn Asker>, StoreError> {
         Ok(Box::new(RedisAsker::new(&self.shared, namespace)?))
     }
@@ -332,5 +347,27 @@ impl Backend for RedisBackend {
 
     fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {
         Arc::clone(&self.handles[layout.index()]) as Arc<dyn LockStore>
+    }
+}
+
+#[cfg(feature = "admin")]
+impl KeyInspector for RedisBackend {
+    fn inspect<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<LockState>> {
+        MaybeReady::pending(self.shared.inspect(key))
+    }
+
+    fn delete<'a>(&'a self, key: &'a str, token: &'a str) -> StoreAnswer<'a, Deletion> {
+        MaybeReady::pending(async move {
+            match self.shared.holder_with(key, token).await? {
+                Ok((layout, holder)) => {
+                    self.handles[layout.of_scripts().index()].delete(key, &holder).await
+                }
+                Err(deletion) => Ok(deletion),
+            }
+        })
+    }
+
+    fn scan<'a>(&'a self, position: ScanPosition, pattern: &'a str) -> StoreAnswer<'a, ScanPage> {
+        MaybeReady::pending(self.shared.scan(position, pattern))
     }
 }

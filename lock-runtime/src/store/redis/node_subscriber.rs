@@ -24,7 +24,7 @@ use super::cluster_channels::{ClusterChannels, Subscribed, SubscriptionOrder};
 use super::connect::Established;
 use super::connection::Connection;
 use super::hash_slot;
-use super::subscriber::{RETRY, RETRY_DENIED, kind, warn_denied};
+use super::subscriber::{RETRY, kind, retry_denied, warn_denied};
 use super::subscription_ends::SubscriptionEnds;
 use super::topology::{ClusterNode, Redirect, Topology};
 use super::tracking::Listening;
@@ -43,7 +43,7 @@ const RETRY_MOVED: Duration = Duration::from_millis(5);
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The same while nobody waits for a lock, so that only questions would be missed.
-const PING_INTERVAL_QUIET: Duration = Duration::from_secs(30);
+const PING_INTERVAL_QUIET: Duration = Duration::from_secs(10);
 
 /// How long after the first loss of a slot a connection is discarded.
 const GATHER_LOSSES: Duration = Duration::from_millis(100);
@@ -65,7 +65,7 @@ pub(super) struct NodeSubscriber {
     discard_at: Option<Instant>,
     next_ping: Instant,
     /// The channels without permission, and when they are given back.
-    denied: Option<(Instant, Vec<Arc<str>>)>,
+    denied: Vec<(Instant, Arc<str>)>,
     /// The kinds of channels of which the log says that the permission is missing.
     warned: Vec<String>,
 }
@@ -93,7 +93,7 @@ impl NodeSubscriber {
             ends,
             discard_at: None,
             next_ping: Instant::now(),
-            denied: None,
+            denied: Vec::new(),
             warned: Vec::new(),
         };
         (subscriber, sender)
@@ -120,7 +120,7 @@ impl NodeSubscriber {
             if self.discard_at.is_none() && !self.in_hand.is_empty() {
                 self.subscribe().await;
             }
-            let denied_until = self.denied.as_ref().map(|(until, _)| *until);
+            let denied_until = self.denied.iter().map(|(until, _)| *until).min();
             let has_test = !self.subscribed.is_empty() && self.discard_at.is_none();
             let room = AT_ONCE - self.in_hand.len();
             tokio::select! {
@@ -132,9 +132,10 @@ impl NodeSubscriber {
                 () = self.connection.changed() => {}
                 () = reached(self.discard_at) => self.lose_all(),
                 () = reached(denied_until) => {
-                    if let Some((_, names)) = self.denied.take() {
-                        self.give_back(names);
-                    }
+                    let now = Instant::now();
+                    let again = self.denied.extract_if(.., |(until, _)| *until <= now);
+                    let names = again.map(|(_, name)| name).collect();
+                    self.give_back(names);
                 }
                 () = sleep_until(self.next_ping), if has_test => self.ping().await,
                 count = self.orders.recv_many(&mut orders, room), if room > 0 => {
@@ -400,7 +401,7 @@ impl NodeSubscriber {
     async fn end(mut self) {
         self.orders.close();
         let mut left = std::mem::take(&mut self.in_hand);
-        left.extend(self.denied.take().into_iter().flat_map(|(_, names)| names));
+        left.extend(self.denied.drain(..).map(|(_, name)| name));
         // Does not wait: the channel is closed.
         while let Some(order) = self.orders.recv().await {
             if let SubscriptionOrder::Subscribe(name) = order {
@@ -416,15 +417,15 @@ impl NodeSubscriber {
     /// Does not subscribe these channels for a while, because the user lacks the permission.
     fn postpone(&mut self, denied: Vec<(Arc<str>, String)>) {
         let Some((name, cause)) = denied.first() else { return };
-        let kind = kind(name);
-        if !self.warned.iter().any(|warned| warned == kind) {
-            self.warned.push(kind.to_owned());
-            warn_denied(kind, cause.clone());
+        let first = kind(name);
+        if !self.warned.iter().any(|warned| warned == first) {
+            self.warned.push(first.to_owned());
+            warn_denied(first, cause.clone());
         }
         self.channels.subscriptions.denied(denied.iter().map(|(name, _)| name), cause);
-        let until = Instant::now() + jittered(RETRY_DENIED);
-        let (_, names) = self.denied.get_or_insert((until, Vec::new()));
-        names.extend(denied.into_iter().map(|(name, _)| name));
+        let pause = denied.iter().map(|(name, _)| retry_denied(kind(name))).min();
+        let until = Instant::now() + jittered(pause.unwrap_or_default());
+        self.denied.extend(denied.into_iter().map(|(name, _)| (until, name)));
     }
 
     fn in_shard(&self) -> bool {

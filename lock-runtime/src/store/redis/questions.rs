@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
-use tokio::task::spawn_blocking;
+use tokio::sync::oneshot;
 use tracing::Level;
 
 use super::admission::RequestClass;
@@ -21,14 +21,15 @@ use super::shared::Shared;
 use crate::clock::BootInstant;
 use crate::events;
 use crate::questions::limit::AnswerLimit;
-use crate::questions::question::{LONGEST_QUESTION, Question};
+use crate::questions::question::{LONGEST_QUESTION, Question, QuestionKind};
 use crate::questions::{Answerer, QUESTIONS};
 use crate::store::contract::StoreError;
-use crate::store::subscriptions::Inbox;
+use crate::store::subscriptions::{Inbox, InboxLimits};
 use crate::timeout::RequestTimeout;
 
-/// The room for questions that were not read yet, in bytes.
-const ROOM: usize = 8 * LONGEST_QUESTION;
+/// The questions that wait to be read.
+const QUESTION_LIMITS: InboxLimits =
+    InboxLimits { longest: LONGEST_QUESTION, room: 16 * LONGEST_QUESTION };
 
 /// Answers the questions about one client.
 struct AnsweringTask {
@@ -59,7 +60,7 @@ impl Shared {
         let (own, answerer) = (self.own().ok()?, self.answerer.get()?);
         let channel = channel(answerer.upgrade()?.namespace());
         Some(self.questions.get_or_init(|| {
-            let inbox = Arc::new(self.subscriptions.inbox(&channel, ROOM));
+            let inbox = Arc::new(self.subscriptions.inbox(&channel, QUESTION_LIMITS));
             let task = AnsweringTask {
                 route: own.wake_ups.clone(),
                 id: self.id.clone(),
@@ -76,21 +77,32 @@ impl Shared {
 
 impl AnsweringTask {
     async fn run(self) {
-        let mut limit = AnswerLimit::new();
+        // Whoever asks too much must not prevent a revocation.
+        let (mut limit, mut of_revocations) = (AnswerLimit::new(), AnswerLimit::new());
         loop {
             let message = self.inbox.next().await;
             let Some(question) = Question::of_text(&message) else { continue };
+            let is_revocation = matches!(question.kind, QuestionKind::Revoke(_));
+            let limit = if is_revocation { &mut of_revocations } else { &mut limit };
             if !limit.admits(BootInstant::now()) {
                 continue;
             }
             let Some(answerer) = self.answerer.upgrade() else { return };
             let (channel, id) = (question.channel.clone(), self.id.short());
             // There may be many locks, and this thread wakes waiters.
-            let pages = spawn_blocking(move || {
+            let (done, pages) = oneshot::channel();
+            let answering = move || {
                 let id = id.as_str();
-                answerer.answer(&question, id, Some(id))
-            });
-            // Fails only if the program ends.
+                // Fails only if this task has ended.
+                let _ = done.send(answerer.answer(&question, id, Some(id)));
+            };
+            let thread = std::thread::Builder::new().name("lock-answers".into());
+            if let Err(error) = thread.spawn(answering) {
+                events::emit(Level::DEBUG, move || {
+                    tracing::debug!(%error, "a question is not answered: no thread can be started");
+                });
+            }
+            // There are no pages if the thread has panicked.
             for page in pages.await.unwrap_or_default() {
                 if !self.publish(&channel, &page).await {
                     break;

@@ -50,6 +50,15 @@ const RETRY_QUIET: Duration = Duration::from_secs(5);
 /// The same if the user lacks the permission, which rarely changes soon.
 pub(super) const RETRY_DENIED: Duration = Duration::from_secs(10);
 
+/// The same for questions, so that an idle client sends almost nothing.
+const RETRY_DENIED_QUESTIONS: Duration = Duration::from_secs(600);
+
+/// The pause before channels of this kind are tried again, because the user lacks the permission.
+pub(super) fn retry_denied(kind: &str) -> Duration {
+    let of_questions = QUESTIONS.strip_prefix(kind) == Some(":");
+    if of_questions { RETRY_DENIED_QUESTIONS } else { RETRY_DENIED }
+}
+
 /// Passes the server's messages on to the listeners. The message `own` announces a release by this
 /// client.
 pub(super) fn on_message(subscriptions: &Arc<Subscriptions>, own: &ClientId) -> OnMessage {
@@ -65,7 +74,8 @@ pub(super) fn on_message(subscriptions: &Arc<Subscriptions>, own: &ClientId) -> 
             return;
         };
         let channel = String::from_utf8_lossy(channel);
-        if subscriptions.deliver(&channel, message) {
+        if channel.starts_with(QUESTIONS) || channel.starts_with(ANSWERS) {
+            subscriptions.deliver(&channel, message);
             return;
         }
         if is_of_client(&channel) {
@@ -137,6 +147,7 @@ struct Subscriber {
 struct Denied {
     until: Instant,
     channels: Vec<Arc<str>>,
+    cause: String,
 }
 
 impl Subscriber {
@@ -161,6 +172,7 @@ impl Subscriber {
             let Some(first) = wanted.first() else { break };
             let kind = kind(first).to_owned();
             if let Some(denied) = self.denied.get_mut(&kind).filter(|denied| denied.until > now) {
+                self.subscriptions.denied(wanted.iter(), &denied.cause);
                 denied.channels.extend(wanted);
                 continue;
             }
@@ -184,9 +196,9 @@ impl Subscriber {
 
     /// The time until channels may have to be subscribed or unsubscribed.
     fn next_look(&self) -> Option<Duration> {
-        let has_denied = self.denied.values().any(|denied| !denied.channels.is_empty());
-        let look = self.subscriptions.next_look(IDLE_INTERVAL);
-        if has_denied { Some(IDLE_INTERVAL) } else { look }
+        let denied = self.denied.values().filter(|denied| !denied.channels.is_empty());
+        let again = denied.map(|denied| denied.until.saturating_duration_since(Instant::now()));
+        again.chain(self.subscriptions.next_look(IDLE_INTERVAL)).min()
     }
 
     async fn subscribe(
@@ -218,9 +230,10 @@ impl Subscriber {
 
     /// Does not subscribe channels of this kind for a while, because the user lacks the permission.
     fn postpone(&mut self, kind: &str, channels: Vec<Arc<str>>, cause: String) {
-        let until = Instant::now() + jittered(RETRY_DENIED);
+        let until = Instant::now() + jittered(retry_denied(kind));
         self.subscriptions.denied(channels.iter(), &cause);
-        if self.denied.insert(kind.to_owned(), Denied { until, channels }).is_none() {
+        let denied = Denied { until, channels, cause: cause.clone() };
+        if self.denied.insert(kind.to_owned(), denied).is_none() {
             warn_denied(kind, cause);
         }
     }
@@ -316,6 +329,14 @@ mod tests {
         assert_eq!(fitting(std::iter::repeat_n(&*long, CHUNK.0)), CHUNK.1 / long.len());
         let longer = format!("a:{}", "1".repeat(CHUNK.1));
         assert_eq!(fitting([&*longer, "a:1"]), 1, "at least one");
+    }
+
+    #[test]
+    fn questions_without_permission_are_rarely_tried_again() {
+        assert_eq!(retry_denied(kind("lock_ask:shop:eu")), RETRY_DENIED_QUESTIONS);
+        for channel in ["lock_client:x", "lock_answer:{lock_ask:}:x", "lock_wake:{k}", "lock"] {
+            assert_eq!(retry_denied(kind(channel)), RETRY_DENIED, "{channel}");
+        }
     }
 
     const CLIENT: &str = "b983c153-7421-469a-addb-44fb92259a1b";

@@ -259,7 +259,11 @@ impl Subscriptions {
             return;
         }
         channel.listeners.shrink_to_fit();
-        channels.abandon(name, self.local);
+        let is_of_client = channel.is_of_client;
+        if channels.abandon(name, self.local) && is_of_client {
+            // Channels of keys are looked at all the time.
+            self.wanted_some.notify_one();
+        }
     }
 
     pub(super) fn channels(&self) -> MutexGuard<'_, Channels> {
@@ -297,18 +301,21 @@ impl Channels {
         self.peak.give_back(&mut self.by_name, before);
     }
 
-    /// Nobody reads the messages of this channel any more.
-    pub(super) fn abandon(&mut self, name: &Arc<str>, is_local: bool) {
-        let Some(channel) = self.by_name.get_mut(name) else { return };
+    /// Nobody reads the messages of this channel any more. Returns whether it has to be unsubscribed later, and that was
+    /// not planned yet.
+    pub(super) fn abandon(&mut self, name: &Arc<str>, is_local: bool) -> bool {
+        let Some(channel) = self.by_name.get_mut(name) else { return false };
         if is_local || !channel.live {
             self.remove(name);
             self.wanted.remove(name);
-            return;
+            return false;
         }
         channel.idle_since = Some(BootInstant::now());
-        if !std::mem::replace(&mut channel.is_queued, true) {
+        let is_new = !std::mem::replace(&mut channel.is_queued, true);
+        if is_new {
             self.idle.push_back(Arc::clone(name));
         }
+        is_new
     }
 
     #[cfg(feature = "redis")]

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::channels::{Channel, Subscriptions};
-use super::inbox_queue::{InboxQueue, InboxState};
+use super::inbox_queue::{InboxLimits, InboxQueue, InboxState};
 
 /// The messages of one channel.
 #[derive(Debug)]
@@ -17,10 +17,9 @@ pub(crate) struct Inbox {
 }
 
 impl Subscriptions {
-    /// Subscribes to a channel whose messages are read one by one. Messages beyond `limit`, in bytes, are
-    /// dropped.
-    pub(crate) fn inbox(self: &Arc<Self>, name: &str, limit: usize) -> Inbox {
-        let (name, queue) = (Arc::<str>::from(name), InboxQueue::new(limit));
+    /// Subscribes to a channel whose messages are read one by one.
+    pub(crate) fn inbox(self: &Arc<Self>, name: &str, limits: InboxLimits) -> Inbox {
+        let (name, queue) = (Arc::<str>::from(name), InboxQueue::new(limits));
         let mut channels = self.channels();
         let channel = Channel { inbox: Some(Arc::clone(&queue)), ..Channel::of_client() };
         channels.by_name.insert(Arc::clone(&name), channel);
@@ -38,9 +37,13 @@ impl Subscriptions {
 
     /// Tells the inboxes of these channels that the user lacks the permission to subscribe.
     pub(crate) fn denied<'a>(&self, names: impl Iterator<Item = &'a Arc<str>>, cause: &str) {
-        let channels = self.channels();
-        for inbox in names.filter_map(|name| channels.by_name.get(name)?.inbox.as_ref()) {
+        let inboxes: Vec<_> = {
+            let channels = self.channels();
+            names.filter_map(|name| channels.by_name.get(name)?.inbox.clone()).collect()
+        };
+        for inbox in inboxes {
             inbox.set_state(InboxState::Denied(cause.to_owned()));
+            inbox.announce();
         }
     }
 }
@@ -49,6 +52,12 @@ impl Inbox {
     /// See [`InboxQueue::next`].
     pub(crate) async fn next(&self) -> Vec<u8> {
         self.queue.next().await
+    }
+
+    /// See [`InboxQueue::interruptions`].
+    #[cfg(feature = "admin")]
+    pub(crate) fn interruptions(&self) -> u64 {
+        self.queue.interruptions()
     }
 
     /// See [`InboxQueue::live`].
@@ -62,8 +71,14 @@ impl Drop for Inbox {
         let mut channels = self.subscriptions.channels();
         if let Some(channel) = channels.by_name.get_mut(&self.name) {
             channel.inbox = None;
+            // From now on, it lingers no longer than the channel of a key.
+            channel.is_of_client = false;
+            channels.of_keys += 1;
             channels.abandon(&self.name, false);
         }
+        drop(channels);
+        // To unsubscribe it soon.
+        self.subscriptions.wanted_some.notify_one();
     }
 }
 
@@ -78,6 +93,8 @@ mod tests {
 
     const MOMENT: Duration = Duration::from_millis(10);
 
+    const LIMITS: InboxLimits = InboxLimits { longest: 100, room: 1000 };
+
     fn subscriptions() -> Arc<Subscriptions> {
         Subscriptions::remote(Arc::default())
     }
@@ -89,7 +106,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn messages_are_read_in_their_order() {
         let subscriptions = subscriptions();
-        let inbox = subscriptions.inbox("c", 1000);
+        let inbox = subscriptions.inbox("c", LIMITS);
         assert!(subscriptions.deliver("c", b"1") && subscriptions.deliver("c", b"2"));
         assert!(!subscriptions.deliver("other", b"3"));
         assert_eq!([inbox.next().await, inbox.next().await], [b"1".to_vec(), b"2".to_vec()]);
@@ -99,7 +116,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn too_many_messages_are_dropped() {
         let subscriptions = subscriptions();
-        let inbox = subscriptions.inbox("c", 2 * room_of(b"1234"));
+        let limits = InboxLimits { room: 2 * room_of(b"1234"), ..LIMITS };
+        let inbox = subscriptions.inbox("c", limits);
+        assert!(subscriptions.deliver("c", &[b'x'; 101]), "it is dropped, because it is too long");
         for message in [&b"1234"[..], b""] {
             for _ in 0..100 {
                 subscriptions.deliver("c", message);
@@ -114,7 +133,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_inbox_is_subscribed_again_after_a_disconnection() {
         let subscriptions = subscriptions();
-        let inbox = subscriptions.inbox("c", 10);
+        let inbox = subscriptions.inbox("c", LIMITS);
         assert!(timeout(MOMENT, inbox.live()).await.is_err());
         for _ in 0..2 {
             let names = wanted(&subscriptions);
@@ -132,7 +151,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_missing_permission_is_told() {
         let subscriptions = subscriptions();
-        let inbox = subscriptions.inbox("c", 10);
+        let inbox = subscriptions.inbox("c", LIMITS);
         let names = wanted(&subscriptions);
         subscriptions.denied(names.iter(), "no permission");
         assert_eq!(inbox.live().await, Err("no permission".to_owned()));
@@ -144,14 +163,49 @@ mod tests {
     #[tokio::test]
     async fn an_inbox_that_is_dropped_is_unsubscribed() {
         let subscriptions = subscriptions();
-        drop(subscriptions.inbox("c", 10));
+        drop(subscriptions.inbox("c", LIMITS));
         assert!(subscriptions.is_empty() && wanted(&subscriptions).is_empty());
-        let inbox = subscriptions.inbox("c", 10);
+        let inbox = subscriptions.inbox("c", LIMITS);
         subscriptions.subscribed(&wanted(&subscriptions));
         assert!(subscriptions.is_quiet(), "it is no channel of a key");
         drop(inbox);
-        crate::clock::sleep_through(Duration::from_secs(31));
+        assert!(timeout(MOMENT, subscriptions.wanted()).await.is_ok(), "it is unsubscribed soon");
+        assert_eq!(subscriptions.next_look(MOMENT), Some(MOMENT));
         assert_eq!(subscriptions.take_idle(Duration::ZERO), [Arc::from("c")]);
-        assert!(subscriptions.is_empty());
+        assert!(subscriptions.is_empty() && subscriptions.next_look(MOMENT).is_none());
+    }
+
+    /// The call that waits for the channel is one of the program.
+    #[tokio::test]
+    async fn a_waker_that_panics_or_uses_the_channels_harms_nobody() {
+        use std::task::{Context, Wake, Waker};
+
+        struct HostileWaker(Arc<Subscriptions>);
+
+        impl Wake for HostileWaker {
+            fn wake(self: Arc<Self>) {
+                // Would never return if the channels were locked.
+                assert!(self.0.is_quiet());
+                panic!("as planned");
+            }
+        }
+
+        let subscriptions = subscriptions();
+        let inbox = subscriptions.inbox("c", LIMITS);
+        let waker = Waker::from(Arc::new(HostileWaker(Arc::clone(&subscriptions))));
+        let mut live = Box::pin(inbox.live());
+        assert!(live.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let names = wanted(&subscriptions);
+        subscriptions.subscribed(&names);
+        assert_eq!(live.await, Ok(()));
+        let mut next = Box::pin(inbox.next());
+        assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        subscriptions.deliver("c", b"1");
+        assert_eq!(next.await, b"1");
+        subscriptions.disconnected();
+        let mut live = Box::pin(inbox.live());
+        assert!(live.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        subscriptions.denied(names.iter(), "no permission");
+        assert_eq!(live.await, Err("no permission".to_owned()));
     }
 }

@@ -6,11 +6,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::sync::{Mutex, Notify, lock};
+use crate::user_code::contained;
 
+/// The messages of one channel. The call that waits for them may be one of the program, so its waker is called without
+/// any lock.
 #[derive(Debug)]
 pub(super) struct InboxQueue {
-    /// The room for messages that wait to be read, in bytes.
-    limit: usize,
+    limits: InboxLimits,
     contents: Mutex<InboxContents>,
     /// Notified when there is a message.
     arrived: Notify,
@@ -24,6 +26,17 @@ struct InboxContents {
     /// The room that they take.
     taken: usize,
     state: InboxState,
+    /// How often the connection was lost.
+    interruptions: u64,
+}
+
+/// What an inbox receives.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InboxLimits {
+    /// The longest message, in bytes. Longer ones are dropped.
+    pub(crate) longest: usize,
+    /// The room for messages that wait to be read, in bytes. Others are dropped.
+    pub(crate) room: usize,
 }
 
 /// Whether messages arrive.
@@ -43,14 +56,27 @@ pub(super) fn room_of(message: &[u8]) -> usize {
 }
 
 impl InboxQueue {
-    pub(super) fn new(limit: usize) -> Arc<Self> {
+    pub(super) fn new(limits: InboxLimits) -> Arc<Self> {
         let (contents, arrived, changed) = (Mutex::default(), Notify::new(), Notify::new());
-        Arc::new(Self { limit, contents, arrived, changed })
+        Arc::new(Self { limits, contents, arrived, changed })
     }
 
+    /// Changes the state. The caller then calls [`announce`](Self::announce), without the channels locked.
     pub(super) fn set_state(&self, state: InboxState) {
-        lock(&self.contents).state = state;
-        self.changed.notify_one();
+        let mut contents = lock(&self.contents);
+        contents.interruptions += u64::from(state == InboxState::Connecting);
+        contents.state = state;
+    }
+
+    /// Wakes the call that waits for another state.
+    pub(super) fn announce(&self) {
+        contained(|| self.changed.notify_one());
+    }
+
+    /// How often the connection was lost so far.
+    #[cfg(feature = "admin")]
+    pub(super) fn interruptions(&self) -> u64 {
+        lock(&self.contents).interruptions
     }
 
     /// Takes the first message.
@@ -61,16 +87,17 @@ impl InboxQueue {
         Some(message)
     }
 
-    /// Adds a message, unless there is no room.
+    /// Adds a message, unless it is too long, or there is no room.
     pub(super) fn receive(&self, message: &[u8]) {
         let mut contents = lock(&self.contents);
-        if contents.taken + room_of(message) > self.limit {
+        let taken = contents.taken + room_of(message);
+        if message.len() > self.limits.longest || taken > self.limits.room {
             return;
         }
-        contents.taken += room_of(message);
+        contents.taken = taken;
         contents.messages.push_back(message.to_vec());
         drop(contents);
-        self.arrived.notify_one();
+        contained(|| self.arrived.notify_one());
     }
 
     /// The next message. Only one call may wait at a time.
@@ -88,8 +115,6 @@ impl InboxQueue {
 
     /// Waits until messages arrive. Fails with the server's words if the user lacks the permission. Only one call
     /// may wait at a time.
-    ///
-    /// Cancel safe: no message is lost.
     pub(super) async fn live(&self) -> Result<(), String> {
         loop {
             let changed = self.changed.notified();

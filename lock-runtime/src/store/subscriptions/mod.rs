@@ -29,6 +29,8 @@ pub(crate) use self::channels::{Subscription, Subscriptions};
 #[cfg(feature = "redis")]
 pub(crate) use self::inbox::Inbox;
 #[cfg(feature = "redis")]
+pub(crate) use self::inbox_queue::InboxLimits;
+#[cfg(feature = "redis")]
 pub(crate) use self::listener::CheckResult;
 pub(crate) use self::listener::{Listener, LockTransfer, QueueMessage};
 #[cfg(feature = "redis")]

@@ -72,9 +72,9 @@ impl Subscriptions {
         self.channels().by_name.is_empty()
     }
 
-    /// Whether no channel is about locks.
+    /// Whether nobody waits for a message about a lock.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.channels().by_name.values().all(|channel| channel.inbox.is_some())
+        self.channels().by_name.values().all(|channel| channel.listeners.is_empty())
     }
 
     /// The time until the next look for channels to unsubscribe: `interval` while there are channels
@@ -92,6 +92,7 @@ impl Subscriptions {
     /// which the caller unsubscribes.
     pub(crate) fn subscribed(&self, names: &[Arc<str>]) -> Vec<Arc<str>> {
         let (mut woken, mut orphans, mut planned) = (Vec::new(), Vec::new(), false);
+        let mut inboxes = Vec::new();
         let (mut channels, check) = (self.channels(), next_check());
         for name in names {
             channels.wanted.remove(name);
@@ -102,6 +103,7 @@ impl Subscriptions {
             channel.live = true;
             if let Some(inbox) = &channel.inbox {
                 inbox.set_state(InboxState::Live);
+                inboxes.push(Arc::clone(inbox));
             }
             let interruption = std::mem::take(&mut channel.interruption);
             let interrupted = interruption != Interruption::None;
@@ -111,6 +113,9 @@ impl Subscriptions {
             }
         }
         drop(channels);
+        for inbox in inboxes {
+            inbox.announce();
+        }
         for (listener, interrupted) in woken {
             listener.set_live();
             if interrupted {
@@ -354,6 +359,7 @@ impl Channel {
         }
         self.live = false;
         if let Some(inbox) = &self.inbox {
+            // Nobody waits for this state.
             inbox.set_state(InboxState::Connecting);
         }
         self.own = 0;

@@ -14,6 +14,7 @@ use crate::engine::places::BATCH;
 use crate::events;
 use crate::store::contract::{Lane, LockStore, Place, Release, Released, StoreError};
 use crate::sync::atomic::Ordering;
+use crate::telemetry::SiteMetrics;
 
 /// Cleanups of one lane, store and place that one request carries.
 pub(crate) struct Batch {
@@ -190,6 +191,8 @@ impl Pending {
                 if let Some(site) = self.cleanup.site {
                     site.lost(reason);
                 }
+                let label = self.cleanup.site.map(SiteMetrics::label);
+                cleanups.losses.add(&key, label, (reason, None));
                 log_loss(key, reason);
             }
             (Ok(_), _) if failures > 0 => events::emit(Level::INFO, move || {

@@ -10,6 +10,7 @@ use tracing::Level;
 use crate::backoff::Backoff;
 use crate::clock::BootInstant;
 use crate::engine::background::failovers::Failovers;
+use crate::engine::background::losses::RecentLosses;
 use crate::engine::background::notifier::{Notice, Notifier};
 use crate::engine::handoff::{Lease, Permit};
 use crate::engine::lease::Locked;
@@ -120,6 +121,7 @@ pub(crate) struct Cleanups {
     /// The number of locks whose loss only a cleanup has noticed.
     pub(super) found_lost: AtomicU64,
     pub(super) failovers: Arc<Failovers>,
+    pub(super) losses: Arc<RecentLosses>,
 }
 
 #[derive(Debug, Default)]
@@ -188,9 +190,12 @@ impl CleanupQueues {
 }
 
 impl Cleanups {
-    pub(crate) fn new(notifier: Arc<Notifier>, failovers: Arc<Failovers>) -> Self {
+    pub(crate) fn new(
+        notifier: Arc<Notifier>,
+        (failovers, losses): (Arc<Failovers>, Arc<RecentLosses>),
+    ) -> Self {
         let (open, found_lost) = (AtomicUsize::new(0), AtomicU64::new(0));
-        Self { notifier, queues: Mutex::default(), open, found_lost, failovers }
+        Self { notifier, queues: Mutex::default(), open, found_lost, failovers, losses }
     }
 
     /// Counts a cleanup before it is queued. Paired with [`done`](Self::done).

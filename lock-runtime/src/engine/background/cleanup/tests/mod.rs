@@ -30,7 +30,7 @@ use crate::timeout::RequestTimeout;
 const LEASE: Duration = Duration::from_secs(10);
 
 fn cleanups() -> Cleanups {
-    Cleanups::new(Notifier::new(Arc::default()), Arc::default())
+    Cleanups::new(Notifier::new(Arc::default()), (Arc::default(), Arc::default()))
 }
 
 fn store() -> (Arc<FaultyStore>, OwnerId) {

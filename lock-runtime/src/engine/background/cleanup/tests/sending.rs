@@ -86,7 +86,7 @@ async fn a_cleanup_is_given_up_when_its_key_has_expired() {
 async fn nothing_is_sent_for_an_expired_key() {
     let ((store, owner), queues) = (store(), Arc::new(LocalQueues::default()));
     let notifier = Notifier::new(Arc::clone(&queues));
-    let cleanups = Cleanups::new(Arc::clone(&notifier), Arc::default());
+    let cleanups = Cleanups::new(Arc::clone(&notifier), (Arc::default(), Arc::default()));
     let permit = Some(testing::permit(&queues, "k"));
     let gone_by = BootInstant::from_nanos(1);
     cleanups.push(Cleanup { gone_by, permit, ..undo(&store, owner, None) });

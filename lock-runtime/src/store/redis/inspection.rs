@@ -1,0 +1,302 @@
+//! What a key holds, for operators.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use redis::{Cmd, Value};
+
+use super::admission::RequestClass;
+use super::client_id::{client_of, owner_of};
+use super::connection::RequestOptions;
+use super::decode::Unexpected;
+use super::dialects;
+use super::hash_slot;
+use super::lock_holder::identified;
+use super::queue::QueueName;
+use super::route::Route;
+use super::shared::Shared;
+use crate::client_info::ClientInfo;
+use crate::key;
+use crate::lock_mode::LockMode;
+use crate::lock_state::{LockState, StoredHolder, StoredLayout};
+use crate::permits::Permits;
+use crate::store::contract::{Lane, StoreError};
+use crate::telemetry::StoreOperation;
+use crate::timeout::RequestTimeout;
+
+/// What the name of a lock begins with that stays taken after its release.
+const KEPT: &str = "kept:";
+
+/// The scores of readers, of writers and of permits begin here, and the last one ends there; see the scripts of
+/// `read_write` and `semaphore`.
+const READER: f64 = 1e13;
+const WRITER: f64 = 2e13;
+const PERMIT: f64 = 3e13;
+const END: f64 = 4e13;
+
+/// What a key holds.
+#[derive(Debug, PartialEq)]
+struct KeyContents {
+    kind: String,
+    /// `None` without an expiry.
+    left: Option<Duration>,
+    /// The server's time in Unix time.
+    now: Duration,
+    queued: u64,
+    texts: Vec<String>,
+}
+
+impl Shared {
+    /// What the key of a lock holds; `None` if there is nothing that can be a lock. Costs one request, and one for
+    /// each client among the holders.
+    pub(super) async fn inspect(&self, lock: &str) -> Result<Option<LockState>, StoreError> {
+        let route = self.route(Lane::Caller)?;
+        let timeout = RequestTimeout::of(self.response_timeout);
+        let measured = Some(self.measured(StoreOperation::Others));
+        let options =
+            RequestOptions { measured, ..RequestOptions::new(RequestClass::Unlimited, timeout) };
+        let args = |call: &mut Cmd| {
+            call.arg(1).arg(lock);
+            call.arg(format!("{}{{{}}}:{lock}", key::OWNERS, hash_slot::tag(lock)));
+            call.arg(QueueName(lock));
+        };
+        let script = (lock, &dialects::INSPECT);
+        let Some(contents) = route.run(script, &args, &options, contents).await?.value else {
+            return Ok(None);
+        };
+        let Some(mut state) = contents.into_state(lock) else { return Ok(None) };
+        self.name_holders(&route, &mut state.holders, &options).await?;
+        Ok(Some(state))
+    }
+
+    /// Adds who the clients of these holders are, as their presences tell.
+    async fn name_holders(
+        &self,
+        route: &Route,
+        holders: &mut [StoredHolder],
+        options: &RequestOptions<'_>,
+    ) -> Result<(), StoreError> {
+        let mut known: BTreeMap<String, ClientInfo> = BTreeMap::new();
+        for holder in holders {
+            let Some((id, began)) = client_of(holder.token.as_bytes()) else { continue };
+            let name = id.as_str();
+            if !known.contains_key(name) {
+                let presence = self.presence_of(route, id, options).await?;
+                known.insert(name.to_owned(), presence);
+            }
+            let info = known.get(name).cloned().unwrap_or_default();
+            holder.client = identified(info, id, began.is_some());
+        }
+        Ok(())
+    }
+}
+
+/// Decodes the reply of `inspect.lua`. `None` if the key does not exist.
+fn contents(reply: &Value) -> Result<Option<KeyContents>, Unexpected> {
+    let unexpected = || Unexpected::new(reply);
+    let Value::Array(values) = reply else { return Err(unexpected()) };
+    let text = |value: &Value| match value {
+        Value::BulkString(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        Value::SimpleString(text) => Some(text.clone()),
+        _ => None,
+    };
+    match &values[..] {
+        [kind] if text(kind).as_deref() == Some("none") => Ok(None),
+        [kind, Value::Int(left), now, Value::Int(queued), texts @ ..] => {
+            let millis = text(now).and_then(|now| now.parse().ok()).ok_or_else(unexpected)?;
+            Ok(Some(KeyContents {
+                kind: text(kind).ok_or_else(unexpected)?,
+                left: u64::try_from(*left).ok().map(Duration::from_millis),
+                now: Duration::from_millis(millis),
+                queued: u64::try_from(*queued).unwrap_or_default(),
+                texts: texts.iter().filter_map(text).collect(),
+            }))
+        }
+        _ => Err(unexpected()),
+    }
+}
+
+impl KeyContents {
+    /// `None` if this is no lock.
+    fn into_state(self, key: &str) -> Option<LockState> {
+        let (layout, holders) = match (&*self.kind, &self.texts[..]) {
+            ("string", [value, note]) => self.of_string(value, note),
+            ("hash", [field]) => {
+                let is_ours = client_of(field.as_bytes()).is_some();
+                is_ours.then(|| (StoredLayout::Redisson, vec![self.holder(field, self.left)]))?
+            }
+            ("zset", members) => self.of_scores(members)?,
+            _ => return None,
+        };
+        Some(LockState { key: key.to_owned(), layout, holders, queued: self.queued })
+    }
+
+    fn of_string(&self, value: &str, note: &str) -> (StoredLayout, Vec<StoredHolder>) {
+        // The owner of a time was written with the same time, unless another client has the lock now.
+        let owner = note.strip_suffix(value).and_then(|owner| owner.strip_suffix(':'));
+        if let Some(until) = time_of(value) {
+            let left = until.saturating_sub(self.now);
+            let holder = self.holder(owner.unwrap_or(value), Some(left));
+            return (StoredLayout::Timestamp, vec![holder]);
+        }
+        let is_ours = owner_of(value.strip_prefix(KEPT).unwrap_or(value).as_bytes()).is_some();
+        let layout = if is_ours { StoredLayout::Token } else { StoredLayout::OtherToken };
+        (layout, vec![self.holder(value, self.left)])
+    }
+
+    /// The holders of a read-write lock or of a semaphore: members, each with a score.
+    fn of_scores(&self, members: &[String]) -> Option<(StoredLayout, Vec<StoredHolder>)> {
+        let mut holders: Vec<StoredHolder> = Vec::new();
+        let mut layout = None;
+        for pair in members.chunks_exact(2) {
+            let (member, score) = (&pair[0], pair[1].parse::<f64>().ok()?);
+            let (base, mode) = match score {
+                PERMIT..END => (PERMIT, None),
+                WRITER..PERMIT => (WRITER, Some(LockMode::Write)),
+                READER..WRITER => (READER, Some(LockMode::Read)),
+                _ => return None,
+            };
+            let ends = Duration::try_from_secs_f64((score - base) / 1000.0).ok()?;
+            let left = ends.saturating_sub(self.now);
+            // The holder's lease has ended, and nobody has removed it yet.
+            if left.is_zero() {
+                continue;
+            }
+            if mode.is_some() {
+                layout = Some(StoredLayout::ReadWrite);
+                holders.push(StoredHolder { mode, ..self.holder(member, Some(left)) });
+                continue;
+            }
+            layout = Some(StoredLayout::Semaphore);
+            let mut parts = member.rsplitn(3, '/');
+            let limit = parts.next()?.parse().ok()?;
+            let owner = parts.nth(1)?;
+            let known = holders.iter_mut().find(|holder| holder.token == owner);
+            let count = |permits: Permits| permits.count() + 1;
+            match known {
+                Some(known) => {
+                    known.permits = known.permits.map(|it| Permits::new(count(it), limit));
+                }
+                None => {
+                    let permits = Some(Permits::new(1, limit));
+                    holders.push(StoredHolder { permits, ..self.holder(owner, Some(left)) });
+                }
+            }
+        }
+        Some((layout?, holders))
+    }
+
+    fn holder(&self, token: &str, lease_left: Option<Duration>) -> StoredHolder {
+        let (_, began) = client_of(token.as_bytes()).unzip();
+        let now = SystemTime::UNIX_EPOCH + self.now;
+        let held_for = began.flatten().and_then(|began| now.duration_since(began).ok());
+        StoredHolder {
+            token: token.to_owned(),
+            client: ClientInfo::default(),
+            held_for,
+            lease_left,
+            mode: None,
+            permits: None,
+            is_released: token.starts_with(KEPT),
+        }
+    }
+}
+
+/// The time of a lock in the layout `Timestamp`, in Unix time.
+fn time_of(value: &str) -> Option<Duration> {
+    let digits = value.split_once('.').map_or(value, |(digits, _)| digits);
+    let is_time = digits.len() == 13 && digits.bytes().all(|digit| digit.is_ascii_digit());
+    is_time.then(|| digits.parse().ok().map(Duration::from_millis)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER: &str = "kX3_8fRtq.AABrmE8eHkD2vXnq4mTjP5";
+    const NOW: u64 = 1_764_028_800_000;
+
+    fn state(kind: &str, left: i64, texts: &[&str]) -> Option<LockState> {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let head = [text(kind), Value::Int(left), text(&NOW.to_string()), Value::Int(3)];
+        let reply = head.into_iter().chain(texts.iter().map(|it| text(it))).collect();
+        contents(&Value::Array(reply)).expect("a reply").expect("a value").into_state("k")
+    }
+
+    fn holders(state: &LockState) -> Vec<(&str, Option<u64>)> {
+        let left = |holder: &StoredHolder| {
+            holder.lease_left.and_then(|left| u64::try_from(left.as_millis()).ok())
+        };
+        state.holders.iter().map(|holder| (&*holder.token, left(holder))).collect()
+    }
+
+    #[test]
+    fn strings_are_tokens_or_times() {
+        let token = state("string", 1500, &[OWNER, ""]).expect("a lock");
+        assert_eq!((token.layout, token.queued), (StoredLayout::Token, 3));
+        assert_eq!(holders(&token), [(OWNER, Some(1500))]);
+        let kept = format!("kept:{OWNER}");
+        let kept = state("string", 1500, &[&kept, ""]).expect("a lock");
+        assert!(kept.layout == StoredLayout::Token && kept.holders[0].is_released);
+        let other = state("string", -1, &["stranger", ""]).expect("perhaps a lock");
+        assert_eq!(
+            (other.layout, holders(&other)),
+            (StoredLayout::OtherToken, vec![("stranger", None)])
+        );
+        let (time, later) = ((NOW + 700).to_string(), (NOW + 1).to_string());
+        let noted = state("string", 9, &[&time, &format!("{OWNER}:{time}")]).expect("a lock");
+        assert_eq!(noted.layout, StoredLayout::Timestamp);
+        assert_eq!(holders(&noted), [(OWNER, Some(700))]);
+        let foreign = state("string", -1, &[&time, &format!("{OWNER}:{later}")]).expect("a lock");
+        assert_eq!(holders(&foreign), [(&*time, Some(700))]);
+    }
+
+    #[test]
+    fn hashes_are_locks_of_redisson_if_they_have_one_owner() {
+        let owner = "b983c153-7421-469a-addb-44fb92259a1b:7";
+        let lock = state("hash", 1500, &[owner]).expect("a lock");
+        assert_eq!(
+            (lock.layout, holders(&lock)),
+            (StoredLayout::Redisson, vec![(owner, Some(1500))])
+        );
+        for other in [&["field"][..], &[], &[owner, "mode"]] {
+            assert_eq!(state("hash", 1500, other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn sorted_sets_are_read_write_locks_or_semaphores() {
+        let score = |kind: u64, left: u64| (kind * 10_000_000_000_000 + NOW + left).to_string();
+        let (reader, over) = (score(1, 500), score(1, 0));
+        let lock = state("zset", 1500, &[OWNER, &reader, "other", &over]).expect("a lock");
+        assert_eq!(
+            (lock.layout, holders(&lock)),
+            (StoredLayout::ReadWrite, vec![(OWNER, Some(500))])
+        );
+        assert_eq!(lock.holders[0].mode, Some(LockMode::Read));
+        let writer = state("zset", 1500, &[OWNER, &score(2, 500)]).expect("a lock");
+        assert_eq!(writer.holders[0].mode, Some(LockMode::Write));
+        let permit = |number: u32| format!("{OWNER}/{number}/10");
+        let members = [permit(1), score(3, 500), permit(2), score(3, 500)];
+        let members: Vec<_> = members.iter().map(String::as_str).collect();
+        let semaphore = state("zset", 1500, &members).expect("a lock");
+        assert_eq!(semaphore.layout, StoredLayout::Semaphore);
+        assert_eq!(
+            (holders(&semaphore), semaphore.holders[0].permits),
+            (vec![(OWNER, Some(500))], Some(Permits::new(2, 10)))
+        );
+        for other in [&["x", "1"][..], &["x", "nan"], &[OWNER, "5e13"], &[]] {
+            assert_eq!(state("zset", 1500, other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn other_values_and_replies_are_no_locks() {
+        assert_eq!(state("list", 1500, &[]), None);
+        let none = Value::Array(vec![Value::BulkString(b"none".to_vec())]);
+        assert_eq!(contents(&none).ok(), Some(None));
+        for other in [Value::Nil, Value::Int(1), Value::Array(vec![Value::Int(1)])] {
+            assert!(contents(&other).is_err(), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Reads the names of all keys, step by step.
+
+use redis::{Value, cmd};
+
+use super::admission::RequestClass;
+use super::connection::RequestOptions;
+use super::decode::Unexpected;
+use super::shared::Shared;
+use crate::store::contract::{Lane, StoreError};
+use crate::store::scanning::{ScanPage, ScanPosition};
+use crate::timeout::RequestTimeout;
+
+/// The number of keys that the server looks at in one step, for which it needs less than a millisecond.
+const STEP: u32 = 1000;
+
+impl Shared {
+    /// The keys of the next step whose names match a pattern. In a cluster, one master after the other is scanned.
+    pub(super) async fn scan(
+        &self,
+        position: ScanPosition,
+        pattern: &str,
+    ) -> Result<ScanPage, StoreError> {
+        let ScanPosition { mut nodes, cursor } = position;
+        let nodes = nodes.get_or_insert_with(|| self.servers.keys_of_all(""));
+        let Some(node) = nodes.last() else {
+            return Ok(ScanPage { keys: Vec::new(), next: None });
+        };
+        let (route, within) = (self.route(Lane::Caller)?, self.response_timeout);
+        let connection = route.server_of(node, within).await?.connection;
+        let mut scan = cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(STEP);
+        let options = RequestOptions::new(RequestClass::Unlimited, RequestTimeout::of(within));
+        let (cursor, keys) = connection.send(&scan, &options, scanned).await?;
+        if cursor == 0 {
+            nodes.pop();
+        }
+        let nodes = std::mem::take(nodes);
+        let next = (!nodes.is_empty()).then_some(ScanPosition { nodes: Some(nodes), cursor });
+        Ok(ScanPage { keys, next })
+    }
+}
+
+/// Decodes the reply to `SCAN`: the next cursor, and keys. Keys that are no text are not those of locks.
+fn scanned(reply: &Value) -> Result<(u64, Vec<String>), Unexpected> {
+    let unexpected = || Unexpected::new(reply);
+    let Value::Array(parts) = reply else { return Err(unexpected()) };
+    let [Value::BulkString(cursor), Value::Array(keys)] = &parts[..] else {
+        return Err(unexpected());
+    };
+    let cursor = std::str::from_utf8(cursor).ok().and_then(|cursor| cursor.parse().ok());
+    let text = |key: &Value| match key {
+        Value::BulkString(key) => String::from_utf8(key.clone()).ok(),
+        _ => None,
+    };
+    Ok((cursor.ok_or_else(unexpected)?, keys.iter().filter_map(text).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &[u8]) -> Value {
+        Value::BulkString(text.to_vec())
+    }
+
+    #[test]
+    fn a_cursor_and_keys_are_decoded() {
+        let keys = Value::Array(vec![text(b"a"), text(&[200]), text(b"b")]);
+        let reply = Value::Array(vec![text(b"7"), keys.clone()]);
+        assert_eq!(scanned(&reply).ok(), Some((7, vec!["a".to_owned(), "b".to_owned()])));
+        for other in [Value::Nil, Value::Array(vec![]), Value::Array(vec![text(b"x"), keys])] {
+            assert!(scanned(&other).is_err(), "{other:?}");
+        }
+    }
+}
