@@ -4,17 +4,23 @@
 //! (`connection`), what is printed (`output`), and the exit codes (`exit`).
 
 mod asking;
+mod bench;
 mod clients;
 mod clock;
 mod connection;
+mod delete;
+mod doctor;
 mod exit;
+mod lock_row;
 mod ls;
 mod messages;
 mod options;
 mod output;
+mod pages;
 mod pattern;
 mod revoke;
 mod run;
+mod samples;
 mod span;
 mod wait;
 mod who;
@@ -70,6 +76,14 @@ fn execute(
             Subcommand::Who(options) => who::run(&global, options, messages).await?,
             Subcommand::Wait(options) => wait::run(&global, options, messages).await?,
             Subcommand::Clients(options) => clients::run(&global, options, messages).await?,
+            Subcommand::Delete(options) => delete::run(&global, options, messages).await?,
+            Subcommand::Bench(options) => bench::run(&global, options, messages).await?,
+            Subcommand::Doctor(options) => {
+                let code = doctor::run(&global, options, messages).await?;
+                return Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from));
+            }
+            Subcommand::Completions(options) => pages::completions(&options)?,
+            Subcommand::Man(options) => pages::man(&options)?,
             Subcommand::Revoke(options) => revoke::run(&global, options, messages).await?,
         }
         Ok(ExitCode::SUCCESS)

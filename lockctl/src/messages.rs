@@ -1,6 +1,7 @@
 //! What is told on stderr.
 
 use std::fmt;
+use std::io::{IsTerminal, Write};
 
 use anstyle::{AnsiColor, Style};
 use tracing_subscriber::filter::LevelFilter;
@@ -50,9 +51,27 @@ impl Messages {
         }
     }
 
-    fn line(style: Style, kind: &str, text: impl fmt::Display) {
-        use std::io::Write;
+    /// Asks, on a line of its own that the answer ends.
+    pub(crate) fn question(text: impl fmt::Display) {
+        let mut stderr = anstream::stderr();
+        let _ = write!(stderr, "lockctl: {text}").and_then(|()| stderr.flush());
+    }
 
+    /// How far something is that takes long. Only terminals show it, on one line.
+    pub(crate) fn progress(self, text: impl fmt::Display) {
+        if !self.quiet && std::io::stderr().is_terminal() {
+            let _ = write!(std::io::stderr(), "\r\x1b[Klockctl: {text}");
+        }
+    }
+
+    /// Removes the last progress.
+    pub(crate) fn end_progress(self) {
+        if !self.quiet && std::io::stderr().is_terminal() {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+
+    fn line(style: Style, kind: &str, text: impl fmt::Display) {
         let mut stderr = anstream::stderr();
         // Nothing can be done about a closed stderr, and a command that runs must not end because of it.
         let _ = writeln!(stderr, "lockctl: {style}{kind}{style:#}{text}");

@@ -7,7 +7,7 @@ use clap::{Args, Parser, ValueEnum};
 use lock_runtime::WireFormat;
 
 use crate::exit::{self, Code, Failure};
-use crate::{clients, ls, revoke, run, wait, who};
+use crate::{bench, clients, delete, doctor, ls, pages, revoke, run, wait, who};
 
 /// Runs commands under distributed locks, and shows who holds which lock.
 #[derive(Debug, Parser)]
@@ -65,17 +65,6 @@ pub(crate) enum Format {
     Timestamp,
 }
 
-impl Format {
-    /// The name on the command line.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Token => "token",
-            Self::Redisson => "redisson",
-            Self::Timestamp => "timestamp",
-        }
-    }
-}
-
 impl From<Format> for WireFormat {
     fn from(format: Format) -> Self {
         match format {
@@ -95,6 +84,11 @@ pub(crate) enum Subcommand {
     Wait(wait::WaitOptions),
     Clients(clients::ClientsOptions),
     Revoke(revoke::RevokeOptions),
+    Delete(delete::DeleteOptions),
+    Doctor(doctor::DoctorOptions),
+    Bench(bench::BenchOptions),
+    Completions(pages::CompletionsOptions),
+    Man(pages::ManOptions),
 }
 
 impl GlobalOptions {

@@ -32,6 +32,23 @@ impl FromStr for KeyPattern {
 }
 
 impl KeyPattern {
+    /// A glob of Redis that matches all keys that this pattern matches, and perhaps more: there, `?` is a byte.
+    pub(crate) fn to_glob(&self) -> String {
+        let mut glob = String::new();
+        for part in &self.0 {
+            match part {
+                Part::AnyText | Part::AnyCharacter => glob.push('*'),
+                Part::Character(c) => {
+                    if matches!(c, '*' | '?' | '[' | ']' | '^' | '\\') {
+                        glob.push('\\');
+                    }
+                    glob.push(*c);
+                }
+            }
+        }
+        glob
+    }
+
     /// Whether the whole text matches. Takes time in proportion to the product of both lengths at most.
     pub(crate) fn matches(&self, text: &str) -> bool {
         let text: Vec<char> = text.chars().collect();
@@ -77,6 +94,14 @@ mod tests {
             let parsed: KeyPattern = pattern.parse().expect("any text is a pattern");
             assert!(matching.iter().all(|key| parsed.matches(key)), "{pattern}");
             assert!(!other.iter().any(|key| parsed.matches(key)), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn globs_match_at_least_as_much() {
+        for (pattern, glob) in [("a?b*", "a*b*"), ("[a]^", r"\[a\]\^"), (r"\*\\", r"\*\\")] {
+            let parsed: KeyPattern = pattern.parse().expect("any text is a pattern");
+            assert_eq!(parsed.to_glob(), glob);
         }
     }
 

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use clap::Args;
-use lock_runtime::admin::LockAdmin;
-use lock_runtime::{Holder, Identity};
+use lock_runtime::Identity;
+use lock_runtime::admin::{LockAdmin, LockState};
 use tokio::time::Instant;
 
 use crate::exit::{Code, Failure};
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
+use crate::output::text::harmless;
 use crate::span;
 
 /// The first and the longest pause between two looks at the key.
@@ -39,10 +40,12 @@ pub(crate) async fn run(
     let end = options.wait.and_then(|wait| Instant::now().checked_add(wait));
     let (mut pause, longest) = PAUSES;
     let mut is_told = false;
-    while let Some(holder) = admin.holder(&*options.key).await? {
+    while let Some(state) = admin.inspect(&*options.key).await? {
+        let holder = holder(&state);
         let now = Instant::now();
         if end.is_some_and(|end| now >= end) {
-            return Err(still_held(&options.key, &holder));
+            let text = format!("lock {:?} is still held: {holder}", options.key);
+            return Err(Failure::new(Code::Busy, text));
         }
         if !is_told {
             messages.detail(format!("waiting for {:?}: {holder}", options.key));
@@ -55,6 +58,12 @@ pub(crate) async fn run(
     Ok(())
 }
 
-fn still_held(key: &str, holder: &Holder) -> Failure {
-    Failure::new(Code::Busy, format!("lock {key:?} is still held: {holder}"))
+/// Who has the lock, for people.
+fn holder(state: &LockState) -> String {
+    let Some(holder) = state.holders.first() else { return "its holders change".to_owned() };
+    let until = match holder.lease_left {
+        Some(left) => format!("its lease ends in {}", span::show(left)),
+        None => "the key never expires".to_owned(),
+    };
+    format!("held by {}, and {until}", harmless(&holder.client.to_string()))
 }

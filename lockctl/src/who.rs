@@ -1,20 +1,21 @@
 //! `lockctl who`: who holds one lock.
 
-use std::time::{Duration, SystemTime};
-
 use clap::Args;
-use lock_runtime::{Holder, LockError};
+use lock_runtime::LockError;
 use serde::Serialize;
 
 use crate::asking::{AskOptions, AskingClient, complain};
 use crate::exit::Failure;
-use crate::ls::{LockRow, count_waiting};
+use crate::lock_row::{Answered, LockRow};
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
-use crate::output::records::{ClientRecord, optional_seconds, rfc3339, unknown};
+use crate::output::records::unknown;
 use crate::output::table::Table;
 use crate::output::{Listing, OutputOptions};
 use crate::span;
+
+/// What people read about a holder that only the store knows.
+const NO_ANSWER: &str = "does not answer: it has died, is suspended, or is of another library";
 
 /// Shows who holds a lock, and how many calls wait for it.
 ///
@@ -30,75 +31,23 @@ pub(crate) struct WhoOptions {
     output: OutputOptions,
 }
 
-/// A lock, as its clients and the store know it.
+/// A lock, as the store and its clients know it.
 #[derive(Debug, Serialize)]
-struct ShownLock {
+pub(crate) struct ShownLock {
     key: String,
-    format: &'static str,
     held: bool,
     /// Several for readers and permits.
-    holders: Vec<HolderRow>,
-    /// `None` if the clients could not be asked.
+    pub(crate) holders: Vec<LockRow>,
+    /// The processes in the queue of the store.
+    queued: u64,
+    /// The calls of all clients. `None` if the clients could not be asked.
     waiting: Option<u64>,
 }
 
-/// One holder.
-#[derive(Debug, Serialize)]
-struct HolderRow {
-    client: Option<ClientRecord>,
-    /// Whether the client itself has answered. If it has not, it has died, is suspended, or is of another library.
-    answers: bool,
-    function: Option<String>,
-    since: Option<String>,
-    #[serde(rename = "held_seconds", serialize_with = "optional_seconds")]
-    held_for: Option<Duration>,
-    #[serde(rename = "left_seconds", serialize_with = "optional_seconds")]
-    left: Option<Duration>,
-    mode: Option<&'static str>,
-    permits: Option<u32>,
-    fencing_token: Option<u64>,
-}
-
-impl From<LockRow> for HolderRow {
-    fn from(row: LockRow) -> Self {
-        Self {
-            client: row.holder,
-            answers: true,
-            function: row.function,
-            since: since(row.held_for),
-            held_for: row.held_for,
-            left: row.left,
-            mode: row.mode,
-            permits: row.permits,
-            fencing_token: row.fencing_token,
-        }
-    }
-}
-
-impl From<Holder> for HolderRow {
-    fn from(holder: Holder) -> Self {
-        Self {
-            client: holder.client.as_deref().map(ClientRecord::from),
-            answers: false,
-            function: None,
-            since: since(holder.held_for),
-            held_for: holder.held_for,
-            left: holder.lease_left,
-            mode: None,
-            permits: None,
-            fencing_token: None,
-        }
-    }
-}
-
-fn since(held_for: Option<Duration>) -> Option<String> {
-    SystemTime::now().checked_sub(held_for?).map(rfc3339)
-}
-
 impl Listing for ShownLock {
-    type Row = HolderRow;
+    type Row = LockRow;
 
-    fn rows(&self) -> &[HolderRow] {
+    fn rows(&self) -> &[LockRow] {
         &self.holders
     }
 
@@ -106,28 +55,15 @@ impl Listing for ShownLock {
         let mut table = Table::new(&["", ""], &[1]);
         let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
         row("key", self.key.clone());
-        row("format", self.format.to_owned());
         row("state", if self.held { "held" } else { "free" }.to_owned());
-        if let Some(waiting) = self.waiting {
-            row("waiting", waiting.to_string());
-        }
+        let waiting = self.waiting.map_or_else(unknown, |calls| format!("{calls} calls"));
+        row("waiting", format!("{waiting}, {} processes in the queue", self.queued));
         for holder in &self.holders {
-            let shown = |client: &ClientRecord| client.shown.clone();
-            row("holder", holder.client.as_ref().map_or_else(unknown, shown));
-            let state = if holder.answers { "answers" } else { NO_ANSWER };
-            row("  client", state.to_owned());
-            let held_for = holder.held_for.map(span::show);
-            let since = holder.since.as_ref().zip(held_for);
-            for (name, value) in [
-                ("  function", holder.function.clone()),
-                ("  since", since.map(|(since, held_for)| format!("{since} ({held_for})"))),
-                ("  left", holder.left.map(span::show)),
-                ("  mode", holder.mode.map(ToOwned::to_owned)),
-                ("  permits", holder.permits.map(|permits| permits.to_string())),
-                ("  fence", holder.fencing_token.map(|token| token.to_string())),
-            ] {
+            let shown = holder.holder.as_ref().map(|client| client.shown.clone());
+            row("holder", shown.unwrap_or_else(unknown));
+            for (name, value) in details(holder) {
                 if let Some(value) = value {
-                    row(name, value);
+                    row(&format!("  {name}"), value);
                 }
             }
         }
@@ -135,8 +71,32 @@ impl Listing for ShownLock {
     }
 }
 
-/// What people read about a holder that only the store knows.
-const NO_ANSWER: &str = "does not answer: it has died, is suspended, or is of another library";
+/// What is known about a holder.
+fn details(holder: &LockRow) -> [(&'static str, Option<String>); 10] {
+    let client = if holder.answers == Some(true) { "answers" } else { NO_ANSWER };
+    let state = match holder.released {
+        Some(true) => "was released, and stays for its min_hold",
+        _ => client,
+    };
+    let left = match holder.expires {
+        Some(false) => Some("never expires".to_owned()),
+        _ => holder.left.map(span::show),
+    };
+    let since = holder.since.as_ref().zip(holder.held_for);
+    let text = |text: Option<&'static str>| text.map(ToOwned::to_owned);
+    [
+        ("client", Some(state.to_owned())),
+        ("function", holder.function.clone()),
+        ("since", since.map(|(since, held)| format!("{since} (about {})", span::show(held)))),
+        ("left", left),
+        ("layout", text(holder.layout)),
+        ("mode", text(holder.mode)),
+        ("permits", holder.permits.map(|permits| permits.to_string())),
+        ("fence", holder.fencing_token.map(|token| token.to_string())),
+        ("token", holder.token.clone()),
+        ("id", holder.holder.as_ref().and_then(|client| client.id.clone())),
+    ]
+}
 
 /// Shows the lock.
 pub(crate) async fn run(
@@ -145,56 +105,46 @@ pub(crate) async fn run(
     messages: Messages,
 ) -> Result<(), Failure> {
     let asking = AskingClient::connect(global, &options.ask).await?;
-    let read = async || {
-        let stored = asking.admin.holder(&*options.key).await?;
-        let (mut holders, waiting) = match answers(&asking, &options.key, messages).await {
-            Ok((holders, waiting)) => (holders, Some(waiting)),
-            // What the store knows is better than nothing.
-            Err(denied @ LockError::Denied { .. }) => {
-                messages.warning(format!("the clients cannot be asked: {denied}"));
-                (Vec::new(), None)
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let id = |client: Option<&ClientRecord>| client.and_then(|client| client.id.clone());
-        // A client that has released the lock in the meantime is not in the answers either.
-        if let Some(stored) = stored.map(HolderRow::from)
-            && !holders.iter().any(|known| {
-                let (known, stored) = (id(known.client.as_ref()), id(stored.client.as_ref()));
-                known.is_some() && known == stored
-            })
-        {
-            holders.push(stored);
-        }
-        Ok(ShownLock {
-            key: options.key.clone(),
-            format: global.format.name(),
-            held: !holders.is_empty(),
-            holders,
-            waiting,
-        })
-    };
+    let read = async || read(&asking, &options.key, messages).await;
     options.output.print(messages, read).await
 }
 
-/// The holders that have answered, and the number of calls that wait.
+/// Reads what is known about a lock.
+pub(crate) async fn read(
+    asking: &AskingClient,
+    key: &str,
+    messages: Messages,
+) -> Result<ShownLock, Failure> {
+    let state = asking.admin.inspect(key).await?;
+    let queued = state.as_ref().map_or(0, |state| state.queued);
+    let stored = state.map(LockRow::stored).unwrap_or_default();
+    let full = stored.first().map(|row| row.key.clone());
+    let (mut holders, waiting) = match answers(asking, key, messages).await {
+        Ok(answered) => {
+            let waiting = full.map_or(0, |full| answered.waiting(&full));
+            (answered.added_to(stored), Some(waiting))
+        }
+        // What the store knows is better than nothing.
+        Err(denied @ LockError::Denied { .. }) => {
+            messages.warning(format!("the clients cannot be asked: {denied}"));
+            (stored, None)
+        }
+        Err(error) => return Err(error.into()),
+    };
+    for row in &mut holders {
+        key.clone_into(&mut row.key);
+    }
+    Ok(ShownLock { key: key.to_owned(), held: !holders.is_empty(), holders, queued, waiting })
+}
+
 async fn answers(
     asking: &AskingClient,
     key: &str,
     messages: Messages,
-) -> Result<(Vec<HolderRow>, u64), LockError> {
+) -> Result<Answered, LockError> {
     let holds = asking.admin.holds_of(key).await?;
     let waits = asking.admin.waiting().await?;
     complain(&holds, messages);
     complain(&waits, messages);
-    let waiting = count_waiting(&waits);
-    let waiting = waiting.iter().filter(|(full, _)| asking.short_key(full) == key);
-    let waiting = waiting.map(|(_, calls)| calls).sum();
-    let mut holders = Vec::new();
-    for answer in holds.answers {
-        let rows = answer.found.into_iter();
-        let rows = rows.map(|hold| LockRow::new(key.to_owned(), waiting, &answer.client, hold));
-        holders.extend(rows.map(HolderRow::from));
-    }
-    Ok((holders, waiting))
+    Ok(Answered::new(holds, waits))
 }

@@ -59,10 +59,10 @@ pub(crate) fn cell<T: ToString>(value: Option<&T>) -> String {
     value.map_or_else(unknown, ToString::to_string)
 }
 
-/// A duration as a number of seconds, to the millisecond.
+/// A duration as a number of seconds, to the microsecond.
 pub(crate) fn seconds<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
-    let milliseconds = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-    to.serialize_f64(Duration::from_millis(milliseconds).as_secs_f64())
+    let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+    to.serialize_f64(Duration::from_micros(micros).as_secs_f64())
 }
 
 /// The same, or `null`.

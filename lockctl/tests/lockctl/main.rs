@@ -6,4 +6,6 @@ mod asking;
 mod failures;
 mod output;
 mod run;
+mod stored;
 mod support;
+mod tools;

@@ -8,10 +8,7 @@ use lock_tests::support::{LEASE, client};
 use lock_tests::{RedisServer, boot_nanos};
 
 use super::started;
-use crate::support::{milliseconds, wait_until};
-
-/// So long that a busy machine does not delay a signal by the margin before its end.
-const LONG: Duration = LEASE.saturating_mul(5);
+use crate::support::{LONG, milliseconds, wait_until};
 
 /// Ignores SIGTERM, and reports it. The inner process shows that the whole group is killed.
 const STUBBORN: &str = "trap 'echo told' TERM; echo started; (trap '' TERM; sleep 1000) & while :; do sleep 0.01; done";
@@ -38,7 +35,7 @@ fn wait_between_renewals(server: &RedisServer) {
 #[test]
 fn a_command_is_told_before_the_deadline_and_dead_at_it() {
     let server = RedisServer::start();
-    let (running, witness) = started(&server, &["--lease", &milliseconds(LONG)], STUBBORN);
+    let (running, witness) = started(&server, &[], STUBBORN);
     wait_between_renewals(&server);
     let expired = frozen(&server);
     assert_eq!(witness.line().as_deref(), Some("told"));
@@ -56,7 +53,7 @@ fn a_command_is_told_before_the_deadline_and_dead_at_it() {
 #[test]
 fn controls_a_command_that_ignores_the_loss_outlives_its_lock() {
     let server = RedisServer::start();
-    let options = ["--lease", &milliseconds(LONG), "--on-lost", "ignore"];
+    let options = ["--on-lost", "ignore"];
     let (mut running, witness) = started(&server, &options, "echo started; read line; echo last");
     wait_between_renewals(&server);
     let expired = frozen(&server);

@@ -1,0 +1,162 @@
+//! One holder of one lock, as its client and the store know it.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use lock_runtime::admin::{ClientAnswers, HoldInfo, LockState, WaitInfo};
+use lock_runtime::{ClientInfo, LockMode};
+use serde::Serialize;
+
+use crate::output::records::{ClientRecord, optional_seconds, rfc3339};
+
+/// One holder of one lock, or a key for which calls wait and whose holder is not known. Programs read these fields:
+/// their names and meanings stay as they are.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct LockRow {
+    /// Without the namespace.
+    pub(crate) key: String,
+    /// How the lock is written in the store, if it was asked.
+    pub(crate) layout: Option<&'static str>,
+    #[serde(rename = "client")]
+    pub(crate) holder: Option<ClientRecord>,
+    /// Whether the holder itself has answered. If it has not, it has died, is suspended, or is of another library.
+    pub(crate) answers: Option<bool>,
+    pub(crate) function: Option<String>,
+    template: Option<String>,
+    pub(crate) since: Option<String>,
+    #[serde(rename = "held_seconds", serialize_with = "optional_seconds")]
+    pub(crate) held_for: Option<Duration>,
+    #[serde(rename = "left_seconds", serialize_with = "optional_seconds")]
+    pub(crate) left: Option<Duration>,
+    /// Whether the key expires.
+    pub(crate) expires: Option<bool>,
+    renewed: Option<bool>,
+    pub(crate) mode: Option<&'static str>,
+    pub(crate) permits: Option<u32>,
+    /// Whether the lock was released, and its key stays for its `min_hold`.
+    pub(crate) released: Option<bool>,
+    pub(crate) fencing_token: Option<u64>,
+    /// What the store knows the hold by, for `delete`.
+    pub(crate) token: Option<String>,
+    /// The calls of all clients that wait for the key.
+    pub(crate) waiting: u64,
+}
+
+impl LockRow {
+    /// A key whose holder is not known.
+    pub(crate) fn without_holder(key: String, waiting: u64) -> Self {
+        Self { key, waiting, ..Self::default() }
+    }
+
+    /// The holders of a lock that the store knows.
+    pub(crate) fn stored(state: LockState) -> Vec<Self> {
+        let LockState { key, layout, holders, .. } = state;
+        let row = |holder: lock_runtime::admin::StoredHolder| Self {
+            key: key.clone(),
+            layout: Some(layout.as_str()),
+            holder: Some(ClientRecord::from(&holder.client)),
+            answers: Some(false),
+            since: since(holder.held_for),
+            held_for: holder.held_for,
+            left: holder.lease_left,
+            expires: Some(holder.lease_left.is_some()),
+            mode: holder.mode.map(mode),
+            permits: holder.permits.map(lock_runtime::Permits::count),
+            released: Some(holder.is_released),
+            token: Some(holder.token),
+            ..Self::default()
+        };
+        holders.into_iter().map(row).collect()
+    }
+
+    /// Adds what the holder itself has answered, which is more exact than what the store knows.
+    pub(crate) fn with_answer(self, client: &ClientInfo, hold: HoldInfo) -> Self {
+        Self {
+            holder: Some(client.into()),
+            answers: Some(true),
+            function: hold.function,
+            template: Some(hold.template),
+            since: since(Some(hold.held_for)),
+            held_for: Some(hold.held_for),
+            left: Some(hold.lease_left),
+            expires: Some(true),
+            renewed: Some(hold.is_renewed),
+            mode: hold.mode.map(mode),
+            permits: hold.permits.map(lock_runtime::Permits::count),
+            fencing_token: hold.fencing_token,
+            ..self
+        }
+    }
+}
+
+fn mode(mode: LockMode) -> &'static str {
+    match mode {
+        LockMode::Read => "read",
+        LockMode::Write => "write",
+    }
+}
+
+fn since(held_for: Option<Duration>) -> Option<String> {
+    SystemTime::now().checked_sub(held_for?).map(rfc3339)
+}
+
+/// What the clients have answered about their locks.
+#[derive(Debug, Default)]
+pub(crate) struct Answered {
+    holds: Vec<(ClientInfo, HoldInfo)>,
+    /// By key.
+    waiting: HashMap<String, u64>,
+}
+
+impl Answered {
+    pub(crate) fn new(
+        holds: ClientAnswers<Vec<HoldInfo>>,
+        waits: ClientAnswers<Vec<WaitInfo>>,
+    ) -> Self {
+        let mut answered = Self::default();
+        for answer in holds.answers {
+            let holds = answer.found.into_iter().map(|hold| (answer.client.clone(), hold));
+            answered.holds.extend(holds);
+        }
+        for wait in waits.answers.into_iter().flat_map(|answer| answer.found) {
+            *answered.waiting.entry(wait.key).or_default() += wait.calls;
+        }
+        answered
+    }
+
+    /// The number of calls that wait for a key.
+    pub(crate) fn waiting(&self, key: &str) -> u64 {
+        self.waiting.get(key).copied().unwrap_or_default()
+    }
+
+    /// Adds the answers to rows of the store. Each answer belongs to one row.
+    pub(crate) fn added_to(mut self, mut rows: Vec<LockRow>) -> Vec<LockRow> {
+        for row in &mut rows {
+            row.waiting = self.waiting(&row.key);
+            let id = row.holder.as_ref().and_then(|holder| holder.id.as_ref());
+            let is_same = |(client, hold): &(ClientInfo, HoldInfo)| {
+                id.is_some() && client.id.as_ref() == id && hold.key == row.key
+            };
+            if let Some(at) = self.holds.iter().position(is_same) {
+                let (client, hold) = self.holds.swap_remove(at);
+                *row = std::mem::take(row).with_answer(&client, hold);
+            }
+        }
+        rows
+    }
+
+    /// The rows without the store.
+    pub(crate) fn into_rows(mut self) -> Vec<LockRow> {
+        let mut rows = Vec::new();
+        for (client, hold) in std::mem::take(&mut self.holds) {
+            let row = LockRow::without_holder(hold.key.clone(), self.waiting(&hold.key));
+            rows.push(row.with_answer(&client, hold));
+        }
+        for row in &rows {
+            self.waiting.remove(&row.key);
+        }
+        let waiting = self.waiting.into_iter();
+        rows.extend(waiting.map(|(key, calls)| LockRow::without_holder(key, calls)));
+        rows
+    }
+}

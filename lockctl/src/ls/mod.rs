@@ -1,0 +1,139 @@
+//! `lockctl ls`: the locks that the clients hold, or that are in the store.
+
+mod scan;
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use self::scan::ScanOptions;
+use crate::asking::{AskOptions, AskingClient, complain};
+use crate::exit::Failure;
+use crate::lock_row::{Answered, LockRow};
+use crate::messages::Messages;
+use crate::options::GlobalOptions;
+use crate::output::records::{cell, unknown};
+use crate::output::table::Table;
+use crate::output::{Listing, OutputOptions};
+use crate::pattern::KeyPattern;
+use crate::span;
+
+/// Lists the locks that the clients hold, and the keys for which they wait.
+///
+/// All clients of the namespace are asked. Clients of other libraries, and processes that have died, do not
+/// answer: `--scan` also lists their locks.
+#[derive(Debug, Args)]
+pub(crate) struct LsOptions {
+    /// Only keys that match: `*` is any text, and `?` any character
+    pattern: Option<KeyPattern>,
+    /// Only keys for which calls wait
+    #[arg(long)]
+    waiting: bool,
+    /// The order of the rows
+    #[arg(long, value_enum, value_name = "ORDER", default_value_t = RowOrder::Key)]
+    sort: RowOrder,
+    /// At most so many rows
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    #[command(flatten)]
+    scan: ScanOptions,
+    #[command(flatten)]
+    ask: AskOptions,
+    #[command(flatten)]
+    output: OutputOptions,
+}
+
+/// An order of the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RowOrder {
+    /// By key
+    Key,
+    /// The oldest locks first
+    Age,
+    /// The locks that end soonest first
+    Left,
+    /// The locks with the most waiting calls first
+    Waiting,
+}
+
+/// The locks.
+#[derive(Debug, Serialize)]
+struct KnownLocks {
+    locks: Vec<LockRow>,
+    unanswered: Option<usize>,
+}
+
+impl Listing for KnownLocks {
+    type Row = LockRow;
+
+    fn rows(&self) -> &[LockRow] {
+        &self.locks
+    }
+
+    fn table(&self) -> Table {
+        let header = ["KEY", "HELD", "LEFT", "WAITING", "HOLDER", "FUNCTION"];
+        let mut table = Table::new(&header, &[5, 4, 0]);
+        for lock in &self.locks {
+            let holder = lock.holder.as_ref().map_or_else(unknown, |holder| holder.shown.clone());
+            let held = lock.held_for.map_or_else(unknown, span::show);
+            let left = match lock.expires {
+                Some(false) => "never".to_owned(),
+                _ => lock.left.map_or_else(unknown, span::show),
+            };
+            let function = cell(lock.function.as_ref());
+            table.row([lock.key.clone(), held, left, lock.waiting.to_string(), holder, function]);
+        }
+        table
+    }
+}
+
+/// Lists the locks.
+pub(crate) async fn run(
+    global: &GlobalOptions,
+    options: LsOptions,
+    messages: Messages,
+) -> Result<(), Failure> {
+    options.scan.check(global)?;
+    let asking = AskingClient::connect(global, &options.ask).await?;
+    let read = async || {
+        let stored = if options.scan.is_wanted() {
+            Some(options.scan.read(&asking.admin, options.pattern.as_ref(), messages).await?)
+        } else {
+            None
+        };
+        let holds = asking.admin.holds().await?;
+        let waits = asking.admin.waiting().await?;
+        let unanswered = complain(&holds, messages).max(complain(&waits, messages));
+        let answered = Answered::new(holds, waits);
+        let mut rows = match stored {
+            Some(stored) => answered.added_to(stored),
+            None => answered.into_rows(),
+        };
+        for row in &mut rows {
+            row.key = asking.short_key(&row.key);
+        }
+        Ok(KnownLocks { locks: options.select(rows), unanswered })
+    };
+    options.output.print(messages, read).await
+}
+
+impl LsOptions {
+    fn select(&self, mut rows: Vec<LockRow>) -> Vec<LockRow> {
+        rows.retain(|row| {
+            let matches = self.pattern.as_ref().is_none_or(|pattern| pattern.matches(&row.key));
+            matches && (row.waiting > 0 || !self.waiting) && self.scan.includes(row)
+        });
+        rows.sort_by(|one, other| one.key.cmp(&other.key));
+        match self.sort {
+            RowOrder::Key => {}
+            RowOrder::Age => rows.sort_by_key(|row| Reverse(row.held_for)),
+            // Those without a known end last.
+            RowOrder::Left => rows.sort_by_key(|row| row.left.unwrap_or(Duration::MAX)),
+            RowOrder::Waiting => rows.sort_by_key(|row| Reverse(row.waiting)),
+        }
+        rows.truncate(self.limit.unwrap_or(usize::MAX));
+        rows
+    }
+}

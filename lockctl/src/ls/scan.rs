@@ -1,0 +1,69 @@
+//! Reading all locks from the store.
+
+use clap::Args;
+use lock_runtime::admin::LockAdmin;
+
+use crate::exit::{Code, Failure};
+use crate::lock_row::LockRow;
+use crate::messages::Messages;
+use crate::options::GlobalOptions;
+use crate::pattern::KeyPattern;
+
+/// Whether to read the store, and how.
+#[derive(Debug, Args)]
+// Each is a flag of its own.
+#[allow(clippy::struct_excessive_bools)]
+pub(super) struct ScanOptions {
+    /// Look at all keys of the server: also finds the locks of processes that have died, and of other libraries
+    #[arg(long)]
+    scan: bool,
+    /// With `--scan`: only locks whose holder does not answer
+    #[arg(long, requires = "scan")]
+    stale: bool,
+    /// With `--scan`: also texts that no client of this library has written, which may be no locks
+    #[arg(long, requires = "scan")]
+    others: bool,
+    /// With `--scan`: also without a namespace, where all keys of the server are candidates
+    #[arg(long, requires = "scan")]
+    all: bool,
+    /// With `--scan`: the pause after each step, as a multiple of the time that the step took
+    #[arg(long, value_name = "TIMES", requires = "scan", default_value_t = 10)]
+    scan_pause: u32,
+}
+
+impl ScanOptions {
+    pub(super) fn is_wanted(&self) -> bool {
+        self.scan
+    }
+
+    pub(super) fn check(&self, global: &GlobalOptions) -> Result<(), Failure> {
+        if self.scan && global.namespace.is_empty() && !self.all {
+            let text = "without a namespace, a scan inspects all keys of the server: use `--namespace`, or `--all`";
+            return Err(Failure::new(Code::Usage, text));
+        }
+        Ok(())
+    }
+
+    pub(super) fn includes(&self, row: &LockRow) -> bool {
+        !self.stale || row.answers != Some(true)
+    }
+
+    /// All locks that the pattern may match.
+    pub(super) async fn read(
+        &self,
+        admin: &LockAdmin,
+        pattern: Option<&KeyPattern>,
+        messages: Messages,
+    ) -> Result<Vec<LockRow>, Failure> {
+        let glob = pattern.map_or_else(|| "*".to_owned(), KeyPattern::to_glob);
+        let mut scan = admin.scan(&glob).pause(self.scan_pause).others(self.others);
+        let (mut rows, mut steps) = (Vec::new(), 0_u64);
+        while let Some(locks) = scan.next().await? {
+            rows.extend(locks.into_iter().flat_map(LockRow::stored));
+            steps += 1;
+            messages.progress(format!("{steps} steps of the scan, {} locks", rows.len()));
+        }
+        messages.end_progress();
+        Ok(rows)
+    }
+}

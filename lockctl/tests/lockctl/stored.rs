@@ -1,0 +1,105 @@
+//! `ls --scan` and `delete`: what the store knows.
+
+use lock_tests::RedisServer;
+use lock_tests::support::LEASE;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{FinishedRun, RunningProcess, lockctl, outcome, wait_until};
+
+/// A command under `shop:job` that is killed with its lockctl, so that its lock stays.
+fn died(server: &RedisServer) {
+    let words =
+        ["run", "--namespace", "shop", "--lease", "60s", "job", "sh", "-c", "echo held; read line"];
+    let mut holder = RunningProcess::start(lockctl(&server.url(), &words));
+    assert_eq!(holder.line(), "held");
+    holder.send(Signal::KILL);
+    drop(holder);
+    wait_until("its connections are closed", || server.channels("lock_client:*").is_empty());
+}
+
+fn scanned(server: &RedisServer, words: &[&str]) -> Vec<Value> {
+    let words = [&["--namespace", "shop", "ls", "--scan", "-o", "json"], words].concat();
+    let ended = outcome(&server.url(), &words);
+    assert_eq!((ended.code, &*ended.errors), (Some(0), ""), "{ended:?}");
+    let found: Value = serde_json::from_str(&ended.output).expect("JSON");
+    found["locks"].as_array().expect("a list").clone()
+}
+
+fn delete(server: &RedisServer, words: &[&str]) -> FinishedRun {
+    outcome(&server.url(), &[&["--namespace", "shop", "delete", "job"], words].concat())
+}
+
+#[test]
+fn a_scan_finds_the_locks_of_processes_that_have_died() {
+    let server = RedisServer::start();
+    died(&server);
+    let words = ["--namespace", "shop", "run", "alive", "sh", "-c", "echo held; read line"];
+    let mut alive = RunningProcess::start(lockctl(&server.url(), &words));
+    assert_eq!(alive.line(), "held");
+    server.tell(&["SET", "other:job", "x", "PX", "60000"]);
+    server.tell(&["SET", "shop:text", "x"]);
+    let locks = scanned(&server, &[]);
+    let keys: Vec<_> = locks.iter().map(|lock| lock["key"].as_str().unwrap_or_default()).collect();
+    assert_eq!(keys, ["alive", "job"]);
+    assert_eq!((&locks[0]["answers"], &locks[1]["answers"]), (&true.into(), &false.into()));
+    assert_eq!(locks[1]["client"]["service"], "lockctl");
+    let keys = |words: &[&str]| -> Vec<Value> {
+        scanned(&server, words).into_iter().map(|lock| lock["key"].clone()).collect()
+    };
+    assert_eq!(keys(&["--stale"]), ["job"]);
+    assert_eq!(keys(&["--others"]), ["alive", "job", "text"]);
+    assert_eq!(keys(&["j?b"]), ["job"]);
+    drop(alive.end());
+}
+
+#[test]
+fn a_scan_of_all_keys_has_to_be_wanted() {
+    let server = RedisServer::start();
+    let refused = outcome(&server.url(), &["ls", "--scan"]);
+    assert_eq!(refused.code, Some(64));
+    assert!(refused.errors.contains("--all"), "{refused:?}");
+    assert_eq!(outcome(&server.url(), &["ls", "--scan", "--all"]).code, Some(0));
+    assert_eq!(outcome(&server.url(), &["ls", "--stale"]).code, Some(64));
+}
+
+#[test]
+fn a_user_without_scan_is_denied() {
+    let server = RedisServer::with(&["--requirepass", "right"]);
+    server.tell(&["ACL", "SETUSER", "guest", "on", ">secret", "~*", "&*", "+@all", "-scan"]);
+    let denied = outcome(&server.url_as("guest:secret"), &["ls", "--scan", "--all"]);
+    assert_eq!((denied.code, &*denied.output), (Some(77), ""), "{denied:?}");
+}
+
+#[test]
+fn exactly_the_hold_that_was_shown_is_deleted() {
+    let server = RedisServer::start();
+    died(&server);
+    let token = scanned(&server, &[])[0]["token"].as_str().expect("a text").to_owned();
+    let unconfirmed = delete(&server, &["--token", &token]);
+    assert_eq!(unconfirmed.code, Some(64), "{unconfirmed:?}");
+    let wrong = delete(&server, &["--token", "another", "--yes"]);
+    assert_eq!(wrong.code, Some(75), "{wrong:?}");
+    assert!(wrong.errors.contains("nothing was deleted"), "{wrong:?}");
+    assert!(server.exists("shop:job"));
+    let deleted = delete(&server, &["--token", &token, "--yes"]);
+    assert_eq!((deleted.code, &*deleted.output), (Some(0), "The hold was deleted.\n"));
+    assert!(deleted.errors.contains("still runs"), "it says what it breaks: {deleted:?}");
+    assert!(!server.exists("shop:job"));
+    let free = delete(&server, &["--token", &token, "--yes"]);
+    assert_eq!((free.code, &*free.output), (Some(0), "The lock is free.\n"));
+}
+
+#[test]
+fn a_deletion_gives_the_lock_to_the_command_that_waits() {
+    let server = RedisServer::start();
+    died(&server);
+    let token = scanned(&server, &[])[0]["token"].as_str().expect("a text").to_owned();
+    let words = ["--namespace", "shop", "run", "job", "echo", "ran"];
+    let waiting = RunningProcess::start(lockctl(&server.url(), &words));
+    wait_until("it waits", || server.has_woken_claims("shop:job", 1));
+    assert_eq!(delete(&server, &["--token", &token, "--yes"]).code, Some(0));
+    let began = std::time::Instant::now();
+    assert_eq!(waiting.end().output, "ran\n");
+    assert!(began.elapsed() < LEASE * 30, "before the lease of the holder that died");
+}
