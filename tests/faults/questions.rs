@@ -319,7 +319,9 @@ async fn a_flood_of_answers_delays_neither_the_question_nor_other_tasks() {
         });
         let (answers, took, polls) = asking.expect("a thread").join().expect("no panic");
         is_over.store(true, Ordering::SeqCst);
-        assert!(matches!(answers, Ok((_, Some(1..)))), "{answers:?}");
+        // The server may close a connection whose reader is too slow.
+        let is_told = matches!(answers, Ok((_, Some(1..))) | Err(LockError::Unavailable { .. }));
+        assert!(is_told, "{answers:?}");
         assert!(took < LEASE * 4, "{took:?}");
         assert!(polls > 5, "the other task was polled {polls} times in {took:?}");
     });

@@ -29,10 +29,10 @@ const KEPT: &str = "kept:";
 
 /// The scores of readers, of writers and of permits begin here, and the last one ends there; see the scripts of
 /// `read_write` and `semaphore`.
-const READER: f64 = 1e13;
-const WRITER: f64 = 2e13;
-const PERMIT: f64 = 3e13;
-const END: f64 = 4e13;
+const READER: u64 = 10_000_000_000_000;
+const WRITER: u64 = 2 * READER;
+const PERMIT: u64 = 3 * READER;
+const END: u64 = 4 * READER;
 
 /// What a key holds.
 #[derive(Debug, PartialEq)]
@@ -149,15 +149,14 @@ impl KeyContents {
         let mut holders: Vec<StoredHolder> = Vec::new();
         let mut layout = None;
         for pair in members.chunks_exact(2) {
-            let (member, score) = (&pair[0], pair[1].parse::<f64>().ok()?);
+            let (member, score) = (&pair[0], pair[1].parse::<u64>().ok()?);
             let (base, mode) = match score {
                 PERMIT..END => (PERMIT, None),
                 WRITER..PERMIT => (WRITER, Some(LockMode::Write)),
                 READER..WRITER => (READER, Some(LockMode::Read)),
                 _ => return None,
             };
-            let ends = Duration::try_from_secs_f64((score - base) / 1000.0).ok()?;
-            let left = ends.saturating_sub(self.now);
+            let left = Duration::from_millis(score - base).saturating_sub(self.now);
             // The holder's lease has ended, and nobody has removed it yet.
             if left.is_zero() {
                 continue;
@@ -266,7 +265,7 @@ mod tests {
 
     #[test]
     fn sorted_sets_are_read_write_locks_or_semaphores() {
-        let score = |kind: u64, left: u64| (kind * 10_000_000_000_000 + NOW + left).to_string();
+        let score = |kind: u64, left: u64| (kind * READER + NOW + left).to_string();
         let (reader, over) = (score(1, 500), score(1, 0));
         let lock = state("zset", 1500, &[OWNER, &reader, "other", &over]).expect("a lock");
         assert_eq!(
@@ -285,7 +284,7 @@ mod tests {
             (holders(&semaphore), semaphore.holders[0].permits),
             (vec![(OWNER, Some(500))], Some(Permits::new(2, 10)))
         );
-        for other in [&["x", "1"][..], &["x", "nan"], &[OWNER, "5e13"], &[]] {
+        for other in [&["x", "1"][..], &["x", "nan"], &[OWNER, "50000000000000"], &[]] {
             assert_eq!(state("zset", 1500, other), None, "{other:?}");
         }
     }

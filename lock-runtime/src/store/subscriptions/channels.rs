@@ -9,8 +9,7 @@ use std::time::Duration;
 use super::inbox_queue::InboxQueue;
 #[cfg(feature = "redis")]
 use super::listener::QueueMessage;
-use super::listener::{CHECK_INTERVAL, Listener, LockTransfer};
-use crate::backoff::between;
+use super::listener::{Listener, LockTransfer, address, next_check};
 use crate::capacity::Peak;
 use crate::clock::BootInstant;
 use crate::store::layout::{Layout, Mode};
@@ -367,16 +366,6 @@ impl Channels {
             };
         }
     }
-}
-
-/// The time of the next check of a key that was checked just now.
-pub(super) fn next_check() -> BootInstant {
-    BootInstant::now().after(between(CHECK_INTERVAL * 3 / 4, CHECK_INTERVAL))
-}
-
-/// Distinguishes checks of one instant.
-pub(super) fn address(listener: &Arc<Listener>) -> usize {
-    Arc::as_ptr(listener).addr()
 }
 
 /// The subscription of one acquisition to one key. Dropping it ends the subscription.

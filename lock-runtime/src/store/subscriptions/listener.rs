@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backoff::between;
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
 use crate::store::layout::{Layout, Mode};
@@ -320,4 +321,14 @@ pub(crate) struct LockTransfer {
     pub(crate) not_before: BootInstant,
     /// The time for which the resource was given to the claim.
     pub(crate) term: Duration,
+}
+
+/// The time of the next check of a key that was checked just now.
+pub(super) fn next_check() -> BootInstant {
+    BootInstant::now().after(between(CHECK_INTERVAL * 3 / 4, CHECK_INTERVAL))
+}
+
+/// Distinguishes checks of one instant.
+pub(super) fn address(listener: &Arc<Listener>) -> usize {
+    Arc::as_ptr(listener).addr()
 }

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::channels::{
-    Channel, Channels, GATHER, Interruption, Subscriptions, address, next_check,
-};
+use super::channels::{Channel, Channels, GATHER, Interruption, Subscriptions};
 use super::inbox_queue::InboxState;
-use super::listener::{CHECK_INTERVAL, CheckResult, Listener};
+use super::listener::{CHECK_INTERVAL, CheckResult, Listener, address, next_check};
 use crate::backoff::between;
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
