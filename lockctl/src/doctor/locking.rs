@@ -41,7 +41,7 @@ async fn questions(client: &LockClient) -> Finding {
     match LockAdmin::new(client).clients().await {
         // This client answers as well.
         Ok(answers) if !answers.answers.is_empty() => {
-            Finding::ok("messages", format!("{} clients answer", answers.answers.len()))
+            Finding::ok("messages", format!("clients that answer: {}", answers.answers.len()))
         }
         Ok(_) => Finding::warn("messages", "no client answers, not even this one", change),
         Err(error) => Finding::warn("messages", error.to_string(), change),

@@ -45,7 +45,8 @@ impl ScanOptions {
     }
 
     pub(super) fn includes(&self, row: &LockRow) -> bool {
-        !self.stale || row.answers != Some(true)
+        // A hold that was released needs no holder.
+        !self.stale || (row.answers != Some(true) && row.released != Some(true))
     }
 
     /// All locks that the pattern may match.

@@ -61,8 +61,13 @@ pub(crate) fn cell<T: ToString>(value: Option<&T>) -> String {
 
 /// A duration as a number of seconds, to the microsecond.
 pub(crate) fn seconds<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
-    let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
-    to.serialize_f64(Duration::from_micros(micros).as_secs_f64())
+    to.serialize_f64(number_of_seconds(*span))
+}
+
+/// The number that is nearest to whole microseconds, so that it is written with six digits at most.
+fn number_of_seconds(span: Duration) -> f64 {
+    let seconds = u32::try_from(span.as_secs()).unwrap_or(u32::MAX);
+    (f64::from(seconds) * 1e6 + f64::from(span.subsec_micros())) / 1e6
 }
 
 /// The same, or `null`.
@@ -89,6 +94,13 @@ pub(crate) fn rfc3339(at: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seconds_have_six_digits_at_most() {
+        for (micros, text) in [(1_723_000, "1.723"), (29_239_001, "29.239001"), (0, "0")] {
+            assert_eq!(number_of_seconds(Duration::from_micros(micros)).to_string(), text);
+        }
+    }
 
     #[test]
     fn times_are_in_utc() {

@@ -6,25 +6,10 @@ use lock_tests::support::{LEASE, client, milliseconds};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{FinishedRun, RunningProcess, lease, lockctl, outcome, wait_until};
-
-/// Runs a command that asks all clients, until they have answered: they may be late on a busy machine, and answer
-/// ten questions a second at most.
-fn ask(server: &RedisServer, words: &[&str]) -> FinishedRun {
-    let mut asked = outcome(&server.url(), words);
-    wait_until("all clients answer", || {
-        let is_late = asked.errors.contains("not answered");
-        if is_late {
-            asked = outcome(&server.url(), words);
-        }
-        !is_late
-    });
-    assert_eq!((asked.code, &*asked.errors), (Some(0), ""), "{words:?}: {asked:?}");
-    asked
-}
+use crate::support::{RunningProcess, answered, lease, lockctl, outcome, wait_until};
 
 fn json(server: &RedisServer, words: &[&str]) -> Value {
-    let asked = ask(server, &[words, &["-o", "json"]].concat());
+    let asked = answered(&server.url(), &[words, &["-o", "json"]].concat());
     serde_json::from_str(&asked.output).expect("JSON")
 }
 
@@ -75,7 +60,7 @@ async fn ls_lists_the_locks_of_all_clients() {
     let server = RedisServer::start();
     let (_client, _held) = shop(&server).await;
     let job = holder(&server, &[], "job");
-    let listed = ask(&server, &["ls"]).output;
+    let listed = answered(&server.url(), &["ls"]).output;
     let rows = rows(&listed);
     assert_eq!(rows[0], ["KEY", "HELD", "LEFT", "WAITING", "HOLDER", "FUNCTION"]);
     let keys: Vec<_> = rows.iter().skip(1).map(|row| (row[0], row[3])).collect();
@@ -154,7 +139,7 @@ fn who_names_a_holder_that_has_died() {
         (holder["answers"].as_bool(), holder["client"]["pid"].as_u64()),
         (Some(false), Some(pid))
     );
-    let table = ask(&server, &["who", "job"]).output;
+    let table = answered(&server.url(), &["who", "job"]).output;
     assert!(table.contains("does not answer: it has died"), "{table}");
 }
 
@@ -166,9 +151,9 @@ fn who_of_a_free_lock_and_of_one_of_another_library() {
         (found["held"].as_bool(), found["holders"].as_array().map(Vec::len)),
         (Some(false), Some(0))
     );
-    assert_eq!(rows(&ask(&server, &["who", "job"]).output)[1], ["state", "free"]);
+    assert_eq!(rows(&answered(&server.url(), &["who", "job"]).output)[1], ["state", "free"]);
     server.tell(&["SET", "job", "something"]);
-    let table = ask(&server, &["who", "job"]).output;
+    let table = answered(&server.url(), &["who", "job"]).output;
     assert!(table.contains("a client that does not say who it is"), "{table}");
     assert!(table.contains("never expires") && table.contains("other_token"), "{table}");
     assert!(server.exists("job"));
@@ -191,7 +176,7 @@ fn wait_ends_when_the_lock_is_free() {
 #[test]
 fn revoke_ends_a_run_and_refuses_where_the_holder_does() {
     let server = RedisServer::start();
-    assert_eq!(ask(&server, &["revoke", "job"]).output, "The lock is free.\n");
+    assert_eq!(answered(&server.url(), &["revoke", "job"]).output, "The lock is free.\n");
     let stubborn = holder(&server, &["--on-lost", "ignore"], "job");
     let refused = outcome(&server.url(), &["revoke", "job"]);
     assert_eq!(refused.code, Some(75));
@@ -199,7 +184,10 @@ fn revoke_ends_a_run_and_refuses_where_the_holder_does() {
     assert!(server.exists("job"));
     drop(stubborn.end());
     let job = holder(&server, &[], "job");
-    assert_eq!(ask(&server, &["revoke", "job"]).output, "The holder gives the lock up.\n");
+    assert_eq!(
+        answered(&server.url(), &["revoke", "job"]).output,
+        "The holder gives the lock up.\n"
+    );
     let ended = job.end();
     assert_eq!(ended.code, Some(79), "{ended:?}");
     assert!(!server.exists("job"));
@@ -225,7 +213,7 @@ async fn clients_are_listed_without_lockctl_itself() {
         clients.iter().find(|client| client["client"]["service"] == "lockctl").expect("the run");
     assert_eq!((job["held"].as_u64(), job["revocable"].as_bool()), (Some(1), Some(true)));
     assert!(job["client"]["started"].as_str().is_some_and(|at| at.ends_with('Z')), "{job}");
-    assert_eq!(rows(&ask(&server, &["clients"]).output).len(), 3);
+    assert_eq!(rows(&answered(&server.url(), &["clients"]).output).len(), 3);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use lock_tests::support::LEASE;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{FinishedRun, RunningProcess, lockctl, outcome, wait_until};
+use crate::support::{FinishedRun, RunningProcess, answered, lockctl, outcome, wait_until};
 
 /// A command under `shop:job` that is killed with its lockctl, so that its lock stays.
 fn died(server: &RedisServer) {
@@ -20,9 +20,7 @@ fn died(server: &RedisServer) {
 
 fn scanned(server: &RedisServer, words: &[&str]) -> Vec<Value> {
     let words = [&["--namespace", "shop", "ls", "--scan", "-o", "json"], words].concat();
-    let ended = outcome(&server.url(), &words);
-    assert_eq!((ended.code, &*ended.errors), (Some(0), ""), "{ended:?}");
-    let found: Value = serde_json::from_str(&ended.output).expect("JSON");
+    let found: Value = serde_json::from_str(&answered(&server.url(), &words).output).expect("JSON");
     found["locks"].as_array().expect("a list").clone()
 }
 
@@ -48,7 +46,11 @@ fn a_scan_finds_the_locks_of_processes_that_have_died() {
         scanned(&server, words).into_iter().map(|lock| lock["key"].clone()).collect()
     };
     assert_eq!(keys(&["--stale"]), ["job"]);
-    assert_eq!(keys(&["--others"]), ["alive", "job", "text"]);
+    let short = ["--namespace", "shop", "run", "--min-hold", "60s", "short", "true"];
+    assert_eq!(outcome(&server.url(), &short).code, Some(0));
+    assert_eq!(keys(&["--stale"]), ["job"], "a lock that stays for its min_hold is not stale");
+    assert_eq!(keys(&["short"]), ["short"]);
+    assert_eq!(keys(&["--others"]), ["alive", "job", "short", "text"]);
     assert_eq!(keys(&["j?b"]), ["job"]);
     drop(alive.end());
 }

@@ -50,6 +50,21 @@ pub(crate) fn outcome(url: &str, words: &[&str]) -> FinishedRun {
     RunningProcess::start(lockctl(url, words)).end()
 }
 
+/// Runs a command that asks all clients, until they have answered: they may be late on a busy machine, and answer
+/// ten questions a second at most.
+pub(crate) fn answered(url: &str, words: &[&str]) -> FinishedRun {
+    let mut asked = outcome(url, words);
+    wait_until("all clients answer", || {
+        let is_late = asked.errors.contains("not answered");
+        if is_late {
+            asked = outcome(url, words);
+        }
+        !is_late
+    });
+    assert_eq!((asked.code, &*asked.errors), (Some(0), ""), "{words:?}: {asked:?}");
+    asked
+}
+
 /// A process that runs. It reads what the test does not [close](Self::close_input). Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct RunningProcess {
