@@ -1,13 +1,19 @@
 //! One holder of one lock, as its client and the store know it.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
+use clap::ValueEnum;
 use lock_runtime::admin::{ClientAnswers, HoldInfo, LockState, WaitInfo};
 use lock_runtime::{ClientInfo, LockMode};
 use serde::Serialize;
 
-use crate::output::records::{ClientRecord, optional_seconds, rfc3339};
+use crate::output::records::{ClientRecord, cell, optional_seconds, rfc3339, unknown};
+use crate::span;
+
+/// The names of the [cells](LockRow::cells).
+pub(crate) const HEADER: [&str; 6] = ["KEY", "HELD", "LEFT", "WAITING", "HOLDER", "FUNCTION"];
 
 /// One holder of one lock, or a key for which calls wait and whose holder is not known. Programs read these fields:
 /// their names and meanings stay as they are.
@@ -69,6 +75,22 @@ impl LockRow {
         holders.into_iter().map(row).collect()
     }
 
+    /// The cells of a table: key, time held, time left, waiting calls, holder and function.
+    pub(crate) fn cells(&self) -> [String; 6] {
+        let left = match self.expires {
+            Some(false) => "never".to_owned(),
+            _ => self.left.map_or_else(unknown, span::show),
+        };
+        [
+            self.key.clone(),
+            self.held_for.map_or_else(unknown, span::show),
+            left,
+            self.waiting.to_string(),
+            self.holder.as_ref().map_or_else(unknown, |holder| holder.shown.clone()),
+            cell(self.function.as_ref()),
+        ]
+    }
+
     /// Adds what the holder itself has answered, which is more exact than what the store knows.
     pub(crate) fn with_answer(self, client: &ClientInfo, hold: HoldInfo) -> Self {
         Self {
@@ -85,6 +107,32 @@ impl LockRow {
             permits: hold.permits.map(lock_runtime::Permits::count),
             fencing_token: hold.fencing_token,
             ..self
+        }
+    }
+}
+
+/// An order of the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RowOrder {
+    /// By key
+    Key,
+    /// The oldest locks first
+    Age,
+    /// The locks that end soonest first
+    Left,
+    /// The locks with the most waiting calls first
+    Waiting,
+}
+
+impl RowOrder {
+    pub(crate) fn sort(self, rows: &mut [LockRow]) {
+        rows.sort_by(|one, other| one.key.cmp(&other.key));
+        match self {
+            Self::Key => {}
+            Self::Age => rows.sort_by_key(|row| Reverse(row.held_for)),
+            // Those without a known end last.
+            Self::Left => rows.sort_by_key(|row| row.left.unwrap_or(Duration::MAX)),
+            Self::Waiting => rows.sort_by_key(|row| Reverse(row.waiting)),
         }
     }
 }

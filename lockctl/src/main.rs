@@ -22,6 +22,8 @@ mod revoke;
 mod run;
 mod samples;
 mod span;
+#[cfg(feature = "tui")]
+mod top;
 mod wait;
 mod who;
 
@@ -77,6 +79,8 @@ fn execute(
             Subcommand::Wait(options) => wait::run(&global, options, messages).await?,
             Subcommand::Clients(options) => clients::run(&global, options, messages).await?,
             Subcommand::Delete(options) => delete::run(&global, options, messages).await?,
+            #[cfg(feature = "tui")]
+            Subcommand::Top(options) => top::run(&global, options).await?,
             Subcommand::Bench(options) => bench::run(&global, options, messages).await?,
             Subcommand::Doctor(options) => {
                 let code = doctor::run(&global, options, messages).await?;

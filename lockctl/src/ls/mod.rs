@@ -2,23 +2,18 @@
 
 mod scan;
 
-use std::cmp::Reverse;
-use std::time::Duration;
-
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 
 use self::scan::ScanOptions;
 use crate::asking::{AskOptions, AskingClient, complain};
 use crate::exit::Failure;
-use crate::lock_row::{Answered, LockRow};
+use crate::lock_row::{Answered, HEADER, LockRow, RowOrder};
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
-use crate::output::records::{cell, unknown};
 use crate::output::table::Table;
 use crate::output::{Listing, OutputOptions};
 use crate::pattern::KeyPattern;
-use crate::span;
 
 /// Lists the locks that the clients hold, and the keys for which they wait.
 ///
@@ -45,19 +40,6 @@ pub(crate) struct LsOptions {
     output: OutputOptions,
 }
 
-/// An order of the rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum RowOrder {
-    /// By key
-    Key,
-    /// The oldest locks first
-    Age,
-    /// The locks that end soonest first
-    Left,
-    /// The locks with the most waiting calls first
-    Waiting,
-}
-
 /// The locks.
 #[derive(Debug, Serialize)]
 struct KnownLocks {
@@ -73,17 +55,9 @@ impl Listing for KnownLocks {
     }
 
     fn table(&self) -> Table {
-        let header = ["KEY", "HELD", "LEFT", "WAITING", "HOLDER", "FUNCTION"];
-        let mut table = Table::new(&header, &[5, 4, 0]);
+        let mut table = Table::new(&HEADER, &[5, 4, 0]);
         for lock in &self.locks {
-            let holder = lock.holder.as_ref().map_or_else(unknown, |holder| holder.shown.clone());
-            let held = lock.held_for.map_or_else(unknown, span::show);
-            let left = match lock.expires {
-                Some(false) => "never".to_owned(),
-                _ => lock.left.map_or_else(unknown, span::show),
-            };
-            let function = cell(lock.function.as_ref());
-            table.row([lock.key.clone(), held, left, lock.waiting.to_string(), holder, function]);
+            table.row(lock.cells());
         }
         table
     }
@@ -125,14 +99,7 @@ impl LsOptions {
             let matches = self.pattern.as_ref().is_none_or(|pattern| pattern.matches(&row.key));
             matches && (row.waiting > 0 || !self.waiting) && self.scan.includes(row)
         });
-        rows.sort_by(|one, other| one.key.cmp(&other.key));
-        match self.sort {
-            RowOrder::Key => {}
-            RowOrder::Age => rows.sort_by_key(|row| Reverse(row.held_for)),
-            // Those without a known end last.
-            RowOrder::Left => rows.sort_by_key(|row| row.left.unwrap_or(Duration::MAX)),
-            RowOrder::Waiting => rows.sort_by_key(|row| Reverse(row.waiting)),
-        }
+        self.sort.sort(&mut rows);
         rows.truncate(self.limit.unwrap_or(usize::MAX));
         rows
     }

@@ -8,4 +8,5 @@ mod output;
 mod run;
 mod stored;
 mod support;
+mod terminal;
 mod tools;
