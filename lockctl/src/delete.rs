@@ -49,7 +49,7 @@ pub(crate) async fn run(
     let asking = AskingClient::connect(global, &ask).await?;
     let shown = who::read(&asking, &key, messages).await?;
     if shown.holders.is_empty() {
-        return write("The lock is free.\n");
+        return write("Nobody holds the lock.\n");
     }
     let hold = shown.holders.iter().find(|holder| holder.token.as_ref() == Some(&token));
     let hold = hold.ok_or_else(|| other_holder(&key))?;
@@ -59,7 +59,7 @@ pub(crate) async fn run(
     }
     match asking.admin.delete(&*key, &token).await? {
         Deletion::Deleted => write("The hold was deleted.\n"),
-        Deletion::Gone => write("The lock is free.\n"),
+        Deletion::Gone => write("Nobody holds the lock.\n"),
         _ => Err(other_holder(&key)),
     }
 }

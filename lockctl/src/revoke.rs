@@ -46,7 +46,7 @@ pub(crate) async fn run(
         };
     }
     match asking.admin.holder(key).await? {
-        None => write("The lock is free.\n"),
+        None => write("Nobody holds the lock.\n"),
         Some(holder) => {
             let silent = unanswered.filter(|count| *count > 0);
             let silent = silent.map(|count| format!(" ({count} clients have not answered)"));

@@ -55,7 +55,7 @@ impl Listing for ShownLock {
         let mut table = Table::new(&["", ""], &[1]);
         let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
         row("key", self.key.clone());
-        row("state", if self.held { "held" } else { "free" }.to_owned());
+        row("state", if self.held { "held" } else { "not held" }.to_owned());
         let waiting = self.waiting.map_or_else(unknown, |calls| format!("{calls} calls"));
         row("waiting", format!("{waiting}, {} processes in the queue", self.queued));
         for holder in &self.holders {

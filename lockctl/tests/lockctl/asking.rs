@@ -151,7 +151,9 @@ fn who_of_a_free_lock_and_of_one_of_another_library() {
         (found["held"].as_bool(), found["holders"].as_array().map(Vec::len)),
         (Some(false), Some(0))
     );
-    assert_eq!(rows(&answered(&server.url(), &["who", "job"]).output)[1], ["state", "free"]);
+    assert_eq!(rows(&answered(&server.url(), &["who", "job"]).output)[1], ["state", "not held"]);
+    server.tell(&["RPUSH", "list", "a"]);
+    assert_eq!(json(&server, &["who", "list"])["held"], false);
     server.tell(&["SET", "job", "something"]);
     let table = answered(&server.url(), &["who", "job"]).output;
     assert!(table.contains("a client that does not say who it is"), "{table}");
@@ -176,7 +178,7 @@ fn wait_ends_when_the_lock_is_free() {
 #[test]
 fn revoke_ends_a_run_and_refuses_where_the_holder_does() {
     let server = RedisServer::start();
-    assert_eq!(answered(&server.url(), &["revoke", "job"]).output, "The lock is free.\n");
+    assert_eq!(answered(&server.url(), &["revoke", "job"]).output, "Nobody holds the lock.\n");
     let stubborn = holder(&server, &["--on-lost", "ignore"], "job");
     let refused = outcome(&server.url(), &["revoke", "job"]);
     assert_eq!(refused.code, Some(75));
