@@ -152,7 +152,7 @@ fn it_finishes_what_it_has_begun_when_told_to_stop() {
     let pay = json!({ "item": "pen", "units": 1 });
     thread::scope(|scope| {
         let paying = scope.spawn(|| service.post("/orders/1/pay", &pay));
-        while server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).is_empty() {
+        while server.queued("shop:order:1") == 0 {
             thread::yield_now();
         }
         let pid = service.id().to_string();

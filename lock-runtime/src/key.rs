@@ -130,6 +130,8 @@ impl LockKey {
     }
 }
 
+// Messages of the compiler speak of `LockKey`, and not of all types that any dependency converts into a string.
+#[diagnostic::do_not_recommend]
 impl<T: Into<String>> From<T> for LockKey {
     fn from(key: T) -> Self {
         Self(Ok(key.into()))

@@ -93,6 +93,7 @@ on_every_store! {
         let small = waiting(&pair, permits(one, 1, 3), 1).await;
         large.abort();
         assert!(large.await.is_err());
+        assert!(until(LEASE * 5, || queued(&pair) < 2).await.is_some(), "it has left the queue");
         release(its_turn(small).await).await;
         let impatient = permits(two, 2, 3).wait(LEASE / 4).acquire().await;
         let Err(LockError::Busy { holder, .. }) = impatient else { panic!("{impatient:?}") };

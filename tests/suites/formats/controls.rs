@@ -90,7 +90,7 @@ lock_tests::controls! {
     semaphores_without_permits_are_passed_on: "cost::passing_permits_on_costs_no_command"
         without "permits-are-passed-on" seeing "requests for 64 calls";
     semaphores_without_claims_leave: "semaphore::a_large_call_that_gives_up_lets_the_small_ones_in::on_redis"
-        without "claims-leave" seeing "its turn";
+        without "claims-leave" seeing "it has left the queue";
     admin_without_revocation_is_opt_in: "admin::a_lock_of_a_client_that_is_not_revocable_is_kept::on_redis"
         without "revocation-is-opt-in" seeing "guard.is_held()";
     admin_without_key_outlives_body: "admin::a_revoked_lock_is_free_for_others_when_its_body_was_dropped"

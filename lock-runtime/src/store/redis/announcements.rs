@@ -52,5 +52,5 @@ fn wrong_format(key: &str, found: String) -> StoreError {
 
 /// The key of the announcement about a lock, in the slot of the lock.
 fn name(key: &str) -> String {
-    format!("{}{{{}}}:{key}", key::ANNOUNCEMENTS, hash_slot::tag(key))
+    hash_slot::name_beside(key, key::ANNOUNCEMENTS)
 }

@@ -5,17 +5,13 @@
 
 use redis::Cmd;
 
-use super::admission::RequestClass;
 use super::client_id::client_of;
-use super::connection::RequestOptions;
 use super::decode::{self, ReleaseReply};
 use super::dialects;
 use super::handle::RedisStore;
 use super::shared::Shared;
 use crate::lock_state::{Deletion, StoredHolder, StoredLayout};
 use crate::store::contract::{Lane, Layout, StoreError};
-use crate::telemetry::StoreOperation;
-use crate::timeout::RequestTimeout;
 use crate::wire_format::WireFormat;
 
 impl StoredLayout {
@@ -70,10 +66,7 @@ impl RedisStore {
         script: &super::script::Script,
         args: impl Fn(&mut Cmd),
     ) -> Result<Deletion, StoreError> {
-        let timeout = RequestTimeout::of(self.shared.response_timeout);
-        let measured = Some(self.shared.measured(StoreOperation::Others));
-        let options =
-            RequestOptions { measured, ..RequestOptions::new(RequestClass::Unlimited, timeout) };
+        let options = self.shared.inspection_options();
         let route = self.shared.route(Lane::Caller)?;
         let reply = route.run((key, script), args, &options, decode::released).await?;
         Ok(match reply.value {

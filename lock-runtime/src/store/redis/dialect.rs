@@ -135,7 +135,7 @@ impl Dialect {
     pub(super) fn add_keys(&self, call: &mut Cmd, key: &str) {
         call.arg(key);
         if let Some(prefix) = self.second_key {
-            call.arg(format!("{prefix}{{{}}}:{key}", hash_slot::tag(key)));
+            call.arg(hash_slot::name_beside(key, prefix));
         }
     }
 
@@ -180,7 +180,7 @@ impl Dialect {
         if is_own && key.contains(['{', '}']) {
             let tag = hash_slot::hash_tag(key);
             if hash_slot::hash_tag(&channel) != tag {
-                return format!("{}{{{}}}:{key}", self.channel_prefix, hash_slot::tag(key));
+                return hash_slot::name_beside(key, self.channel_prefix);
             }
         }
         channel

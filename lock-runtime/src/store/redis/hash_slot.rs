@@ -52,6 +52,11 @@ pub(super) fn tag(key: &str) -> u32 {
     tag_of(slot(key))
 }
 
+/// The name of data about the lock `key`, in its slot.
+pub(super) fn name_beside(key: &str, prefix: &str) -> String {
+    format!("{prefix}{{{}}}:{key}", tag(key))
+}
+
 /// A short hash tag for a slot.
 pub(super) fn tag_of(slot: u16) -> u32 {
     TAGS[usize::from(slot)]

@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime};
 
 use redis::{Cmd, Value};
 
-use super::admission::RequestClass;
 use super::client_id::{client_of, owner_of};
 use super::connection::RequestOptions;
 use super::decode::Unexpected;
@@ -21,8 +20,6 @@ use crate::lock_mode::LockMode;
 use crate::lock_state::{LockState, StoredHolder, StoredLayout};
 use crate::permits::Permits;
 use crate::store::contract::{Lane, StoreError};
-use crate::telemetry::StoreOperation;
-use crate::timeout::RequestTimeout;
 
 /// What the name of a lock begins with that stays taken after its release.
 const KEPT: &str = "kept:";
@@ -51,13 +48,10 @@ impl Shared {
     /// each client among the holders.
     pub(super) async fn inspect(&self, lock: &str) -> Result<Option<LockState>, StoreError> {
         let route = self.route(Lane::Caller)?;
-        let timeout = RequestTimeout::of(self.response_timeout);
-        let measured = Some(self.measured(StoreOperation::Others));
-        let options =
-            RequestOptions { measured, ..RequestOptions::new(RequestClass::Unlimited, timeout) };
+        let options = self.inspection_options();
         let args = |call: &mut Cmd| {
             call.arg(1).arg(lock);
-            call.arg(format!("{}{{{}}}:{lock}", key::OWNERS, hash_slot::tag(lock)));
+            call.arg(hash_slot::name_beside(lock, key::OWNERS));
             call.arg(QueueName(lock));
         };
         let script = (lock, &dialects::INSPECT);

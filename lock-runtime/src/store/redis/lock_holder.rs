@@ -2,7 +2,6 @@
 
 use redis::{Cmd, Value, cmd};
 
-use super::admission::RequestClass;
 use super::client_id::{ShortId, client_of};
 use super::connection::RequestOptions;
 use super::decode::Unexpected;
@@ -15,20 +14,15 @@ use crate::client_info::{ClientInfo, LONGEST_PRESENCE};
 use crate::key;
 use crate::store::contract::{Lane, StoreError};
 use crate::store::key_holder::KeyHolder;
-use crate::telemetry::StoreOperation;
-use crate::timeout::RequestTimeout;
 
 impl Shared {
     /// Who has a lock, in any layout; `None` if nobody has it. Costs two requests.
     pub(super) async fn holder(&self, lock: &str) -> Result<Option<KeyHolder>, StoreError> {
         let route = self.route(Lane::Caller)?;
-        let timeout = RequestTimeout::of(self.response_timeout);
-        let measured = Some(self.measured(StoreOperation::Others));
-        let options =
-            RequestOptions { measured, ..RequestOptions::new(RequestClass::Unlimited, timeout) };
+        let options = self.inspection_options();
         let args = |call: &mut Cmd| {
             call.arg(1).arg(lock);
-            call.arg(format!("{}{{{}}}:{lock}", key::OWNERS, hash_slot::tag(lock)));
+            call.arg(hash_slot::name_beside(lock, key::OWNERS));
         };
         let script = (lock, &dialects::HOLDER);
         let Some(owner) = route.run(script, &args, &options, text).await?.value else {

@@ -114,5 +114,5 @@ fn wrong_format(key: &str, found: String) -> StoreError {
 
 /// The key of the record of the last run, in the slot of the lock.
 fn name(key: &str) -> String {
-    format!("{}{{{}}}:{key}", key::RUNS, hash_slot::tag(key))
+    hash_slot::name_beside(key, key::RUNS)
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tracing::Level;
 
+use super::admission::RequestClass;
 use super::client_id::ClientId;
+use super::connection::RequestOptions;
 use super::home::has_io;
 use super::measured::Measured;
 use super::presence::PresenceState;
@@ -25,6 +27,7 @@ use crate::store::settings::Settings;
 use crate::store::subscriptions::{Inbox, Subscriptions};
 use crate::sync::{Mutex, lock};
 use crate::telemetry::{StoreMetrics, StoreOperation};
+use crate::timeout::RequestTimeout;
 
 pub(super) struct Shared {
     pub(super) servers: Servers,
@@ -105,6 +108,13 @@ impl Shared {
     /// The measurement of a request.
     pub(super) fn measured(&self, operation: StoreOperation) -> Measured<'_> {
         Measured(self.requests.of(operation))
+    }
+
+    /// For a request that inspects or deletes a lock.
+    pub(super) fn inspection_options(&self) -> RequestOptions<'_> {
+        let timeout = RequestTimeout::of(self.response_timeout);
+        let measured = Some(self.measured(StoreOperation::Others));
+        RequestOptions { measured, ..RequestOptions::new(RequestClass::Unlimited, timeout) }
     }
 
     /// The server, without credentials.
