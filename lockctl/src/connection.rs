@@ -8,7 +8,7 @@ use crate::exit::{Code, Failure};
 use crate::options::GlobalOptions;
 
 /// The time for the last requests of a client.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 
 impl GlobalOptions {
     /// The URL of the store, from the file if there is one.
@@ -35,5 +35,5 @@ impl GlobalOptions {
 /// Ends the client of a command that has held or awaited a lock. The store may not answer, so it is not awaited
 /// for long: what is left there ends by itself.
 pub(crate) async fn close(client: &LockClient) {
-    let _ = tokio::time::timeout(PATIENCE, client.shutdown()).await;
+    let _ = tokio::time::timeout(SHUTDOWN_LIMIT, client.shutdown()).await;
 }

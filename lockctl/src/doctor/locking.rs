@@ -11,18 +11,23 @@ use crate::samples::{Samples, milliseconds};
 /// The number of round trips that are measured.
 const ROUND_TRIPS: usize = 100;
 
+/// The lock that is acquired. All runs have the same one, because its last fencing token stays in the store.
+const KEY: &str = "lockctl-doctor";
+
+/// Longer than other runs of `doctor` have the lock.
+const WAIT: Duration = Duration::from_secs(10);
+
 /// A round trip from which locks are slow.
 const SLOW: Duration = Duration::from_millis(50);
 
 /// Acquires a lock, asks a question, and measures.
 pub(super) async fn examine(client: &LockClient) -> Vec<Finding> {
-    let key = format!("lockctl-doctor:{}", std::process::id());
-    vec![lock(client, &key).await, questions(client).await, latency(client, &key).await]
+    vec![lock(client).await, questions(client).await, latency(client).await]
 }
 
-async fn lock(client: &LockClient, key: &str) -> Finding {
+async fn lock(client: &LockClient) -> Finding {
     let attempt = async {
-        let guard = client.lock(key).acquire().await?;
+        let guard = client.lock(KEY).wait(WAIT).acquire().await?;
         guard.fencing_token().await?;
         guard.release().await
     };
@@ -48,12 +53,12 @@ async fn questions(client: &LockClient) -> Finding {
     }
 }
 
-async fn latency(client: &LockClient, key: &str) -> Finding {
+async fn latency(client: &LockClient) -> Finding {
     let admin = LockAdmin::new(client);
     let mut times = Vec::with_capacity(ROUND_TRIPS);
     for _ in 0..ROUND_TRIPS {
         let start = Instant::now();
-        if let Err(error) = admin.holder(key).await {
+        if let Err(error) = admin.holder(KEY).await {
             return Finding::fail("latency", error.to_string(), "see the message");
         }
         times.push(start.elapsed());

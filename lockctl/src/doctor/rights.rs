@@ -1,6 +1,6 @@
 //! What the user of the server may do: each command of the documented ACL line is tried on keys that nobody uses.
 
-use redis::Value;
+use redis::{RedisError, RedisResult, Value};
 
 use super::Finding;
 use super::server::{ServerConnection, is_denied};
@@ -9,7 +9,8 @@ use super::server::{ServerConnection, is_denied};
 struct Trial {
     /// Its name in the ACL line.
     name: &'static str,
-    /// The words. `LOCK`, `QUEUE`, `RUN`, `FENCE` and `CLIENT` stand for keys and channels of the probe.
+    /// The words. `LOCK`, `QUEUE`, `RUN`, `FENCE` and `CLIENT` stand for keys and channels of the probe, and `DATABASE` for the
+    /// number of that of the URL.
     words: &'static [&'static str],
     /// What does not work without it; `None` if nothing does.
     without: Option<&'static str>,
@@ -40,6 +41,8 @@ const TRIALS: [Trial; 35] = [
     needed("pexpire", &["PEXPIRE", "LOCK", "10000"]),
     needed("pttl", &["PTTL", "LOCK"]),
     needed("type", &["TYPE", "LOCK"]),
+    // The key holds a text, so this writes nothing.
+    optional("hset", &["HSET", "LOCK", "probe", "1"], PERIODS),
     optional("exists", &["EXISTS", "LOCK"], "sets of keys are locked one by one"),
     needed("del", &["DEL", "LOCK"]),
     optional("getrange", &["GETRANGE", "CLIENT", "0", "0"], HOLDERS),
@@ -52,7 +55,6 @@ const TRIALS: [Trial; 35] = [
     needed("zscore", &["ZSCORE", "QUEUE", "probe"]),
     needed("zcount", &["ZCOUNT", "QUEUE", "0", "1"]),
     optional("hmget", &["HMGET", "RUN", "probe"], PERIODS),
-    optional("hset", &["HSET", "RUN", "probe", "1"], PERIODS),
     optional("time", &["TIME"], "waiting calls have no order"),
     optional("info", &["INFO", "server"], "settings are not checked"),
     needed("eval", &["EVAL", "return 1", "0"]),
@@ -61,7 +63,7 @@ const TRIALS: [Trial; 35] = [
     optional("script|load", &["SCRIPT", "LOAD", "return 1"], "scripts are sent as texts first"),
     needed("ping", &["PING"]),
     needed("hello", &["HELLO"]),
-    optional("select", &["SELECT", "0"], "only database 0 can be used"),
+    optional("select", &["SELECT", "DATABASE"], "only database 0 can be used"),
     optional("publish", &["PUBLISH", "CLIENT", "probe"], MESSAGES),
     optional("pubsub|numsub", &["PUBSUB", "NUMSUB", "CLIENT"], MESSAGES),
     optional("subscribe", &["SUBSCRIBE", "CLIENT"], MESSAGES),
@@ -75,21 +77,48 @@ const TRIALS: [Trial; 35] = [
     optional("~lock_run:*", &["DEL", "RUN"], PERIODS),
 ];
 
+/// What a trial has shown.
+enum TrialOutcome {
+    /// The server has executed the command, or has refused it for another reason than missing permissions.
+    Allowed,
+    Denied,
+    /// There was no answer.
+    Unknown(RedisError),
+}
+
+impl TrialOutcome {
+    fn of(tried: RedisResult<()>) -> Self {
+        match tried {
+            Ok(()) => Self::Allowed,
+            Err(error) if is_denied(&error) => Self::Denied,
+            // Only replies of the server have a code.
+            Err(error) if error.code().is_some() => Self::Allowed,
+            Err(error) => Self::Unknown(error),
+        }
+    }
+}
+
 /// Tries all commands.
 pub(super) fn examine(server: &mut ServerConnection, namespace: &str) -> Vec<Finding> {
     let probe = format!("lockctl-doctor-{}", std::process::id());
+    let database = server.database().to_string();
     let mut denied = Vec::new();
-    for trial in &TRIALS {
+    for (tried, trial) in TRIALS.iter().enumerate() {
         let words: Vec<String> =
-            trial.words.iter().map(|word| real(word, namespace, &probe)).collect();
+            trial.words.iter().map(|word| real(word, namespace, &probe, &database)).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let tried = match words[0] {
+        let outcome = match words[0] {
             "SUBSCRIBE" => server.subscribe(words[1]),
             // Another subscription than that of `SUBSCRIBE` does not exist.
             _ => server.ask::<Value>(&words).map(drop),
         };
-        if tried.is_err_and(|error| is_denied(&error)) {
-            denied.push(trial);
+        match TrialOutcome::of(outcome) {
+            TrialOutcome::Allowed => {}
+            TrialOutcome::Denied => denied.push(trial),
+            TrialOutcome::Unknown(error) => {
+                let found = format!("{tried} of {} tried, then: {error}", TRIALS.len());
+                return vec![Finding::fail("rights", found, "repeat when the server answers")];
+            }
         }
     }
     if denied.is_empty() {
@@ -117,8 +146,9 @@ pub(super) fn examine(server: &mut ServerConnection, namespace: &str) -> Vec<Fin
 }
 
 /// The word that is sent.
-fn real(word: &str, namespace: &str, probe: &str) -> String {
+fn real(word: &str, namespace: &str, probe: &str, database: &str) -> String {
     match word {
+        "DATABASE" => database.to_owned(),
         "LOCK" if namespace.is_empty() => probe.to_owned(),
         "LOCK" => format!("{namespace}:{probe}"),
         "QUEUE" => format!("lock_queue:{probe}"),
@@ -133,7 +163,18 @@ fn real(word: &str, namespace: &str, probe: &str) -> String {
 mod tests {
     use std::collections::BTreeSet;
 
+    use redis::ErrorKind;
+
     use super::*;
+
+    #[test]
+    fn only_replies_of_the_server_show_a_permission() {
+        let io = std::io::Error::from(std::io::ErrorKind::TimedOut);
+        assert!(matches!(TrialOutcome::of(Err(io.into())), TrialOutcome::Unknown(_)));
+        let garbage = RedisError::from((ErrorKind::Parse, "garbage"));
+        assert!(matches!(TrialOutcome::of(Err(garbage)), TrialOutcome::Unknown(_)));
+        assert!(matches!(TrialOutcome::of(Ok(())), TrialOutcome::Allowed));
+    }
 
     #[test]
     fn all_commands_of_the_documented_list_are_tried() {

@@ -9,7 +9,7 @@ use super::Finding;
 use crate::span;
 
 /// How long the server may take for each answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// A difference of clocks that nobody notices.
 const CLOSE: Duration = Duration::from_secs(1);
@@ -28,10 +28,15 @@ impl ServerConnection {
             return Ok(None);
         }
         let client = redis::Client::open(url)?;
-        let connection = client.get_connection_with_timeout(PATIENCE)?;
-        connection.set_read_timeout(Some(PATIENCE))?;
-        connection.set_write_timeout(Some(PATIENCE))?;
+        let connection = client.get_connection_with_timeout(ANSWER_LIMIT)?;
+        connection.set_read_timeout(Some(ANSWER_LIMIT))?;
+        connection.set_write_timeout(Some(ANSWER_LIMIT))?;
         Ok(Some(Self { connection, client }))
+    }
+
+    /// The number of the database of the URL.
+    pub(super) fn database(&self) -> i64 {
+        self.client.get_connection_info().redis_settings().db()
     }
 
     /// Sends a command.
@@ -41,8 +46,8 @@ impl ServerConnection {
 
     /// Subscribes to a channel for a moment, on a connection of its own.
     pub(super) fn subscribe(&self, channel: &str) -> RedisResult<()> {
-        let mut connection = self.client.get_connection_with_timeout(PATIENCE)?;
-        connection.set_read_timeout(Some(PATIENCE))?;
+        let mut connection = self.client.get_connection_with_timeout(ANSWER_LIMIT)?;
+        connection.set_read_timeout(Some(ANSWER_LIMIT))?;
         connection.as_pubsub().subscribe(channel)
     }
 

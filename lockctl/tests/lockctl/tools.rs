@@ -30,8 +30,23 @@ fn doctor_judges_a_server_and_leaves_nothing() {
         assert_eq!(result(&findings, check), "ok", "{findings:?}");
     }
     assert_eq!(server.key_count(), 1, "only the fence is left: {:?}", server.keys());
+    assert_eq!(doctor(&server.plain_url()).0.code, Some(0));
+    assert_eq!(server.key_count(), 1, "the same one: {:?}", server.keys());
     let table = outcome(&server.plain_url(), &["doctor"]).output;
     assert!(table.starts_with("CHECK") && table.lines().count() > 9, "{table}");
+}
+
+#[test]
+fn doctor_stays_in_the_database_of_the_url() {
+    let server = RedisServer::start();
+    for _ in 0..2 {
+        let (ended, findings) = doctor(&format!("{}/3", server.plain_url()));
+        assert_eq!((ended.code, result(&findings, "rights")), (Some(0), "ok"), "{findings:?}");
+        let script = "redis.call('SELECT', 3) return redis.call('KEYS', '*')";
+        let mut keys = server.command::<Vec<String>>(&["EVAL", script, "0"]);
+        keys.retain(|key| !key.starts_with("lock_client:"));
+        assert_eq!((keys.len(), server.key_count()), (1, 0), "only the fence is left: {keys:?}");
+    }
 }
 
 #[test]
