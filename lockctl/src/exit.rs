@@ -8,6 +8,8 @@ use lock_runtime::LockError;
 /// An exit code of `lockctl` itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
+    /// The reader of the output has seen enough, which is no failure.
+    ReaderGone = 0,
     /// `doctor` has found a problem.
     Unhealthy = 1,
     /// `EX_USAGE`.
@@ -33,7 +35,7 @@ pub(crate) enum Code {
 }
 
 impl Code {
-    /// All codes, in their order.
+    /// All codes of failures, in their order.
     pub(crate) const ALL: [Self; 11] = [
         Self::Unhealthy,
         Self::Usage,
@@ -51,6 +53,7 @@ impl Code {
     /// The meaning, for `--help`, the man pages and the documentation.
     pub(crate) const fn meaning(self) -> &'static str {
         match self {
+            Self::ReaderGone => "the reader of the output has gone",
             Self::Unhealthy => "`doctor` has found a problem",
             Self::Usage => "the command line or the key is invalid",
             Self::WrongFormat => "the key holds something other than a lock of this format",
@@ -74,6 +77,11 @@ impl From<Code> for ExitCode {
     fn from(code: Code) -> Self {
         code.number().into()
     }
+}
+
+/// The exit code of a program that this signal has ended, as shells report it.
+pub(crate) fn after_signal(number: i32) -> u8 {
+    u8::try_from(128 + number).unwrap_or(u8::MAX)
 }
 
 /// The list of all codes, for the help of a command.

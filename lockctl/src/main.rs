@@ -3,6 +3,8 @@
 //! Each command is a module: its options, and what it does. Below them are the connection to the store
 //! (`connection`), what is printed (`output`), and the exit codes (`exit`).
 
+#![forbid(unsafe_code)]
+
 mod asking;
 mod bench;
 mod clients;
@@ -51,13 +53,17 @@ fn main() -> ExitCode {
     };
     let messages = Messages::new(&options.global);
     let source = matches.value_source("url");
-    match execute(options, source, messages) {
+    let code = match caught(|| execute(options, source, messages)) {
         Ok(code) => code,
         Err(failure) => {
-            Messages::error(&failure);
+            if failure.code != Code::ReaderGone {
+                Messages::error(&failure);
+            }
             failure.code.into()
         }
-    }
+    };
+    Messages::flush();
+    code
 }
 
 fn execute(
@@ -94,6 +100,13 @@ fn execute(
     })
 }
 
+/// Makes a failure of a panic, whose usual exit code could be that of a command under a lock.
+fn caught(run: impl FnOnce() -> Result<ExitCode, Failure>) -> Result<ExitCode, Failure> {
+    // What has panicked is not used again.
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+    outcome.unwrap_or_else(|_| Err(Failure::new(Code::Internal, "lockctl has panicked")))
+}
+
 /// Prints help, the version, or what is wrong with the command line.
 fn refused(error: &clap::Error) -> ExitCode {
     // Nothing can be done about a closed output.
@@ -101,5 +114,16 @@ fn refused(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
         _ => Code::Usage.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_failure_of_lockctl() {
+        let failure = caught(|| panic!("for the test")).expect_err("it panics");
+        assert_eq!(failure.code, Code::Internal);
     }
 }

@@ -106,6 +106,10 @@ impl GlobalOptions {
             });
             login.is_some_and(|(login, _)| login.contains(':')) || in_query
         };
+        if source == Some(ValueSource::CommandLine) && self.url_file.is_some() {
+            let text = "`--url` and `--url-file` exclude each other";
+            return Err(Failure::new(Code::Usage, text));
+        }
         if source == Some(ValueSource::CommandLine) && self.url.as_ref().is_some_and(has_password) {
             let text = "all users of this machine can see a password on the command line; use \
                         `--url-file`, or the variable `LOCK_URL`";
@@ -176,6 +180,10 @@ mod tests {
             assert!(!refused.to_string().contains("secret"), "{refused}");
             assert!(check(url, ValueSource::EnvVariable).is_ok(), "{url}");
         }
+        let words = ["lockctl", "--url", "memory:", "--url-file", "file", "run", "k", "true"];
+        let both = CommandLine::try_parse_from(words).expect("valid").global;
+        assert!(both.check(Some(ValueSource::CommandLine)).is_err());
+        assert!(both.check(Some(ValueSource::EnvVariable)).is_ok());
         for url in ["redis://host:6379", "redis://user@host:6379", "memory:", "a:b@c"] {
             assert!(check(url, ValueSource::CommandLine).is_ok(), "{url}");
         }

@@ -6,6 +6,9 @@ use std::time::Duration;
 const UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
+/// The shortest pause between two readings.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+
 const EXPECTED: &str = "expected a number and a unit, such as `250ms`, `10s`, `1.5s` or `1m30s`";
 
 /// Parses a duration, up to a year.
@@ -36,6 +39,15 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         return Err("the duration is longer than a year".to_owned());
     }
     Ok(total)
+}
+
+/// Parses the pause between two readings of the store, which must not be kept busy.
+pub(crate) fn parse_pause(text: &str) -> Result<Duration, String> {
+    let pause = parse(text)?;
+    if pause < SHORTEST_PAUSE {
+        return Err(format!("the pause is shorter than {}", show(SHORTEST_PAUSE)));
+    }
+    Ok(pause)
 }
 
 /// So many units of this length, rounded down to nanoseconds.
@@ -102,6 +114,12 @@ mod tests {
             assert!(parse(text).is_err(), "{text}");
         }
         assert_eq!(parse("10"), Err("`10` has no unit; write `10s` or `10ms`".to_owned()));
+    }
+
+    #[test]
+    fn pauses_are_not_too_short() {
+        assert_eq!(parse_pause("100ms"), Ok(SHORTEST_PAUSE));
+        assert!(parse_pause("0s").is_err() && parse_pause("99ms").is_err());
     }
 
     #[test]

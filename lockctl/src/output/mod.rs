@@ -8,10 +8,12 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use self::records::rfc3339;
 use self::table::Table;
+use self::text::is_hidden;
 use crate::exit::{Code, Failure};
 use crate::messages::Messages;
 use crate::span;
@@ -26,7 +28,7 @@ pub(crate) struct OutputOptions {
     #[arg(
         long,
         value_name = "TIME",
-        value_parser = span::parse,
+        value_parser = span::parse_pause,
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "2s"
@@ -72,22 +74,31 @@ impl OutputOptions {
         messages: Messages,
         mut read: impl AsyncFnMut() -> Result<R, Failure>,
     ) -> Result<(), Failure> {
-        let is_terminal = io::stdout().is_terminal();
+        let is_table = self.output == OutputFormat::Table;
+        let clears = self.watch.is_some() && is_table && io::stdout().is_terminal();
         loop {
+            // Messages about this reading are shown below its table.
+            Messages::hold(clears);
             match read().await {
                 Ok(found) => {
+                    if clears {
+                        written(io::stdout(), "\x1b[H\x1b[2J")?;
+                    }
                     let text = self.text(&found)?;
-                    let clears = self.watch.is_some() && is_terminal;
-                    let clear = if clears { "\x1b[H\x1b[2J" } else { "" };
-                    write(&format!("{clear}{text}"))?;
+                    if is_table { write(&text)? } else { written(io::stdout(), &text)? }
                 }
                 Err(failure) if self.watch.is_some() && failure.code == Code::Unavailable => {
                     messages.warning(failure);
                 }
                 Err(failure) => return Err(failure),
             }
+            Messages::hold(false);
             let Some(pause) = self.watch else { return Ok(()) };
             tokio::time::sleep(pause).await;
+            // Nothing may have been written since the reader has gone.
+            if reader_has_gone() {
+                return Err(gone());
+            }
         }
     }
 
@@ -103,15 +114,66 @@ impl OutputOptions {
 
 fn line<T: Serialize>(at: &str, found: &T) -> Result<String, Failure> {
     let text = serde_json::to_string(&Versioned { v: 1, at, found });
-    text.map(|text| text + "\n").map_err(|error| Failure::internal("write JSON", error))
+    let text = text.map_err(|error| Failure::internal("write JSON", error))?;
+    Ok(visible_json(&text) + "\n")
 }
 
-/// Writes to the output. A reader that has seen enough is no failure, but the end.
+/// The same JSON. Characters that could hide or reorder a part of the line, or control a terminal, are written as
+/// `\u` and four digits.
+fn visible_json(text: &str) -> String {
+    use std::fmt::Write;
+
+    let mut visible = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_hidden(c) {
+            // They only occur in strings.
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                // A text takes anything.
+                let _ = write!(visible, "\\u{unit:04x}");
+            }
+        } else {
+            visible.push(c);
+        }
+    }
+    visible
+}
+
+/// Writes to the output, with colours if they are wanted.
 pub(crate) fn write(text: &str) -> Result<(), Failure> {
-    let mut output = anstream::stdout();
+    written(anstream::stdout(), text)
+}
+
+fn written(mut output: impl Write, text: &str) -> Result<(), Failure> {
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(gone()),
         Err(error) => Err(Failure::internal("write the output", error)),
         Ok(()) => Ok(()),
+    }
+}
+
+/// A reader that has seen enough is the end of the command, and no failure.
+fn gone() -> Failure {
+    Failure::new(Code::ReaderGone, "the reader of the output has gone")
+}
+
+/// Whether the output is a pipe that nobody reads.
+fn reader_has_gone() -> bool {
+    let stdout = io::stdout();
+    let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // A failure is noticed when something is written.
+    poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().contains(PollFlags::ERR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_characters_are_escaped_in_json() {
+        let hostile = "a\u{7f}\u{9b}\u{202e}\u{e0001}é你";
+        let text = visible_json(&serde_json::to_string(hostile).expect("a text"));
+        assert_eq!(text, r#""a\u007f\u009b\u202e\udb40\udc01é你""#);
+        assert_eq!(serde_json::from_str::<String>(&text).expect("JSON"), hostile);
     }
 }

@@ -2,18 +2,32 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// The same text, without characters that could hide or reorder a part of the line, or control the terminal.
+/// The same text, without characters that could hide or reorder a part of the line, or control the terminal. A
+/// backslash is escaped as well, so that different texts are shown differently.
 pub(crate) fn harmless(text: &str) -> String {
+    escaped(text, |c| c == '\\' || is_hidden(c))
+}
+
+/// The same text without such characters, for texts in which keys are quoted and escaped already.
+pub(crate) fn printable(text: &str) -> String {
+    escaped(text, is_hidden)
+}
+
+fn escaped(text: &str, must_escape: impl Fn(char) -> bool) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        let is_hidden = c.is_control() || c == '\\' || (c.width() == Some(0) && !is_mark(c));
-        if is_hidden || is_directional(c) {
+        if must_escape(c) {
             shown.extend(c.escape_default());
         } else {
             shown.push(c);
         }
     }
     shown
+}
+
+/// Whether a character cannot be seen, or acts on the terminal or on other characters.
+pub(super) fn is_hidden(c: char) -> bool {
+    c.is_control() || is_directional(c) || (c.width() == Some(0) && !is_mark(c))
 }
 
 /// Whether a character changes the direction of the text, or is invisible.
@@ -66,6 +80,7 @@ mod tests {
             ("\\n", r"\\n"),
         ] {
             assert_eq!(harmless(text), shown);
+            assert_eq!(printable(text), shown.replace(r"\\", r"\"));
         }
     }
 

@@ -1,18 +1,21 @@
-//! When a command is told to end, and when it is killed.
+//! When a command is terminated, and when it is killed.
 //!
 //! The deadline of a lock moves ahead with each renewal. A command is *terminated* when the deadline has come
 //! closer than the grace, or when the lock is lost; from then on its end is certain, even if the lock is renewed
-//! after all. It is *killed* a tenth of the grace before the deadline that was known when it was terminated, so
-//! that it has ended by the deadline. A renewed lock has at least two thirds of its lease left, and the grace is
-//! at most one third, so a renewal may fail once before anything happens.
+//! after all. It is *killed* a margin before the deadline that was known when it was terminated, so that it has
+//! ended by the deadline: a tenth of the grace, and never less than a busy machine needs to end a process. A
+//! renewed lock has at least two thirds of its lease left, and the grace is at most one third, so a renewal may
+//! fail once before anything happens.
 //!
 //! Keeps the promise that a command never outlives its lock.
 
 use std::time::Duration;
 
-/// The longest pause between two looks at the lock. Timers stand still while the machine is suspended, but
-/// leases do not.
+/// The longest pause between two looks at the lock, which may be renewed.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// The least time between SIGKILL and the deadline.
+const LEAST_MARGIN: Duration = Duration::from_millis(50);
 
 /// The way from the start of a command to its end. Times are since the start of the machine.
 #[derive(Debug)]
@@ -57,10 +60,10 @@ impl Countdown {
         if self.stage == CountdownStage::Running && !left.is_zero() {
             self.deadline = now + left;
         }
-        let grace = self.current_grace();
+        let before = self.current_grace().max(LEAST_MARGIN);
         match self.stage {
-            CountdownStage::Running if now + grace < self.deadline => {
-                CountdownStep::Wait(self.deadline.saturating_sub(now + grace).min(PAUSE))
+            CountdownStage::Running if now + before < self.deadline => {
+                CountdownStep::Wait(self.deadline.saturating_sub(now + before).min(PAUSE))
             }
             CountdownStage::Running => self.terminate(now),
             CountdownStage::Terminated { kill_at } if now < kill_at => {
@@ -84,14 +87,15 @@ impl Countdown {
         }
     }
 
-    /// Whether the command was told to end.
-    pub(crate) fn is_over(&self) -> bool {
+    /// Whether the command was terminated or killed.
+    pub(crate) fn is_terminating(&self) -> bool {
         self.stage != CountdownStage::Running
     }
 
     fn terminate(&mut self, now: Duration) -> CountdownStep {
         let grace = self.current_grace();
-        let kill_at = (now + grace).min(self.deadline).saturating_sub(grace / 10);
+        let margin = (grace / 10).max(LEAST_MARGIN);
+        let kill_at = (now + grace).min(self.deadline).saturating_sub(margin);
         if now < kill_at {
             self.stage = CountdownStage::Terminated { kill_at };
             CountdownStep::Terminate
@@ -132,7 +136,7 @@ mod tests {
             let left = SECOND * (30 - second % 10);
             assert_eq!(countdown.step(now + SECOND * second, left), CountdownStep::Wait(PAUSE));
         }
-        assert!(!countdown.is_over());
+        assert!(!countdown.is_terminating());
     }
 
     #[test]
@@ -175,11 +179,27 @@ mod tests {
     }
 
     #[test]
-    fn without_a_grace_the_command_is_killed_at_the_deadline() {
+    fn without_a_grace_the_command_is_killed_just_before_the_deadline() {
         let now = SECOND * 3600;
         let mut countdown = Countdown::new(Duration::ZERO, now, LEASE);
-        assert_eq!(countdown.step(now + SECOND * 29, SECOND), CountdownStep::Wait(SECOND));
-        assert_eq!(countdown.step(now + LEASE, Duration::ZERO), CountdownStep::Kill);
+        let left = SECOND.saturating_sub(LEAST_MARGIN);
+        assert_eq!(countdown.step(now + SECOND * 29, SECOND), CountdownStep::Wait(left));
+        let just_before = now + LEASE.saturating_sub(LEAST_MARGIN);
+        assert_eq!(countdown.step(just_before, LEAST_MARGIN), CountdownStep::Kill);
+        let mut countdown = Countdown::new(Duration::ZERO, now, LEASE);
+        assert_eq!(countdown.lost(now + SECOND), CountdownStep::Kill);
+    }
+
+    #[test]
+    fn a_short_grace_has_the_least_margin() {
+        let (now, grace) = (SECOND * 3600, LEAST_MARGIN * 4);
+        let mut countdown = Countdown::new(grace, now, SECOND);
+        let before = |left| now + SECOND.saturating_sub(left);
+        assert_eq!(countdown.step(before(grace), grace), CountdownStep::Terminate);
+        let left = LEAST_MARGIN * 3 / 2;
+        let rest = CountdownStep::Wait(LEAST_MARGIN / 2);
+        assert_eq!(countdown.step(before(left), left), rest);
+        assert_eq!(countdown.step(before(LEAST_MARGIN), LEAST_MARGIN), CountdownStep::Kill);
     }
 
     #[test]

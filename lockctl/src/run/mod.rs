@@ -2,7 +2,7 @@
 //!
 //! The lock is acquired, the command is started, and from then on three things can happen: the command ends, a
 //! signal comes, or the lock comes close to its end (see [`supervision`]). The lock is released when the command
-//! has ended, not when it was told to end.
+//! has ended, not when it was asked to end.
 
 mod child;
 mod countdown;
@@ -11,6 +11,7 @@ pub(crate) mod options;
 pub(crate) mod shim;
 mod signals;
 mod supervision;
+mod timer;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -21,13 +22,13 @@ use rustix::process::Signal;
 use self::child::CommandProcess;
 use self::countdown::Countdown;
 use self::environment::Environment;
-use self::options::{LossPolicy, RunOptions};
+use self::options::{CheckedRun, LossPolicy, RunOptions};
 use self::shim::Shim;
 use self::signals::Signals;
 use self::supervision::{EndedCommand, Supervision};
 use crate::clock::since_boot;
 use crate::connection::close;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, after_signal};
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
 use crate::span;
@@ -39,8 +40,7 @@ pub(crate) async fn run(
     messages: Messages,
 ) -> Result<ExitCode, Failure> {
     // Nothing is requested for a command line that is wrong.
-    options.key_and_command()?;
-    options.grace()?;
+    let run = options.check()?;
     let listening = Signals::listen();
     let mut signals = listening.map_err(|error| Failure::internal("receive signals", error))?;
     // Only a busy lock is a reason to wait, and a store that is down is not.
@@ -48,24 +48,24 @@ pub(crate) async fn run(
     let builder = builder.revocable(options.on_lost == LossPolicy::Kill);
     let client = tokio::select! {
         client = builder.connect() => client?,
-        signal = signals.next_end() => return Ok(ended_by(signal)),
+        signal = signals.next_end() => return Ok(ended_by(signal).into()),
     };
     let outcome = tokio::select! {
-        acquired = acquire(&client, &options) => acquired,
+        acquired = acquire(&client, run) => acquired,
         signal = signals.next_end() => {
             close(&client).await;
-            return Ok(ended_by(signal));
+            return Ok(ended_by(signal).into());
         }
     };
     let outcome = match outcome {
         Ok(guard) => {
             let waited = span::show(guard.waited());
             messages.detail(format!("got the lock {:?} after {waited}", guard.key()));
-            let command = GuardedCommand { global, options: &options, client: &client, messages };
+            let command = GuardedCommand { global, run, client: &client, messages };
             command.run_under(guard, &mut signals).await
         }
         Err(busy @ LockError::Busy { .. }) => {
-            Messages::error(busy);
+            messages.refusal(busy);
             Ok(options.conflict_exit_code)
         }
         Err(error) => Err(error.into()),
@@ -74,9 +74,9 @@ pub(crate) async fn run(
     outcome.map(ExitCode::from)
 }
 
-async fn acquire(client: &LockClient, options: &RunOptions) -> Result<LockGuard, LockError> {
-    let (key, _) = options.key_and_command().unwrap_or_default();
-    let mut lock = client.lock(key).wait(options.wait());
+async fn acquire(client: &LockClient, run: CheckedRun<'_>) -> Result<LockGuard, LockError> {
+    let options = run.options;
+    let mut lock = client.lock(run.key).wait(options.wait());
     if let Some(max_hold) = options.max_hold {
         lock = lock.max_hold(max_hold);
     }
@@ -89,7 +89,7 @@ async fn acquire(client: &LockClient, options: &RunOptions) -> Result<LockGuard,
 /// What is to be run under the lock.
 struct GuardedCommand<'a> {
     global: &'a GlobalOptions,
-    options: &'a RunOptions,
+    run: CheckedRun<'a>,
     client: &'a LockClient,
     messages: Messages,
 }
@@ -104,11 +104,11 @@ impl GuardedCommand<'_> {
             Some(release) => release.await,
             None => Ok(()),
         };
-        let EndedCommand { code, was_told } = ended?;
+        let EndedCommand { code, is_terminated } = ended?;
         match released {
             // The code of the command does not hide that it was cut short.
-            _ if was_told => Ok(Code::Lost.number()),
-            Err(lost @ LockError::Lost { .. }) if self.options.on_lost == LossPolicy::Kill => {
+            _ if is_terminated => Ok(Code::Lost.number()),
+            Err(lost @ LockError::Lost { .. }) if self.run.options.on_lost == LossPolicy::Kill => {
                 let text = "the command had ended by then, but may have run beside another holder";
                 Messages::error(format!("{lost}; {text}"));
                 Ok(Code::Lost.number())
@@ -121,32 +121,47 @@ impl GuardedCommand<'_> {
         }
     }
 
-    /// Starts the command, and waits for its end.
+    /// Starts the command, and waits for its end. A signal or a loss before the start prevents it.
     async fn supervised(
         &self,
         guard: &LockGuard,
         signals: &mut Signals,
     ) -> Result<EndedCommand, Failure> {
-        let Self { global, options, client, messages } = *self;
-        let environment = Environment::of(global, options, client, guard).await?;
-        let (_, words) = options.key_and_command()?;
-        let mut command = Shim::command(words);
+        let Self { global, run, client, messages } = *self;
+        let options = run.options;
+        let environment = tokio::select! {
+            environment = Environment::of(global, run, client, guard) => environment?,
+            signal = signals.next_end() => {
+                return Ok(EndedCommand { code: ended_by(signal), is_terminated: false });
+            }
+            reason = guard.lost() => return Err(lost_before_start(&reason)),
+        };
+        if let Some(problem) = &environment.problem {
+            messages.warning(problem);
+        }
+        let mut command = Shim::command(run.command);
         environment.set(&mut command);
         let shares_group = options.foreground || std::io::stdin().is_terminal();
+        // The lease may have ended while the store was asked.
+        if !guard.is_held() {
+            return Err(lost_before_start(&"its lease has ended"));
+        }
         let countdown = match options.on_lost {
-            LossPolicy::Kill => {
-                Some(Countdown::new(options.grace()?, since_boot(), guard.remaining()))
-            }
+            LossPolicy::Kill => Some(Countdown::new(run.grace, since_boot(), guard.remaining())),
             LossPolicy::Ignore => None,
         };
         let process = CommandProcess::start(command, shares_group)?;
-        let supervision = Supervision { guard, process, countdown, shares_group };
+        let supervision = Supervision::new(guard, process, countdown, shares_group);
         supervision.until_end(signals, messages).await
     }
 }
 
+fn lost_before_start(reason: &dyn std::fmt::Display) -> Failure {
+    let text = format!("the lock was lost before the command was started: {reason}");
+    Failure::new(Code::Lost, text)
+}
+
 /// The exit code after a signal that has ended `lockctl` before the command was started.
-fn ended_by(signal: Signal) -> ExitCode {
-    let code = u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX);
-    code.into()
+fn ended_by(signal: Signal) -> u8 {
+    after_signal(signal.as_raw())
 }

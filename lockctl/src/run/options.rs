@@ -12,6 +12,9 @@ use crate::span;
 /// The grace without the option, if the lease is long enough.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// The shortest lease under which a command can be ended before the deadline on a busy machine.
+const SHORTEST_LEASE: Duration = Duration::from_secs(1);
+
 /// Runs a command while a lock is held.
 ///
 /// The command ends before its lease does: it gets SIGTERM when the lock cannot be renewed, `--grace` before the
@@ -32,7 +35,7 @@ pub(crate) struct RunOptions {
     /// The exit code if the lock is busy
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = Code::Busy.number())]
     pub(super) conflict_exit_code: u8,
-    /// The lease, which is renewed while the command runs
+    /// The lease, which is renewed while the command runs; at least 1s
     #[arg(long, value_name = "TIME", value_parser = span::parse, default_value = "30s")]
     pub(super) lease: Duration,
     /// End the command when it has had the lock for this long
@@ -74,6 +77,16 @@ pub(crate) enum LossPolicy {
     Ignore,
 }
 
+/// A command line that is valid.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CheckedRun<'a> {
+    pub(super) options: &'a RunOptions,
+    pub(super) key: &'a str,
+    /// The command and its arguments.
+    pub(super) command: &'a [OsString],
+    pub(super) grace: Duration,
+}
+
 impl RunOptions {
     pub(super) fn wait(&self) -> Wait {
         match self.wait {
@@ -83,8 +96,8 @@ impl RunOptions {
         }
     }
 
-    /// The key, and the words of the command.
-    pub(super) fn key_and_command(&self) -> Result<(&str, &[OsString]), Failure> {
+    /// What clap cannot check.
+    pub(super) fn check(&self) -> Result<CheckedRun<'_>, Failure> {
         let usage = |text: &str| Failure::new(Code::Usage, text);
         let (key, command) = self.words.split_first().ok_or_else(|| usage("there is no key"))?;
         let key = key.to_str().ok_or_else(|| usage("the key is not UTF-8"))?;
@@ -95,12 +108,20 @@ impl RunOptions {
         if command.is_empty() {
             return Err(usage("there is no command after the key"));
         }
-        Ok((key, command))
+        Ok(CheckedRun { options: self, key, command, grace: self.grace()? })
     }
 
-    /// The checked grace.
-    pub(super) fn grace(&self) -> Result<Duration, Failure> {
-        let longest = self.lease.min(self.max_hold.unwrap_or(self.lease)) / 3;
+    fn grace(&self) -> Result<Duration, Failure> {
+        let shortest = self.lease.min(self.max_hold.unwrap_or(self.lease));
+        if shortest < SHORTEST_LEASE {
+            let (given, least) = (span::show(shortest), span::show(SHORTEST_LEASE));
+            let text = format!(
+                "{given} is too short: the lease and `--max-hold` must be at least {least}, so that the command \
+                 can be ended in time"
+            );
+            return Err(Failure::new(Code::Usage, text));
+        }
+        let longest = shortest / 3;
         match self.grace {
             Some(grace) if grace > longest => {
                 let (grace, longest) = (span::show(grace), span::show(longest));
@@ -133,8 +154,8 @@ mod tests {
 
     fn command(words: &[&str]) -> (String, Vec<OsString>) {
         let options = parse(words).expect("valid");
-        let (key, command) = options.key_and_command().expect("a command");
-        (key.to_owned(), command.to_vec())
+        let checked = options.check().expect("a command");
+        (checked.key.to_owned(), checked.command.to_vec())
     }
 
     #[test]
@@ -163,18 +184,36 @@ mod tests {
         ] {
             assert!(parse(words).is_err(), "{words:?}");
         }
-        assert!(parse(&["k", "--"]).expect("valid").key_and_command().is_err());
+        assert!(parse(&["k", "--"]).expect("valid").check().is_err());
     }
 
     #[test]
     fn the_grace_is_at_most_a_third_of_the_lease() {
-        let grace =
-            |words: &[&str]| parse(&[words, &["k", "true"]].concat()).expect("valid").grace();
+        let grace = |words: &[&str]| {
+            let options = parse(&[words, &["k", "true"]].concat()).expect("valid");
+            options.check().map(|checked| checked.grace)
+        };
         assert_eq!(grace(&[]).expect("valid"), GRACE);
         assert_eq!(grace(&["--lease", "3s"]).expect("valid"), Duration::from_secs(1));
         assert_eq!(grace(&["--max-hold", "6s"]).expect("valid"), Duration::from_secs(2));
         assert_eq!(grace(&["--grace", "10s"]).expect("valid"), GRACE * 2);
         assert_eq!(grace(&["--grace", "11s"]).expect_err("too long").code, Code::Usage);
         assert!(grace(&["--max-hold", "6s", "--grace", "3s"]).is_err());
+    }
+
+    #[test]
+    fn short_leases_and_keys_that_are_no_text_are_refused() {
+        use std::os::unix::ffi::OsStringExt;
+
+        for words in [["--lease", "999ms"], ["--max-hold", "100ms"]] {
+            let options = parse(&[&words[..], &["k", "true"]].concat()).expect("valid");
+            let refused = options.check().expect_err("too short");
+            assert_eq!(refused.code, Code::Usage, "{words:?}");
+        }
+        let mut options = parse(&["k", "true"]).expect("valid");
+        options.words[1] = OsString::from_vec(vec![0xff]);
+        assert_eq!(options.check().expect("arguments are bytes").command[0].len(), 1);
+        options.words[0] = OsString::from_vec(vec![0xff]);
+        assert_eq!(options.check().expect_err("no text").code, Code::Usage);
     }
 }

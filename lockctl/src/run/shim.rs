@@ -50,6 +50,13 @@ impl Shim {
 
     /// Becomes the command. Returns the exit code if this is not possible.
     pub(crate) fn become_command(self) -> ExitCode {
+        let code = self.refused();
+        Messages::flush();
+        code
+    }
+
+    /// Becomes the command, or says why it cannot.
+    fn refused(self) -> ExitCode {
         if let Err(error) = self.bind() {
             Messages::error(format!("cannot bind the command to lockctl: {error}"));
             return Code::Internal.into();

@@ -8,7 +8,7 @@ use lock_tests::RedisServer;
 use crate::support::{FinishedRun, RunningProcess, lease, lockctl, outcome};
 
 /// A server that answers each request with this text, or never if it is empty.
-fn answering(text: &'static [u8]) -> String {
+pub(crate) fn answering(text: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
     std::thread::spawn(move || {
@@ -48,6 +48,7 @@ fn unknown_options_and_invalid_keys_are_errors_of_usage() {
         (&["run", "", "true"], "the key is empty"),
         (&["run", &long, "true"], "the key has 2000 bytes; the limit is 1024"),
         (&["run", "lock_fence:1", "true"], "reserved"),
+        (&["run", "--lease", "1ms", "k", "true"], "at least 1.0s"),
         (&["run", "--grace", "20s", "k", "true"], "a third of the lease"),
         (&["bogus"], "unrecognized subcommand 'bogus'"),
         (&[], "Usage"),
@@ -133,7 +134,6 @@ fn a_setting_that_is_invalid_is_an_error_of_configuration() {
         ("http://host", &[][..], "the URL"),
         ("", &[], "LOCK_URL"),
         ("memory:", &["--namespace", "a b"], "namespace"),
-        ("memory:", &["--lease", "1ms"], "lease"),
     ] {
         let words = [&["run"], options, &["k", "true"]].concat();
         let refused = outcome(url, &words);

@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use lock_tests::support::LEASE;
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -75,12 +76,17 @@ pub(crate) struct RunningProcess {
 }
 
 impl RunningProcess {
-    pub(crate) fn start(mut command: Command) -> Self {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    pub(crate) fn start(command: Command) -> Self {
+        Self::start_with_errors(command, Stdio::piped())
+    }
+
+    /// With another stderr, from which nothing is read.
+    pub(crate) fn start_with_errors(mut command: Command, errors: impl Into<Stdio>) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
         let mut child = command.spawn().expect("it was built with the tests");
         let input = child.stdin.take();
         let output = Lines::of(child.stdout.take().expect("piped"));
-        let errors = Lines::of(child.stderr.take().expect("piped"));
+        let errors = child.stderr.take().map_or_else(Lines::none, Lines::of);
         Self { child, input, output, errors }
     }
 
@@ -130,6 +136,10 @@ impl Drop for RunningProcess {
 struct Lines(Receiver<String>);
 
 impl Lines {
+    fn none() -> Self {
+        Self(mpsc::channel().1)
+    }
+
     fn of(pipe: impl Read + Send + 'static) -> Self {
         let (send, lines) = mpsc::channel();
         std::thread::spawn(move || {
@@ -154,6 +164,32 @@ impl Lines {
 
     fn rest(&self) -> String {
         std::iter::from_fn(|| self.next()).map(|line| line + "\n").collect()
+    }
+}
+
+/// A pipe into which nothing more can be written, and which nobody reads.
+pub(crate) struct FullPipe {
+    /// Keeps the pipe open.
+    _reader: std::io::PipeReader,
+    writer: std::io::PipeWriter,
+}
+
+impl FullPipe {
+    pub(crate) fn new() -> Self {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let flags = rustix::fs::fcntl_getfl(&writer).expect("a pipe");
+        rustix::fs::fcntl_setfl(&writer, flags | OFlags::NONBLOCK).expect("a pipe");
+        // First in large parts, and then what is left.
+        for part in [&[b'.'; 4096][..], b"."] {
+            while rustix::io::write(&writer, part).is_ok() {}
+        }
+        rustix::fs::fcntl_setfl(&writer, flags).expect("a pipe");
+        Self { _reader: reader, writer }
+    }
+
+    /// The end into which a process writes.
+    pub(crate) fn writer(&self) -> Stdio {
+        self.writer.try_clone().expect("a pipe").into()
     }
 }
 

@@ -7,8 +7,8 @@ use lock_runtime::admin::LockAdmin;
 use lock_tests::support::{LEASE, client};
 use lock_tests::{RedisServer, boot_nanos};
 
-use super::started;
-use crate::support::{LONG, milliseconds, wait_until};
+use super::{FOREVER, run, started};
+use crate::support::{FullPipe, LONG, RunningProcess, Witness, milliseconds, wait_until};
 
 /// Ignores SIGTERM, and reports it. The inner process shows that the whole group is killed.
 const STUBBORN: &str = "trap 'echo told' TERM; echo started; (trap '' TERM; sleep 1000) & while :; do sleep 0.01; done";
@@ -42,11 +42,44 @@ fn a_command_is_told_before_the_deadline_and_dead_at_it() {
     assert!(dead < expired, "it was alive {} ms after the end", (dead - expired) / 1_000_000);
     let ended = running.end();
     assert_eq!(ended.code, Some(79), "{ended:?}");
-    assert!(ended.errors.contains("the command was told to end"), "{ended:?}");
+    assert!(ended.errors.contains("the command was terminated"), "{ended:?}");
     assert!(ended.errors.contains("the command was killed"), "{ended:?}");
 }
 
-/// The control of the last test: it would see a command that outlives its lock.
+/// A pager that shows its first page does not read further.
+#[test]
+fn a_reader_of_the_messages_that_pauses_does_not_stop_the_deadline() {
+    let server = RedisServer::start();
+    let (mut witness, pipe) = (Witness::new(), FullPipe::new());
+    // The shell itself reports processes that a signal has ended.
+    let script = witness.script(&format!("exec 2>/dev/null; {STUBBORN}"));
+    let command = run(&server, &["-vvv"], &["k", "sh", "-c", &script]);
+    let running = RunningProcess::start_with_errors(command, pipe.writer());
+    witness.started();
+    wait_for_renewal(&server);
+    let expired = frozen(&server);
+    assert_eq!(witness.line().as_deref(), Some("told"));
+    witness.ended();
+    assert!(boot_nanos() < expired, "it was killed too late");
+    assert_eq!(running.end().code, Some(79), "the last messages are not awaited for long");
+}
+
+#[test]
+fn a_descendant_that_cleans_up_has_the_grace_although_the_command_has_ended() {
+    let server = RedisServer::start();
+    let clean_up = format!("trap 'sleep 0.3; echo cleaned; exit' TERM; echo ready; {FOREVER}");
+    let script = format!("echo started; sh -c \"{clean_up}\"; exit 5");
+    let (running, witness) = started(&server, &[], &script);
+    assert_eq!(witness.line().as_deref(), Some("ready"));
+    server.tell(&["DEL", "k"]);
+    assert_eq!(witness.line().as_deref(), Some("cleaned"));
+    witness.ended();
+    let ended = running.end();
+    assert_eq!(ended.code, Some(79));
+    assert!(!ended.errors.contains("was killed"), "{ended:?}");
+}
+
+/// The control of the tests of the deadline: it would see a command that outlives its lock.
 #[test]
 fn controls_a_command_that_ignores_the_loss_outlives_its_lock() {
     let server = RedisServer::start();
@@ -137,8 +170,7 @@ async fn a_lock_that_another_process_has_passed_on_is_kept() {
     let guard = other.lock("k").acquire().await.expect("free");
     // Such a lock has a lease of at most three seconds at first, which is less than the grace.
     let words = ["run", "--lease", "60s", "--grace", "20s", "k", "sh", "-c", "echo got; read line"];
-    let mut waiting =
-        crate::support::RunningProcess::start(crate::support::lockctl(&server.url(), &words));
+    let mut waiting = RunningProcess::start(crate::support::lockctl(&server.url(), &words));
     wait_until("it waits", || server.queued("k") == 1);
     guard.release().await.expect("held");
     assert_eq!(waiting.line(), "got");

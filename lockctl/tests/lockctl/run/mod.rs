@@ -4,12 +4,16 @@ mod codes;
 mod environment;
 mod loss;
 mod signals;
+mod start;
 
 use std::process::Command;
 
 use lock_tests::RedisServer;
 
 use crate::support::{RunningProcess, Witness, lease, lockctl};
+
+/// A loop of a shell that handles signals between its turns.
+const FOREVER: &str = "while :; do sleep 0.01; done";
 
 /// A `lockctl run` with the usual lease, unless an option changes it, that is to be started.
 fn run(server: &RedisServer, options: &[&str], command: &[&str]) -> Command {

@@ -3,7 +3,7 @@
 use lock_tests::RedisServer;
 use rustix::process::Signal;
 
-use super::{run, started};
+use super::{FOREVER, run, started};
 use crate::support::{RunningProcess, Witness, wait_until};
 
 /// The signals that are passed on as they are.
@@ -15,9 +15,6 @@ const SIGNALS: [(&str, Signal); 6] = [
     ("USR1", Signal::USR1),
     ("USR2", Signal::USR2),
 ];
-
-/// A loop of a shell that handles signals between its turns.
-const FOREVER: &str = "while :; do sleep 0.01; done";
 
 #[test]
 fn the_command_gets_the_signals_for_lockctl() {
@@ -53,18 +50,33 @@ fn a_command_that_a_signal_ends_has_128_more() {
 }
 
 #[test]
-fn the_lock_is_released_when_the_command_has_ended_and_not_when_it_was_told_to() {
+fn the_lock_is_held_until_the_command_and_its_descendants_have_cleaned_up() {
     let server = RedisServer::start();
-    let (running, witness) = started(
-        &server,
-        &[],
-        "trap 'echo told' TERM; echo started; while ! read line; do :; done; exit 0",
-    );
-    running.send(Signal::TERM);
-    assert_eq!(witness.line().as_deref(), Some("told"));
-    assert!(server.exists("k"));
-    running.send(Signal::KILL);
-    witness.ended();
+    let clean_up =
+        format!("trap 'echo told; read line; echo cleaned; exit' TERM; echo ready; {FOREVER}");
+    // The outer shell ends at once, or it ends last.
+    for (outer, code) in [("", 128 + 15), ("trap : TERM; ", 5)] {
+        let script = format!("{outer}echo started; sh -c \"{clean_up}\"; exit 5");
+        let (mut running, witness) = started(&server, &[], &script);
+        assert_eq!(witness.line().as_deref(), Some("ready"));
+        running.send(Signal::TERM);
+        assert_eq!(witness.line().as_deref(), Some("told"));
+        wait_for_renewal(&server);
+        running.close_input();
+        assert_eq!(witness.line().as_deref(), Some("cleaned"));
+        assert_eq!(running.end().code, Some(code), "{outer:?}");
+        witness.ended();
+        assert!(!server.exists("k"));
+    }
+}
+
+/// Waits until the lock `k`, which is held, is renewed.
+fn wait_for_renewal(server: &RedisServer) {
+    let mut left = server.pttl("k");
+    wait_until("the lock is renewed", || {
+        let earlier = std::mem::replace(&mut left, server.pttl("k"));
+        left > earlier
+    });
 }
 
 #[test]
@@ -78,11 +90,7 @@ fn a_suspended_command_keeps_its_lock() {
     };
     running.send(Signal::TSTP);
     wait_until("it is suspended", || state() == Some('T'));
-    let mut left = server.pttl("k");
-    wait_until("the lock is renewed", || {
-        let earlier = std::mem::replace(&mut left, server.pttl("k"));
-        left > earlier
-    });
+    wait_for_renewal(&server);
     running.send(Signal::CONT);
     wait_until("it continues", || state() == Some('S'));
     assert_eq!(running.end().code, Some(1), "`read` has found no line");

@@ -1,12 +1,19 @@
 //! What is told on stderr.
 
+mod stderr;
+
 use std::fmt;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use anstyle::{AnsiColor, Style};
 use tracing_subscriber::filter::LevelFilter;
 
+use self::stderr::{LogWriter, STDERR};
 use crate::options::GlobalOptions;
+use crate::output::text::printable;
+
+/// Returns to the start of the line, and erases it.
+const ERASED_LINE: &str = "\r\x1b[K";
 
 /// How much is told on stderr.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +32,7 @@ impl Messages {
             let level = if options.verbose > 2 { LevelFilter::DEBUG } else { LevelFilter::INFO };
             let log = tracing_subscriber::fmt().with_max_level(level);
             // Colours belong to terminals only, and the log cannot tell.
-            log.with_ansi(false).with_writer(std::io::stderr).init();
+            log.with_ansi(false).with_writer(|| LogWriter).init();
         }
         Self { quiet: options.quiet, verbose: options.verbose > 0 }
     }
@@ -34,6 +41,13 @@ impl Messages {
     pub(crate) fn error(text: impl fmt::Display) {
         let style = AnsiColor::Red.on_default().bold();
         Self::line(style, "error: ", text);
+    }
+
+    /// Why the command has not run, if the exit code tells it as well.
+    pub(crate) fn refusal(self, text: impl fmt::Display) {
+        if !self.quiet {
+            Self::error(text);
+        }
     }
 
     /// What the caller should know although the command does not fail.
@@ -53,27 +67,37 @@ impl Messages {
 
     /// Asks, on a line of its own that the answer ends.
     pub(crate) fn question(text: impl fmt::Display) {
-        let mut stderr = anstream::stderr();
-        let _ = write!(stderr, "lockctl: {text}").and_then(|()| stderr.flush());
+        STDERR.push(format!("lockctl: {}", printable(&text.to_string())));
+        Self::flush();
     }
 
     /// How far something is that takes long. Only terminals show it, on one line.
     pub(crate) fn progress(self, text: impl fmt::Display) {
         if !self.quiet && std::io::stderr().is_terminal() {
-            let _ = write!(std::io::stderr(), "\r\x1b[Klockctl: {text}");
+            STDERR.push(format!("{ERASED_LINE}lockctl: {text}"));
         }
     }
 
     /// Removes the last progress.
     pub(crate) fn end_progress(self) {
         if !self.quiet && std::io::stderr().is_terminal() {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
+            STDERR.push(ERASED_LINE.to_owned());
         }
     }
 
+    /// Keeps messages for later, or writes them again.
+    pub(crate) fn hold(is_held: bool) {
+        STDERR.hold(is_held);
+    }
+
+    /// Waits until everything is written, for a limited time.
+    pub(crate) fn flush() {
+        STDERR.flush();
+    }
+
     fn line(style: Style, kind: &str, text: impl fmt::Display) {
-        let mut stderr = anstream::stderr();
-        // Nothing can be done about a closed stderr, and a command that runs must not end because of it.
-        let _ = writeln!(stderr, "lockctl: {style}{kind}{style:#}{text}");
+        // Most texts contain keys, or what a server or another client has written.
+        let text = printable(&text.to_string());
+        STDERR.push(format!("lockctl: {style}{kind}{style:#}{text}\n"));
     }
 }
