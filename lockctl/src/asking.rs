@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
-use lock_runtime::Identity;
-use lock_runtime::admin::{ClientAnswers, LockAdmin};
+use lock_runtime::admin::LockAdmin;
+use lock_runtime::{Identity, LockError};
 
+use crate::answered::Answered;
 use crate::exit::Failure;
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
@@ -23,6 +24,8 @@ pub(crate) struct AskOptions {
 #[derive(Debug)]
 pub(crate) struct AskingClient {
     pub(crate) admin: LockAdmin,
+    /// Asks beside the other one, which asks one question after the other.
+    waits: LockAdmin,
     namespace: String,
 }
 
@@ -32,8 +35,40 @@ impl AskingClient {
         options: &AskOptions,
     ) -> Result<Self, Failure> {
         let client = global.client()?.identity(Identity::none()).connect().await?;
-        let admin = LockAdmin::new(&client).answer_timeout(options.answer_timeout);
-        Ok(Self { admin, namespace: global.namespace.clone() })
+        let admin = || LockAdmin::new(&client).answer_timeout(options.answer_timeout);
+        Ok(Self { admin: admin(), waits: admin(), namespace: global.namespace.clone() })
+    }
+
+    /// Asks for all locks and waiting calls, or for the locks with this key. Both questions are asked at the same time,
+    /// so that a client that does not answer costs the time of one.
+    pub(crate) async fn ask(&self, key: Option<&str>) -> Result<Answered, LockError> {
+        let holds = async {
+            match key {
+                Some(key) => self.admin.holds_of(key).await,
+                None => self.admin.holds().await,
+            }
+        };
+        let (holds, waits) = tokio::join!(holds, self.waits.waiting());
+        Ok(Answered::new(holds?, waits?))
+    }
+
+    /// Asks, and tells what is missing. `None` without the permission: what the store knows is better than nothing.
+    pub(crate) async fn ask_if_allowed(
+        &self,
+        key: Option<&str>,
+        messages: Messages,
+    ) -> Result<Option<Answered>, LockError> {
+        match self.ask(key).await {
+            Ok(answered) => {
+                answered.complain(messages);
+                Ok(Some(answered))
+            }
+            Err(denied @ LockError::Denied { .. }) => {
+                messages.warning(format!("the clients cannot be asked: {denied}"));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The key as the commands of `lockctl` expect it.
@@ -41,18 +76,4 @@ impl AskingClient {
         let short = key.strip_prefix(&self.namespace).and_then(|key| key.strip_prefix(':'));
         short.filter(|_| !self.namespace.is_empty()).unwrap_or(key).to_owned()
     }
-}
-
-/// Tells what is missing in the answers. Returns how many are missing, if that is known.
-pub(crate) fn complain<T>(answers: &ClientAnswers<T>, messages: Messages) -> Option<usize> {
-    match answers.unanswered {
-        Some(0) => {}
-        Some(1) => messages.warning("one client has not answered"),
-        Some(count) => messages.warning(format!("{count} clients have not answered")),
-        None => messages.warning("the store does not tell how many clients have not answered"),
-    }
-    for answer in answers.answers.iter().filter(|answer| !answer.is_complete) {
-        messages.warning(format!("the answer of {} was too long, and is cut off", answer.client));
-    }
-    answers.unanswered
 }

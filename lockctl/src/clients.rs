@@ -4,7 +4,8 @@ use clap::Args;
 use lock_runtime::admin::{ClientAnswer, ClientSnapshot};
 use serde::Serialize;
 
-use crate::asking::{AskOptions, AskingClient, complain};
+use crate::answered::complain;
+use crate::asking::{AskOptions, AskingClient};
 use crate::exit::Failure;
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
@@ -24,13 +25,13 @@ pub(crate) struct ClientsOptions {
 /// The clients.
 #[derive(Debug, Serialize)]
 struct KnownClients {
-    clients: Vec<ClientRow>,
+    clients: Vec<ListedClient>,
     unanswered: Option<usize>,
 }
 
 /// A client.
 #[derive(Debug, Serialize)]
-struct ClientRow {
+struct ListedClient {
     client: ClientRecord,
     revocable: bool,
     held: u64,
@@ -40,7 +41,7 @@ struct ClientRow {
     store_up: bool,
 }
 
-impl From<ClientAnswer<ClientSnapshot>> for ClientRow {
+impl From<ClientAnswer<ClientSnapshot>> for ListedClient {
     fn from(answer: ClientAnswer<ClientSnapshot>) -> Self {
         let ClientSnapshot { held, queued, lost, store_up, .. } = answer.found;
         let client = (&answer.client).into();
@@ -49,9 +50,9 @@ impl From<ClientAnswer<ClientSnapshot>> for ClientRow {
 }
 
 impl Listing for KnownClients {
-    type Row = ClientRow;
+    type Row = ListedClient;
 
-    fn rows(&self) -> &[ClientRow] {
+    fn rows(&self) -> &[ListedClient] {
         &self.clients
     }
 
@@ -80,8 +81,10 @@ pub(crate) async fn run(
     let asking = AskingClient::connect(global, &options.ask).await?;
     let read = async || {
         let answers = asking.admin.snapshots().await?;
-        let unanswered = complain(&answers, messages);
-        let clients = answers.answers.into_iter().map(ClientRow::from).collect();
+        let unanswered = answers.unanswered;
+        let cut_off = answers.answers.iter().filter(|answer| !answer.is_complete);
+        complain(unanswered, cut_off.map(|answer| &answer.client), messages);
+        let clients = answers.answers.into_iter().map(ListedClient::from).collect();
         Ok(KnownClients { clients, unanswered })
     };
     options.output.print(messages, read).await

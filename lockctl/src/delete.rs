@@ -7,7 +7,7 @@ use lock_runtime::admin::Deletion;
 
 use crate::asking::{AskOptions, AskingClient};
 use crate::exit::{Code, Failure};
-use crate::lock_row::LockRow;
+use crate::listed_lock::ListedLock;
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
 use crate::output::text::harmless;
@@ -19,7 +19,7 @@ use crate::{span, who};
 /// A holder that still runs does not notice at once, so two holders may run beside each other: use `revoke` where
 /// the holder is revocable, and `delete` for holders that do not run any more.
 ///
-/// The exit code is 75 if the lock has another holder.
+/// The exit code is 75 if the lock has another holder, or if the deletion is not confirmed.
 #[derive(Debug, Args)]
 pub(crate) struct DeleteOptions {
     /// The key of the lock
@@ -53,8 +53,10 @@ pub(crate) async fn run(
     }
     let hold = shown.holders.iter().find(|holder| holder.token.as_ref() == Some(&token));
     let hold = hold.ok_or_else(|| other_holder(&key))?;
-    messages.warning(consequence(hold));
-    if !yes && !is_confirmed(&key)? {
+    let consequence = consequence(hold);
+    if yes {
+        messages.warning(consequence);
+    } else if !is_confirmed(&key, &consequence)? {
         return Err(Failure::new(Code::Busy, "nothing was deleted"));
     }
     match asking.admin.delete(&*key, &token).await? {
@@ -65,7 +67,7 @@ pub(crate) async fn run(
 }
 
 /// What a deletion breaks.
-fn consequence(hold: &LockRow) -> String {
+fn consequence(hold: &ListedLock) -> String {
     let holder = hold.holder.as_ref().map_or_else(records::unknown, |client| client.shown.clone());
     let holder = harmless(&holder);
     let until = hold.left.map(|left| format!(", at most {}", span::show(left))).unwrap_or_default();
@@ -77,8 +79,11 @@ fn consequence(hold: &LockRow) -> String {
     }
 }
 
-fn is_confirmed(key: &str) -> Result<bool, Failure> {
-    Messages::question(format!("delete the hold of {key:?}? Only \"yes\" is accepted: "));
+/// Asks. Whoever answers sees what the deletion breaks, also with `--quiet`.
+fn is_confirmed(key: &str, consequence: &str) -> Result<bool, Failure> {
+    Messages::question(format!(
+        "{consequence}; delete the hold of {key:?}? Only \"yes\" is accepted: "
+    ));
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     read.map_err(|error| Failure::internal("read the answer", error))?;

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answered;
 mod asking;
 mod bench;
 mod clients;
@@ -13,7 +14,7 @@ mod connection;
 mod delete;
 mod doctor;
 mod exit;
-mod lock_row;
+mod listed_lock;
 mod ls;
 mod messages;
 mod options;
@@ -86,7 +87,7 @@ fn execute(
             Subcommand::Clients(options) => clients::run(&global, options, messages).await?,
             Subcommand::Delete(options) => delete::run(&global, options, messages).await?,
             #[cfg(feature = "tui")]
-            Subcommand::Top(options) => top::run(&global, options).await?,
+            Subcommand::Top(options) => return top::run(&global, options).await,
             Subcommand::Bench(options) => bench::run(&global, options, messages).await?,
             Subcommand::Doctor(options) => {
                 let code = doctor::run(&global, options, messages).await?;

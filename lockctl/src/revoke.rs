@@ -34,12 +34,20 @@ pub(crate) async fn run(
     let Revocation { revoked, refused, unanswered, .. } = asking.admin.revoke(key).await?;
     if refused > 0 {
         let text = format!(
-            "lock {key:?}: {revoked} holders gave it up, and {refused} keep it: \
-             their clients are not revocable"
+            "lock {key:?}: {revoked} of its holders {} up, and {refused} {}: their clients are not revocable",
+            if revoked == 1 { "gives it" } else { "give it" },
+            if refused == 1 { "keeps it" } else { "keep it" },
         );
         return Err(Failure::new(Code::Busy, text));
     }
     if revoked > 0 {
+        match unanswered {
+            Some(0) => {}
+            Some(count) => messages.warning(format!(
+                "clients without an answer: {count}; if they have the lock as well, they keep it"
+            )),
+            None => messages.warning("the store does not tell whether other holders keep the lock"),
+        }
         return match revoked {
             1 => write("The holder gives the lock up.\n"),
             _ => write(&format!("{revoked} holders give the lock up.\n")),
@@ -49,7 +57,7 @@ pub(crate) async fn run(
         None => write("Nobody holds the lock.\n"),
         Some(holder) => {
             let silent = unanswered.filter(|count| *count > 0);
-            let silent = silent.map(|count| format!(" ({count} clients have not answered)"));
+            let silent = silent.map(|count| format!(" (clients without an answer: {count})"));
             messages
                 .detail("clients of other libraries and processes that have died do not answer");
             let text = format!(

@@ -8,6 +8,7 @@ use lock_runtime::admin::{LockAdmin, LockState};
 use tokio::time::Instant;
 
 use crate::exit::{Code, Failure};
+use crate::listed_lock::has_ended;
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
 use crate::output::text::harmless;
@@ -39,23 +40,32 @@ pub(crate) async fn run(
     let admin = LockAdmin::new(&client);
     let end = options.wait.and_then(|wait| Instant::now().checked_add(wait));
     let (mut pause, longest) = PAUSES;
-    let mut is_told = false;
+    let mut has_said = false;
     while let Some(state) = admin.inspect(&*options.key).await? {
+        if is_free(&state) {
+            return Ok(());
+        }
         let holder = holder(&state);
         let now = Instant::now();
         if end.is_some_and(|end| now >= end) {
             let text = format!("lock {:?} is still held: {holder}", options.key);
             return Err(Failure::new(Code::Busy, text));
         }
-        if !is_told {
+        if !has_said {
             messages.detail(format!("waiting for {:?}: {holder}", options.key));
-            is_told = true;
+            has_said = true;
         }
         let until = end.map_or(now + pause, |end| end.min(now + pause));
         tokio::time::sleep_until(until).await;
         pause = (pause * 2).min(longest);
     }
     Ok(())
+}
+
+/// Whether the key exists although nobody has the lock any more.
+fn is_free(state: &LockState) -> bool {
+    let has_ended = |holder| has_ended(state.layout, holder);
+    !state.holders.is_empty() && state.holders.iter().all(has_ended)
 }
 
 /// Who has the lock, for people.

@@ -1,21 +1,17 @@
 //! `lockctl who`: who holds one lock.
 
 use clap::Args;
-use lock_runtime::LockError;
 use serde::Serialize;
 
-use crate::asking::{AskOptions, AskingClient, complain};
+use crate::asking::{AskOptions, AskingClient};
 use crate::exit::Failure;
-use crate::lock_row::{Answered, LockRow};
+use crate::listed_lock::ListedLock;
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
 use crate::output::records::unknown;
 use crate::output::table::Table;
 use crate::output::{Listing, OutputOptions};
 use crate::span;
-
-/// What people read about a holder that only the store knows.
-const NO_ANSWER: &str = "does not answer: it has died, is suspended, or is of another library";
 
 /// Shows who holds a lock, and how many calls wait for it.
 ///
@@ -37,7 +33,7 @@ pub(crate) struct ShownLock {
     key: String,
     held: bool,
     /// Several for readers and permits.
-    pub(crate) holders: Vec<LockRow>,
+    pub(crate) holders: Vec<ListedLock>,
     /// The processes in the queue of the store.
     queued: u64,
     /// The calls of all clients. `None` if the clients could not be asked.
@@ -45,9 +41,9 @@ pub(crate) struct ShownLock {
 }
 
 impl Listing for ShownLock {
-    type Row = LockRow;
+    type Row = ListedLock;
 
-    fn rows(&self) -> &[LockRow] {
+    fn rows(&self) -> &[ListedLock] {
         &self.holders
     }
 
@@ -72,11 +68,14 @@ impl Listing for ShownLock {
 }
 
 /// What is known about a holder.
-fn details(holder: &LockRow) -> [(&'static str, Option<String>); 10] {
-    let client = if holder.answers == Some(true) { "answers" } else { NO_ANSWER };
-    let state = match holder.released {
-        Some(true) => "was released, and stays for its min_hold",
-        _ => client,
+fn details(holder: &ListedLock) -> [(&'static str, Option<String>); 10] {
+    let is_known = holder.holder.as_ref().is_some_and(|client| client.id.is_some());
+    let state = match holder.answers {
+        _ if holder.released == Some(true) => "was released, and stays for its min_hold",
+        Some(true) => "answers",
+        Some(false) => "does not answer: it has died, or its connection is interrupted",
+        None if is_known => "has not answered about this lock, and may be alive",
+        None => "cannot be asked: it is of another library",
     };
     let left = match holder.expires {
         Some(false) => Some("never expires".to_owned()),
@@ -117,34 +116,16 @@ pub(crate) async fn read(
 ) -> Result<ShownLock, Failure> {
     let state = asking.admin.inspect(key).await?;
     let queued = state.as_ref().map_or(0, |state| state.queued);
-    let stored = state.map(LockRow::stored).unwrap_or_default();
+    let stored = state.map(ListedLock::stored).unwrap_or_default();
     let full = stored.first().map(|row| row.key.clone());
-    let (mut holders, waiting) = match answers(asking, key, messages).await {
-        Ok(answered) => {
-            let waiting = full.map_or(0, |full| answered.waiting(&full));
-            (answered.added_to(stored), Some(waiting))
-        }
-        // What the store knows is better than nothing.
-        Err(denied @ LockError::Denied { .. }) => {
-            messages.warning(format!("the clients cannot be asked: {denied}"));
-            (stored, None)
-        }
-        Err(error) => return Err(error.into()),
+    let answered = asking.ask_if_allowed(Some(key), messages).await?;
+    let waiting = answered.as_ref().map(|answered| full.map_or(0, |full| answered.waiting(&full)));
+    let mut holders = match answered {
+        Some(answered) => answered.added_to(stored),
+        None => stored,
     };
     for row in &mut holders {
         key.clone_into(&mut row.key);
     }
     Ok(ShownLock { key: key.to_owned(), held: !holders.is_empty(), holders, queued, waiting })
-}
-
-async fn answers(
-    asking: &AskingClient,
-    key: &str,
-    messages: Messages,
-) -> Result<Answered, LockError> {
-    let holds = asking.admin.holds_of(key).await?;
-    let waits = asking.admin.waiting().await?;
-    complain(&holds, messages);
-    complain(&waits, messages);
-    Ok(Answered::new(holds, waits))
 }

@@ -6,9 +6,9 @@ use clap::Args;
 use serde::Serialize;
 
 use self::scan::ScanOptions;
-use crate::asking::{AskOptions, AskingClient, complain};
+use crate::asking::{AskOptions, AskingClient};
 use crate::exit::Failure;
-use crate::lock_row::{Answered, HEADER, LockRow, RowOrder};
+use crate::listed_lock::{HEADER, ListedLock, RowOrder};
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
 use crate::output::table::Table;
@@ -43,14 +43,14 @@ pub(crate) struct LsOptions {
 /// The locks.
 #[derive(Debug, Serialize)]
 struct KnownLocks {
-    locks: Vec<LockRow>,
+    locks: Vec<ListedLock>,
     unanswered: Option<usize>,
 }
 
 impl Listing for KnownLocks {
-    type Row = LockRow;
+    type Row = ListedLock;
 
-    fn rows(&self) -> &[LockRow] {
+    fn rows(&self) -> &[ListedLock] {
         &self.locks
     }
 
@@ -72,18 +72,18 @@ pub(crate) async fn run(
     options.scan.check(global)?;
     let asking = AskingClient::connect(global, &options.ask).await?;
     let read = async || {
-        let stored = if options.scan.is_wanted() {
-            Some(options.scan.read(&asking.admin, options.pattern.as_ref(), messages).await?)
+        let (mut rows, unanswered) = if options.scan.is_wanted() {
+            let stored = options.scan.read(&asking.admin, options.pattern.as_ref(), messages);
+            let stored = stored.await?;
+            match asking.ask_if_allowed(None, messages).await? {
+                Some(answered) => (answered.added_to(stored), answered.unanswered),
+                None => (stored, None),
+            }
         } else {
-            None
-        };
-        let holds = asking.admin.holds().await?;
-        let waits = asking.admin.waiting().await?;
-        let unanswered = complain(&holds, messages).max(complain(&waits, messages));
-        let answered = Answered::new(holds, waits);
-        let mut rows = match stored {
-            Some(stored) => answered.added_to(stored),
-            None => answered.into_rows(),
+            let answered = asking.ask(None).await?;
+            answered.complain(messages);
+            let unanswered = answered.unanswered;
+            (answered.into_locks(), unanswered)
         };
         for row in &mut rows {
             row.key = asking.short_key(&row.key);
@@ -94,7 +94,7 @@ pub(crate) async fn run(
 }
 
 impl LsOptions {
-    fn select(&self, mut rows: Vec<LockRow>) -> Vec<LockRow> {
+    fn select(&self, mut rows: Vec<ListedLock>) -> Vec<ListedLock> {
         rows.retain(|row| {
             let matches = self.pattern.as_ref().is_none_or(|pattern| pattern.matches(&row.key));
             matches && (row.waiting > 0 || !self.waiting) && self.scan.includes(row)

@@ -4,7 +4,7 @@ use clap::Args;
 use lock_runtime::admin::LockAdmin;
 
 use crate::exit::{Code, Failure};
-use crate::lock_row::LockRow;
+use crate::listed_lock::ListedLock;
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
 use crate::pattern::KeyPattern;
@@ -17,7 +17,7 @@ pub(super) struct ScanOptions {
     /// Look at all keys of the server: also finds the locks of processes that have died, and of other libraries
     #[arg(long)]
     scan: bool,
-    /// With `--scan`: only locks whose holder does not answer
+    /// With `--scan`: only locks whose holder is not connected, or that never expire
     #[arg(long, requires = "scan")]
     stale: bool,
     /// With `--scan`: also texts that no client of this library has written, which may be no locks
@@ -44,9 +44,10 @@ impl ScanOptions {
         Ok(())
     }
 
-    pub(super) fn includes(&self, row: &LockRow) -> bool {
-        // A hold that was released needs no holder.
-        !self.stale || (row.answers != Some(true) && row.released != Some(true))
+    pub(super) fn includes(&self, row: &ListedLock) -> bool {
+        // A holder of which nothing is known may be alive. A hold that was released needs no holder.
+        let is_stale = row.answers == Some(false) || row.expires == Some(false);
+        !self.stale || (is_stale && row.released != Some(true))
     }
 
     /// All locks that the pattern may match.
@@ -55,12 +56,17 @@ impl ScanOptions {
         admin: &LockAdmin,
         pattern: Option<&KeyPattern>,
         messages: Messages,
-    ) -> Result<Vec<LockRow>, Failure> {
+    ) -> Result<Vec<ListedLock>, Failure> {
         let glob = pattern.map_or_else(|| "*".to_owned(), KeyPattern::to_glob);
         let mut scan = admin.scan(&glob).pause(self.scan_pause).others(self.others);
         let (mut rows, mut steps) = (Vec::new(), 0_u64);
-        while let Some(locks) = scan.next().await? {
-            rows.extend(locks.into_iter().flat_map(LockRow::stored));
+        loop {
+            let next = scan.next().await;
+            if next.is_err() {
+                messages.end_progress();
+            }
+            let Some(locks) = next? else { break };
+            rows.extend(locks.into_iter().flat_map(ListedLock::stored));
             steps += 1;
             messages.progress(format!("{steps} steps of the scan, {} locks", rows.len()));
         }

@@ -55,8 +55,56 @@ fn a_scan_finds_the_locks_of_processes_that_have_died() {
     drop(alive.end());
 }
 
+/// A client that has not answered may be alive: its locks must not be deleted.
 #[test]
-fn a_scan_of_all_keys_has_to_be_wanted() {
+fn locks_of_a_suspended_process_are_not_stale() {
+    let server = RedisServer::start();
+    let words =
+        ["run", "--namespace", "shop", "--lease", "60s", "job", "sh", "-c", "echo held; read line"];
+    let mut holder = RunningProcess::start(lockctl(&server.url(), &words));
+    assert_eq!(holder.line(), "held");
+    holder.send(Signal::STOP);
+    let ls = ["--namespace", "shop", "ls", "--scan", "-o", "json", "--answer-timeout", "100ms"];
+    let listed = |words: &[&str]| -> Vec<Value> {
+        let found = outcome(&server.url(), &[&ls, words].concat());
+        assert_eq!(found.errors, "lockctl: warning: one client has not answered\n", "once");
+        let found: Value = serde_json::from_str(&found.output).expect("JSON");
+        found["locks"].as_array().expect("a list").clone()
+    };
+    assert_eq!(listed(&["--stale"]), [] as [Value; 0]);
+    assert_eq!((&listed(&[])[0]["key"], &listed(&[])[0]["answers"]), (&"job".into(), &Value::Null));
+    holder.send(Signal::CONT);
+    drop(holder.end());
+}
+
+#[test]
+fn a_lock_that_never_expires_is_stale_and_one_of_another_library_is_not() {
+    let server = RedisServer::start();
+    server.tell(&["SET", "shop:foreign", "x", "PX", "60000"]);
+    server.tell(&["SET", "shop:forever", "x"]);
+    let locks = scanned(&server, &["--others", "--stale"]);
+    let found: Vec<_> = locks.iter().map(|lock| (&lock["key"], &lock["answers"])).collect();
+    assert_eq!(found, [(&"forever".into(), &Value::Null)]);
+}
+
+/// A time stays in the store until the next holder overwrites it.
+#[test]
+fn a_time_that_has_passed_is_no_lock() {
+    let server = RedisServer::start();
+    server.tell(&["SET", "shop:job", "1700000000000"]);
+    let run = |words: &[&str]| {
+        let words = [&["--namespace", "shop", "--format", "timestamp"], words].concat();
+        outcome(&server.url(), &words)
+    };
+    assert_eq!(run(&["wait", "job", "-w", "0s"]).code, Some(0));
+    assert!(run(&["who", "job"]).output.contains("not held"));
+    assert_eq!(run(&["ls", "--scan", "--others"]).output.lines().count(), 1, "the header alone");
+    server.tell(&["SET", "shop:job", "4000000000000"]);
+    assert_eq!(run(&["wait", "job", "-w", "0s"]).code, Some(75));
+}
+
+#[test]
+fn a_scan_of_all_keys_requires_an_option() {
     let server = RedisServer::start();
     let refused = outcome(&server.url(), &["ls", "--scan"]);
     assert_eq!(refused.code, Some(64));
@@ -71,6 +119,22 @@ fn a_user_without_scan_is_denied() {
     server.tell(&["ACL", "SETUSER", "guest", "on", ">secret", "~*", "&*", "+@all", "-scan"]);
     let denied = outcome(&server.url_as("guest:secret"), &["ls", "--scan", "--all"]);
     assert_eq!((denied.code, &*denied.output), (Some(77), ""), "{denied:?}");
+}
+
+#[test]
+fn a_user_who_may_not_ask_sees_what_a_scan_finds() {
+    let server = RedisServer::with(&["--requirepass", "right"]);
+    died(&server);
+    let rights = ["~*", "resetchannels", "+@all", "-@pubsub"];
+    server.tell(&[&["ACL", "SETUSER", "guest", "on", ">secret"], &rights[..]].concat());
+    let words = ["--namespace", "shop", "ls", "--scan", "-o", "json"];
+    let found = outcome(&server.url_as("guest:secret"), &words);
+    assert_eq!(found.code, Some(0), "{found:?}");
+    assert!(found.errors.contains("the clients cannot be asked"), "{found:?}");
+    let found: Value = serde_json::from_str(&found.output).expect("JSON");
+    let lock = &found["locks"][0];
+    assert_eq!((&lock["key"], &lock["answers"]), (&"job".into(), &Value::Null));
+    assert_eq!(found["unanswered"], Value::Null);
 }
 
 #[test]

@@ -129,6 +129,40 @@ fn delete_asks_and_accepts_only_yes() {
 }
 
 #[test]
+fn a_hold_that_has_ended_while_delete_asks_is_not_deleted() {
+    let server = RedisServer::start();
+    server.tell(&["SET", "job", "something", "PX", "60000"]);
+    let words = ["-q", "delete", "job", "--token", "something"];
+    let mut deleting = AtTerminal::start(lockctl(&server.url(), &words));
+    deleting.shows("still runs, it goes on");
+    deleting.shows("Only \"yes\" is accepted");
+    server.tell(&["SET", "job", "another", "PX", "60000"]);
+    deleting.types("yes\n");
+    let (code, screen) = deleting.end();
+    assert_eq!(code, Some(75), "{screen:?}");
+    assert!(screen.contains("has another holder by now"), "{screen:?}");
+    assert_eq!(server.command::<String>(&["GET", "job"]), "another");
+}
+
+#[test]
+fn a_table_that_is_shown_again_has_its_warnings_below() {
+    let server = RedisServer::start();
+    let words = ["run", "k", "sh", "-c", "echo held; read line"];
+    let mut silent = crate::support::RunningProcess::start(lockctl(&server.url(), &words));
+    assert_eq!(silent.line(), "held");
+    silent.send(rustix::process::Signal::STOP);
+    let words = ["ls", "--watch=100ms", "--answer-timeout", "100ms"];
+    let mut command = lockctl(&server.url(), &words);
+    command.env("NO_COLOR", "1");
+    let mut watching = AtTerminal::start(command);
+    watching.shows("one client has not answered");
+    let (clear, header) = (watching.seen.find("\u{1b}[2J"), watching.seen.find("KEY"));
+    let warning = watching.seen.find("one client");
+    assert!(clear.is_some() && clear < header && header < warning, "{:?}", watching.seen);
+    silent.send(rustix::process::Signal::CONT);
+}
+
+#[test]
 fn a_command_at_a_terminal_stays_in_the_group_of_lockctl() {
     let server = RedisServer::start();
     let script = "ps -o pgid= -p $$; ps -o pgid= -p $PPID; echo end";
@@ -144,7 +178,9 @@ fn a_command_at_a_terminal_stays_in_the_group_of_lockctl() {
 
 #[cfg(feature = "tui")]
 #[tokio::test(flavor = "multi_thread")]
-async fn top_shows_the_locks_until_a_key_ends_it() {
+async fn top_shows_the_locks_until_a_key_or_a_signal_ends_it() {
+    use rustix::process::{Pid, Signal, kill_process};
+
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let _guard = client.lock("job").acquire().await.expect("free");
@@ -155,6 +191,14 @@ async fn top_shows_the_locks_until_a_key_ends_it() {
     let (code, screen) = top.end();
     assert_eq!(code, Some(0), "{screen:?}");
     assert!(screen.contains("\u{1b}[?1049l"), "the terminal is as it was: {screen:?}");
+    for signal in [Signal::TERM, Signal::HUP] {
+        let mut top = AtTerminal::start(lockctl(&server.url(), &["top"]));
+        top.shows("job");
+        kill_process(Pid::from_child(&top.child), signal).expect("a child process");
+        let (code, screen) = top.end();
+        assert_eq!(code, Some(128 + signal.as_raw()), "{screen:?}");
+        assert!(screen.contains("\u{1b}[?1049l"), "the terminal is as it was: {screen:?}");
+    }
     let piped = crate::support::outcome(&server.url(), &["top"]);
     assert_eq!(piped.code, Some(64), "{piped:?}");
 }

@@ -1,31 +1,31 @@
 //! One holder of one lock, as its client and the store know it.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
-use lock_runtime::admin::{ClientAnswers, HoldInfo, LockState, WaitInfo};
+use lock_runtime::admin::{HoldInfo, LockState, StoredHolder, StoredLayout};
 use lock_runtime::{ClientInfo, LockMode};
 use serde::Serialize;
 
 use crate::output::records::{ClientRecord, cell, optional_seconds, rfc3339, unknown};
 use crate::span;
 
-/// The names of the [cells](LockRow::cells).
+/// The names of the [cells](ListedLock::cells).
 pub(crate) const HEADER: [&str; 6] = ["KEY", "HELD", "LEFT", "WAITING", "HOLDER", "FUNCTION"];
 
 /// One holder of one lock, or a key for which calls wait and whose holder is not known. Programs read these fields:
 /// their names and meanings stay as they are.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct LockRow {
+pub(crate) struct ListedLock {
     /// Without the namespace.
     pub(crate) key: String,
     /// How the lock is written in the store, if it was asked.
     pub(crate) layout: Option<&'static str>,
     #[serde(rename = "client")]
     pub(crate) holder: Option<ClientRecord>,
-    /// Whether the holder itself has answered. If it has not, it has died, is suspended, or is of another library.
+    /// Whether the holder itself has answered. `false` if all clients that could be asked have answered, and it is none
+    /// of them: it has died, or its connection is interrupted. `None` if that is not known.
     pub(crate) answers: Option<bool>,
     pub(crate) function: Option<String>,
     template: Option<String>,
@@ -48,20 +48,20 @@ pub(crate) struct LockRow {
     pub(crate) waiting: u64,
 }
 
-impl LockRow {
+impl ListedLock {
     /// A key whose holder is not known.
     pub(crate) fn without_holder(key: String, waiting: u64) -> Self {
         Self { key, waiting, ..Self::default() }
     }
 
-    /// The holders of a lock that the store knows.
+    /// The holders of a lock that the store knows, and whose leases have not ended.
     pub(crate) fn stored(state: LockState) -> Vec<Self> {
-        let LockState { key, layout, holders, .. } = state;
-        let row = |holder: lock_runtime::admin::StoredHolder| Self {
+        let LockState { key, layout, mut holders, .. } = state;
+        holders.retain(|holder| !has_ended(layout, holder));
+        let row = |holder: StoredHolder| Self {
             key: key.clone(),
             layout: Some(layout.as_str()),
             holder: Some(ClientRecord::from(&holder.client)),
-            answers: Some(false),
             since: since(holder.held_for),
             held_for: holder.held_for,
             left: holder.lease_left,
@@ -125,7 +125,7 @@ pub(crate) enum RowOrder {
 }
 
 impl RowOrder {
-    pub(crate) fn sort(self, rows: &mut [LockRow]) {
+    pub(crate) fn sort(self, rows: &mut [ListedLock]) {
         rows.sort_by(|one, other| one.key.cmp(&other.key));
         match self {
             Self::Key => {}
@@ -137,6 +137,12 @@ impl RowOrder {
     }
 }
 
+/// Whether the lease of a holder has ended. The keys of other layouts vanish then, but a time stays in the store until
+/// the next holder overwrites it.
+pub(crate) fn has_ended(layout: StoredLayout, holder: &StoredHolder) -> bool {
+    layout == StoredLayout::Timestamp && holder.lease_left.is_some_and(|left| left.is_zero())
+}
+
 fn mode(mode: LockMode) -> &'static str {
     match mode {
         LockMode::Read => "read",
@@ -146,65 +152,4 @@ fn mode(mode: LockMode) -> &'static str {
 
 fn since(held_for: Option<Duration>) -> Option<String> {
     SystemTime::now().checked_sub(held_for?).map(rfc3339)
-}
-
-/// What the clients have answered about their locks.
-#[derive(Debug, Default)]
-pub(crate) struct Answered {
-    holds: Vec<(ClientInfo, HoldInfo)>,
-    /// By key.
-    waiting: HashMap<String, u64>,
-}
-
-impl Answered {
-    pub(crate) fn new(
-        holds: ClientAnswers<Vec<HoldInfo>>,
-        waits: ClientAnswers<Vec<WaitInfo>>,
-    ) -> Self {
-        let mut answered = Self::default();
-        for answer in holds.answers {
-            let holds = answer.found.into_iter().map(|hold| (answer.client.clone(), hold));
-            answered.holds.extend(holds);
-        }
-        for wait in waits.answers.into_iter().flat_map(|answer| answer.found) {
-            *answered.waiting.entry(wait.key).or_default() += wait.calls;
-        }
-        answered
-    }
-
-    /// The number of calls that wait for a key.
-    pub(crate) fn waiting(&self, key: &str) -> u64 {
-        self.waiting.get(key).copied().unwrap_or_default()
-    }
-
-    /// Adds the answers to rows of the store. Each answer belongs to one row.
-    pub(crate) fn added_to(mut self, mut rows: Vec<LockRow>) -> Vec<LockRow> {
-        for row in &mut rows {
-            row.waiting = self.waiting(&row.key);
-            let id = row.holder.as_ref().and_then(|holder| holder.id.as_ref());
-            let is_same = |(client, hold): &(ClientInfo, HoldInfo)| {
-                id.is_some() && client.id.as_ref() == id && hold.key == row.key
-            };
-            if let Some(at) = self.holds.iter().position(is_same) {
-                let (client, hold) = self.holds.swap_remove(at);
-                *row = std::mem::take(row).with_answer(&client, hold);
-            }
-        }
-        rows
-    }
-
-    /// The rows without the store.
-    pub(crate) fn into_rows(mut self) -> Vec<LockRow> {
-        let mut rows = Vec::new();
-        for (client, hold) in std::mem::take(&mut self.holds) {
-            let row = LockRow::without_holder(hold.key.clone(), self.waiting(&hold.key));
-            rows.push(row.with_answer(&client, hold));
-        }
-        for row in &rows {
-            self.waiting.remove(&row.key);
-        }
-        let waiting = self.waiting.into_iter();
-        rows.extend(waiting.map(|(key, calls)| LockRow::without_holder(key, calls)));
-        rows
-    }
 }
