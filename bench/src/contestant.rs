@@ -111,11 +111,15 @@ const fn peer(language: &'static str, name: &'static str) -> Contestant {
 /// Of this library and its limit.
 const ALL_SERVERS: &[ServerKind] = &[Plain, Tls, Cluster];
 
+/// This library.
+pub(crate) const OURS: Contestant =
+    Contestant { name: "ours", role: Role::Ours, servers: ALL_SERVERS, ..RUST };
+
 pub(crate) const ALL: [Contestant; 18] = [
     Contestant { name: "raw", role: Role::Limit, waits: false, servers: ALL_SERVERS, ..RUST },
     Contestant { name: "tokio-mutex", role: Role::Limit, reach: Reach::Process, ..RUST },
     Contestant { name: "ours-memory", role: Role::Ours, reach: Reach::Process, ..RUST },
-    Contestant { name: "ours", role: Role::Ours, servers: ALL_SERVERS, ..RUST },
+    OURS,
     // With an exporter for Prometheus, which is read once a second.
     Contestant {
         name: "exported-memory",

@@ -7,6 +7,7 @@ mod contestant;
 mod figures;
 mod metric;
 mod options;
+mod picture;
 mod plot;
 mod process;
 mod program;
@@ -17,6 +18,7 @@ mod server;
 mod targets;
 mod workloads;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let done = match &options.command {
         Some(options::Command::Contestant { name, url }) => program::start(name, url),
+        Some(options::Command::Picture { file }) => draw_picture(&options, file),
         None => drive(&options),
     };
     match done {
@@ -46,11 +49,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn drive(options: &Options) -> Result<()> {
-    let start = Instant::now();
-    let time = options.millis.unwrap_or(if options.quick { 300 } else { 800 });
-    let time = Duration::from_millis(time);
-    let mut bench = Bench {
+fn draw_picture(options: &Options, file: &Path) -> Result<()> {
+    picture::draw(&mut bench(options, Duration::from_millis(800))?, file)
+}
+
+fn bench(options: &Options, time: Duration) -> Result<Bench> {
+    Ok(Bench {
         server: Server::start(options.servers()),
         programs: options.programs(),
         files: tempfile::tempdir()?,
@@ -59,7 +63,14 @@ fn drive(options: &Options) -> Result<()> {
         clients: options.clients(),
         time,
         round_trip: 0.0,
-    };
+    })
+}
+
+fn drive(options: &Options) -> Result<()> {
+    let start = Instant::now();
+    let time = options.millis.unwrap_or(if options.quick { 300 } else { 800 });
+    let time = Duration::from_millis(time);
+    let mut bench = bench(options, time)?;
     let mut run = probe(&bench, options)?;
     let mut present = options.contestants();
     present.retain(|contestant| run.settings.iter().any(|(name, _)| *name == contestant.name));

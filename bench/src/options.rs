@@ -68,6 +68,11 @@ pub(crate) enum Command {
     /// Runs a contestant. Used by the driver.
     #[command(hide = true)]
     Contestant { name: String, url: String },
+    /// Draws how the tasks of several processes take turns with one lock, as an SVG file
+    Picture {
+        #[arg(default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/contended.svg"))]
+        file: PathBuf,
+    },
 }
 
 impl Options {

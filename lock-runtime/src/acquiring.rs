@@ -64,20 +64,17 @@ impl<G: AcquiredGuard> Acquiring<G> {
         Self { client, ..Self::with(Some(ObservedCall::new(site, began)), result) }
     }
 
-    /// The same acquisition, after whose `wait` the store is asked who holds a lock that is busy, unless there
-    /// was a single attempt.
-    pub(crate) fn asking_for_holder(mut self, wait: &Timeout) -> Self {
+    /// After this `wait`, the store is asked who holds a lock that is busy, unless there was a single attempt.
+    pub(crate) fn ask_for_holder(&mut self, wait: &Timeout) {
         self.asks_for_holder = !wait.is_single_attempt();
-        self
     }
 
-    /// The same acquisition with a span, if a subscriber wants one, and the result is not known at once.
-    pub(crate) fn traced(mut self, key: &str) -> Self {
+    /// Begins a span, if a subscriber wants one, and the result is not known at once.
+    pub(crate) fn trace(&mut self, key: &str) {
         if let (Some(client), Some(call)) = (&self.client, &self.call) {
             let (namespace, label) = (&*client.namespace, call.site().label());
             self.span = WaitSpan::new(SpanPlace { key, namespace, label });
         }
-        self
     }
 
     /// An acquisition that has failed at once.

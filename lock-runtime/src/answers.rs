@@ -17,12 +17,12 @@ use crate::store::contract::Mode;
 use crate::telemetry::{AcquisitionOutcome, SiteSnapshot, Snapshot};
 
 impl Answerer for Connected {
-    fn answer(&self, question: &Question, from: &str, id: Option<&str>) -> AnswerPages {
+    fn answer(&self, question: &Question, id: &str) -> AnswerPages {
         let mut client = self.told.clone().unwrap_or_default();
-        client.id = id.map(ToOwned::to_owned);
+        client.id = Some(id.to_owned());
         let is_known = question.kind != QuestionKind::Unknown;
         let (number, is_revocable) = (question.number, self.is_revocable);
-        let head = AnswerHead { number, from, client: &client, is_revocable, is_known };
+        let head = AnswerHead { number, from: id, client: &client, is_revocable, is_known };
         let engine = &self.engine;
         match &question.kind {
             QuestionKind::Client | QuestionKind::Unknown => head.pages([]),
@@ -45,7 +45,7 @@ impl Answerer for Connected {
             }
             QuestionKind::Losses => head.pages(engine.losses().iter().map(loss)),
             QuestionKind::Revoke(request) => {
-                let count = self.revoke(request, from);
+                let count = self.revoke(request, id);
                 head.pages([RecordWriter::about(REVOCATION).field("locks", count)])
             }
         }
@@ -57,8 +57,8 @@ impl Answerer for Connected {
 }
 
 impl Connected {
-    /// Gives up the locks that a request names, if the client is revocable. Returns their number, or the number of those
-    /// that it keeps.
+    /// Gives up the locks that a request names, if the client is revocable. Returns their number, or the number of
+    /// those that it keeps.
     fn revoke(&self, request: &RevocationRequest, own: &str) -> usize {
         let RevocationRequest { key, from, by } = request;
         if from.as_ref().is_some_and(|from| from != own) {

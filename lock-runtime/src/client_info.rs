@@ -22,7 +22,8 @@ pub(crate) const LONGEST_PRESENCE: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ClientInfo {
-    /// The id with which the values of the client's locks begin, if it uses this library.
+    /// The id with which the values of the client's locks begin, if it uses this library. A number for the memory
+    /// store, whose locks have no values.
     pub id: Option<String>,
     /// The name of its host, or the name that it was given.
     pub name: Option<String>,
@@ -96,7 +97,6 @@ impl ClientInfo {
 }
 
 /// Whether a character could hide or reorder a part of a line of the log.
-#[cfg(any(feature = "redis", feature = "admin", test))]
 fn is_invisible(c: char) -> bool {
     let is_format = matches!(
         c,
@@ -105,10 +105,14 @@ fn is_invisible(c: char) -> bool {
     c.is_control() || is_format
 }
 
+/// A text of another client, without control characters.
+pub(crate) fn visible(text: &str) -> String {
+    text.chars().filter(|c| !is_invisible(*c)).collect()
+}
+
 /// A text of another client, without control characters, and not too long. `None` if nothing is left.
-#[cfg(any(feature = "redis", feature = "admin", test))]
-fn harmless(text: &str) -> Option<String> {
-    let mut text: String = text.chars().filter(|c| !is_invisible(*c)).collect();
+pub(crate) fn harmless(text: &str) -> Option<String> {
+    let mut text = visible(text);
     while text.len() > LONGEST_TEXT {
         text.pop();
     }

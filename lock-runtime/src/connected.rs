@@ -90,11 +90,30 @@ impl Connected {
         self.read(Some(key), self.backend.holder(key)).await
     }
 
-    /// What the key of a lock holds, in any layout.
+    /// What the key of a lock holds, in any layout, and who its holders are.
     #[cfg(feature = "admin")]
     pub(crate) async fn inspect(&self, key: &str) -> Result<Option<LockState>, LockError> {
-        let inspected = async { self.backend.inspector()?.inspect(key).await };
+        let inspected = async {
+            let inspector = self.backend.inspector()?;
+            let Some(mut lock) = inspector.read_lock(key).await? else { return Ok(None) };
+            inspector.name_holders(std::slice::from_mut(&mut lock)).await?;
+            Ok(Some(lock))
+        };
         self.read(Some(key), inspected).await
+    }
+
+    /// What the key of a lock holds, in any layout.
+    #[cfg(feature = "admin")]
+    pub(crate) async fn read_lock(&self, key: &str) -> Result<Option<LockState>, LockError> {
+        let read = async { self.backend.inspector()?.read_lock(key).await };
+        self.read(Some(key), read).await
+    }
+
+    /// Adds who the clients of the holders of these locks are.
+    #[cfg(feature = "admin")]
+    pub(crate) async fn name_holders(&self, locks: &mut [LockState]) -> Result<(), LockError> {
+        let named = async { self.backend.inspector()?.name_holders(locks).await };
+        self.read(None, named).await
     }
 
     /// Ends the hold of the owner with this token, if it still has the lock.

@@ -1,5 +1,6 @@
 //! What the key of a lock holds, as an operator sees it.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::client_info::ClientInfo;
@@ -10,12 +11,15 @@ use crate::permits::Permits;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockState {
-    /// The key, with the namespace.
+    /// The key, with the namespace. It may contain any characters.
     pub key: String,
     /// The layout of the value.
     pub layout: StoredLayout,
-    /// The holders. Several for readers and permits; the first 1,000.
+    /// The holders. Several for readers and permits.
     pub holders: Vec<StoredHolder>,
+    /// Whether all holders and all their permits are there. Of more than 1,000 readers or permits, those are there
+    /// whose leases end first.
+    pub is_complete: bool,
     /// The number of processes that wait in the queue of the store. The other calls of a process wait in the
     /// process itself, and clients that poll are not in the queue.
     pub queued: u64,
@@ -58,8 +62,8 @@ impl StoredLayout {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoredHolder {
-    /// The owner in the key. It identifies one acquisition.
-    pub token: String,
+    /// The owner in the key.
+    pub token: HolderToken,
     /// The client of the owner. Without any value for a client of another library.
     pub client: ClientInfo,
     /// The longest time for which the holder can have had the lock; see
@@ -75,6 +79,48 @@ pub struct StoredHolder {
     pub is_released: bool,
 }
 
+/// The longest token that is known as a whole, in bytes.
+#[cfg(feature = "redis")]
+pub(crate) const LONGEST_TOKEN: usize = 256;
+
+/// The owner that a key of the store names. It identifies one acquisition.
+///
+/// Whoever has it, and may write the key, can release the lock. So it is not displayed, and its `Debug` shows the end
+/// only, which is enough to distinguish holders in a log.
+///
+/// A token of another library may be longer than 256 bytes, or no UTF-8. It is then known in part only, and
+/// [`delete`](crate::admin::LockAdmin::delete) refuses it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct HolderToken(String);
+
+impl HolderToken {
+    #[cfg(any(feature = "redis", test))]
+    pub(crate) fn new(token: impl Into<String>) -> Self {
+        Self(token.into())
+    }
+
+    /// The whole text, for [`delete`](crate::admin::LockAdmin::delete) and for the tools of the store.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for HolderToken {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+/// Shows the last four characters, or fewer of a short token.
+impl fmt::Debug for HolderToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.0.chars().count();
+        let end = self.0.chars().skip(count - (count / 4).min(4));
+        write!(f, "HolderToken(…{})", end.collect::<String>().escape_debug())
+    }
+}
+
 /// What has become of a request to delete a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -85,4 +131,19 @@ pub enum Deletion {
     Changed,
     /// The key does not exist.
     Gone,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_shown_only_in_part() {
+        let shown = |token: &str| format!("{:?}", HolderToken::new(token));
+        assert_eq!(shown("kX3_8fRtq.AABrmE8eHkD2vXnq4mTjP5"), "HolderToken(…TjP5)");
+        assert_eq!(shown("pin 1234"), "HolderToken(…34)");
+        assert_eq!(shown("f00"), "HolderToken(…)");
+        assert_eq!(shown("evil token\u{1b}[m"), "HolderToken(…\\u{1b}[m)");
+        assert_eq!(shown(""), "HolderToken(…)");
+    }
 }

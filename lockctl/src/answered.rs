@@ -19,7 +19,7 @@ pub(crate) struct Answered {
     /// The names of the clients whose answers were cut off.
     cut_off: BTreeSet<String>,
     /// The number of clients that have not answered, if it is known.
-    pub(crate) unanswered: Option<usize>,
+    pub(crate) unanswered: Option<u64>,
 }
 
 impl Answered {
@@ -107,7 +107,7 @@ impl Answered {
 
 /// Tells how many clients have not answered, and whose answers were cut off.
 pub(crate) fn complain(
-    unanswered: Option<usize>,
+    unanswered: Option<u64>,
     cut_off: impl Iterator<Item = impl std::fmt::Display>,
     messages: Messages,
 ) {

@@ -26,7 +26,7 @@ pub(crate) struct ClientsOptions {
 #[derive(Debug, Serialize)]
 struct KnownClients {
     clients: Vec<ListedClient>,
-    unanswered: Option<usize>,
+    unanswered: Option<u64>,
 }
 
 /// A client.

@@ -14,6 +14,10 @@ use crate::span;
 /// The names of the [cells](ListedLock::cells).
 pub(crate) const HEADER: [&str; 6] = ["KEY", "HELD", "LEFT", "WAITING", "HOLDER", "FUNCTION"];
 
+/// What the caller should know about a lock with very many holders.
+pub(crate) const INCOMPLETE: &str =
+    "of more than 1,000 readers or permits, only those are shown whose leases end first";
+
 /// One holder of one lock, or a key for which calls wait and whose holder is not known. Programs read these fields:
 /// their names and meanings stay as they are.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -69,7 +73,7 @@ impl ListedLock {
             mode: holder.mode.map(mode),
             permits: holder.permits.map(lock_runtime::Permits::count),
             released: Some(holder.is_released),
-            token: Some(holder.token),
+            token: Some(holder.token.as_str().to_owned()),
             ..Self::default()
         };
         holders.into_iter().map(row).collect()

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::asking::{AskOptions, AskingClient};
 use crate::exit::Failure;
-use crate::listed_lock::ListedLock;
+use crate::listed_lock::{INCOMPLETE, ListedLock};
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
 use crate::output::records::unknown;
@@ -115,6 +115,9 @@ pub(crate) async fn read(
     messages: Messages,
 ) -> Result<ShownLock, Failure> {
     let state = asking.admin.inspect(key).await?;
+    if state.as_ref().is_some_and(|state| !state.is_complete) {
+        messages.warning(INCOMPLETE);
+    }
     let queued = state.as_ref().map_or(0, |state| state.queued);
     let stored = state.map(ListedLock::stored).unwrap_or_default();
     let full = stored.first().map(|row| row.key.clone());

@@ -32,6 +32,11 @@ async fn revocable(url: &str) -> LockClient {
     builder(url).revocable(true).connect().await.expect("up")
 }
 
+/// A client whose locks can be revoked, and one that revokes them.
+async fn revocable_and_operator(server: &RedisServer) -> (LockClient, LockClient) {
+    (revocable(&server.url()).await, client(&server.url()).await)
+}
+
 /// All locks that all clients hold.
 async fn holds(admin: &LockAdmin) -> Vec<HoldInfo> {
     let answers = admin.holds().await.expect("up");
@@ -42,7 +47,7 @@ async fn holds(admin: &LockAdmin) -> Vec<HoldInfo> {
 }
 
 /// The numbers of locks that were revoked, and that were not.
-fn counts(revocation: &Revocation) -> (usize, usize) {
+fn counts(revocation: &Revocation) -> (u64, u64) {
     assert_eq!(revocation.unanswered, Some(0));
     (revocation.revoked, revocation.refused)
 }
@@ -198,7 +203,7 @@ async fn a_revoked_lock_is_free_for_others_when_its_body_was_dropped() {
     }
 
     let server = RedisServer::start();
-    let (one, two) = (revocable(&server.url()).await, client(&server.url()).await);
+    let (one, two) = revocable_and_operator(&server).await;
     for kind in TestedKind::ALL.into_iter().filter(|kind| *kind != TestedKind::Leader) {
         let kind = kind.exclusive();
         let is_dropped = Arc::new(AtomicBool::new(false));
@@ -235,7 +240,7 @@ async fn a_revoked_lock_is_free_for_others_when_its_body_was_dropped() {
 #[tokio::test]
 async fn a_guard_that_is_revoked_is_lost_at_once_and_freed_when_it_is_dropped() {
     let server = RedisServer::start();
-    let (one, two) = (revocable(&server.url()).await, client(&server.url()).await);
+    let (one, two) = revocable_and_operator(&server).await;
     let guard = one.lock("k").acquire().await.expect("free");
     assert_eq!(counts(&admin(&two).revoke("k").await.expect("up")), (1, 0));
     assert_eq!(timeout(LEASE, guard.lost()).await, Ok(LostReason::Revoked));
@@ -281,7 +286,7 @@ async fn a_lock_of_one_client_is_revoked_and_the_log_says_by_whom() {
 #[tokio::test]
 async fn a_leader_that_is_revoked_steps_down() {
     let server = RedisServer::start();
-    let (one, two) = (revocable(&server.url()).await, client(&server.url()).await);
+    let (one, two) = revocable_and_operator(&server).await;
     let leader = one.leadership("reports").campaign().await.expect("free");
     assert_eq!(counts(&admin(&two).revoke("reports").await.expect("up")), (1, 0));
     assert_eq!(leader.lost().await, LostReason::Revoked);
@@ -402,7 +407,7 @@ async fn a_foreign_holder_does_not_say_who_it_is() {
 #[tokio::test]
 async fn any_key_arrives_as_it_is() {
     let server = RedisServer::start();
-    let (one, two) = (revocable(&server.url()).await, client(&server.url()).await);
+    let (one, two) = revocable_and_operator(&server).await;
     let keys = [
         "<img src=x onerror=alert(1)>".to_owned(),
         "tab\tline\nreturn\r\u{0}\u{7f}".to_owned(),
@@ -615,7 +620,7 @@ async fn a_lock_is_deleted_for_the_next_process_that_waits() {
         });
         assert!(until(LEASE * 10, || server.queued(&name) == 1).await.is_some(), "{kind:?}");
         let (_, holder) = stored(&admin, &name).await;
-        let wrong = format!("{}x", &holder.token[1..]);
+        let wrong = format!("{}x", &holder.token.as_str()[1..]);
         assert_eq!(admin.delete(&*name, &wrong).await, Ok(Deletion::Changed), "{kind:?}");
         assert_eq!(stored(&admin, &name).await.1.token, holder.token, "{kind:?}: not changed");
         let begun = tokio::time::Instant::now();
@@ -646,7 +651,7 @@ async fn a_lock_of_any_library_is_deleted_if_its_value_is_the_same() {
     ] {
         server.tell(&command);
         let (found, holder) = stored(&admin, "k").await;
-        assert_eq!((found, &*holder.token), (layout, token));
+        assert_eq!((found, holder.token.as_str()), (layout, token));
         assert_eq!(admin.delete("k", "other").await, Ok(Deletion::Changed), "{layout:?}");
         assert!(server.exists("k"));
         assert_eq!(admin.delete("k", token).await, Ok(Deletion::Deleted), "{layout:?}");
@@ -705,10 +710,123 @@ async fn a_scan_finds_the_locks_of_the_namespace_and_no_other_keys() {
     assert_eq!(found(admin.scan("nothing*").pause(0)).await.len(), 0);
 }
 
+/// The foreign keys of a server do not end a scan.
+#[tokio::test]
+async fn keys_that_the_user_may_not_read_are_left_out_and_counted() {
+    let server = RedisServer::start();
+    let acl = ["ACL", "SETUSER", "shop", "on", ">password", "~shop:*", "~lock_*", "&*", "+@all"];
+    server.tell(&acl);
+    let shop = client(&server.url_as("shop:password")).await;
+    let _guard = shop.lock("shop:order").acquire().await.expect("free");
+    for key in ["mail:order", "mail:basket"] {
+        server.tell(&["SET", key, "x"]);
+    }
+    let mut scan = admin(&shop).scan("*").pause(0).others(true);
+    let mut found = Vec::new();
+    while let Some(locks) = scan.next().await.expect("permitted") {
+        found.extend(locks.into_iter().map(|lock| lock.key));
+    }
+    assert_eq!((found, scan.unreadable()), (vec!["shop:order".to_owned()], 2));
+}
+
+#[tokio::test]
+async fn all_permits_of_a_holder_are_deleted_although_not_all_are_read() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let admin = admin(&client);
+    let permits =
+        |count, leases| client.semaphore("k", 5000).permits(count).lease(LEASE * leases).acquire();
+    let _last = permits(10, 300).await.expect("free");
+    let (_, last) = stored(&admin, "k").await;
+    let (_first, _second) = (permits(600, 100).await, permits(1000, 200).await);
+    let state = admin.inspect("k").await.expect("up").expect("held");
+    let counts: Vec<_> = state.holders.iter().filter_map(|holder| holder.permits).collect();
+    assert_eq!(counts, [Permits::new(600, 5000), Permits::new(400, 5000)]);
+    assert!(!state.is_complete);
+    match admin.delete("k", &last.token).await {
+        Err(LockError::Config { option: "token", problem, .. }) => {
+            assert!(problem.contains("1,000"), "{problem}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(admin.delete("k", &state.holders[1].token).await, Ok(Deletion::Deleted));
+    assert_eq!(server.command::<usize>(&["ZCARD", "k"]), 610);
+    assert!(admin.inspect("k").await.expect("up").expect("held").is_complete);
+    assert_eq!(admin.delete("k", &last.token).await, Ok(Deletion::Deleted));
+    assert_eq!(server.command::<usize>(&["ZCARD", "k"]), 600);
+}
+
+#[tokio::test]
+async fn a_token_that_is_known_in_part_only_is_refused() {
+    let server = RedisServer::start();
+    let admin = admin(&client(&server.url()).await);
+    for (value, length) in
+        [("('x'):rep(256)", None), ("('x'):rep(300)", Some(257)), ("'x\\200'", Some(4))]
+    {
+        let set = format!("return redis.call('set', KEYS[1], {value})");
+        server.tell(&["EVAL", &set, "1", "k"]);
+        let (_, holder) = stored(&admin, "k").await;
+        let deletion = admin.delete("k", &holder.token).await;
+        let Some(length) = length else {
+            assert_eq!(deletion, Ok(Deletion::Deleted));
+            continue;
+        };
+        assert_eq!(holder.token.as_str().len(), length);
+        match deletion {
+            Err(LockError::Config { option: "token", problem, .. }) => {
+                assert!(problem.contains("256 bytes"), "{problem}");
+            }
+            other => panic!("{value}: {other:?}"),
+        }
+    }
+}
+
+/// Whoever has the token can release the lock.
+#[tokio::test]
+async fn tokens_are_not_shown_as_a_whole() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let _guard = client.lock("k").acquire().await.expect("free");
+    let state = admin(&client).inspect("k").await.expect("up").expect("held");
+    let token = state.holders[0].token.as_str();
+    assert_eq!(server.command::<String>(&["GET", "k"]), token);
+    assert!(!format!("{state:?}").contains(token));
+}
+
+#[tokio::test]
+async fn a_step_of_a_scan_reads_each_client_once_and_a_deletion_reads_none() {
+    let server = RedisServer::start();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    let admin = admin(&two);
+    let mut guards = Vec::new();
+    for n in 0..20 {
+        let client = if n % 2 == 0 { &one } else { &two };
+        guards.push(client.lock(format!("k{n}")).lease(LEASE * 600).acquire().await.expect("free"));
+    }
+    // The presence is written in the background.
+    let names = || server.command::<Vec<String>>(&["KEYS", "lock_client:*"]);
+    assert!(until(LEASE * 30, || names().len() == 2).await.is_some());
+    let (mut scan, mut steps, before) = (admin.scan("k*").pause(0), 0, server.calls("getrange"));
+    let mut found = Vec::new();
+    while let Some(locks) = scan.next().await.expect("up") {
+        found.extend(locks);
+        steps += 1;
+    }
+    assert!(found.iter().all(|lock| lock.holders[0].client.process.is_some()), "{found:?}");
+    // The script reads the value.
+    let of_script = 1;
+    let read = server.calls("getrange") - before - of_script * 20;
+    assert!(read <= 2 * steps, "{read} presences in {steps} steps");
+    let before = server.calls("getrange");
+    let token = &found[0].holders[0].token;
+    assert_eq!(admin.delete(&*found[0].key, token).await, Ok(Deletion::Deleted));
+    assert_eq!(server.calls("getrange") - before, of_script);
+}
+
 #[tokio::test]
 async fn losses_are_told() {
     let server = RedisServer::start();
-    let (one, two) = (revocable(&server.url()).await, client(&server.url()).await);
+    let (one, two) = revocable_and_operator(&server).await;
     let admin = admin(&two);
     for (key, reason) in [
         ("over", LostReason::LeaseOver),

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use lock_runtime::admin::{Deletion, LockAdmin};
 use lock_runtime::{LockClient, LockError, Wait, WireFormat, distributed_lock};
 use lock_tests::{CapturedLog, RedisServer};
 use tokio::time::Instant;
@@ -202,17 +203,26 @@ async fn a_database_that_does_not_exist_is_a_configuration_error() {
     LockClient::connect(database(3)).await.expect("this database exists");
 }
 
-/// The documented `ACL SETUSER` command, with the additional permissions of a kind of lock.
+/// The page of the documentation that lists permissions.
+const PERMISSIONS: &str = include_str!("../../docs/redis.md");
+
+/// The documented `ACL SETUSER` command for this user, and where it ends.
+fn documented_user(name: &str) -> (Vec<String>, usize) {
+    let start = PERMISSIONS.find(&format!("ACL SETUSER {name} ")).expect("it is documented");
+    let end = start + PERMISSIONS[start..].find("```").expect("the end of the code block");
+    let words = PERMISSIONS[start..end].split_whitespace().filter(|word| *word != "\\");
+    (words.map(ToOwned::to_owned).collect(), end)
+}
+
+/// The documented permissions of a service, with the additional ones of a kind of lock.
 fn documented_acl(kind: &str) -> Vec<String> {
-    let page = include_str!("../../docs/redis.md");
-    let start = page.find("ACL SETUSER").expect("the documentation has the command");
-    let end = start + page[start..].find("```").expect("the end of the code block");
-    let words = page[start..end].split_whitespace().filter(|word| *word != "\\");
+    let (mut words, end) = documented_user("locker");
     let row = format!("| {kind} | `");
-    let additional = page[end..].lines().find_map(|line| line.strip_prefix(&row));
+    let additional = PERMISSIONS[end..].lines().find_map(|line| line.strip_prefix(&row));
     assert!(additional.is_some() || kind == "`Token`", "{row}");
     let additional = additional.unwrap_or_default().trim_end_matches("` |").split_whitespace();
-    words.chain(additional).map(ToOwned::to_owned).collect()
+    words.extend(additional.map(ToOwned::to_owned));
+    words
 }
 
 #[tokio::test]
@@ -293,6 +303,73 @@ async fn the_documented_permissions_are_enough_for_sets_fair_calls_leadership_an
 }
 
 #[tokio::test]
+async fn the_documented_permissions_are_enough_for_an_operator() {
+    let server = RedisServer::start();
+    let (acl, _) = documented_user("operator");
+    server.tell(&acl.iter().map(String::as_str).collect::<Vec<_>>());
+    let in_shop = async |url: &str| {
+        LockClient::builder().url(url).namespace("shop").lease(LEASE).connect().await.expect("up")
+    };
+    let (service, operator) =
+        (in_shop(&server.url()).await, in_shop(&server.url_as("operator:password")).await);
+    let mut guards = vec![
+        service.read_write("shared").read().acquire().await.expect("free"),
+        service.semaphore("permits", 3).acquire_many(2).await.expect("free"),
+    ];
+    for format in [WireFormat::Token, WireFormat::Redisson, WireFormat::Timestamp] {
+        let lock = service.lock(format!("{format:?}")).wire_format(format);
+        guards.push(lock.acquire().await.expect("free"));
+    }
+    let admin = LockAdmin::new(&operator);
+    let holds = admin.holds().await.expect("permitted").answers;
+    assert_eq!(holds.iter().map(|answer| answer.found.len()).sum::<usize>(), guards.len());
+    let (mut scan, mut found) = (admin.scan("*").pause(0), 0);
+    while let Some(locks) = scan.next().await.expect("permitted") {
+        assert!(locks.iter().all(|lock| lock.holders[0].client.process.is_some()), "{locks:?}");
+        found += locks.len();
+    }
+    assert_eq!((found, scan.unreadable()), (guards.len(), 0));
+    for guard in &guards {
+        let key = guard.key().strip_prefix("shop:").expect("the namespace");
+        let holder = admin.holder(key).await.expect("permitted").expect("held");
+        assert!(holder.client.is_some_and(|client| client.process.is_some()), "{key}");
+        assert!(admin.inspect(key).await.expect("permitted").is_some(), "{key}");
+        let revocation = admin.revoke(key).await.expect("permitted");
+        assert_eq!((revocation.revoked, revocation.refused), (0, 1), "{key}");
+    }
+    assert_nothing_refused(&server);
+}
+
+#[tokio::test]
+async fn the_documented_permissions_are_enough_to_delete_locks() {
+    for (kind, format) in [
+        ("`Token`", WireFormat::Token),
+        ("`Redisson`", WireFormat::Redisson),
+        ("`Timestamp`", WireFormat::Timestamp),
+        ("read-write locks and semaphores", WireFormat::Token),
+    ] {
+        let server = RedisServer::start();
+        let (one, two) = permitted_clients(&server, &documented_acl(kind), format).await;
+        let guards = if kind.starts_with('`') {
+            vec![one.lock("k").acquire().await.expect("free")]
+        } else {
+            vec![
+                one.read_write("k").write().acquire().await.expect("free"),
+                one.semaphore("permits", 3).acquire_many(2).await.expect("free"),
+            ]
+        };
+        let admin = LockAdmin::new(&two);
+        for guard in &guards {
+            let key = guard.key().strip_prefix("shop:").expect("the namespace");
+            let state = admin.inspect(key).await.expect("permitted").expect("held");
+            let deletion = admin.delete(key, &state.holders[0].token).await;
+            assert_eq!(deletion, Ok(Deletion::Deleted), "{kind}");
+        }
+        assert_nothing_refused(&server);
+    }
+}
+
+#[tokio::test]
 async fn without_a_permission_for_sets_their_keys_are_locked_one_after_the_other() {
     let server = RedisServer::start();
     let mut acl = documented_acl("`Token`");
@@ -320,6 +397,13 @@ async fn permitted_clients(
     (connect().await, connect().await)
 }
 
+fn assert_nothing_refused(server: &RedisServer) {
+    let mut refused: Vec<redis::Value> = server.command(&["ACL", "LOG"]);
+    // The client tries to set its name. Servers before 7.0 log that as refused; it is optional.
+    refused.retain(|entry| !format!("{entry:?}").contains("cmd=client "));
+    assert!(refused.is_empty(), "{refused:?}");
+}
+
 async fn permissions_are_enough(wire_format: WireFormat) {
     let server = RedisServer::start();
     let acl = documented_acl(&format!("`{wire_format:?}`"));
@@ -344,10 +428,7 @@ async fn permissions_are_enough(wire_format: WireFormat) {
     }
     one.lock("kept").min_hold(LEASE / 4).run(async {}).await.expect("free");
     assert!(server.exists("shop:kept"));
-    let mut refused: Vec<redis::Value> = server.command(&["ACL", "LOG"]);
-    // The client tries to set its name. Servers before 7.0 log that as refused; it is optional.
-    refused.retain(|entry| !format!("{entry:?}").contains("cmd=client "));
-    assert!(refused.is_empty(), "{refused:?}");
+    assert_nothing_refused(&server);
     let url = server.url_as("locker:password");
     let outside = LockClient::builder().url(&url).namespace("other").connect().await.expect("up");
     assert!(matches!(outside.lock("k").acquire().await, Err(LockError::Denied { .. })));

@@ -7,7 +7,7 @@ mod hot;
 mod idle;
 pub(crate) mod kinds;
 pub(crate) mod repeated;
-mod run;
+pub(crate) mod run;
 mod uncontended;
 mod waiters;
 mod zipf;

@@ -24,23 +24,23 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const TURN: Duration = Duration::from_millis(50);
 
 /// The parameters of one run.
-pub(super) struct Load<'a> {
-    pub(super) tasks: usize,
-    pub(super) work: Duration,
+pub(crate) struct Load<'a> {
+    pub(crate) tasks: usize,
+    pub(crate) work: Duration,
     /// The keys, in the syntax of the line protocol.
-    pub(super) keys: &'a str,
+    pub(crate) keys: &'a str,
     /// The key of a further task in the first process.
-    pub(super) one_more: Option<&'a str>,
+    pub(crate) one_more: Option<&'a str>,
 }
 
 /// The outcome of a run.
-pub(super) struct ProgramOutcome {
-    pub(super) grants: Vec<ProcessGrant>,
-    pub(super) history: GrantHistory,
+pub(crate) struct ProgramOutcome {
+    pub(crate) grants: Vec<ProcessGrant>,
+    pub(crate) history: GrantHistory,
     /// The grants during the time in which all processes ran.
     counted: Vec<ProcessGrant>,
     /// That time.
-    period: Range<u64>,
+    pub(crate) period: Range<u64>,
     seconds: f64,
     /// The tasks of each process, without the further one.
     tasks: usize,
@@ -56,7 +56,7 @@ pub(super) struct ProgramOutcome {
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// Warms up the processes, and measures.
-pub(super) fn run(
+pub(crate) fn run(
     bench: &mut Bench,
     processes: &mut [ContestantProcess],
     load: &Load,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::client_info::ClientInfo;
+use crate::client_info::{ClientInfo, visible};
 use crate::error::LostReason;
 use crate::lock_mode::LockMode;
 use crate::permits::Permits;
@@ -17,13 +17,14 @@ pub struct ClientAnswers<T> {
     /// One for each client, in the order of their names and process ids.
     pub answers: Vec<ClientAnswer<T>>,
     /// The number of clients that have received the question and have not answered in time: they are
-    /// overloaded or suspended, were asked too often, may not publish, or do not know the question. Whoever
-    /// monitors the channel counts as well. `None` if the store does not count them.
+    /// overloaded or suspended, were asked too often, may not publish, or do not know the question. The number
+    /// includes other subscribers of the channel. `None` if the store does not count them, or the connection was lost
+    /// while answers were awaited: some may be missing.
     ///
     /// A client whose connection for messages is lost at this moment has not received the question, and is not
     /// counted: `Some(0)` does not prove that nobody else holds a lock. [`inspect`](super::LockAdmin::inspect)
     /// reads that from the store.
-    pub unanswered: Option<usize>,
+    pub unanswered: Option<u64>,
 }
 
 impl<T> ClientAnswers<T> {
@@ -39,7 +40,7 @@ impl<T> ClientAnswers<T> {
 /// The answer of one client.
 ///
 /// Answers are those of other clients, and are not authenticated: whoever may publish to the channels of answers can
-/// invent some. Keys may contain any characters, and all texts may contain markup.
+/// invent some. Keys may contain any characters. The other texts have no control characters, but may contain markup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientAnswer<T> {
@@ -90,8 +91,8 @@ impl HoldInfo {
         };
         Some(Self {
             key: record.get("key")?,
-            template: record.get("template")?,
-            function: record.get("function"),
+            template: text(record, "template")?,
+            function: text(record, "function"),
             held_for: milliseconds(record, "held")?,
             lease_left: milliseconds(record, "left")?,
             is_renewed: record.number("renewed") == Some(1),
@@ -134,8 +135,8 @@ impl LossInfo {
             key: record.get("key")?,
             at: SystemTime::UNIX_EPOCH.checked_add(milliseconds(record, "at")?)?,
             reason: LostReason::ALL.into_iter().find(|known| known.as_str() == reason)?,
-            template: record.get("template"),
-            function: record.get("function"),
+            template: text(record, "template"),
+            function: text(record, "function"),
             held_for: milliseconds(record, "held"),
         })
     }
@@ -237,22 +238,22 @@ impl SiteInfo {
 
     fn read(record: &TextRecord<'_>) -> Option<Self> {
         record.is_about(SITE).then_some(())?;
-        let (template, hold) = (record.get("template")?, record.get("hold")?);
+        let (template, hold) = (text(record, "template")?, record.get("hold")?);
         let (mut waits, mut others) = (Vec::new(), Vec::new());
         for outcome in AcquisitionOutcome::ALL {
             let is_timed = AcquisitionOutcome::TIMED.contains(&outcome);
-            let Some(text) = record.get(outcome.as_str()) else { continue };
+            let Some(measured) = record.get(outcome.as_str()) else { continue };
             if is_timed {
-                waits.push((outcome, HistogramSnapshot::of_text(&text)?));
+                waits.push((outcome, HistogramSnapshot::of_text(&measured)?));
             } else {
-                others.push((outcome, text.parse().ok()?));
+                others.push((outcome, measured.parse().ok()?));
             }
         }
         let count = |reason: LostReason| record.number(&format!("lost.{}", reason.as_str()));
         let losses = LostReason::ALL.into_iter();
         Some(Self {
             template,
-            function: record.get("function"),
+            function: text(record, "function"),
             held: record.number("held").unwrap_or_default(),
             waiting: record.number("waiting").unwrap_or_default(),
             oldest_hold: milliseconds(record, "oldest"),
@@ -269,11 +270,16 @@ impl SiteInfo {
 #[non_exhaustive]
 pub struct Revocation {
     /// The number of holders that lose the lock. Several for readers of different clients, and for permits.
-    pub revoked: usize,
+    pub revoked: u64,
     /// The number of holders whose clients are not revocable. They keep the lock.
-    pub refused: usize,
+    pub refused: u64,
     /// See [`ClientAnswers::unanswered`]. These clients may have the lock.
-    pub unanswered: Option<usize>,
+    pub unanswered: Option<u64>,
+}
+
+/// A text that is no key.
+fn text(record: &TextRecord<'_>, name: &str) -> Option<String> {
+    record.get(name).map(|text| visible(&text))
 }
 
 fn milliseconds(record: &TextRecord<'_>, name: &str) -> Option<Duration> {
@@ -309,6 +315,14 @@ mod tests {
         let snapshot = ClientSnapshot::read(texts.map(TextRecord::new));
         let expected = ClientSnapshot { held: 7, store_up: true, ..ClientSnapshot::default() };
         assert_eq!(snapshot, expected, "later versions may add records");
+    }
+
+    #[test]
+    fn texts_have_no_control_characters() {
+        let text = "record=hold\tkey=a%1B\ttemplate=b%0A\u{202e}\tfunction=c%07\theld=1\tleft=1";
+        let hold = HoldInfo::read(&TextRecord::new(text)).expect("a hold");
+        assert_eq!((&*hold.key, &*hold.template), ("a\u{1b}", "b"));
+        assert_eq!(hold.function.as_deref(), Some("c"));
     }
 
     #[test]

@@ -75,7 +75,8 @@ impl CollectedPages {
             (client.name.clone(), client.process, client.id.clone())
         };
         answers.sort_by_cached_key(order);
-        let unanswered = received.map(|received| received.saturating_sub(answers.len()));
+        let missing = received.map(|received| received.saturating_sub(answers.len()));
+        let unanswered = missing.map(|missing| u64::try_from(missing).unwrap_or(u64::MAX));
         ClientAnswers { answers, unanswered }
     }
 }

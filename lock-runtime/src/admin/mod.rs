@@ -29,8 +29,9 @@
 //! A question is published on `lock_ask:<namespace>`, and answered on a channel that begins with
 //! `lock_answer:{lock_ask:<namespace>}:`. The user of the asking client needs the permission to publish on the first
 //! and to subscribe to the second, and those of the clients the reverse. Without it, a client is not asked, and
-//! everything else works. A client answers at most ten questions a second, and ignores the others. An answer has at most 1 MiB,
-//! about 8,000 locks.
+//! everything else works. A client answers at most ten questions a second, and ignores the others. An answer has at
+//! most 1 MiB, about 8,000 locks. A [`LockAdmin`] stays subscribed from its first question until it and its clones are
+//! dropped.
 
 mod answers;
 mod asking;
@@ -51,7 +52,7 @@ use crate::client::LockClient;
 use crate::connected::Connected;
 use crate::error::LockError;
 use crate::key::{self, LockKey};
-pub use crate::lock_state::{Deletion, LockState, StoredHolder, StoredLayout};
+pub use crate::lock_state::{Deletion, HolderToken, LockState, StoredHolder, StoredLayout};
 use crate::questions::REVOCATION;
 use crate::questions::answer::AnswerPage;
 use crate::questions::question::{QuestionKind, RevocationRequest};
@@ -67,13 +68,14 @@ const TIMEOUTS: (Duration, Duration) = (Duration::from_millis(10), Duration::fro
 /// Asks the clients of a namespace, and revokes their locks. Cheap to clone; the clones ask one after the
 /// other, at most ten times in a second. Keeps its client alive.
 ///
-/// All methods that ask return [`LockError::Unavailable`] if the store has not taken the question,
-/// [`LockError::Denied`] without the permission, [`LockError::InvalidKey`], [`LockError::ShutDown`], and
-/// [`LockError::Config`] for an invalid timeout or without a tokio runtime with timers. A client that does not
-/// answer is no error: see [`ClientAnswers::unanswered`].
+/// All methods that ask clients return [`LockError::Unavailable`] if the store has not taken the question, or if the
+/// connection was lost before the first answer, [`LockError::Denied`] without the permission,
+/// [`LockError::InvalidKey`], [`LockError::ShutDown`], and [`LockError::Config`] for an invalid timeout or without a
+/// tokio runtime with timers. A client that does not answer is no error: see [`ClientAnswers::unanswered`]. The errors
+/// of the methods that read the store are with each of them.
 ///
 /// All methods are cancel safe: dropping a future leaves the asking client as it was. A lock whose revocation
-/// was sent may still be revoked.
+/// was sent may still be revoked, and one whose deletion was sent may still be deleted.
 #[derive(Clone)]
 pub struct LockAdmin {
     connected: Arc<Connected>,
@@ -158,6 +160,22 @@ impl LockAdmin {
     /// # Errors
     ///
     /// See [`LockAdmin`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::admin::LockAdmin;
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// let _guards = (client.lock("report").acquire().await?, client.lock("other").acquire().await?);
+    /// let holds = LockAdmin::new(&client).holds_of("report").await?;
+    /// assert_eq!(holds.answers[0].found.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn holds_of(
         &self,
         key: impl Into<LockKey>,
@@ -262,13 +280,13 @@ impl LockAdmin {
     /// [revocable](crate::LockClientBuilder::revocable) lose it with the reason
     /// [`Revoked`](crate::LostReason::Revoked): their bodies are dropped, and the key is then released. Other
     /// calls may have it by the time this method returns. A holder whose task is not polled keeps the key until its
-    /// lease ends; it is not renewed any more.
+    /// lease ends; the lease is not renewed.
     ///
     /// Costs as much as [`clients`](Self::clients).
     ///
     /// # Errors
     ///
-    /// See [`LockAdmin`].
+    /// See [`LockAdmin`]. After [`LockError::Unavailable`], the lock may have been revoked.
     ///
     /// # Examples
     ///
@@ -297,7 +315,26 @@ impl LockAdmin {
     ///
     /// # Errors
     ///
-    /// See [`LockAdmin`].
+    /// See [`LockAdmin`]. After [`LockError::Unavailable`], the lock may have been revoked.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::admin::LockAdmin;
+    /// use lock_runtime::{LockClient, LockError, LostReason};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::builder().url("memory:").revocable(true).connect().await?;
+    /// let guard = client.lock("report").acquire().await?;
+    /// let admin = LockAdmin::new(&client);
+    /// let answers = admin.holds_of("report").await?.answers;
+    /// let holder = answers[0].client.id.as_deref().unwrap_or_default();
+    /// assert_eq!(admin.revoke_from("report", holder).await?.revoked, 1);
+    /// assert_eq!(guard.lost().await, LostReason::Revoked);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn revoke_from(
         &self,
         key: impl Into<LockKey>,
@@ -320,7 +357,7 @@ impl LockAdmin {
             let count = answer.found.into_iter().fold(0_u64, u64::saturating_add);
             let total =
                 if answer.is_revocable { &mut revocation.revoked } else { &mut revocation.refused };
-            *total = total.saturating_add(usize::try_from(count).unwrap_or(usize::MAX));
+            *total = total.saturating_add(count);
         }
         Ok(revocation)
     }

@@ -17,7 +17,10 @@ impl LockAdmin {
     ///
     /// # Errors
     ///
-    /// See [`LockAdmin`].
+    /// * [`LockError::Unavailable`]: the store has not answered.
+    /// * [`LockError::Denied`]: the user may not read the key.
+    /// * [`LockError::Config`]: there is no tokio runtime with timers.
+    /// * [`LockError::InvalidKey`] and [`LockError::ShutDown`].
     ///
     /// # Examples
     ///
@@ -52,11 +55,14 @@ impl LockAdmin {
     /// What the key of a lock holds, in any layout: its holders with their tokens, and how many processes wait. `None`
     /// if the key does not exist, or holds something that cannot be a lock.
     ///
-    /// Costs one round trip, and one for each client among the holders. Needs a server.
+    /// Costs one round trip, and one more for every hundred clients among the holders. Needs a server.
     ///
     /// # Errors
     ///
-    /// See [`LockAdmin`]. [`LockError::Config`] for the memory store.
+    /// * [`LockError::Unavailable`]: the store has not answered.
+    /// * [`LockError::Denied`]: the user may not read the key.
+    /// * [`LockError::Config`]: the store has no keys that could be read, or there is no tokio runtime with timers.
+    /// * [`LockError::InvalidKey`] and [`LockError::ShutDown`].
     ///
     /// # Examples
     ///
@@ -67,10 +73,10 @@ impl LockAdmin {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), LockError> {
     /// let client = LockClient::connect("redis://127.0.0.1:6379").await?;
-    /// let admin = LockAdmin::new(&client);
-    /// if let Some(state) = admin.inspect("report").await? {
-    ///     // Deletes exactly what was shown.
-    ///     admin.delete("report", &state.holders[0].token).await?;
+    /// if let Some(lock) = LockAdmin::new(&client).inspect("report").await? {
+    ///     for holder in lock.holders {
+    ///         println!("{} has it for another {:?}", holder.client, holder.lease_left);
+    ///     }
     /// }
     /// # Ok(())
     /// # }
@@ -86,18 +92,46 @@ impl LockAdmin {
     /// A holder that still runs continues until it notices: at once if its client tracks the key, otherwise at its
     /// next renewal. So two bodies may run at the same time. [`revoke`](Self::revoke) is safe.
     ///
-    /// Costs two round trips, and one for each client among the holders. Needs a server.
+    /// Costs two round trips. Needs a server.
     ///
     /// # Errors
     ///
-    /// See [`LockAdmin`]. [`LockError::Config`] for the memory store.
+    /// * [`LockError::Unavailable`]: the store has not answered. The hold may have been deleted.
+    /// * [`LockError::Denied`]: the user may not read the key, or not release locks of its layout.
+    /// * [`LockError::Config`]: the token is known [in part](super::HolderToken) only, or is not among the first 1,000
+    ///   readers or permits of the key; the store has no keys that could be deleted; or there is no tokio runtime with
+    ///   timers.
+    /// * [`LockError::InvalidKey`] and [`LockError::ShutDown`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use lock_runtime::admin::LockAdmin;
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::connect("redis://127.0.0.1:6379").await?;
+    /// let admin = LockAdmin::new(&client);
+    /// let stuck = admin.inspect("report").await?;
+    /// // A live holder that is revoked stops before others get the lock.
+    /// let revocation = admin.revoke("report").await?;
+    /// if revocation.revoked == 0
+    ///     && let Some(holder) = stuck.as_ref().and_then(|lock| lock.holders.first())
+    /// {
+    ///     // Deletes exactly what was read before.
+    ///     admin.delete("report", &holder.token).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn delete(
         &self,
         key: impl Into<LockKey>,
-        token: &str,
+        token: impl AsRef<str>,
     ) -> Result<Deletion, LockError> {
         let key = self.full(key.into())?;
-        self.connected.delete(&key, token).await
+        self.connected.delete(&key, token.as_ref()).await
     }
 
     /// Reads all locks from the store, also those of processes that do not answer, and of other libraries. `pattern`

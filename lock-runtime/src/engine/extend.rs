@@ -51,7 +51,9 @@ impl Engine {
                         self.background().reschedule(lease);
                     }
                 }
-                Some(Ok(Renewed::Gone)) => self.background().lose(lease, LostReason::Gone),
+                Some(Ok(Renewed::Gone)) => {
+                    self.background().lose(lease, LostReason::Gone);
+                }
                 Some(Ok(Renewed::Taken) | Err(StoreError::WrongFormat { .. })) => {
                     self.background().lose(lease, LostReason::Taken);
                 }

@@ -61,9 +61,9 @@ impl Engine {
     /// Ends the holds with this key, as if they were lost. Returns their number. Each key is freed when its
     /// holders have left, or when its lease ends.
     pub(crate) fn revoke(&self, key: &str) -> usize {
-        let holds = self.holds_of(Some(key)).into_iter().filter(|lease| lease.held_at().is_some());
-        let revoke = |lease: Arc<Lease>| self.background().lose(&lease, LostReason::Revoked);
-        holds.map(revoke).count()
+        let held = self.holds_of(Some(key)).into_iter().filter(|lease| lease.held_at().is_some());
+        // A hold may end by itself in the meantime.
+        held.filter(|lease| self.background().lose(lease, LostReason::Revoked)).count()
     }
 
     fn holds_of(&self, key: Option<&str>) -> Vec<Arc<Lease>> {

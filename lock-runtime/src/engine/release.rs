@@ -47,7 +47,8 @@ impl Engine {
         hold: &'a Hold,
         may_hand_off: bool,
     ) -> Releasing<'a> {
-        let (lost, left) = self.leave(hold, may_hand_off);
+        let began = BootInstant::now();
+        let (lost, left) = self.leave(hold, may_hand_off, began);
         let is_lost = lost.is_some();
         let result = MaybeReady::ready(lost.map_or(Ok(()), Err));
         let permit = match left {
@@ -66,19 +67,18 @@ impl Engine {
             }
             AfterLeave::Free(permit) => permit,
         };
-        let started = BootInstant::now();
         let mut release = self.begin(hold.lease(), permit);
         if hold.lease().store().is_immediate()
             && let Some(answer) = release.send(Lane::Caller).known()
         {
             release.answered(&answer);
-            return MaybeReady::ready(self.outcome(hold.lease(), started, answer));
+            return MaybeReady::ready(self.outcome(hold.lease(), began, answer));
         }
         let position = release.position();
         Self::drive(hold, position, async move {
             let answer = release.send(Lane::Caller).await;
             release.answered(&answer);
-            release.engine.outcome(&release.lease, started, answer)
+            release.engine.outcome(&release.lease, began, answer)
         })
     }
 
@@ -131,7 +131,7 @@ impl Engine {
         may_hand_off: bool,
     ) -> (BootInstant, AfterLeave) {
         let deadline = hold.deadline();
-        let (lost, left) = self.leave(hold, may_hand_off);
+        let (lost, left) = self.leave(hold, may_hand_off, BootInstant::now());
         (if lost.is_some() { BootInstant::PAST } else { deadline }, left)
     }
 
@@ -151,12 +151,14 @@ impl Engine {
         self: &Arc<Self>,
         hold: &Hold,
         may_hand_off: bool,
+        now: BootInstant,
     ) -> (Option<Box<LockError>>, AfterLeave) {
         // If no call waits for any key, there is nothing to hand off to.
         let is_waited_for =
             self.queues().queued() > 0 || self.receivers().any() || hold.was_handed_off();
         let limit = Some(&self.config().handoff_limit).filter(|_| may_hand_off);
-        let (lost, unnoticed, ending) = hold.leave((limit, is_waited_for), Some(self.metrics()));
+        let (lost, unnoticed, ending) =
+            hold.leave((limit, is_waited_for), Some(self.metrics()), now);
         self.reads().left(hold);
         if let Some(reason) = unnoticed {
             self.found_lost(hold.lease(), reason);

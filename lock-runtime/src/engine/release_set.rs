@@ -75,7 +75,7 @@ impl SetRelease {
     }
 
     fn leave(&mut self, hold: Hold, may_hand_off: bool) {
-        let (lost, left) = self.engine.leave(&hold, may_hand_off);
+        let (lost, left) = self.engine.leave(&hold, may_hand_off, BootInstant::now());
         let is_lost = lost.is_some();
         self.add(lost.map_or(Ok(()), Err));
         match left {

@@ -74,16 +74,19 @@ pub(crate) fn hold(
         let engine = Arc::clone(&client.engine);
         let acquire = move || acquire::acquire(engine, request, LockGuard::new);
         let acquired = fated_call::meet(client, (fate, &key), timeout, acquire);
-        return Acquiring::new(measured, timeout.began(), acquired).traced(&key);
+        let mut acquiring = Acquiring::new(measured, timeout.began(), acquired);
+        acquiring.trace(&key);
+        return acquiring;
     }
     let traced = spans_are_enabled().then(|| Arc::clone(&key));
     let request = AcquireRequest { key, mode, store, timeout, terms, is_fair };
     let acquired = acquire::acquire(Arc::clone(&client.engine), request, LockGuard::new);
-    let acquiring = Acquiring::new(measured, timeout.began(), acquired).asking_for_holder(&timeout);
-    match traced {
-        Some(key) => acquiring.traced(&key),
-        None => acquiring,
+    let mut acquiring = Acquiring::new(measured, timeout.began(), acquired);
+    acquiring.ask_for_holder(&timeout);
+    if let Some(key) = traced {
+        acquiring.trace(&key);
     }
+    acquiring
 }
 
 /// Shares an enclosing hold. Extends the hold if the inner lock's fixed lease or `min_hold` would

@@ -261,12 +261,12 @@ pub(crate) fn hold_all(
 ) -> Acquiring<LockSetGuard> {
     match prepared(client, keys, (options, site)) {
         Ok((timeout, acquired)) => {
-            let acquiring = Acquiring::new((client, site), timeout.began(), acquired);
-            let acquiring = acquiring.asking_for_holder(&timeout);
+            let mut acquiring = Acquiring::new((client, site), timeout.began(), acquired);
+            acquiring.ask_for_holder(&timeout);
             if spans_are_enabled()
                 && let Ok(keys) = sorted(client, keys)
             {
-                return acquiring.traced(&keys.join(" "));
+                acquiring.trace(&keys.join(" "));
             }
             acquiring
         }

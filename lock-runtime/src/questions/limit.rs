@@ -27,16 +27,23 @@ impl AnswerLimit {
     /// Whether one more question may be answered.
     #[cfg(any(feature = "redis", test))]
     pub(crate) fn admits(&mut self, now: BootInstant) -> bool {
-        let is_admitted = self.pause(now).is_zero();
+        let is_admitted = self.pause(now, MOST_ANSWERS).is_zero();
         if is_admitted {
             self.add(now);
         }
         is_admitted || !Safeguard::LimitedAnswers.is_on()
     }
 
-    /// How long one more question has to wait.
-    pub(crate) fn pause(&self, now: BootInstant) -> Duration {
-        self.full_at.since(now).saturating_sub(INTERVAL * (MOST_ANSWERS - 1))
+    /// How long one more question of somebody who asks has to wait. Only half of the answers of a second are asked
+    /// for at once: questions that take longer to arrive than later ones then still meet the limit.
+    #[cfg(any(feature = "admin", test))]
+    pub(crate) fn pause_of_asker(&self, now: BootInstant) -> Duration {
+        self.pause(now, MOST_ANSWERS / 2)
+    }
+
+    /// How long one more question has to wait if so many may come at once.
+    fn pause(&self, now: BootInstant, at_once: u32) -> Duration {
+        self.full_at.since(now).saturating_sub(INTERVAL * (at_once - 1))
     }
 
     /// Counts a question.
@@ -50,15 +57,26 @@ impl AnswerLimit {
 mod tests {
     use super::*;
 
+    /// Asks as soon as it may. Returns how many are answered of the questions that arrive after these delays.
+    fn answered(delays: &[Duration]) -> usize {
+        let (mut asker, mut client) = (AnswerLimit::new(), AnswerLimit::new());
+        let (mut now, mut last) = (BootInstant::now(), BootInstant::PAST);
+        let mut arrives = |delay: &Duration| {
+            now = now.after(asker.pause_of_asker(now));
+            asker.add(now);
+            // They arrive in order.
+            last = last.max(now.after(*delay));
+            client.admits(last)
+        };
+        delays.iter().filter(|delay| arrives(delay)).count()
+    }
+
     #[test]
-    fn a_question_that_waits_is_answered() {
-        let (mut limit, start) = (AnswerLimit::new(), BootInstant::now());
-        for _ in 0..10 {
-            assert_eq!(limit.pause(start), Duration::ZERO);
-            limit.add(start);
-        }
-        assert_eq!(limit.pause(start), INTERVAL);
-        assert!(!limit.admits(start) && limit.admits(start.after(INTERVAL)));
+    fn all_questions_of_one_asker_are_answered() {
+        assert_eq!(answered(&[Duration::ZERO; 100]), 100);
+        let (late, prompt) = ([Duration::from_millis(400); 20], [Duration::ZERO; 20]);
+        assert_eq!(answered(&[late, prompt, late, prompt].concat()), 80);
+        assert!(answered(&[late.map(|delay| delay * 5), prompt].concat()) < 40, "much later");
     }
 
     #[test]

@@ -34,9 +34,9 @@ pub(crate) const REVOCATION: &str = "revocation";
 
 /// Answers questions about a client.
 pub(crate) trait Answerer: Send + Sync {
-    /// `from` distinguishes the client from all others of its store, and `id` is the one with which the
-    /// values of its locks begin. Takes time in proportion to the number of its locks.
-    fn answer(&self, question: &Question, from: &str, id: Option<&str>) -> AnswerPages;
+    /// `id` is that of the client, which distinguishes it from all others of its store. Takes time in proportion to
+    /// the number of its locks.
+    fn answer(&self, question: &Question, id: &str) -> AnswerPages;
 
     /// The namespace of the client.
     fn namespace(&self) -> &str;

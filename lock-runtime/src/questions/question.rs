@@ -3,6 +3,7 @@
 #[cfg(any(feature = "admin", test))]
 use super::record::RecordWriter;
 use super::record::TextRecord;
+use crate::client_info::harmless;
 use crate::safeguard::Safeguard;
 
 /// The prefix of the channels for answers. A client publishes answers to no other channels.
@@ -103,7 +104,7 @@ impl Question {
             "revoke" => QuestionKind::Revoke(RevocationRequest {
                 key: record.get("key")?,
                 from: record.get("from"),
-                by: record.get("by").unwrap_or_default(),
+                by: record.get("by").and_then(|by| harmless(&by)).unwrap_or_default(),
             }),
             _ => QuestionKind::Unknown,
         };
@@ -115,6 +116,7 @@ impl Question {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client_info::LONGEST_TEXT;
 
     fn question(kind: QuestionKind) -> Question {
         Question { kind, channel: format!("{ANSWERS}7"), number: 3 }
@@ -132,13 +134,30 @@ mod tests {
             QuestionKind::Revoke(RevocationRequest {
                 key: "\u{1}".repeat(1024),
                 from: Some("kX3_8fRtq".to_owned()),
-                by: "web-3\n".to_owned(),
+                by: "web-3 (pid 4711)".to_owned(),
             }),
             QuestionKind::Unknown,
         ] {
             let question = question(kind);
             assert_eq!(Question::of_text(question.to_text().as_bytes()), Some(question));
         }
+    }
+
+    /// It reaches the log.
+    #[test]
+    fn the_name_of_who_asks_has_no_control_characters_and_a_limited_length() {
+        let by = |by: &str| {
+            let (key, by) = ("k".to_owned(), by.to_owned());
+            let request = RevocationRequest { key, from: None, by };
+            let text = question(QuestionKind::Revoke(request)).to_text();
+            match Question::of_text(text.as_bytes()).expect("a question").kind {
+                QuestionKind::Revoke(request) => request.by,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(by("web\u{1b}[2J-3\nWARN forged\u{202e}"), "web[2J-3WARN forged");
+        assert_eq!(by(&"x".repeat(5000)).len(), LONGEST_TEXT);
+        assert_eq!(by("\n"), "");
     }
 
     #[test]

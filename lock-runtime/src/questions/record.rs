@@ -65,31 +65,33 @@ impl Write for Escaping<'_> {
     }
 }
 
-/// A record that was read.
+/// A record that was read: the names and the encoded values of its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TextRecord<'a>(&'a str);
+pub(crate) struct TextRecord<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> TextRecord<'a> {
     pub(crate) fn new(line: &'a str) -> Self {
-        Self(line)
+        Self(line.split(SEPARATOR).filter_map(|field| field.split_once('=')).collect())
     }
 
-    /// Whether the record is about this.
+    /// Whether the record is about this, which is a word without encoded characters.
     #[cfg(any(feature = "admin", test))]
     pub(crate) fn is_about(&self, kind: &str) -> bool {
-        self.get(KIND).as_deref() == Some(kind)
+        self.encoded(KIND) == Some(kind)
     }
 
     /// The value of a field.
     pub(crate) fn get(&self, name: &str) -> Option<String> {
-        let fields = self.0.split(SEPARATOR).filter_map(|field| field.split_once('='));
-        let value = fields.into_iter().find(|(known, _)| *known == name)?.1;
-        Some(decoded(value))
+        self.encoded(name).map(decoded)
     }
 
     /// The value of a field, as a number.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
-        self.get(name)?.parse().ok()
+        self.encoded(name)?.parse().ok()
+    }
+
+    fn encoded(&self, name: &str) -> Option<&'a str> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 }
 

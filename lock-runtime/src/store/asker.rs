@@ -4,18 +4,30 @@ use super::store_error::StoreError;
 use crate::maybe_ready::MaybeReady;
 use crate::questions::question::Question;
 
+/// The room for pages that wait to be read, in bytes. Others are dropped.
+pub(crate) const ANSWER_ROOM: usize = 64 * 1024 * 1024;
+
+/// A question that was sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SentQuestion {
+    /// The number of clients that have received it, if the store knows it.
+    pub(crate) receivers: Option<usize>,
+    /// [`Asker::interruptions`] before it was sent.
+    pub(crate) interruptions: u64,
+}
+
 /// A way to ask clients, with a channel for their answers.
 pub(crate) trait Asker: Send + Sync {
     /// The channel for the answers.
     fn channel(&self) -> &str;
 
-    /// Sends a question. Returns the number of clients that have received it, if the store knows it.
+    /// Sends a question. Drops the pages that have arrived before.
     fn ask<'a>(
         &'a self,
         question: &'a Question,
-    ) -> MaybeReady<'a, Result<Option<usize>, StoreError>>;
+    ) -> MaybeReady<'a, Result<SentQuestion, StoreError>>;
 
-    /// How often answers may have been lost so far, because the connection was.
+    /// How often answers may have been lost so far, because the connection was lost.
     fn interruptions(&self) -> u64;
 
     /// The next page of an answer, which may be any text.

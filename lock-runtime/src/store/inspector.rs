@@ -7,9 +7,18 @@ use crate::maybe_ready::MaybeReady;
 
 /// A store whose keys operators can see.
 pub(crate) trait KeyInspector: Send + Sync {
-    /// What the key of a lock holds, in any layout; `None` if there is nothing that can be a lock.
-    fn inspect<'a>(&'a self, key: &'a str)
-    -> MaybeReady<'a, Result<Option<LockState>, StoreError>>;
+    /// What the key of a lock holds, in any layout; `None` if there is nothing that can be a lock. It does not tell who
+    /// the clients are.
+    fn read_lock<'a>(
+        &'a self,
+        key: &'a str,
+    ) -> MaybeReady<'a, Result<Option<LockState>, StoreError>>;
+
+    /// Adds who the clients of the holders of these locks are.
+    fn name_holders<'a>(
+        &'a self,
+        locks: &'a mut [LockState],
+    ) -> MaybeReady<'a, Result<(), StoreError>>;
 
     /// Ends the hold of the owner with this token, if it still has the lock.
     fn delete<'a>(

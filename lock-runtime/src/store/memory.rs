@@ -5,6 +5,7 @@
 #[cfg(feature = "admin")]
 mod asker;
 pub(crate) mod backend;
+mod clients;
 mod layouts;
 mod queues;
 mod read_write;

@@ -5,7 +5,7 @@
 
 pub(crate) mod announcements;
 #[cfg(feature = "admin")]
-mod asker;
+pub(crate) mod asker;
 mod capabilities;
 pub(crate) mod contract;
 #[cfg(test)]

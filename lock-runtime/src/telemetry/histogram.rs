@@ -63,12 +63,6 @@ impl Histogram {
         total.merge(&HistogramSnapshot { buckets });
     }
 
-    fn snapshot(&self) -> HistogramSnapshot {
-        let mut snapshot = HistogramSnapshot::default();
-        self.add_to(&mut snapshot);
-        snapshot
-    }
-
     /// Forgets all samples.
     fn reset(&self) {
         for bucket in &self.buckets {
@@ -93,10 +87,6 @@ impl LazyHistogram {
         if let Some(histogram) = self.0.get() {
             histogram.add_to(total);
         }
-    }
-
-    pub(super) fn snapshot(&self) -> HistogramSnapshot {
-        self.0.get().map(|histogram| histogram.snapshot()).unwrap_or_default()
     }
 
     /// Forgets all samples.
@@ -299,6 +289,12 @@ mod tests {
         assert!(widest <= 1.25, "{widest}");
     }
 
+    fn snapshot(histogram: &Histogram) -> HistogramSnapshot {
+        let mut snapshot = HistogramSnapshot::default();
+        histogram.add_to(&mut snapshot);
+        snapshot
+    }
+
     #[test]
     fn counts_and_sums_are_exact() {
         let histogram = Histogram::new();
@@ -306,28 +302,28 @@ mod tests {
         for sample in samples {
             histogram.record(sample, Adder::Shared);
         }
-        let first = histogram.snapshot();
+        let first = snapshot(&histogram);
         assert_eq!((first.count(), first.sum()), (4, samples.iter().sum()));
         let ends = first.cumulative().map(|(_, count)| count).collect::<Vec<_>>();
         assert_eq!(ends, [2, 3, 4]);
         histogram.record(samples[2], Adder::Exclusive);
-        let added = histogram.snapshot().since(&first);
+        let added = snapshot(&histogram).since(&first);
         assert_eq!((added.count(), added.sum()), (1, samples[2]));
         let mut both = first.clone();
         both.merge(&added);
-        assert_eq!(both, histogram.snapshot());
+        assert_eq!(both, snapshot(&histogram));
         histogram.reset();
-        assert_eq!(histogram.snapshot(), HistogramSnapshot::default());
+        assert_eq!(snapshot(&histogram), HistogramSnapshot::default());
     }
 
     #[test]
     fn a_quantile_is_known_to_a_quarter() {
         let histogram = Histogram::new();
-        assert_eq!(histogram.snapshot().quantile(0.5), None);
+        assert_eq!(snapshot(&histogram).quantile(0.5), None);
         for millis in 1..=100 {
             histogram.record(Duration::from_millis(millis), Adder::Exclusive);
         }
-        let snapshot = histogram.snapshot();
+        let snapshot = snapshot(&histogram);
         for (part, expected) in [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0), (-1.0, 1.0), (7.0, 100.0)]
         {
             let found = snapshot.quantile(part).expect("samples").as_secs_f64() * 1000.0;
@@ -341,7 +337,7 @@ mod tests {
         for nanos in SAMPLES {
             histogram.record(Duration::from_nanos(nanos), Adder::Shared);
         }
-        for snapshot in [histogram.snapshot(), HistogramSnapshot::default()] {
+        for snapshot in [snapshot(&histogram), HistogramSnapshot::default()] {
             assert_eq!(HistogramSnapshot::of_text(&snapshot.to_text()), Some(snapshot));
         }
         for other in [

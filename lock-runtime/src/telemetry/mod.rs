@@ -1,8 +1,8 @@
 //! What a client measures: waits, holds, losses, renewals and requests to the store.
 //!
 //! The measurements are always on. They are atomic counters that the call reaches through a reference. Once a
-//! thread has used them, they cost no allocation, no lock and no look-up, and no reading of the clock unless
-//! the call waits. [`LockClient::snapshot`](crate::LockClient::snapshot) returns them as plain data.
+//! thread has used them, they cost no allocation, no lock and no look-up, and one reading of the clock for each
+//! request to a remote store. [`LockClient::snapshot`](crate::LockClient::snapshot) returns them as plain data.
 //!
 //! The label of a measurement is the template of the key, such as `order:<id>`, and never a key.
 

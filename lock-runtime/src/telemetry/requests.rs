@@ -1,11 +1,11 @@
 //! The measurements of requests to a remote store.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::histogram::{HistogramSnapshot, LazyHistogram};
-use super::shards::Adder;
+use super::shards::{SHARDS, current};
 
 /// What a request to the store is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -90,16 +90,20 @@ pub(crate) struct StoreMetrics {
 /// The measurements of the requests of one kind. The memory store has no requests.
 #[cfg_attr(not(feature = "redis"), allow(dead_code))]
 pub(crate) struct OperationMetrics {
-    durations: [LazyHistogram; StoreOutcome::ALL.len()],
+    /// Made when a thread first uses them.
+    shards: [OnceLock<Box<OperationShard>>; SHARDS],
     /// The same as that of all operations.
     is_down: Arc<AtomicBool>,
 }
+
+/// The part of the measurements that some threads record: how long requests took, by outcome.
+type OperationShard = [LazyHistogram; StoreOutcome::ALL.len()];
 
 impl Default for StoreMetrics {
     fn default() -> Self {
         let is_down = Arc::default();
         let operations = StoreOperation::ALL.map(|_| OperationMetrics {
-            durations: Default::default(),
+            shards: [const { OnceLock::new() }; SHARDS],
             is_down: Arc::clone(&is_down),
         });
         Self { operations, is_down }
@@ -110,7 +114,9 @@ impl Default for StoreMetrics {
 impl OperationMetrics {
     /// A request has ended after this time.
     pub(crate) fn ended(&self, outcome: StoreOutcome, duration: Duration, health: StoreHealth) {
-        self.durations[outcome as usize].record(duration, Adder::Shared);
+        let (number, adder) = current();
+        let shard = self.shards[number].get_or_init(Box::default);
+        shard[outcome as usize].record(duration, adder);
         let is_down = health == StoreHealth::Down;
         // Usually nothing changes, and a write would take the cache line from other threads.
         let is_changed = self.is_down.load(Ordering::Relaxed) != is_down;
@@ -131,7 +137,11 @@ impl StoreMetrics {
 
     pub(super) fn durations(&self) -> Vec<(StoreOperation, StoreOutcome, HistogramSnapshot)> {
         let of = |operation: StoreOperation, outcome: StoreOutcome| {
-            self.of(operation).durations[outcome as usize].snapshot()
+            let mut total = HistogramSnapshot::default();
+            for shard in self.of(operation).shards.iter().filter_map(OnceLock::get) {
+                shard[outcome as usize].add_to(&mut total);
+            }
+            total
         };
         StoreOperation::ALL
             .into_iter()

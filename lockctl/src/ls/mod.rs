@@ -44,7 +44,7 @@ pub(crate) struct LsOptions {
 #[derive(Debug, Serialize)]
 struct KnownLocks {
     locks: Vec<ListedLock>,
-    unanswered: Option<usize>,
+    unanswered: Option<u64>,
 }
 
 impl Listing for KnownLocks {

@@ -1,10 +1,12 @@
 //! Reading all locks from the store.
 
+use std::collections::HashSet;
+
 use clap::Args;
 use lock_runtime::admin::LockAdmin;
 
 use crate::exit::{Code, Failure};
-use crate::listed_lock::ListedLock;
+use crate::listed_lock::{INCOMPLETE, ListedLock};
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
 use crate::pattern::KeyPattern;
@@ -59,18 +61,31 @@ impl ScanOptions {
     ) -> Result<Vec<ListedLock>, Failure> {
         let glob = pattern.map_or_else(|| "*".to_owned(), KeyPattern::to_glob);
         let mut scan = admin.scan(&glob).pause(self.scan_pause).others(self.others);
-        let (mut rows, mut steps) = (Vec::new(), 0_u64);
+        let (mut rows, mut keys, mut steps) = (Vec::new(), HashSet::new(), 0_u64);
+        let mut are_complete = true;
         loop {
             let next = scan.next().await;
             if next.is_err() {
                 messages.end_progress();
             }
             let Some(locks) = next? else { break };
-            rows.extend(locks.into_iter().flat_map(ListedLock::stored));
+            // The server may name a key twice.
+            let new = locks.into_iter().filter(|lock| keys.insert(lock.key.clone()));
+            for lock in new {
+                are_complete &= lock.is_complete;
+                rows.extend(ListedLock::stored(lock));
+            }
             steps += 1;
             messages.progress(format!("{steps} steps of the scan, {} locks", rows.len()));
         }
         messages.end_progress();
+        if scan.unreadable() > 0 {
+            let count = scan.unreadable();
+            messages.warning(format!("keys that this user may not read: {count}"));
+        }
+        if !are_complete {
+            messages.warning(INCOMPLETE);
+        }
         Ok(rows)
     }
 }

@@ -134,7 +134,7 @@ fn events() -> UnboundedReceiver<Event> {
 async fn ask(
     asking: &AskingClient,
     pattern: Option<&KeyPattern>,
-) -> Result<(Vec<ListedLock>, Option<usize>), Failure> {
+) -> Result<(Vec<ListedLock>, Option<u64>), Failure> {
     let answered = asking.ask(None).await?;
     let unanswered = answered.unanswered;
     let mut rows = answered.into_locks();

@@ -26,7 +26,7 @@ pub(super) struct TopView {
     rows: Vec<ListedLock>,
     /// The places of the rows that are shown.
     shown: Vec<usize>,
-    unanswered: Option<usize>,
+    unanswered: Option<u64>,
     /// When the last answer came; empty before the first one.
     updated: String,
     /// Why there is no newer answer.
@@ -57,7 +57,7 @@ impl Default for TopView {
 
 impl TopView {
     /// Shows an answer. After a failure, the last rows stay.
-    pub(super) fn update(&mut self, answer: Result<(Vec<ListedLock>, Option<usize>), Failure>) {
+    pub(super) fn update(&mut self, answer: Result<(Vec<ListedLock>, Option<u64>), Failure>) {
         match answer {
             Ok((rows, unanswered)) => {
                 let selected = self.selected_lock();

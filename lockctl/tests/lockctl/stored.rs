@@ -138,6 +138,19 @@ fn a_user_who_may_not_ask_sees_what_a_scan_finds() {
 }
 
 #[test]
+fn a_scan_counts_the_keys_that_the_user_may_not_read() {
+    let server = RedisServer::with(&["--requirepass", "right"]);
+    died(&server);
+    server.tell(&["SET", "other:job", "x"]);
+    let rights = ["~shop:*", "~lock_*", "&*", "+@all"];
+    server.tell(&[&["ACL", "SETUSER", "guest", "on", ">secret"], &rights[..]].concat());
+    let found = outcome(&server.url_as("guest:secret"), &["ls", "--scan", "--all"]);
+    assert_eq!(found.code, Some(0), "{found:?}");
+    assert!(found.output.contains("shop:job"), "{found:?}");
+    assert!(found.errors.contains("keys that this user may not read: 1"), "{found:?}");
+}
+
+#[test]
 fn exactly_the_hold_that_was_shown_is_deleted() {
     let server = RedisServer::start();
     died(&server);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use lock_runtime::with_client;
+use lock_runtime::{LockClient, with_client};
 use lock_tests::support::{LEASE, until};
 use opentelemetry::metrics::AsyncInstrument;
 use opentelemetry::{KeyValue, global};
@@ -36,6 +36,19 @@ fn observed(provider: &FaultyProvider) -> u64 {
     sum.into_inner()
 }
 
+/// A client that has measured one call.
+async fn measured_client() -> LockClient {
+    let client = client("memory:", NAMESPACE).await;
+    with_client(client.clone(), pay("7")).await.expect("free");
+    client
+}
+
+/// What the next export brings: the number of calls, and of their samples.
+async fn exported(collector: &Collector) -> (f64, u64) {
+    collector.export().await;
+    granted(collector)
+}
+
 #[test]
 fn a_provider_that_panics_ends_nothing() {
     alone(a_provider_that_panics_ends_nothing, async {
@@ -52,16 +65,14 @@ fn a_provider_that_panics_ends_nothing() {
         }
         let collector = Collector::installed();
         with_client(client.clone(), pay("7")).await.expect("free");
-        collector.export().await;
-        assert_eq!(granted(&collector), (3.0, 1), "the samples of one export are lost");
+        assert_eq!(exported(&collector).await, (3.0, 1), "the samples of one export are lost");
     });
 }
 
 #[test]
 fn samples_outlive_a_provider_that_cannot_make_instruments() {
     alone(samples_outlive_a_provider_that_cannot_make_instruments, async {
-        let client = client("memory:", NAMESPACE).await;
-        with_client(client.clone(), pay("7")).await.expect("free");
+        let _client = measured_client().await;
         let faulty = FaultyProvider::new(ProviderFault::CreationPanics);
         global::set_meter_provider(faulty.clone());
         // Each export tries again.
@@ -70,16 +81,14 @@ fn samples_outlive_a_provider_that_cannot_make_instruments() {
         assert!(until(LEASE * 60, || faulty.occurred() > 1).await.is_some());
         faulty.observe(&Observer(|value| panic!("observes {value}")));
         let collector = Collector::installed();
-        collector.export().await;
-        assert_eq!(granted(&collector), (1.0, 1));
+        assert_eq!(exported(&collector).await, (1.0, 1));
     });
 }
 
 #[test]
 fn a_provider_that_blocks_delays_no_lock() {
     alone(a_provider_that_blocks_delays_no_lock, async {
-        let client = client("memory:", NAMESPACE).await;
-        with_client(client.clone(), pay("7")).await.expect("free");
+        let client = measured_client().await;
         let faulty = FaultyProvider::new(ProviderFault::RecordingBlocks);
         global::set_meter_provider(faulty.clone());
         request_export().await;
@@ -96,16 +105,14 @@ fn a_provider_that_blocks_delays_no_lock() {
 
         let collector = Collector::installed();
         faulty.open();
-        collector.export().await;
-        assert_eq!(granted(&collector), (101.0, 100), "the first sample has blocked");
+        assert_eq!(exported(&collector).await, (101.0, 100), "the first sample has blocked");
     });
 }
 
 #[test]
 fn a_reader_that_panics_or_blocks_delays_no_export() {
     alone(a_reader_that_panics_or_blocks_delays_no_export, async {
-        let client = client("memory:", NAMESPACE).await;
-        with_client(client.clone(), pay("7")).await.expect("free");
+        let client = measured_client().await;
         let provider = FaultyProvider::new(ProviderFault::None);
         global::set_meter_provider(provider.clone());
         // The wait and the hold.

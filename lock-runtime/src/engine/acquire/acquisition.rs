@@ -133,7 +133,7 @@ impl Acquisition {
                 let fresh = !self.request.is_fair;
                 let attempt = self.attempt((fresh, Queueing::None), &timeout).await;
                 if let Some(grant) = attempt.granted {
-                    return Ok(self.granted(grant, attempt.sent));
+                    return Ok(self.granted(grant, (attempt.sent, attempt.known)));
                 }
                 first = Some(attempt);
             }
@@ -188,12 +188,12 @@ impl Acquisition {
                     self.attempt((fresh, queueing), &timeout).await
                 }
             };
-            let sent = attempt.sent;
+            let (sent, known) = (attempt.sent, attempt.known);
             if let Some(grant) = attempt.granted {
                 if let Some(taken) = self.wake_source.was_taken(so_far.answered) {
                     self.engine.queues().yielded(&self.request.key, taken);
                 }
-                return Ok(self.granted(grant, sent));
+                return Ok(self.granted(grant, (sent, known)));
             }
             if attempt.answer.is_ok() {
                 answered(&self.engine, &self.request);
@@ -219,7 +219,7 @@ impl Acquisition {
                 }
                 Err(StoreError::Unknown(_)) if !Safeguard::UnknownIsNotHeld.is_on() => {
                     let grant = Grant::of(self.request.terms.in_store());
-                    return Ok(self.granted(grant, sent));
+                    return Ok(self.granted(grant, (sent, known)));
                 }
                 _ => {
                     let last_check = self.wake_source.last_check();
@@ -261,7 +261,7 @@ impl Acquisition {
             }
             given = self.transferred();
         }
-        Ok(given.map(|(grant, not_before)| self.granted(grant, not_before)))
+        Ok(given.map(|(grant, not_before)| self.granted(grant, (not_before, BootInstant::now()))))
     }
 
     fn gives_up(&self, so_far: &AttemptsSoFar) -> LockError {
@@ -412,8 +412,13 @@ impl Acquisition {
         timeout.limit(reason).await.is_some() && !timeout.is_over()
     }
 
-    /// Makes a lease of a grant. From here on, the lease is responsible for the key.
-    pub(super) fn granted(&mut self, grant: Grant, sent: BootInstant) -> Hold {
+    /// Makes a lease of a grant: by a request that was sent at this time, and known since this one. From here on,
+    /// the lease is responsible for the key.
+    pub(super) fn granted(
+        &mut self,
+        grant: Grant,
+        (sent, known): (BootInstant, BootInstant),
+    ) -> Hold {
         answered(&self.engine, &self.request);
         let doubt = self.unanswered.take();
         let locked = self.locked(doubt);
@@ -423,7 +428,8 @@ impl Acquisition {
             permit.granted();
         }
         let permit = self.permit.take();
-        let hold = Hold::new(locked, &self.request.terms, (grant, sent), permit, self.contended);
+        let hold =
+            Hold::new(locked, &self.request.terms, (grant, sent, known), permit, self.contended);
         self.engine.background().watch(hold.lease());
         hold
     }

@@ -18,6 +18,8 @@ use crate::store::owner::OwnerId;
 /// One attempt, and its result.
 pub(super) struct Attempt {
     pub(super) sent: BootInstant,
+    /// When the answer was known.
+    pub(super) known: BootInstant,
     /// The total timeout of the attempt.
     pub(super) within: Duration,
     /// The grant, if the lock was granted and the lease is still valid.
@@ -40,7 +42,7 @@ impl Attempt {
             Ok(Acquired::Granted(grant)) if now < terms.deadline(sent) => Some(grant),
             _ => None,
         };
-        Self { sent, within, granted, answer }
+        Self { sent, known: now, within, granted, answer }
     }
 
     /// Whether the lock was granted, and the answer came after the deadline of the lease.

@@ -204,8 +204,8 @@ impl PendingCall {
         let goes_first = known.is_none() && yield_due.is_none() && acquisition.receiver.is_none();
         if goes_first && self.request.store.is_immediate() {
             first = acquisition.try_immediately(&self.request.timeout);
-            if let Some(Attempt { sent, granted: Some(grant), .. }) = first {
-                let hold = acquisition.granted(grant, sent);
+            if let Some(Attempt { sent, known, granted: Some(grant), .. }) = first {
+                let hold = acquisition.granted(grant, (sent, known));
                 return MaybeReady::ready(admitted(self.engine, hold, make));
             }
         }

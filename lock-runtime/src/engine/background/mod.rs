@@ -101,10 +101,11 @@ impl Background {
         }
     }
 
-    /// Ends a lease because it is lost.
-    pub(crate) fn lose(&self, lease: &Arc<Lease>, reason: LostReason) {
-        self.shared.lose(lease, reason);
+    /// Ends a lease because it is lost. Returns whether it had not ended before.
+    pub(crate) fn lose(&self, lease: &Arc<Lease>, reason: LostReason) -> bool {
+        let is_lost = self.shared.lose(lease, reason);
         self.shared.wake.notify_one();
+        is_lost
     }
 
     /// Frees a key in the background. Never blocks, on any thread.

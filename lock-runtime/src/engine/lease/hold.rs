@@ -27,17 +27,17 @@ use crate::telemetry::{ClientMetrics, FormerSpan, HoldSpan, SiteMetrics};
 const EARLY: Duration = Duration::from_millis(5);
 
 impl<P> Hold<P> {
-    /// The first hold of a new lease, granted by a request that was sent at `sent`. `contended`
-    /// says whether other processes are known to want the key.
+    /// The first hold of a new lease, granted by a request that was sent at `sent`; the client knows of the grant
+    /// since `known`. `contended` says whether other processes are known to want the key.
     pub(crate) fn new(
         locked: Locked,
         terms: &Terms,
-        (grant, sent): (Grant, BootInstant),
+        (grant, sent, known): (Grant, BootInstant, BootInstant),
         permit: Option<P>,
         contended: bool,
     ) -> Self {
         // A transfer came some time after the request that has confirmed the place in the queue.
-        let granted = if grant.is_transfer { BootInstant::now() } else { sent };
+        let granted = if grant.is_transfer { known } else { sent };
         let tenure = Tenure::new(granted, contended);
         let state = State::new((terms, locked.mode), grant, (sent, granted), permit, tenure);
         terms.site.hold_begun();
@@ -46,6 +46,7 @@ impl<P> Hold<P> {
             valid_until: AtomicU64::new(state.deadline().as_nanos()),
             current: AtomicU64::new(state.hold()),
             began: AtomicU64::new(granted.as_nanos()),
+            known: AtomicU64::new(known.as_nanos()),
             waited: AtomicU64::new(0),
             state: Mutex::new(state),
             lost: Notify::new(),
@@ -67,12 +68,8 @@ impl<P> Hold<P> {
         // A hold that was handed off begins when its call gets it, and otherwise before the answer of the
         // store.
         let lease = &self.lease;
-        let at = if self.was_handed_off() {
-            BootInstant::from_nanos(lease.began.load(Ordering::Relaxed))
-        } else {
-            BootInstant::now()
-        };
-        let waited = at.as_nanos().saturating_sub(began.as_nanos());
+        let at = if self.was_handed_off() { &lease.began } else { &lease.known };
+        let waited = at.load(Ordering::Relaxed).saturating_sub(began.as_nanos());
         lease.waited.store(waited, Ordering::Relaxed);
         Duration::from_nanos(waited)
     }
@@ -153,8 +150,8 @@ impl<P> Hold<P> {
         &self,
         limit: (Option<&HandoffLimit>, bool),
         metrics: Option<&ClientMetrics>,
+        now: BootInstant,
     ) -> (Option<LockError>, Option<LostReason>, Ending<P>) {
-        let now = BootInstant::now();
         let slow = metrics.and_then(|metrics| metrics.slow.hold);
         let mut slow_hold = None;
         let Departure { lost, unnoticed, ending, .. } = self.lease.change(|state| {

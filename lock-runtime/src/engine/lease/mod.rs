@@ -49,6 +49,8 @@ pub(crate) struct Lease<P> {
     current: AtomicU64,
     /// When the current hold began.
     began: AtomicU64,
+    /// When the client got to know of the grant, in nanoseconds of the boot clock.
+    known: AtomicU64,
     /// How long the call waited for the current hold, in nanoseconds.
     waited: AtomicU64,
     state: Mutex<State<P>>,

@@ -211,8 +211,8 @@ impl<H: HandedOff> LocalQueues<H> {
         names.into_iter().collect::<HashSet<_>>().len()
     }
 
-    /// The keys for which calls wait, or this key, and the number of these calls: for another holder, or for an answer of
-    /// the store. A key may come several times.
+    /// The keys for which calls wait, or this key, and the number of these calls: for another holder, or for an answer
+    /// of the store. A key may come several times.
     pub(crate) fn waiting(&self, only: Option<&str>) -> Vec<(Arc<str>, usize)> {
         let (state, mut waiting) = (self.lock(), Vec::new());
         // Callers need these queues, so what takes longer is left to others.

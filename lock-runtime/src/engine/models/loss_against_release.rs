@@ -70,7 +70,8 @@ fn a_loss_is_missed_if_the_last_holder_checks_for_it_only_before_it_leaves() {
         race(|engine, hold| {
             MaybeReady::pending(async move {
                 let lost = hold.loss();
-                let (_, AfterLeave::Free(permit)) = engine.leave(&hold, true) else {
+                let (_, AfterLeave::Free(permit)) = engine.leave(&hold, true, BootInstant::now())
+                else {
                     return lost.map_or(Ok(()), |lost| Err(lost.into()));
                 };
                 engine.free(hold.lease(), permit).await.0.expect("the store is up");

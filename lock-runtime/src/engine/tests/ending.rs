@@ -46,6 +46,19 @@ async fn a_burst_of_background_releases_is_sent_in_parts() {
     assert!(store.most_releases_at_once() <= 500, "{}", store.most_releases_at_once());
 }
 
+/// A hold may end by itself while it is revoked.
+#[tokio::test]
+async fn only_the_first_loss_of_a_hold_has_ended_it() {
+    let (_, engine) = engine();
+    let hold = acquire(&engine, request(Some(LEASE * 100))).await.expect("free");
+    let lose = |reason| engine.background().lose(hold.lease(), reason);
+    assert!(lose(LostReason::Gone), "it was held");
+    assert!(!lose(LostReason::Revoked), "it was lost already");
+    assert_eq!(engine.revoke("k"), 0);
+    engine.release_in_background(&hold, true);
+    assert_nothing_left(&engine).await;
+}
+
 /// Deletes the key `k`, as an operator would.
 async fn delete(store: &FaultyStore, hold: &Hold) {
     let deleted = store.release(release(owner(hold)), Lane::Background).await;

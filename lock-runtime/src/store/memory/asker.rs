@@ -1,47 +1,49 @@
 //! Asks the clients of a memory store, which are all in this process.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
+use super::clients::KnownClients;
 use crate::maybe_ready::MaybeReady;
+use crate::questions::ANSWERS;
 use crate::questions::question::Question;
-use crate::questions::{ANSWERS, Answerer};
+use crate::store::asker::{ANSWER_ROOM, SentQuestion};
 use crate::store::contract::{Asker, StoreAnswer};
 use crate::sync::{Mutex, Notify, lock};
 
 /// Asks the clients of a namespace, by calling them.
 pub(super) struct MemoryAsker {
-    answerers: Answerers,
+    clients: Arc<Mutex<KnownClients>>,
     namespace: String,
+    /// Those of the last question.
     pages: Mutex<VecDeque<String>>,
     /// Notified when there is a page.
     changed: Notify,
 }
 
-/// The clients of a store.
-pub(super) type Answerers = Arc<Mutex<Vec<Weak<dyn Answerer>>>>;
-
 impl MemoryAsker {
-    pub(super) fn new(answerers: Answerers, namespace: &str) -> Self {
+    pub(super) fn new(clients: Arc<Mutex<KnownClients>>, namespace: &str) -> Self {
         let namespace = namespace.to_owned();
-        Self { answerers, namespace, pages: Mutex::default(), changed: Notify::new() }
+        Self { clients, namespace, pages: Mutex::default(), changed: Notify::new() }
     }
 
     fn ask_all(&self, question: &Question) -> usize {
         // As it would arrive at another process.
         let Some(question) = Question::of_text(question.to_text().as_bytes()) else { return 0 };
-        let answerers = lock(&self.answerers).clone();
-        let mut count = 0;
-        for (number, answerer) in answerers.into_iter().enumerate() {
-            let answerer = answerer.upgrade();
-            let Some(answerer) = answerer.filter(|it| it.namespace() == self.namespace) else {
-                continue;
-            };
+        let clients = lock(&self.clients).clients.clone();
+        let (mut count, mut pages, mut length) = (0, VecDeque::new(), 0);
+        for (id, client) in clients {
+            let client = client.upgrade().filter(|client| client.namespace() == self.namespace);
+            let Some(client) = client else { continue };
             count += 1;
-            // The values of these locks name no client.
-            let pages = answerer.answer(&question, &number.to_string(), None);
-            lock(&self.pages).extend(pages);
+            for page in client.answer(&question, &id.to_string()) {
+                length += page.len();
+                if length <= ANSWER_ROOM {
+                    pages.push_back(page);
+                }
+            }
         }
+        *lock(&self.pages) = pages;
         self.changed.notify_one();
         count
     }
@@ -63,8 +65,9 @@ impl Asker for MemoryAsker {
         ANSWERS
     }
 
-    fn ask<'a>(&'a self, question: &'a Question) -> StoreAnswer<'a, Option<usize>> {
-        MaybeReady::ready(Ok(Some(self.ask_all(question))))
+    fn ask<'a>(&'a self, question: &'a Question) -> StoreAnswer<'a, SentQuestion> {
+        let receivers = Some(self.ask_all(question));
+        MaybeReady::ready(Ok(SentQuestion { receivers, interruptions: 0 }))
     }
 
     fn interruptions(&self) -> u64 {

@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 #[cfg(feature = "admin")]
 use super::asker::MemoryAsker;
+use super::clients::KnownClients;
 use super::{Keys, MemoryState, MemoryStore};
 use crate::client_info::ClientInfo;
 use crate::clock::BootInstant;
@@ -27,7 +28,7 @@ static NAMED: Mutex<Vec<(String, Weak<MemoryBackend>)>> = Mutex::new(Vec::new())
 pub(crate) struct MemoryBackend {
     pub(super) handles: [Arc<MemoryStore>; Layout::ALL.len()],
     /// The clients that can be asked.
-    answerers: Arc<Mutex<Vec<Weak<dyn Answerer>>>>,
+    clients: Arc<Mutex<KnownClients>>,
 }
 
 impl MemoryBackend {
@@ -37,7 +38,7 @@ impl MemoryBackend {
         let shared =
             Arc::new(MemoryState { keys, subscriptions, limits: DifferentLimits::default() });
         let handle = |layout| Arc::new(MemoryStore { shared: Arc::clone(&shared), layout });
-        Arc::new(Self { handles: Layout::ALL.map(handle), answerers: Arc::default() })
+        Arc::new(Self { handles: Layout::ALL.map(handle), clients: Arc::default() })
     }
 
     /// Deletes a plain lock, or all locks, and leaves those who wait.
@@ -73,14 +74,12 @@ impl Backend for MemoryBackend {
     }
 
     fn answer_with(&self, answerer: Weak<dyn Answerer>) {
-        let mut answerers = lock(&self.answerers);
-        answerers.retain(|known| known.strong_count() > 0);
-        answerers.push(answerer);
+        lock(&self.clients).add(answerer);
     }
 
     #[cfg(feature = "admin")]
     fn asker(&self, namespace: &str) -> Result<Box<dyn Asker>, StoreError> {
-        Ok(Box::new(MemoryAsker::new(Arc::clone(&self.answerers), namespace)))
+        Ok(Box::new(MemoryAsker::new(Arc::clone(&self.clients), namespace)))
     }
 
     fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {

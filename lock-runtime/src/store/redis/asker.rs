@@ -8,13 +8,17 @@ use crate::maybe_ready::MaybeReady;
 use crate::questions::ANSWERS;
 use crate::questions::answer::PAGE;
 use crate::questions::question::Question;
+use crate::store::asker::{ANSWER_ROOM, SentQuestion};
 use crate::store::contract::{Asker, Lane, StoreAnswer, StoreError};
-use crate::store::owner::OwnerId;
+use crate::store::owner::digits;
 use crate::store::subscriptions::{Inbox, InboxLimits};
 use crate::sync::time::timeout;
 
 /// The answers that wait to be read. A page has one record at least, which may be longer than a usual page.
-const ANSWER_LIMITS: InboxLimits = InboxLimits { longest: 4 * PAGE, room: 64 * 1024 * 1024 };
+const ANSWER_LIMITS: InboxLimits = InboxLimits { longest: 4 * PAGE, room: ANSWER_ROOM };
+
+/// The digits of the random part of a channel for answers, each of 6 bits.
+const NONCE_DIGITS: usize = 21;
 
 /// Asks the clients of a namespace. Its subscription ends when it is dropped.
 pub(super) struct RedisAsker {
@@ -27,31 +31,36 @@ pub(super) struct RedisAsker {
 
 impl RedisAsker {
     pub(super) fn new(shared: &Arc<Shared>, namespace: &str) -> Result<Self, StoreError> {
-        // Nobody else should know the channel.
-        let random = OwnerId::new().map_err(|error| {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).map_err(|error| {
             let cause = format!("the operating system returned no random numbers: {error}");
             StoreError::Refused(cause)
         })?;
-        let name = shared.id.owner_name(random);
+        // Nobody else should know the channel.
+        let nonce: [u8; NONCE_DIGITS] = digits(u128::from_be_bytes(random));
+        let nonce = String::from_utf8_lossy(&nonce);
         // In the slot of the questions, where the clients are connected in any case.
         let questions = channel(namespace);
-        let answers = format!("{ANSWERS}{{{questions}}}:{}", String::from_utf8_lossy(&name));
+        let answers = format!("{ANSWERS}{{{questions}}}:{}.{nonce}", shared.id.short().as_str());
         let inbox = shared.subscriptions.inbox(&answers, ANSWER_LIMITS);
         Ok(Self { shared: Arc::clone(shared), questions, answers, inbox })
     }
 
-    async fn send(&self, question: &Question) -> Result<Option<usize>, StoreError> {
+    async fn send(&self, question: &Question) -> Result<SentQuestion, StoreError> {
         let within = self.shared.response_timeout;
-        match timeout(within, self.inbox.live()).await {
-            Ok(Ok(())) => {}
+        let interruptions = match timeout(within, self.inbox.live()).await {
+            Ok(Ok(interruptions)) => interruptions,
             Ok(Err(cause)) => return Err(StoreError::Denied(cause)),
             Err(_) => {
                 let cause = "the channel for answers could not be subscribed in time";
                 return Err(StoreError::Refused(cause.to_owned()));
             }
-        }
+        };
+        // Late pages of earlier questions, and what others have sent.
+        self.inbox.clear();
         let route = self.shared.route(Lane::Caller)?;
-        publish(&route, &self.questions, &question.to_text(), within).await
+        let sent = publish(&route, &self.questions, &question.to_text(), within).await;
+        sent.map(|receivers| SentQuestion { receivers, interruptions })
     }
 }
 
@@ -60,7 +69,7 @@ impl Asker for RedisAsker {
         &self.answers
     }
 
-    fn ask<'a>(&'a self, question: &'a Question) -> StoreAnswer<'a, Option<usize>> {
+    fn ask<'a>(&'a self, question: &'a Question) -> StoreAnswer<'a, SentQuestion> {
         MaybeReady::pending(self.send(question))
     }
 

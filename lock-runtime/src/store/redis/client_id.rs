@@ -30,7 +30,7 @@ pub(super) struct ClientId {
 }
 
 /// The last 54 bits of the id of a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ShortId([u8; SHORT]);
 
 impl ClientId {

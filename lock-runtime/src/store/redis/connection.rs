@@ -56,12 +56,14 @@ pub(super) struct RequestOptions<'a> {
     /// Written just before the request is sent.
     pub(super) trace: Option<&'a SendTrace>,
     pub(super) measured: Option<Measured<'a>>,
+    /// When the request began. A request with a trace is measured from its sending.
+    pub(super) began: BootInstant,
 }
 
 impl<'a> RequestOptions<'a> {
-    /// For a request that is neither traced nor measured.
-    pub(super) const fn new(class: RequestClass, timeout: RequestTimeout) -> Self {
-        Self { class, timeout, trace: None, measured: None }
+    /// For a request that begins now, and is neither traced nor measured.
+    pub(super) fn new(class: RequestClass, timeout: RequestTimeout) -> Self {
+        Self { class, timeout, trace: None, measured: None, began: BootInstant::now() }
     }
 
     pub(super) fn traced(self, trace: &'a SendTrace) -> Self {
@@ -172,10 +174,12 @@ impl Connection {
     ) -> Result<T, StoreError> {
         // A connection and a permit are usually available. The other case is boxed, to keep this
         // future small.
-        let (mut request, mut limits) = if let Some(request) = self.try_admit(options.class) {
-            (request, options.timeout)
-        } else {
-            Box::pin(self.admitted(*options)).await?
+        let (mut request, mut limits, began) = match self.try_admit(options.class) {
+            Some(request) => (request, options.timeout, options.began),
+            None => {
+                let (request, limits) = Box::pin(self.admitted(*options)).await?;
+                (request, limits, BootInstant::now())
+            }
         };
         if let (RequestClass::Acquires, Some(quarantine)) =
             (options.class, &request.socket.quarantine)
@@ -187,11 +191,7 @@ impl Connection {
         if let Some(trace) = options.trace {
             trace.sent(request.generation);
         }
-        let sent = match (options.measured, options.trace.and_then(SendTrace::sent_at)) {
-            (Some(_), Some(sent)) => sent,
-            (Some(_), None) => BootInstant::now(),
-            (None, _) => BootInstant::PAST,
-        };
+        let sent = options.trace.and_then(SendTrace::sent_at).unwrap_or(began);
         // Without the limits, to keep this future small.
         let RequestTimeout { answer: longest, total: mut left } = limits;
         let (mut within, mut waited) = (longest.min(left), 0_u32);
@@ -199,9 +199,12 @@ impl Connection {
             let mut query = std::pin::pin!(outgoing.query(&mut request.commands));
             loop {
                 let mut answer = timeout(within, query.as_mut()).await;
+                if answer.is_ok() {
+                    break answer;
+                }
                 left = left.saturating_sub(within);
                 waited = waited.saturating_add(short_milliseconds(within));
-                if answer.is_err() && self.is_silent(&request.socket) {
+                if self.is_silent(&request.socket) {
                     // Answers may have arrived without being read yet: the machine was suspended,
                     // or the task that reads the socket is queued behind thousands of others.
                     let grace = (self.response_timeout / 10).min(left);
@@ -275,7 +278,6 @@ impl Connection {
         options: &RequestOptions<'_>,
         decode: impl Fn(&Value) -> Result<T, Unexpected>,
     ) -> impl Future<Output = Result<T, StoreError>> {
-        let started = Instant::now();
         let mut command = script.by_hash();
         args(&mut command);
         // A block, because the future of an async function has room for its arguments twice.
@@ -288,10 +290,11 @@ impl Connection {
             }
             command = script.by_text();
             args(&mut command);
-            let total = options.timeout.total.saturating_sub(started.elapsed());
+            let now = BootInstant::now();
+            let total = options.timeout.total.saturating_sub(now.since(options.began));
             let timeout = RequestTimeout { total, ..options.timeout };
             // Boxed, because it is rarely needed.
-            let options = RequestOptions { timeout, ..*options };
+            let options = RequestOptions { timeout, began: now, ..*options };
             Box::pin(async move { self.send(&command, &options, decode).await }).await
         }
     }

@@ -10,31 +10,44 @@ use super::decode::{self, ReleaseReply};
 use super::dialects;
 use super::handle::RedisStore;
 use super::shared::Shared;
-use crate::lock_state::{Deletion, StoredHolder, StoredLayout};
-use crate::store::contract::{Lane, Layout, StoreError};
+use crate::lock_state::{Deletion, LONGEST_TOKEN, StoredLayout};
+use crate::permits::{MOST_AT_ONCE, Permits};
+use crate::store::contract::{Lane, Layout, Mode, StoreError};
 use crate::wire_format::WireFormat;
 
-impl StoredLayout {
-    /// The layout whose scripts free such a lock.
-    pub(super) fn of_scripts(self) -> Layout {
-        match self {
-            Self::Token | Self::OtherToken => Layout::TOKEN,
-            Self::Redisson => Layout::Wire(WireFormat::Redisson),
-            Self::Timestamp => Layout::Wire(WireFormat::Timestamp),
-            Self::ReadWrite => Layout::ReadWrite,
-            Self::Semaphore => Layout::Semaphore,
-        }
+/// The hold that is to be deleted.
+pub(super) enum HoldWithToken {
+    /// The layout of the lock, and the permits of a semaphore.
+    Found(Layout, Option<Permits>),
+    /// The key has other holders.
+    OfOthers,
+    /// The key does not exist, or is no lock.
+    Gone,
+}
+
+/// The layout whose scripts free such a lock.
+fn layout_of(stored: StoredLayout) -> Layout {
+    match stored {
+        StoredLayout::Token | StoredLayout::OtherToken => Layout::TOKEN,
+        StoredLayout::Redisson => Layout::Wire(WireFormat::Redisson),
+        StoredLayout::Timestamp => Layout::Wire(WireFormat::Timestamp),
+        StoredLayout::ReadWrite => Layout::ReadWrite,
+        StoredLayout::Semaphore => Layout::Semaphore,
     }
 }
 
+fn refused_token(problem: &str) -> StoreError {
+    StoreError::Config { option: "token", problem: problem.to_owned() }
+}
+
 impl RedisStore {
-    /// Ends the hold of this holder, if it still has the lock.
+    /// Ends the hold with this token, if its owner still has the lock.
     pub(super) async fn delete(
         &self,
         key: &str,
-        holder: &StoredHolder,
+        token: &str,
+        permits: Option<Permits>,
     ) -> Result<Deletion, StoreError> {
-        let token = &*holder.token;
         let is_foreign_time = matches!(self.dialect.layout, Layout::Wire(WireFormat::Timestamp))
             && client_of(token.as_bytes()).is_none();
         if is_foreign_time {
@@ -49,9 +62,10 @@ impl RedisStore {
             self.add_before_releases(call, key);
             call.arg(token);
             if self.dialect.queues {
-                let permits = holder.permits;
-                let permits = permits.map(|it| format!("p{}/{}/", it.count(), it.limit()));
-                call.arg(permits.unwrap_or_default()).arg(0).arg(self.undeclared_queue(key));
+                // All permits that the holder can have, because some may not have been read.
+                let all = permits.map(|it| Permits::new(MOST_AT_ONCE, it.limit()));
+                let all = all.map(|all| Mode::Permits(all).to_string());
+                call.arg(all.unwrap_or_default()).arg(0).arg(self.undeclared_queue(key));
             } else {
                 call.arg(self.key_channel(key)).arg(0);
             }
@@ -80,14 +94,26 @@ impl RedisStore {
 }
 
 impl Shared {
-    /// The holder of a lock with this token, and the layout of the lock. The deletion is the result if there is none.
-    pub(super) async fn holder_with(
+    /// The hold with this token. Costs one request.
+    pub(super) async fn hold_with(
         &self,
         key: &str,
         token: &str,
-    ) -> Result<Result<(StoredLayout, StoredHolder), Deletion>, StoreError> {
-        let Some(state) = self.inspect(key).await? else { return Ok(Err(Deletion::Gone)) };
-        let found = state.holders.into_iter().find(|holder| holder.token == token);
-        Ok(found.map(|holder| (state.layout, holder)).ok_or(Deletion::Changed))
+    ) -> Result<HoldWithToken, StoreError> {
+        if token.len() > LONGEST_TOKEN || token.contains(char::REPLACEMENT_CHARACTER) {
+            return Err(refused_token(
+                "it has more than 256 bytes or is no UTF-8, so only a part of it is known; delete the key with \
+                 the tools of the server",
+            ));
+        }
+        let Some(lock) = self.read_lock(key).await? else { return Ok(HoldWithToken::Gone) };
+        let found = lock.holders.into_iter().find(|holder| holder.token.as_str() == token);
+        match found {
+            Some(holder) => Ok(HoldWithToken::Found(layout_of(lock.layout), holder.permits)),
+            None if lock.is_complete => Ok(HoldWithToken::OfOthers),
+            None => Err(refused_token(
+                "it is not among the first 1,000 readers or permits of the key, and the others are not read",
+            )),
+        }
     }
 }

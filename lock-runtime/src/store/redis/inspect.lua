@@ -3,9 +3,9 @@
 -- of the lock, and not among the keys, because the users of some layouts may not read them
 -- Replies: the type; if there is a value, also the remaining time in ms (below 0 without one), the server's time in
 -- ms, the number of claims in the queue, and then
---   string              the beginning of the value, and of the note of the owner
+--   string              the first 257 bytes of the value, and the beginning of the note of its owner if it is a time
 --   hash                the fields, if there are fewer than 10
---   zset                the first 1,000 members, each with its score
+--   zset                the first 1,001 members, each with its score
 local kind = redis.call('type', KEYS[1]).ok
 if kind == 'none' then
   return {kind}
@@ -16,12 +16,13 @@ local claims = redis.pcall('zcount', ARGV[2], '-inf', '(8000000000000000')
 local reply = {kind, redis.call('pttl', KEYS[1]), now, type(claims) == 'number' and claims or 0}
 local contents = {}
 if kind == 'string' then
-  local note = redis.pcall('getrange', ARGV[1], 0, 127)
-  contents = {redis.call('getrange', KEYS[1], 0, 255), type(note) == 'string' and note or ''}
+  local value = redis.call('getrange', KEYS[1], 0, 256)
+  local note = value:match('^%d+%.?%d*$') and redis.pcall('getrange', ARGV[1], 0, 127)
+  contents = {value, type(note) == 'string' and note or ''}
 elseif kind == 'hash' and redis.call('hlen', KEYS[1]) < 10 then
   contents = redis.call('hkeys', KEYS[1])
 elseif kind == 'zset' then
-  contents = redis.call('zrange', KEYS[1], 0, 999, 'withscores')
+  contents = redis.call('zrange', KEYS[1], 0, 1000, 'withscores')
 end
 for _, value in ipairs(contents) do
   reply[#reply + 1] = value

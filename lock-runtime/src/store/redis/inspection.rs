@@ -1,23 +1,21 @@
 //! What a key holds, for operators.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use redis::{Cmd, Value};
 
-use super::client_id::{client_of, owner_of};
-use super::connection::RequestOptions;
+use super::client_id::{ShortId, client_of, owner_of};
 use super::decode::Unexpected;
 use super::dialects;
 use super::hash_slot;
-use super::lock_holder::identified;
+use super::lock_holder::{identified, noted_owner};
 use super::queue::QueueName;
-use super::route::Route;
 use super::shared::Shared;
 use crate::client_info::ClientInfo;
+use crate::join::join_all;
 use crate::key;
 use crate::lock_mode::LockMode;
-use crate::lock_state::{LockState, StoredHolder, StoredLayout};
+use crate::lock_state::{HolderToken, LockState, StoredHolder, StoredLayout};
 use crate::permits::Permits;
 use crate::store::contract::{Lane, StoreError};
 
@@ -31,8 +29,13 @@ const WRITER: u64 = 2 * READER;
 const PERMIT: u64 = 3 * READER;
 const END: u64 = 4 * READER;
 
-/// What a key holds.
-#[derive(Debug, PartialEq)]
+/// The most members of a sorted set that are read.
+const MOST_MEMBERS: usize = 1000;
+
+/// The most presences that are read at the same time.
+const PRESENCES_AT_ONCE: usize = 100;
+
+/// What a key holds. The texts have tokens, so there is no `Debug`.
 struct KeyContents {
     kind: String,
     /// `None` without an expiry.
@@ -44,9 +47,9 @@ struct KeyContents {
 }
 
 impl Shared {
-    /// What the key of a lock holds; `None` if there is nothing that can be a lock. Costs one request, and one for
-    /// each client among the holders.
-    pub(super) async fn inspect(&self, lock: &str) -> Result<Option<LockState>, StoreError> {
+    /// What the key of a lock holds; `None` if there is nothing that can be a lock. It does not tell who the clients
+    /// are. Costs one request.
+    pub(super) async fn read_lock(&self, lock: &str) -> Result<Option<LockState>, StoreError> {
         let route = self.route(Lane::Caller)?;
         let options = self.inspection_options();
         let args = |call: &mut Cmd| {
@@ -58,31 +61,37 @@ impl Shared {
         let Some(contents) = route.run(script, &args, &options, contents).await?.value else {
             return Ok(None);
         };
-        let Some(mut state) = contents.into_state(lock) else { return Ok(None) };
-        self.name_holders(&route, &mut state.holders, &options).await?;
-        Ok(Some(state))
+        Ok(contents.into_state(lock))
     }
 
-    /// Adds who the clients of these holders are, as their presences tell.
-    async fn name_holders(
-        &self,
-        route: &Route,
-        holders: &mut [StoredHolder],
-        options: &RequestOptions<'_>,
-    ) -> Result<(), StoreError> {
-        let mut known: BTreeMap<String, ClientInfo> = BTreeMap::new();
-        for holder in holders {
-            let Some((id, began)) = client_of(holder.token.as_bytes()) else { continue };
-            let name = id.as_str();
-            if !known.contains_key(name) {
-                let presence = self.presence_of(route, id, options).await?;
-                known.insert(name.to_owned(), presence);
-            }
-            let info = known.get(name).cloned().unwrap_or_default();
-            holder.client = identified(info, id, began.is_some());
+    /// Adds who the clients of the holders of these locks are, as their presences tell. Costs one request for each
+    /// client.
+    pub(super) async fn name_holders(&self, locks: &mut [LockState]) -> Result<(), StoreError> {
+        let mut ids: Vec<ShortId> = holders_of(locks).map(|(_, id, _)| id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let (route, options) = (self.route(Lane::Caller)?, self.inspection_options());
+        let mut presences = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(PRESENCES_AT_ONCE) {
+            let presences_of = ids.iter().map(|id| self.presence_of(&route, *id, &options));
+            presences.extend(join_all(presences_of).await);
+        }
+        let presences: Vec<ClientInfo> = presences.into_iter().collect::<Result<_, _>>()?;
+        for (holder, id, is_own_kind) in holders_of(locks) {
+            let info = ids.binary_search(&id).ok().map(|place| presences[place].clone());
+            holder.client = identified(info.unwrap_or_default(), id, is_own_kind);
         }
         Ok(())
     }
+}
+
+/// The holders that name a client, its id, and whether it is known to be one of this library.
+fn holders_of(locks: &mut [LockState]) -> impl Iterator<Item = (&mut StoredHolder, ShortId, bool)> {
+    let holders = locks.iter_mut().flat_map(|lock| &mut lock.holders);
+    holders.filter_map(|holder| {
+        let (id, began) = client_of(holder.token.as_str().as_bytes())?;
+        Some((holder, id, began.is_some()))
+    })
 }
 
 /// Decodes the reply of `inspect.lua`. `None` if the key does not exist.
@@ -113,24 +122,28 @@ fn contents(reply: &Value) -> Result<Option<KeyContents>, Unexpected> {
 impl KeyContents {
     /// `None` if this is no lock.
     fn into_state(self, key: &str) -> Option<LockState> {
+        let mut is_complete = true;
         let (layout, holders) = match (&*self.kind, &self.texts[..]) {
             ("string", [value, note]) => self.of_string(value, note),
             ("hash", [field]) => {
                 let is_ours = client_of(field.as_bytes()).is_some();
                 is_ours.then(|| (StoredLayout::Redisson, vec![self.holder(field, self.left)]))?
             }
-            ("zset", members) => self.of_scores(members)?,
+            ("zset", members) => {
+                // Each with its score.
+                let most = 2 * MOST_MEMBERS;
+                is_complete = members.len() <= most;
+                self.of_scores(&members[..members.len().min(most)])?
+            }
             _ => return None,
         };
-        Some(LockState { key: key.to_owned(), layout, holders, queued: self.queued })
+        Some(LockState { key: key.to_owned(), layout, holders, is_complete, queued: self.queued })
     }
 
     fn of_string(&self, value: &str, note: &str) -> (StoredLayout, Vec<StoredHolder>) {
-        // The owner of a time was written with the same time, unless another client has the lock now.
-        let owner = note.strip_suffix(value).and_then(|owner| owner.strip_suffix(':'));
         if let Some(until) = time_of(value) {
             let left = until.saturating_sub(self.now);
-            let holder = self.holder(owner.unwrap_or(value), Some(left));
+            let holder = self.holder(noted_owner(value, note).unwrap_or(value), Some(left));
             return (StoredLayout::Timestamp, vec![holder]);
         }
         let is_ours = owner_of(value.strip_prefix(KEPT).unwrap_or(value).as_bytes()).is_some();
@@ -164,7 +177,7 @@ impl KeyContents {
             let mut parts = member.rsplitn(3, '/');
             let limit = parts.next()?.parse().ok()?;
             let owner = parts.nth(1)?;
-            let known = holders.iter_mut().find(|holder| holder.token == owner);
+            let known = holders.iter_mut().find(|holder| holder.token.as_str() == owner);
             let count = |permits: Permits| permits.count() + 1;
             match known {
                 Some(known) => {
@@ -184,7 +197,7 @@ impl KeyContents {
         let now = SystemTime::UNIX_EPOCH + self.now;
         let held_for = began.flatten().and_then(|began| now.duration_since(began).ok());
         StoredHolder {
-            token: token.to_owned(),
+            token: HolderToken::new(token),
             client: ClientInfo::default(),
             held_for,
             lease_left,
@@ -220,7 +233,7 @@ mod tests {
         let left = |holder: &StoredHolder| {
             holder.lease_left.and_then(|left| u64::try_from(left.as_millis()).ok())
         };
-        state.holders.iter().map(|holder| (&*holder.token, left(holder))).collect()
+        state.holders.iter().map(|holder| (holder.token.as_str(), left(holder))).collect()
     }
 
     #[test]
@@ -287,7 +300,7 @@ mod tests {
     fn other_values_and_replies_are_no_locks() {
         assert_eq!(state("list", 1500, &[]), None);
         let none = Value::Array(vec![Value::BulkString(b"none".to_vec())]);
-        assert_eq!(contents(&none).ok(), Some(None));
+        assert!(contents(&none).is_ok_and(|contents| contents.is_none()));
         for other in [Value::Nil, Value::Int(1), Value::Array(vec![Value::Int(1)])] {
             assert!(contents(&other).is_err(), "{other:?}");
         }

@@ -25,7 +25,7 @@ impl Shared {
             call.arg(hash_slot::name_beside(lock, key::OWNERS));
         };
         let script = (lock, &dialects::HOLDER);
-        let Some(owner) = route.run(script, &args, &options, text).await?.value else {
+        let Some(owner) = route.run(script, &args, &options, named).await?.value else {
             return Ok(None);
         };
         let Some((id, began)) = client_of(&owner) else { return Ok(Some(KeyHolder::default())) };
@@ -60,6 +60,22 @@ pub(super) fn identified(info: ClientInfo, id: ShortId, is_own_kind: bool) -> Cl
     ClientInfo { id: is_own_kind.then(|| id.as_str().to_owned()), ..info }
 }
 
+/// Decodes the reply of `holder.lua`: what names the holder.
+fn named(reply: &Value) -> Result<Option<Vec<u8>>, Unexpected> {
+    let Value::Array(string) = reply else { return text(reply) };
+    let [Value::BulkString(value), Value::BulkString(note)] = &string[..] else {
+        return Err(Unexpected::new(reply));
+    };
+    let (value, note) = (String::from_utf8_lossy(value), String::from_utf8_lossy(note));
+    Ok(Some(noted_owner(&value, &note).unwrap_or(&value).as_bytes().to_vec()))
+}
+
+/// The owner of a lock whose value is a time, which names nobody. The note of its owner was written with the same time,
+/// unless another client has the lock now.
+pub(super) fn noted_owner<'a>(time: &str, note: &'a str) -> Option<&'a str> {
+    note.strip_suffix(time)?.strip_suffix(':')
+}
+
 /// Decodes a text, or none.
 fn text(reply: &Value) -> Result<Option<Vec<u8>>, Unexpected> {
     match reply {
@@ -72,6 +88,25 @@ fn text(reply: &Value) -> Result<Option<Vec<u8>>, Unexpected> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_note_of_a_time_names_its_owner() {
+        let string = |value: &str, note: &str| {
+            let texts = [value, note].map(|text| Value::BulkString(text.as_bytes().to_vec()));
+            named(&Value::Array(texts.to_vec())).ok().flatten()
+        };
+        assert_eq!(string("owner", ""), Some(b"owner".to_vec()));
+        assert_eq!(string("1764028800700", "owner:1764028800700"), Some(b"owner".to_vec()));
+        for stale in ["owner:1764028800699", "owner1764028800700", "", "1764028800700"] {
+            let found = string("1764028800700", stale);
+            assert_eq!(found, Some(b"1764028800700".to_vec()), "{stale}");
+        }
+        assert_eq!(
+            named(&Value::BulkString(b"field".to_vec())).ok(),
+            Some(Some(b"field".to_vec()))
+        );
+        assert!(named(&Value::Array(vec![Value::Nil])).is_err());
+    }
 
     #[test]
     fn a_text_or_nothing_is_decoded() {

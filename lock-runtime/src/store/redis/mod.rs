@@ -87,6 +87,8 @@ use self::asker::RedisAsker;
 use self::cluster_channels::ClusterChannels;
 use self::connect::CONNECT_TIMEOUT;
 use self::connection::RequestOptions;
+#[cfg(feature = "admin")]
+use self::deletion::HoldWithToken;
 use self::handle::RedisStore;
 use self::poller::Poller;
 use self::presence::Presence;
@@ -235,7 +237,7 @@ impl RedisBackend {
         own.background.any(CONNECT_TIMEOUT).await?;
         own.wake_ups.any(CONNECT_TIMEOUT).await?;
         let server = self.shared.route(Lane::Caller)?.any(CONNECT_TIMEOUT).await?;
-        let info = match server.send(&cmd("INFO"), &CHECK, decode::info).await {
+        let info = match server.send(&cmd("INFO"), &check_options(), decode::info).await {
             // A user without this permission can use locks all the same.
             Err(StoreError::Denied(cause) | StoreError::Refused(cause)) => {
                 let address = self.shared.address();
@@ -248,7 +250,7 @@ impl RedisBackend {
             call.arg(0);
         };
         // A server of a wrong kind is explained by its description.
-        let probed = server.run(&dialects::PROBE, no_keys, &CHECK, decode::probed).await;
+        let probed = server.run(&dialects::PROBE, no_keys, &check_options(), decode::probed).await;
         match info.check(self.shared.servers.is_cluster()) {
             Err(_) => Ok(info),
             Ok(()) => probed.map(|()| info),
@@ -256,9 +258,10 @@ impl RedisBackend {
     }
 }
 
-/// How the requests of the check are sent.
-const CHECK: RequestOptions<'static> =
-    RequestOptions::new(RequestClass::Unlimited, RequestTimeout::of(CONNECT_TIMEOUT));
+/// How a request of the check is sent.
+fn check_options() -> RequestOptions<'static> {
+    RequestOptions::new(RequestClass::Unlimited, RequestTimeout::of(CONNECT_TIMEOUT))
+}
 
 impl Backend for RedisBackend {
     fn adopt(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {
@@ -352,17 +355,22 @@ impl Backend for RedisBackend {
 
 #[cfg(feature = "admin")]
 impl KeyInspector for RedisBackend {
-    fn inspect<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<LockState>> {
-        MaybeReady::pending(self.shared.inspect(key))
+    fn read_lock<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<LockState>> {
+        MaybeReady::pending(self.shared.read_lock(key))
+    }
+
+    fn name_holders<'a>(&'a self, locks: &'a mut [LockState]) -> StoreAnswer<'a, ()> {
+        MaybeReady::pending(self.shared.name_holders(locks))
     }
 
     fn delete<'a>(&'a self, key: &'a str, token: &'a str) -> StoreAnswer<'a, Deletion> {
         MaybeReady::pending(async move {
-            match self.shared.holder_with(key, token).await? {
-                Ok((layout, holder)) => {
-                    self.handles[layout.of_scripts().index()].delete(key, &holder).await
+            match self.shared.hold_with(key, token).await? {
+                HoldWithToken::Found(layout, permits) => {
+                    self.handles[layout.index()].delete(key, token, permits).await
                 }
-                Err(deletion) => Ok(deletion),
+                HoldWithToken::OfOthers => Ok(Deletion::Changed),
+                HoldWithToken::Gone => Ok(Deletion::Gone),
             }
         })
     }

@@ -24,6 +24,7 @@ use super::topology::{ClusterNode, Redirect, RedisCluster, Topology, may_be_fail
 use super::tracking::Listening;
 use super::{error, hash_slot};
 use crate::backoff::Backoff;
+use crate::clock::BootInstant;
 use crate::join::join_all;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Place, SendTrace, StoreError};
@@ -323,7 +324,8 @@ impl NodeConnections {
         // other locks wait for the slowest answer.
         let RequestTimeout { answer, total } = batch.options.timeout;
         let timeout = RequestTimeout { answer, total: total.min(answer) / 2 };
-        let options = RequestOptions { timeout, trace: None, ..batch.options };
+        let began = BootInstant::now();
+        let options = RequestOptions { timeout, trace: None, began, ..batch.options };
         let again = (0..batch.locks).filter(|lock| answers[*lock].is_none());
         let separately = again.map(|lock| async move {
             let args = move |call: &mut Cmd| args(call, lock..lock + 1);

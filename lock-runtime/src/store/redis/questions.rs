@@ -8,7 +8,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
-use tokio::sync::oneshot;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
 use tracing::Level;
 
 use super::admission::RequestClass;
@@ -20,23 +21,41 @@ use super::script::Publish;
 use super::shared::Shared;
 use crate::clock::BootInstant;
 use crate::events;
-use crate::questions::limit::AnswerLimit;
+use crate::questions::limit::{AnswerLimit, MOST_ANSWERS};
 use crate::questions::question::{LONGEST_QUESTION, Question, QuestionKind};
 use crate::questions::{Answerer, QUESTIONS};
 use crate::store::contract::StoreError;
 use crate::store::subscriptions::{Inbox, InboxLimits};
 use crate::timeout::RequestTimeout;
 
-/// The questions that wait to be read.
+/// The questions that wait to be read. There is room for those that arrive before the task that reads them is polled.
 const QUESTION_LIMITS: InboxLimits =
-    InboxLimits { longest: LONGEST_QUESTION, room: 16 * LONGEST_QUESTION };
+    InboxLimits { longest: LONGEST_QUESTION, room: 128 * LONGEST_QUESTION };
 
-/// Answers the questions about one client.
-struct AnsweringTask {
+/// The most questions that wait to be answered. As many may be admitted at once.
+const MOST_WAITING: usize = MOST_ANSWERS as usize;
+
+/// Reads the questions about one client. Never waits for an answer, so a flood of questions leaves room for a
+/// revocation.
+struct QuestionReader {
+    inbox: Arc<Inbox>,
+    answerer: Weak<dyn Answerer>,
+    /// Whoever asks too much must not prevent a revocation.
+    questions: AnswerQueue,
+    revocations: AnswerQueue,
+}
+
+/// Questions that are answered one after the other.
+struct AnswerQueue {
+    limit: AnswerLimit,
+    waiting: mpsc::Sender<Question>,
+}
+
+/// Sends the answers of one client.
+struct AnswerSender {
     route: Route,
     id: ClientId,
     response_timeout: Duration,
-    inbox: Arc<Inbox>,
     answerer: Weak<dyn Answerer>,
     /// The log says that answers cannot be published.
     has_warned: AtomicBool,
@@ -61,52 +80,83 @@ impl Shared {
         let channel = channel(answerer.upgrade()?.namespace());
         Some(self.questions.get_or_init(|| {
             let inbox = Arc::new(self.subscriptions.inbox(&channel, QUESTION_LIMITS));
-            let task = AnsweringTask {
+            let sender = Arc::new(AnswerSender {
                 route: own.wake_ups.clone(),
                 id: self.id.clone(),
                 response_timeout: self.response_timeout,
-                inbox: Arc::clone(&inbox),
                 answerer: Weak::clone(answerer),
                 has_warned: AtomicBool::new(false),
+            });
+            let reader = QuestionReader {
+                inbox: Arc::clone(&inbox),
+                answerer: Weak::clone(answerer),
+                questions: AnswerQueue::start(&own.home, &sender),
+                revocations: AnswerQueue::start(&own.home, &sender),
             };
-            drop(own.home.spawn(task.run()));
+            drop(own.home.spawn(reader.run()));
             inbox
         }))
     }
 }
 
-impl AnsweringTask {
-    async fn run(self) {
-        // Whoever asks too much must not prevent a revocation.
-        let (mut limit, mut of_revocations) = (AnswerLimit::new(), AnswerLimit::new());
+impl QuestionReader {
+    async fn run(mut self) {
         loop {
             let message = self.inbox.next().await;
+            if self.answerer.strong_count() == 0 {
+                return;
+            }
             let Some(question) = Question::of_text(&message) else { continue };
-            let is_revocation = matches!(question.kind, QuestionKind::Revoke(_));
-            let limit = if is_revocation { &mut of_revocations } else { &mut limit };
-            if !limit.admits(BootInstant::now()) {
-                continue;
+            match question.kind {
+                QuestionKind::Revoke(_) => self.revocations.offer(question),
+                _ => self.questions.offer(question),
             }
-            let Some(answerer) = self.answerer.upgrade() else { return };
-            let (channel, id) = (question.channel.clone(), self.id.short());
-            // There may be many locks, and this thread wakes waiters.
-            let (done, pages) = oneshot::channel();
-            let answering = move || {
-                let id = id.as_str();
-                // Fails only if this task has ended.
-                let _ = done.send(answerer.answer(&question, id, Some(id)));
-            };
-            let thread = std::thread::Builder::new().name("lock-answers".into());
-            if let Err(error) = thread.spawn(answering) {
-                events::emit(Level::DEBUG, move || {
-                    tracing::debug!(%error, "a question is not answered: no thread can be started");
-                });
+        }
+    }
+}
+
+impl AnswerQueue {
+    /// Its task ends with the queue.
+    fn start(home: &Handle, sender: &Arc<AnswerSender>) -> Self {
+        let (waiting, mut questions) = mpsc::channel(MOST_WAITING);
+        let sender = Arc::clone(sender);
+        drop(home.spawn(async move {
+            while let Some(question) = questions.recv().await {
+                sender.answer(question).await;
             }
-            // There are no pages if the thread has panicked.
-            for page in pages.await.unwrap_or_default() {
-                if !self.publish(&channel, &page).await {
-                    break;
-                }
+        }));
+        Self { limit: AnswerLimit::new(), waiting }
+    }
+
+    /// Has a question answered, unless there are too many.
+    fn offer(&mut self, question: Question) {
+        if self.limit.admits(BootInstant::now()) {
+            // There is no room if the answers before take too long.
+            let _ = self.waiting.try_send(question);
+        }
+    }
+}
+
+impl AnswerSender {
+    async fn answer(&self, question: Question) {
+        let Some(answerer) = self.answerer.upgrade() else { return };
+        let (channel, id) = (question.channel.clone(), self.id.short());
+        // There may be many locks, and this thread wakes waiters.
+        let (done, pages) = oneshot::channel();
+        let answering = move || {
+            // Fails only if this task has ended.
+            let _ = done.send(answerer.answer(&question, id.as_str()));
+        };
+        let thread = std::thread::Builder::new().name("lock-answers".into());
+        if let Err(error) = thread.spawn(answering) {
+            events::emit(Level::DEBUG, move || {
+                tracing::debug!(%error, "a question is not answered: no thread can be started");
+            });
+        }
+        // There are no pages if the thread has panicked.
+        for page in pages.await.unwrap_or_default() {
+            if !self.publish(&channel, &page).await {
+                break;
             }
         }
     }

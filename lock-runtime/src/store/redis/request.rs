@@ -9,6 +9,7 @@ use super::connection::{Connection, RequestOptions};
 use super::decode::Unexpected;
 use super::script::Script;
 use super::topology::RedisCluster;
+use crate::clock::BootInstant;
 use crate::store::contract::StoreError;
 use crate::timeout::RequestTimeout;
 
@@ -77,7 +78,8 @@ impl<A: Fn(&mut Cmd)> RoutedRequest<'_, A> {
         timeout: RequestTimeout,
         decode: &impl Fn(&Value) -> Result<T, Unexpected>,
     ) -> Result<T, StoreError> {
-        let options = RequestOptions { timeout, ..self.options };
+        // The timeout is what is left of it.
+        let options = RequestOptions { timeout, began: BootInstant::now(), ..self.options };
         match &self.action {
             RequestAction::Command(command) => connection.send(command, &options, decode).await,
             RequestAction::Script(script, args) => {

@@ -1,10 +1,12 @@
 //! What the handles of one client share: its connections, its subscriptions and its name.
 
+use std::borrow::Cow;
+use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tracing::Level;
 
 use super::admission::RequestClass;
@@ -34,8 +36,11 @@ pub(super) struct Shared {
     pub(super) response_timeout: Duration,
     /// The measurements of requests.
     requests: Arc<StoreMetrics>,
-    /// The connections of the callers' runtimes. Few, because most programs have one runtime.
-    callers: Mutex<Vec<Route>>,
+    /// The connections of the first runtime with callers. Most programs have no other one, so its requests need
+    /// no mutex.
+    first_caller: OnceLock<Route>,
+    /// The connections of the other runtimes with callers.
+    other_callers: Mutex<Vec<Route>>,
     /// Set as soon as the client's own threads run.
     pub(super) own: OnceLock<OwnConnections>,
     pub(super) subscriptions: Arc<Subscriptions>,
@@ -90,7 +95,8 @@ impl Shared {
             servers,
             response_timeout: settings.response_timeout,
             requests: Arc::clone(&settings.requests),
-            callers: Mutex::default(),
+            first_caller: OnceLock::new(),
+            other_callers: Mutex::default(),
             own: OnceLock::new(),
             subscriptions: Subscriptions::remote(can_watch.unwrap_or_default()),
             acknowledgers: Acknowledgers::default(),
@@ -128,20 +134,22 @@ impl Shared {
     }
 
     /// The connections of a lane.
-    pub(super) fn route(&self, lane: Lane) -> Result<Route, StoreError> {
+    pub(super) fn route(&self, lane: Lane) -> Result<Cow<'_, Route>, StoreError> {
         match lane {
-            Lane::Background => Ok(self.own()?.background.clone()),
+            Lane::Background => Ok(Cow::Borrowed(&self.own()?.background)),
             Lane::Caller => {
                 let here = runtime::here().map_err(|problem| {
                     let cause = "requests must be awaited inside a tokio runtime, but";
                     StoreError::Refused(format!("{cause} {problem}"))
                 })?;
-                let mut callers = lock(&self.callers);
-                let own = |caller: &&Route| caller.home() == here.id() && caller.is_alive();
-                if let Some(caller) = callers.iter().find(own) {
-                    return Ok(caller.clone());
+                if let Some(caller) = self.first_caller_of(here.id()) {
+                    return Ok(Cow::Borrowed(caller));
                 }
-                callers.retain(Route::is_alive);
+                let mut others = lock(&self.other_callers);
+                if let Some(caller) = caller_of(here.id(), &others) {
+                    return Ok(Cow::Owned(caller.clone()));
+                }
+                others.retain(Route::is_alive);
                 if !has_io() {
                     let problem = "requests use a connection of the runtime that awaits them, and \
                                    this runtime has no I/O: build it with `enable_io()` or \
@@ -149,17 +157,30 @@ impl Shared {
                     let problem = problem.into();
                     return Err(StoreError::Config { option: "runtime", problem });
                 }
+                let id = here.id();
                 let caller = self.servers.route(here, self.response_timeout, None);
-                callers.push(caller.clone());
-                Ok(caller)
+                let caller = match self.first_caller.set(caller) {
+                    Ok(()) => {
+                        return Ok(Cow::Borrowed(self.first_caller_of(id).ok_or_else(ended)?));
+                    }
+                    Err(caller) => caller,
+                };
+                others.push(caller.clone());
+                Ok(Cow::Owned(caller))
             }
             Lane::Runtime(id) => {
-                let callers = lock(&self.callers);
-                let caller = callers.iter().find(|caller| caller.home() == id && caller.is_alive());
-                let missing = || StoreError::Refused("the runtime of the caller has ended".into());
-                caller.cloned().ok_or_else(missing)
+                if let Some(caller) = self.first_caller_of(id) {
+                    return Ok(Cow::Borrowed(caller));
+                }
+                let others = lock(&self.other_callers);
+                caller_of(id, &others).cloned().map(Cow::Owned).ok_or_else(ended)
             }
         }
+    }
+
+    /// The connections of the first runtime with callers, if it is this one.
+    fn first_caller_of(&self, runtime: Id) -> Option<&Route> {
+        caller_of(runtime, self.first_caller.get().map(slice::from_ref).unwrap_or_default())
     }
 
     /// The number of other clients among all subscribers of a channel.
@@ -196,6 +217,15 @@ impl Shared {
             });
         }
     }
+}
+
+/// The connections of a runtime that still runs.
+fn caller_of(runtime: Id, callers: &[Route]) -> Option<&Route> {
+    callers.iter().find(|caller| caller.home() == runtime && caller.is_alive())
+}
+
+fn ended() -> StoreError {
+    StoreError::Refused("the runtime of the caller has ended".into())
 }
 
 #[cfg(test)]

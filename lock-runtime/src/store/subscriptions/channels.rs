@@ -300,8 +300,8 @@ impl Channels {
         self.peak.give_back(&mut self.by_name, before);
     }
 
-    /// Nobody reads the messages of this channel any more. Returns whether it has to be unsubscribed later, and that was
-    /// not planned yet.
+    /// Nobody reads the messages of this channel any more. Returns whether it has to be unsubscribed later, and that
+    /// was not planned yet.
     pub(super) fn abandon(&mut self, name: &Arc<str>, is_local: bool) -> bool {
         let Some(channel) = self.by_name.get_mut(name) else { return false };
         if is_local || !channel.live {

@@ -60,8 +60,14 @@ impl Inbox {
         self.queue.interruptions()
     }
 
+    /// See [`InboxQueue::clear`].
+    #[cfg(feature = "admin")]
+    pub(crate) fn clear(&self) {
+        self.queue.clear();
+    }
+
     /// See [`InboxQueue::live`].
-    pub(crate) async fn live(&self) -> Result<(), String> {
+    pub(crate) async fn live(&self) -> Result<u64, String> {
         self.queue.live().await
     }
 }
@@ -130,16 +136,29 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "admin")]
+    #[tokio::test(start_paused = true)]
+    async fn messages_that_are_cleared_leave_their_room_to_others() {
+        let subscriptions = subscriptions();
+        let limits = InboxLimits { room: room_of(b"old"), ..LIMITS };
+        let inbox = subscriptions.inbox("c", limits);
+        subscriptions.deliver("c", b"old");
+        inbox.clear();
+        assert!(timeout(MOMENT, inbox.next()).await.is_err());
+        subscriptions.deliver("c", b"new");
+        assert_eq!(inbox.next().await, b"new");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_inbox_is_subscribed_again_after_a_disconnection() {
         let subscriptions = subscriptions();
         let inbox = subscriptions.inbox("c", LIMITS);
         assert!(timeout(MOMENT, inbox.live()).await.is_err());
-        for _ in 0..2 {
+        for interruptions in 0..2 {
             let names = wanted(&subscriptions);
             assert_eq!(names, [Arc::from("c")]);
             assert!(subscriptions.subscribed(&names).is_empty());
-            assert_eq!(inbox.live().await, Ok(()));
+            assert_eq!(inbox.live().await, Ok(interruptions));
             assert!(subscriptions.take_idle(Duration::ZERO).is_empty());
             subscriptions.disconnected();
             assert!(timeout(MOMENT, inbox.live()).await.is_err());
@@ -157,7 +176,7 @@ mod tests {
         assert_eq!(inbox.live().await, Err("no permission".to_owned()));
         subscriptions.want_again(names);
         subscriptions.subscribed(&wanted(&subscriptions));
-        assert_eq!(inbox.live().await, Ok(()), "the user has it now");
+        assert_eq!(inbox.live().await, Ok(0), "the user has it now");
     }
 
     #[tokio::test]
@@ -197,7 +216,7 @@ mod tests {
         assert!(live.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         let names = wanted(&subscriptions);
         subscriptions.subscribed(&names);
-        assert_eq!(live.await, Ok(()));
+        assert_eq!(live.await, Ok(0));
         let mut next = Box::pin(inbox.next());
         assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         subscriptions.deliver("c", b"1");

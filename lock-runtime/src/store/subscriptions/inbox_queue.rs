@@ -113,15 +113,26 @@ impl InboxQueue {
         }
     }
 
-    /// Waits until messages arrive. Fails with the server's words if the user lacks the permission. Only one call
-    /// may wait at a time.
-    pub(super) async fn live(&self) -> Result<(), String> {
+    /// Drops the messages that wait to be read.
+    #[cfg(feature = "admin")]
+    pub(super) fn clear(&self) {
+        let mut contents = lock(&self.contents);
+        contents.messages.clear();
+        contents.taken = 0;
+    }
+
+    /// Waits until messages arrive. Returns how often the connection was lost before. Fails with the server's words if
+    /// the user lacks the permission. Only one call may wait at a time.
+    pub(super) async fn live(&self) -> Result<u64, String> {
         loop {
             let changed = self.changed.notified();
-            let state = lock(&self.contents).state.clone();
+            let (state, interruptions) = {
+                let contents = lock(&self.contents);
+                (contents.state.clone(), contents.interruptions)
+            };
             match state {
                 InboxState::Connecting => changed.await,
-                InboxState::Live => return Ok(()),
+                InboxState::Live => return Ok(interruptions),
                 InboxState::Denied(cause) => return Err(cause),
             }
         }

@@ -31,7 +31,7 @@ fn a_release_is_distinguished_from_a_loss() {
     let (_queues, lost) = renewed(BootInstant::now());
     assert_eq!(lost.loss(), None);
     lost.lease().lose(LostReason::Gone, || {});
-    for error in [lost.loss(), lost.leave((None, true), None).0] {
+    for error in [lost.loss(), lost.leave((None, true), None, BootInstant::now()).0] {
         match error {
             Some(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Gone),
             other => panic!("{other:?}"),
@@ -83,13 +83,13 @@ fn a_passed_deadline_is_a_loss_even_if_it_was_not_noticed() {
 #[test]
 fn the_last_holder_notices_a_loss_that_was_not_noticed_before() {
     let (_queues, hold) = renewed(BootInstant::from_nanos(1));
-    let (lost, unnoticed, _) = hold.leave((None, true), None);
+    let (lost, unnoticed, _) = hold.leave((None, true), None, BootInstant::now());
     assert_eq!(unnoticed, Some(LostReason::RenewalFailed));
     assert!(lost.is_some());
     let (_queues, hold) = renewed(BootInstant::from_nanos(1));
     hold.lease().expire(|| {});
     assert_eq!(
-        hold.leave((None, true), None).1,
+        hold.leave((None, true), None, BootInstant::now()).1,
         None,
         "the background thread has noticed the loss"
     );

@@ -16,7 +16,10 @@ fn a_hand_off_ends_one_hold_and_begins_another() {
     assert_eq!(second.deadline(), deadline, "the lease was not renewed");
     assert!(!stale.join(Mode::Exclusive));
     for limits in [None, Some(&HandoffLimit::default())] {
-        assert!(matches!(stale.leave((limits, true), None), (None, None, Ending::None)));
+        assert!(matches!(
+            stale.leave((limits, true), None, BootInstant::now()),
+            (None, None, Ending::None)
+        ));
     }
     assert!(second.is_valid(BootInstant::now()) && second.join(Mode::Exclusive));
     second.lease().lose(LostReason::Gone, || {});

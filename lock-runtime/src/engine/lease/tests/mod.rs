@@ -51,12 +51,12 @@ fn renewed(sent: BootInstant) -> (Arc<LocalQueues>, Hold) {
 
 /// A holder leaves, and there are no waiters.
 fn leave(hold: &Hold) -> Ending<Permit> {
-    hold.leave((None, true), None).2
+    hold.leave((None, true), None, BootInstant::now()).2
 }
 
 /// A holder leaves, and the lock is handed off to a waiter if that is possible.
 fn hand_off(hold: &Hold) -> Option<Permit> {
-    match hold.leave((Some(&HandoffLimit::default()), true), None) {
+    match hold.leave((Some(&HandoffLimit::default()), true), None, BootInstant::now()) {
         (None, _, Ending::HandOff { permit, .. }) => Some(permit),
         _ => None,
     }

@@ -95,7 +95,7 @@ fn a_tenure_does_not_end_if_a_dropped_count_of_waiters_is_considered_in_progress
             let hold = guard.hold().clone();
             std::mem::forget(guard);
             let engine = local.engine();
-            match engine.leave(&hold, true).1 {
+            match engine.leave(&hold, true, BootInstant::now()).1 {
                 AfterLeave::Free(permit) => {
                     engine.free_later(hold.lease(), permit, BootInstant::PAST);
                 }
