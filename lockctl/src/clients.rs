@@ -24,7 +24,7 @@ pub(crate) struct ClientsOptions {
 
 /// The clients.
 #[derive(Debug, Serialize)]
-struct KnownClients {
+struct ListedClients {
     clients: Vec<ListedClient>,
     unanswered: Option<u64>,
 }
@@ -49,7 +49,7 @@ impl From<ClientAnswer<ClientSnapshot>> for ListedClient {
     }
 }
 
-impl Listing for KnownClients {
+impl Listing for ListedClients {
     type Row = ListedClient;
 
     fn rows(&self) -> &[ListedClient] {
@@ -85,7 +85,7 @@ pub(crate) async fn run(
         let cut_off = answers.answers.iter().filter(|answer| !answer.is_complete);
         complain(unanswered, cut_off.map(|answer| &answer.client), messages);
         let clients = answers.answers.into_iter().map(ListedClient::from).collect();
-        Ok(KnownClients { clients, unanswered })
+        Ok(ListedClients { clients, unanswered })
     };
     options.output.print(messages, read).await
 }

@@ -1,4 +1,4 @@
-//! What is told on stderr.
+//! Messages on stderr.
 
 mod stderr;
 
@@ -15,7 +15,7 @@ use crate::output::text::printable;
 /// Returns to the start of the line, and erases it.
 const ERASED_LINE: &str = "\r\x1b[K";
 
-/// How much is told on stderr.
+/// Which messages are written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Messages {
     quiet: bool,
@@ -37,7 +37,7 @@ impl Messages {
         Self { quiet: options.quiet, verbose: options.verbose > 0 }
     }
 
-    /// Why the command fails. Always told.
+    /// Why the command fails. Always written.
     pub(crate) fn error(text: impl fmt::Display) {
         let style = AnsiColor::Red.on_default().bold();
         Self::line(style, "error: ", text);

@@ -2,7 +2,7 @@
 //!
 //! A reader that pauses, such as a pager, blocks whoever writes to its pipe. The loop that watches a lock and the
 //! threads that renew it must never be blocked. They put their texts into a queue, and a thread of its own writes them.
-//! What does not fit into the queue is dropped, and the number of dropped texts is told later.
+//! What does not fit into the queue is dropped, and the number of dropped texts is written later.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -21,12 +21,12 @@ pub(super) static STDERR: TextQueue = TextQueue::new();
 
 /// The texts that wait for stderr.
 pub(super) struct TextQueue {
-    state: Mutex<QueueState>,
+    state: Mutex<WaitingTexts>,
     /// The state has changed.
     changed: Condvar,
 }
 
-struct QueueState {
+struct WaitingTexts {
     texts: VecDeque<String>,
     /// The number of bytes of all texts in the queue.
     bytes: usize,
@@ -42,7 +42,7 @@ struct QueueState {
 
 impl TextQueue {
     const fn new() -> Self {
-        let state = QueueState {
+        let state = WaitingTexts {
             texts: VecDeque::new(),
             bytes: 0,
             dropped: 0,
@@ -76,7 +76,7 @@ impl TextQueue {
     /// Waits until all texts are written, for a limited time: their reader may never read them.
     pub(super) fn flush(&self) {
         self.hold(false);
-        let is_busy = |state: &mut QueueState| {
+        let is_busy = |state: &mut WaitingTexts| {
             state.has_writer && (state.is_writing || !state.texts.is_empty())
         };
         // Nothing can be done about texts that are not written in time.
@@ -95,18 +95,18 @@ impl TextQueue {
     }
 
     fn next(&self) -> String {
-        let must_wait = |state: &mut QueueState| state.is_held || state.texts.is_empty();
+        let must_wait = |state: &mut WaitingTexts| state.is_held || state.texts.is_empty();
         let state = self.changed.wait_while(self.lock(), must_wait);
         state.unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     /// No code panics while it has the state, so it is consistent in any case.
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
+    fn lock(&self) -> MutexGuard<'_, WaitingTexts> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl QueueState {
+impl WaitingTexts {
     /// Returns whether there was room.
     fn push(&mut self, text: String) -> bool {
         if self.bytes + text.len() > CAPACITY {

@@ -9,7 +9,7 @@ use super::options::CheckedRun;
 use crate::exit::Failure;
 use crate::options::GlobalOptions;
 
-/// What a command is told about its lock.
+/// What a command knows about its lock.
 #[derive(Debug)]
 pub(super) struct Environment {
     variables: [(&'static str, Option<String>); 6],

@@ -3,79 +3,64 @@
 use std::io;
 use std::time::Duration;
 
-#[cfg(target_os = "linux")]
-pub(super) use self::linux::BootTimer;
-#[cfg(not(target_os = "linux"))]
-pub(super) use self::other::BootTimer;
+/// A timer whose clock counts the time for which the machine is suspended. On systems other than Linux, that of the
+/// runtime, which may stand still then.
+pub(super) struct BootTimer {
+    #[cfg(target_os = "linux")]
+    timer: tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>,
+}
 
 #[cfg(target_os = "linux")]
-mod linux {
-    use std::os::fd::OwnedFd;
+impl BootTimer {
+    pub(super) fn new() -> io::Result<Self> {
+        use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+        use tokio::io::Interest;
+        use tokio::io::unix::AsyncFd;
 
-    use rustix::time::{
-        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-        timerfd_settime,
-    };
-    use tokio::io::Interest;
-    use tokio::io::unix::AsyncFd;
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
+        // Its successor is an unsafe function, for types whose descriptors may change; this one does not.
+        #[allow(deprecated)]
+        let timer = AsyncFd::with_interest(timer, Interest::READABLE)?;
+        Ok(Self { timer })
+    }
 
-    use super::{Duration, io};
+    /// Waits for this time. If the machine was suspended meanwhile, until it continues at the latest.
+    ///
+    /// Cancel safe: the next call sets the timer anew.
+    pub(super) async fn sleep(&mut self, pause: Duration) -> io::Result<()> {
+        use std::os::fd::OwnedFd;
 
-    /// A timer of the system, whose clock counts the time for which the machine is suspended.
-    pub(in crate::run) struct BootTimer(AsyncFd<OwnedFd>);
+        use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
+        use tokio::io::unix::AsyncFd;
 
-    impl BootTimer {
-        pub(in crate::run) fn new() -> io::Result<Self> {
-            let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-            let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
-            // Its successor is an unsafe function, for types whose descriptors may change; this one does not.
-            #[allow(deprecated)]
-            let timer = AsyncFd::with_interest(timer, Interest::READABLE)?;
-            Ok(Self(timer))
-        }
-
-        /// Waits for this time. If the machine was suspended meanwhile, until it continues at the latest.
-        ///
-        /// Cancel safe: the next call sets the timer anew.
-        pub(in crate::run) async fn sleep(&mut self, pause: Duration) -> io::Result<()> {
-            let never = Timespec { tv_sec: 0, tv_nsec: 0 };
-            // Zero would stop the timer.
-            let pause = Timespec::try_from(pause.max(Duration::from_nanos(1)));
-            let once = Itimerspec {
-                it_interval: never,
-                it_value: pause.unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 }),
-            };
-            timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::empty(), &once)?;
-            loop {
-                let mut ready = self.0.readable().await?;
-                // Nothing can be read if an earlier call was ready.
-                let read = |timer: &AsyncFd<OwnedFd>| {
-                    Ok(rustix::io::read(timer.get_ref(), &mut [0_u8; 8])?)
-                };
-                if let Ok(read) = ready.try_io(read) {
-                    return read.map(drop);
-                }
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // Zero would stop the timer.
+        let pause = Timespec::try_from(pause.max(Duration::from_nanos(1)));
+        let pause = pause.unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+        let once = Itimerspec { it_interval: never, it_value: pause };
+        timerfd_settime(self.timer.get_ref(), TimerfdTimerFlags::empty(), &once)?;
+        loop {
+            let mut ready = self.timer.readable().await?;
+            // Nothing can be read if an earlier call was ready.
+            let read =
+                |timer: &AsyncFd<OwnedFd>| Ok(rustix::io::read(timer.get_ref(), &mut [0_u8; 8])?);
+            if let Ok(read) = ready.try_io(read) {
+                return read.map(drop);
             }
         }
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-mod other {
-    use super::{Duration, io};
+impl BootTimer {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {})
+    }
 
-    /// The timer of the runtime, which may stand still.
-    pub(in crate::run) struct BootTimer;
-
-    impl BootTimer {
-        pub(in crate::run) fn new() -> io::Result<Self> {
-            Ok(Self)
-        }
-
-        pub(in crate::run) async fn sleep(&mut self, pause: Duration) -> io::Result<()> {
-            tokio::time::sleep(pause).await;
-            Ok(())
-        }
+    pub(super) async fn sleep(&mut self, pause: Duration) -> io::Result<()> {
+        tokio::time::sleep(pause).await;
+        Ok(())
     }
 }
 

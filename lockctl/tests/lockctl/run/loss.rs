@@ -36,7 +36,7 @@ fn a_command_is_told_before_the_deadline_and_dead_at_it() {
     wait_for_renewal(&server);
     let expired = frozen(&server);
     assert_eq!(witness.line().as_deref(), Some("told"));
-    assert!(boot_nanos() < expired, "it was told too late");
+    assert!(boot_nanos() < expired, "it was terminated too late");
     witness.ended();
     let dead = boot_nanos();
     assert!(dead < expired, "it was alive {} ms after the end", (dead - expired) / 1_000_000);
