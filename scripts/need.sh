@@ -1,4 +1,4 @@
-# Installs programs with the package manager of the system. The scripts source this file.
+# Installs programs with the package manager of the system, and parts of Rust with rustup. The scripts source this file.
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -30,4 +30,14 @@ need() {
       "$purpose" "$program" "$install" >&2
     exit 1
   fi
+}
+
+# need_component COMPONENT PROGRAM: the part of Rust that has the program.
+need_component() {
+  "$2" --version >/dev/null 2>&1 && return
+  say "Installing $1"
+  rustup component add "$1" || {
+    echo "The checks need $1, which is not installed and could not be added with rustup. Install it, and run this script again." >&2
+    exit 1
+  }
 }

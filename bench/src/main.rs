@@ -1,5 +1,6 @@
 //! Benchmarks of lock libraries; see `bench/README.md`.
 
+#![forbid(unsafe_code)]
 // Figures are floating-point numbers that are computed from counts, and no count comes near 2^52.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 

@@ -1,6 +1,9 @@
 //! The procedural macros of `lock-runtime`, which re-exports them. Depend on `lock-runtime`, not on
 //! this crate.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![forbid(unsafe_code)]
+
 mod args;
 mod check;
 mod duration;

@@ -8,6 +8,7 @@ use crate::connected::Connected;
 use crate::engine::background::losses::LossRecord;
 use crate::engine::inspection::HeldLock;
 use crate::events;
+use crate::lock_mode::LockMode;
 use crate::questions::answer::{AnswerHead, AnswerPages};
 use crate::questions::question::{Question, QuestionKind, RevocationRequest};
 use crate::questions::record::RecordWriter;
@@ -86,13 +87,14 @@ fn hold(lock: &HeldLock, waiting: usize) -> RecordWriter {
         .optional("function", label.function)
         .field("held", lock.held_for.as_millis())
         .field("left", lock.left.as_millis())
+        .field("lease", lock.term.as_millis())
         .field("renewed", u8::from(lock.is_renewed))
         .field("waiting", waiting)
         .optional("fence", fence);
     match lock.mode {
         Mode::Exclusive => record,
-        Mode::Read => record.field("mode", "read"),
-        Mode::Write => record.field("mode", "write"),
+        Mode::Read => record.field("mode", LockMode::Read.as_str()),
+        Mode::Write => record.field("mode", LockMode::Write.as_str()),
         Mode::Permits(permits) => {
             record.field("permits", permits.count()).field("limit", permits.limit())
         }

@@ -128,6 +128,9 @@
 //! * `testing`: a client for tests, on tokio's clock: see the module `testing`.
 //! * `tls`: TLS to the Redis server (`rediss://`), with rustls and ring.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![forbid(unsafe_code)]
+
 mod acquiring;
 mod address_map;
 #[cfg(feature = "admin")]
@@ -284,5 +287,5 @@ pub mod __private {
 
 /// Compiles the README's examples as doc tests.
 #[cfg(all(doctest, feature = "macros", feature = "redis"))]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
 struct ReadmeExamples;

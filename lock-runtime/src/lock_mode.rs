@@ -26,3 +26,22 @@ pub enum LockMode {
     /// Excludes readers and other writers.
     Write,
 }
+
+impl LockMode {
+    /// Returns a word for tables and logs, which is stable across versions.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::LockMode;
+    ///
+    /// assert_eq!((LockMode::Read.as_str(), LockMode::Write.as_str()), ("read", "write"));
+    /// ```
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}

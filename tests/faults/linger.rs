@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::LockClient;
+use lock_runtime::{Identity, LockClient};
 use lock_tests::RedisServer;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -18,7 +18,8 @@ fn requests(server: &RedisServer) -> u64 {
 
 async fn client_with_linger(url: &str, linger: Duration) -> LockClient {
     let builder = LockClient::builder().url(url).lease(LEASE * 10).wait(LEASE * 60);
-    builder.linger(linger).connect().await.expect("up")
+    // Without a presence, whose `SET` would be counted.
+    builder.linger(linger).identity(Identity::none()).connect().await.expect("up")
 }
 
 async fn lingering(server: &RedisServer) -> LockClient {

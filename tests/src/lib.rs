@@ -3,6 +3,7 @@
 //! Every process that the harness starts is killed by its process id when its handle is dropped,
 //! even if the test panics.
 
+#![forbid(unsafe_code)]
 // The harness reports every failure by a panic.
 #![allow(clippy::missing_panics_doc)]
 

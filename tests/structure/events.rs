@@ -79,3 +79,19 @@ fn the_page_for_operators_lists_every_event_and_no_other() {
     }
     assert!(listed.len() > 15, "{listed:?}");
 }
+
+/// Operators write alerts from the table of reasons.
+#[test]
+fn the_page_for_operators_lists_the_words_of_all_reasons() {
+    let page = include_str!("../../docs/operations.md");
+    let table = page.split("| `reason` |").nth(1).expect("a table");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let listed: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+    let modules = modules();
+    let reasons = modules["error"].split("impl LostReason {").nth(1).expect("the reasons");
+    let words = reasons.split("fn as_str(self)").nth(1).expect("their words");
+    let arms = words.lines().skip(2).take_while(|line| line.contains("=>"));
+    let words: Vec<&str> = arms.map(|arm| arm.split('"').nth(1).expect("a word")).collect();
+    assert!(words.len() > 5, "{words:?}");
+    assert_eq!(listed, words);
+}

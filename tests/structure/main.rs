@@ -1,10 +1,13 @@
 //! Checks the structure of `lock-runtime`: no import cycles, no upward imports, no long files. Checks
-//! that no type name of the workspace has two meanings, and that the pages for developers and
-//! operators and the recipes agree with the code.
+//! that no type name of the workspace has two meanings, that the pages for developers and operators and
+//! the recipes agree with the code, and that the packages are complete.
 
 mod architecture;
 mod events;
+mod packages;
+mod pages;
 mod recipes;
+mod workflow;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -72,8 +75,16 @@ const LAYERS: [&[&str]; 9] = [
 ];
 
 /// The folders in which no two types have the same name.
-const TYPE_FOLDERS: [&str; 7] =
-    ["lock-runtime/src", "lock-macros/src", "tests", "bench", "examples", "recipes", "lockctl"];
+const TYPE_FOLDERS: [&str; 8] = [
+    "lock-runtime/src",
+    "lock-macros/src",
+    "lock-dashboard",
+    "lockctl",
+    "tests",
+    "bench",
+    "examples",
+    "recipes",
+];
 
 /// Types that have the name of another type on purpose: the file, the names, and the reason.
 const REPEATED_NAMES: [(&str, &[&str], &str); 2] = [
@@ -356,6 +367,7 @@ fn the_test_scripts_name_every_test_target() {
     let scripts = [
         include_str!("../../scripts/test"),
         include_str!("../../scripts/monitoring"),
+        include_str!("../../scripts/browser"),
         include_str!("../../scripts/databases"),
     ];
     let script = scripts.concat();
@@ -365,7 +377,18 @@ fn the_test_scripts_name_every_test_target() {
     let mut names: Vec<String> = sections.filter(is_run).map(name).collect();
     assert!(names.len() > 5, "{names:?}");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for package in ["bench", "examples", "lock-macros", "lock-runtime", "lockctl", "recipes"] {
+    let packages = [
+        "bench",
+        "examples",
+        "examples/orders",
+        "examples/sqlite",
+        "lock-dashboard",
+        "lock-macros",
+        "lock-runtime",
+        "lockctl",
+        "recipes",
+    ];
+    for package in packages {
         for entry in std::fs::read_dir(root.join(package).join("tests")).into_iter().flatten() {
             let path = entry.expect("an entry").path();
             if path.is_dir() && !path.join("main.rs").exists() {

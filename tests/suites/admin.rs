@@ -84,6 +84,7 @@ on_every_store! {
         assert_eq!((order.waiting, order.fencing_token), (0, None));
         assert_eq!((&*plain.key, &*plain.template, &plain.function), ("other", "(none)", &None));
         assert_eq!((plain.waiting, plain.fencing_token), (1, Some(token)));
+        assert_eq!((order.lease, plain.lease), (Some(LEASE), Some(LEASE * 30)));
         assert!(!plain.is_renewed && plain.lease_left > LEASE && plain.held_for < LEASE * 29);
         // Only this one.
         let one = admin(&pair.one).holds_of("other").await.expect("up");

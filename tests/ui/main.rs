@@ -7,7 +7,7 @@
 
 use std::process::Command;
 
-/// The compiler version that produced the expected messages in `rustc`.
+/// The compiler version that produced the expected messages in `rustc`. The workflow uses the same one.
 const EXPECTED_FROM: &str = "rustc 1.95.";
 
 #[test]

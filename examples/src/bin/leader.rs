@@ -9,6 +9,8 @@
 //! other one leads as soon as the lease has ended. Ctrl-C resigns, so the other one leads at once.
 //! Without a server, the candidates are two tasks that take turns.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 

@@ -7,6 +7,8 @@
 //!
 //! With a URL, start two processes at the same time: they take turns.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 

@@ -69,6 +69,8 @@ pub struct HoldInfo {
     pub held_for: Duration,
     /// What is left until the deadline of the lock. A renewed lock is renewed long before.
     pub lease_left: Duration,
+    /// The length of the lease, as it was last granted or renewed; `None` for clients of versions that do not send it.
+    pub lease: Option<Duration>,
     /// Whether it is renewed. Otherwise, its lease is fixed.
     pub is_renewed: bool,
     /// The number of calls of the same client that wait for it.
@@ -84,17 +86,16 @@ pub struct HoldInfo {
 impl HoldInfo {
     pub(super) fn read(record: &TextRecord<'_>) -> Option<Self> {
         record.is_about(HOLD).then_some(())?;
-        let mode = match record.get("mode").as_deref() {
-            Some("read") => Some(LockMode::Read),
-            Some("write") => Some(LockMode::Write),
-            _ => None,
-        };
+        let mode = record.get("mode").and_then(|named| {
+            [LockMode::Read, LockMode::Write].into_iter().find(|mode| mode.as_str() == named)
+        });
         Some(Self {
             key: record.get("key")?,
             template: text(record, "template")?,
             function: text(record, "function"),
             held_for: milliseconds(record, "held")?,
             lease_left: milliseconds(record, "left")?,
+            lease: milliseconds(record, "lease"),
             is_renewed: record.number("renewed") == Some(1),
             waiting: record.number("waiting").unwrap_or_default(),
             mode,
@@ -333,5 +334,6 @@ mod tests {
         );
         let hold = HoldInfo::read(&TextRecord::new(&text)).expect("a hold");
         assert_eq!((hold.permits, hold.fencing_token), (None, Some(u64::MAX)));
+        assert_eq!(hold.lease, None, "older versions do not send it");
     }
 }

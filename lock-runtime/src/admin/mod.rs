@@ -100,6 +100,26 @@ impl LockAdmin {
         self
     }
 
+    /// The namespace of the clients; empty without one. Keys in answers begin with it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::admin::LockAdmin;
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::builder().url("memory:").namespace("shop").connect().await?;
+    /// assert_eq!(LockAdmin::new(&client).namespace(), "shop");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.connected.namespace
+    }
+
     /// The clients.
     ///
     /// Costs two round trips, the first question one more, and an answer of each client.

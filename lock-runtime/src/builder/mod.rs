@@ -261,8 +261,9 @@ impl LockClientBuilder {
     /// locks are renewed and released as usual. No lease and no `min_hold` may be longer; this is
     /// checked on the memory store as well, which has no quarantines. The quarantine should be the
     /// longest lease on the server, two seconds more, and the time for which an earlier master may
-    /// grant locks during a failover; see `docs/operations.md` for what limits this time. All
-    /// clients of a server have to use it; those in other languages do not know it.
+    /// grant locks during a failover. `min-replicas-to-write 1` with `min-replicas-max-lag` limits this
+    /// time, and in a cluster, `cluster-node-timeout` does; with neither, it has no limit. All clients
+    /// of a server have to use the quarantine; those in other languages do not know it.
     ///
     /// A quarantine begins when a client connects or acquires a lock. The server remembers when it
     /// began, so a client that connects later waits for the rest only. The first client that ever

@@ -23,6 +23,8 @@ pub(crate) struct HeldLock {
     pub(crate) held_for: Duration,
     /// The time to its deadline.
     pub(crate) left: Duration,
+    /// The length of its last grant or renewal.
+    pub(crate) term: Duration,
     pub(crate) is_renewed: bool,
     /// The fencing token, if a holder has asked for it.
     pub(crate) fence: Option<u64>,
@@ -36,8 +38,9 @@ impl Engine {
             let (site, granted) = lease.held_at()?;
             let (held_for, left) = (now.since(granted), lease.deadline().since(now));
             let (key, mode) = (Arc::clone(lease.key()), lease.mode());
-            let (is_renewed, fence) = (!lease.is_fixed(), lease.known_fence());
-            Some(HeldLock { key, mode, site, held_for, left, is_renewed, fence })
+            let (term, is_renewed, fence) =
+                (lease.last_term(), !lease.is_fixed(), lease.known_fence());
+            Some(HeldLock { key, mode, site, held_for, left, term, is_renewed, fence })
         });
         let mut held: Vec<_> = held.collect();
         held.sort_by_key(|lock| Reverse(lock.held_for));

@@ -212,7 +212,7 @@ pub(crate) fn locked_in(key: &str, store: Arc<dyn LockStore>) -> Locked {
 pub(crate) fn hold(queues: &Arc<LocalQueues>, key: &str, terms: &Terms, sent: BootInstant) -> Hold {
     let locked = locked_in(key, MemoryStore::new());
     let grant = Grant::of(terms.in_store());
-    Hold::new(locked, terms, (grant, sent, sent), Some(permit(queues, key)), false)
+    Hold::new(locked, terms, (grant, (sent, sent)), Some(permit(queues, key)), false)
 }
 
 /// The same in a given store, without a permit.
@@ -223,5 +223,5 @@ pub(crate) fn hold_in(
     sent: BootInstant,
 ) -> Hold {
     let grant = Grant::of(terms.in_store());
-    Hold::new(locked_in(key, store), terms, (grant, sent, sent), None, false)
+    Hold::new(locked_in(key, store), terms, (grant, (sent, sent)), None, false)
 }

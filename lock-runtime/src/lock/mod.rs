@@ -288,9 +288,9 @@ impl Lock {
     /// The order is that in which the calls reach the server. A call that gives up, or whose process
     /// ends, leaves the queue. So does a call that is not polled for a quarter of a second when it is
     /// its turn: it waits again, behind the others. Each call of a process that is suspended delays
-    /// the ones behind it by up to 3 s. Foreign clients that know no queue come in between; see
-    /// `docs/interop.md`. If the queue cannot be used, because the server is out of memory or the user
-    /// may not write to it, calls poll, without an order.
+    /// the ones behind it by up to 3 s. Clients in other languages do not know the queue: one that finds
+    /// the lock free takes it, before the calls that wait. If the queue cannot be used, because the server
+    /// is out of memory or the user may not write to it, calls poll, without an order.
     ///
     /// Each call that waits costs two requests, one for its place and one for its release, because
     /// nothing is handed over inside a process, and one check a second for each hundred calls. The

@@ -59,9 +59,8 @@ use crate::wire_format::WireFormat;
 /// request. After three such attempts, or a quarter of the wait, the call acquires the keys one after
 /// the other, in sorted order, and holds those that it has while it waits for the next one. So calls
 /// for single keys cannot starve a call for many. (The first attempts follow the *smart* algorithm of
-/// Howard Hinnant's [*Dining Philosophers
-/// Rebooted*](https://howardhinnant.github.io/dining_philosophers.html), and the last step is
-/// Dijkstra's ordering of resources.)
+/// Howard Hinnant's *Dining Philosophers Rebooted*, and the last step is Dijkstra's ordering of
+/// resources.)
 ///
 /// In the wire formats [`Redisson`](WireFormat::Redisson) and [`Timestamp`](WireFormat::Timestamp), and
 /// with [`acknowledged_by`](Self::acknowledged_by), there is no first attempt: the call acquires the keys

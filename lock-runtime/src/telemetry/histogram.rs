@@ -199,7 +199,7 @@ impl HistogramSnapshot {
     /// The number of samples.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.buckets.iter().map(|bucket| bucket.count).sum()
+        self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(bucket.count))
     }
 
     /// The sum of all samples.
@@ -253,13 +253,35 @@ impl HistogramSnapshot {
         self.buckets.iter().map(|bucket| (bucket.mean(), bucket.count))
     }
 
-    /// Adds the samples of another histogram.
-    pub(crate) fn merge(&mut self, other: &Self) {
+    /// Adds the samples of another histogram, for example those of another client.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::telemetry::HistogramSnapshot;
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// for template in ["report", "invoice"] {
+    ///     client.lock("k").template(template).run(async { /* … */ }).await?;
+    /// }
+    /// let mut holds = HistogramSnapshot::default();
+    /// for site in client.snapshot().sites {
+    ///     holds.merge(&site.hold);
+    /// }
+    /// assert_eq!(holds.count(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn merge(&mut self, other: &Self) {
         for bucket in &other.buckets {
             match self.buckets.binary_search_by_key(&bucket.index, |known| known.index) {
                 Ok(at) => {
-                    self.buckets[at].count += bucket.count;
-                    self.buckets[at].sum += bucket.sum;
+                    let known = &mut self.buckets[at];
+                    known.count = known.count.saturating_add(bucket.count);
+                    known.sum = known.sum.saturating_add(bucket.sum);
                 }
                 Err(at) => self.buckets.insert(at, *bucket),
             }

@@ -6,6 +6,8 @@
 //! LOCK_URL=redis://127.0.0.1:6379 cargo run -p lock-recipes --bin payments
 //! ```
 
+#![forbid(unsafe_code)]
+
 use std::error::Error;
 use std::process::ExitCode;
 

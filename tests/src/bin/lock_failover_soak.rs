@@ -9,6 +9,8 @@
 //! which determines the properties that are checked. The faults are chosen at random from the seed.
 //! The first violation ends the soak with an error and keeps the recordings.
 
+#![forbid(unsafe_code)]
+
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;

@@ -53,6 +53,8 @@
 //!
 //! The process ends when it reads "release", or at the end of its input.
 
+#![forbid(unsafe_code)]
+
 use std::error::Error;
 use std::future::poll_fn;
 use std::pin::pin;

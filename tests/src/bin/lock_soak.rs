@@ -10,6 +10,8 @@
 //! workloads are stopped, and their recordings are checked. The first violation ends the soak with
 //! an error and keeps the recordings. A soak without a violation prints its figures as tables.
 
+#![forbid(unsafe_code)]
+
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;

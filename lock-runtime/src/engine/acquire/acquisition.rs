@@ -414,11 +414,7 @@ impl Acquisition {
 
     /// Makes a lease of a grant: by a request that was sent at this time, and known since this one. From here on,
     /// the lease is responsible for the key.
-    pub(super) fn granted(
-        &mut self,
-        grant: Grant,
-        (sent, known): (BootInstant, BootInstant),
-    ) -> Hold {
+    pub(super) fn granted(&mut self, grant: Grant, times: (BootInstant, BootInstant)) -> Hold {
         answered(&self.engine, &self.request);
         let doubt = self.unanswered.take();
         let locked = self.locked(doubt);
@@ -428,8 +424,7 @@ impl Acquisition {
             permit.granted();
         }
         let permit = self.permit.take();
-        let hold =
-            Hold::new(locked, &self.request.terms, (grant, sent, known), permit, self.contended);
+        let hold = Hold::new(locked, &self.request.terms, (grant, times), permit, self.contended);
         self.engine.background().watch(hold.lease());
         hold
     }

@@ -201,8 +201,13 @@ impl PendingClaim<'_> {
             if let Some(permit) = &lock.permit {
                 permit.granted();
             }
-            let hold =
-                Hold::new(locked, &terms, (grant, attempt.sent, attempt.known), lock.permit, false);
+            let hold = Hold::new(
+                locked,
+                &terms,
+                (grant, (attempt.sent, attempt.known)),
+                lock.permit,
+                false,
+            );
             self.engine.background().watch(hold.lease());
             holds.push((lock.index, hold));
         }

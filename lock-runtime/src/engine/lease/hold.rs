@@ -32,7 +32,7 @@ impl<P> Hold<P> {
     pub(crate) fn new(
         locked: Locked,
         terms: &Terms,
-        (grant, sent, known): (Grant, BootInstant, BootInstant),
+        (grant, (sent, known)): (Grant, (BootInstant, BootInstant)),
         permit: Option<P>,
         contended: bool,
     ) -> Self {

@@ -115,6 +115,11 @@ impl<P> Lease<P> {
         self.read(State::term)
     }
 
+    /// The length of the last grant or renewal. That of a lock which another process has passed on is short.
+    pub(crate) fn last_term(&self) -> Duration {
+        self.read(State::last_term)
+    }
+
     /// See [`State::slow_hold`].
     pub(crate) fn slow_hold(
         &self,

@@ -257,7 +257,7 @@ async fn acquire_without_safeguards(engine: TestEngine) -> Option<Hold> {
     let claim = claim(locked.owner, TERM);
     let answer = engine.store().try_acquire(claim, NO_TIMEOUT, &SendTrace::default()).await;
     let Ok(Acquired::Granted(grant)) = answer else { return None };
-    let hold = Hold::new(locked, &terms, (grant, sent, sent), Some(permit), false);
+    let hold = Hold::new(locked, &terms, (grant, (sent, sent)), Some(permit), false);
     if engine.admit(&key).is_err() {
         engine.release_in_background(&hold, true);
         return None;

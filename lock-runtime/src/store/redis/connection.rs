@@ -56,14 +56,12 @@ pub(super) struct RequestOptions<'a> {
     /// Written just before the request is sent.
     pub(super) trace: Option<&'a SendTrace>,
     pub(super) measured: Option<Measured<'a>>,
-    /// When the request began. A request with a trace is measured from its sending.
-    pub(super) began: BootInstant,
 }
 
 impl<'a> RequestOptions<'a> {
-    /// For a request that begins now, and is neither traced nor measured.
-    pub(super) fn new(class: RequestClass, timeout: RequestTimeout) -> Self {
-        Self { class, timeout, trace: None, measured: None, began: BootInstant::now() }
+    /// For a request that is neither traced nor measured.
+    pub(super) const fn new(class: RequestClass, timeout: RequestTimeout) -> Self {
+        Self { class, timeout, trace: None, measured: None }
     }
 
     pub(super) fn traced(self, trace: &'a SendTrace) -> Self {
@@ -124,12 +122,16 @@ impl Connection {
         options: &RequestOptions<'_>,
         decode: impl FnOnce(&Value) -> Result<T, Unexpected>,
     ) -> impl Future<Output = Result<T, StoreError>> {
-        let outgoing = match options.class {
+        let outgoing = self.outgoing(command, options.class);
+        self.exchange(outgoing, (options, BootInstant::now()), decode)
+    }
+
+    fn outgoing<'c>(&self, command: &'c Cmd, class: RequestClass) -> Outgoing<'c> {
+        match class {
             _ if self.asking => Outgoing::Asking(command),
             RequestClass::Tracked => Outgoing::Tracked(command),
             _ => Outgoing::Command(command),
-        };
-        self.exchange(outgoing, options, decode)
+        }
     }
 
     /// Sends several commands at once, and decodes each reply with `decode`.
@@ -158,7 +160,8 @@ impl Connection {
             }
             other => Err(Unexpected::new(other)),
         };
-        let answers = self.exchange(Outgoing::Commands(commands), &options, decode_all).await;
+        let outgoing = Outgoing::Commands(commands);
+        let answers = self.exchange(outgoing, (&options, BootInstant::PAST), decode_all).await;
         let sent = options.trace.and_then(SendTrace::connection);
         if let (true, Some(generation)) = (must_discard.load(Ordering::Relaxed), sent) {
             self.connector.discard(generation.get());
@@ -166,20 +169,21 @@ impl Connection {
         answers
     }
 
+    /// A request with a trace is measured from its sending, and another one from `began`.
     async fn exchange<T>(
         &self,
         outgoing: Outgoing<'_>,
-        options: &RequestOptions<'_>,
+        (options, mut began): (&RequestOptions<'_>, BootInstant),
         decode: impl FnOnce(&Value) -> Result<T, Unexpected>,
     ) -> Result<T, StoreError> {
         // A connection and a permit are usually available. The other case is boxed, to keep this
         // future small.
-        let (mut request, mut limits, began) = match self.try_admit(options.class) {
-            Some(request) => (request, options.timeout, options.began),
-            None => {
-                let (request, limits) = Box::pin(self.admitted(*options)).await?;
-                (request, limits, BootInstant::now())
-            }
+        let (mut request, mut limits) = if let Some(request) = self.try_admit(options.class) {
+            (request, options.timeout)
+        } else {
+            let admitted = Box::pin(self.admitted(*options)).await?;
+            began = BootInstant::now();
+            admitted
         };
         if let (RequestClass::Acquires, Some(quarantine)) =
             (options.class, &request.socket.quarantine)
@@ -191,7 +195,7 @@ impl Connection {
         if let Some(trace) = options.trace {
             trace.sent(request.generation);
         }
-        let sent = options.trace.and_then(SendTrace::sent_at).unwrap_or(began);
+        began = options.trace.and_then(SendTrace::sent_at).unwrap_or(began);
         // Without the limits, to keep this future small.
         let RequestTimeout { answer: longest, total: mut left } = limits;
         let (mut within, mut waited) = (longest.min(left), 0_u32);
@@ -248,7 +252,7 @@ impl Connection {
             }
         };
         if let Some(measured) = options.measured {
-            measured.ended(sent, &answer, tells);
+            measured.ended(began, &answer, tells);
         }
         answer
     }
@@ -278,11 +282,13 @@ impl Connection {
         options: &RequestOptions<'_>,
         decode: impl Fn(&Value) -> Result<T, Unexpected>,
     ) -> impl Future<Output = Result<T, StoreError>> {
+        let began = BootInstant::now();
         let mut command = script.by_hash();
         args(&mut command);
         // A block, because the future of an async function has room for its arguments twice.
         async move {
-            match self.send(&command, options, &decode).await {
+            let outgoing = self.outgoing(&command, options.class);
+            match self.exchange(outgoing, (options, began), &decode).await {
                 Err(StoreError::Refused(cause))
                     if cause.starts_with(error::NO_SCRIPT) && Safeguard::ScriptFallback.is_on() => {
                 }
@@ -290,11 +296,10 @@ impl Connection {
             }
             command = script.by_text();
             args(&mut command);
-            let now = BootInstant::now();
-            let total = options.timeout.total.saturating_sub(now.since(options.began));
+            let total = options.timeout.total.saturating_sub(BootInstant::now().since(began));
             let timeout = RequestTimeout { total, ..options.timeout };
             // Boxed, because it is rarely needed.
-            let options = RequestOptions { timeout, began: now, ..*options };
+            let options = RequestOptions { timeout, ..*options };
             Box::pin(async move { self.send(&command, &options, decode).await }).await
         }
     }

@@ -286,7 +286,7 @@ static SEMAPHORE: Dialect = Dialect {
     fixed_message: None,
 };
 
-const ALL: [&Dialect; 5] = [&TOKEN, &REDISSON, &TIMESTAMP, &READ_WRITE, &SEMAPHORE];
+static ALL: [&Dialect; 5] = [&TOKEN, &REDISSON, &TIMESTAMP, &READ_WRITE, &SEMAPHORE];
 
 /// Does nothing. Its reply shows that the server runs scripts.
 pub(super) static PROBE: Script = Script::new("return 1", false);

@@ -237,7 +237,7 @@ impl RedisBackend {
         own.background.any(CONNECT_TIMEOUT).await?;
         own.wake_ups.any(CONNECT_TIMEOUT).await?;
         let server = self.shared.route(Lane::Caller)?.any(CONNECT_TIMEOUT).await?;
-        let info = match server.send(&cmd("INFO"), &check_options(), decode::info).await {
+        let info = match server.send(&cmd("INFO"), &CHECK, decode::info).await {
             // A user without this permission can use locks all the same.
             Err(StoreError::Denied(cause) | StoreError::Refused(cause)) => {
                 let address = self.shared.address();
@@ -250,7 +250,7 @@ impl RedisBackend {
             call.arg(0);
         };
         // A server of a wrong kind is explained by its description.
-        let probed = server.run(&dialects::PROBE, no_keys, &check_options(), decode::probed).await;
+        let probed = server.run(&dialects::PROBE, no_keys, &CHECK, decode::probed).await;
         match info.check(self.shared.servers.is_cluster()) {
             Err(_) => Ok(info),
             Ok(()) => probed.map(|()| info),
@@ -258,10 +258,9 @@ impl RedisBackend {
     }
 }
 
-/// How a request of the check is sent.
-fn check_options() -> RequestOptions<'static> {
-    RequestOptions::new(RequestClass::Unlimited, RequestTimeout::of(CONNECT_TIMEOUT))
-}
+/// How the requests of the check are sent.
+const CHECK: RequestOptions<'static> =
+    RequestOptions::new(RequestClass::Unlimited, RequestTimeout::of(CONNECT_TIMEOUT));
 
 impl Backend for RedisBackend {
     fn adopt(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {

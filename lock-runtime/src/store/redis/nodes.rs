@@ -24,7 +24,6 @@ use super::topology::{ClusterNode, Redirect, RedisCluster, Topology, may_be_fail
 use super::tracking::Listening;
 use super::{error, hash_slot};
 use crate::backoff::Backoff;
-use crate::clock::BootInstant;
 use crate::join::join_all;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Place, SendTrace, StoreError};
@@ -324,8 +323,7 @@ impl NodeConnections {
         // other locks wait for the slowest answer.
         let RequestTimeout { answer, total } = batch.options.timeout;
         let timeout = RequestTimeout { answer, total: total.min(answer) / 2 };
-        let began = BootInstant::now();
-        let options = RequestOptions { timeout, trace: None, began, ..batch.options };
+        let options = RequestOptions { timeout, trace: None, ..batch.options };
         let again = (0..batch.locks).filter(|lock| answers[*lock].is_none());
         let separately = again.map(|lock| async move {
             let args = move |call: &mut Cmd| args(call, lock..lock + 1);

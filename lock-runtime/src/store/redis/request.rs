@@ -9,7 +9,6 @@ use super::connection::{Connection, RequestOptions};
 use super::decode::Unexpected;
 use super::script::Script;
 use super::topology::RedisCluster;
-use crate::clock::BootInstant;
 use crate::store::contract::StoreError;
 use crate::timeout::RequestTimeout;
 
@@ -78,8 +77,7 @@ impl<A: Fn(&mut Cmd)> RoutedRequest<'_, A> {
         timeout: RequestTimeout,
         decode: &impl Fn(&Value) -> Result<T, Unexpected>,
     ) -> Result<T, StoreError> {
-        // The timeout is what is left of it.
-        let options = RequestOptions { timeout, began: BootInstant::now(), ..self.options };
+        let options = RequestOptions { timeout, ..self.options };
         match &self.action {
             RequestAction::Command(command) => connection.send(command, &options, decode).await,
             RequestAction::Script(script, args) => {

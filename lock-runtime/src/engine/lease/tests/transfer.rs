@@ -15,7 +15,7 @@ fn given(not_before: BootInstant, terms: &Terms) -> Hold {
 fn given_with(not_before: BootInstant, terms: &Terms, permit: Option<Permit>) -> Hold {
     let grant = Grant { is_transfer: true, ..Grant::of(GIVEN) };
     let locked = testing::locked_in("k", MemoryStore::new());
-    Hold::new(locked, terms, (grant, not_before, BootInstant::now()), permit, true)
+    Hold::new(locked, terms, (grant, (not_before, BootInstant::now())), permit, true)
 }
 
 #[test]

@@ -83,7 +83,7 @@ async fn check_and_then_take(engine: TestEngine, request: Request) -> Option<Hol
     }
     let grant = Grant::of(request.terms.in_store());
     let locked = lease.locked().clone();
-    let hold = Hold::new(locked, &request.terms, (grant, sent, sent), None, false);
+    let hold = Hold::new(locked, &request.terms, (grant, (sent, sent)), None, false);
     let own = hold.clone();
     model::spawn_task(async move {
         while own.is_valid(sent) {

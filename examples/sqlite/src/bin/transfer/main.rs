@@ -2,12 +2,14 @@
 //! order. No transfer is lost, and none waits for another one forever.
 //!
 //! ```text
-//! cargo run -p lock-examples --bin transfer
-//! LOCK_URL=redis://127.0.0.1:6379 ACCOUNTS=accounts.db cargo run -p lock-examples --bin transfer
+//! cargo run -p lock-example-sqlite --bin transfer
+//! LOCK_URL=redis://127.0.0.1:6379 ACCOUNTS=accounts.db cargo run -p lock-example-sqlite --bin transfer
 //! ```
 //!
 //! With the second command, several processes may share the accounts. Kill one of them at any time:
 //! its locks are free after a lease, and the sum of all balances stays the same.
+
+#![forbid(unsafe_code)]
 
 mod accounts;
 

@@ -22,7 +22,8 @@ const LEASE: Duration = Duration::from_secs(30);
 /// A value of the measurements is at most this old.
 const EXPORTED: Duration = Duration::from_secs(6);
 
-const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/monitoring/prometheus-rules.yml");
+const RULES: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/monitoring/prometheus-rules.yml");
 
 /// The samples of a service: its name, and for each time the page of its measurements, if it answered.
 struct Scrapes {

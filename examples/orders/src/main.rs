@@ -1,8 +1,8 @@
 //! A shop's order service that can run in several processes without overselling.
 //!
 //! ```text
-//! cargo run -p lock-examples --bin orders
-//! LOCK_URL=redis://127.0.0.1:6379 PORT=3001 cargo run -p lock-examples --bin orders
+//! cargo run -p lock-example-orders
+//! LOCK_URL=redis://127.0.0.1:6379 PORT=3001 cargo run -p lock-example-orders
 //! ```
 //!
 //! ```text
@@ -22,6 +22,8 @@
 //!
 //! Without `LOCK_URL`, the service stores locks and data in memory. With `LOCK_URL`, it stores both
 //! in Redis, where only the locks protect the data between a read and the write that follows it.
+
+#![forbid(unsafe_code)]
 
 mod api;
 mod shelf;

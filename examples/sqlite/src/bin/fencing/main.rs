@@ -1,12 +1,14 @@
 //! A write that arrives after its lock was lost, and a table that rejects the write.
 //!
 //! ```text
-//! cargo run -p lock-examples --bin fencing
-//! LOCK_URL=redis://127.0.0.1:6379 cargo run -p lock-examples --bin fencing
+//! cargo run -p lock-example-sqlite --bin fencing
+//! LOCK_URL=redis://127.0.0.1:6379 cargo run -p lock-example-sqlite --bin fencing
 //! ```
 //!
 //! Ada's write is delayed, as by a slow disk or a paused process. Her lease expires, and Bob
 //! acquires the lock and writes. Then Ada's write arrives.
+
+#![forbid(unsafe_code)]
 
 mod ledger;
 

@@ -1,0 +1,8 @@
+//! The routes without a browser: headers, data, forbidden requests, streams, and processes that do not answer.
+
+mod actions;
+mod data;
+mod page;
+mod silence;
+mod site;
+mod streams;
