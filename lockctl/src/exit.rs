@@ -57,7 +57,9 @@ impl Code {
             Self::Unhealthy => "`doctor` has found a problem",
             Self::Usage => "the command line or the key is invalid",
             Self::WrongFormat => "the key holds something other than a lock of this format",
-            Self::Unavailable => "the store cannot be reached, or does not grant locks",
+            Self::Unavailable => {
+                "the store cannot be reached, or does not grant locks; the address for `serve` is in use"
+            }
             Self::Internal => "lockctl itself has failed",
             Self::Busy => "the lock is busy; `-E` changes this code",
             Self::Denied => "the store rejects the credentials, or the user lacks a permission",

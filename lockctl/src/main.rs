@@ -24,6 +24,8 @@ mod pattern;
 mod revoke;
 mod run;
 mod samples;
+#[cfg(feature = "serve")]
+mod serve;
 mod span;
 #[cfg(feature = "tui")]
 mod top;
@@ -86,6 +88,8 @@ fn execute(
             Subcommand::Wait(options) => wait::run(&global, options, messages).await?,
             Subcommand::Clients(options) => clients::run(&global, options, messages).await?,
             Subcommand::Delete(options) => delete::run(&global, options, messages).await?,
+            #[cfg(feature = "serve")]
+            Subcommand::Serve(options) => return serve::run(&global, options, messages).await,
             #[cfg(feature = "tui")]
             Subcommand::Top(options) => return top::run(&global, options).await,
             Subcommand::Bench(options) => bench::run(&global, options, messages).await?,

@@ -85,6 +85,8 @@ pub(crate) enum Subcommand {
     Clients(clients::ClientsOptions),
     Revoke(revoke::RevokeOptions),
     Delete(delete::DeleteOptions),
+    #[cfg(feature = "serve")]
+    Serve(crate::serve::ServeOptions),
     #[cfg(feature = "tui")]
     Top(crate::top::TopOptions),
     Doctor(doctor::DoctorOptions),
@@ -150,6 +152,7 @@ mod tests {
         let examples = page.lines().filter_map(|line| line.strip_prefix("$ "));
         // Only builds with the feature have it.
         let examples = examples.filter(|line| cfg!(feature = "tui") || *line != "lockctl top");
+        let examples = examples.filter(|line| cfg!(feature = "serve") || *line != "lockctl serve");
         let mut shown = std::collections::BTreeSet::new();
         for example in examples {
             let words = words(example);

@@ -37,6 +37,19 @@ impl Messages {
         Self { quiet: options.quiet, verbose: options.verbose > 0 }
     }
 
+    /// Shows what the page of `serve` changes, and for whom it refuses to, unless the whole log is shown.
+    #[cfg(feature = "serve")]
+    pub(crate) fn show_actions(self, options: &GlobalOptions) {
+        use tracing_subscriber::filter::Targets;
+        use tracing_subscriber::prelude::*;
+
+        if !self.quiet && options.verbose < 2 {
+            let log = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(|| LogWriter);
+            let actions = Targets::new().with_target("lock_dashboard", LevelFilter::INFO);
+            tracing_subscriber::registry().with(log.with_filter(actions)).init();
+        }
+    }
+
     /// Why the command fails. Always written.
     pub(crate) fn error(text: impl fmt::Display) {
         let style = AnsiColor::Red.on_default().bold();
@@ -55,6 +68,14 @@ impl Messages {
         if !self.quiet {
             let style = AnsiColor::Yellow.on_default().bold();
             Self::line(style, "warning: ", text);
+        }
+    }
+
+    /// What the caller asked for, such as the address of a page.
+    #[cfg(feature = "serve")]
+    pub(crate) fn note(self, text: impl fmt::Display) {
+        if !self.quiet {
+            Self::line(Style::new(), "", text);
         }
     }
 

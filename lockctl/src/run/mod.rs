@@ -9,7 +9,7 @@ mod countdown;
 mod environment;
 pub(crate) mod options;
 pub(crate) mod shim;
-mod signals;
+pub(crate) mod signals;
 mod supervision;
 mod timer;
 

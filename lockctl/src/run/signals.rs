@@ -20,11 +20,11 @@ const PASSED_ON: [Signal; 8] = [
 ];
 
 /// The signals that this process receives from now on, instead of their usual effects.
-pub(super) struct Signals(Vec<(Signal, unix::Signal)>);
+pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
     /// Signals that were ignored when `lockctl` was started stay ignored, also by the command: `nohup` works.
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         let ignored = ignored();
         let wanted =
             PASSED_ON.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
@@ -49,7 +49,7 @@ impl Signals {
     }
 
     /// The next signal that asks this process to end.
-    pub(super) async fn next_end(&mut self) -> Signal {
+    pub(crate) async fn next_end(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
             match signal {

@@ -6,6 +6,8 @@ mod asking;
 mod failures;
 mod output;
 mod run;
+#[cfg(feature = "serve")]
+mod serve;
 mod stored;
 mod support;
 mod terminal;
