@@ -116,6 +116,10 @@ fn caught(run: impl FnOnce() -> Result<ExitCode, Failure>) -> Result<ExitCode, F
 fn refused(error: &clap::Error) -> ExitCode {
     // Nothing can be done about a closed output.
     let _ = error.print();
+    if let Some(text) = options::missing_feature(error) {
+        Messages::error(text);
+        Messages::flush();
+    }
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
         _ => Code::Usage.into(),

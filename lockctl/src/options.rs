@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Args, Parser, ValueEnum};
 use lock_runtime::WireFormat;
@@ -73,6 +74,20 @@ impl From<Format> for WireFormat {
             Format::Timestamp => Self::Timestamp,
         }
     }
+}
+
+/// The commands that only some builds have, and their features.
+const OPTIONAL_COMMANDS: [(&str, &str); 2] = [("serve", "serve"), ("top", "tui")];
+
+/// What is missing for a command that other builds have.
+pub(crate) fn missing_feature(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    let (name, feature) = OPTIONAL_COMMANDS.into_iter().find(|(command, _)| command == name)?;
+    Some(format!(
+        "`{name}` is only in builds with the feature `{feature}`: cargo build --release -p lockctl --features {feature}"
+    ))
 }
 
 /// The commands.
@@ -164,6 +179,25 @@ mod tests {
         let command = CommandLine::command();
         let names = command.get_subcommands().map(|command| command.get_name().to_owned());
         assert_eq!(shown, names.collect());
+    }
+
+    #[test]
+    fn a_command_of_other_builds_names_its_feature() {
+        for (name, feature, is_here) in
+            [("serve", "serve", cfg!(feature = "serve")), ("top", "tui", cfg!(feature = "tui"))]
+        {
+            let missing = CommandLine::try_parse_from(["lockctl", name])
+                .map_err(|error| missing_feature(&error));
+            match missing {
+                Ok(_) => assert!(is_here, "{name}"),
+                Err(text) => {
+                    let text = text.expect("it is known");
+                    assert!(!is_here && text.contains(&format!("--features {feature}")), "{text}");
+                }
+            }
+        }
+        let error = CommandLine::try_parse_from(["lockctl", "bogus"]).expect_err("no command");
+        assert_eq!(missing_feature(&error), None);
     }
 
     #[test]
