@@ -28,10 +28,10 @@ const HEAD: Duration = Duration::from_secs(10);
 
 /// After this time, a connection ends with its current answer. The longest answer is a stream of events, of half a
 /// minute.
-const RENEWAL: Duration = Duration::from_secs(60);
+const RENEWAL: Duration = Duration::from_secs(80);
 
 /// The time for that answer.
-const LAST_ANSWER: Duration = Duration::from_secs(60);
+const LAST_ANSWER: Duration = Duration::from_secs(40);
 
 /// The pause after a connection that could not be accepted, so that others can end.
 const PAUSE: Duration = Duration::from_secs(1);
