@@ -56,11 +56,14 @@ pub(crate) fn routes(dashboard: Dashboard) -> Router {
         .route("/events", get(events))
         .route("/locks", get(search))
         .route("/lock", get(one_lock))
-        .route("/revoke", post(revoke))
         .method_not_allowed_fallback(async || not_here(StatusCode::METHOD_NOT_ALLOWED))
         // All other addresses, as JSON.
         .route("/{*other}", any(async || not_here(StatusCode::NOT_FOUND)))
         .layer(middleware::from_fn(security::refuse_other_sites));
+    // It has rules of its own, and logs each refusal.
+    let actions = Router::new()
+        .route("/revoke", post(revoke))
+        .method_not_allowed_fallback(async || not_here(StatusCode::METHOD_NOT_ALLOWED));
     let files = Asset::files().fold(Router::new(), |files, (name, file)| {
         let send = async move |request: HeaderMap| file.response(&request);
         files.route(&format!("/{name}"), get(send))
@@ -68,7 +71,7 @@ pub(crate) fn routes(dashboard: Dashboard) -> Router {
     Router::new()
         .route("/", get(page))
         .merge(files)
-        .nest("/api", data)
+        .nest("/api", data.merge(actions))
         .layer(DefaultBodyLimit::max(LONGEST_BODY))
         .layer(middleware::from_fn_with_state(allowed_hosts, security::refuse_other_hosts))
         .layer(middleware::map_response(security::add_headers))

@@ -76,10 +76,11 @@ const LAYERS: [&[&str]; 9] = [
 ];
 
 /// The folders in which no two types have the same name.
-const TYPE_FOLDERS: [&str; 7] = [
+const TYPE_FOLDERS: [&str; 8] = [
     "lock-runtime/src",
     "lock-macros/src",
     "lock-dashboard",
+    "lockctl",
     "tests",
     "bench",
     "examples",
@@ -385,6 +386,7 @@ fn the_test_scripts_name_every_test_target() {
         "lock-dashboard",
         "lock-macros",
         "lock-runtime",
+        "lockctl",
         "recipes",
     ];
     for package in packages {

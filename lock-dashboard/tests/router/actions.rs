@@ -122,6 +122,11 @@ async fn requests_to_revoke_are_logged_with_their_user() {
     let body = format!("{{\"key\":\"{key}\"}}");
     assert_eq!(revoke(&site, &[OWN], &body).await.status, 403);
     assert_eq!(log.lines(&["WARN", "ada-lovelace", "refused", "x-lock-dashboard"]).len(), 1);
+    for from in ["cross-site", "same-site", "none"] {
+        let headers = [("sec-fetch-site", from), ACTION];
+        assert_eq!(revoke(&site, &headers, &body).await.status, 403, "{from}");
+    }
+    assert_eq!(log.lines(&["WARN", "ada-lovelace", "refused", "another site"]).len(), 3);
     assert_eq!(revoke(&site, &[OWN, ACTION], &body).await.status, 200);
     assert_eq!(log.lines(&["INFO", "ada-lovelace", key, "revoked=1"]).len(), 1);
     drop(guard);

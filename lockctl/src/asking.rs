@@ -1,0 +1,79 @@
+//! Asking the clients of a store.
+
+use std::time::Duration;
+
+use clap::Args;
+use lock_runtime::admin::LockAdmin;
+use lock_runtime::{Identity, LockError};
+
+use crate::answered::Answered;
+use crate::exit::Failure;
+use crate::messages::Messages;
+use crate::options::GlobalOptions;
+use crate::span;
+
+/// How long to wait for answers.
+#[derive(Debug, Args)]
+pub(crate) struct AskOptions {
+    /// How long to wait for the answers of the clients
+    #[arg(long, value_name = "TIME", value_parser = span::parse, default_value = "1s")]
+    answer_timeout: Duration,
+}
+
+/// A client that asks others, and tells nothing about itself.
+#[derive(Debug)]
+pub(crate) struct AskingClient {
+    pub(crate) admin: LockAdmin,
+    /// Asks beside the other one, which asks one question after the other.
+    waits: LockAdmin,
+    namespace: String,
+}
+
+impl AskingClient {
+    pub(crate) async fn connect(
+        global: &GlobalOptions,
+        options: &AskOptions,
+    ) -> Result<Self, Failure> {
+        let client = global.client()?.identity(Identity::none()).connect().await?;
+        let admin = || LockAdmin::new(&client).answer_timeout(options.answer_timeout);
+        Ok(Self { admin: admin(), waits: admin(), namespace: global.namespace.clone() })
+    }
+
+    /// Asks for all locks and waiting calls, or for the locks with this key. Both questions are asked at the same time,
+    /// so that a client that does not answer costs the time of one.
+    pub(crate) async fn ask(&self, key: Option<&str>) -> Result<Answered, LockError> {
+        let holds = async {
+            match key {
+                Some(key) => self.admin.holds_of(key).await,
+                None => self.admin.holds().await,
+            }
+        };
+        let (holds, waits) = tokio::join!(holds, self.waits.waiting());
+        Ok(Answered::new(holds?, waits?))
+    }
+
+    /// Asks, and tells what is missing. `None` without the permission: what the store knows is better than nothing.
+    pub(crate) async fn ask_if_allowed(
+        &self,
+        key: Option<&str>,
+        messages: Messages,
+    ) -> Result<Option<Answered>, LockError> {
+        match self.ask(key).await {
+            Ok(answered) => {
+                answered.complain(messages);
+                Ok(Some(answered))
+            }
+            Err(denied @ LockError::Denied { .. }) => {
+                messages.warning(format!("the clients cannot be asked: {denied}"));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The key as the commands of `lockctl` expect it.
+    pub(crate) fn short_key(&self, key: &str) -> String {
+        let short = key.strip_prefix(&self.namespace).and_then(|key| key.strip_prefix(':'));
+        short.filter(|_| !self.namespace.is_empty()).unwrap_or(key).to_owned()
+    }
+}

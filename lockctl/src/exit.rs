@@ -1,0 +1,154 @@
+//! The exit codes, and the failures that lead to them.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use lock_runtime::LockError;
+
+/// An exit code of `lockctl` itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Code {
+    /// The reader of the output has seen enough, which is no failure.
+    ReaderGone = 0,
+    /// `doctor` has found a problem.
+    Unhealthy = 1,
+    /// `EX_USAGE`.
+    Usage = 64,
+    /// `EX_DATAERR`.
+    WrongFormat = 65,
+    /// `EX_UNAVAILABLE`.
+    Unavailable = 69,
+    /// `EX_SOFTWARE`.
+    Internal = 70,
+    /// `EX_TEMPFAIL`.
+    Busy = 75,
+    /// `EX_NOPERM`.
+    Denied = 77,
+    /// `EX_CONFIG`.
+    Config = 78,
+    /// The first one after those of `sysexits.h`.
+    Lost = 79,
+    /// That of shells and of `timeout`.
+    CannotRun = 126,
+    /// That of shells and of `timeout`.
+    NotFound = 127,
+}
+
+impl Code {
+    /// All codes of failures, in their order.
+    pub(crate) const ALL: [Self; 11] = [
+        Self::Unhealthy,
+        Self::Usage,
+        Self::WrongFormat,
+        Self::Unavailable,
+        Self::Internal,
+        Self::Busy,
+        Self::Denied,
+        Self::Config,
+        Self::Lost,
+        Self::CannotRun,
+        Self::NotFound,
+    ];
+
+    /// The meaning, for `--help`, the man pages and the documentation.
+    pub(crate) const fn meaning(self) -> &'static str {
+        match self {
+            Self::ReaderGone => "the reader of the output has gone",
+            Self::Unhealthy => "`doctor` has found a problem",
+            Self::Usage => "the command line or the key is invalid",
+            Self::WrongFormat => "the key holds something other than a lock of this format",
+            Self::Unavailable => {
+                "the store cannot be reached, or does not grant locks; the address for `serve` is in use"
+            }
+            Self::Internal => "lockctl itself has failed",
+            Self::Busy => "the lock is busy; `-E` changes this code",
+            Self::Denied => "the store rejects the credentials, or the user lacks a permission",
+            Self::Config => "the URL or a setting is invalid, or the server cannot be used",
+            Self::Lost => "the lock was lost or about to be lost, so the command was ended",
+            Self::CannotRun => "the command cannot be run",
+            Self::NotFound => "the command was not found",
+        }
+    }
+
+    pub(crate) const fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> Self {
+        code.number().into()
+    }
+}
+
+/// The exit code of a program that this signal has ended, as shells report it.
+pub(crate) fn after_signal(number: i32) -> u8 {
+    u8::try_from(128 + number).unwrap_or(u8::MAX)
+}
+
+/// The list of all codes, for the help of a command.
+pub(crate) fn list() -> String {
+    let own = "that of the command; 128 + N if signal N has ended it (`run`)";
+    let codes = Code::ALL.map(|code| (code.number().to_string(), code.meaning()));
+    let all = [("0-255".to_owned(), own)].into_iter().chain(codes);
+    let line = |(number, meaning): (String, &str)| format!("\n  {number:<5}  {meaning}");
+    format!("Exit codes:{}", all.map(line).collect::<String>().replace('`', ""))
+}
+
+/// Why a command of `lockctl` has failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+
+    /// A system call of `lockctl` itself that has failed while it tried to do this.
+    pub(crate) fn internal(doing: &str, error: impl fmt::Display) -> Self {
+        Self::new(Code::Internal, format!("cannot {doing}: {error}"))
+    }
+}
+
+impl From<LockError> for Failure {
+    fn from(error: LockError) -> Self {
+        let code = match &error {
+            LockError::Busy { .. } => Code::Busy,
+            LockError::Unavailable { .. } => Code::Unavailable,
+            LockError::Lost { .. } => Code::Lost,
+            LockError::InvalidKey { .. } => Code::Usage,
+            LockError::WrongFormat { .. } => Code::WrongFormat,
+            LockError::Denied { .. } => Code::Denied,
+            LockError::Config { .. } => Code::Config,
+            _ => Code::Internal,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentation_lists_all_codes() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/lockctl.md");
+        let page = std::fs::read_to_string(path).expect("it is in the repository");
+        let table = page.split("| code | meaning |").nth(1).expect("there is a table");
+        let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let documented: Vec<_> = rows.skip(1).map(ToOwned::to_owned).collect();
+        let codes = Code::ALL.map(|code| format!("| {} | {} |", code.number(), code.meaning()));
+        assert_eq!(documented, codes);
+    }
+}

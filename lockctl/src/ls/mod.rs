@@ -1,0 +1,106 @@
+//! `lockctl ls`: the locks that the clients hold, or that are in the store.
+
+mod scan;
+
+use clap::Args;
+use serde::Serialize;
+
+use self::scan::ScanOptions;
+use crate::asking::{AskOptions, AskingClient};
+use crate::exit::Failure;
+use crate::listed_lock::{HEADER, ListedLock, RowOrder};
+use crate::messages::Messages;
+use crate::options::GlobalOptions;
+use crate::output::table::Table;
+use crate::output::{Listing, OutputOptions};
+use crate::pattern::KeyPattern;
+
+/// Lists the locks that the clients hold, and the keys for which they wait.
+///
+/// All clients of the namespace are asked. Clients of other libraries, and processes that have died, do not
+/// answer: `--scan` also lists their locks.
+#[derive(Debug, Args)]
+pub(crate) struct LsOptions {
+    /// Only keys that match: `*` is any text, and `?` any character
+    pattern: Option<KeyPattern>,
+    /// Only keys for which calls wait
+    #[arg(long)]
+    waiting: bool,
+    /// The order of the rows
+    #[arg(long, value_enum, value_name = "ORDER", default_value_t = RowOrder::Key)]
+    sort: RowOrder,
+    /// At most so many rows
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    #[command(flatten)]
+    scan: ScanOptions,
+    #[command(flatten)]
+    ask: AskOptions,
+    #[command(flatten)]
+    output: OutputOptions,
+}
+
+/// The locks.
+#[derive(Debug, Serialize)]
+struct KnownLocks {
+    locks: Vec<ListedLock>,
+    unanswered: Option<u64>,
+}
+
+impl Listing for KnownLocks {
+    type Row = ListedLock;
+
+    fn rows(&self) -> &[ListedLock] {
+        &self.locks
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new(&HEADER, &[5, 4, 0]);
+        for lock in &self.locks {
+            table.row(lock.cells());
+        }
+        table
+    }
+}
+
+/// Lists the locks.
+pub(crate) async fn run(
+    global: &GlobalOptions,
+    options: LsOptions,
+    messages: Messages,
+) -> Result<(), Failure> {
+    options.scan.check(global)?;
+    let asking = AskingClient::connect(global, &options.ask).await?;
+    let read = async || {
+        let (mut rows, unanswered) = if options.scan.is_wanted() {
+            let stored = options.scan.read(&asking.admin, options.pattern.as_ref(), messages);
+            let stored = stored.await?;
+            match asking.ask_if_allowed(None, messages).await? {
+                Some(answered) => (answered.added_to(stored), answered.unanswered),
+                None => (stored, None),
+            }
+        } else {
+            let answered = asking.ask(None).await?;
+            answered.complain(messages);
+            let unanswered = answered.unanswered;
+            (answered.into_locks(), unanswered)
+        };
+        for row in &mut rows {
+            row.key = asking.short_key(&row.key);
+        }
+        Ok(KnownLocks { locks: options.select(rows), unanswered })
+    };
+    options.output.print(messages, read).await
+}
+
+impl LsOptions {
+    fn select(&self, mut rows: Vec<ListedLock>) -> Vec<ListedLock> {
+        rows.retain(|row| {
+            let matches = self.pattern.as_ref().is_none_or(|pattern| pattern.matches(&row.key));
+            matches && (row.waiting > 0 || !self.waiting) && self.scan.includes(row)
+        });
+        self.sort.sort(&mut rows);
+        rows.truncate(self.limit.unwrap_or(usize::MAX));
+        rows
+    }
+}

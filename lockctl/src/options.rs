@@ -1,0 +1,228 @@
+//! The command line: the options of all commands, and the list of the commands.
+
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ContextValue};
+use clap::parser::ValueSource;
+use clap::{Args, Parser, ValueEnum};
+use lock_runtime::WireFormat;
+
+use crate::exit::{self, Code, Failure};
+use crate::{bench, clients, delete, doctor, ls, pages, revoke, run, wait, who};
+
+/// Runs commands under distributed locks, and shows who holds which lock.
+#[derive(Debug, Parser)]
+#[command(name = "lockctl", version, after_help = exit::list(), max_term_width = 100)]
+pub(crate) struct CommandLine {
+    #[command(flatten)]
+    pub(crate) global: GlobalOptions,
+    #[command(subcommand)]
+    pub(crate) command: Subcommand,
+}
+
+/// The options of all commands.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options of all commands")]
+pub(crate) struct GlobalOptions {
+    /// The URL of the store, such as `redis://host:6379`; without a password, which others could see
+    // The value may contain a password, which `--help` would show.
+    #[arg(long, global = true, env = "LOCK_URL", hide_env_values = true, value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// A file with the URL, which may contain a password. Overrides `LOCK_URL`
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) url_file: Option<PathBuf>,
+    /// The namespace of the keys
+    #[arg(
+        long,
+        global = true,
+        env = "LOCK_NAMESPACE",
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) namespace: String,
+    /// The wire format of the locks
+    #[arg(long, global = true, value_enum, default_value_t = Format::Token)]
+    pub(crate) format: Format,
+    /// No colours, whatever the output is
+    #[arg(long, global = true)]
+    pub(crate) no_color: bool,
+    /// Print errors only
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Tell what happens; twice for the log of the library
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+/// A wire format on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// This library, redis-py, node-redlock, redsync and others
+    Token,
+    /// Redisson
+    Redisson,
+    /// Clients that store a Unix time
+    Timestamp,
+}
+
+impl From<Format> for WireFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Token => Self::Token,
+            Format::Redisson => Self::Redisson,
+            Format::Timestamp => Self::Timestamp,
+        }
+    }
+}
+
+/// The commands that only some builds have, and their features.
+const OPTIONAL_COMMANDS: [(&str, &str); 2] = [("serve", "serve"), ("top", "tui")];
+
+/// What is missing for a command that other builds have.
+pub(crate) fn missing_feature(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    let (name, feature) = OPTIONAL_COMMANDS.into_iter().find(|(command, _)| command == name)?;
+    Some(format!(
+        "`{name}` is only in builds with the feature `{feature}`: cargo build --release -p lockctl --features {feature}"
+    ))
+}
+
+/// The commands.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Subcommand {
+    Run(run::options::RunOptions),
+    Ls(ls::LsOptions),
+    Who(who::WhoOptions),
+    Wait(wait::WaitOptions),
+    Clients(clients::ClientsOptions),
+    Revoke(revoke::RevokeOptions),
+    Delete(delete::DeleteOptions),
+    #[cfg(feature = "serve")]
+    Serve(crate::serve::ServeOptions),
+    #[cfg(feature = "tui")]
+    Top(crate::top::TopOptions),
+    Doctor(doctor::DoctorOptions),
+    Bench(bench::BenchOptions),
+    Completions(pages::CompletionsOptions),
+    Man(pages::ManOptions),
+}
+
+impl GlobalOptions {
+    /// Refuses passwords on the command line. `source` is where the URL comes from.
+    pub(crate) fn check(&self, source: Option<ValueSource>) -> Result<(), Failure> {
+        let has_password = |url: &String| {
+            let authority = url.split_once("://").map_or("", |(_, rest)| rest);
+            let login = authority.split(['/', '?']).next().and_then(|part| part.rsplit_once('@'));
+            let in_query = ["pass=", "sentinel_pass="].iter().any(|name| {
+                url.split_once('?').is_some_and(|(_, query)| {
+                    query.split('&').any(|option| option.starts_with(name))
+                })
+            });
+            login.is_some_and(|(login, _)| login.contains(':')) || in_query
+        };
+        if source == Some(ValueSource::CommandLine) && self.url_file.is_some() {
+            let text = "`--url` and `--url-file` exclude each other";
+            return Err(Failure::new(Code::Usage, text));
+        }
+        if source == Some(ValueSource::CommandLine) && self.url.as_ref().is_some_and(has_password) {
+            let text = "all users of this machine can see a password on the command line; use \
+                        `--url-file`, or the variable `LOCK_URL`";
+            return Err(Failure::new(Code::Usage, text));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+
+    /// The words of a command line, as a shell would split them up to a redirection.
+    fn words(line: &str) -> Vec<String> {
+        let mut words = Vec::new();
+        for (at, part) in line.split('\'').enumerate() {
+            if at % 2 == 1 {
+                words.push(part.to_owned());
+            } else {
+                words.extend(part.split_whitespace().map(ToOwned::to_owned));
+            }
+        }
+        words.into_iter().take_while(|word| word != ">").collect()
+    }
+
+    #[test]
+    fn the_documentation_shows_every_command_as_it_is() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/lockctl.md");
+        let page = std::fs::read_to_string(path).expect("it is in the repository");
+        let examples = page.lines().filter_map(|line| line.strip_prefix("$ "));
+        // Only builds with the feature have it.
+        let examples = examples.filter(|line| cfg!(feature = "tui") || *line != "lockctl top");
+        let examples = examples.filter(|line| cfg!(feature = "serve") || *line != "lockctl serve");
+        let mut shown = std::collections::BTreeSet::new();
+        for example in examples {
+            let words = words(example);
+            if let Err(error) = CommandLine::try_parse_from(&words) {
+                panic!("{example}: {error}");
+            }
+            shown.insert(words[1].clone());
+        }
+        let command = CommandLine::command();
+        let names = command.get_subcommands().map(|command| command.get_name().to_owned());
+        assert_eq!(shown, names.collect());
+    }
+
+    #[test]
+    fn a_command_of_other_builds_names_its_feature() {
+        for (name, feature, is_here) in
+            [("serve", "serve", cfg!(feature = "serve")), ("top", "tui", cfg!(feature = "tui"))]
+        {
+            let missing = CommandLine::try_parse_from(["lockctl", name])
+                .map_err(|error| missing_feature(&error));
+            match missing {
+                Ok(_) => assert!(is_here, "{name}"),
+                Err(text) => {
+                    let text = text.expect("it is known");
+                    assert!(!is_here && text.contains(&format!("--features {feature}")), "{text}");
+                }
+            }
+        }
+        let error = CommandLine::try_parse_from(["lockctl", "bogus"]).expect_err("no command");
+        assert_eq!(missing_feature(&error), None);
+    }
+
+    #[test]
+    fn passwords_on_the_command_line_are_refused() {
+        let check = |url: &str, source| {
+            let words = ["lockctl", "--url", url, "run", "k", "true"];
+            CommandLine::try_parse_from(words).expect("valid").global.check(Some(source))
+        };
+        for url in [
+            "redis://:secret@host",
+            "redis://user:secret@host:6379/0",
+            "redis+unix:///a?db=1&pass=secret",
+            "rediss+sentinel://host/name?sentinel_pass=secret",
+        ] {
+            let refused = check(url, ValueSource::CommandLine).expect_err(url);
+            assert_eq!(refused.code, Code::Usage);
+            assert!(!refused.to_string().contains("secret"), "{refused}");
+            assert!(check(url, ValueSource::EnvVariable).is_ok(), "{url}");
+        }
+        let words = ["lockctl", "--url", "memory:", "--url-file", "file", "run", "k", "true"];
+        let both = CommandLine::try_parse_from(words).expect("valid").global;
+        assert!(both.check(Some(ValueSource::CommandLine)).is_err());
+        assert!(both.check(Some(ValueSource::EnvVariable)).is_ok());
+        for url in ["redis://host:6379", "redis://user@host:6379", "memory:", "a:b@c"] {
+            assert!(check(url, ValueSource::CommandLine).is_ok(), "{url}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! `lockctl who`: who holds one lock.
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::asking::{AskOptions, AskingClient};
+use crate::exit::Failure;
+use crate::listed_lock::{INCOMPLETE, ListedLock};
+use crate::messages::Messages;
+use crate::options::GlobalOptions;
+use crate::output::records::unknown;
+use crate::output::table::Table;
+use crate::output::{Listing, OutputOptions};
+use crate::span;
+
+/// Shows who holds a lock, and how many calls wait for it.
+///
+/// The store is asked, which also knows holders that have died and those of other libraries, and all clients of
+/// the namespace, which know more.
+#[derive(Debug, Args)]
+pub(crate) struct WhoOptions {
+    /// The key of the lock
+    key: String,
+    #[command(flatten)]
+    ask: AskOptions,
+    #[command(flatten)]
+    output: OutputOptions,
+}
+
+/// A lock, as the store and its clients know it.
+#[derive(Debug, Serialize)]
+pub(crate) struct ShownLock {
+    key: String,
+    held: bool,
+    /// Several for readers and permits.
+    pub(crate) holders: Vec<ListedLock>,
+    /// The processes in the queue of the store.
+    queued: u64,
+    /// The calls of all clients. `None` if the clients could not be asked.
+    waiting: Option<u64>,
+}
+
+impl Listing for ShownLock {
+    type Row = ListedLock;
+
+    fn rows(&self) -> &[ListedLock] {
+        &self.holders
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new(&["", ""], &[1]);
+        let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
+        row("key", self.key.clone());
+        row("state", if self.held { "held" } else { "not held" }.to_owned());
+        let waiting = self.waiting.map_or_else(unknown, |calls| format!("{calls} calls"));
+        row("waiting", format!("{waiting}, {} processes in the queue", self.queued));
+        for holder in &self.holders {
+            let shown = holder.holder.as_ref().map(|client| client.shown.clone());
+            row("holder", shown.unwrap_or_else(unknown));
+            for (name, value) in details(holder) {
+                if let Some(value) = value {
+                    row(&format!("  {name}"), value);
+                }
+            }
+        }
+        table
+    }
+}
+
+/// What is known about a holder.
+fn details(holder: &ListedLock) -> [(&'static str, Option<String>); 10] {
+    let is_known = holder.holder.as_ref().is_some_and(|client| client.id.is_some());
+    let state = match holder.answers {
+        _ if holder.released == Some(true) => "was released, and stays for its min_hold",
+        Some(true) => "answers",
+        Some(false) => "does not answer: it has died, or its connection is interrupted",
+        None if is_known => "has not answered about this lock, and may be alive",
+        None => "cannot be asked: it is of another library",
+    };
+    let left = match holder.expires {
+        Some(false) => Some("never expires".to_owned()),
+        _ => holder.left.map(span::show),
+    };
+    let since = holder.since.as_ref().zip(holder.held_for);
+    let text = |text: Option<&'static str>| text.map(ToOwned::to_owned);
+    [
+        ("client", Some(state.to_owned())),
+        ("function", holder.function.clone()),
+        ("since", since.map(|(since, held)| format!("{since} (about {})", span::show(held)))),
+        ("left", left),
+        ("layout", text(holder.layout)),
+        ("mode", text(holder.mode)),
+        ("permits", holder.permits.map(|permits| permits.to_string())),
+        ("fence", holder.fencing_token.map(|token| token.to_string())),
+        ("token", holder.token.clone()),
+        ("id", holder.holder.as_ref().and_then(|client| client.id.clone())),
+    ]
+}
+
+/// Shows the lock.
+pub(crate) async fn run(
+    global: &GlobalOptions,
+    options: WhoOptions,
+    messages: Messages,
+) -> Result<(), Failure> {
+    let asking = AskingClient::connect(global, &options.ask).await?;
+    let read = async || read(&asking, &options.key, messages).await;
+    options.output.print(messages, read).await
+}
+
+/// Reads what is known about a lock.
+pub(crate) async fn read(
+    asking: &AskingClient,
+    key: &str,
+    messages: Messages,
+) -> Result<ShownLock, Failure> {
+    let state = asking.admin.inspect(key).await?;
+    if state.as_ref().is_some_and(|state| !state.is_complete) {
+        messages.warning(INCOMPLETE);
+    }
+    let queued = state.as_ref().map_or(0, |state| state.queued);
+    let stored = state.map(ListedLock::stored).unwrap_or_default();
+    let full = stored.first().map(|row| row.key.clone());
+    let answered = asking.ask_if_allowed(Some(key), messages).await?;
+    let waiting = answered.as_ref().map(|answered| full.map_or(0, |full| answered.waiting(&full)));
+    let mut holders = match answered {
+        Some(answered) => answered.added_to(stored),
+        None => stored,
+    };
+    for row in &mut holders {
+        key.clone_into(&mut row.key);
+    }
+    Ok(ShownLock { key: key.to_owned(), held: !holders.is_empty(), holders, queued, waiting })
+}
