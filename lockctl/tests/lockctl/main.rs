@@ -6,6 +6,7 @@ mod asking;
 mod failures;
 mod output;
 mod run;
+mod stalls;
 mod stored;
 mod support;
 mod terminal;
