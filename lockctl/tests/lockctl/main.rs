@@ -4,6 +4,8 @@
 
 mod asking;
 mod failures;
+#[cfg(target_os = "linux")]
+mod jobs;
 mod output;
 mod run;
 mod stalls;
