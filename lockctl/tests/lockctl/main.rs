@@ -3,6 +3,7 @@
 #![cfg(unix)]
 
 mod asking;
+mod doctor;
 mod failures;
 #[cfg(target_os = "linux")]
 mod jobs;
