@@ -4,6 +4,7 @@
 
 mod asking;
 mod doctor;
+mod documentation;
 mod failures;
 #[cfg(target_os = "linux")]
 mod jobs;
