@@ -14,7 +14,7 @@ use lock_tests::boot_nanos;
 const THREADS: usize = 4;
 
 /// How often each of them is woken.
-const PERIOD: Duration = Duration::from_millis(2);
+const PERIOD: Duration = Duration::from_nanos(PROMPT);
 
 /// By how much a thread may be late on a machine that is not stalled, in nanoseconds.
 const PROMPT: u64 = 2_000_000;
@@ -68,7 +68,7 @@ impl WatchingThread {
     }
 
     fn set_due(&self) {
-        self.due.store(boot_nanos() + PERIOD.as_nanos() as u64, Ordering::Relaxed);
+        self.due.store(boot_nanos() + PROMPT, Ordering::Relaxed);
     }
 
     fn woken(&self) {
