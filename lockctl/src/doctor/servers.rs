@@ -147,7 +147,7 @@ impl Examination<'_> {
                     let change = "grant +cluster|nodes, so that all nodes are looked at";
                     let found = "only the nodes of the URL are looked at";
                     findings.push(Finding::warn("cluster", found, change));
-                    let node = |address: &String| ClusterNode::of_url(address);
+                    let node = |address: &String| ExaminedNode::of_url(address);
                     self.servers.hosts.iter().map(node).collect()
                 }
                 Err(error) => {
@@ -171,10 +171,10 @@ impl Examination<'_> {
     }
 
     /// The nodes that this one knows.
-    async fn nodes(&self, address: &str) -> Result<Vec<ClusterNode>, RedisError> {
+    async fn nodes(&self, address: &str) -> Result<Vec<ExaminedNode>, RedisError> {
         let mut server = ServerConnection::open(self.servers.server(address)?).await?;
         let text = server.ask::<String>(&["CLUSTER", "NODES"]).await?;
-        Ok(text.lines().filter_map(|line| ClusterNode::of_line(line, address)).collect())
+        Ok(text.lines().filter_map(|line| ExaminedNode::of_line(line, address)).collect())
     }
 }
 
@@ -188,13 +188,13 @@ struct SentinelAnswer {
 
 /// A node of a cluster, as another one knows it.
 #[derive(Debug, PartialEq, Eq)]
-struct ClusterNode {
+struct ExaminedNode {
     address: String,
     role: ServerRole,
     is_down: bool,
 }
 
-impl ClusterNode {
+impl ExaminedNode {
     fn of_url(address: &str) -> Self {
         Self { address: address.to_owned(), role: ServerRole::Any, is_down: false }
     }
@@ -238,9 +238,9 @@ mod tests {
 
     #[test]
     fn nodes_of_a_cluster_are_read() {
-        let node = |line: &str| ClusterNode::of_line(line, "asked:1");
+        let node = |line: &str| ExaminedNode::of_line(line, "asked:1");
         let found = |address: &str, role, is_down| {
-            Some(ClusterNode { address: address.to_owned(), role, is_down })
+            Some(ExaminedNode { address: address.to_owned(), role, is_down })
         };
         let master = "id 10.0.0.1:7000@17000,name myself,master - 0 0 1 connected 0-5460";
         assert_eq!(node(master), found("10.0.0.1:7000", ServerRole::Master, false));
