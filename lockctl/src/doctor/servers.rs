@@ -117,7 +117,7 @@ impl Examination<'_> {
     }
 
     /// Asks a sentinel.
-    async fn sentinel(&self, address: &str, name: &str) -> Result<SentinelAnswer, RedisError> {
+    async fn sentinel(&self, address: &str, name: &str) -> Result<NamedMaster, RedisError> {
         let mut sentinel = ServerConnection::open(self.servers.sentinel(address)?).await?;
         let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name];
         let (host, port) = sentinel.ask::<(String, u16)>(&words).await?;
@@ -129,7 +129,7 @@ impl Examination<'_> {
             let address = with_port(&bracketed(host), port.parse().ok()?);
             (!flags.contains("down")).then_some(address)
         };
-        Ok(SentinelAnswer {
+        Ok(NamedMaster {
             master: with_port(&bracketed(&host), port),
             problem: quorum.err().map(|error| error.to_string()),
             // Without the permission, they are not looked at.
@@ -178,8 +178,8 @@ impl Examination<'_> {
     }
 }
 
-/// What a sentinel says.
-struct SentinelAnswer {
+/// The master that a sentinel names, and what it knows about it.
+struct NamedMaster {
     master: String,
     /// Why no failover is possible.
     problem: Option<String>,
