@@ -147,8 +147,9 @@ fn a_job_that_is_suspended_gives_the_terminal_back_and_continues_with_fg() {
     let server = RedisServer::start();
     for (input, read) in [("", "read line; echo read $line;"), ("</dev/null", "")] {
         let mut shell = JobShell::start(&server);
+        // It starts nothing later: a shell that is just starting a process cannot be suspended.
         let script = format!(
-            "trap 'echo got; {read} exit 7' INT; echo started; while :; do sleep 0.01; done"
+            "trap 'echo got; {read} kill $!; exit 7' INT; sleep 1000 & echo started; while :; do wait; done"
         );
         shell.run(&script, input);
         let name = shell.directory.path().join("script").display().to_string();
