@@ -1,16 +1,21 @@
 //! Asking the clients of a store.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use clap::Args;
 use lock_runtime::admin::LockAdmin;
 use lock_runtime::{Identity, LockError};
+use tokio::time::{Instant, sleep_until};
 
 use crate::answered::Answered;
 use crate::exit::Failure;
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
 use crate::span;
+
+/// The time between two readings with two questions each: a client answers ten questions in a second.
+const BETWEEN_READINGS: Duration = Duration::from_millis(200);
 
 /// How long to wait for answers.
 #[derive(Debug, Args)]
@@ -26,7 +31,8 @@ pub(crate) struct AskingClient {
     pub(crate) admin: LockAdmin,
     /// Asks beside the other one, which asks one question after the other.
     waits: LockAdmin,
-    namespace: String,
+    /// When both may ask again.
+    next: Cell<Instant>,
 }
 
 impl AskingClient {
@@ -36,12 +42,16 @@ impl AskingClient {
     ) -> Result<Self, Failure> {
         let client = global.client()?.identity(Identity::none()).connect().await?;
         let admin = || LockAdmin::new(&client).answer_timeout(options.answer_timeout);
-        Ok(Self { admin: admin(), waits: admin(), namespace: global.namespace.clone() })
+        Ok(Self { admin: admin(), waits: admin(), next: Cell::new(Instant::now()) })
     }
 
     /// Asks for all locks and waiting calls, or for the locks with this key. Both questions are asked at the same time,
     /// so that a client that does not answer costs the time of one.
     pub(crate) async fn ask(&self, key: Option<&str>) -> Result<Answered, LockError> {
+        // Each of both keeps the limit of a client by itself, and together they would ask twice as often.
+        let begin = self.next.get().max(Instant::now());
+        self.next.set(begin + BETWEEN_READINGS);
+        sleep_until(begin).await;
         let holds = async {
             match key {
                 Some(key) => self.admin.holds_of(key).await,
@@ -73,7 +83,8 @@ impl AskingClient {
 
     /// The key as the commands of `lockctl` expect it.
     pub(crate) fn short_key(&self, key: &str) -> String {
-        let short = key.strip_prefix(&self.namespace).and_then(|key| key.strip_prefix(':'));
-        short.filter(|_| !self.namespace.is_empty()).unwrap_or(key).to_owned()
+        let namespace = self.admin.namespace();
+        let short = key.strip_prefix(namespace).and_then(|key| key.strip_prefix(':'));
+        short.filter(|_| !namespace.is_empty()).unwrap_or(key).to_owned()
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use lock_runtime::admin::LockAdmin;
-use lock_runtime::{Identity, LockClient};
+use lock_runtime::{Identity, LockClient, LockError};
 use serde::Serialize;
 
 use crate::connection::close;
@@ -14,6 +14,7 @@ use crate::options::GlobalOptions;
 use crate::output::records::seconds;
 use crate::output::table::Table;
 use crate::output::{Listing, OutputOptions};
+use crate::probe::unique;
 use crate::samples::{Samples, milliseconds};
 
 /// Measures what a free lock costs from this machine.
@@ -39,7 +40,8 @@ struct MeasuredCosts {
 #[derive(Debug, Serialize)]
 struct CostRow {
     operation: &'static str,
-    round_trips: u32,
+    /// The requests to the store for each operation, on average.
+    round_trips: f64,
     #[serde(rename = "p50_seconds", serialize_with = "seconds")]
     p50: Duration,
     #[serde(rename = "p99_seconds", serialize_with = "seconds")]
@@ -49,10 +51,14 @@ struct CostRow {
 }
 
 impl CostRow {
-    fn new(operation: &'static str, times: Vec<Duration>) -> Self {
-        let samples = Samples::new(times);
+    fn new(operation: &'static str, measured: MeasuredCalls) -> Self {
+        let calls = u32::try_from(measured.times.len()).unwrap_or(u32::MAX).max(1);
+        let requests = u32::try_from(measured.requests).unwrap_or(u32::MAX);
+        // To two digits after the point.
+        let round_trips = (f64::from(requests) / f64::from(calls) * 100.0).round() / 100.0;
+        let samples = Samples::new(measured.times);
         let [p50, p99, max] = [50, 99, 100].map(|percent| samples.percentile(percent));
-        Self { operation, round_trips: 1, p50, p99, max }
+        Self { operation, round_trips, p50, p99, max }
     }
 }
 
@@ -87,29 +93,49 @@ pub(crate) async fn run(
     printed
 }
 
+/// What the calls of one operation have taken.
+#[derive(Debug, Default)]
+struct MeasuredCalls {
+    times: Vec<Duration>,
+    requests: u64,
+}
+
+impl MeasuredCalls {
+    /// Measures a call.
+    async fn add<T>(
+        &mut self,
+        client: &LockClient,
+        call: impl Future<Output = Result<T, LockError>>,
+    ) -> Result<T, LockError> {
+        let before = requests(client);
+        let start = Instant::now();
+        let done = call.await?;
+        self.times.push(start.elapsed());
+        self.requests += requests(client).saturating_sub(before);
+        Ok(done)
+    }
+}
+
+/// The number of requests about locks that the client has sent.
+fn requests(client: &LockClient) -> u64 {
+    client.snapshot().requests.iter().map(|(_, _, times)| times.count()).sum()
+}
+
 async fn measure(client: &LockClient, count: u32) -> Result<MeasuredCosts, Failure> {
     let admin = LockAdmin::new(client);
-    let key = format!("lockctl-bench:{}", std::process::id());
-    let (mut reads, mut acquired, mut released) = (Vec::new(), Vec::new(), Vec::new());
+    let key = format!("lockctl-bench:{}", unique());
+    let mut calls: [MeasuredCalls; 3] = Default::default();
     // The first calls connect, and load the scripts.
-    for warm in [true, false] {
-        for _ in 0..if warm { 1 } else { count } {
-            let start = Instant::now();
-            admin.holder(&*key).await?;
-            let read = start.elapsed();
-            let start = Instant::now();
-            let guard = client.lock(&*key).acquire().await?;
-            let acquire = start.elapsed();
-            let start = Instant::now();
-            guard.release().await?;
-            let release = start.elapsed();
-            if !warm {
-                reads.push(read);
-                acquired.push(acquire);
-                released.push(release);
-            }
+    for number in 0..=count {
+        let [reads, acquired, released] = &mut calls;
+        reads.add(client, admin.holder(&*key)).await?;
+        let guard = acquired.add(client, client.lock(&*key).acquire()).await?;
+        released.add(client, guard.release()).await?;
+        if number == 0 {
+            calls = Default::default();
         }
     }
+    let [reads, acquired, released] = calls;
     let costs = [("read", reads), ("acquire", acquired), ("release", released)];
-    Ok(MeasuredCosts { count, costs: costs.map(|(name, times)| CostRow::new(name, times)) })
+    Ok(MeasuredCosts { count, costs: costs.map(|(name, calls)| CostRow::new(name, calls)) })
 }

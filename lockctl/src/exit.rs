@@ -136,19 +136,3 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_documentation_lists_all_codes() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/lockctl.md");
-        let page = std::fs::read_to_string(path).expect("it is in the repository");
-        let table = page.split("| code | meaning |").nth(1).expect("there is a table");
-        let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
-        let documented: Vec<_> = rows.skip(1).map(ToOwned::to_owned).collect();
-        let codes = Code::ALL.map(|code| format!("| {} | {} |", code.number(), code.meaning()));
-        assert_eq!(documented, codes);
-    }
-}

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
 use lock_runtime::admin::{HoldInfo, LockState, StoredHolder, StoredLayout};
-use lock_runtime::{ClientInfo, LockMode};
+use lock_runtime::{ClientInfo, LockMode, Permits};
 use serde::Serialize;
 
 use crate::output::records::{ClientRecord, cell, optional_seconds, rfc3339, unknown};
@@ -70,8 +70,8 @@ impl ListedLock {
             held_for: holder.held_for,
             left: holder.lease_left,
             expires: Some(holder.lease_left.is_some()),
-            mode: holder.mode.map(mode),
-            permits: holder.permits.map(lock_runtime::Permits::count),
+            mode: holder.mode.map(LockMode::as_str),
+            permits: holder.permits.map(Permits::count),
             released: Some(holder.is_released),
             token: Some(holder.token.as_str().to_owned()),
             ..Self::default()
@@ -107,8 +107,8 @@ impl ListedLock {
             left: Some(hold.lease_left),
             expires: Some(true),
             renewed: Some(hold.is_renewed),
-            mode: hold.mode.map(mode),
-            permits: hold.permits.map(lock_runtime::Permits::count),
+            mode: hold.mode.map(LockMode::as_str),
+            permits: hold.permits.map(Permits::count),
             fencing_token: hold.fencing_token,
             ..self
         }
@@ -145,13 +145,6 @@ impl RowOrder {
 /// the next holder overwrites it.
 pub(crate) fn has_ended(layout: StoredLayout, holder: &StoredHolder) -> bool {
     layout == StoredLayout::Timestamp && holder.lease_left.is_some_and(|left| left.is_zero())
-}
-
-fn mode(mode: LockMode) -> &'static str {
-    match mode {
-        LockMode::Read => "read",
-        LockMode::Write => "write",
-    }
 }
 
 fn since(held_for: Option<Duration>) -> Option<String> {

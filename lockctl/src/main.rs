@@ -21,6 +21,7 @@ mod options;
 mod output;
 mod pages;
 mod pattern;
+mod probe;
 mod revoke;
 mod run;
 mod samples;

@@ -147,40 +147,6 @@ mod tests {
         CommandLine::command().debug_assert();
     }
 
-    /// The words of a command line, as a shell would split them up to a redirection.
-    fn words(line: &str) -> Vec<String> {
-        let mut words = Vec::new();
-        for (at, part) in line.split('\'').enumerate() {
-            if at % 2 == 1 {
-                words.push(part.to_owned());
-            } else {
-                words.extend(part.split_whitespace().map(ToOwned::to_owned));
-            }
-        }
-        words.into_iter().take_while(|word| word != ">").collect()
-    }
-
-    #[test]
-    fn the_documentation_shows_every_command_as_it_is() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/lockctl.md");
-        let page = std::fs::read_to_string(path).expect("it is in the repository");
-        let examples = page.lines().filter_map(|line| line.strip_prefix("$ "));
-        // Only builds with the feature have it.
-        let examples = examples.filter(|line| cfg!(feature = "tui") || *line != "lockctl top");
-        let examples = examples.filter(|line| cfg!(feature = "serve") || *line != "lockctl serve");
-        let mut shown = std::collections::BTreeSet::new();
-        for example in examples {
-            let words = words(example);
-            if let Err(error) = CommandLine::try_parse_from(&words) {
-                panic!("{example}: {error}");
-            }
-            shown.insert(words[1].clone());
-        }
-        let command = CommandLine::command();
-        let names = command.get_subcommands().map(|command| command.get_name().to_owned());
-        assert_eq!(shown, names.collect());
-    }
-
     #[test]
     fn a_command_of_other_builds_names_its_feature() {
         for (name, feature, is_here) in

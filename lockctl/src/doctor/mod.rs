@@ -1,24 +1,28 @@
 //! `lockctl doctor`: whether a server is fit for locks, and what to change.
 //!
-//! Each check makes a [`Finding`]. Those of the server itself need a connection of their own (`server`, `rights`);
+//! Each check makes a [`Finding`]. Those of the servers need connections of their own (`servers`, `server`, `rights`);
 //! those of the library use its client (`locking`).
 
 mod locking;
 mod rights;
 mod server;
+mod servers;
+mod servers_url;
 
 use clap::Args;
 use serde::Serialize;
 
-use self::server::ServerConnection;
 use crate::connection::close;
 use crate::exit::{Code, Failure};
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
+use crate::output::records::unknown;
 use crate::output::table::Table;
 use crate::output::{Listing, OutputOptions};
 
-/// Checks whether the server is fit for locks, and says what to change.
+/// Checks whether the servers are fit for locks, and says what to change.
+///
+/// With sentinels or a cluster, each sentinel and each server is checked.
 ///
 /// The exit code is 1 if a check fails.
 #[derive(Debug, Args)]
@@ -43,6 +47,8 @@ pub(crate) enum Verdict {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Finding {
     check: &'static str,
+    /// The address, if there are several servers.
+    server: Option<String>,
     result: Verdict,
     found: String,
     /// What to change; empty if that is nothing.
@@ -51,7 +57,7 @@ pub(crate) struct Finding {
 
 impl Finding {
     pub(crate) fn ok(check: &'static str, found: impl Into<String>) -> Self {
-        Self { check, result: Verdict::Ok, found: found.into(), change: String::new() }
+        Self { result: Verdict::Ok, ..Self::warn(check, found, "") }
     }
 
     pub(crate) fn warn(
@@ -59,7 +65,8 @@ impl Finding {
         found: impl Into<String>,
         change: impl Into<String>,
     ) -> Self {
-        Self { check, result: Verdict::Warn, found: found.into(), change: change.into() }
+        let (found, change) = (found.into(), change.into());
+        Self { check, server: None, result: Verdict::Warn, found, change }
     }
 
     pub(crate) fn fail(
@@ -68,6 +75,11 @@ impl Finding {
         change: impl Into<String>,
     ) -> Self {
         Self { result: Verdict::Fail, ..Self::warn(check, found, change) }
+    }
+
+    /// The same, for the server at this address.
+    pub(crate) fn of_server(self, address: &str) -> Self {
+        Self { server: Some(address.to_owned()), ..self }
     }
 }
 
@@ -85,7 +97,12 @@ impl Listing for Diagnosis {
     }
 
     fn table(&self) -> Table {
-        let mut table = Table::new(&["CHECK", "RESULT", "FOUND", "WHAT TO CHANGE"], &[3, 2]);
+        let several = self.findings.iter().any(|finding| finding.server.is_some());
+        let mut table = if several {
+            Table::new(&["SERVER", "CHECK", "RESULT", "FOUND", "WHAT TO CHANGE"], &[4, 3])
+        } else {
+            Table::new(&["CHECK", "RESULT", "FOUND", "WHAT TO CHANGE"], &[3, 2])
+        };
         for finding in &self.findings {
             let result = match finding.result {
                 Verdict::Ok => "ok",
@@ -93,7 +110,9 @@ impl Listing for Diagnosis {
                 Verdict::Fail => "fail",
             };
             let Finding { check, found, change, .. } = finding;
-            table.row([(*check).to_owned(), result.to_owned(), found.clone(), change.clone()]);
+            let server = several.then(|| finding.server.clone().unwrap_or_else(unknown));
+            let cells = [(*check).to_owned(), result.to_owned(), found.clone(), change.clone()];
+            table.row(server.into_iter().chain(cells));
         }
         table
     }
@@ -107,7 +126,7 @@ pub(crate) async fn run(
 ) -> Result<Option<Code>, Failure> {
     let mut has_failed = false;
     let read = async || {
-        let findings = examine(global).await?;
+        let findings = examine(global, messages).await?;
         has_failed = findings.iter().any(|finding| finding.result == Verdict::Fail);
         Ok(Diagnosis { findings })
     };
@@ -115,26 +134,10 @@ pub(crate) async fn run(
     Ok(has_failed.then_some(Code::Unhealthy))
 }
 
-async fn examine(global: &GlobalOptions) -> Result<Vec<Finding>, Failure> {
+async fn examine(global: &GlobalOptions, messages: Messages) -> Result<Vec<Finding>, Failure> {
     let client = global.client()?.connect().await?;
     let mut findings = vec![Finding::ok("connect", "the library connects")];
-    match ServerConnection::open(&global.store_url()?) {
-        Ok(Some(mut server)) => {
-            findings.extend(server.examine());
-            findings.extend(rights::examine(&mut server, &global.namespace));
-        }
-        Ok(None) => {
-            let found = "not looked at: only possible with `redis://` and `redis+unix://`";
-            findings.push(Finding::warn(
-                "server",
-                found,
-                "run `doctor` with the URL of each server",
-            ));
-        }
-        Err(error) => {
-            findings.push(Finding::fail("server", error.to_string(), "check the URL"));
-        }
-    }
+    findings.extend(servers::examine(global, &global.store_url()?, messages).await);
     findings.extend(locking::examine(&client).await);
     close(&client).await;
     Ok(findings)

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
-use redis::{Connection, RedisError, RedisResult};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, RedisError, RedisResult};
 
 use super::Finding;
 use crate::span;
@@ -14,24 +15,26 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// A difference of clocks that nobody notices.
 const CLOSE: Duration = Duration::from_secs(1);
 
+/// What a server should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ServerRole {
+    Master,
+    /// It may become the master.
+    Replica,
+    /// Either of both.
+    Any,
+}
+
 /// A connection to the server itself, besides those of the library.
 pub(super) struct ServerConnection {
-    connection: Connection,
-    client: redis::Client,
+    connection: MultiplexedConnection,
+    client: Client,
 }
 
 impl ServerConnection {
-    /// Connects, if the URL names one server without TLS.
-    pub(super) fn open(url: &str) -> RedisResult<Option<Self>> {
-        let url = url.replacen("valkey", "redis", usize::from(url.starts_with("valkey")));
-        if !url.starts_with("redis://") && !url.starts_with("redis+unix://") {
-            return Ok(None);
-        }
-        let client = redis::Client::open(url)?;
-        let connection = client.get_connection_with_timeout(ANSWER_LIMIT)?;
-        connection.set_read_timeout(Some(ANSWER_LIMIT))?;
-        connection.set_write_timeout(Some(ANSWER_LIMIT))?;
-        Ok(Some(Self { connection, client }))
+    /// Connects.
+    pub(super) async fn open(client: Client) -> RedisResult<Self> {
+        Ok(Self { connection: connected(&client).await?, client })
     }
 
     /// The number of the database of the URL.
@@ -40,32 +43,32 @@ impl ServerConnection {
     }
 
     /// Sends a command.
-    pub(super) fn ask<T: redis::FromRedisValue>(&mut self, words: &[&str]) -> RedisResult<T> {
-        redis::cmd(words[0]).arg(&words[1..]).query(&mut self.connection)
+    pub(super) async fn ask<T: redis::FromRedisValue>(&mut self, words: &[&str]) -> RedisResult<T> {
+        redis::cmd(words[0]).arg(&words[1..]).query_async(&mut self.connection).await
     }
 
-    /// Subscribes to a channel for a moment, on a connection of its own.
-    pub(super) fn subscribe(&self, channel: &str) -> RedisResult<()> {
-        let mut connection = self.client.get_connection_with_timeout(ANSWER_LIMIT)?;
-        connection.set_read_timeout(Some(ANSWER_LIMIT))?;
-        connection.as_pubsub().subscribe(channel)
+    /// Sends a command after which a connection has no other use, on one of its own.
+    pub(super) async fn ask_apart(&self, words: &[&str]) -> RedisResult<()> {
+        let mut connection = connected(&self.client).await?;
+        redis::cmd(words[0]).arg(&words[1..]).exec_async(&mut connection).await
     }
 
     /// Checks what `INFO` and `TIME` say.
-    pub(super) fn examine(&mut self) -> Vec<Finding> {
-        let info = match self.ask::<String>(&["INFO"]) {
+    pub(super) async fn examine(&mut self, role: ServerRole) -> Vec<Finding> {
+        let info = match self.ask::<String>(&["INFO"]).await {
             Ok(text) => Info::new(&text),
             Err(error) => {
                 let change = "grant +info, or check these settings yourself";
                 return vec![Finding::warn("settings", error.to_string(), change)];
             }
         };
-        vec![info.version(), info.role(), info.persistence(), info.eviction(), self.clock()]
+        let settings = [info.version(), info.role(role), info.persistence(), info.eviction()];
+        settings.into_iter().chain([self.clock().await]).collect()
     }
 
-    fn clock(&mut self) -> Finding {
+    async fn clock(&mut self) -> Finding {
         let before = SystemTime::now();
-        let asked = self.ask::<(u64, u64)>(&["TIME"]);
+        let asked = self.ask::<(u64, u64)>(&["TIME"]).await;
         let taken = before.elapsed().unwrap_or_default();
         let (seconds, micros) = match asked {
             Ok(time) => time,
@@ -76,6 +79,12 @@ impl ServerConnection {
         let ours = before.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() + taken / 2;
         clock(theirs, ours)
     }
+}
+
+async fn connected(client: &Client) -> RedisResult<MultiplexedConnection> {
+    let limits = AsyncConnectionConfig::new().set_connection_timeout(Some(ANSWER_LIMIT));
+    let limits = limits.set_response_timeout(Some(ANSWER_LIMIT));
+    client.get_multiplexed_async_connection_with_config(&limits).await
 }
 
 fn clock(theirs: Duration, ours: Duration) -> Finding {
@@ -126,10 +135,22 @@ impl Info {
         }
     }
 
-    fn role(&self) -> Finding {
-        match self.field("role") {
-            "master" => Finding::ok("role", "master"),
-            role => {
+    fn role(&self, expected: ServerRole) -> Finding {
+        match (self.field("role"), expected) {
+            ("master", ServerRole::Master | ServerRole::Any) => Finding::ok("role", "master"),
+            ("slave", ServerRole::Replica | ServerRole::Any) => {
+                match self.field("master_link_status") {
+                    "up" => Finding::ok("role", "replica"),
+                    link => {
+                        let found = format!("replica, whose link to its master is {link}");
+                        Finding::warn("role", found, "it cannot replace its master now")
+                    }
+                }
+            }
+            ("master", ServerRole::Replica) => {
+                Finding::warn("role", "master", "repeat in a moment: it should be a replica")
+            }
+            (role, _) => {
                 Finding::fail("role", role, "use the URL of the master, or `redis+sentinel://`")
             }
         }
@@ -167,7 +188,8 @@ mod tests {
 
     fn verdicts(text: &str) -> [Verdict; 4] {
         let info = Info::new(text);
-        [info.version(), info.role(), info.persistence(), info.eviction()].map(|it| it.result)
+        let role = info.role(ServerRole::Master);
+        [info.version(), role, info.persistence(), info.eviction()].map(|it| it.result)
     }
 
     #[test]
@@ -182,6 +204,19 @@ mod tests {
             "redis_version:7.0.8\nvalkey_version:\nmaxmemory:100\nmaxmemory_policy:noeviction";
         assert_eq!(verdicts(other), [Ok, Fail, Warn, Ok]);
         assert_eq!(verdicts("redis_version:7.0.8")[0], Warn);
+    }
+
+    #[test]
+    fn replicas_are_judged_by_their_links() {
+        let role = |text: &str, expected| Info::new(text).role(expected).result;
+        let (up, down) =
+            ("role:slave\nmaster_link_status:up", "role:slave\nmaster_link_status:down");
+        for expected in [ServerRole::Replica, ServerRole::Any] {
+            assert_eq!(role(up, expected), Verdict::Ok);
+            assert_eq!(role(down, expected), Verdict::Warn);
+        }
+        assert_eq!(role(up, ServerRole::Master), Verdict::Fail);
+        assert_eq!(role("role:master", ServerRole::Replica), Verdict::Warn);
     }
 
     #[test]

@@ -3,11 +3,16 @@
 #![cfg(unix)]
 
 mod asking;
+mod doctor;
+mod documentation;
 mod failures;
+#[cfg(target_os = "linux")]
+mod jobs;
 mod output;
 mod run;
 #[cfg(feature = "serve")]
 mod serve;
+mod stalls;
 mod stored;
 mod support;
 mod terminal;

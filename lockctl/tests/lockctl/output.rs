@@ -1,7 +1,7 @@
 //! Tables, JSON and colours.
 
 use lock_tests::RedisServer;
-use lock_tests::support::client;
+use lock_tests::support::{LEASE, client};
 use serde_json::Value;
 
 use crate::support::{RunningProcess, lockctl, milliseconds};
@@ -54,8 +54,8 @@ fn colours_are_for_terminals_unless_they_are_forced() {
 async fn watching_prints_again_and_again_also_after_an_outage() {
     let mut server = RedisServer::start();
     let client = client(&server.url()).await;
-    let guard = client.lock("k").acquire().await.expect("free");
-    let watch = format!("--watch={}", milliseconds(lock_tests::support::LEASE / 10));
+    let guard = client.lock("k").lease(LEASE * 60).acquire().await.expect("free");
+    let watch = format!("--watch={}", milliseconds(LEASE / 10));
     let words = ["ls", "-o", "ndjson", "--answer-timeout", "20s", &watch];
     let mut watching = RunningProcess::start(lockctl(&server.url(), &words));
     for _ in 0..3 {
@@ -66,7 +66,7 @@ async fn watching_prints_again_and_again_also_after_an_outage() {
     while !watching.error_line().contains("unavailable") {}
     server.restart();
     drop(guard);
-    let again = client.lock("again").acquire().await.expect("free");
+    let again = client.lock("again").lease(LEASE * 60).acquire().await.expect("free");
     while !watching.line().contains("again") {}
     drop(again);
 }

@@ -18,16 +18,16 @@ use crate::support::{PATIENCE, lockctl};
 const COLUMNS: u16 = 60;
 
 /// A process at a terminal of its own. Killed when dropped.
-struct AtTerminal {
+pub(crate) struct AtTerminal {
     child: Child,
     keyboard: File,
     screen: std::sync::mpsc::Receiver<Vec<u8>>,
     /// All that was read from the screen.
-    seen: String,
+    pub(crate) seen: String,
 }
 
 impl AtTerminal {
-    fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
             .expect("a terminal");
         grantpt(&controller).expect("a terminal");
@@ -62,10 +62,15 @@ impl AtTerminal {
     }
 
     /// Reads until the screen has shown this text.
-    fn shows(&mut self, text: &str) {
+    pub(crate) fn shows(&mut self, text: &str) {
+        self.reads_until(text, |seen| seen.contains(text));
+    }
+
+    /// Reads until all that the screen has shown fulfils the condition.
+    pub(crate) fn reads_until(&mut self, what: &str, condition: impl Fn(&str) -> bool) {
         let end = Instant::now() + PATIENCE;
-        while !self.seen.contains(text) {
-            assert!(self.reads(end), "{text:?} is not shown: {:?}", self.seen);
+        while !condition(&self.seen) {
+            assert!(self.reads(end), "{what:?} is not shown: {:?}", self.seen);
         }
     }
 
@@ -77,12 +82,12 @@ impl AtTerminal {
         part.is_ok()
     }
 
-    fn types(&mut self, text: &str) {
+    pub(crate) fn types(&mut self, text: &str) {
         self.keyboard.write_all(text.as_bytes()).expect("a terminal");
     }
 
     /// Waits for the end. Returns the exit code, and what the screen has shown.
-    fn end(mut self) -> (Option<i32>, String) {
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let end = Instant::now() + PATIENCE;
         while self.reads(end) {}
         assert!(Instant::now() < end, "it has not ended: {:?}", self.seen);
