@@ -22,7 +22,7 @@ const PAUSE: u32 = 10;
 /// A scan of the store for locks; see [`LockAdmin::scan`](super::LockAdmin::scan).
 ///
 /// The server has to look at all of its keys, also at those that are no locks, because it has no index of locks: the
-/// server needs about 0.5 s of CPU time for a million keys. The scan therefore goes in steps of a thousand keys, one at
+/// server needs about 0.5 s of CPU time for a million keys. The scan therefore goes in steps of 250 keys, one at
 /// a time, with pauses that are ten times as long, so that other clients hardly notice it.
 ///
 /// A key that is there for the whole scan is found; one that comes or goes in the meantime may be found. A lock may be
