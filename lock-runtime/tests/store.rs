@@ -1,7 +1,5 @@
 //! Stores of the program: a client with one, and the checks of stores, each of which finds the flaws that it is there for.
 
-#![cfg(feature = "store")]
-
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};

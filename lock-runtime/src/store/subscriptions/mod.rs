@@ -23,9 +23,9 @@ mod remote;
 mod tests;
 
 pub(crate) use self::channels::{Subscription, Subscriptions};
-#[cfg(any(test, feature = "redis"))]
+#[cfg(feature = "redis")]
 pub(crate) use self::inbox::Inbox;
-#[cfg(any(test, feature = "redis"))]
+#[cfg(feature = "redis")]
 pub(crate) use self::inbox_queue::InboxLimits;
 #[cfg(any(test, feature = "redis"))]
 pub(crate) use self::listener::CheckResult;
