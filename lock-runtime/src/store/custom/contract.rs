@@ -22,9 +22,9 @@ use crate::store::store_error::StoreError;
 /// in time. A client undoes what such a request may have done, so an error that is `Unknown` without need only costs a
 /// request. An error that says `Refused` although the request takes effect leaks a lock until its lease ends.
 ///
-/// **Threads.** All methods are called on a thread of the client that has a tokio runtime, and nothing else to do: connections
-/// belong there. A method that blocks, or that never returns, delays the other requests of its client, and locks are lost
-/// then, but no lock outlives its lease. A request that takes longer than the client's response timeout (a third of its lease,
+/// **Threads.** The asynchronous methods run on a thread of the client that has a tokio runtime, and nothing else to do:
+/// connections belong there. The other methods may be called on any thread. A method that blocks delays the other requests of
+/// its client, and locks are lost then, but no body outlives its lease. A request that takes longer than the client's response timeout (a third of its lease,
 /// from 50 ms to 2 s) has an unknown outcome, and its future is dropped; that of [`acquire`](Self::acquire) is polled
 /// for another response timeout. A panic is an unknown outcome, too.
 ///
@@ -136,7 +136,7 @@ pub struct LeaseRequest<'a> {
     /// The token of the owner: 32 letters, digits and the characters `-`, `_` and `.`. No other acquisition has the same one.
     /// Who knows it can release the lock, so it must not be logged.
     pub owner: &'a str,
-    /// How long the lease lasts, from 100 ms to 24 h.
+    /// How long the lease lasts, from 10 ms to 7 days.
     pub term: Duration,
 }
 
