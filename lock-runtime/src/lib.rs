@@ -125,7 +125,7 @@
 //! * `opentelemetry`: the export of measurements to the global meter provider of OpenTelemetry.
 //! * `sqlx`: a fence in a table of PostgreSQL, MySQL or SQLite: see the module `fence`. `sqlx-postgres`, `sqlx-mysql`
 //!   and `sqlx-sqlite` select one of them.
-//! * `store`: stores of the program: see the module `store`. Can change in each version until 1.0.
+//! * `store`: custom stores: see the module `store`. Can change in each version until 1.0.
 //! * `testing`: a client for tests, on tokio's clock: see the module `testing`.
 //! * `tls`: TLS to the Redis server (`rediss://`), with rustls and ring.
 

@@ -41,7 +41,7 @@ impl LockClientBuilder {
 
 #[cfg(feature = "store")]
 impl LockClient {
-    /// Connects to a store of the program, with the default settings. See [`LockClientBuilder::store`].
+    /// Connects to a custom store, with the default settings. See [`LockClientBuilder::store`].
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl LockClient {
 
 #[cfg(feature = "store")]
 impl LockClientBuilder {
-    /// Keeps the locks in a store of the program, instead of one that a URL names: see [`store`](crate::store).
+    /// Keeps the locks in a custom store, instead of one that a URL names: see [`store`](crate::store).
     ///
     /// The store is called on a thread of the client, and connects when the client does. `credentials`, `tls`,
     /// `quarantine`, `tracking` and the address map are for servers that are named by URLs, and have no effect. Clones of the

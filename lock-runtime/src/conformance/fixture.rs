@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::store::owner::{ClientTag, OwnerId};
 use crate::store::subscriptions::Subscriptions;
-use crate::store::{LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, Store, WakeUps};
+use crate::store::{
+    FenceRequest, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, Store, WakeUps,
+};
 
 /// A lease that does not end during a check.
 pub(super) const LONG: Duration = Duration::from_secs(60);
@@ -37,6 +39,10 @@ impl Fixture {
 
     pub(super) fn release(&self, owner: usize) -> ReleaseRequest<'_> {
         ReleaseRequest::new(&self.key, &self.owners[owner])
+    }
+
+    pub(super) fn fence(&self, owner: usize) -> FenceRequest<'_> {
+        FenceRequest::new(&self.key, &self.owners[owner])
     }
 
     /// One owner gets the key.

@@ -4,6 +4,9 @@
 //! Each check gets one or two clients of the same store, which do not share connections, and uses keys of its own, so the
 //! checks can run at the same time, and on a store that is in use. They take a few seconds together, and nothing that they do
 //! depends on the speed of the machine.
+//!
+//! Not checked: whether [wake-ups](crate::store::WakeUps) come, what happens during outages, which errors the store reports,
+//! and the loss of its data.
 
 mod expiry;
 mod fixture;
@@ -18,10 +21,11 @@ pub use self::expiry::{
 };
 pub use self::owners::{
     a_batch_is_answered_one_by_one, a_free_key_is_granted_to_one_owner, a_released_key_is_free,
-    only_the_owner_releases, only_the_owner_renews, the_owner_may_ask_again,
+    only_the_owner_releases, only_the_owner_renews, the_owner_is_told_if_anybody_is,
+    the_owner_may_ask_again,
 };
 pub use self::requests::{
-    a_dropped_request_leaves_nothing_behind, a_key_is_any_text, one_of_many_requests_is_granted,
+    a_dropped_request_leaves_a_lease_at_most, a_key_is_any_text, one_of_many_requests_is_granted,
 };
 pub use self::tokens::{tokens_are_for_the_owner_only, tokens_rise};
 pub use self::whole::calls_of_two_clients_exclude_each_other;
@@ -40,10 +44,10 @@ pub use self::whole::calls_of_two_clients_exclude_each_other;
 /// #     async fn renew(&self, _: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> { todo!() }
 /// #     async fn release(&self, _: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> { todo!() }
 /// # }
-/// # impl Table { async fn connect(_: &str) -> Self { Table } }
+/// # impl Table { fn open(_: &str) -> Self { Table } }
 /// mod table {
 ///     # use super::Table;
-///     lock_runtime::store_conformance!(Table::connect("localhost").await);
+///     lock_runtime::store_conformance!(Table::open("localhost"));
 /// }
 /// # fn main() {}
 /// ```
@@ -51,11 +55,11 @@ pub use self::whole::calls_of_two_clients_exclude_each_other;
 macro_rules! store_conformance {
     ($store:expr) => {
         $crate::store_conformance! { @tests $store;
-            one: the_owner_may_ask_again, a_released_key_is_free, only_the_owner_renews,
+            one: the_owner_may_ask_again, the_owner_is_told_if_anybody_is, a_released_key_is_free, only_the_owner_renews,
                 only_the_owner_releases, a_batch_is_answered_one_by_one, a_lease_ends,
                 a_lease_lasts_for_its_term, a_renewal_extends_a_lease,
                 a_renewal_shortens_nothing, the_second_request_shortens_nothing,
-                a_kept_key_is_free_afterwards, a_dropped_request_leaves_nothing_behind,
+                a_kept_key_is_free_afterwards, a_dropped_request_leaves_a_lease_at_most,
                 a_key_is_any_text, tokens_are_for_the_owner_only;
             two: a_free_key_is_granted_to_one_owner, one_of_many_requests_is_granted, tokens_rise,
                 calls_of_two_clients_exclude_each_other;

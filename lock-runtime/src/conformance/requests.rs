@@ -53,7 +53,7 @@ pub async fn one_of_many_requests_is_granted<S: Store>(one: S, two: S) {
 /// # Panics
 ///
 /// If the store breaks its contract.
-pub async fn a_dropped_request_leaves_nothing_behind<S: Store>(store: &S) {
+pub async fn a_dropped_request_leaves_a_lease_at_most<S: Store>(store: &S) {
     let fixture = Fixture::new(&[store]).await;
     for polls in 0..5 {
         let mut acquire = pin!(store.acquire(fixture.lease(0, SHORT)));

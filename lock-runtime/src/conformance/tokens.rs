@@ -19,10 +19,10 @@ pub async fn tokens_rise<S: Store>(one: S, two: S) {
         let delivered = fixture.acquire(store, owner, LONG).await;
         let token = match delivered {
             Some(token) => token,
-            None => match store.fence(&fixture.key, &fixture.owners[owner], 0).await {
+            None => match store.fence(fixture.fence(owner)).await {
                 Ok(FencingOutcome::Token(token)) => {
                     let wanted = token + 1000;
-                    match store.fence(&fixture.key, &fixture.owners[owner], wanted).await {
+                    match store.fence(fixture.fence(owner).at_least(wanted)).await {
                         Ok(FencingOutcome::Token(token)) if token >= wanted => token,
                         other => panic!("a token of at least {wanted}: {other:?}"),
                     }
@@ -46,15 +46,14 @@ pub async fn tokens_rise<S: Store>(one: S, two: S) {
 /// If the store breaks its contract.
 pub async fn tokens_are_for_the_owner_only<S: Store>(store: &S) {
     let fixture = Fixture::new(&[store]).await;
-    let [one, other] = &fixture.owners;
-    match store.fence(&fixture.key, one, 0).await {
+    match store.fence(fixture.fence(0)).await {
         Err(StoreError::Config { .. }) => return,
         issued => assert_eq!(issued, Ok(FencingOutcome::Gone), "nobody has the key"),
     }
     fixture.acquire(store, 0, LONG).await;
-    let issued = store.fence(&fixture.key, other, 0).await;
+    let issued = store.fence(fixture.fence(1)).await;
     assert_eq!(issued, Ok(FencingOutcome::Taken), "another owner has the key");
     fixture.free(store, 0).await;
-    let issued = store.fence(&fixture.key, one, 0).await;
+    let issued = store.fence(fixture.fence(0)).await;
     assert_eq!(issued, Ok(FencingOutcome::Gone), "the key was released");
 }

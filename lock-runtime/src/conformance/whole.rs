@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Barrier;
+
 use super::fixture::owner;
 use crate::client::LockClient;
 use crate::store::Store;
@@ -11,6 +13,9 @@ use crate::timeout::Wait;
 
 const TASKS: usize = 8;
 const CALLS: usize = 10;
+
+/// The time that a body takes.
+const BODY: Duration = Duration::from_millis(2);
 
 /// The bodies of many calls of two clients run one after the other, and each one runs.
 ///
@@ -20,14 +25,19 @@ const CALLS: usize = 10;
 pub async fn calls_of_two_clients_exclude_each_other<S: Store>(one: S, two: S) {
     let key = format!("conformance:{}", owner());
     let (running, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let mut tasks = Vec::new();
+    let mut clients = Vec::new();
     for store in [one, two] {
         let builder = LockClient::builder().store(store).lease(Duration::from_secs(30));
-        let client = builder.connect().await.expect("the store connects");
+        clients.push(builder.connect().await.expect("the store connects"));
+    }
+    let (barrier, mut tasks) = (Arc::new(Barrier::new(TASKS)), Vec::new());
+    for client in clients {
         for _ in 0..TASKS / 2 {
             let lock = client.lock(key.clone()).wait(Wait::Forever);
             let (running, done) = (Arc::clone(&running), Arc::clone(&done));
+            let barrier = Arc::clone(&barrier);
             tasks.push(tokio::spawn(async move {
+                barrier.wait().await;
                 for _ in 0..CALLS {
                     let body = async {
                         assert_eq!(
@@ -35,7 +45,7 @@ pub async fn calls_of_two_clients_exclude_each_other<S: Store>(one: S, two: S) {
                             0,
                             "two bodies at a time"
                         );
-                        tokio::task::yield_now().await;
+                        tokio::time::sleep(BODY).await;
                         running.fetch_sub(1, Ordering::SeqCst);
                         done.fetch_add(1, Ordering::SeqCst);
                     };

@@ -1,7 +1,7 @@
 //! Stores of locks. **Can change in each version until 1.0.**
 //!
-//! A program can keep its locks in a store of its own: a database that it already has, or a service without a client
-//! here. It implements [`Store`], and everything else works as with Redis: the attribute, waiting calls that are handed the lock
+//! With the feature `store` (`lock-runtime = { features = ["store"], … }`), a program can keep its locks in a custom store: a
+//! database that it already has, or a service without a client here. It implements [`Store`], and everything else works as with Redis: the attribute, waiting calls that are handed the lock
 //! off inside the process, renewals, deadlines, cancellation. [`conformance`](crate::conformance) tests the implementation.
 //!
 //! | works | if the store has it | does not work |
@@ -122,8 +122,8 @@ pub(crate) mod subscriptions;
 pub(crate) use custom::OpenStore;
 #[cfg(feature = "store")]
 pub use custom::{
-    FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, RenewOutcome,
-    Store, WakeUps,
+    FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
+    RenewOutcome, Store, WakeUps,
 };
 pub(crate) use open::open;
 pub(crate) use settings::Settings;

@@ -39,7 +39,8 @@ pub(crate) fn open(url: &str, settings: &Settings) -> Result<Arc<dyn Backend>, L
         }
         _ => Err(url_error(
             "the URL does not start with `redis://`, `rediss://`, `redis+unix://`, \
-             `redis+sentinel://` or `memory:`; for a server, write `redis://host:port`",
+             `redis+sentinel://`, `redis+cluster://` or `memory:`; for a server, write \
+             `redis://host:port`",
         )),
     }
 }

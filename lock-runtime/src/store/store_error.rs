@@ -76,6 +76,8 @@ impl StoreError {
     }
 }
 
+impl std::error::Error for StoreError {}
+
 impl std::fmt::Display for StoreError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

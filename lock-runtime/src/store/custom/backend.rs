@@ -1,4 +1,4 @@
-//! A store of the program as a store of the engine.
+//! A custom store as a store of the engine.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};

@@ -1,5 +1,6 @@
-//! What a store of the program implements.
+//! What a custom store implements.
 
+use std::fmt;
 use std::future::{Future, ready};
 use std::time::Duration;
 
@@ -13,23 +14,24 @@ use crate::store::store_error::StoreError;
 ///
 /// **Time.** A lease that was granted or extended ends when its term has passed *by the clock of the store*, at the earliest.
 /// The client counts from before it has sent the request, so it never relies on a lease that the store has ended. The clocks
-/// of the client and of the store do not have to agree, but to run at the same speed: a client gives up its lock before the
-/// end of the lease by 1 % of the term, and 2 ms.
+/// of the client and of the store need not agree, but they have to run at nearly the same speed: a client stops relying on
+/// a lease 1 % of its term and 2 ms before its end.
 ///
 /// **Answers.** `Ok` is definite. [`StoreError::Refused`], [`Denied`](StoreError::Denied), [`Config`](StoreError::Config) and
 /// [`WrongFormat`](StoreError::WrongFormat) say that the request has had no effect, and never will. Everything else is
 /// [`StoreError::Unknown`]: above all, a connection that breaks after the request was sent, and an answer that does not come
-/// in time. A client undoes what such a request may have done, so an error that is `Unknown` without need only costs a
-/// request. An error that says `Refused` although the request takes effect leaks a lock until its lease ends.
+/// in time. A client undoes what such a request may have done, so `Unknown` is always right, and only costs another request. An error that says `Refused` although the request takes effect leaks a lock until its lease ends.
 ///
-/// **Threads.** The asynchronous methods run on a thread of the client that has a tokio runtime, and nothing else to do:
-/// connections belong there. The other methods may be called on any thread. A method that blocks delays the other requests of
+/// **Threads.** The asynchronous methods run on a thread of the client that does nothing else. It has a tokio runtime, to which
+/// the connections of the store belong. The other methods may be called on any thread. A method that blocks delays the other requests of
 /// its client, and locks are lost then, but no body outlives its lease. A request that takes longer than the client's response timeout (a third of its lease,
 /// from 50 ms to 2 s) has an unknown outcome, and its future is dropped; that of [`acquire`](Self::acquire) is polled
 /// for another response timeout. A panic is an unknown outcome, too.
 ///
 /// **Order.** The requests of a client for a key may overlap, but no [`release`](Self::release) for an owner is called before
-/// the future of its [`acquire`](Self::acquire) has ended or was dropped.
+/// the future of its [`acquire`](Self::acquire) has ended or was dropped. If a request takes effect although its future was
+/// dropped, and only after the release, its lease stays until it ends. A store that can order its requests prevents that, for
+/// example by sending both over one connection.
 ///
 /// [`conformance`](crate::conformance) tests an implementation.
 pub trait Store: Send + Sync + 'static {
@@ -46,7 +48,9 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Gives the key to the owner for the term, if nobody has it. If the owner already has it, its lease is extended to at
-    /// least the term, because the request may be the second one after an answer that was lost.
+    /// least the term, because the request may be the second one after an answer that was lost. A fencing token that is
+    /// delivered with the grant is above all earlier ones for the key, those of [`fence`](Self::fence) included; that of a
+    /// second request may be the same as that of the first.
     fn acquire(
         &self,
         lease: LeaseRequest<'_>,
@@ -70,18 +74,16 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<ReleaseOutcome, StoreError>> + Send;
 
     /// Issues a fencing token to the owner of the key: a number above all earlier ones for this key, for as long as the
-    /// store exists, and no less than `at_least`. Not called if [`acquire`](Self::acquire) has
+    /// store exists, and no less than [`at_least`](FenceRequest::at_least). Not called if [`acquire`](Self::acquire) has
     /// delivered one.
     ///
     /// By default, the store has no fencing tokens, and a call that wants one gets
     /// [`LockError::Config`](crate::LockError::Config).
     fn fence(
         &self,
-        key: &str,
-        owner: &str,
-        at_least: u64,
+        request: FenceRequest<'_>,
     ) -> impl Future<Output = Result<FencingOutcome, StoreError>> + Send {
-        let _ = (key, owner, at_least);
+        let _ = request;
         ready(Err(StoreError::Config {
             option: "store",
             problem: format!("the store `{}` issues no fencing tokens", self.name()),
@@ -89,7 +91,7 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// The owner of a key, for [`LockError::Busy`](crate::LockError::Busy): since when it has the lock, and whether it is in
-    /// this process. `None` if nobody has the key, or nobody knows it, which is the default.
+    /// this process. `None` if nobody has the key, or if the store does not tell, which is the default.
     fn owner(&self, key: &str) -> impl Future<Output = Result<Option<String>, StoreError>> + Send {
         let _ = key;
         ready(Ok(None))
@@ -101,14 +103,14 @@ pub trait Store: Send + Sync + 'static {
         ready(Ok(()))
     }
 
-    /// A call begins to wait for a key, and expects its [wake-ups](WakeUps) from the end of this method on. It is called again
-    /// after an error, and after [`WakeUps::interrupted`]. Nothing to do by default.
+    /// Called when a call begins to wait for a key: after this method has returned, every release of the key is followed by a
+    /// [wake-up](WakeUps). It is called again after an error, and after [`WakeUps::interrupted`]. Does nothing by default.
     fn watch(&self, key: &str) -> impl Future<Output = Result<(), StoreError>> + Send {
         let _ = key;
         ready(Ok(()))
     }
 
-    /// Nobody has waited for a key for a while. Nothing to do by default.
+    /// Called when no call has waited for a key for a while. Does nothing by default.
     fn unwatch(&self, key: &str) -> impl Future<Output = ()> + Send {
         let _ = key;
         ready(())
@@ -127,8 +129,8 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-/// A lease that an owner requests, or wants to extend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A lease that an owner requests, or wants to extend. `Debug` does not show the owner.
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseRequest<'a> {
     /// The full key, with the namespace of the client. Up to 1,024 bytes, of any characters.
@@ -140,8 +142,8 @@ pub struct LeaseRequest<'a> {
     pub term: Duration,
 }
 
-/// The end of a lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The end of a lease. `Debug` does not show the owner.
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReleaseRequest<'a> {
     /// See [`LeaseRequest::key`].
@@ -150,6 +152,58 @@ pub struct ReleaseRequest<'a> {
     pub owner: &'a str,
     /// How long the key stays taken; zero unless the store [keeps keys](Store::keeps_after_release).
     pub keep: Duration,
+}
+
+/// A request for a fencing token. `Debug` does not show the owner.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FenceRequest<'a> {
+    /// See [`LeaseRequest::key`].
+    pub key: &'a str,
+    /// See [`LeaseRequest::owner`].
+    pub owner: &'a str,
+    /// The lowest token that may be issued. Zero, unless a call has locked several keys: it gives all of them the highest of
+    /// their tokens, and no later token of any of them may be below that.
+    pub at_least: u64,
+}
+
+impl fmt::Debug for LeaseRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, term, .. } = self;
+        f.debug_struct("LeaseRequest").field("key", key).field("term", term).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ReleaseRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, keep, .. } = self;
+        f.debug_struct("ReleaseRequest")
+            .field("key", key)
+            .field("keep", keep)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for FenceRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, at_least, .. } = self;
+        let mut shown = f.debug_struct("FenceRequest");
+        shown.field("key", key).field("at_least", at_least).finish_non_exhaustive()
+    }
+}
+
+impl<'a> FenceRequest<'a> {
+    /// A request for tests of a store.
+    #[must_use]
+    pub fn new(key: &'a str, owner: &'a str) -> Self {
+        Self { key, owner, at_least: 0 }
+    }
+
+    /// The same, but for a token that is at least this one.
+    #[must_use]
+    pub fn at_least(self, at_least: u64) -> Self {
+        Self { at_least, ..self }
+    }
 }
 
 impl<'a> LeaseRequest<'a> {

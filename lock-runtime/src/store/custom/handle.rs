@@ -1,11 +1,12 @@
-//! A layout of the locks in a store of the program. There is only one, that of plain locks.
+//! A layout of the locks in a custom store. There is only one, that of plain locks.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::contract::{
-    FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, RenewOutcome, Store,
+    FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
+    RenewOutcome, Store,
 };
 use super::shared::{CustomStore, without};
 use crate::join::join_all;
@@ -181,7 +182,8 @@ impl<S: Store> LockStore for CustomHandle<S> {
         let (store, key) = (Arc::clone(&self.shared.store), resource.key.to_owned());
         let owner = self.shared.owner_name(owner);
         MaybeReady::pending(self.request(async move {
-            Ok(match store.fence(&key, &owner, at_least).await? {
+            let request = FenceRequest { key: &key, owner: &owner, at_least };
+            Ok(match store.fence(request).await? {
                 FencingOutcome::Token(token) => Fenced::With(token),
                 FencingOutcome::Gone => Fenced::Gone,
                 FencingOutcome::Taken => Fenced::Taken,

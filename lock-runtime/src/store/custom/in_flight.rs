@@ -1,4 +1,4 @@
-//! The acquires of a store of the program that have not ended. A release waits for them: otherwise it could come first, and
+//! The acquires of a custom store that have not ended. A release waits for them: otherwise it could come first, and
 //! the lock would be left behind.
 
 use std::collections::HashMap;

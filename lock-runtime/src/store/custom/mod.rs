@@ -11,6 +11,7 @@ mod wake_ups;
 
 pub(crate) use self::backend::OpenStore;
 pub use self::contract::{
-    FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, RenewOutcome, Store,
+    FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
+    RenewOutcome, Store,
 };
 pub use self::wake_ups::WakeUps;

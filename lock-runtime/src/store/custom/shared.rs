@@ -1,4 +1,4 @@
-//! What the handles of a store of the program share.
+//! What the handles of a custom store share.
 
 use std::sync::Arc;
 use std::time::Duration;

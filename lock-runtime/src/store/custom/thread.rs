@@ -1,4 +1,4 @@
-//! The thread of a store of the program.
+//! The thread of a custom store.
 
 use std::io;
 use std::time::Duration;

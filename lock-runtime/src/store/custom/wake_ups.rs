@@ -1,4 +1,4 @@
-//! The wake-ups of a store of the program.
+//! The wake-ups of a custom store.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
