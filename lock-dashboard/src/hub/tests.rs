@@ -101,6 +101,8 @@ async fn a_panic_in_a_round_is_reported_and_the_next_round_asks_again() {
     let panicking = tracing::subscriber::set_default(Panicking(Arc::clone(&panics)));
     let failed = async {
         loop {
+            // The first thread that meets an event decides for all threads whether anybody wants it.
+            tracing::callsite::rebuild_interest_cache();
             if let (has_answers, Some(text)) = has_problem(&*viewer.next().await) {
                 return (has_answers, text);
             }
