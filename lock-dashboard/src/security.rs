@@ -9,13 +9,16 @@ use axum::extract::{Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
-use crate::api::problem;
+use crate::answers::problem;
 
 /// The header that a request has to have that changes anything. A browser sends it to another site only if that site
 /// allows it.
 const ACTION_HEADER: &str = "x-lock-dashboard";
+
+/// Why requests for other hosts are refused.
+pub(crate) const OTHER_HOST: &str = "this host is not one of those that allowed_hosts names";
 
 /// The header in which a browser says which site has made a request.
 const FETCH_SITE: &str = "sec-fetch-site";
@@ -67,7 +70,7 @@ impl AllowedHosts {
     }
 
     /// Whether all hosts are allowed that a request names, and there is one.
-    fn allow_request(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+    pub(crate) fn allow_request(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         if !self.is_set() {
             return true;
         }
@@ -87,7 +90,7 @@ pub(crate) async fn refuse_other_hosts(
     if hosts.allow_request(request.uri(), request.headers()) {
         next.run(request).await
     } else {
-        refused("this host is not one of those that allowed_hosts names")
+        refused(OTHER_HOST)
     }
 }
 
@@ -140,8 +143,8 @@ fn has_own_origin(headers: &HeaderMap) -> bool {
     })
 }
 
-pub(crate) fn refused(text: &str) -> Response {
-    (StatusCode::FORBIDDEN, problem(text)).into_response()
+fn refused(text: &str) -> Response {
+    problem(StatusCode::FORBIDDEN, text)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod actions;
 mod data;
+mod logged;
 mod page;
 mod silence;
 mod site;
