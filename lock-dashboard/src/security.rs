@@ -18,7 +18,8 @@ use crate::answers::problem;
 const ACTION_HEADER: &str = "x-lock-dashboard";
 
 /// Why requests for other hosts are refused.
-pub(crate) const OTHER_HOST: &str = "this host is not one of those that allowed_hosts names";
+pub(crate) const OTHER_HOST: &str =
+    "this host is not allowed here: whoever runs the dashboard has to allow it";
 
 /// The header in which a browser says which site has made a request.
 const FETCH_SITE: &str = "sec-fetch-site";
@@ -116,7 +117,7 @@ impl ActionRules {
     /// Nothing is remembered for it, so the page may come from another replica than the one that gets the request.
     pub(crate) fn refusal(&self, headers: &HeaderMap) -> Option<&'static str> {
         if !self.are_allowed {
-            return Some("this dashboard is read-only: it was built without allow_actions(true)");
+            return Some("this dashboard is read-only: whoever runs it has not allowed actions");
         }
         if !headers.contains_key(ACTION_HEADER) {
             return Some("the header x-lock-dashboard is missing, which the page sends");
@@ -128,7 +129,7 @@ impl ActionRules {
             None if self.hosts.is_set() && has_own_origin(headers) => None,
             None => Some(
                 "the browser does not say that the page itself has made this request: it does so over https and on \
-                 localhost, and elsewhere the dashboard needs allowed_hosts",
+                 localhost, and elsewhere whoever runs the dashboard has to name the hosts that it allows",
             ),
         }
     }

@@ -38,7 +38,10 @@ async fn nothing_is_revoked_unless_it_is_allowed() {
     assert_eq!(site.state().await["actions"], false);
     let answer = revoke(&site, &[OWN, ACTION], r#"{"key":"k"}"#).await;
     assert_eq!(answer.status, 403);
-    assert!(answer.json()["problem"].as_str().expect("why").contains("read-only"), "{answer:?}");
+    assert_eq!(
+        answer.json()["problem"],
+        "this dashboard is read-only: whoever runs it has not allowed actions"
+    );
     assert!(guard.is_held());
 }
 
@@ -61,7 +64,10 @@ async fn only_the_page_itself_can_revoke() {
     for headers in requests {
         let answer = revoke(&site, headers, body).await;
         assert_eq!(answer.status, 403, "{headers:?}");
-        assert!(!answer.json()["problem"].as_str().expect("why").is_empty());
+        let answer = answer.json();
+        let why = answer["problem"].as_str().expect("why");
+        // The page may be that of a program whose options have other names.
+        assert!(!why.is_empty() && !why.contains("allowed_hosts"), "{why}");
     }
     assert!(guard.is_held());
     let answer = revoke(&site, &[OWN, ACTION], body).await;
@@ -117,7 +123,8 @@ async fn requests_for_other_hosts_are_refused() {
         for path in paths {
             let answer = site.get(path, &[("host", host)]).await;
             assert_eq!(answer.status, 403, "{path} {host}");
-            assert!(answer.json()["problem"].as_str().expect("why").contains("host"));
+            let why = "this host is not allowed here: whoever runs the dashboard has to allow it";
+            assert_eq!(answer.json()["problem"], why);
         }
         let headers = [OWN, ACTION, ("host", host)];
         assert_eq!(revoke(&site, &headers, r#"{"key":"k"}"#).await.status, 403, "{host}");
