@@ -1,6 +1,7 @@
 //! `lockctl serve`: who reaches the page, what it shows, and how it ends.
 
 mod ending;
+mod limit;
 mod site;
 
 use std::net::TcpListener;
