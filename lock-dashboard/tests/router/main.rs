@@ -4,6 +4,7 @@ mod actions;
 mod data;
 mod logged;
 mod page;
+mod readme;
 mod silence;
 mod site;
 mod streams;
