@@ -20,6 +20,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
+mod answers;
 mod api;
 mod asked;
 mod assets;
@@ -33,6 +34,7 @@ mod locks;
 mod losses;
 mod one_lock;
 mod operator;
+mod revocation;
 mod security;
 mod streams;
 mod view;
@@ -92,8 +94,8 @@ impl Dashboard {
     }
 
     /// Sets whether the page can revoke locks. It cannot by default. Whoever reaches the page can then revoke the locks
-    /// of clients that are [revocable](lock_runtime::LockClientBuilder::revocable). Each request is logged, with its
-    /// [`Operator`].
+    /// of clients that are [revocable](lock_runtime::LockClientBuilder::revocable). Each request to do so is logged with its
+    /// [`Operator`], also if it is refused.
     #[must_use]
     pub fn allow_actions(mut self, allow: bool) -> Self {
         self.allow_actions = allow;

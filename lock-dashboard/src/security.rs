@@ -9,13 +9,17 @@ use axum::extract::{Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
-use crate::api::problem;
+use crate::answers::problem;
 
 /// The header that a request has to have that changes anything. A browser sends it to another site only if that site
 /// allows it.
 const ACTION_HEADER: &str = "x-lock-dashboard";
+
+/// Why requests for other hosts are refused.
+pub(crate) const OTHER_HOST: &str =
+    "this host is not allowed here: whoever runs the dashboard has to allow it";
 
 /// The header in which a browser says which site has made a request.
 const FETCH_SITE: &str = "sec-fetch-site";
@@ -67,7 +71,7 @@ impl AllowedHosts {
     }
 
     /// Whether all hosts are allowed that a request names, and there is one.
-    fn allow_request(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+    pub(crate) fn allow_request(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         if !self.is_set() {
             return true;
         }
@@ -87,7 +91,7 @@ pub(crate) async fn refuse_other_hosts(
     if hosts.allow_request(request.uri(), request.headers()) {
         next.run(request).await
     } else {
-        refused("this host is not one of those that allowed_hosts names")
+        refused(OTHER_HOST)
     }
 }
 
@@ -113,7 +117,7 @@ impl ActionRules {
     /// Nothing is remembered for it, so the page may come from another replica than the one that gets the request.
     pub(crate) fn refusal(&self, headers: &HeaderMap) -> Option<&'static str> {
         if !self.are_allowed {
-            return Some("this dashboard is read-only: it was built without allow_actions(true)");
+            return Some("this dashboard is read-only: whoever runs it has not allowed actions");
         }
         if !headers.contains_key(ACTION_HEADER) {
             return Some("the header x-lock-dashboard is missing, which the page sends");
@@ -125,7 +129,7 @@ impl ActionRules {
             None if self.hosts.is_set() && has_own_origin(headers) => None,
             None => Some(
                 "the browser does not say that the page itself has made this request: it does so over https and on \
-                 localhost, and elsewhere the dashboard needs allowed_hosts",
+                 localhost, and elsewhere whoever runs the dashboard has to name the hosts that it allows",
             ),
         }
     }
@@ -140,8 +144,8 @@ fn has_own_origin(headers: &HeaderMap) -> bool {
     })
 }
 
-pub(crate) fn refused(text: &str) -> Response {
-    (StatusCode::FORBIDDEN, problem(text)).into_response()
+fn refused(text: &str) -> Response {
+    problem(StatusCode::FORBIDDEN, text)
 }
 
 #[cfg(test)]

@@ -2,28 +2,12 @@
 
 use std::time::Duration;
 
-use axum::{Extension, Router};
-use lock_dashboard::{Dashboard, Operator};
+use lock_dashboard::Dashboard;
 use lock_runtime::{LockClient, LostReason};
-use lock_tests::{CapturedLog, RedisServer};
+use lock_tests::RedisServer;
 use tokio::time::timeout;
 
-use crate::site::{LEASE, PageAnswer, REFRESH, Site, admin, request};
-
-async fn revocable() -> LockClient {
-    let builder = LockClient::builder().url("memory:").lease(LEASE).revocable(true);
-    builder.connect().await.expect("memory")
-}
-
-async fn revoke(site: &Site, headers: &[(&str, &str)], body: &str) -> PageAnswer {
-    let json = [("content-type", "application/json")];
-    site.send(request("POST", "/api/revoke", &[&json[..], headers].concat(), body)).await
-}
-
-const OWN: (&str, &str) = ("sec-fetch-site", "same-origin");
-
-/// The header that the page sends.
-const ACTION: (&str, &str) = ("x-lock-dashboard", "1");
+use crate::site::{ACTION, LEASE, OWN, Site, admin, request, revocable, revoke};
 
 fn with_actions(client: &LockClient) -> Site {
     Site::new(Dashboard::new(admin(client)).allow_actions(true))
@@ -54,7 +38,10 @@ async fn nothing_is_revoked_unless_it_is_allowed() {
     assert_eq!(site.state().await["actions"], false);
     let answer = revoke(&site, &[OWN, ACTION], r#"{"key":"k"}"#).await;
     assert_eq!(answer.status, 403);
-    assert!(answer.json()["problem"].as_str().expect("why").contains("read-only"), "{answer:?}");
+    assert_eq!(
+        answer.json()["problem"],
+        "this dashboard is read-only: whoever runs it has not allowed actions"
+    );
     assert!(guard.is_held());
 }
 
@@ -77,7 +64,10 @@ async fn only_the_page_itself_can_revoke() {
     for headers in requests {
         let answer = revoke(&site, headers, body).await;
         assert_eq!(answer.status, 403, "{headers:?}");
-        assert!(!answer.json()["problem"].as_str().expect("why").is_empty());
+        let answer = answer.json();
+        let why = answer["problem"].as_str().expect("why");
+        // The page may be that of a program whose options have other names.
+        assert!(!why.is_empty() && !why.contains("allowed_hosts"), "{why}");
     }
     assert!(guard.is_held());
     let answer = revoke(&site, &[OWN, ACTION], body).await;
@@ -109,29 +99,6 @@ async fn the_page_can_revoke_over_http_if_its_hosts_are_known() {
     assert_eq!(revoke(&site, &[host, own, ACTION], body).await.status, 200);
 }
 
-/// Also those that are refused.
-#[tokio::test]
-async fn requests_to_revoke_are_logged_with_their_user() {
-    let log = CapturedLog::here();
-    let client = revocable().await;
-    let key = "logged:1";
-    let guard = client.lock(key).acquire().await.expect("free");
-    let dashboard = Dashboard::new(admin(&client)).allow_actions(true).refresh(REFRESH).router();
-    let dashboard = dashboard.layer(Extension(Operator::new("ada-lovelace")));
-    let site = Site(Router::new().nest("/admin/locks", dashboard));
-    let body = format!("{{\"key\":\"{key}\"}}");
-    assert_eq!(revoke(&site, &[OWN], &body).await.status, 403);
-    assert_eq!(log.lines(&["WARN", "ada-lovelace", "refused", "x-lock-dashboard"]).len(), 1);
-    for from in ["cross-site", "same-site", "none"] {
-        let headers = [("sec-fetch-site", from), ACTION];
-        assert_eq!(revoke(&site, &headers, &body).await.status, 403, "{from}");
-    }
-    assert_eq!(log.lines(&["WARN", "ada-lovelace", "refused", "another site"]).len(), 3);
-    assert_eq!(revoke(&site, &[OWN, ACTION], &body).await.status, 200);
-    assert_eq!(log.lines(&["INFO", "ada-lovelace", key, "revoked=1"]).len(), 1);
-    drop(guard);
-}
-
 /// The page comes from one replica, and the request gets to another one.
 #[tokio::test]
 async fn any_replica_can_revoke() {
@@ -156,7 +123,8 @@ async fn requests_for_other_hosts_are_refused() {
         for path in paths {
             let answer = site.get(path, &[("host", host)]).await;
             assert_eq!(answer.status, 403, "{path} {host}");
-            assert!(answer.json()["problem"].as_str().expect("why").contains("host"));
+            let why = "this host is not allowed here: whoever runs the dashboard has to allow it";
+            assert_eq!(answer.json()["problem"], why);
         }
         let headers = [OWN, ACTION, ("host", host)];
         assert_eq!(revoke(&site, &headers, r#"{"key":"k"}"#).await.status, 403, "{host}");
@@ -210,9 +178,11 @@ async fn requests_that_make_no_sense_are_refused_with_a_reason() {
 }
 
 #[tokio::test]
-async fn all_answers_are_json() {
+async fn all_answers_of_the_api_are_json() {
     let site = with_actions(&revocable().await);
     let requests = [
+        ("GET", "/api", 404),
+        ("GET", "/api/", 404),
         ("GET", "/api/other", 404),
         ("DELETE", "/api/state", 405),
         ("POST", "/api/events", 405),
@@ -230,4 +200,6 @@ async fn all_answers_are_json() {
         assert_eq!(answer["v"], 1, "{method} {path}");
         assert!(!answer["problem"].as_str().expect("why").is_empty(), "{method} {path}");
     }
+    let revoke = site.get("/api/revoke", &[]).await;
+    assert_eq!(revoke.header("allow"), "POST");
 }

@@ -2,7 +2,9 @@
 
 mod actions;
 mod data;
+mod logged;
 mod page;
+mod readme;
 mod silence;
 mod site;
 mod streams;

@@ -110,6 +110,24 @@ pub(crate) fn request(
     request.body(Body::from(body.to_owned())).expect("a request")
 }
 
+/// A browser says so of requests of the page itself.
+pub(crate) const OWN: (&str, &str) = ("sec-fetch-site", "same-origin");
+
+/// The header that the page sends.
+pub(crate) const ACTION: (&str, &str) = ("x-lock-dashboard", "1");
+
+/// A request to revoke a lock.
+pub(crate) async fn revoke(site: &Site, headers: &[(&str, &str)], body: &str) -> PageAnswer {
+    let json = [("content-type", "application/json")];
+    site.send(request("POST", "/api/revoke", &[&json[..], headers].concat(), body)).await
+}
+
+/// A client whose locks can be revoked.
+pub(crate) async fn revocable() -> LockClient {
+    let builder = LockClient::builder().url("memory:").lease(LEASE).revocable(true);
+    builder.connect().await.expect("memory")
+}
+
 /// The keys of the rows.
 pub(crate) fn keys(state: &Value) -> Vec<&str> {
     let rows = state["rows"].as_array().expect("rows");

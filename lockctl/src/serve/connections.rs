@@ -3,25 +3,44 @@
 //! Each connection has a task. None lives for more than two minutes, and their number is limited, so browsers that have
 //! gone and programs that read nothing use up neither the memory nor the file descriptors of the process. A browser
 //! connects again.
+//!
+//! At the limit, a new connection takes the place of the oldest one that has sent no request. If all have sent one, the
+//! new connection gets the status 503. So no set of connections makes others wait.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::ErrorKind;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::messages::Messages;
 
-/// The most connections at one time. Others wait until one of them ends.
+/// The most connections at one time.
 const MOST: usize = 200;
+
+/// The most connections beyond them that are being refused. Others wait for the end of one of these.
+const MOST_REFUSALS: usize = 20;
+
+/// The time for a request that is refused, and for its answer.
+const REFUSAL: Duration = Duration::from_secs(2);
+
+/// The shortest time between two warnings of the limit.
+const WARNING: Duration = Duration::from_secs(60);
 
 /// The time for the head of a request, and also from one request to the next.
 const HEAD: Duration = Duration::from_secs(10);
@@ -40,16 +59,35 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct PageConnections {
     page: Router,
     tasks: JoinSet<()>,
+    /// Those of the tasks whose connections had sent no request when this was last read, the oldest first.
+    silent: VecDeque<SilentConnection>,
+    /// The connections beyond the limit.
+    refusals: JoinSet<()>,
+    /// When the last warning of the limit was written.
+    warned: Option<Instant>,
     is_ending: watch::Receiver<bool>,
+}
+
+/// A connection that may not have sent a request.
+struct SilentConnection {
+    task: AbortHandle,
+    has_request: Arc<AtomicBool>,
 }
 
 impl PageConnections {
     /// The page is sent until `is_ending`.
     pub(super) fn new(page: Router, is_ending: watch::Receiver<bool>) -> Self {
-        Self { page, tasks: JoinSet::new(), is_ending }
+        Self {
+            page,
+            tasks: JoinSet::new(),
+            silent: VecDeque::new(),
+            refusals: JoinSet::new(),
+            warned: None,
+            is_ending,
+        }
     }
 
-    /// Accepts connections. Cancel safe: those that are accepted go on.
+    /// Accepts connections. Cancel safe: those that are accepted go on, except the last one, which may not have a place.
     pub(super) async fn accept(
         &mut self,
         listener: &TcpListener,
@@ -57,8 +95,8 @@ impl PageConnections {
     ) -> Infallible {
         loop {
             tokio::select! {
-                accepted = listener.accept(), if self.tasks.len() < MOST => match accepted {
-                    Ok((stream, _)) => self.start(stream),
+                accepted = listener.accept(), if self.refusals.len() < MOST_REFUSALS => match accepted {
+                    Ok((stream, _)) => self.admit(stream, messages).await,
                     // The browser has gone.
                     Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
                     Err(error) => {
@@ -67,12 +105,57 @@ impl PageConnections {
                     }
                 },
                 Some(_) = self.tasks.join_next() => {}
+                Some(_) = self.refusals.join_next() => {}
             }
         }
     }
 
+    /// Gives a connection a place, or refuses it.
+    async fn admit(&mut self, stream: TcpStream, messages: Messages) {
+        self.forget_requests();
+        if self.tasks.len() >= MOST {
+            self.warn(messages);
+            let Some(oldest) = self.silent.pop_front() else { return self.refuse(stream) };
+            oldest.task.abort();
+            // The task ends as soon as it would run.
+            while self.tasks.len() >= MOST {
+                self.tasks.join_next().await;
+            }
+        }
+        self.start(stream);
+    }
+
     fn start(&mut self, stream: TcpStream) {
-        self.tasks.spawn(send(stream, self.page.clone(), self.is_ending.clone()));
+        let has_request = Arc::new(AtomicBool::new(false));
+        let page = self.page.clone().layer(from_fn_with_state(Arc::clone(&has_request), note));
+        let task = self.tasks.spawn(send(stream, page, self.is_ending.clone()));
+        self.silent.push_back(SilentConnection { task, has_request });
+    }
+
+    fn refuse(&mut self, stream: TcpStream) {
+        let answer = send(stream, Router::new().fallback(refusal), self.is_ending.clone());
+        self.refusals.spawn(async {
+            // The client has had its time.
+            let _ = timeout(REFUSAL, answer).await;
+        });
+    }
+
+    /// Removes connections that have sent a request, and those that have ended.
+    fn forget_requests(&mut self) {
+        self.silent.retain(|connection| {
+            !connection.task.is_finished() && !connection.has_request.load(Ordering::Relaxed)
+        });
+    }
+
+    fn warn(&mut self, messages: Messages) {
+        if self.warned.is_some_and(|warned| warned.elapsed() < WARNING) {
+            return;
+        }
+        self.warned = Some(Instant::now());
+        messages.warning(format!(
+            "all {MOST} connections are in use: a new one replaces the oldest one that has sent no request, or gets \
+             the status 503"
+        ));
     }
 
     /// Waits for the end of all connections, for at most this long. Returns how many of them have not ended.
@@ -82,6 +165,24 @@ impl PageConnections {
         let _ = timeout(limit, all).await;
         self.tasks.len()
     }
+}
+
+/// Notes that a connection has sent a request.
+async fn note(
+    State(has_request): State<Arc<AtomicBool>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    has_request.store(true, Ordering::Relaxed);
+    next.run(request).await
+}
+
+/// The answer to a connection without a place.
+async fn refusal() -> Response {
+    let text =
+        format!("all {MOST} connections of this page are in use: try again in a few seconds");
+    let headers = [(header::CONNECTION, "close"), (header::RETRY_AFTER, "5")];
+    (StatusCode::SERVICE_UNAVAILABLE, headers, text).into_response()
 }
 
 /// Resolves when the connections are to end.

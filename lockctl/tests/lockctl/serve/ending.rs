@@ -1,8 +1,5 @@
 //! Connections that end, that do not, and the end of the command.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-
 use lock_tests::RedisServer;
 use rustix::process::Signal;
 
@@ -11,22 +8,6 @@ use crate::support::wait_until;
 
 /// What is written about connections that have not ended in time.
 const CUT: &str = "connections without an end";
-
-/// A connection whose request is being read, and never ends.
-fn stuck(page: &ServedPage) -> TcpStream {
-    let mut stream = page.connect();
-    let head = format!(
-        "POST /api/revoke HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
-         expect: 100-continue\r\ncontent-length: 10\r\n\r\n",
-        page.address
-    );
-    stream.write_all(head.as_bytes()).expect("it listens");
-    // The server waits for the body from now on.
-    let mut answer = [0; 12];
-    stream.read_exact(&mut answer).expect("an answer");
-    assert_eq!(&answer, b"HTTP/1.1 100");
-    stream
-}
 
 #[test]
 fn a_signal_ends_the_streams_of_events() {
@@ -51,7 +32,7 @@ fn a_signal_ends_the_streams_of_events() {
 fn a_request_that_does_not_end_delays_the_end_for_a_limited_time() {
     let server = RedisServer::start();
     let page = ServedPage::start(&server.url(), &[]);
-    let _stuck = stuck(&page);
+    let _stuck = page.stuck();
     page.send(Signal::TERM);
     let ended = page.end();
     assert_eq!(ended.code, Some(143), "{ended:?}");
@@ -62,22 +43,13 @@ fn a_request_that_does_not_end_delays_the_end_for_a_limited_time() {
 fn a_second_signal_ends_the_command_at_once() {
     let server = RedisServer::start();
     let page = ServedPage::start(&server.url(), &[]);
-    let _stuck = stuck(&page);
+    let _stuck = page.stuck();
     page.send(Signal::TERM);
     wait_until("nothing is accepted any more", || !page.listens());
     page.send(Signal::INT);
     let ended = page.end();
     assert_eq!(ended.code, Some(143), "that of the first one: {ended:?}");
     assert!(!ended.errors.contains(CUT), "{ended:?}");
-}
-
-#[test]
-fn connections_that_send_nothing_make_room_for_others() {
-    let server = RedisServer::start();
-    let page = ServedPage::start(&server.url(), &[]);
-    // More than are accepted at one time.
-    let _idle: Vec<_> = (0..250).map(|_| page.connect()).collect();
-    assert_eq!(page.get("/").status, "200");
 }
 
 #[cfg(target_os = "linux")]

@@ -100,6 +100,22 @@ impl ServedPage {
         stream
     }
 
+    /// A connection whose request is being read, and never ends.
+    pub(crate) fn stuck(&self) -> TcpStream {
+        let mut stream = self.connect();
+        let head = format!(
+            "POST /api/revoke HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
+             expect: 100-continue\r\ncontent-length: 10\r\n\r\n",
+            self.address
+        );
+        stream.write_all(head.as_bytes()).expect("it listens");
+        // The server waits for the body from now on.
+        let mut answer = [0; 25];
+        stream.read_exact(&mut answer).expect("an answer");
+        assert_eq!(&answer, b"HTTP/1.1 100 Continue\r\n\r\n");
+        stream
+    }
+
     /// Whether it accepts connections.
     pub(crate) fn listens(&self) -> bool {
         match TcpStream::connect(self.address) {
