@@ -148,6 +148,8 @@ impl<'a> Supervision<'a> {
             Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT => {
                 self.has_sent_end = true;
                 self.process.send(signal);
+                // A command that is stopped would keep its lock for ever.
+                self.pass_on(Signal::CONT);
             }
             signal => self.process.send(signal),
         }
