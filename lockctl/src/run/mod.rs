@@ -41,6 +41,7 @@ pub(crate) async fn run(
 ) -> Result<ExitCode, Failure> {
     // Nothing is requested for a command line that is wrong.
     let run = options.check()?;
+    refuse_memory(&global.store_url()?)?;
     let listening = Signals::listen();
     let mut signals = listening.map_err(|error| Failure::internal("receive signals", error))?;
     // Only a busy lock is a reason to wait, and a store that is down is not.
@@ -72,6 +73,16 @@ pub(crate) async fn run(
     };
     close(&client).await;
     outcome.map(ExitCode::from)
+}
+
+/// A lock of the memory store would exclude nobody, because each `lockctl` is a process of its own.
+fn refuse_memory(url: &str) -> Result<(), Failure> {
+    if !url.trim_start().starts_with("memory:") {
+        return Ok(());
+    }
+    let text = "the store `memory:` excludes only the tasks of one process, and each command is another one: use a \
+                server, such as `redis://host:6379`";
+    Err(Failure::new(Code::Config, text))
 }
 
 async fn acquire(client: &LockClient, run: CheckedRun<'_>) -> Result<LockGuard, LockError> {

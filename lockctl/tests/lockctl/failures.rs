@@ -133,12 +133,15 @@ fn a_setting_that_is_invalid_is_an_error_of_configuration() {
     for (url, options, message) in [
         ("http://host", &[][..], "the URL"),
         ("", &[], "LOCK_URL"),
-        ("memory:", &["--namespace", "a b"], "namespace"),
+        ("redis://127.0.0.1:1", &["--namespace", "a b"], "namespace"),
+        ("memory:", &[], "excludes only the tasks of one process"),
+        (" memory:name", &[], "redis://host:6379"),
     ] {
-        let words = [&["run"], options, &["k", "true"]].concat();
+        let words = [&["run"], options, &["k", "echo", "ran"]].concat();
         let refused = outcome(url, &words);
         assert_eq!(refused.code, Some(78), "{url} {options:?}: {refused:?}");
         assert!(refused.errors.contains(message), "{url} {options:?}: {refused:?}");
+        assert_eq!(refused.output, "", "the command has not run");
     }
 }
 
