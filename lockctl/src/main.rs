@@ -47,6 +47,11 @@ fn main() -> ExitCode {
     if let Some(shim) = run::shim::Shim::of_process() {
         return shim.become_command();
     }
+    if let Some(text) = options::time_without_equals(std::env::args_os()) {
+        Messages::error(text);
+        Messages::flush();
+        return Code::Usage.into();
+    }
     let matches = match CommandLine::command().try_get_matches() {
         Ok(matches) => matches,
         Err(error) => return refused(&error),

@@ -50,6 +50,8 @@ fn unknown_options_and_invalid_keys_are_errors_of_usage() {
         (&["run", "lock_fence:1", "true"], "reserved"),
         (&["run", "--lease", "1ms", "k", "true"], "at least 1.0s"),
         (&["run", "--grace", "20s", "k", "true"], "a third of the lease"),
+        (&["ls", "--watch", "1s"], "use `--watch=1s`"),
+        (&["doctor", "--watch", "1s"], "use `--watch=1s`"),
         (&["bogus"], "unrecognized subcommand 'bogus'"),
         (&[], "Usage"),
         (&["--url", "redis://:secret@127.0.0.1", "run", "k", "true"], "--url-file"),
