@@ -73,6 +73,20 @@ impl Code {
     pub(crate) const fn number(self) -> u8 {
         self as u8
     }
+
+    /// The code of an error of the library.
+    pub(crate) fn of(error: &LockError) -> Self {
+        match error {
+            LockError::Busy { .. } => Self::Busy,
+            LockError::Unavailable { .. } => Self::Unavailable,
+            LockError::Lost { .. } => Self::Lost,
+            LockError::InvalidKey { .. } => Self::Usage,
+            LockError::WrongFormat { .. } => Self::WrongFormat,
+            LockError::Denied { .. } => Self::Denied,
+            LockError::Config { .. } => Self::Config,
+            _ => Self::Internal,
+        }
+    }
 }
 
 impl From<Code> for ExitCode {
@@ -115,17 +129,7 @@ impl Failure {
 
 impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
-        let code = match &error {
-            LockError::Busy { .. } => Code::Busy,
-            LockError::Unavailable { .. } => Code::Unavailable,
-            LockError::Lost { .. } => Code::Lost,
-            LockError::InvalidKey { .. } => Code::Usage,
-            LockError::WrongFormat { .. } => Code::WrongFormat,
-            LockError::Denied { .. } => Code::Denied,
-            LockError::Config { .. } => Code::Config,
-            _ => Code::Internal,
-        };
-        Self::new(code, error.to_string())
+        Self::new(Code::of(&error), error.to_string())
     }
 }
 

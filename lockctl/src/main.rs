@@ -32,6 +32,7 @@ mod span;
 mod top;
 mod wait;
 mod who;
+mod wording;
 
 use std::process::ExitCode;
 

@@ -31,7 +31,7 @@ use crate::connection::close;
 use crate::exit::{Code, Failure, after_signal};
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
-use crate::span;
+use crate::{span, wording};
 
 /// Runs the command. Returns the exit code of the command, or of `lockctl`.
 pub(crate) async fn run(
@@ -125,7 +125,7 @@ impl GuardedCommand<'_> {
                 Ok(Code::Lost.number())
             }
             Err(error) => {
-                self.messages.warning(error);
+                self.messages.warning(wording::of_release(&error, self.run.options.longest_key()));
                 Ok(code)
             }
             Ok(()) => Ok(code),

@@ -96,6 +96,11 @@ impl RunOptions {
         }
     }
 
+    /// The time after which the key of a lock that is not renewed has expired.
+    pub(super) fn longest_key(&self) -> Duration {
+        self.lease.max(self.min_hold.unwrap_or_default())
+    }
+
     /// What clap cannot check.
     pub(super) fn check(&self) -> Result<CheckedRun<'_>, Failure> {
         let usage = |text: &str| Failure::new(Code::Usage, text);

@@ -94,6 +94,20 @@ fn a_descendant_that_cleans_up_has_the_grace_although_the_command_has_ended() {
     assert!(!ended.errors.contains("was killed"), "{ended:?}");
 }
 
+/// The library would go on with the release, but the process ends.
+#[test]
+fn a_release_without_an_answer_is_reported_with_the_end_of_the_lease() {
+    let server = RedisServer::start();
+    let (running, witness) = started(&server, &["--lease", "60s"], "echo started; read line");
+    server.freeze();
+    let ended = running.end();
+    witness.ended();
+    assert_eq!(ended.code, Some(1), "that of the command: {ended:?}");
+    let expected = "the lock stays taken until its lease ends, at most 1m00s";
+    assert!(ended.errors.contains(expected), "{ended:?}");
+    assert!(!ended.errors.contains("background"), "{ended:?}");
+}
+
 /// The control of the tests of the deadline: it would see a command that outlives its lock.
 #[test]
 fn controls_a_command_that_ignores_the_loss_outlives_its_lock() {
