@@ -66,8 +66,10 @@ fn main() -> ExitCode {
     let code = match caught(|| execute(options, source, messages)) {
         Ok(code) => code,
         Err(failure) => {
-            if failure.code != Code::ReaderGone {
-                Messages::error(&failure);
+            match failure.code {
+                Code::ReaderGone => {}
+                Code::Busy => messages.refusal(&failure),
+                _ => Messages::error(&failure),
             }
             failure.code.into()
         }

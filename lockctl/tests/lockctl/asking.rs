@@ -169,6 +169,8 @@ fn wait_ends_when_the_lock_is_free() {
     let held = outcome(&server.url(), &["wait", "job", "-w", &milliseconds_of(LEASE / 10)]);
     assert_eq!(held.code, Some(75));
     assert!(held.errors.contains("is still held: held by"), "{held:?}");
+    let quiet = outcome(&server.url(), &["wait", "-q", "job", "-w", "0s"]);
+    assert_eq!((quiet.code, &*quiet.errors), (Some(75), ""));
     let mut waiting = RunningProcess::start(lockctl(&server.url(), &["-v", "wait", "job"]));
     assert!(waiting.error_line().contains("waiting for \"job\""));
     drop(job.end());
@@ -183,6 +185,8 @@ fn revoke_ends_a_run_and_refuses_where_the_holder_does() {
     let refused = outcome(&server.url(), &["revoke", "job"]);
     assert_eq!(refused.code, Some(75));
     assert!(refused.errors.contains("are not revocable"), "{refused:?}");
+    let quiet = outcome(&server.url(), &["revoke", "-q", "job"]);
+    assert_eq!((quiet.code, &*quiet.errors), (Some(75), ""));
     assert!(server.exists("job"));
     drop(stubborn.end());
     let job = holder(&server, &[], "job");
