@@ -12,6 +12,7 @@ use crate::answered::Answered;
 use crate::exit::Failure;
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
+use crate::repeated::RepeatedQuestions;
 use crate::span;
 
 /// The time between two readings with two questions each: a client answers ten questions in a second.
@@ -20,7 +21,7 @@ const BETWEEN_READINGS: Duration = Duration::from_millis(200);
 /// How long to wait for answers.
 #[derive(Debug, Args)]
 pub(crate) struct AskOptions {
-    /// How long to wait for the answers of the clients
+    /// How long to wait for the answers of the clients, which are asked again at half of this time
     #[arg(long, value_name = "TIME", value_parser = span::parse, default_value = "1s")]
     answer_timeout: Duration,
 }
@@ -29,8 +30,9 @@ pub(crate) struct AskOptions {
 #[derive(Debug)]
 pub(crate) struct AskingClient {
     pub(crate) admin: LockAdmin,
-    /// Asks beside the other one, which asks one question after the other.
-    waits: LockAdmin,
+    /// All questions but those for waiting calls, which are asked beside them.
+    pub(crate) questions: RepeatedQuestions,
+    waits: RepeatedQuestions,
     /// When both may ask again.
     next: Cell<Instant>,
 }
@@ -41,8 +43,10 @@ impl AskingClient {
         options: &AskOptions,
     ) -> Result<Self, Failure> {
         let client = global.client()?.identity(Identity::none()).connect().await?;
-        let admin = || LockAdmin::new(&client).answer_timeout(options.answer_timeout);
-        Ok(Self { admin: admin(), waits: admin(), next: Cell::new(Instant::now()) })
+        let questions = || RepeatedQuestions::new(&client, options.answer_timeout);
+        let (questions, waits) = (questions(), questions());
+        let (admin, next) = (questions.first.clone(), Cell::new(Instant::now()));
+        Ok(Self { admin, questions, waits, next })
     }
 
     /// Asks for all locks and waiting calls, or for the locks with this key. Both questions are asked at the same time,
@@ -52,13 +56,12 @@ impl AskingClient {
         let begin = self.next.get().max(Instant::now());
         self.next.set(begin + BETWEEN_READINGS);
         sleep_until(begin).await;
-        let holds = async {
-            match key {
-                Some(key) => self.admin.holds_of(key).await,
-                None => self.admin.holds().await,
-            }
-        };
-        let (holds, waits) = tokio::join!(holds, self.waits.waiting());
+        let holds = self.questions.ask(async |admin| match key {
+            Some(key) => admin.holds_of(key).await,
+            None => admin.holds().await,
+        });
+        let waits = self.waits.ask(LockAdmin::waiting);
+        let (holds, waits) = tokio::join!(holds, waits);
         Ok(Answered::new(holds?, waits?))
     }
 

@@ -22,6 +22,7 @@ mod output;
 mod pages;
 mod pattern;
 mod probe;
+mod repeated;
 mod revoke;
 mod run;
 mod samples;
