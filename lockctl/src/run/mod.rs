@@ -162,7 +162,7 @@ impl GuardedCommand<'_> {
             LossPolicy::Ignore => None,
         };
         let process = CommandProcess::start(command, shares_group)?;
-        let supervision = Supervision::new(guard, process, countdown, shares_group);
+        let supervision = Supervision::new(guard, process, countdown, options.max_hold);
         supervision.until_end(signals, messages).await
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct RunOptions {
     /// The lease, which is renewed while the command runs; at least 1s
     #[arg(long, value_name = "TIME", value_parser = span::parse, default_value = "30s")]
     pub(super) lease: Duration,
-    /// End the command when it has had the lock for this long
+    /// End the command when it has had the lock for this long; it gets SIGTERM earlier, by `--grace`
     #[arg(long, value_name = "TIME", value_parser = span::parse)]
     pub(super) max_hold: Option<Duration>,
     /// Keep the lock for at least this long, so that a job starts once although clocks differ
