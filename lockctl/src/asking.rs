@@ -13,7 +13,7 @@ use crate::exit::Failure;
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
 use crate::repeated::RepeatedQuestions;
-use crate::span;
+use crate::{span, wording};
 
 /// The time between two readings with two questions each: a client answers ten questions in a second.
 const BETWEEN_READINGS: Duration = Duration::from_millis(200);
@@ -77,7 +77,8 @@ impl AskingClient {
                 Ok(Some(answered))
             }
             Err(denied @ LockError::Denied { .. }) => {
-                messages.warning(format!("the clients cannot be asked: {denied}"));
+                let why = wording::of_error(&denied);
+                messages.warning(format!("the clients cannot be asked: {why}"));
                 Ok(None)
             }
             Err(error) => Err(error),

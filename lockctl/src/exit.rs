@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use lock_runtime::LockError;
 
+use crate::wording;
+
 /// An exit code of `lockctl` itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
@@ -129,7 +131,7 @@ impl Failure {
 
 impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
-        Self::new(Code::of(&error), error.to_string())
+        Self::new(Code::of(&error), wording::of_error(&error))
     }
 }
 

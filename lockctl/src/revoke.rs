@@ -34,7 +34,7 @@ pub(crate) async fn run(
     let Revocation { revoked, refused, unanswered, .. } = asking.admin.revoke(key).await?;
     if refused > 0 {
         let text = format!(
-            "lock {key:?}: {revoked} of its holders {} up, and {refused} {}: their clients are not revocable",
+            "lock {key:?}: {revoked} of its holders {} up, and {refused} {}: their clients do not allow revocations (for example, because of `--on-lost ignore`)",
             if revoked == 1 { "gives it" } else { "give it" },
             if refused == 1 { "keeps it" } else { "keep it" },
         );

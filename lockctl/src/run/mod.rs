@@ -66,7 +66,7 @@ pub(crate) async fn run(
             command.run_under(guard, &mut signals).await
         }
         Err(busy @ LockError::Busy { .. }) => {
-            messages.refusal(busy);
+            messages.refusal(wording::of_error(&busy));
             Ok(options.conflict_exit_code)
         }
         Err(error) => Err(error.into()),

@@ -239,7 +239,7 @@ fn revoke_ends_a_run_and_refuses_where_the_holder_does() {
     let stubborn = holder(&server, &["--on-lost", "ignore"], "job");
     let refused = outcome(&server.url(), &["revoke", "job"]);
     assert_eq!(refused.code, Some(75));
-    assert!(refused.errors.contains("are not revocable"), "{refused:?}");
+    assert!(refused.errors.contains("`--on-lost ignore`"), "{refused:?}");
     let quiet = outcome(&server.url(), &["revoke", "-q", "job"]);
     assert_eq!((quiet.code, &*quiet.errors), (Some(75), ""));
     assert!(server.exists("job"));

@@ -94,6 +94,13 @@ fn rejected_credentials_and_missing_permissions_are_denied() {
     let refused_password = refused(&server.url_as(":wrong-secret"), &["-v"]);
     assert_eq!(refused_password.code, Some(77), "{refused_password:?}");
     assert!(!refused_password.errors.contains("wrong-secret"), "{refused_password:?}");
+    assert!(!refused_password.errors.contains("WireFormat"), "{refused_password:?}");
+    let no_password = refused(&server.url_as("nobody").replace("nobody@", ""), &[]);
+    assert_eq!(no_password.code, Some(77), "{no_password:?}");
+    assert!(
+        no_password.errors.contains("requires a password, and the URL has none for it"),
+        "{no_password:?}"
+    );
     server.tell(&[
         "ACL",
         "SETUSER",
@@ -127,7 +134,17 @@ fn a_key_that_is_no_lock_is_not_changed() {
     server.tell(&["RPUSH", "k", "a", "b"]);
     let refused = refused(&server.url(), &[]);
     assert_eq!(refused.code, Some(65), "{refused:?}");
+    assert!(refused.errors.contains("instead of a string (as in `--format token`)"), "{refused:?}");
     assert_eq!(server.command::<Vec<String>>(&["LRANGE", "k", "0", "-1"]), ["a", "b"]);
+}
+
+#[test]
+fn a_key_that_never_expires_leads_to_delete() {
+    let server = RedisServer::start();
+    server.tell(&["SET", "k", "v"]);
+    let refused = refused(&server.url(), &[]);
+    assert_eq!(refused.code, Some(75), "{refused:?}");
+    assert!(refused.errors.contains("use `lockctl delete` with the token"), "{refused:?}");
 }
 
 #[test]
