@@ -37,8 +37,8 @@ mod wording;
 
 use std::process::ExitCode;
 
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches};
 
 use self::exit::{Code, Failure};
 use self::messages::Messages;
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         Messages::flush();
         return Code::Usage.into();
     }
-    let matches = match CommandLine::command().try_get_matches() {
+    let matches = match options::command().try_get_matches() {
         Ok(matches) => matches,
         Err(error) => return refused(&error),
     };
@@ -124,6 +124,10 @@ fn caught(run: impl FnOnce() -> Result<ExitCode, Failure>) -> Result<ExitCode, F
 
 /// Prints help, the version, or what is wrong with the command line.
 fn refused(error: &clap::Error) -> ExitCode {
+    // The options are not read when they are wrong. A command under a lock has no say: it does not run.
+    if std::env::args_os().any(|word| word == "--no-color") {
+        anstream::ColorChoice::Never.write_global();
+    }
     // Nothing can be done about a closed output.
     let _ = error.print();
     if let Some(text) = options::missing_feature(error) {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
-use clap::{Args, Parser, ValueEnum};
+use clap::{Args, Command, CommandFactory, Parser, ValueEnum};
 use lock_runtime::WireFormat;
 
 use crate::exit::{self, Code, Failure};
@@ -19,6 +19,16 @@ pub(crate) struct CommandLine {
     pub(crate) global: GlobalOptions,
     #[command(subcommand)]
     pub(crate) command: Subcommand,
+}
+
+/// The command line, whose errors show the usage of `--help`: clap would show options as required that are set in the
+/// environment.
+pub(crate) fn command() -> Command {
+    CommandLine::command().mut_subcommands(|command| {
+        let mut named = command.clone().bin_name(format!("lockctl {}", command.get_name()));
+        let usage = named.render_usage().to_string();
+        command.override_usage(usage.trim_start_matches("Usage: ").to_owned())
+    })
 }
 
 /// The options of all commands.
@@ -151,13 +161,11 @@ impl GlobalOptions {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        CommandLine::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
