@@ -22,7 +22,12 @@ const BETWEEN_READINGS: Duration = Duration::from_millis(200);
 #[derive(Debug, Args)]
 pub(crate) struct AskOptions {
     /// How long to wait for the answers of the clients, which are asked again at half of this time
-    #[arg(long, value_name = "TIME", value_parser = span::parse, default_value = "1s")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = span::between(Duration::from_millis(10), Duration::from_secs(60)),
+        default_value = "1s"
+    )]
     answer_timeout: Duration,
 }
 
