@@ -233,6 +233,29 @@ fn wait_ends_when_the_lock_is_free() {
 }
 
 #[test]
+fn wait_survives_an_outage() {
+    let mut server = RedisServer::start();
+    server.tell(&["SET", "job", "something"]);
+    let waiting_for = |server: &RedisServer, words: &[&str]| {
+        let words = [&["-v", "wait", "job"], words].concat();
+        let mut waiting = RunningProcess::start(lockctl(&server.url(), &words));
+        assert!(waiting.error_line().contains("waiting for \"job\""));
+        waiting
+    };
+    let mut waiting = waiting_for(&server, &[]);
+    // It waits for longer than the server needs to end.
+    let limited = waiting_for(&server, &["-w", "3s"]);
+    server.kill();
+    let warning = waiting.error_line();
+    assert!(warning.contains("unavailable") && warning.contains("asked again"), "{warning}");
+    let ended = limited.end();
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    // The key is lost.
+    server.restart();
+    assert_eq!(waiting.end().code, Some(0));
+}
+
+#[test]
 fn revoke_ends_a_run_and_refuses_where_the_holder_does() {
     let server = RedisServer::start();
     assert_eq!(answered(&server.url(), &["revoke", "job"]).output, "Nobody holds the lock.\n");
