@@ -42,8 +42,8 @@ async fn lock(client: &LockClient) -> Finding {
 }
 
 async fn questions(client: &LockClient) -> Finding {
-    let change =
-        "grant &lock_ask and &lock_answer: without them, `ls` and `revoke` do not see the clients";
+    let change = "grant +publish, +subscribe, +unsubscribe, +pubsub|numsub, and the channels of the ACL line: without \
+                  them, `ls` and `revoke` do not see the clients";
     match LockAdmin::new(client).clients().await {
         // This client answers as well.
         Ok(answers) if !answers.answers.is_empty() => {
