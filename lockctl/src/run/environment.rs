@@ -33,6 +33,7 @@ impl Environment {
                 let why = wording::of_error(&error);
                 (None, Some(format!("LOCK_FENCING_TOKEN is not set: {why}")))
             }
+            Err(LockError::Lost { reason, .. }) => return Err(super::lost_before_start(&reason)),
             Err(error) => return Err(error.into()),
         };
         // The lock is held whether or not the store tells who the client is.
