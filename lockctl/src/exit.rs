@@ -116,11 +116,18 @@ pub(crate) fn list() -> String {
 pub(crate) struct Failure {
     pub(crate) code: Code,
     text: String,
+    /// Whether the message says no more than the code, so that it is left out with `--quiet`.
+    pub(crate) is_told_by_code: bool,
 }
 
 impl Failure {
     pub(crate) fn new(code: Code, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
+        Self { code, text: text.into(), is_told_by_code: false }
+    }
+
+    /// A lock whose holder keeps it.
+    pub(crate) fn busy(text: impl Into<String>) -> Self {
+        Self { is_told_by_code: true, ..Self::new(Code::Busy, text) }
     }
 
     /// A system call of `lockctl` itself that has failed while it tried to do this.

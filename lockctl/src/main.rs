@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         Err(failure) => {
             match failure.code {
                 Code::ReaderGone => {}
-                Code::Busy => messages.refusal(&failure),
+                _ if failure.is_told_by_code => messages.refusal(&failure),
                 _ => Messages::error(&failure),
             }
             failure.code.into()

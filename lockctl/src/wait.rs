@@ -7,7 +7,7 @@ use lock_runtime::admin::{LockAdmin, LockState};
 use lock_runtime::{Identity, LockError};
 use tokio::time::Instant;
 
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::listed_lock::has_ended;
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
@@ -51,7 +51,7 @@ pub(crate) async fn run(
                 let holder = state.as_ref().map(holder).unwrap_or_default();
                 if is_over {
                     let text = format!("lock {:?} is still held: {holder}", options.key);
-                    return Err(Failure::new(Code::Busy, text));
+                    return Err(Failure::busy(text));
                 }
                 if !has_said {
                     messages.detail(format!("waiting for {:?}: {holder}", options.key));
