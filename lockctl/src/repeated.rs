@@ -11,24 +11,26 @@ use lock_runtime::admin::{ClientAnswers, LockAdmin};
 use lock_runtime::{LockClient, LockError};
 use tokio::time::timeout;
 
-/// The shortest time for which the library waits for answers.
-const SHORTEST: Duration = Duration::from_millis(10);
+/// The shortest time between both. Two questions that are asked twice in twice this time are no more than a client
+/// answers.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Two clients that ask beside each other, because each of them asks one question after the other.
 #[derive(Debug)]
 pub(crate) struct RepeatedQuestions {
     pub(crate) first: LockAdmin,
     second: LockAdmin,
-    /// The time between both.
-    pause: Duration,
+    /// The time between both; `None` if it is too short.
+    pause: Option<Duration>,
 }
 
 impl RepeatedQuestions {
     /// For answers within this time.
     pub(crate) fn new(client: &LockClient, within: Duration) -> Self {
-        let rest = (within / 2).max(SHORTEST);
+        let pause = within / 2;
         let admin = |within| LockAdmin::new(client).answer_timeout(within);
-        Self { first: admin(within), second: admin(rest), pause: within.saturating_sub(rest) }
+        let (first, second) = (admin(within), admin(pause));
+        Self { first, second, pause: Some(pause).filter(|pause| *pause >= SHORTEST_PAUSE) }
     }
 
     /// Asks once or twice. Returns the answers with the fewest missing ones.
@@ -37,7 +39,8 @@ impl RepeatedQuestions {
         ask: impl AsyncFn(&LockAdmin) -> Result<ClientAnswers<T>, LockError>,
     ) -> Result<ClientAnswers<T>, LockError> {
         let mut first = pin!(ask(&self.first));
-        if let Ok(answers) = timeout(self.pause, &mut first).await {
+        let Some(pause) = self.pause else { return first.await };
+        if let Ok(answers) = timeout(pause, &mut first).await {
             return answers;
         }
         let mut second = pin!(ask(&self.second));
