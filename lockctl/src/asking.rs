@@ -12,7 +12,8 @@ use crate::answered::Answered;
 use crate::exit::Failure;
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
-use crate::span;
+use crate::repeated::RepeatedQuestions;
+use crate::{span, wording};
 
 /// The time between two readings with two questions each: a client answers ten questions in a second.
 const BETWEEN_READINGS: Duration = Duration::from_millis(200);
@@ -20,8 +21,13 @@ const BETWEEN_READINGS: Duration = Duration::from_millis(200);
 /// How long to wait for answers.
 #[derive(Debug, Args)]
 pub(crate) struct AskOptions {
-    /// How long to wait for the answers of the clients
-    #[arg(long, value_name = "TIME", value_parser = span::parse, default_value = "1s")]
+    /// How long to wait for the answers of the clients, which are asked again at half of this time
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = span::between(Duration::from_millis(10), Duration::from_secs(60)),
+        default_value = "1s"
+    )]
     answer_timeout: Duration,
 }
 
@@ -29,8 +35,9 @@ pub(crate) struct AskOptions {
 #[derive(Debug)]
 pub(crate) struct AskingClient {
     pub(crate) admin: LockAdmin,
-    /// Asks beside the other one, which asks one question after the other.
-    waits: LockAdmin,
+    /// All questions but those for waiting calls, which are asked beside them.
+    pub(crate) questions: RepeatedQuestions,
+    waits: RepeatedQuestions,
     /// When both may ask again.
     next: Cell<Instant>,
 }
@@ -41,8 +48,10 @@ impl AskingClient {
         options: &AskOptions,
     ) -> Result<Self, Failure> {
         let client = global.client()?.identity(Identity::none()).connect().await?;
-        let admin = || LockAdmin::new(&client).answer_timeout(options.answer_timeout);
-        Ok(Self { admin: admin(), waits: admin(), next: Cell::new(Instant::now()) })
+        let questions = || RepeatedQuestions::new(&client, options.answer_timeout);
+        let (questions, waits) = (questions(), questions());
+        let (admin, next) = (questions.first.clone(), Cell::new(Instant::now()));
+        Ok(Self { admin, questions, waits, next })
     }
 
     /// Asks for all locks and waiting calls, or for the locks with this key. Both questions are asked at the same time,
@@ -52,13 +61,12 @@ impl AskingClient {
         let begin = self.next.get().max(Instant::now());
         self.next.set(begin + BETWEEN_READINGS);
         sleep_until(begin).await;
-        let holds = async {
-            match key {
-                Some(key) => self.admin.holds_of(key).await,
-                None => self.admin.holds().await,
-            }
-        };
-        let (holds, waits) = tokio::join!(holds, self.waits.waiting());
+        let holds = self.questions.ask(async |admin| match key {
+            Some(key) => admin.holds_of(key).await,
+            None => admin.holds().await,
+        });
+        let waits = self.waits.ask(LockAdmin::waiting);
+        let (holds, waits) = tokio::join!(holds, waits);
         Ok(Answered::new(holds?, waits?))
     }
 
@@ -74,7 +82,8 @@ impl AskingClient {
                 Ok(Some(answered))
             }
             Err(denied @ LockError::Denied { .. }) => {
-                messages.warning(format!("the clients cannot be asked: {denied}"));
+                let why = wording::of_error(&denied);
+                messages.warning(format!("the clients cannot be asked: {why}"));
                 Ok(None)
             }
             Err(error) => Err(error),

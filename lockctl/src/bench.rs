@@ -8,7 +8,7 @@ use lock_runtime::{Identity, LockClient, LockError};
 use serde::Serialize;
 
 use crate::connection::close;
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
 use crate::output::records::seconds;
@@ -16,6 +16,10 @@ use crate::output::table::Table;
 use crate::output::{Listing, OutputOptions};
 use crate::probe::unique;
 use crate::samples::{Samples, milliseconds};
+use crate::wording;
+
+/// The lease of the locks.
+const LEASE: Duration = Duration::from_secs(30);
 
 /// Measures what a free lock costs from this machine.
 ///
@@ -86,7 +90,8 @@ pub(crate) async fn run(
     options: BenchOptions,
     messages: Messages,
 ) -> Result<(), Failure> {
-    let client = global.client()?.identity(Identity::none()).connect().await?;
+    let builder = global.client()?.lease(LEASE).identity(Identity::none());
+    let client = builder.connect().await?;
     let read = async || measure(&client, options.count).await;
     let printed = options.output.print(messages, read).await;
     close(&client).await;
@@ -130,7 +135,10 @@ async fn measure(client: &LockClient, count: u32) -> Result<MeasuredCosts, Failu
         let [reads, acquired, released] = &mut calls;
         reads.add(client, admin.holder(&*key)).await?;
         let guard = acquired.add(client, client.lock(&*key).acquire()).await?;
-        released.add(client, guard.release()).await?;
+        released
+            .add(client, guard.release())
+            .await
+            .map_err(|error| Failure::new(Code::of(&error), wording::of_release(&error, LEASE)))?;
         if number == 0 {
             calls = Default::default();
         }

@@ -1,7 +1,7 @@
 //! `lockctl clients`: the clients of a namespace.
 
 use clap::Args;
-use lock_runtime::admin::{ClientAnswer, ClientSnapshot};
+use lock_runtime::admin::{ClientAnswer, ClientSnapshot, LockAdmin};
 use serde::Serialize;
 
 use crate::answered::complain;
@@ -56,6 +56,10 @@ impl Listing for ListedClients {
         &self.clients
     }
 
+    fn unanswered(&self) -> Option<u64> {
+        self.unanswered
+    }
+
     fn table(&self) -> Table {
         let header =
             ["CLIENT", "HELD", "QUEUED", "LOST", "STORE", "REVOCABLE", "STARTED", "LIBRARY"];
@@ -80,7 +84,7 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     let asking = AskingClient::connect(global, &options.ask).await?;
     let read = async || {
-        let answers = asking.admin.snapshots().await?;
+        let answers = asking.questions.ask(LockAdmin::snapshots).await?;
         let unanswered = answers.unanswered;
         let cut_off = answers.answers.iter().filter(|answer| !answer.is_complete);
         complain(unanswered, cut_off.map(|answer| &answer.client), messages);

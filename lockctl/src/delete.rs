@@ -19,7 +19,7 @@ use crate::{span, who};
 /// A holder that still runs does not notice at once, so two holders may run beside each other: use `revoke` where
 /// the holder is revocable, and `delete` for holders that do not run any more.
 ///
-/// The exit code is 75 if the lock has another holder, or if the deletion is not confirmed.
+/// The exit code is 75 if the lock has another holder or none, or if the deletion is not confirmed.
 #[derive(Debug, Args)]
 pub(crate) struct DeleteOptions {
     /// The key of the lock
@@ -49,7 +49,7 @@ pub(crate) async fn run(
     let asking = AskingClient::connect(global, &ask).await?;
     let shown = who::read(&asking, &key, messages).await?;
     if shown.holders.is_empty() {
-        return write("Nobody holds the lock.\n");
+        return Err(no_holder(&key));
     }
     let hold = shown.holders.iter().find(|holder| holder.token.as_ref() == Some(&token));
     let hold = hold.ok_or_else(|| other_holder(&key))?;
@@ -61,7 +61,7 @@ pub(crate) async fn run(
     }
     match asking.admin.delete(&*key, &token).await? {
         Deletion::Deleted => write("The hold was deleted.\n"),
-        Deletion::Gone => write("Nobody holds the lock.\n"),
+        Deletion::Gone => Err(no_holder(&key)),
         _ => Err(other_holder(&key)),
     }
 }
@@ -88,6 +88,10 @@ fn is_confirmed(key: &str, consequence: &str) -> Result<bool, Failure> {
     let read = io::stdin().lock().read_line(&mut answer);
     read.map_err(|error| Failure::internal("read the answer", error))?;
     Ok(answer.trim() == "yes")
+}
+
+fn no_holder(key: &str) -> Failure {
+    Failure::new(Code::Busy, format!("nobody holds the lock {key:?}; nothing was deleted"))
 }
 
 fn other_holder(key: &str) -> Failure {

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use lock_runtime::LockError;
 
+use crate::wording;
+
 /// An exit code of `lockctl` itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
@@ -73,6 +75,20 @@ impl Code {
     pub(crate) const fn number(self) -> u8 {
         self as u8
     }
+
+    /// The code of an error of the library.
+    pub(crate) fn of(error: &LockError) -> Self {
+        match error {
+            LockError::Busy { .. } => Self::Busy,
+            LockError::Unavailable { .. } => Self::Unavailable,
+            LockError::Lost { .. } => Self::Lost,
+            LockError::InvalidKey { .. } => Self::Usage,
+            LockError::WrongFormat { .. } => Self::WrongFormat,
+            LockError::Denied { .. } => Self::Denied,
+            LockError::Config { .. } => Self::Config,
+            _ => Self::Internal,
+        }
+    }
 }
 
 impl From<Code> for ExitCode {
@@ -100,11 +116,18 @@ pub(crate) fn list() -> String {
 pub(crate) struct Failure {
     pub(crate) code: Code,
     text: String,
+    /// Whether the message says no more than the code, so that it is left out with `--quiet`.
+    pub(crate) is_told_by_code: bool,
 }
 
 impl Failure {
     pub(crate) fn new(code: Code, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
+        Self { code, text: text.into(), is_told_by_code: false }
+    }
+
+    /// A lock whose holder keeps it.
+    pub(crate) fn busy(text: impl Into<String>) -> Self {
+        Self { is_told_by_code: true, ..Self::new(Code::Busy, text) }
     }
 
     /// A system call of `lockctl` itself that has failed while it tried to do this.
@@ -115,17 +138,7 @@ impl Failure {
 
 impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
-        let code = match &error {
-            LockError::Busy { .. } => Code::Busy,
-            LockError::Unavailable { .. } => Code::Unavailable,
-            LockError::Lost { .. } => Code::Lost,
-            LockError::InvalidKey { .. } => Code::Usage,
-            LockError::WrongFormat { .. } => Code::WrongFormat,
-            LockError::Denied { .. } => Code::Denied,
-            LockError::Config { .. } => Code::Config,
-            _ => Code::Internal,
-        };
-        Self::new(code, error.to_string())
+        Self::new(Code::of(&error), wording::of_error(&error))
     }
 }
 

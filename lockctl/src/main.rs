@@ -22,6 +22,7 @@ mod output;
 mod pages;
 mod pattern;
 mod probe;
+mod repeated;
 mod revoke;
 mod run;
 mod samples;
@@ -32,11 +33,12 @@ mod span;
 mod top;
 mod wait;
 mod who;
+mod wording;
 
 use std::process::ExitCode;
 
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches};
 
 use self::exit::{Code, Failure};
 use self::messages::Messages;
@@ -47,7 +49,12 @@ fn main() -> ExitCode {
     if let Some(shim) = run::shim::Shim::of_process() {
         return shim.become_command();
     }
-    let matches = match CommandLine::command().try_get_matches() {
+    if let Some(text) = options::time_without_equals(std::env::args_os()) {
+        Messages::error(text);
+        Messages::flush();
+        return Code::Usage.into();
+    }
+    let matches = match options::command().try_get_matches() {
         Ok(matches) => matches,
         Err(error) => return refused(&error),
     };
@@ -60,8 +67,10 @@ fn main() -> ExitCode {
     let code = match caught(|| execute(options, source, messages)) {
         Ok(code) => code,
         Err(failure) => {
-            if failure.code != Code::ReaderGone {
-                Messages::error(&failure);
+            match failure.code {
+                Code::ReaderGone => {}
+                _ if failure.is_told_by_code => messages.refusal(&failure),
+                _ => Messages::error(&failure),
             }
             failure.code.into()
         }
@@ -115,6 +124,10 @@ fn caught(run: impl FnOnce() -> Result<ExitCode, Failure>) -> Result<ExitCode, F
 
 /// Prints help, the version, or what is wrong with the command line.
 fn refused(error: &clap::Error) -> ExitCode {
+    // The options are not read when they are wrong. A command under a lock has no say: it does not run.
+    if std::env::args_os().any(|word| word == "--no-color") {
+        anstream::ColorChoice::Never.write_global();
+    }
     // Nothing can be done about a closed output.
     let _ = error.print();
     if let Some(text) = options::missing_feature(error) {

@@ -1,14 +1,15 @@
 //! The command line: the options of all commands, and the list of the commands.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
-use clap::{Args, Parser, ValueEnum};
+use clap::{Args, Command, CommandFactory, Parser, ValueEnum};
 use lock_runtime::WireFormat;
 
 use crate::exit::{self, Code, Failure};
-use crate::{bench, clients, delete, doctor, ls, pages, revoke, run, wait, who};
+use crate::{bench, clients, delete, doctor, ls, pages, revoke, run, span, wait, who};
 
 /// Runs commands under distributed locks, and shows who holds which lock.
 #[derive(Debug, Parser)]
@@ -18,6 +19,16 @@ pub(crate) struct CommandLine {
     pub(crate) global: GlobalOptions,
     #[command(subcommand)]
     pub(crate) command: Subcommand,
+}
+
+/// The command line, whose errors show the usage of `--help`: clap would show options as required that are set in the
+/// environment.
+pub(crate) fn command() -> Command {
+    CommandLine::command().mut_subcommands(|command| {
+        let mut named = command.clone().bin_name(format!("lockctl {}", command.get_name()));
+        let usage = named.render_usage().to_string();
+        command.override_usage(usage.trim_start_matches("Usage: ").to_owned())
+    })
 }
 
 /// The options of all commands.
@@ -90,6 +101,18 @@ pub(crate) fn missing_feature(error: &clap::Error) -> Option<String> {
     ))
 }
 
+/// What is wrong with a `--watch` whose time is a word of its own: it would be read as a key.
+pub(crate) fn time_without_equals(words: impl Iterator<Item = OsString>) -> Option<String> {
+    let words = words.map(|word| word.to_string_lossy().into_owned());
+    // The words after `run` may belong to its command, and those after `--` are keys.
+    let words: Vec<String> = words.take_while(|word| word != "run" && word != "--").collect();
+    let is_time = |pair: &&[String]| pair[0] == "--watch" && span::parse(&pair[1]).is_ok();
+    let time = &words.windows(2).find(is_time)?[1];
+    Some(format!(
+        "the time of `--watch` follows an equals sign: use `--watch={time}` (for a key {time:?}, put `--` before it)"
+    ))
+}
+
 /// The commands.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Subcommand {
@@ -138,13 +161,11 @@ impl GlobalOptions {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        CommandLine::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
@@ -164,6 +185,23 @@ mod tests {
         }
         let error = CommandLine::try_parse_from(["lockctl", "bogus"]).expect_err("no command");
         assert_eq!(missing_feature(&error), None);
+    }
+
+    #[test]
+    fn a_time_after_watch_needs_an_equals_sign() {
+        let refused = |line: &str| {
+            time_without_equals(line.split(' ').map(OsString::from))
+                .is_some_and(|text| text.contains("`--watch=1s`"))
+        };
+        for line in ["ls --watch 1s", "who --watch 1s k", "who k --watch 1s", "clients --watch 1s"]
+        {
+            assert!(refused(line), "{line}");
+        }
+        for line in ["ls --watch=1s 1s", "ls --watch order:*", "ls 1s --watch", "ls --watch -- 1s"]
+        {
+            assert!(!refused(line), "{line}");
+        }
+        assert!(!refused("run k lockctl ls --watch 1s"));
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
 
 use crate::exit::Failure;
-use crate::options::CommandLine;
+use crate::options;
 use crate::output::write;
 
 /// Prints the completions for a shell.
@@ -27,14 +27,14 @@ pub(crate) struct ManOptions {
 
 pub(crate) fn completions(options: &CompletionsOptions) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(options.shell, &mut CommandLine::command(), "lockctl", &mut script);
+    clap_complete::generate(options.shell, &mut options::command(), "lockctl", &mut script);
     write(&String::from_utf8_lossy(&script))
 }
 
 pub(crate) fn man(options: &ManOptions) -> Result<(), Failure> {
     let directory = &options.directory;
     let written = std::fs::create_dir_all(directory)
-        .and_then(|()| clap_mangen::generate_to(CommandLine::command(), directory));
+        .and_then(|()| clap_mangen::generate_to(options::command(), directory));
     let doing = format!("write the pages to {}", directory.display());
     written.map_err(|error| Failure::internal(&doing, error))
 }

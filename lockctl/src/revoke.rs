@@ -4,7 +4,7 @@ use clap::Args;
 use lock_runtime::admin::Revocation;
 
 use crate::asking::{AskOptions, AskingClient};
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
 use crate::output::write;
@@ -34,11 +34,11 @@ pub(crate) async fn run(
     let Revocation { revoked, refused, unanswered, .. } = asking.admin.revoke(key).await?;
     if refused > 0 {
         let text = format!(
-            "lock {key:?}: {revoked} of its holders {} up, and {refused} {}: their clients are not revocable",
+            "lock {key:?}: {revoked} of its holders {} up, and {refused} {}: their clients do not allow revocations (for example, because of `--on-lost ignore`)",
             if revoked == 1 { "gives it" } else { "give it" },
             if refused == 1 { "keeps it" } else { "keep it" },
         );
-        return Err(Failure::new(Code::Busy, text));
+        return Err(Failure::busy(text));
     }
     if revoked > 0 {
         match unanswered {
@@ -64,7 +64,7 @@ pub(crate) async fn run(
                 "lock {key:?}: its holder has not answered{}: {holder}",
                 silent.unwrap_or_default()
             );
-            Err(Failure::new(Code::Busy, text))
+            Err(Failure::busy(text))
         }
     }
 }

@@ -41,6 +41,28 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     Ok(total)
 }
 
+/// Parses durations from one length to another.
+pub(crate) fn between(
+    least: Duration,
+    most: Duration,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    move |text| {
+        let span = parse(text)?;
+        if (least..=most).contains(&span) {
+            return Ok(span);
+        }
+        Err(format!("it must be from {} to {}", exactly(least), exactly(most)))
+    }
+}
+
+/// The number of the longest unit of which the duration is a multiple.
+fn exactly(span: Duration) -> String {
+    let milliseconds = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    let fits = |unit: &&(&str, u64)| milliseconds != 0 && milliseconds.is_multiple_of(unit.1);
+    let (unit, length) = UNITS.iter().rev().find(fits).unwrap_or(&UNITS[1]);
+    format!("{}{unit}", milliseconds / length)
+}
+
 /// Parses the pause between two readings of the store, which must not be kept busy.
 pub(crate) fn parse_pause(text: &str) -> Result<Duration, String> {
     let pause = parse(text)?;
@@ -120,6 +142,18 @@ mod tests {
     fn pauses_are_not_too_short() {
         assert_eq!(parse_pause("100ms"), Ok(SHORTEST_PAUSE));
         assert!(parse_pause("0s").is_err() && parse_pause("99ms").is_err());
+    }
+
+    #[test]
+    fn durations_outside_of_their_range_are_errors() {
+        let (least, most) = (Duration::from_millis(10), Duration::from_secs(24 * 60 * 60));
+        let parse = between(least, most);
+        assert_eq!((parse("10ms"), parse("24h")), (Ok(least), Ok(most)));
+        for text in ["9ms", "24h1ms"] {
+            assert_eq!(parse(text), Err("it must be from 10ms to 1d".to_owned()));
+        }
+        assert_eq!(exactly(Duration::ZERO), "0s");
+        assert_eq!(exactly(Duration::from_millis(1500)), "1500ms");
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use clap::Args;
-use lock_runtime::Identity;
 use lock_runtime::admin::{LockAdmin, LockState};
+use lock_runtime::{Identity, LockError};
 use tokio::time::Instant;
 
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::listed_lock::has_ended;
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
@@ -40,26 +40,37 @@ pub(crate) async fn run(
     let admin = LockAdmin::new(&client);
     let end = options.wait.and_then(|wait| Instant::now().checked_add(wait));
     let (mut pause, longest) = PAUSES;
-    let mut has_said = false;
-    while let Some(state) = admin.inspect(&*options.key).await? {
-        if is_free(&state) {
-            return Ok(());
-        }
-        let holder = holder(&state);
+    let (mut has_said, mut is_down) = (false, false);
+    loop {
+        let read = admin.inspect(&*options.key).await;
         let now = Instant::now();
-        if end.is_some_and(|end| now >= end) {
-            let text = format!("lock {:?} is still held: {holder}", options.key);
-            return Err(Failure::new(Code::Busy, text));
-        }
-        if !has_said {
-            messages.detail(format!("waiting for {:?}: {holder}", options.key));
-            has_said = true;
+        let is_over = end.is_some_and(|end| now >= end);
+        match read {
+            Ok(state) if state.as_ref().is_none_or(is_free) => return Ok(()),
+            Ok(state) => {
+                let holder = state.as_ref().map(holder).unwrap_or_default();
+                if is_over {
+                    let text = format!("lock {:?} is still held: {holder}", options.key);
+                    return Err(Failure::busy(text));
+                }
+                if !has_said {
+                    messages.detail(format!("waiting for {:?}: {holder}", options.key));
+                }
+                (has_said, is_down) = (true, false);
+            }
+            Err(error @ LockError::Unavailable { .. }) if !is_over => {
+                // Once for each outage.
+                if !is_down {
+                    messages.warning(format!("{error}; it is asked again"));
+                }
+                is_down = true;
+            }
+            Err(error) => return Err(error.into()),
         }
         let until = end.map_or(now + pause, |end| end.min(now + pause));
         tokio::time::sleep_until(until).await;
         pause = (pause * 2).min(longest);
     }
-    Ok(())
 }
 
 /// Whether the key exists although nobody has the lock any more.

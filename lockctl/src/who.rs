@@ -38,6 +38,8 @@ pub(crate) struct ShownLock {
     queued: u64,
     /// The calls of all clients. `None` if the clients could not be asked.
     waiting: Option<u64>,
+    /// The number of clients that have not answered, if it is known.
+    unanswered: Option<u64>,
 }
 
 impl Listing for ShownLock {
@@ -45,6 +47,10 @@ impl Listing for ShownLock {
 
     fn rows(&self) -> &[ListedLock] {
         &self.holders
+    }
+
+    fn unanswered(&self) -> Option<u64> {
+        self.unanswered
     }
 
     fn table(&self) -> Table {
@@ -123,6 +129,7 @@ pub(crate) async fn read(
     let full = stored.first().map(|row| row.key.clone());
     let answered = asking.ask_if_allowed(Some(key), messages).await?;
     let waiting = answered.as_ref().map(|answered| full.map_or(0, |full| answered.waiting(&full)));
+    let unanswered = answered.as_ref().and_then(|answered| answered.unanswered);
     let mut holders = match answered {
         Some(answered) => answered.added_to(stored),
         None => stored,
@@ -130,5 +137,6 @@ pub(crate) async fn read(
     for row in &mut holders {
         key.clone_into(&mut row.key);
     }
-    Ok(ShownLock { key: key.to_owned(), held: !holders.is_empty(), holders, queued, waiting })
+    let (key, held) = (key.to_owned(), !holders.is_empty());
+    Ok(ShownLock { key, held, holders, queued, waiting, unanswered })
 }

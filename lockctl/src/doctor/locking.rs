@@ -7,6 +7,7 @@ use lock_runtime::{LockClient, LockError};
 
 use super::Finding;
 use crate::samples::{Samples, milliseconds};
+use crate::wording;
 
 /// The number of round trips that are measured.
 const ROUND_TRIPS: usize = 100;
@@ -34,22 +35,22 @@ async fn lock(client: &LockClient) -> Finding {
     match attempt.await {
         Ok(()) => Finding::ok("lock", "acquired, fenced and released"),
         Err(error @ LockError::Denied { .. }) => {
-            Finding::fail("lock", error.to_string(), "check the ACL line of the user")
+            Finding::fail("lock", wording::of_error(&error), "check the ACL line of the user")
         }
-        Err(error) => Finding::fail("lock", error.to_string(), "see the message"),
+        Err(error) => Finding::fail("lock", wording::of_error(&error), "see the message"),
     }
 }
 
 async fn questions(client: &LockClient) -> Finding {
-    let change =
-        "grant &lock_ask and &lock_answer: without them, `ls` and `revoke` do not see the clients";
+    let change = "grant +publish, +subscribe, +unsubscribe, +pubsub|numsub, and the channels of the ACL line: without \
+                  them, `ls` and `revoke` do not see the clients";
     match LockAdmin::new(client).clients().await {
         // This client answers as well.
         Ok(answers) if !answers.answers.is_empty() => {
             Finding::ok("messages", format!("clients that answer: {}", answers.answers.len()))
         }
         Ok(_) => Finding::warn("messages", "no client answers, not even this one", change),
-        Err(error) => Finding::warn("messages", error.to_string(), change),
+        Err(error) => Finding::warn("messages", wording::of_error(&error), change),
     }
 }
 
@@ -59,7 +60,7 @@ async fn latency(client: &LockClient) -> Finding {
     for _ in 0..ROUND_TRIPS {
         let start = Instant::now();
         if let Err(error) = admin.holder(KEY).await {
-            return Finding::fail("latency", error.to_string(), "see the message");
+            return Finding::fail("latency", wording::of_error(&error), "see the message");
         }
         times.push(start.elapsed());
     }

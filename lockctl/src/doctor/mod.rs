@@ -10,6 +10,7 @@ mod servers;
 mod servers_url;
 
 use clap::Args;
+use lock_runtime::LockError;
 use serde::Serialize;
 
 use crate::connection::close;
@@ -19,6 +20,7 @@ use crate::options::GlobalOptions;
 use crate::output::records::unknown;
 use crate::output::table::Table;
 use crate::output::{Listing, OutputOptions};
+use crate::wording;
 
 /// Checks whether the servers are fit for locks, and says what to change.
 ///
@@ -135,10 +137,24 @@ pub(crate) async fn run(
 }
 
 async fn examine(global: &GlobalOptions, messages: Messages) -> Result<Vec<Finding>, Failure> {
-    let client = global.client()?.connect().await?;
-    let mut findings = vec![Finding::ok("connect", "the library connects")];
+    let (client, connection) = match global.client()?.connect().await {
+        Ok(client) => (Some(client), Finding::ok("connect", "the library connects")),
+        // The servers themselves may tell more.
+        Err(error @ LockError::Unavailable { .. }) => {
+            let change = "start the server, or make it reachable from here";
+            (None, Finding::fail("connect", wording::of_error(&error), change))
+        }
+        Err(error @ LockError::Denied { .. }) => {
+            let change = "check the password and the ACL line of the user";
+            (None, Finding::fail("connect", wording::of_error(&error), change))
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let mut findings = vec![connection];
     findings.extend(servers::examine(global, &global.store_url()?, messages).await);
-    findings.extend(locking::examine(&client).await);
-    close(&client).await;
+    if let Some(client) = &client {
+        findings.extend(locking::examine(client).await);
+        close(client).await;
+    }
     Ok(findings)
 }

@@ -54,6 +54,10 @@ impl Listing for KnownLocks {
         &self.locks
     }
 
+    fn unanswered(&self) -> Option<u64> {
+        self.unanswered
+    }
+
     fn table(&self) -> Table {
         let mut table = Table::new(&HEADER, &[5, 4, 0]);
         for lock in &self.locks {

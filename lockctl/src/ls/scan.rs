@@ -22,7 +22,7 @@ pub(super) struct ScanOptions {
     /// With `--scan`: only locks whose holder is not connected, or that never expire
     #[arg(long, requires = "scan")]
     stale: bool,
-    /// With `--scan`: also texts that no client of this library has written, which may be no locks
+    /// With `--scan`: also Redis strings that no client of this library has written, which may be no locks
     #[arg(long, requires = "scan")]
     others: bool,
     /// With `--scan`: also without a namespace, where all keys of the server are candidates

@@ -56,7 +56,7 @@ impl Messages {
         Self::line(style, "error: ", text);
     }
 
-    /// Why the command has not run, if the exit code tells it as well.
+    /// Why nothing was done about a lock that is busy, which the exit code tells as well.
     pub(crate) fn refusal(self, text: impl fmt::Display) {
         if !self.quiet {
             Self::error(text);

@@ -43,7 +43,7 @@ enum OutputFormat {
     Table,
     /// One object with a version, on one line
     Json,
-    /// One object for each row, each on a line
+    /// One object for each row, each on a line, and one for answers that are missing
     Ndjson,
 }
 
@@ -54,7 +54,18 @@ pub(crate) trait Listing: Serialize {
 
     fn rows(&self) -> &[Self::Row];
 
+    /// The number of clients that have not answered, if it is known. Zero where none were asked.
+    fn unanswered(&self) -> Option<u64> {
+        Some(0)
+    }
+
     fn table(&self) -> Table;
+}
+
+/// What is missing from the rows: the last line of them, if anything is.
+#[derive(Serialize)]
+struct MissingAnswers {
+    unanswered: Option<u64>,
 }
 
 /// An object with the version of its fields, and the time at which they were read.
@@ -107,7 +118,12 @@ impl OutputOptions {
         match self.output {
             OutputFormat::Table => Ok(found.table().to_string()),
             OutputFormat::Json => line(&at, found),
-            OutputFormat::Ndjson => found.rows().iter().map(|row| line(&at, row)).collect(),
+            OutputFormat::Ndjson => {
+                let rows = found.rows().iter().map(|row| line(&at, row));
+                let unanswered = found.unanswered();
+                let missing = (unanswered != Some(0)).then_some(MissingAnswers { unanswered });
+                rows.chain(missing.iter().map(|missing| line(&at, missing))).collect()
+            }
         }
     }
 }

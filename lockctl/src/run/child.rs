@@ -58,6 +58,11 @@ impl CommandProcess {
         self.send(Signal::CONT);
     }
 
+    /// Whether it is in the process group of `lockctl`.
+    pub(super) fn shares_group(&self) -> bool {
+        !self.has_group
+    }
+
     /// Whether the command itself has ended.
     pub(super) fn has_ended(&mut self) -> bool {
         self.reap();

@@ -8,6 +8,7 @@ use lock_runtime::{LockClient, LockError, LockGuard};
 use super::options::CheckedRun;
 use crate::exit::Failure;
 use crate::options::GlobalOptions;
+use crate::wording;
 
 /// What a command knows about its lock.
 #[derive(Debug)]
@@ -29,8 +30,10 @@ impl Environment {
         let (token, problem) = match guard.fencing_token().await {
             Ok(token) => (Some(token.to_string()), None),
             Err(error @ (LockError::Denied { .. } | LockError::Unavailable { .. })) => {
-                (None, Some(format!("LOCK_FENCING_TOKEN is not set: {error}")))
+                let why = wording::of_error(&error);
+                (None, Some(format!("LOCK_FENCING_TOKEN is not set: {why}")))
             }
+            Err(LockError::Lost { reason, .. }) => return Err(super::lost_before_start(&reason)),
             Err(error) => return Err(error.into()),
         };
         // The lock is held whether or not the store tells who the client is.

@@ -31,7 +31,7 @@ use crate::connection::close;
 use crate::exit::{Code, Failure, after_signal};
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
-use crate::span;
+use crate::{span, wording};
 
 /// Runs the command. Returns the exit code of the command, or of `lockctl`.
 pub(crate) async fn run(
@@ -41,6 +41,7 @@ pub(crate) async fn run(
 ) -> Result<ExitCode, Failure> {
     // Nothing is requested for a command line that is wrong.
     let run = options.check()?;
+    refuse_memory(&global.store_url()?)?;
     let listening = Signals::listen();
     let mut signals = listening.map_err(|error| Failure::internal("receive signals", error))?;
     // Only a busy lock is a reason to wait, and a store that is down is not.
@@ -65,13 +66,23 @@ pub(crate) async fn run(
             command.run_under(guard, &mut signals).await
         }
         Err(busy @ LockError::Busy { .. }) => {
-            messages.refusal(busy);
+            messages.refusal(wording::of_error(&busy));
             Ok(options.conflict_exit_code)
         }
         Err(error) => Err(error.into()),
     };
     close(&client).await;
     outcome.map(ExitCode::from)
+}
+
+/// A lock of the memory store would exclude nobody, because each `lockctl` is a process of its own.
+fn refuse_memory(url: &str) -> Result<(), Failure> {
+    if !url.trim_start().starts_with("memory:") {
+        return Ok(());
+    }
+    let text = "the store `memory:` excludes only the tasks of one process, and each command is another one: use a \
+                server, such as `redis://host:6379`";
+    Err(Failure::new(Code::Config, text))
 }
 
 async fn acquire(client: &LockClient, run: CheckedRun<'_>) -> Result<LockGuard, LockError> {
@@ -114,7 +125,7 @@ impl GuardedCommand<'_> {
                 Ok(Code::Lost.number())
             }
             Err(error) => {
-                self.messages.warning(error);
+                self.messages.warning(wording::of_release(&error, self.run.options.longest_key()));
                 Ok(code)
             }
             Ok(()) => Ok(code),
@@ -151,7 +162,7 @@ impl GuardedCommand<'_> {
             LossPolicy::Ignore => None,
         };
         let process = CommandProcess::start(command, shares_group)?;
-        let supervision = Supervision::new(guard, process, countdown, shares_group);
+        let supervision = Supervision::new(guard, process, countdown, options.max_hold);
         supervision.until_end(signals, messages).await
     }
 }

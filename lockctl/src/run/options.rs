@@ -12,8 +12,19 @@ use crate::span;
 /// The grace without the option, if the lease is long enough.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The shortest lease under which a command can be ended before the deadline on a busy machine.
-const SHORTEST_LEASE: Duration = Duration::from_secs(1);
+/// The shortest lease and `--max-hold` under which a command can be ended before the deadline on a busy machine.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// The longest lease.
+const LONGEST_LEASE: Duration = DAY;
+
+/// The longest of the other times.
+const LONGEST: Duration = DAY.saturating_mul(7);
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The shortest `--min-hold`, apart from none.
+const SHORTEST_MIN_HOLD: Duration = Duration::from_millis(10);
 
 /// Runs a command while a lock is held.
 ///
@@ -29,20 +40,26 @@ pub(crate) struct RunOptions {
     /// Do not wait for a busy lock
     #[arg(short, long, conflicts_with = "wait")]
     nonblock: bool,
-    /// Wait for a busy lock for at most this long [default: as long as it takes]
-    #[arg(short, long, value_name = "TIME", value_parser = span::parse)]
+    /// Wait for a busy lock for at most this long, up to 7d [default: as long as it takes]
+    #[arg(short, long, value_name = "TIME", value_parser = span::between(Duration::ZERO, LONGEST))]
     wait: Option<Duration>,
     /// The exit code if the lock is busy
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = Code::Busy.number())]
     pub(super) conflict_exit_code: u8,
-    /// The lease, which is renewed while the command runs; at least 1s
-    #[arg(long, value_name = "TIME", value_parser = span::parse, default_value = "30s")]
+    /// The lease, which is renewed while the command runs; from 1s to 24h
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = span::between(SHORTEST, LONGEST_LEASE),
+        default_value = "30s"
+    )]
     pub(super) lease: Duration,
-    /// End the command when it has had the lock for this long
-    #[arg(long, value_name = "TIME", value_parser = span::parse)]
+    /// End the command when it has had the lock for this long, from 1s to 7d; it gets SIGTERM earlier, by `--grace`
+    #[arg(long, value_name = "TIME", value_parser = span::between(SHORTEST, LONGEST))]
     pub(super) max_hold: Option<Duration>,
-    /// Keep the lock for at least this long, so that a job starts once although clocks differ
-    #[arg(long, value_name = "TIME", value_parser = span::parse)]
+    /// Keep the lock for at least this long, from 10ms to 7d and at most `--max-hold`, so that a job starts once
+    /// although clocks differ
+    #[arg(long, value_name = "TIME", value_parser = parse_min_hold)]
     pub(super) min_hold: Option<Duration>,
     /// The time between SIGTERM and the deadline, at most a third of the lease and of `--max-hold`
     /// [default: 5s, or less for short leases]
@@ -96,6 +113,11 @@ impl RunOptions {
         }
     }
 
+    /// The time after which the key of a lock that is not renewed has expired.
+    pub(super) fn longest_key(&self) -> Duration {
+        self.lease.max(self.min_hold.unwrap_or_default())
+    }
+
     /// What clap cannot check.
     pub(super) fn check(&self) -> Result<CheckedRun<'_>, Failure> {
         let usage = |text: &str| Failure::new(Code::Usage, text);
@@ -108,19 +130,14 @@ impl RunOptions {
         if command.is_empty() {
             return Err(usage("there is no command after the key"));
         }
+        if self.min_hold > self.max_hold && self.max_hold.is_some() {
+            return Err(usage("`--min-hold` is longer than `--max-hold`"));
+        }
         Ok(CheckedRun { options: self, key, command, grace: self.grace()? })
     }
 
     fn grace(&self) -> Result<Duration, Failure> {
         let shortest = self.lease.min(self.max_hold.unwrap_or(self.lease));
-        if shortest < SHORTEST_LEASE {
-            let (given, least) = (span::show(shortest), span::show(SHORTEST_LEASE));
-            let text = format!(
-                "{given} is too short: the lease and `--max-hold` must be at least {least}, so that the command \
-                 can be ended in time"
-            );
-            return Err(Failure::new(Code::Usage, text));
-        }
         let longest = shortest / 3;
         match self.grace {
             Some(grace) if grace > longest => {
@@ -134,6 +151,13 @@ impl RunOptions {
             Some(grace) => Ok(grace),
             None => Ok(longest.min(GRACE)),
         }
+    }
+}
+
+fn parse_min_hold(text: &str) -> Result<Duration, String> {
+    match span::parse(text)? {
+        none if none.is_zero() => Ok(none),
+        _ => span::between(SHORTEST_MIN_HOLD, LONGEST)(text),
     }
 }
 
@@ -202,14 +226,32 @@ mod tests {
     }
 
     #[test]
-    fn short_leases_and_keys_that_are_no_text_are_refused() {
+    fn times_outside_of_their_ranges_are_refused() {
+        for (words, is_valid) in [
+            (["--lease", "999ms"], false),
+            (["--lease", "24h"], true),
+            (["--lease", "25h"], false),
+            (["--max-hold", "100ms"], false),
+            (["--max-hold", "7d"], true),
+            (["--max-hold", "8d"], false),
+            (["--min-hold", "0s"], true),
+            (["--min-hold", "9ms"], false),
+            (["--min-hold", "8d"], false),
+            (["--wait", "0s"], true),
+            (["--wait", "8d"], false),
+        ] {
+            let parsed = parse(&[&words[..], &["k", "true"]].concat());
+            assert_eq!(parsed.is_ok(), is_valid, "{words:?}: {parsed:?}");
+        }
+        let both = ["--min-hold", "3s", "--max-hold", "2s", "k", "true"];
+        let refused = parse(&both).expect("valid").check().expect_err("too long");
+        assert_eq!(refused.code, Code::Usage);
+    }
+
+    #[test]
+    fn keys_that_are_no_text_are_refused() {
         use std::os::unix::ffi::OsStringExt;
 
-        for words in [["--lease", "999ms"], ["--max-hold", "100ms"]] {
-            let options = parse(&[&words[..], &["k", "true"]].concat()).expect("valid");
-            let refused = options.check().expect_err("too short");
-            assert_eq!(refused.code, Code::Usage, "{words:?}");
-        }
         let mut options = parse(&["k", "true"]).expect("valid");
         options.words[1] = OsString::from_vec(vec![0xff]);
         assert_eq!(options.check().expect("arguments are bytes").command[0].len(), 1);

@@ -24,8 +24,8 @@ pub(super) struct Supervision<'a> {
     process: CommandProcess,
     /// `None` if the command goes on without its lock.
     countdown: Option<Countdown>,
-    /// Whether the command is in the process group of `lockctl`.
-    shares_group: bool,
+    /// The longest time for which the command has the lock.
+    max_hold: Option<Duration>,
     /// Whether a signal that ends programs was passed on.
     has_sent_end: bool,
 }
@@ -43,9 +43,9 @@ impl<'a> Supervision<'a> {
         guard: &'a LockGuard,
         process: CommandProcess,
         countdown: Option<Countdown>,
-        shares_group: bool,
+        max_hold: Option<Duration>,
     ) -> Self {
-        Self { guard, process, countdown, shares_group, has_sent_end: false }
+        Self { guard, process, countdown, max_hold, has_sent_end: false }
     }
 
     /// Passes signals on, and ends the command before its lock ends. If this future is dropped, the command is
@@ -93,13 +93,27 @@ impl<'a> Supervision<'a> {
             let left = self.guard.remaining();
             match countdown.step(since_boot(), left) {
                 CountdownStep::Wait(pause) => return pause.min(longest),
-                step => self.take(step, &format!("the lock ends in {}", span::show(left))),
+                step => self.take(step, &self.end_in(left)),
             }
         }
     }
 
+    /// Why the lock ends that has so much time left.
+    fn end_in(&self, left: Duration) -> String {
+        // Its deadline is then that of `max_hold`, and not that of its lease.
+        let max_hold = self.max_hold.filter(|max_hold| self.guard.held_for() + left >= *max_hold);
+        let what = max_hold.map_or_else(
+            || "the lock".to_owned(),
+            |max_hold| format!("the time of `--max-hold` ({})", span::show(max_hold)),
+        );
+        format!("{what} ends in {}", span::show(left))
+    }
+
     fn lose(&mut self, reason: LostReason, messages: Messages) {
-        let text = format!("the lock was lost: {reason}");
+        let text = match reason {
+            LostReason::MaxHold => "the time of `--max-hold` has ended".to_owned(),
+            reason => format!("the lock was lost: {reason}"),
+        };
         match &mut self.countdown {
             Some(countdown) => {
                 let step = countdown.lost(since_boot());
@@ -124,7 +138,7 @@ impl<'a> Supervision<'a> {
     }
 
     fn pass_on(&mut self, signal: Signal) {
-        let is_sent_by_terminal = || self.shares_group && signals::is_foreground_job();
+        let is_sent_by_terminal = || self.process.shares_group() && signals::is_foreground_job();
         match signal {
             Signal::CHILD => {}
             // A terminal sends the signals of its keys to all processes of the job. That somebody else has sent this
@@ -148,6 +162,8 @@ impl<'a> Supervision<'a> {
             Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT => {
                 self.has_sent_end = true;
                 self.process.send(signal);
+                // A command that is stopped would keep its lock for ever.
+                self.pass_on(Signal::CONT);
             }
             signal => self.process.send(signal),
         }

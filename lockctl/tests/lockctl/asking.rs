@@ -1,6 +1,9 @@
 //! `ls`, `who`, `wait`, `clients` and `revoke`.
 
+use std::time::Duration;
+
 use lock_runtime::LockClient;
+use lock_runtime::admin::LockAdmin;
 use lock_tests::RedisServer;
 use lock_tests::support::{LEASE, client, milliseconds};
 use rustix::process::Signal;
@@ -112,6 +115,58 @@ fn a_client_that_does_not_answer_is_missed() {
     assert_eq!(rows(&asked.output).len(), 1, "the header alone: {asked:?}");
 }
 
+#[test]
+fn programs_see_that_a_client_does_not_answer() {
+    let server = RedisServer::start();
+    let job = holder(&server, &[], "job");
+    job.send(Signal::STOP);
+    let timeout = milliseconds_of(LEASE / 4);
+    let asked = |format: &str, words: &[&str]| -> Value {
+        let words = [words, &["-q", "-o", format, "--answer-timeout", &timeout]].concat();
+        let text = outcome(&server.url(), &words).output;
+        serde_json::from_str(text.lines().last().expect("a line")).expect("JSON")
+    };
+    for format in ["json", "ndjson"] {
+        for words in [&["ls"][..], &["clients"], &["who", "job"]] {
+            let last = asked(format, words);
+            assert_eq!((&last["v"], &last["unanswered"]), (&1.into(), &1.into()), "{words:?}");
+        }
+    }
+    job.send(Signal::CONT);
+    let text = answered(&server.url(), &["ls", "-o", "ndjson"]).output;
+    assert!(text.lines().count() == 1 && !text.contains("unanswered"), "{text}");
+}
+
+/// More questions than a client answers, for a part of the time for which `ls` waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_was_asked_too_often_is_asked_again() {
+    let server = RedisServer::start();
+    let _job = holder(&server, &[], "job");
+    let other = client(&server.url()).await;
+    let flood = async |admin: LockAdmin| {
+        // Nobody waits for the answers.
+        let admin = admin.answer_timeout(Duration::from_millis(10));
+        loop {
+            admin.clients().await.expect("the server is up");
+        }
+    };
+    let mut floods: tokio::task::JoinSet<()> = tokio::task::JoinSet::new();
+    for _ in 0..12 {
+        floods.spawn(flood(LockAdmin::new(&other)));
+    }
+    wait_until("the job is over its limit", || {
+        let words = ["clients", "-o", "json", "--answer-timeout", "20ms"];
+        outcome(&server.url(), &words).errors.contains("not answered")
+    });
+    let words = ["ls", "job", "--answer-timeout", "10s"];
+    let asking = RunningProcess::start(lockctl(&server.url(), &words));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    floods.shutdown().await;
+    let asked = asking.end();
+    assert_eq!((asked.code, &*asked.errors), (Some(0), ""), "{asked:?}");
+    assert!(asked.output.contains("job"), "{asked:?}");
+}
+
 fn milliseconds_of(duration: std::time::Duration) -> String {
     milliseconds(duration) + "ms"
 }
@@ -169,9 +224,34 @@ fn wait_ends_when_the_lock_is_free() {
     let held = outcome(&server.url(), &["wait", "job", "-w", &milliseconds_of(LEASE / 10)]);
     assert_eq!(held.code, Some(75));
     assert!(held.errors.contains("is still held: held by"), "{held:?}");
+    let quiet = outcome(&server.url(), &["wait", "-q", "job", "-w", "0s"]);
+    assert_eq!((quiet.code, &*quiet.errors), (Some(75), ""));
     let mut waiting = RunningProcess::start(lockctl(&server.url(), &["-v", "wait", "job"]));
     assert!(waiting.error_line().contains("waiting for \"job\""));
     drop(job.end());
+    assert_eq!(waiting.end().code, Some(0));
+}
+
+#[test]
+fn wait_survives_an_outage() {
+    let mut server = RedisServer::start();
+    server.tell(&["SET", "job", "something"]);
+    let waiting_for = |server: &RedisServer, words: &[&str]| {
+        let words = [&["-v", "wait", "job"], words].concat();
+        let mut waiting = RunningProcess::start(lockctl(&server.url(), &words));
+        assert!(waiting.error_line().contains("waiting for \"job\""));
+        waiting
+    };
+    let mut waiting = waiting_for(&server, &[]);
+    // It waits for longer than the server needs to end.
+    let limited = waiting_for(&server, &["-w", "3s"]);
+    server.kill();
+    let warning = waiting.error_line();
+    assert!(warning.contains("unavailable") && warning.contains("asked again"), "{warning}");
+    let ended = limited.end();
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    // The key is lost.
+    server.restart();
     assert_eq!(waiting.end().code, Some(0));
 }
 
@@ -182,7 +262,9 @@ fn revoke_ends_a_run_and_refuses_where_the_holder_does() {
     let stubborn = holder(&server, &["--on-lost", "ignore"], "job");
     let refused = outcome(&server.url(), &["revoke", "job"]);
     assert_eq!(refused.code, Some(75));
-    assert!(refused.errors.contains("are not revocable"), "{refused:?}");
+    assert!(refused.errors.contains("`--on-lost ignore`"), "{refused:?}");
+    let quiet = outcome(&server.url(), &["revoke", "-q", "job"]);
+    assert_eq!((quiet.code, &*quiet.errors), (Some(75), ""));
     assert!(server.exists("job"));
     drop(stubborn.end());
     let job = holder(&server, &[], "job");

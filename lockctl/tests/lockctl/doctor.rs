@@ -206,3 +206,33 @@ fn doctor_knows_the_rights_of_each_format() {
     let (code, found) = missing("redisson");
     assert_eq!((code, found), (Some(1), vec![hexists, select]));
 }
+
+#[test]
+fn doctor_of_a_server_that_is_down_is_a_table_with_a_failure() {
+    let server = RedisServer::start();
+    let url = server.plain_url();
+    drop(server);
+    let (ended, findings) = doctor(&url);
+    assert_eq!((ended.code, &*ended.errors), (Some(1), ""), "{findings:?}");
+    assert_eq!(result(&findings, "connect"), "fail", "{findings:?}");
+    let table = outcome(&url, &["doctor"]);
+    assert_eq!(table.code, Some(1), "{table:?}");
+    assert!(table.output.lines().any(|line| line.starts_with("connect  fail ")), "{table:?}");
+}
+
+#[test]
+fn doctor_of_a_user_without_scripts_names_the_missing_rights() {
+    let server = RedisServer::with(&["--requirepass", "right"]);
+    let rights = ["~*", "&*", "+@all", "-evalsha", "-subscribe"];
+    let locker = [&["ACL", "SETUSER", "locker", "on", ">secret"], &rights[..]].concat();
+    server.tell(&locker);
+    let url = server.url_as("locker:secret");
+    let (ended, findings) = doctor(&url);
+    assert_eq!(ended.code, Some(1), "{findings:?}");
+    assert_eq!(result(&findings, "connect"), "fail", "{findings:?}");
+    assert!(ended.output.contains("no permission for evalsha"), "{findings:?}");
+    server.tell(&["ACL", "SETUSER", "locker", "+evalsha"]);
+    let (ended, findings) = doctor(&url);
+    assert_eq!(result(&findings, "messages"), "warn", "{findings:?}");
+    assert!(ended.output.contains("+subscribe"), "{findings:?}");
+}

@@ -48,8 +48,15 @@ fn unknown_options_and_invalid_keys_are_errors_of_usage() {
         (&["run", "", "true"], "the key is empty"),
         (&["run", &long, "true"], "the key has 2000 bytes; the limit is 1024"),
         (&["run", "lock_fence:1", "true"], "reserved"),
-        (&["run", "--lease", "1ms", "k", "true"], "at least 1.0s"),
+        (&["run", "--lease", "1ms", "k", "true"], "from 1s to 1d"),
+        (&["run", "--lease", "25h", "k", "true"], "from 1s to 1d"),
+        (&["run", "--max-hold", "8d", "k", "true"], "from 1s to 7d"),
+        (&["run", "--wait", "8d", "k", "true"], "from 0s to 7d"),
+        (&["run", "--min-hold", "8d", "k", "true"], "from 10ms to 7d"),
+        (&["ls", "--answer-timeout", "2m"], "from 10ms to 1m"),
         (&["run", "--grace", "20s", "k", "true"], "a third of the lease"),
+        (&["ls", "--watch", "1s"], "use `--watch=1s`"),
+        (&["doctor", "--watch", "1s"], "use `--watch=1s`"),
         (&["bogus"], "unrecognized subcommand 'bogus'"),
         (&[], "Usage"),
         (&["--url", "redis://:secret@127.0.0.1", "run", "k", "true"], "--url-file"),
@@ -92,6 +99,13 @@ fn rejected_credentials_and_missing_permissions_are_denied() {
     let refused_password = refused(&server.url_as(":wrong-secret"), &["-v"]);
     assert_eq!(refused_password.code, Some(77), "{refused_password:?}");
     assert!(!refused_password.errors.contains("wrong-secret"), "{refused_password:?}");
+    assert!(!refused_password.errors.contains("WireFormat"), "{refused_password:?}");
+    let no_password = refused(&server.url_as("nobody").replace("nobody@", ""), &[]);
+    assert_eq!(no_password.code, Some(77), "{no_password:?}");
+    assert!(
+        no_password.errors.contains("requires a password, and the URL has none for it"),
+        "{no_password:?}"
+    );
     server.tell(&[
         "ACL",
         "SETUSER",
@@ -125,7 +139,17 @@ fn a_key_that_is_no_lock_is_not_changed() {
     server.tell(&["RPUSH", "k", "a", "b"]);
     let refused = refused(&server.url(), &[]);
     assert_eq!(refused.code, Some(65), "{refused:?}");
+    assert!(refused.errors.contains("instead of a string (as in `--format token`)"), "{refused:?}");
     assert_eq!(server.command::<Vec<String>>(&["LRANGE", "k", "0", "-1"]), ["a", "b"]);
+}
+
+#[test]
+fn a_key_that_never_expires_leads_to_delete() {
+    let server = RedisServer::start();
+    server.tell(&["SET", "k", "v"]);
+    let refused = refused(&server.url(), &[]);
+    assert_eq!(refused.code, Some(75), "{refused:?}");
+    assert!(refused.errors.contains("use `lockctl delete` with the token"), "{refused:?}");
 }
 
 #[test]
@@ -133,12 +157,15 @@ fn a_setting_that_is_invalid_is_an_error_of_configuration() {
     for (url, options, message) in [
         ("http://host", &[][..], "the URL"),
         ("", &[], "LOCK_URL"),
-        ("memory:", &["--namespace", "a b"], "namespace"),
+        ("redis://127.0.0.1:1", &["--namespace", "a b"], "namespace"),
+        ("memory:", &[], "excludes only the tasks of one process"),
+        (" memory:name", &[], "redis://host:6379"),
     ] {
-        let words = [&["run"], options, &["k", "true"]].concat();
+        let words = [&["run"], options, &["k", "echo", "ran"]].concat();
         let refused = outcome(url, &words);
         assert_eq!(refused.code, Some(78), "{url} {options:?}: {refused:?}");
         assert!(refused.errors.contains(message), "{url} {options:?}: {refused:?}");
+        assert_eq!(refused.output, "", "the command has not run");
     }
 }
 

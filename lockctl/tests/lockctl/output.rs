@@ -48,6 +48,31 @@ fn colours_are_for_terminals_unless_they_are_forced() {
     assert!(is_coloured(&[], ("CLICOLOR_FORCE", "1")));
     assert!(!is_coloured(&["--no-color"], ("CLICOLOR_FORCE", "1")));
     assert!(!is_coloured(&[], ("NO_COLOR", "1")));
+    let usage_is_coloured = |words: &[&str]| {
+        let mut command = lockctl(&server.url(), words);
+        command.env("CLICOLOR_FORCE", "1");
+        let refused = RunningProcess::start(command).end();
+        assert_eq!(refused.code, Some(64), "{refused:?}");
+        refused.errors.contains('\u{1b}')
+    };
+    assert!(usage_is_coloured(&["who"]));
+    assert!(!usage_is_coloured(&["who", "--no-color"]));
+}
+
+#[test]
+fn variables_do_not_change_the_usage_of_errors() {
+    for (words, usage) in [
+        (&["who"][..], "Usage: lockctl who [OPTIONS] <KEY>\n"),
+        (&["delete", "k"], "Usage: lockctl delete [OPTIONS] --token <TOKEN> <KEY>\n"),
+        (&["ls", "-q", "-v"], "Usage: lockctl ls [OPTIONS] [PATTERN]\n"),
+        (&["man"], "Usage: lockctl man <DIRECTORY>\n"),
+        (&["run", "k"], "Usage: lockctl run [OPTIONS] KEY [--] COMMAND [ARGUMENT]...\n"),
+    ] {
+        let mut command = lockctl("redis://host", words);
+        command.env("LOCK_NAMESPACE", "shop");
+        let refused = RunningProcess::start(command).end();
+        assert!(refused.errors.contains(usage), "{refused:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -166,7 +166,8 @@ fn exactly_the_hold_that_was_shown_is_deleted() {
     assert!(deleted.errors.contains("still runs"), "it says what it breaks: {deleted:?}");
     assert!(!server.exists("shop:job"));
     let free = delete(&server, &["--token", &token, "--yes"]);
-    assert_eq!((free.code, &*free.output), (Some(0), "Nobody holds the lock.\n"));
+    assert_eq!((free.code, &*free.output), (Some(75), ""), "{free:?}");
+    assert!(free.errors.contains("nobody holds the lock \"job\"; nothing was deleted"), "{free:?}");
 }
 
 #[test]

@@ -56,6 +56,7 @@ fn a_command_is_told_before_the_deadline_and_dead_at_it() {
     assert!(dead < MARGIN, "it was alive for {dead:?} after it had to be killed");
     let ended = running.end();
     assert_eq!(ended.code, Some(79), "{ended:?}");
+    assert!(ended.errors.contains("the lock ends in "), "{ended:?}");
     assert!(ended.errors.contains("the command was terminated"), "{ended:?}");
     assert!(ended.errors.contains("the command was killed"), "{ended:?}");
 }
@@ -92,6 +93,20 @@ fn a_descendant_that_cleans_up_has_the_grace_although_the_command_has_ended() {
     let ended = running.end();
     assert_eq!(ended.code, Some(79));
     assert!(!ended.errors.contains("was killed"), "{ended:?}");
+}
+
+/// The library would go on with the release, but the process ends.
+#[test]
+fn a_release_without_an_answer_is_reported_with_the_end_of_the_lease() {
+    let server = RedisServer::start();
+    let (running, witness) = started(&server, &["--lease", "60s"], "echo started; read line");
+    server.freeze();
+    let ended = running.end();
+    witness.ended();
+    assert_eq!(ended.code, Some(1), "that of the command: {ended:?}");
+    let expected = "the lock stays taken until its lease ends, at most 1m00s";
+    assert!(ended.errors.contains(expected), "{ended:?}");
+    assert!(!ended.errors.contains("background"), "{ended:?}");
 }
 
 /// The control of the tests of the deadline: it would see a command that outlives its lock.
@@ -171,12 +186,14 @@ fn a_command_ends_before_its_max_hold_is_over() {
     let began = boot_nanos();
     // A busy machine starts the command within this time.
     let max_hold = LONG * 2;
-    let options = ["--max-hold", &milliseconds(max_hold)];
+    let options = ["--lease", "60s", "--max-hold", &milliseconds(max_hold)];
     let (running, witness) = started(&server, &options, STUBBORN);
     assert_eq!(witness.line().as_deref(), Some("told"));
     assert!(Duration::from_nanos(boot_nanos() - began) > max_hold / 2, "it had its time");
     witness.ended();
-    assert_eq!(running.end().code, Some(79));
+    let ended = running.end();
+    assert_eq!(ended.code, Some(79));
+    assert!(ended.errors.contains("the time of `--max-hold` ("), "{ended:?}");
     assert!(!server.exists("k"));
 }
 

@@ -79,21 +79,36 @@ fn wait_for_renewal(server: &RedisServer) {
     });
 }
 
+/// The state of a process, as `ps` shows it.
+fn state(process: &str) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
+}
+
 #[test]
 fn a_suspended_command_keeps_its_lock() {
     let server = RedisServer::start();
     let (running, witness) = started(&server, &[], "echo started; echo $$; read line");
     let process = witness.line().expect("a process id");
-    let state = || {
-        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
-    };
     running.send(Signal::TSTP);
-    wait_until("it is suspended", || state() == Some('T'));
+    wait_until("it is suspended", || state(&process) == Some('T'));
     wait_for_renewal(&server);
     running.send(Signal::CONT);
-    wait_until("it continues", || state() == Some('S'));
+    wait_until("it continues", || state(&process) == Some('S'));
     assert_eq!(running.end().code, Some(1), "`read` has found no line");
+}
+
+#[test]
+fn a_suspended_command_ends_with_the_signals_that_end_programs() {
+    let server = RedisServer::start();
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
+        let (running, witness) = started(&server, &[], "echo started; echo $$; kill -STOP $$");
+        let process = witness.line().expect("a process id");
+        wait_until("it is suspended", || state(&process) == Some('T'));
+        running.send(signal);
+        assert_eq!(running.end().code, Some(128 + signal.as_raw()));
+        assert!(!server.exists("k"));
+    }
 }
 
 #[test]
