@@ -5,7 +5,7 @@ use std::process::Command;
 use lock_tests::RedisServer;
 use tempfile::TempDir;
 
-use crate::support::{lockctl, wait_until};
+use crate::support::{lockctl, wait_until, with_usual_signals};
 use crate::terminal::AtTerminal;
 
 const INTERRUPT: &str = "\u{3}";
@@ -44,7 +44,7 @@ struct JobShell {
 
 impl JobShell {
     fn start(server: &RedisServer) -> Self {
-        let mut shell = Command::new("sh");
+        let mut shell = with_usual_signals("sh");
         shell.arg("-i").env("LOCK_URL", server.url()).env("PS1", "").env_remove("ENV");
         let terminal = AtTerminal::start(in_session(&shell));
         let mut shell =

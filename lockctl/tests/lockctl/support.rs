@@ -28,9 +28,25 @@ pub(crate) fn milliseconds(duration: Duration) -> String {
     format!("{}ms", duration.as_millis())
 }
 
+/// A program that is started with the usual effects of signals. Those who run the tests may ignore some, as `nohup` and
+/// background jobs do, and a program would inherit that.
+pub(crate) fn with_usual_signals(program: &str) -> Command {
+    // `SIGPIPE` has its usual effect in all children.
+    const PIPE: u64 = 1 << 12;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    if ignored.is_none_or(|mask| mask & !PIPE == 0) {
+        return Command::new(program);
+    }
+    let mut command = Command::new("env");
+    command.args(["--default-signal", program]);
+    command
+}
+
 /// A `lockctl` that is to be started.
 pub(crate) fn lockctl(url: &str, words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lockctl"));
+    let mut command = with_usual_signals(env!("CARGO_BIN_EXE_lockctl"));
     for name in ["LOCK_NAMESPACE", "LOCK_KEY", "NO_COLOR", "CLICOLOR_FORCE"] {
         command.env_remove(name);
     }
