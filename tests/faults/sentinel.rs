@@ -429,7 +429,8 @@ async fn a_lock_is_lost_when_its_master_restarts_without_its_data() {
     let log = CapturedLog::here();
     let client = client_with_lease(&sentinels.url(), LEASE).await;
     for words in ["`min-replicas-to-write`", "`appendonly yes`"] {
-        assert_eq!(log.lines(&["WARN", words]).len(), 1, "{words}");
+        // Other tests have such servers, too.
+        assert!(!log.lines(&["WARN", words]).is_empty(), "{words}");
     }
     let guard = client.lock("k").acquire().await.expect("free");
     until_replicated(&sentinels, "k").await;
