@@ -536,6 +536,9 @@ async fn what_a_store_does_not_have_is_an_error_that_says_so() {
     assert_eq!(config(acknowledged.map(drop)), "acknowledged_by");
     assert_eq!(config(client.last_run("k").await.map(drop)), "every");
 
+    // Nothing would connect the store.
+    let lazy = LockClient::builder().store(table.clone()).connect_lazy().map(drop);
+    assert!(matches!(lazy, Err(LockError::Config { option: "store", .. })), "{lazy:?}");
     let both = LockClient::builder().url("memory:").store(table).connect().await.map(drop);
     assert!(matches!(both, Err(LockError::Config { option: "store", .. })), "{both:?}");
 }

@@ -352,6 +352,8 @@ impl LockClientBuilder {
     /// # }
     /// ```
     pub fn connect_lazy(self) -> Result<LockClient, LockError> {
+        #[cfg(feature = "store")]
+        self.check_lazy()?;
         self.start(false).map(|(client, _)| client)
     }
 

@@ -57,11 +57,20 @@ impl LockClient {
 
 #[cfg(feature = "store")]
 impl LockClientBuilder {
+    /// Whether the store is one that connects with its first request. A custom store does not.
+    pub(super) fn check_lazy(&self) -> Result<(), LockError> {
+        if self.store.is_none() {
+            return Ok(());
+        }
+        let problem = "a custom store connects before its first request; use `connect`".into();
+        Err(LockError::Config { option: "store", problem })
+    }
+
     /// Keeps the locks in a custom store, instead of one that a URL names: see [`store`](crate::store).
     ///
     /// The store is called on a thread of the client, and connects when the client does. `credentials`, `tls`,
     /// `quarantine`, `tracking` and the address map are for servers that are named by URLs, and have no effect. Clones of the
-    /// builder share the store.
+    /// builder share the store. [`connect_lazy`](Self::connect_lazy) returns [`LockError::Config`].
     pub fn store(mut self, store: impl Store) -> Self {
         self.store = Some(Arc::new(Arc::new(store)));
         self
