@@ -23,7 +23,9 @@ mod open;
 pub(crate) mod owner;
 pub(crate) mod periods;
 mod place;
+pub(crate) mod profile;
 pub(crate) mod queueing;
+mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "admin")]
@@ -34,5 +36,5 @@ mod settings;
 mod store_error;
 pub(crate) mod subscriptions;
 
-pub(crate) use open::open;
+pub(crate) use open::{StoreAddress, open};
 pub(crate) use settings::Settings;

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::AbortHandle;
+
 #[cfg(feature = "redis")]
 use super::inbox_queue::InboxQueue;
 #[cfg(feature = "redis")]
@@ -189,7 +191,7 @@ impl Subscriptions {
         if wanted {
             self.wanted_some.notify_one();
         }
-        Subscription { subscriptions: Arc::clone(self), listener }
+        Subscription { subscriptions: Arc::clone(self), listener, relay: None }
     }
 
     /// The listener of a claim that waits on this channel.
@@ -373,6 +375,8 @@ impl Channels {
 pub(crate) struct Subscription {
     subscriptions: Arc<Subscriptions>,
     pub(super) listener: Arc<Listener>,
+    /// The task that passes messages of others on.
+    pub(super) relay: Option<AbortHandle>,
 }
 
 impl Subscription {
@@ -441,5 +445,6 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         self.subscriptions.forget(&self.listener);
+        self.relay.iter().for_each(AbortHandle::abort);
     }
 }

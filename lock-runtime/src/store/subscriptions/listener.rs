@@ -108,7 +108,7 @@ impl Listener {
         }
     }
 
-    pub(super) fn channel(&self) -> &Arc<str> {
+    pub(crate) fn channel(&self) -> &Arc<str> {
         &self.channel
     }
 

@@ -20,6 +20,7 @@ mod inbox;
 #[cfg(feature = "redis")]
 mod inbox_queue;
 mod listener;
+mod relayed;
 #[cfg(feature = "redis")]
 mod remote;
 #[cfg(test)]
