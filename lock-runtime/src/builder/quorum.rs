@@ -96,7 +96,7 @@ impl LockClientBuilder {
     /// [`connect`](Self::connect) returns [`LockError::Config`] if the number of servers is even or less than
     /// three, if a server is named twice, also by another name, or is a replica, if two are parts of one cluster, if
     /// their versions differ, or if the client has another format than `Token`. A minority of the servers may be down:
-    /// they are checked when they answer. [`LockError::Unavailable`] means that there is no majority.
+    /// they are checked when they answer, for which `connect` waits up to 5 s. [`LockError::Unavailable`] means that there is no majority.
     ///
     /// # Examples
     ///

@@ -15,8 +15,11 @@ use crate::support::LEASE;
 /// Longer than the quarantine of a server, which is the lease and two seconds by default.
 const LONG: Duration = LEASE.saturating_mul(60);
 
+/// One server has a tenth of it for an answer.
+const QUORUM_LEASE: Duration = LEASE.saturating_mul(2);
+
 async fn quorum_client(quorum: &Quorum) -> LockClient {
-    let builder = LockClient::builder().url(quorum.url()).lease(LEASE).wait(LONG);
+    let builder = LockClient::builder().url(quorum.url()).lease(QUORUM_LEASE).wait(LONG);
     builder.connect().await.expect("a majority is up")
 }
 

@@ -7,7 +7,7 @@ use lock_tests::support::count_under_contention;
 use lock_tests::{CapturedLog, Proxy, Quorum};
 use tokio::time::sleep;
 
-use super::{LONG, quorum_client, unavailable};
+use super::{LONG, QUORUM_LEASE, quorum_client, unavailable};
 use crate::support::{LEASE, until, until_idle};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,12 +44,16 @@ async fn one_of_three_servers_may_be_down() {
     let log = CapturedLog::here();
     let late = quorum_client(&quorum).await;
     assert_eq!(log.lines(&["WARN", "a server of the quorum cannot be used yet"]).len(), 1);
-    late.ready().await.expect("a majority is ready");
+    let began = Instant::now();
+    while let Err(error) = late.ready().await {
+        // A busy machine may take longer for an answer.
+        assert!(began.elapsed() < LONG, "{error}");
+    }
     assert!(matches!(
         late.lock("during").wait(LEASE / 2).acquire().await,
         Err(LockError::Busy { .. })
     ));
-    sleep(LEASE * 2).await;
+    sleep(QUORUM_LEASE * 2).await;
     assert!(before.is_held() && during.is_held(), "renewed by two servers");
     before.release().await.expect("held");
     during.release().await.expect("held");
@@ -69,7 +73,7 @@ async fn two_or_three_of_three_servers_down_are_an_outage() {
         assert!(not_ready.contains("fewer than 2 of the 3 servers"), "{not_ready}");
         let builder = LockClient::builder().url(quorum.url()).lease(LEASE);
         unavailable(builder.connect().await);
-        let lost = until(LEASE * 3, || !held.is_held()).await;
+        let lost = until(QUORUM_LEASE * 3, || !held.is_held()).await;
         assert!(lost.is_some(), "held without a majority");
         if down == 2 {
             assert_eq!(quorum.having("k").len(), 0, "an attempt is undone where it was granted");
@@ -96,7 +100,7 @@ async fn suspended_servers_are_not_waited_for_and_are_freed_when_they_resume() {
             guard.release().await.expect("held");
             fastest = fastest.min(began.elapsed());
         }
-        assert!(fastest < LEASE / 10, "waited for a suspended server: {fastest:?}");
+        assert!(fastest < QUORUM_LEASE / 10, "waited for a suspended server: {fastest:?}");
         (0..suspended).for_each(|index| quorum.thaw(index));
         let is_free = || quorum.having("k").is_empty();
         let freed = until(LEASE * 3, is_free).await;

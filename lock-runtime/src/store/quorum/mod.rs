@@ -56,6 +56,9 @@ const FEWEST: usize = 3;
 const PATIENCE: u32 = 10;
 const PATIENCES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
+/// How long a client that connects waits for the other stores, which it would have to check later.
+const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
+
 /// How long one of several stores may take for an answer, with leases of this length: little, compared with the lease.
 pub(super) fn patience(lease: Duration) -> Duration {
     (lease / PATIENCE).clamp(PATIENCES.0, PATIENCES.1)
@@ -109,8 +112,8 @@ impl QuorumBackend {
         Self { members, electorate, locks, unsupported, patience }
     }
 
-    /// Connects to all stores at once. Fails if one must not vote, or fewer than a majority can be reached. Waits only
-    /// briefly for the others.
+    /// Connects to all stores at once. Fails if one must not vote, or fewer than a majority can be reached. Waits a few
+    /// seconds for the others.
     async fn connect_all(&self) -> Result<(), LockError> {
         let started = BootInstant::now();
         let mut connecting: Vec<_> =
@@ -139,7 +142,7 @@ impl QuorumBackend {
                 Some((number, Err(error))) => failures.add(number, self.failure(number, error)?),
             }
             if connected >= majority(self.members.len()) {
-                deadline.get_or_insert_with(|| Instant::now() + self.patience * 4);
+                deadline.get_or_insert_with(|| Instant::now() + WAIT_FOR_OTHERS);
             }
         }
         if connected < majority(self.members.len()) {
