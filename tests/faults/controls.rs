@@ -113,8 +113,8 @@ lock_tests::controls! {
         without "fence-is-written-back" seeing "a token went back";
     quorum_without_voters_are_distinct: "quorum::bad_input::servers_that_are_not_independent_are_refused"
         without "voters-are-distinct" seeing "LockClient";
-    quorum_without_majority_grants: "quorum::servers::tasks_of_two_clients_exclude_each_other"
-        without "majority-grants" seeing "two tasks hold the lock";
+    quorum_without_majority_grants: "quorum::servers::two_or_three_of_three_servers_down_are_an_outage"
+        without "majority-grants" seeing "LockGuard";
     readiness_without_quarantine: "readiness::a_server_in_quarantine_is_not_ready"
         without "quarantine" seeing "ready after";
     quarantine_without_quarantine: "quarantine::a_server_that_has_lost_its_data_grants_nothing_until_its_locks_have_ended"
