@@ -6,7 +6,6 @@ use super::LockClientBuilder;
 #[cfg(feature = "store")]
 use crate::client::LockClient;
 use crate::error::LockError;
-#[cfg(feature = "store")]
 use crate::store::contract::Backend;
 #[cfg(feature = "store")]
 use crate::store::{OpenStore, Store};
