@@ -219,6 +219,12 @@ impl Connected {
             let problem = format!("locks in the format {format:?} have no queue; use `Token`");
             return Err(LockError::Config { option: "fair", problem });
         }
+        // Runs of a period are fair by themselves, and such a store says that it has none.
+        let is_fair = options.fair.unwrap_or_default() && options.every.is_none();
+        if is_fair && !store.capabilities().queues {
+            let problem = "this store has no queues; remove `fair`".into();
+            return Err(LockError::Config { option: "fair", problem });
+        }
         Ok((wait, terms, store))
     }
 }

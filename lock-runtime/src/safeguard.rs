@@ -193,6 +193,22 @@ safeguards! {
     AnswerChannels = "answer-channels",
     /// The number of answers in a second is limited.
     LimitedAnswers = "limited-answers",
+    /// A quorum grants a lock only if a majority of its stores has granted it.
+    MajorityGrants = "majority-grants",
+    /// A quorum renews a lock only if a majority of its stores has renewed it.
+    MajorityRenews = "majority-renews",
+    /// An attempt without a majority is undone at all stores of a quorum.
+    VotesAreUndone = "votes-are-undone",
+    /// What stores of a quorum may have kept that did not answer is freed when they answer again.
+    LeftoversAreFreed = "leftovers-are-freed",
+    /// Each attempt to acquire a lock of a quorum has an owner of its own.
+    OwnerPerAttempt = "owner-per-attempt",
+    /// A server votes only once in a quorum.
+    VotersAreDistinct = "voters-are-distinct",
+    /// A fencing token is written to a majority of a quorum before it is used.
+    FenceIsWrittenBack = "fence-is-written-back",
+    /// A release wakes those who wait for a lock of a quorum once, and not once for each store.
+    WakeUpsAreGathered = "wake-ups-are-gathered",
 }
 
 impl Safeguard {

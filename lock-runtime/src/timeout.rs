@@ -81,7 +81,6 @@ pub(crate) struct RequestTimeout {
 
 impl RequestTimeout {
     /// The same limit for both.
-    #[cfg(any(feature = "redis", feature = "testing", test))]
     pub(crate) const fn of(total: Duration) -> Self {
         Self { answer: total, total }
     }

@@ -97,6 +97,24 @@ lock_tests::controls! {
         without "tracking" seeing "the lock is passed on at once";
     linger_without_tracking_2: "linger::a_process_that_waits_already_gets_the_lock_at_once"
         without "tracking" seeing "the lock is passed on at once";
+    quorum_without_leftovers_are_freed: "quorum::servers::nothing_is_left_at_servers_that_did_not_answer"
+        without "leftovers-are-freed+undo" seeing "the votes are left";
+    quorum_without_leftovers_are_freed_2: "quorum::servers::a_late_vote_is_freed_although_the_lock_was_released_before"
+        without "leftovers-are-freed" seeing "the late vote is left";
+    quorum_without_undo: "quorum::servers::a_call_dropped_at_any_time_leaves_nothing"
+        without "undo" seeing "left at";
+    quorum_without_quarantine: "quorum::restarts::a_server_that_has_restarted_does_not_vote_until_its_locks_have_ended"
+        without "quarantine" seeing "there are two holders";
+    quorum_without_quarantine_2: "quorum::restarts::new_servers_vote_after_a_lease_and_remember_that"
+        without "quarantine" seeing "a new server votes at once";
+    quorum_without_majority_renews: "quorum::restarts::a_lock_survives_the_restart_of_a_minority_and_is_lost_with_the_majority"
+        without "majority-renews" seeing "held by one of three servers";
+    quorum_without_fence_is_written_back: "quorum::restarts::tokens_rise_although_the_clock_of_a_server_is_ahead"
+        without "fence-is-written-back" seeing "a token went back";
+    quorum_without_voters_are_distinct: "quorum::bad_input::servers_that_are_not_independent_are_refused"
+        without "voters-are-distinct" seeing "LockClient";
+    quorum_without_majority_grants: "quorum::servers::two_or_three_of_three_servers_down_are_an_outage"
+        without "majority-grants" seeing "LockGuard";
     readiness_without_quarantine: "readiness::a_server_in_quarantine_is_not_ready"
         without "quarantine" seeing "ready after";
     quarantine_without_quarantine: "quarantine::a_server_that_has_lost_its_data_grants_nothing_until_its_locks_have_ended"

@@ -26,6 +26,7 @@ mod processes;
 mod quarantine;
 mod questions;
 mod queue;
+mod quorum;
 mod read_write;
 mod readiness;
 mod renewals;

@@ -7,7 +7,7 @@
 //! [`sets`] covers calls that lock several keys together, [`turns`] the turns of readers and writers,
 //! [`modes`] writers that become readers and the reverse,
 //! [`permits`] calls for permits of a semaphore, [`periods`] runs that happen once per period, and
-//! [`leaders`] the terms and announcements of leaders. The checker visits every state, and asserts
+//! [`leaders`] the terms and announcements of leaders. [`quorum`] covers votes of three servers. The checker visits every state, and asserts
 //! exclusion, the absence of leaks and stale writes, progress, and the end of tenures.
 //!
 //! The controls show that each safeguard and each assumption is necessary. A control disables one
@@ -26,6 +26,7 @@ mod properties;
 mod protocol;
 mod queue;
 mod queue_state;
+mod quorum;
 mod resource;
 mod server;
 mod sets;

@@ -446,6 +446,12 @@ impl RedisServer {
         queues.iter().map(|queue| count(queue)).sum()
     }
 
+    /// Whether the server runs.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
     /// Kills the server with SIGKILL. Without persistence, its data is lost.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {

@@ -10,7 +10,7 @@ use crate::replicas::{Replicas, RequiredReplicas};
 use crate::timeout::Wait;
 
 /// The lease of a lock that does not specify one.
-const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+pub(super) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 /// The timeout of an acquisition that does not specify one.
 const DEFAULT_WAIT: Wait = Wait::For(Duration::from_secs(30));
 /// The shortest lease that can be renewed in time on a busy machine.

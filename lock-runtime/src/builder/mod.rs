@@ -3,6 +3,7 @@
 mod defaults;
 mod limits;
 mod network;
+mod quorum;
 mod source;
 
 use std::fmt;
@@ -51,8 +52,10 @@ impl LockClient {
     /// | `rediss+sentinel://…` | the same, with TLS to the sentinels and to the master; the options are also those of `rediss://` |
     /// | `redis+cluster://[[user]:password@]host[:port],host[:port]` | the Redis Cluster of these nodes |
     /// | `rediss+cluster://…` | the same, over TLS; the options are those of `rediss://` |
+    /// | `redis+redlock://[[user]:password@]host[:port],host[:port],host[:port][/database]` | a [quorum](LockClientBuilder::quorum) of these servers |
+    /// | `rediss+redlock://…` | the same, over TLS; the options are those of `rediss://` |
     /// | `redis+unix:///path[?db=…&user=…&pass=…]` | a Redis server, over a Unix socket |
-    /// | `valkey://`, `valkeys://`, `valkey+sentinel://`, `valkeys+sentinel://`, `valkey+cluster://`, `valkeys+cluster://`, `valkey+unix://` | the same, for Valkey |
+    /// | `valkey://`, `valkeys://`, `valkey+sentinel://`, `valkeys+sentinel://`, `valkey+cluster://`, `valkeys+cluster://`, `valkey+redlock://`, `valkeys+redlock://`, `valkey+unix://` | the same, for Valkey |
     /// | `memory:` | this process's memory, for this client alone |
     /// | `memory:name` | this process's memory, for all its clients that use this name |
     ///
@@ -138,6 +141,7 @@ pub struct LockClientBuilder {
     url: Option<String>,
     #[cfg(feature = "store")]
     store: Option<Arc<dyn OpenStore>>,
+    quorum: Option<Vec<String>>,
     namespace: String,
     options: LockOptions,
     handoff_limit: HandoffLimit,
@@ -161,6 +165,7 @@ impl fmt::Debug for LockClientBuilder {
         let mut shown = f.debug_struct("LockClientBuilder");
         shown
             .field("url", &self.url.as_ref().map(|_| "…"))
+            .field("quorum", &self.quorum.as_ref().map(Vec::len))
             .field("namespace", &self.namespace)
             .field("options", &self.options)
             .field("handoff_limit", &self.handoff_limit)
@@ -358,8 +363,8 @@ impl LockClientBuilder {
     }
 
     /// Checks the settings, and starts the client. Fails if a runtime `is_needed`, and there is none.
-    fn start(self, is_needed: bool) -> Result<(LockClient, Arc<dyn Backend>), LockError> {
-        self.check_source()?;
+    fn start(mut self, is_needed: bool) -> Result<(LockClient, Arc<dyn Backend>), LockError> {
+        let source = self.source()?;
         let defaults = self.checked()?;
         self.identity.check()?;
         if is_needed {
@@ -381,7 +386,7 @@ impl LockClientBuilder {
             #[cfg(feature = "tls")]
             tls: self.tls.clone(),
         };
-        let store = self.open(&settings)?;
+        let store = source.open(&settings)?;
         let metrics = ClientMetrics::new(&self.namespace, settings.requests).warning(self.slow);
         let settings = ClientSettings {
             namespace: self.namespace,

@@ -6,36 +6,56 @@ use super::LockClientBuilder;
 #[cfg(feature = "store")]
 use crate::client::LockClient;
 use crate::error::LockError;
-#[cfg(feature = "store")]
-use crate::store::Store;
 use crate::store::contract::Backend;
-use crate::store::{Settings, open};
+#[cfg(feature = "store")]
+use crate::store::{OpenStore, Store};
+use crate::store::{Settings, StoreAddress, open};
+
+/// Where the locks of a client are.
+pub(super) enum StoreSource {
+    Address(StoreAddress),
+    #[cfg(feature = "store")]
+    Custom(Arc<dyn OpenStore>),
+}
+
+impl StoreSource {
+    pub(super) fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
+        match self {
+            Self::Address(address) => open(address, settings),
+            #[cfg(feature = "store")]
+            Self::Custom(store) => store.open(settings.response_timeout),
+        }
+    }
+}
 
 impl LockClientBuilder {
-    /// Whether it is known where the locks are to be.
-    pub(super) fn check_source(&self) -> Result<(), LockError> {
+    /// Where the locks are to be. A quorum also gets the settings that it needs.
+    pub(super) fn source(&mut self) -> Result<StoreSource, LockError> {
+        let (url, quorum) = (self.url.take(), self.quorum.take());
         #[cfg(feature = "store")]
-        match (&self.store, &self.url) {
-            (Some(_), Some(_)) => {
-                let problem = "both a URL and a store were given; remove one of them".into();
+        if let Some(store) = self.store.take() {
+            if url.is_some() || quorum.is_some() {
+                let problem = "both a store and URLs were given; remove one of them".into();
                 return Err(LockError::Config { option: "store", problem });
             }
-            (Some(_), None) => return Ok(()),
-            (None, _) => {}
+            return Ok(StoreSource::Custom(store));
         }
-        if self.url.is_none() {
-            let problem = "no URL was given; use `memory:` to run without a server".into();
-            return Err(LockError::Config { option: "url", problem });
+        let address = match (url, quorum) {
+            (Some(url), None) => StoreAddress::Url(url),
+            (None, Some(urls)) => StoreAddress::Quorum(urls),
+            (Some(_), Some(_)) => {
+                let problem = "a URL was given as well; choose one".into();
+                return Err(LockError::Config { option: "quorum", problem });
+            }
+            (None, None) => {
+                let problem = "no URL was given; use `memory:` to run without a server".into();
+                return Err(LockError::Config { option: "url", problem });
+            }
+        };
+        if address.is_quorum() {
+            self.prepare_votes()?;
         }
-        Ok(())
-    }
-
-    pub(super) fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
-        #[cfg(feature = "store")]
-        if let Some(store) = &self.store {
-            return store.open(settings.response_timeout);
-        }
-        open(self.url.as_deref().unwrap_or_default(), settings)
+        Ok(StoreSource::Address(address))
     }
 }
 

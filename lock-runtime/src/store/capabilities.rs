@@ -14,6 +14,9 @@ pub(crate) struct Capabilities {
     pub(crate) queues: bool,
     /// Whether a claim that was given a resource has to make an attempt all the same.
     pub(crate) verifies_transfers: bool,
+    /// Whether each attempt of an acquisition needs an owner of its own, because the store undoes
+    /// attempts by itself, and the undo of one must not affect the next.
+    pub(crate) owner_per_attempt: bool,
 }
 
 impl Capabilities {
@@ -23,5 +26,6 @@ impl Capabilities {
         counts_waiters: true,
         queues: false,
         verifies_transfers: false,
+        owner_per_attempt: false,
     };
 }

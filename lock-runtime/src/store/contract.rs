@@ -29,6 +29,7 @@ pub(crate) use super::mode_change::{ModeChange, ModeChanged};
 use super::owner::OwnerId;
 use super::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
 pub(crate) use super::place::Place;
+use super::profile::StoreProfile;
 pub(crate) use super::queueing::{Queued, Queueing};
 pub(crate) use super::send_trace::{Origin, SendTrace};
 pub(crate) use super::sets::{SetAcquired, SetClaim, Slot};
@@ -66,6 +67,11 @@ pub(crate) trait Backend: Send + Sync {
     fn check_readiness(&self, layout: Layout) -> StoreAnswer<'_, ()> {
         let _ = layout;
         MaybeReady::ready(Ok(()))
+    }
+
+    /// What identifies the store among those of a quorum.
+    fn profile(&self) -> StoreAnswer<'_, StoreProfile> {
+        MaybeReady::ready(Ok(StoreProfile::default()))
     }
 
     /// Who has a lock, in any layout; `None` if nobody has it, or the store does not know it.

@@ -15,15 +15,19 @@ pub(crate) enum Layout {
     /// Read-write locks.
     ReadWrite,
     Semaphore,
+    /// Exclusive locks at one store of a quorum: those of `Token`, without a queue. A release wakes all
+    /// who wait.
+    Vote,
 }
 
 impl Layout {
-    pub(crate) const ALL: [Self; WireFormat::ALL.len() + 2] = [
+    pub(crate) const ALL: [Self; WireFormat::ALL.len() + 3] = [
         Self::Wire(WireFormat::ALL[0]),
         Self::Wire(WireFormat::ALL[1]),
         Self::Wire(WireFormat::ALL[2]),
         Self::ReadWrite,
         Self::Semaphore,
+        Self::Vote,
     ];
 
     pub(crate) const TOKEN: Self = Self::Wire(WireFormat::Token);
@@ -34,6 +38,7 @@ impl Layout {
             Self::Wire(format) => format.index(),
             Self::ReadWrite => WireFormat::ALL.len(),
             Self::Semaphore => WireFormat::ALL.len() + 1,
+            Self::Vote => WireFormat::ALL.len() + 2,
         }
     }
 
@@ -43,6 +48,7 @@ impl Layout {
             Self::Wire(format) => format.value(),
             Self::ReadWrite => "read-write lock",
             Self::Semaphore => "semaphore",
+            Self::Vote => WireFormat::Token.value(),
         }
     }
 }

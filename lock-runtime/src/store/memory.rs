@@ -293,7 +293,7 @@ impl LockStore for MemoryStore {
     ) -> MaybeReady<'a, Result<Acquired, StoreError>> {
         trace.sent(CONNECTION);
         match self.layout {
-            Layout::Wire(_) => {}
+            Layout::Wire(_) | Layout::Vote => {}
             Layout::ReadWrite => return MaybeReady::ready(self.claim_read_write(claim)),
             Layout::Semaphore => return MaybeReady::ready(self.claim_permits(claim)),
         }
@@ -400,14 +400,14 @@ impl LockStore for MemoryStore {
     ) -> MaybeReady<'a, Result<usize, StoreError>> {
         let keys = self.keys();
         MaybeReady::ready(Ok(match self.layout {
-            Layout::Wire(_) => keys.queues.len(resource.key),
+            Layout::Wire(_) | Layout::Vote => keys.queues.len(resource.key),
             Layout::ReadWrite => keys.read_write.waiting(resource.key),
             Layout::Semaphore => keys.semaphores.waiting(resource.key),
         }))
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { queues: true, ..Capabilities::ALL }
+        Capabilities { queues: self.layout != Layout::Vote, ..Capabilities::ALL }
     }
 
     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
@@ -426,13 +426,14 @@ impl LockStore for MemoryStore {
 impl MemoryStore {
     fn release_now(&self, release: &Release<'_>) -> Released {
         match self.layout {
-            Layout::Wire(_) => {}
+            Layout::Wire(_) | Layout::Vote => {}
             Layout::ReadWrite => return self.release_read_write(release),
             Layout::Semaphore => return self.release_permits(release),
         }
         let waits = |owner| self.shared.subscriptions.listener(release.resource.key, owner);
         let (released, message) = self.keys().release(release, BootInstant::now(), waits);
         send(message);
+        self.wake_voters(release, released);
         released
     }
 }

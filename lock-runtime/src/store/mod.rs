@@ -107,7 +107,9 @@ mod open;
 pub(crate) mod owner;
 pub(crate) mod periods;
 mod place;
+pub(crate) mod profile;
 pub(crate) mod queueing;
+mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "admin")]
@@ -125,7 +127,7 @@ pub use custom::{
     FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
     RenewOutcome, Store, WakeUps,
 };
-pub(crate) use open::open;
+pub(crate) use open::{StoreAddress, open};
 pub(crate) use settings::Settings;
 #[cfg(feature = "store")]
 pub use store_error::StoreError;

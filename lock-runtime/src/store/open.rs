@@ -1,16 +1,109 @@
 //! URLs, and the stores that they name.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::contract::Backend;
 use super::memory::backend::MemoryBackend;
+use super::quorum::{self, QuorumBackend};
 #[cfg(feature = "redis")]
-use super::redis::{RedisBackend, is_redis};
+use super::redis::{RedisBackend, is_redis, is_redlock};
 use super::settings::Settings;
 use crate::error::LockError;
 
+/// Where a client finds its store.
+#[derive(Clone)]
+pub(crate) enum StoreAddress {
+    Url(String),
+    /// A quorum of the stores at these URLs.
+    Quorum(Vec<String>),
+}
+
+impl StoreAddress {
+    /// Whether several stores vote.
+    pub(crate) fn is_quorum(&self) -> bool {
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Url(url) => is_redlock(url.trim().split(':').next().unwrap_or_default()),
+            #[cfg(not(feature = "redis"))]
+            Self::Url(_) => false,
+            Self::Quorum(_) => true,
+        }
+    }
+}
+
+/// Without the URLs, which may contain passwords.
+impl fmt::Debug for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url(_) => f.write_str("…"),
+            Self::Quorum(urls) => write!(f, "a quorum of {} URLs", urls.len()),
+        }
+    }
+}
+
+/// Checks the URLs, and creates the store that they name. Does not connect.
+pub(crate) fn open(
+    address: &StoreAddress,
+    settings: &Settings,
+) -> Result<Arc<dyn Backend>, LockError> {
+    let (stores, option) = match address {
+        StoreAddress::Url(url) if !address.is_quorum() => return Ok(open_one(url, settings)?.0),
+        StoreAddress::Url(url) => (votes_of_url(url, &of_members(settings))?, "url"),
+        StoreAddress::Quorum(urls) => {
+            // Before the URLs are read, because the number is wrong whatever they are.
+            let wrong = |problem| LockError::Config { option: "quorum", problem };
+            quorum::check_size(urls.len()).map_err(wrong)?;
+            let settings = of_members(settings);
+            let stores = urls.iter().map(|url| open_one(url, &settings));
+            (stores.collect::<Result<Vec<_>, _>>()?, "quorum")
+        }
+    };
+    let wrong = |problem| LockError::Config { option, problem };
+    quorum::check_size(stores.len()).map_err(wrong)?;
+    for (number, (_, name)) in stores.iter().enumerate() {
+        if stores[..number].iter().any(|(_, other)| other == name && !name.is_empty()) {
+            let problem = format!(
+                "{name} is named twice, and would have two votes; name servers that are independent of each other"
+            );
+            return Err(wrong(problem));
+        }
+    }
+    Ok(Arc::new(QuorumBackend::new(stores, quorum::patience(settings.lease))))
+}
+
+/// The settings of the stores of a quorum.
+fn of_members(settings: &Settings) -> Settings {
+    Settings {
+        response_timeout: quorum::patience(settings.lease),
+        // A minority of the stores may have the votes of others, so their changes mean nothing.
+        tracking: false,
+        ..settings.clone()
+    }
+}
+
+/// A store, and its address, without credentials. Empty for the memory store.
+type NamedStore = (Arc<dyn Backend>, String);
+
+/// The stores of a URL that names several.
+fn votes_of_url(url: &str, settings: &Settings) -> Result<Vec<NamedStore>, LockError> {
+    #[cfg(feature = "redis")]
+    {
+        let servers = RedisBackend::of_quorum(url.trim(), settings)?;
+        Ok(servers.into_iter().map(named).collect())
+    }
+    #[cfg(not(feature = "redis"))]
+    open_one(url, settings).map(|store| vec![store])
+}
+
+#[cfg(feature = "redis")]
+fn named(server: RedisBackend) -> NamedStore {
+    let address = server.address().to_owned();
+    (Arc::new(server), address)
+}
+
 /// Checks `url`, and creates the store that it names. Does not connect.
-pub(crate) fn open(url: &str, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
+fn open_one(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
     let url = url.trim();
     let (scheme, rest) = url.split_once(':').unwrap_or_default();
     match scheme {
@@ -24,14 +117,15 @@ pub(crate) fn open(url: &str, settings: &Settings) -> Result<Arc<dyn Backend>, L
             problem: "the memory store uses no network; use a URL with `rediss://`".into(),
         }),
         "memory" => Ok(match rest.trim_start_matches('/') {
-            "" => MemoryBackend::new(),
-            name => MemoryBackend::named(name),
+            "" => (MemoryBackend::new(), String::new()),
+            name => (MemoryBackend::named(name), format!("memory:{name}")),
         }),
         #[cfg(feature = "redis")]
-        scheme if is_redis(scheme) => Ok(Arc::new(RedisBackend::new(url, settings)?)),
+        scheme if is_redis(scheme) => RedisBackend::new(url, settings).map(named),
         #[cfg(not(feature = "redis"))]
         "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "valkey"
-        | "valkeys" | "valkey+unix" | "valkey+sentinel" | "valkeys+sentinel" => {
+        | "valkeys" | "valkey+unix" | "valkey+sentinel" | "valkeys+sentinel" | "redis+redlock"
+        | "rediss+redlock" | "valkey+redlock" | "valkeys+redlock" => {
             let _ = settings;
             Err(url_error(
                 "this build has no Redis store; enable the feature `redis` of `lock-runtime`",
@@ -39,7 +133,7 @@ pub(crate) fn open(url: &str, settings: &Settings) -> Result<Arc<dyn Backend>, L
         }
         _ => Err(url_error(
             "the URL does not start with `redis://`, `rediss://`, `redis+unix://`, \
-             `redis+sentinel://`, `redis+cluster://` or `memory:`; for a server, write \
+             `redis+sentinel://`, `redis+cluster://`, `redis+redlock://` or `memory:`; for a server, write \
              `redis://host:port`",
         )),
     }
@@ -54,6 +148,10 @@ mod tests {
     use super::*;
     #[cfg(feature = "redis")]
     use crate::credentials::{Credentials, CredentialsSource};
+
+    fn open(url: &str, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
+        super::open(&StoreAddress::Url(url.to_owned()), settings)
+    }
 
     /// The option and the problem of a URL that names no store.
     fn refused(url: &str, settings: &Settings) -> (&'static str, String) {

@@ -337,10 +337,11 @@ impl Acquisition {
 
     /// Sends one request. If the request is dropped or not answered, its effect is undone later.
     async fn attempt(&mut self, kind: (bool, Queueing), timeout: &Timeout) -> Attempt {
-        if !Safeguard::OneOwnerId.is_on() {
+        let (trace, first) = (SendTrace::default(), std::mem::take(&mut self.first));
+        let needs_owner = !first && self.request.store.capabilities().owner_per_attempt;
+        if needs_owner || !Safeguard::OneOwnerId.is_on() {
             self.owner = OwnerId::new().unwrap_or(self.owner);
         }
-        let (trace, first) = (SendTrace::default(), std::mem::take(&mut self.first));
         let timeout = timeout.for_request(self.engine.config().response_timeout, first);
         let mut pending = PendingRequest {
             trace: &trace,

@@ -39,6 +39,7 @@ impl<S: Store> CustomHandle<S> {
             Layout::Wire(_) => ("wire_format", "wire formats of other clients; use `Token`"),
             Layout::ReadWrite => ("mode", "read-write locks"),
             Layout::Semaphore => ("permits", "semaphores"),
+            Layout::Vote => ("quorum", "votes"),
         };
         Err(without(self.shared.store.name(), option, what))
     }

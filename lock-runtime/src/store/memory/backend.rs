@@ -17,6 +17,7 @@ use crate::store::contract::{Backend, BackgroundRuntimes, Layout, LockStore, Sto
 use crate::store::hold_reports::HoldReports;
 use crate::store::key_holder::KeyHolder;
 use crate::store::limits::DifferentLimits;
+use crate::store::profile::StoreProfile;
 use crate::store::subscriptions::Subscriptions;
 use crate::sync::{Mutex, lock};
 
@@ -62,6 +63,12 @@ impl MemoryBackend {
 
 impl Backend for MemoryBackend {
     fn adopt(&self, _: &BackgroundRuntimes, _: HoldReports) {}
+
+    fn profile(&self) -> StoreAnswer<'_, StoreProfile> {
+        // Stores of one name are one store.
+        let servers = vec![format!("{:p}", Arc::as_ptr(&self.handles[0]))];
+        MaybeReady::ready(Ok(StoreProfile { servers, ..StoreProfile::default() }))
+    }
 
     fn holder<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<KeyHolder>> {
         let found = self.handles[0].keys().holder(key, BootInstant::now());

@@ -7,7 +7,7 @@ use super::read_write::Waits;
 use super::semaphores::Semaphores;
 use super::{Keys, MemoryStore, Message};
 use crate::clock::BootInstant;
-use crate::store::contract::{Layout, StoreError};
+use crate::store::contract::{Layout, Release, Released, StoreError};
 use crate::store::key_holder::KeyHolder;
 
 impl Keys {
@@ -28,7 +28,7 @@ impl Keys {
             return None;
         };
         // The formats of exclusive locks do not differ here.
-        let is_same = matches!((found, expected), (Layout::Wire(_), Layout::Wire(_)));
+        let is_same = found == Layout::TOKEN && matches!(expected, Layout::Wire(_) | Layout::Vote);
         (!is_same && found != expected).then(|| StoreError::WrongFormat {
             key: key.to_owned(),
             expected: expected.value(),
@@ -63,6 +63,13 @@ impl Keys {
 }
 
 impl MemoryStore {
+    /// Wakes all who wait for a key in the layout without queues.
+    pub(super) fn wake_voters(&self, release: &Release<'_>, released: Released) {
+        if self.layout == Layout::Vote && matches!(released, Released::Freed { .. }) {
+            self.shared.subscriptions.wake(release.resource.key, true);
+        }
+    }
+
     /// Changes the locks, and sends the messages when the keys are unlocked.
     pub(super) fn change<T>(
         &self,

@@ -113,7 +113,7 @@ impl Dialect {
 
     /// Whether a lock may have several holders. Requests about it say in which mode.
     pub(super) fn has_modes(&self) -> bool {
-        !matches!(self.layout, Layout::Wire(_))
+        !matches!(self.layout, Layout::Wire(_) | Layout::Vote)
     }
 
     /// The script that releases one lock.

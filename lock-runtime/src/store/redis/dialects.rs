@@ -286,7 +286,42 @@ static SEMAPHORE: Dialect = Dialect {
     fixed_message: None,
 };
 
-static ALL: [&Dialect; 5] = [&TOKEN, &REDISSON, &TIMESTAMP, &READ_WRITE, &SEMAPHORE];
+/// The same keys and owners as in `Token`, so that the clients of both exclude each other. A lock has a majority
+/// of such votes, so no store can give it to the next claim by itself.
+static VOTE: Dialect = Dialect {
+    layout: Layout::Vote,
+    acquire: PublishingScript::new(script!("kind.lua", "vote/acquire.lua")),
+    renew: script!("token/held.lua", "extend.lua", "renew.lua"),
+    release: PublishingScript::new(script!(
+        "token/held.lua",
+        "token/keep.lua",
+        "release.lua",
+        "release_one.lua"
+    )),
+    release_all: PublishingScript::new(script!(
+        "token/held.lua",
+        "token/keep.lua",
+        "release.lua",
+        "release_all.lua"
+    )),
+    fence: Some(script!("token/held.lua", "owned.lua", "fence.lua")),
+    check: PublishingScript::new(script!("vote/check.lua")),
+    acquire_all: None,
+    announcements: Some([
+        script!("token/held.lua", "owned.lua", "token/announcement.lua", "token/announce.lua"),
+        script!("token/announcement.lua", "token/announced.lua"),
+    ]),
+    runs: None,
+    change: None,
+    take: TOKEN.take,
+    second_key: None,
+    queues: false,
+    owner_name: TOKEN.owner_name,
+    channel_prefix: "lock_wake:",
+    fixed_message: None,
+};
+
+static ALL: [&Dialect; 6] = [&TOKEN, &REDISSON, &TIMESTAMP, &READ_WRITE, &SEMAPHORE, &VOTE];
 
 /// Does nothing. Its reply shows that the server runs scripts.
 pub(super) static PROBE: Script = Script::new("return 1", false);
@@ -331,6 +366,7 @@ pub(super) fn of(layout: Layout) -> &'static Dialect {
         Layout::Wire(WireFormat::Timestamp) => &TIMESTAMP,
         Layout::ReadWrite => &READ_WRITE,
         Layout::Semaphore => &SEMAPHORE,
+        Layout::Vote => &VOTE,
     }
 }
 

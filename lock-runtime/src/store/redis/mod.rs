@@ -98,7 +98,8 @@ use self::server_info::ServerInfo;
 use self::servers::Servers;
 use self::shared::{OwnConnections, Shared};
 use self::tracking::{Listening, on_change_of_held};
-pub(crate) use self::url::is_redis;
+use self::url::UrlTarget;
+pub(crate) use self::url::{is_redis, is_redlock};
 #[cfg(feature = "admin")]
 use super::contract::{Asker, KeyInspector};
 use super::contract::{
@@ -106,6 +107,7 @@ use super::contract::{
 };
 use super::hold_reports::HoldReports;
 use super::key_holder::KeyHolder;
+use super::profile::StoreProfile;
 #[cfg(feature = "admin")]
 use super::scanning::{ScanPage, ScanPosition};
 use super::settings::Settings;
@@ -136,7 +138,22 @@ pub(crate) struct RedisBackend {
 impl RedisBackend {
     /// Checks the URL. Does not connect.
     pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self, LockError> {
-        let servers = Servers::new(url::parse(url, settings)?, settings.quarantine);
+        Self::of(url::parse(url, settings)?, settings)
+    }
+
+    /// The servers of a quorum. Checks the URL, and does not connect.
+    pub(crate) fn of_quorum(url: &str, settings: &Settings) -> Result<Vec<Self>, LockError> {
+        let servers = url::parse_quorum(url, settings)?;
+        servers.into_iter().map(|server| Self::of(UrlTarget::Server(server), settings)).collect()
+    }
+
+    /// The servers, without credentials.
+    pub(crate) fn address(&self) -> &str {
+        self.shared.address()
+    }
+
+    fn of(target: UrlTarget, settings: &Settings) -> Result<Self, LockError> {
+        let servers = Servers::new(target, settings.quarantine);
         let shared = Arc::new(Shared::new(servers, settings)?);
         let handle = |layout| Arc::new(RedisStore::new(Arc::clone(&shared), dialects::of(layout)));
         let handles = Layout::ALL.map(handle);
@@ -256,6 +273,22 @@ impl RedisBackend {
             Ok(()) => probed.map(|()| info),
         }
     }
+
+    /// Who the servers are, as far as the user may know it.
+    async fn profile_now(&self) -> Result<StoreProfile, StoreError> {
+        let within = self.shared.response_timeout;
+        let server = self.shared.route(Lane::Caller)?.any(within).await?;
+        let class = RequestClass::Unlimited;
+        let options = RequestOptions::new(class, RequestTimeout::of(within));
+        let info = match server.send(&cmd("INFO"), &options, decode::info).await {
+            Err(StoreError::Denied(_)) => return Ok(StoreProfile::default()),
+            info => ServerInfo::parse(&info?),
+        };
+        let profile = info.profile();
+        // All masters, because each connection may lead to another one.
+        let masters = self.shared.servers.masters();
+        Ok(if masters.is_empty() { profile } else { StoreProfile { servers: masters, ..profile } })
+    }
 }
 
 /// How the requests of the check are sent.
@@ -323,6 +356,10 @@ impl Backend for RedisBackend {
 
     fn connect(&self) -> MaybeReady<'_, Result<(), LockError>> {
         MaybeReady::pending(self.connect_and_check())
+    }
+
+    fn profile(&self) -> StoreAnswer<'_, StoreProfile> {
+        MaybeReady::pending(self.profile_now())
     }
 
     fn holder<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<KeyHolder>> {

@@ -7,6 +7,7 @@
 use super::error;
 use crate::error::LockError;
 use crate::replicas::RequiredReplicas;
+use crate::store::profile::StoreProfile;
 
 /// The oldest major version with effects replication of scripts, and with protocol version 3 and
 /// its push messages.
@@ -16,6 +17,10 @@ const OLDEST: u32 = 6;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerInfo {
     version: String,
+    /// The name of the server and its own version, if it is not Redis.
+    name: String,
+    own_version: String,
+    run_id: String,
     /// `standalone`, `cluster` or `sentinel`.
     mode: String,
     /// `master` or `slave`.
@@ -37,6 +42,9 @@ impl ServerInfo {
         for (name, value) in info.lines().filter_map(|line| line.trim_end().split_once(':')) {
             match name {
                 "redis_version" => value.clone_into(&mut server.version),
+                "valkey_version" => value.clone_into(&mut server.own_version),
+                "server_name" => value.clone_into(&mut server.name),
+                "run_id" => value.clone_into(&mut server.run_id),
                 // Valkey uses the second name.
                 "redis_mode" | "server_mode" => value.clone_into(&mut server.mode),
                 "role" => value.clone_into(&mut server.role),
@@ -71,6 +79,18 @@ impl ServerInfo {
             _ => return Ok(()),
         };
         Err(LockError::Config { option: "url", problem: problem.into() })
+    }
+
+    /// What identifies the server among those of a quorum.
+    pub(super) fn profile(&self) -> StoreProfile {
+        let version = if self.own_version.is_empty() { &self.version } else { &self.own_version };
+        let major = version.split('.').next().filter(|major| !major.is_empty());
+        let name = if self.name.is_empty() { "redis" } else { &self.name };
+        StoreProfile {
+            servers: Some(self.run_id.clone()).filter(|id| !id.is_empty()).into_iter().collect(),
+            is_replica: self.role == "slave",
+            version: major.map(|major| format!("{name} {major}")),
+        }
     }
 
     /// Describes the settings that may prevent locks, or may lose a held lock. The client's locks

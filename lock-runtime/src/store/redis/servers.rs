@@ -82,6 +82,16 @@ impl Servers {
         }
     }
 
+    /// The addresses of the masters of a cluster.
+    pub(super) fn masters(&self) -> Vec<String> {
+        match self {
+            Self::One(_) => Vec::new(),
+            Self::Cluster(cluster) => {
+                cluster.nodes().iter().map(|node| node.server().shown().to_owned()).collect()
+            }
+        }
+    }
+
     /// The part of the servers that has a key.
     pub(super) fn place(&self, key: &str) -> Place {
         match self {

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::AbortHandle;
+
 use super::inbox_queue::InboxQueue;
 use super::listener::QueueMessage;
 use super::listener::{Listener, LockTransfer, address, next_check};
@@ -184,7 +186,7 @@ impl Subscriptions {
         if wanted {
             self.wanted_some.notify_one();
         }
-        Subscription { subscriptions: Arc::clone(self), listener }
+        Subscription { subscriptions: Arc::clone(self), listener, relay: None }
     }
 
     /// The listener of a claim that waits on this channel.
@@ -372,6 +374,8 @@ impl Channels {
 pub(crate) struct Subscription {
     subscriptions: Arc<Subscriptions>,
     pub(super) listener: Arc<Listener>,
+    /// The task that passes messages of others on.
+    pub(super) relay: Option<AbortHandle>,
 }
 
 impl Subscription {
@@ -440,5 +444,6 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         self.subscriptions.forget(&self.listener);
+        self.relay.iter().for_each(AbortHandle::abort);
     }
 }

@@ -107,7 +107,7 @@ impl Listener {
         }
     }
 
-    pub(super) fn channel(&self) -> &Arc<str> {
+    pub(crate) fn channel(&self) -> &Arc<str> {
         &self.channel
     }
 

@@ -18,6 +18,7 @@ mod channels;
 mod inbox;
 mod inbox_queue;
 mod listener;
+mod relayed;
 mod remote;
 #[cfg(test)]
 mod tests;

@@ -3,13 +3,15 @@
 mod cluster;
 mod hosts;
 mod parts;
+mod quorum;
 mod scheme;
 mod sentinels;
 mod server;
 
 pub(super) use self::cluster::ClusterUrl;
+pub(super) use self::quorum::parse_quorum;
 use self::scheme::Scheme;
-pub(crate) use self::scheme::is_redis;
+pub(crate) use self::scheme::{is_redis, is_redlock};
 pub(super) use self::sentinels::SentinelUrl;
 use super::endpoint::Endpoint;
 use crate::error::LockError;
@@ -36,6 +38,9 @@ pub(super) fn parse(url: &str, settings: &Settings) -> Result<UrlTarget, LockErr
         }
         Scheme::Cluster | Scheme::ClusterTls => {
             UrlTarget::Cluster(cluster::parse(scheme, rest, settings)?)
+        }
+        Scheme::Redlock | Scheme::RedlockTls => {
+            return Err(parts::error("a quorum is no server of another quorum; name the servers"));
         }
     })
 }

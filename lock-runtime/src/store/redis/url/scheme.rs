@@ -12,7 +12,7 @@ const SENTINEL_TLS_OPTIONS: [&str; 6] =
     ["sentinel_user", "sentinel_pass", "tls_ca", "tls_cert", "tls_key", "tls_server_name"];
 
 /// The schemes, and what each of them means.
-const SCHEMES: [(&str, Scheme); 14] = [
+const SCHEMES: [(&str, Scheme); 18] = [
     ("redis", Scheme::Tcp),
     ("valkey", Scheme::Tcp),
     ("rediss", Scheme::Tls),
@@ -27,6 +27,10 @@ const SCHEMES: [(&str, Scheme); 14] = [
     ("valkey+cluster", Scheme::Cluster),
     ("rediss+cluster", Scheme::ClusterTls),
     ("valkeys+cluster", Scheme::ClusterTls),
+    ("redis+redlock", Scheme::Redlock),
+    ("valkey+redlock", Scheme::Redlock),
+    ("rediss+redlock", Scheme::RedlockTls),
+    ("valkeys+redlock", Scheme::RedlockTls),
 ];
 
 /// Schemes of other libraries, and what they are called here.
@@ -52,6 +56,8 @@ pub(super) enum Scheme {
     SentinelTls,
     Cluster,
     ClusterTls,
+    Redlock,
+    RedlockTls,
 }
 
 impl Scheme {
@@ -76,8 +82,8 @@ impl Scheme {
 
     pub(super) fn options(self) -> &'static [&'static str] {
         match self {
-            Self::Tcp | Self::Cluster => &[],
-            Self::Tls | Self::ClusterTls => &TLS_OPTIONS,
+            Self::Tcp | Self::Cluster | Self::Redlock => &[],
+            Self::Tls | Self::ClusterTls | Self::RedlockTls => &TLS_OPTIONS,
             Self::Unix => &UNIX_OPTIONS,
             Self::Sentinel => &SENTINEL_OPTIONS,
             Self::SentinelTls => &SENTINEL_TLS_OPTIONS,
@@ -85,7 +91,7 @@ impl Scheme {
     }
 
     pub(super) fn has_tls(self) -> bool {
-        matches!(self, Self::Tls | Self::SentinelTls | Self::ClusterTls)
+        matches!(self, Self::Tls | Self::SentinelTls | Self::ClusterTls | Self::RedlockTls)
     }
 
     /// The scheme for the same servers with TLS.
@@ -94,6 +100,7 @@ impl Scheme {
             Self::Tcp | Self::Tls | Self::Unix => "rediss://",
             Self::Sentinel | Self::SentinelTls => "rediss+sentinel://",
             Self::Cluster | Self::ClusterTls => "rediss+cluster://",
+            Self::Redlock | Self::RedlockTls => "rediss+redlock://",
         }
     }
 
@@ -112,8 +119,17 @@ impl Scheme {
                 "`redis+cluster://[[user]:password@]host[:port],host[:port]` with nodes of the \
                  cluster, or the same with `rediss+cluster://` for TLS"
             }
+            Self::Redlock | Self::RedlockTls => {
+                "`redis+redlock://[[user]:password@]host[:port],host[:port],host[:port][/database]` with an odd \
+                 number of servers that are independent of each other, or the same with `rediss+redlock://` for TLS"
+            }
         }
     }
+}
+
+/// Whether a URL with this scheme names the servers of a quorum.
+pub(crate) fn is_redlock(scheme: &str) -> bool {
+    matches!(Scheme::named(scheme), Ok(Scheme::Redlock | Scheme::RedlockTls))
 }
 
 /// Whether a URL with this scheme names a Redis server.

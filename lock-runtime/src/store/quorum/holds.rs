@@ -1,0 +1,265 @@
+//! Renewing and releasing locks: a majority of the stores decides about each.
+//!
+//! A store whose key is gone is not given the key again: if it has lost its data, it must not vote until all leases
+//! have ended that it may have forgotten.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::ballot::{HoldBallot, HoldVerdict, HoldVote};
+use super::leftovers::{Leftover, LeftoverTicket};
+use super::member::within;
+use super::round::VoteRound;
+use super::votes::QuorumStore;
+use crate::clock::BootInstant;
+use crate::replicas::RequiredReplicas;
+use crate::store::contract::{
+    Lane, Mode, Release, Released, Renewal, Renewed, Resource, StoreError,
+};
+use crate::store::owner::OwnerId;
+
+/// A renewal that owns its key.
+struct OwnedRenewal {
+    key: Arc<str>,
+    owner: OwnerId,
+    term: Duration,
+    acknowledged_by: RequiredReplicas,
+}
+
+/// A release that owns its key.
+struct OwnedRelease {
+    key: Arc<str>,
+    owner: OwnerId,
+    keep: Duration,
+}
+
+/// The answers of one store to a batch.
+type BatchVotes<T> = Vec<Result<HoldVote<T>, StoreError>>;
+
+impl QuorumStore {
+    pub(super) async fn renew_batch(
+        &self,
+        batch: &[Renewal<'_>],
+        lane: Lane,
+    ) -> Vec<Result<Renewed, StoreError>> {
+        let owned = |renewal: &Renewal<'_>| {
+            let Renewal { resource, owner, term, acknowledged_by } = *renewal;
+            self.covers(term);
+            OwnedRenewal { key: Arc::from(resource.key), owner, term, acknowledged_by }
+        };
+        let owned: Arc<[OwnedRenewal]> = batch.iter().map(owned).collect();
+        let requests = self.members.iter().map(|member| {
+            let (store, owned) = (Arc::clone(&member.store), Arc::clone(&owned));
+            Some(within(self.patience, async move {
+                let batch: Vec<_> = owned.iter().map(OwnedRenewal::request).collect();
+                let answers = store.renew(&batch, lane).await;
+                Ok(answers.into_iter().map(renewal_vote).collect::<BatchVotes<()>>())
+            }))
+        });
+        let mut round = VoteRound::new(requests);
+        let ballots = self.count(&mut round, owned.len()).await;
+        let mut answers = Vec::with_capacity(ballots.len());
+        for (renewal, ballot) in owned.iter().zip(ballots) {
+            let verdict = ballot.verdict();
+            if matches!(verdict, HoldVerdict::Gone | HoldVerdict::Taken) {
+                // Nobody releases a lock that is lost, and a minority may still have it.
+                self.free_everywhere(&renewal.key, renewal.owner);
+            }
+            answers.push(match verdict {
+                HoldVerdict::Held => Ok(Renewed::Extended),
+                HoldVerdict::Gone => Ok(Renewed::Gone),
+                HoldVerdict::Taken => Ok(Renewed::Taken),
+                HoldVerdict::TooFewAnswers => {
+                    Err(ballot.failures.into_error(self.electorate.names(), "renewed the lock"))
+                }
+            });
+        }
+        round.finish_later(|_, _| {});
+        answers
+    }
+
+    pub(super) async fn release_batch(
+        &self,
+        batch: &[Release<'_>],
+        lane: Lane,
+    ) -> Vec<Result<Released, StoreError>> {
+        let now = BootInstant::now();
+        let owned = |release: &Release<'_>| {
+            let Release { resource, owner, keep, .. } = *release;
+            OwnedRelease { key: Arc::from(resource.key), owner, keep }
+        };
+        let owned: Arc<[OwnedRelease]> = batch.iter().map(owned).collect();
+        let requests = self.members.iter().map(|member| {
+            let (store, owned) = (Arc::clone(&member.store), Arc::clone(&owned));
+            Some(within(self.patience, async move {
+                let batch: Vec<_> = owned.iter().map(OwnedRelease::request).collect();
+                let answers = match &batch[..] {
+                    [single] => vec![store.release(*single, lane).await],
+                    _ => store.release_all(&batch, lane).await.answers,
+                };
+                Ok(answers.into_iter().map(release_vote).collect::<BatchVotes<usize>>())
+            }))
+        });
+        let mut round = VoteRound::new(requests);
+        let ballots = self.count(&mut round, owned.len()).await;
+        let mut answers = Vec::with_capacity(ballots.len());
+        let mut tickets = Vec::new();
+        for (index, (release, ballot)) in owned.iter().zip(ballots).enumerate() {
+            let outcome = outcome_of_release(&ballot);
+            if outcome.is_some() {
+                let kept_until = if release.keep.is_zero() {
+                    BootInstant::PAST
+                } else {
+                    now.after(release.keep)
+                };
+                tickets.extend(self.leave_open(release, (&ballot, &round), (index, kept_until)));
+            }
+            answers.push(outcome.ok_or_else(|| {
+                ballot.failures.into_error(self.electorate.names(), "released the lock")
+            }));
+        }
+        let members: Vec<_> = self.members.iter().map(|it| Arc::clone(&it.leftovers)).collect();
+        round.finish_later(move |number, votes: Result<BatchVotes<usize>, StoreError>| {
+            for (index, vote) in votes.unwrap_or_default().iter().enumerate() {
+                let of_this = |open: &&OpenRelease| (open.number, open.index) == (number, index);
+                if let (Ok(_), Some(open)) = (vote, tickets.iter().find(of_this)) {
+                    members[number].done(open.ticket);
+                }
+            }
+        });
+        answers
+    }
+
+    /// Awaits the answers to a batch until a majority has decided about each of its items.
+    async fn count<T: Send + 'static>(
+        &self,
+        round: &mut VoteRound<Result<BatchVotes<T>, StoreError>>,
+        items: usize,
+    ) -> Vec<HoldBallot<T>> {
+        let stores = self.members.len();
+        let mut ballots: Vec<_> = (0..items).map(|_| HoldBallot::new(stores)).collect();
+        let add = |ballots: &mut Vec<HoldBallot<T>>, number, votes| match votes {
+            Ok(votes) => {
+                let mut votes = BatchVotes::into_iter(votes);
+                for ballot in ballots {
+                    let missing = || Err(StoreError::Unknown("an answer is missing".to_owned()));
+                    ballot.add(number, votes.next().unwrap_or_else(missing));
+                }
+            }
+            Err(error) => {
+                for ballot in ballots {
+                    ballot.add(number, Err(StoreError::clone(&error)));
+                }
+            }
+        };
+        while !ballots.iter().all(HoldBallot::is_decided)
+            && let Some((number, votes)) = round.next().await
+        {
+            add(&mut ballots, number, votes);
+        }
+        while let Some((number, votes)) = round.known() {
+            add(&mut ballots, number, votes);
+        }
+        ballots
+    }
+
+    /// The release counts. Stores without a definite answer are asked again later, and so are those whose claim is
+    /// still open.
+    fn leave_open(
+        &self,
+        release: &OwnedRelease,
+        (ballot, round): (&HoldBallot<usize>, &VoteRound<Result<BatchVotes<usize>, StoreError>>),
+        (index, kept_until): (usize, BootInstant),
+    ) -> Vec<OpenRelease> {
+        let now = BootInstant::now();
+        let (due, until) = (now.after(self.patience), self.all_over(now));
+        let leftover = |is_certain| Leftover {
+            key: Arc::clone(&release.key),
+            owner: release.owner,
+            kept_until,
+            until,
+            is_certain,
+        };
+        let mut tickets = Vec::new();
+        for (number, member) in self.members.iter().enumerate() {
+            let was_open = member.leftovers.close_claim(release.owner);
+            let is_awaited = round.awaits(number);
+            if was_open || is_awaited || ballot.failures.contains(number) {
+                let ticket = member.leftovers.add(leftover(!was_open), due);
+                if is_awaited && !was_open {
+                    tickets.push(OpenRelease { number, index, ticket });
+                }
+            }
+        }
+        tickets
+    }
+
+    /// Frees what a minority of the stores may still have of a lock that is lost.
+    fn free_everywhere(&self, key: &Arc<str>, owner: OwnerId) {
+        let now = BootInstant::now();
+        for member in &*self.members {
+            let is_certain = !member.leftovers.close_claim(owner);
+            let (kept_until, until) = (BootInstant::PAST, self.all_over(now));
+            let key = Arc::clone(key);
+            member.leftovers.add(Leftover { key, owner, kept_until, until, is_certain }, now);
+        }
+    }
+}
+
+/// A release that one store has not answered yet.
+struct OpenRelease {
+    number: usize,
+    /// The position of the lock in its batch.
+    index: usize,
+    ticket: Option<LeftoverTicket>,
+}
+
+impl OwnedRenewal {
+    fn request(&self) -> Renewal<'_> {
+        let Self { ref key, owner, term, acknowledged_by } = *self;
+        let resource = Resource { key, mode: Mode::Exclusive };
+        Renewal { resource, owner, term, acknowledged_by }
+    }
+}
+
+impl OwnedRelease {
+    fn request(&self) -> Release<'_> {
+        let Self { ref key, owner, keep } = *self;
+        let resource = Resource { key, mode: Mode::Exclusive };
+        Release { resource, owner, keep, queued: None, leaves_gap: false }
+    }
+}
+
+fn renewal_vote(answer: Result<Renewed, StoreError>) -> Result<HoldVote<()>, StoreError> {
+    match answer {
+        Ok(Renewed::Extended) => Ok(HoldVote::Held(())),
+        Ok(Renewed::Gone) => Ok(HoldVote::Gone),
+        // An exclusive lock has no readers.
+        Ok(Renewed::Taken | Renewed::AsReader) | Err(StoreError::WrongFormat { .. }) => {
+            Ok(HoldVote::Taken)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn release_vote(answer: Result<Released, StoreError>) -> Result<HoldVote<usize>, StoreError> {
+    Ok(match answer? {
+        Released::Freed { woken } => HoldVote::Held(woken),
+        Released::Gone => HoldVote::Gone,
+        Released::Taken => HoldVote::Taken,
+    })
+}
+
+/// The result of a release; `None` if too few stores have answered. The lock was held if a majority may have had
+/// it.
+fn outcome_of_release(ballot: &HoldBallot<usize>) -> Option<Released> {
+    match ballot.verdict() {
+        HoldVerdict::Gone => return Some(Released::Gone),
+        HoldVerdict::Taken => return Some(Released::Taken),
+        HoldVerdict::Held => {}
+        HoldVerdict::TooFewAnswers if ballot.has_majority_of_answers() => {}
+        HoldVerdict::TooFewAnswers => return None,
+    }
+    let woken = ballot.held.iter().map(|(_, woken)| *woken).max().unwrap_or_default();
+    Some(Released::Freed { woken })
+}

@@ -1,0 +1,312 @@
+//! A quorum of stores that do not know of each other (Redlock,
+//! <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>).
+//!
+//! A lock is granted when a majority of the stores has granted it, and there is time left in its lease
+//! ([`claims`]). It is renewed and released by a majority ([`holds`]). What a store may have kept that did not answer is
+//! freed when it answers again ([`leftovers`]). Two majorities have a store in common, so there are no two
+//! holders, as long as the stores remember their locks and their clocks run at about the same speed.
+//!
+//! A store that has restarted may have forgotten locks. It does not vote until all leases have ended that it may have
+//! forgotten, which is the `quarantine` of its servers. Stores that are not independent of each other do not vote
+//! ([`electorate`]).
+
+mod ballot;
+mod claims;
+mod electorate;
+mod holds;
+mod leftovers;
+mod member;
+mod relay;
+mod reports;
+mod round;
+#[cfg(test)]
+mod tests;
+mod tokens;
+mod unsupported;
+mod votes;
+
+use std::future::poll_fn;
+use std::sync::{Arc, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use self::ballot::{Failures, majority};
+use self::electorate::Electorate;
+use self::member::{QuorumMember, within};
+use self::round::VoteRound;
+use self::unsupported::UnsupportedStore;
+use self::votes::QuorumStore;
+#[cfg(feature = "admin")]
+use super::contract::{Asker, KeyInspector};
+use super::contract::{Backend, BackgroundRuntimes, Layout, LockStore, StoreAnswer, StoreError};
+use super::hold_reports::HoldReports;
+use super::key_holder::KeyHolder;
+use crate::clock::BootInstant;
+use crate::error::LockError;
+use crate::maybe_ready::MaybeReady;
+use crate::questions::Answerer;
+use crate::wire_format::WireFormat;
+
+/// The smallest number of stores: a quorum of fewer could not do without any of them.
+const FEWEST: usize = 3;
+
+/// The part of the lease that one store may take for an answer, and its bounds.
+const PATIENCE: u32 = 10;
+const PATIENCES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+
+/// How long a client that connects waits for the other stores, which it would have to check later.
+const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
+
+/// How long one of several stores may take for an answer, with leases of this length: little, compared with the lease.
+pub(super) fn patience(lease: Duration) -> Duration {
+    (lease / PATIENCE).clamp(PATIENCES.0, PATIENCES.1)
+}
+
+/// Describes the problem with a quorum of so many stores, if there is one.
+pub(super) fn check_size(stores: usize) -> Result<(), String> {
+    let servers = match stores {
+        0 => "no server".to_owned(),
+        1 => "one server".to_owned(),
+        stores => format!("{stores} servers"),
+    };
+    if stores < FEWEST {
+        return Err(format!(
+            "a quorum of {servers} cannot do without any of them; name {FEWEST} or 5 servers that are independent \
+             of each other, or use the URL of the one server"
+        ));
+    }
+    if stores.is_multiple_of(2) {
+        return Err(format!(
+            "a quorum of {servers} can do without no more of them than one of {}; name an odd number",
+            stores - 1
+        ));
+    }
+    Ok(())
+}
+
+/// A store made of several others.
+pub(super) struct QuorumBackend {
+    /// The stores that vote.
+    members: Vec<Arc<QuorumMember>>,
+    electorate: Arc<Electorate>,
+    locks: Arc<QuorumStore>,
+    /// The handles for kinds of locks that a quorum does not have, by [`Layout::index`].
+    unsupported: [Arc<UnsupportedStore>; Layout::ALL.len()],
+    patience: Duration,
+}
+
+impl QuorumBackend {
+    /// A quorum of these stores, each with its address. Each has so much time for an answer.
+    pub(super) fn new(stores: Vec<(Arc<dyn Backend>, String)>, patience: Duration) -> Self {
+        let (backends, names): (Vec<_>, Vec<_>) = stores.into_iter().unzip();
+        let electorate = Arc::new(Electorate::new(names));
+        let members = backends.into_iter().enumerate().map(|(number, backend)| {
+            let votes = backend.handle(Layout::Vote);
+            QuorumMember::new(number, (backend, votes), Arc::clone(&electorate))
+        });
+        let members: Vec<_> = members.collect();
+        let locks = QuorumStore::new(members.clone(), Arc::clone(&electorate), patience);
+        let unsupported = Layout::ALL.map(|layout| Arc::new(UnsupportedStore::new(layout)));
+        Self { members, electorate, locks, unsupported, patience }
+    }
+
+    /// Connects to all stores at once. Fails if one must not vote, or fewer than a majority can be reached. Waits a few
+    /// seconds for the others.
+    async fn connect_all(&self) -> Result<(), LockError> {
+        let started = BootInstant::now();
+        let mut connecting: Vec<_> =
+            self.members.iter().map(|member| Some(Box::pin(connect(member)))).collect();
+        let (mut connected, mut failures) = (0, Failures::default());
+        let mut deadline: Option<Instant> = None;
+        loop {
+            let next = poll_fn(|cx| {
+                for (number, attempt) in connecting.iter_mut().enumerate() {
+                    let Some(pending) = attempt else { continue };
+                    if let Poll::Ready(outcome) = pending.as_mut().poll(cx) {
+                        *attempt = None;
+                        return Poll::Ready(Some((number, outcome)));
+                    }
+                }
+                let is_over = connecting.iter().all(Option::is_none);
+                if is_over { Poll::Ready(None) } else { Poll::Pending }
+            });
+            let next = match deadline {
+                Some(deadline) => timeout_at(deadline, next).await.unwrap_or(None),
+                None => next.await,
+            };
+            match next {
+                None => break,
+                Some((_, Ok(()))) => connected += 1,
+                Some((number, Err(error))) => failures.add(number, self.failure(number, error)?),
+            }
+            if connected >= majority(self.members.len()) {
+                deadline.get_or_insert_with(|| Instant::now() + WAIT_FOR_OTHERS);
+            }
+        }
+        if connected < majority(self.members.len()) {
+            let waited = BootInstant::now().since(started);
+            let error = failures.into_error(self.electorate.names(), "accepted a connection");
+            return Err(error.without_key(waited));
+        }
+        for (number, member) in self.members.iter().enumerate() {
+            let cause = match failures.of(number) {
+                Some(error) => error.to_string(),
+                None if connecting[number].is_some() => "no answer yet".to_owned(),
+                None => continue,
+            };
+            let address = member.name();
+            tracing::warn!(address, cause, "a server of the quorum cannot be used yet");
+        }
+        Ok(())
+    }
+
+    /// The failure of one store, or the error of the client if it is permanent.
+    fn failure(&self, number: usize, error: LockError) -> Result<StoreError, LockError> {
+        let name = self.members[number].name();
+        match error {
+            // The quorum says itself which server it is about.
+            LockError::Config { option: "quorum", problem } => {
+                Err(LockError::Config { option: "quorum", problem })
+            }
+            LockError::Config { option, problem } => {
+                let problem = format!(
+                    "the server {name} of the quorum cannot be used: {problem}. (The servers of a quorum are \
+                     independent of each other: neither nodes of one cluster nor replicas)"
+                );
+                Err(LockError::Config { option, problem })
+            }
+            LockError::Denied { cause } => {
+                Err(LockError::Denied { cause: format!("{name}: {cause}") })
+            }
+            LockError::Unavailable { cause, .. } => Ok(StoreError::Refused(cause)),
+            error => Ok(StoreError::Refused(error.to_string())),
+        }
+    }
+
+    /// Fails unless a majority is ready.
+    async fn check_majority(&self) -> Result<(), StoreError> {
+        let requests = self.members.iter().map(|member| {
+            let member = Arc::clone(member);
+            Some(within(self.patience * 2, async move {
+                member.admitted().await?;
+                member.backend.check_readiness(Layout::Vote).await
+            }))
+        });
+        let (mut round, mut ready) = (VoteRound::new(requests), 0);
+        let mut failures = Failures::default();
+        while ready < majority(self.members.len())
+            && let Some((number, answer)) = round.next().await
+        {
+            match answer {
+                Ok(()) => ready += 1,
+                Err(error) => failures.add(number, error),
+            }
+        }
+        if ready >= majority(self.members.len()) {
+            return Ok(());
+        }
+        Err(failures.into_error(self.electorate.names(), "said that they are ready"))
+    }
+
+    /// The holder that most of the stores name.
+    async fn most_named_holder(&self, key: &str) -> Result<Option<KeyHolder>, StoreError> {
+        let key: Arc<str> = key.into();
+        let requests = self.members.iter().map(|member| {
+            let (member, key) = (Arc::clone(member), Arc::clone(&key));
+            // A request for the lock, and one for its holder.
+            Some(within(self.patience * 2, async move { member.backend.holder(&key).await }))
+        });
+        let (mut round, mut named) = (VoteRound::new(requests), Vec::<(KeyHolder, usize)>::new());
+        let (mut failures, mut answered) = (Failures::default(), 0);
+        while let Some((number, answer)) = round.next().await {
+            let holder = match answer {
+                Ok(holder) => holder,
+                Err(error) => {
+                    failures.add(number, error);
+                    continue;
+                }
+            };
+            answered += 1;
+            let Some(holder) = holder else { continue };
+            // Each store knows its client by another id.
+            match named.iter_mut().find(|(other, _)| other.began == holder.began) {
+                Some((_, count)) => *count += 1,
+                None => named.push((holder, 1)),
+            }
+            if named.iter().any(|(_, count)| *count >= majority(self.members.len())) {
+                break;
+            }
+        }
+        match named.into_iter().max_by_key(|(_, count)| *count) {
+            Some((holder, _)) => Ok(Some(holder)),
+            None if answered > 0 => Ok(None),
+            None => Err(failures.into_error(self.electorate.names(), "named the holder")),
+        }
+    }
+}
+
+/// Connects to a store, and checks that it may vote.
+async fn connect(member: &QuorumMember) -> Result<(), LockError> {
+    let started = BootInstant::now();
+    member.backend.connect().await?;
+    let admitted = member.admitted().await;
+    admitted.map_err(|error| error.without_key(BootInstant::now().since(started)))
+}
+
+impl Backend for QuorumBackend {
+    fn adopt(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {
+        for member in &self.members {
+            member.backend.adopt(runtimes, reports.clone());
+            let leftovers = Arc::clone(&member.leftovers);
+            // The store has a limit of its own.
+            let limit = self.patience * 2;
+            runtimes.renewals.spawn(leftovers.run(Arc::clone(&member.store), limit));
+        }
+        self.locks.wake_on(runtimes.wake_ups.clone());
+    }
+
+    fn connect(&self) -> MaybeReady<'_, Result<(), LockError>> {
+        MaybeReady::pending(self.connect_all())
+    }
+
+    fn check_readiness(&self, _: Layout) -> StoreAnswer<'_, ()> {
+        MaybeReady::pending(self.check_majority())
+    }
+
+    fn holder<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<KeyHolder>> {
+        MaybeReady::pending(self.most_named_holder(key))
+    }
+
+    /// Those who ask have to use one of the servers.
+    fn answer_with(&self, answerer: Weak<dyn Answerer>) {
+        for member in &self.members {
+            member.backend.answer_with(Weak::clone(&answerer));
+        }
+    }
+
+    #[cfg(feature = "admin")]
+    fn inspector(&self) -> Result<&dyn KeyInspector, StoreError> {
+        Err(no_operators())
+    }
+
+    #[cfg(feature = "admin")]
+    fn asker(&self, _: &str) -> Result<Box<dyn Asker>, StoreError> {
+        Err(no_operators())
+    }
+
+    fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {
+        match layout {
+            Layout::Wire(WireFormat::Token) => Arc::clone(&self.locks) as Arc<dyn LockStore>,
+            other => Arc::clone(&self.unsupported[other.index()]) as Arc<dyn LockStore>,
+        }
+    }
+}
+
+#[cfg(feature = "admin")]
+fn no_operators() -> StoreError {
+    let problem = "a quorum cannot be inspected, because each of its servers has keys of its own; connect to one of \
+                   the servers, which also reaches the clients of the quorum";
+    StoreError::Config { option: "url", problem: problem.to_owned() }
+}

@@ -1,0 +1,143 @@
+//! The stores that make up a quorum.
+
+use super::*;
+use crate::error::LockError;
+use crate::store::profile::StoreProfile;
+use crate::store::settings::Settings;
+use crate::store::{StoreAddress, open};
+
+fn refused(urls: &[&str]) -> String {
+    let urls = urls.iter().map(|url| (*url).to_owned()).collect();
+    match open(&StoreAddress::Quorum(urls), &Settings::default()).map(drop) {
+        Err(LockError::Config { option: "quorum", problem }) => problem,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_quorum_has_an_odd_number_of_stores_and_at_least_three() {
+    for urls in [&[][..], &["memory:"], &["memory:"; 2]] {
+        let problem = refused(urls);
+        assert!(problem.contains("name 3 or 5 servers"), "{problem}");
+    }
+    for urls in [&["memory:"; 4][..], &["memory:"; 6]] {
+        let problem = refused(urls);
+        assert!(problem.contains("name an odd number"), "{problem}");
+    }
+    for urls in [&["memory:"; 3][..], &["memory:"; 7]] {
+        let urls = urls.iter().map(|url| (*url).to_owned()).collect();
+        open(&StoreAddress::Quorum(urls), &Settings::default()).expect("valid");
+    }
+}
+
+#[test]
+fn a_store_is_named_once() {
+    let problem = refused(&["memory:a", "memory:b", "memory://a"]);
+    assert!(problem.contains("memory:a is named twice"), "{problem}");
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn servers_of_a_url_or_of_several_are_checked_without_a_connection() {
+    let settings = Settings::default();
+    let url = |url: &str| open(&StoreAddress::Url(url.to_owned()), &settings).map(drop);
+    url("redis+redlock://one,two,three:7000/1").expect("valid");
+    for (servers, words) in [
+        ("redis+redlock://one", "one server"),
+        ("redis+redlock://one,two,three,four", "odd number"),
+        ("valkey+redlock://one,two,one", "a host twice"),
+    ] {
+        match url(servers) {
+            Err(LockError::Config { option: "url", problem }) => {
+                assert!(problem.contains(words), "{problem}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let problem = refused(&["redis://:c4nary@one", "redis://two", "redis://one:6379/1"]);
+    assert!(
+        problem.contains("one:6379 is named twice") && !problem.contains("c4nary"),
+        "{problem}"
+    );
+    let nested = ["redis+redlock://a,b,c", "redis://two", "redis://three"].map(str::to_owned);
+    let nested = open(&StoreAddress::Quorum(nested.to_vec()), &settings).map(drop);
+    assert!(nested.is_err_and(|error| error.to_string().contains("no server of another quorum")));
+}
+
+/// A store that says this about itself.
+struct Described(Arc<dyn LockStore>, StoreProfile);
+
+impl Backend for Described {
+    fn adopt(&self, _: &BackgroundRuntimes, _: HoldReports) {}
+
+    fn profile(&self) -> crate::store::contract::StoreAnswer<'_, StoreProfile> {
+        crate::maybe_ready::MaybeReady::ready(Ok(self.1.clone()))
+    }
+
+    fn handle(&self, _: Layout) -> Arc<dyn LockStore> {
+        Arc::clone(&self.0)
+    }
+}
+
+fn described(profiles: [StoreProfile; 3]) -> QuorumBackend {
+    let member = |(number, profile)| {
+        let store = MemoryBackend::new().handle(Layout::Vote);
+        (Arc::new(Described(store, profile)) as Arc<dyn Backend>, format!("store {number}"))
+    };
+    QuorumBackend::new(profiles.into_iter().enumerate().map(member).collect(), patience(LEASE))
+}
+
+fn profile(server: &str) -> StoreProfile {
+    let version = Some("redis 8".to_owned());
+    StoreProfile { servers: vec![server.to_owned()], is_replica: false, version }
+}
+
+#[tokio::test]
+async fn stores_that_are_not_independent_are_refused() {
+    let [a, b, c] = ["a", "b", "c"].map(profile);
+    let replica = StoreProfile { is_replica: true, ..c.clone() };
+    let older = StoreProfile { version: Some("redis 7".to_owned()), ..c.clone() };
+    let overlapping = StoreProfile { servers: vec!["c".into(), "b".into()], ..c.clone() };
+    described([a.clone(), b.clone(), c]).connect().await.expect("independent");
+    described(Default::default()).connect().await.expect("nothing is known");
+    for (third, words) in [
+        (a.clone(), "store 2 and store 0 are the same server"),
+        (overlapping, "store 2 and store 1 are the same server"),
+        (replica, "store 2 is a replica"),
+        (older, "store 2 runs redis 7, and store 0 runs redis 8"),
+    ] {
+        match described([a.clone(), b.clone(), third]).connect().await {
+            Err(LockError::Config { option: "quorum", problem }) => {
+                assert!(problem.contains(words), "{problem}");
+            }
+            other => panic!("the same server votes twice: {other:?}"),
+        }
+    }
+}
+
+/// A client that connects later checks the stores before their first votes.
+#[tokio::test]
+async fn a_store_that_is_not_independent_has_no_vote() {
+    let [a, b] = ["a", "b"].map(profile);
+    let quorum = described([a.clone(), a.clone(), b]);
+    let locks = quorum.handle(Layout::TOKEN);
+    assert!(is_granted(&claim(&*locks, owner(), LEASE).await), "two stores of three");
+    let quorum = described([a.clone(), a.clone(), a]);
+    let locks = quorum.handle(Layout::TOKEN);
+    let claimed = claim(&*locks, owner(), LEASE).await;
+    assert!(matches!(claimed, Err(StoreError::Config { option: "quorum", .. })), "{claimed:?}");
+}
+
+#[tokio::test]
+async fn other_kinds_of_locks_are_errors_that_say_so() {
+    let votes = Votes::of(3);
+    for (layout, option) in [(Layout::ReadWrite, "mode"), (Layout::Semaphore, "permits")] {
+        match claim(&*votes.quorum.handle(layout), owner(), LEASE).await {
+            Err(StoreError::Config { option: named, problem }) => {
+                assert_eq!(named, option);
+                assert!(problem.contains("a quorum has no"), "{problem}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

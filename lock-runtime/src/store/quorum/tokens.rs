@@ -1,0 +1,184 @@
+//! Fencing tokens, announcements, and the number of those who wait.
+//!
+//! A fencing token takes two rounds. In the first one, each store that still has the hold issues a token: a number
+//! above its last one, and at least its clock. The highest token of a majority is then written back to a majority,
+//! before it is used. The majority of the next holder contains one of these stores, so its token is higher, also if
+//! another store has lost its data or has a clock that is behind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::ballot::{HoldBallot, HoldVerdict, HoldVote, left_of_majority, majority};
+use super::member::within;
+use super::round::VoteRound;
+use super::votes::QuorumStore;
+use crate::safeguard::Safeguard;
+use crate::store::announcements::{Announced, Announcement};
+use crate::store::contract::{Fenced, Lane, Left, LockStore, Mode, Resource, StoreError};
+use crate::store::owner::OwnerId;
+
+impl QuorumStore {
+    pub(super) async fn issue_token(
+        &self,
+        key: &str,
+        owner: OwnerId,
+        at_least: u64,
+    ) -> Result<Fenced, StoreError> {
+        let key = Arc::from(key);
+        let highest = match self.raise_tokens(&key, owner, at_least).await? {
+            Fenced::With(highest) if Safeguard::FenceIsWrittenBack.is_on() => highest,
+            answer => return Ok(answer),
+        };
+        Ok(match self.raise_tokens(&key, owner, highest).await? {
+            // A majority now has this token, or a higher one.
+            Fenced::With(_) => Fenced::With(highest),
+            lost => lost,
+        })
+    }
+
+    /// Makes each store issue a token of at least this number, until a majority has done so. Returns the highest.
+    async fn raise_tokens(
+        &self,
+        key: &Arc<str>,
+        owner: OwnerId,
+        at_least: u64,
+    ) -> Result<Fenced, StoreError> {
+        let ask = |store: Arc<dyn LockStore>| {
+            let key = Arc::clone(key);
+            async move {
+                let resource = Resource { key: &key, mode: Mode::Exclusive };
+                Ok(match store.fence(resource, owner, at_least).await? {
+                    Fenced::With(token) => HoldVote::Held(token),
+                    Fenced::Gone => HoldVote::Gone,
+                    Fenced::Taken => HoldVote::Taken,
+                })
+            }
+        };
+        let ballot = self.ask_about_hold(ask).await;
+        match ballot.verdict() {
+            HoldVerdict::Held => {
+                let tokens = ballot.held.iter().map(|(_, token)| *token);
+                Ok(Fenced::With(tokens.max().unwrap_or(at_least)))
+            }
+            HoldVerdict::Gone => Ok(Fenced::Gone),
+            HoldVerdict::Taken => Ok(Fenced::Taken),
+            HoldVerdict::TooFewAnswers => Err(self.too_few(ballot, "issued a fencing token")),
+        }
+    }
+
+    pub(super) async fn announce_holder(
+        &self,
+        announcement: Announcement<'_>,
+    ) -> Result<Announced, StoreError> {
+        let Announcement { key, owner, text, keep } = announcement;
+        let (key, text): (Arc<str>, Arc<str>) = (key.into(), text.into());
+        let ask = |store: Arc<dyn LockStore>| {
+            let (key, text) = (Arc::clone(&key), Arc::clone(&text));
+            async move {
+                let announcement = Announcement { key: &key, owner, text: &text, keep };
+                Ok(match store.announce(announcement).await? {
+                    Announced::Done => HoldVote::Held(()),
+                    Announced::Gone => HoldVote::Gone,
+                    Announced::Taken => HoldVote::Taken,
+                })
+            }
+        };
+        let ballot = self.ask_about_hold(ask).await;
+        match ballot.verdict() {
+            HoldVerdict::Held => Ok(Announced::Done),
+            HoldVerdict::Gone => Ok(Announced::Gone),
+            HoldVerdict::Taken => Ok(Announced::Taken),
+            HoldVerdict::TooFewAnswers => Err(self.too_few(ballot, "kept the announcement")),
+        }
+    }
+
+    /// What a majority was told by one holder, or what the only holder has told that is known. A holder may have told
+    /// fewer stores, because others have granted its lock later.
+    pub(super) async fn announced_holder(
+        &self,
+        key: &str,
+    ) -> Result<Option<(String, Left)>, StoreError> {
+        let key: Arc<str> = key.into();
+        let ask = |store: Arc<dyn LockStore>| {
+            let key = Arc::clone(&key);
+            async move { store.announced(&key).await.map(HoldVote::Held) }
+        };
+        let (stores, mut ballot) = (self.members.len(), HoldBallot::new(self.members.len()));
+        let mut round = self.round(ask);
+        while let Some((number, vote)) = round.next().await {
+            ballot.add(number, vote);
+            let texts = ballot.held.iter().filter_map(|(_, announced)| announced.as_ref());
+            for (text, _) in texts.clone() {
+                let same = texts.clone().filter(|(other, _)| other == text);
+                let leases: Vec<_> = same.map(|(_, left)| time_of(*left)).collect();
+                if leases.len() >= majority(stores) {
+                    let announced = (text.clone(), left_of_majority(leases, stores));
+                    round.finish_later(|_, _| {});
+                    return Ok(Some(announced));
+                }
+            }
+        }
+        if !ballot.has_majority_of_answers() {
+            return Err(self.too_few(ballot, "told who leads"));
+        }
+        let mut texts = ballot.held.into_iter().filter_map(|(_, announced)| announced);
+        let Some((only, left)) = texts.next() else { return Ok(None) };
+        Ok(texts.all(|(other, _)| other == only).then_some((only, left)))
+    }
+
+    pub(super) async fn waiting(&self, key: &str, lane: Lane) -> Result<usize, StoreError> {
+        let key: Arc<str> = key.into();
+        let ask = |store: Arc<dyn LockStore>| {
+            let key = Arc::clone(&key);
+            async move {
+                let resource = Resource { key: &key, mode: Mode::Exclusive };
+                store.count_waiters(resource, lane).await.map(HoldVote::Held)
+            }
+        };
+        let ballot = self.ask_about_hold(ask).await;
+        if !ballot.has_majority_of_answers() {
+            return Err(self.too_few(ballot, "counted those who wait"));
+        }
+        Ok(ballot.held.iter().map(|(_, count)| *count).max().unwrap_or_default())
+    }
+
+    /// Asks all stores, until a majority has decided.
+    async fn ask_about_hold<T, F>(&self, ask: impl Fn(Arc<dyn LockStore>) -> F) -> HoldBallot<T>
+    where
+        T: Send + Unpin + 'static,
+        F: Future<Output = Result<HoldVote<T>, StoreError>> + Send + 'static,
+    {
+        let (mut round, mut ballot) = (self.round(ask), HoldBallot::new(self.members.len()));
+        while !ballot.is_decided()
+            && let Some((number, vote)) = round.next().await
+        {
+            ballot.add(number, vote);
+        }
+        round.finish_later(|_, _| {});
+        ballot
+    }
+
+    fn round<T, F>(
+        &self,
+        ask: impl Fn(Arc<dyn LockStore>) -> F,
+    ) -> VoteRound<Result<HoldVote<T>, StoreError>>
+    where
+        T: Send + Unpin + 'static,
+        F: Future<Output = Result<HoldVote<T>, StoreError>> + Send + 'static,
+    {
+        let ask = |store: &Arc<dyn LockStore>| within(self.patience, ask(Arc::clone(store)));
+        VoteRound::new(self.members.iter().map(|member| Some(ask(&member.store))))
+    }
+
+    fn too_few<T>(&self, ballot: HoldBallot<T>, attempted: &str) -> StoreError {
+        ballot.failures.into_error(self.electorate.names(), attempted)
+    }
+}
+
+/// The length of the rest of a lease, if it ends.
+pub(super) fn time_of(left: Left) -> Option<Duration> {
+    match left {
+        Left::Time(left) => Some(left),
+        Left::Forever | Left::Unknown => None,
+    }
+}

@@ -1,0 +1,128 @@
+//! Servers that have restarted without their data.
+
+use std::time::Instant;
+
+use lock_runtime::{LockClient, LockError};
+use lock_tests::Quorum;
+use tokio::time::timeout;
+
+use super::{LONG, QUORUM_LEASE, quorum_client};
+use crate::support::{LEASE, until};
+
+/// The lease of a lock that is not renewed, so that its holder does not notice the loss of a vote.
+const FIXED: std::time::Duration = LEASE.saturating_mul(2);
+
+/// Two of three servers have granted the lock. One of them forgets it, and the third one never knew it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_has_restarted_does_not_vote_until_its_locks_have_ended() {
+    let mut quorum = Quorum::start(3);
+    let (one, two) = (quorum_client(&quorum).await, quorum_client(&quorum).await);
+    quorum.kill(2);
+    let guard = one.lock("k").lease(FIXED).acquire().await.expect("two servers are a majority");
+    quorum.restart(1);
+    quorum.restart(2);
+    let second = two.lock("k").acquire().await.expect("granted after the first lease");
+    assert!(!guard.is_held(), "there are two holders");
+    second.release().await.expect("held");
+}
+
+/// Servers that clients have never used may have lost the locks of others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_servers_vote_after_a_lease_and_remember_that() {
+    let quorum = Quorum::new(3);
+    let began = Instant::now();
+    let client = quorum_client(&quorum).await;
+    match client.lock("k").wait(LEASE / 4).acquire().await {
+        Err(LockError::Unavailable { cause, .. }) => {
+            assert!(cause.contains("may have lost locks"), "{cause}");
+        }
+        other => panic!("a new server votes at once: {other:?}"),
+    }
+    drop(client.lock("k").acquire().await.expect("granted"));
+    assert!(began.elapsed() > LEASE * 2, "granted after {:?}", began.elapsed());
+    let later = quorum_client(&quorum).await;
+    let at_once = timeout(LEASE * 2, later.lock("k").acquire()).await;
+    drop(at_once.expect("the servers remember it").expect("granted"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_no_longer_than_servers_remember_that_they_have_restarted() {
+    let quorum = Quorum::start(3);
+    let client = quorum_client(&quorum).await;
+    match client.lock("k").lease(LEASE * 10).acquire().await {
+        Err(LockError::Config { option: "lease", problem, .. }) => {
+            assert!(problem.contains("quarantine"), "{problem}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let builder = LockClient::builder().url(quorum.url()).lease(LEASE).quarantine(LEASE * 20);
+    let client = builder.connect().await.expect("up");
+    drop(client.lock("k").lease(LEASE * 10).acquire().await.expect("shorter than the quarantine"));
+}
+
+/// The loss of a vote does not end a lock that the other servers have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_survives_the_restart_of_a_minority_and_is_lost_with_the_majority() {
+    let mut quorum = Quorum::start(3);
+    let client = quorum_client(&quorum).await;
+    let guard = client.lock("k").acquire().await.expect("granted");
+    quorum.restart(0);
+    tokio::time::sleep(QUORUM_LEASE * 2).await;
+    assert!(guard.is_held());
+    assert_eq!(quorum.having("k"), [1, 2], "a server that has lost a lock is not given it again");
+    quorum.restart(1);
+    assert!(
+        until(QUORUM_LEASE * 3, || !guard.is_held()).await.is_some(),
+        "held by one of three servers"
+    );
+    assert!(guard.release().await.is_err_and(|error| matches!(error, LockError::Lost { .. })));
+    let freed = until(LEASE * 3, || quorum.having("k").is_empty()).await;
+    assert!(freed.is_some(), "left at {:?}", quorum.having("k"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_although_servers_restart_one_after_the_other() {
+    let mut quorum = Quorum::start(3);
+    let client = quorum_client(&quorum).await;
+    let mut last = 0;
+    let mut issued = 0;
+    for round in 0..12 {
+        let guard = client.lock("k").acquire().await.expect("granted");
+        // On a busy machine, the lock may be lost.
+        if let Ok(token) = guard.fencing_token().await {
+            assert!(token > last, "a token went back: {token} after {last}");
+            (last, issued) = (token, issued + 1);
+        }
+        drop(guard);
+        quorum.restart(round % 3);
+        if issued == 6 {
+            return;
+        }
+    }
+    panic!("{issued} tokens were issued");
+}
+
+/// The clock of one server is ahead. The next holder has a majority without it.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_although_the_clock_of_a_server_is_ahead() {
+    let quorum = Quorum::with_own_clocks(3);
+    quorum.server(0).set_clock(1000);
+    let builder = LockClient::builder().quorum(quorum.urls()).lease(LEASE).wait(LONG);
+    let client = builder.connect().await.expect("up");
+    client.lock("k").run(async {}).await.expect("connected");
+    let token = async || {
+        let guard = client.lock("k").acquire().await.expect("a majority answers");
+        let token = guard.fencing_token().await.expect("issued");
+        guard.release().await.expect("held");
+        token
+    };
+    quorum.freeze(2);
+    let first = token().await;
+    quorum.thaw(2);
+    drop(client.lock("other").acquire().await.expect("all answer"));
+    quorum.freeze(0);
+    let second = token().await;
+    quorum.thaw(0);
+    assert!(second > first, "a token went back: {second} after {first}");
+}

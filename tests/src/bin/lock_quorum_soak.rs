@@ -1,0 +1,211 @@
+//! The soak test of quorums: processes work under locks that three of five servers have to grant, for a given time, while
+//! up to two servers at a time are killed, suspended, or restarted without their data.
+//!
+//! ```text
+//! lock-quorum-soak MINUTES [SEED]
+//! ```
+//!
+//! In every second round, a server that has restarted counts as disturbed until it votes again, so that there is a
+//! majority all the time. In the others, servers also restart one after the other, and no lock is granted for a while.
+//!
+//! The faults are chosen at random from the seed. The first violation ends the soak with an error and keeps the
+//! recordings.
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use lock_tests::support::until;
+use lock_tests::workload::Outcomes;
+use lock_tests::{Expected, ProcessPlan, Quorum, Violation, WorkloadProcesses};
+
+const LEASE: Duration = Duration::from_secs(2);
+/// How long faults are injected in a round.
+const ROUND: Duration = Duration::from_secs(60);
+/// The longest fault.
+const FAULT: Duration = LEASE.saturating_mul(2);
+const SERVERS: usize = 5;
+/// How long a server does not vote after a restart: a lease, and two seconds.
+const QUARANTINE: Duration = Duration::from_millis(4020);
+/// How many servers may be disturbed at a time.
+const MINORITY: usize = 2;
+const WORKLOADS: usize = 3;
+const KEYS: u32 = 6;
+const TASKS: u32 = 6;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum QuorumFault {
+    /// The server is down for a while, and comes back without its data.
+    Kill,
+    /// The server comes back at once, without its data.
+    Restart,
+    Suspend,
+    SuspendProcess,
+    KillProcess,
+}
+
+const FAULTS: [QuorumFault; 5] = [
+    QuorumFault::Kill,
+    QuorumFault::Restart,
+    QuorumFault::Suspend,
+    QuorumFault::SuspendProcess,
+    QuorumFault::KillProcess,
+];
+
+/// The totals of all rounds.
+#[derive(Default)]
+struct QuorumFigures {
+    rounds: u64,
+    grants: usize,
+    overlaps: u64,
+    stale: u64,
+    faults: BTreeMap<QuorumFault, u64>,
+    outcomes: Outcomes,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let minutes = args.next().and_then(|text| text.parse::<u64>().ok());
+    let seed = args.next().map(|text| text.parse::<u64>());
+    let (Some(minutes), Ok(seed)) = (minutes, seed.transpose()) else {
+        eprintln!("usage: lock-quorum-soak MINUTES [SEED]");
+        return ExitCode::FAILURE;
+    };
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    println!("{minutes} minutes, seed {seed}");
+    let (mut rng, mut figures) = (Rng::with_seed(seed), QuorumFigures::default());
+    let end = Instant::now() + Duration::from_secs(60 * minutes);
+    while Instant::now() < end {
+        let violations = run(Quorum::start(SERVERS), &mut rng, &mut figures).await;
+        if !violations.is_empty() {
+            for violation in violations.iter().take(20) {
+                println!("VIOLATION: {violation}");
+            }
+            println!("{} violations, seed {seed}", violations.len());
+            return ExitCode::FAILURE;
+        }
+    }
+    figures.print(seed);
+    ExitCode::SUCCESS
+}
+
+/// Runs one round and returns the violations.
+async fn run(mut quorum: Quorum, rng: &mut Rng, figures: &mut QuorumFigures) -> Vec<Violation> {
+    let plan = ProcessPlan {
+        lease: LEASE,
+        keys: KEYS,
+        tasks: TASKS,
+        work: LEASE / 20,
+        wait: LEASE * 5,
+        setting: "plain",
+    };
+    let has_majority = figures.rounds.is_multiple_of(2);
+    let mut workloads = WorkloadProcesses::start(plan, (0..WORKLOADS).map(|_| quorum.url()));
+    // The servers that are disturbed, and until when.
+    let mut disturbed: BTreeMap<usize, (QuorumFault, Instant)> = BTreeMap::new();
+    let end = Instant::now() + ROUND;
+    while Instant::now() < end {
+        tokio::time::sleep(LEASE.mul_f64(rng.f64() / 2.0)).await;
+        restore(&mut quorum, &mut disturbed, (Instant::now(), has_majority));
+        let fault = FAULTS[rng.usize(..FAULTS.len())];
+        let process = rng.usize(..WORKLOADS);
+        let lasts = match fault {
+            QuorumFault::Restart => QUARANTINE,
+            _ => FAULT.mul_f64(rng.f64()),
+        };
+        let until = Instant::now() + lasts;
+        match fault {
+            QuorumFault::SuspendProcess => {
+                workloads.freeze(process);
+                tokio::time::sleep(FAULT.mul_f64(rng.f64())).await;
+                workloads.thaw(process);
+            }
+            QuorumFault::KillProcess => workloads.replace(process, &quorum.url()),
+            _ if disturbed.len() >= MINORITY => continue,
+            _ => {
+                let others: Vec<_> =
+                    (0..SERVERS).filter(|server| !disturbed.contains_key(server)).collect();
+                let server = others[rng.usize(..others.len())];
+                match fault {
+                    QuorumFault::Suspend => quorum.freeze(server),
+                    QuorumFault::Restart => quorum.restart(server),
+                    _ => quorum.kill(server),
+                }
+                disturbed.insert(server, (fault, until));
+            }
+        }
+        *figures.faults.entry(fault).or_default() += 1;
+    }
+    restore(&mut quorum, &mut disturbed, (end + ROUND, false));
+    let outcomes = Outcomes::default();
+    let history = workloads.stop(LEASE * 30, &outcomes);
+    figures.outcomes.add(&outcomes.to_string());
+    // A write that was in flight when its lock was lost arrives late.
+    let mut violations = history.violations(Expected { exclusion: true, no_stale_write: false });
+    let (overlaps, stale) = history.overlaps_and_stale_writes();
+    if until(LEASE * 5, || left(&quorum).is_empty()).await.is_none() {
+        violations.extend(left(&quorum).into_iter().map(|key| Violation::Leaked { key }));
+    }
+    assert_eq!(outcomes.unexpected.load(Ordering::Relaxed), 0, "unexpected errors");
+    let grants = history.grants();
+    println!("{grants} grants, {outcomes}, {overlaps} overlaps, {stale} stale");
+    figures.rounds += 1;
+    figures.grants += grants;
+    figures.overlaps += overlaps;
+    figures.stale += stale;
+    if !violations.is_empty() {
+        println!("the recordings are in {}", workloads.keep().display());
+    }
+    violations
+}
+
+/// Ends the faults whose time is over. A server that has restarted counts as disturbed until it votes again if there
+/// is to be a majority.
+fn restore(
+    quorum: &mut Quorum,
+    disturbed: &mut BTreeMap<usize, (QuorumFault, Instant)>,
+    (now, has_majority): (Instant, bool),
+) {
+    disturbed.retain(|server, (fault, until)| {
+        let waits = *fault == QuorumFault::Restart && !has_majority;
+        if *until > now && !waits {
+            return true;
+        }
+        match fault {
+            QuorumFault::Suspend => quorum.thaw(*server),
+            QuorumFault::Kill => {
+                quorum.restart(*server);
+                (*fault, *until) = (QuorumFault::Restart, Instant::now() + QUARANTINE);
+                return has_majority;
+            }
+            _ => {}
+        }
+        false
+    });
+}
+
+/// The keys of locks that still exist.
+fn left(quorum: &Quorum) -> Vec<String> {
+    let keys = |server| quorum.server(server).command::<Vec<String>>(&["KEYS", "work:*"]);
+    (0..SERVERS).flat_map(keys).collect()
+}
+
+impl QuorumFigures {
+    fn print(&self, seed: u64) {
+        let Self { rounds, grants, overlaps, stale, faults, outcomes } = self;
+        println!("\nSeed {seed}. Calls: {outcomes}.");
+        println!(
+            "\n| rounds | grants | overlaps | stale writes without a fence |\n|---|---|---|---|"
+        );
+        println!("| {rounds} | {grants} | {overlaps} | {stale} |");
+        println!("\n| fault | count |\n|---|---|");
+        for (fault, count) in faults {
+            println!("| {fault:?} | {count} |");
+        }
+    }
+}
