@@ -1,10 +1,7 @@
 //! Helpers shared by the fault tests.
 
-use std::future::poll_fn;
 use std::path::PathBuf;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::pin::Pin;
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LockGuard};
@@ -13,11 +10,11 @@ use lock_tests::{
     EventKind, Expected, Helper, HoldEvent, Recorder, RedisServer, Violation, boot_nanos,
 };
 use tempfile::TempDir;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-pub(crate) use lock_tests::support::{LEASE, client, milliseconds, until, until_idle};
+pub(crate) use lock_tests::support::{LEASE, client, milliseconds, polled, until, until_idle};
 
 /// The command that makes the user of locks `k`, with the documented permissions.
 pub(crate) const LOCKER: &str = "ACL SETUSER locker on >c4nary resetkeys ~k ~lock_client:* ~lock_queue:* ~lock_fence:* ~lock_leader:* ~lock_run:* \
@@ -267,33 +264,5 @@ impl Contention {
         }
         assert_eq!(holder.stats().lost + waiter.stats().lost, 0);
         fixture.assert_history(Expected::EVERYTHING);
-    }
-}
-
-/// Polls a future up to `times` times, each time after it was woken, and then drops it. Returns
-/// whether it completed, or `None` if it was not woken within `limit`.
-pub(crate) async fn polled<F: Future>(future: F, times: usize, limit: Duration) -> Option<bool> {
-    let woken = Arc::new(WakeSignal(Notify::new()));
-    let waker = Waker::from(Arc::clone(&woken));
-    let mut future = pin!(future);
-    for _ in 0..times {
-        let done = poll_fn(|_| {
-            Poll::Ready(future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready())
-        });
-        if done.await {
-            return Some(true);
-        }
-        if timeout(limit, woken.0.notified()).await.is_err() {
-            return None;
-        }
-    }
-    Some(false)
-}
-
-struct WakeSignal(Notify);
-
-impl Wake for WakeSignal {
-    fn wake(self: Arc<Self>) {
-        self.0.notify_one();
     }
 }

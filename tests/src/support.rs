@@ -1,13 +1,18 @@
 //! Helpers shared by several suites.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use lock_runtime::{ClientStats, Identity, LockClient};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
-use crate::RedisServer;
+use crate::{RedisServer, TestedStore};
 
 /// The lease of most tests. All other durations derive from it. It is long enough for a busy
 /// machine to renew in time, and short enough to wait for its end.
@@ -42,6 +47,8 @@ pub struct Pair {
     pub two: LockClient,
     /// Keeps the server running until the end of the test.
     pub server: Option<RedisServer>,
+    /// The same, of another store.
+    pub store: Option<TestedStore>,
 }
 
 impl Pair {
@@ -49,13 +56,13 @@ impl Pair {
     pub async fn redis() -> Self {
         let server = RedisServer::start();
         let (one, two) = (client(&server.url()).await, client(&server.url()).await);
-        Self { one, two, server: Some(server) }
+        Self { one, two, server: Some(server), store: None }
     }
 
     /// Two clients of the memory store `name`.
     pub async fn memory(name: &str) -> Self {
         let url = format!("memory:{name}");
-        Self { one: client(&url).await, two: client(&url).await, server: None }
+        Self { one: client(&url).await, two: client(&url).await, server: None, store: None }
     }
 }
 
@@ -108,4 +115,32 @@ pub async fn count_under_contention(clients: [&LockClient; 2], tasks: usize) {
         counted.expect("no panic").expect("granted");
     }
     assert_eq!(total.load(Ordering::SeqCst), tasks);
+}
+
+/// Polls a future up to `times` times, each time after it was woken, and then drops it. Returns
+/// whether it completed, or `None` if it was not woken within `limit`.
+pub async fn polled<F: Future>(future: F, times: usize, limit: Duration) -> Option<bool> {
+    let woken = Arc::new(WakeSignal(Notify::new()));
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut future = pin!(future);
+    for _ in 0..times {
+        let done = poll_fn(|_| {
+            Poll::Ready(future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready())
+        });
+        if done.await {
+            return Some(true);
+        }
+        if timeout(limit, woken.0.notified()).await.is_err() {
+            return None;
+        }
+    }
+    Some(false)
+}
+
+struct WakeSignal(Notify);
+
+impl Wake for WakeSignal {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_one();
+    }
 }

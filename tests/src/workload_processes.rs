@@ -31,6 +31,8 @@ pub struct ProcessPlan {
 #[derive(Debug)]
 pub struct WorkloadProcesses {
     plan: ProcessPlan,
+    /// The path of `lock-helper`.
+    program: String,
     guarded: RedisServer,
     processes: Vec<Helper>,
     recorder: Recorder,
@@ -42,8 +44,15 @@ impl WorkloadProcesses {
     /// Starts a process for each of these URLs.
     #[must_use]
     pub fn start(plan: ProcessPlan, urls: impl IntoIterator<Item = String>) -> Self {
+        Self::of(&sibling_program("lock-helper"), plan, urls)
+    }
+
+    /// Starts a process of this program for each of these URLs. In a test suite it is `env!("CARGO_BIN_EXE_lock-helper")`.
+    #[must_use]
+    pub fn of(program: &str, plan: ProcessPlan, urls: impl IntoIterator<Item = String>) -> Self {
         let mut all = Self {
             plan,
+            program: program.to_owned(),
             guarded: RedisServer::start(),
             processes: Vec::new(),
             recorder: Recorder::default(),
@@ -73,7 +82,7 @@ impl WorkloadProcesses {
             recording.to_str().expect("a path in UTF-8"),
             setting,
         ];
-        Helper::start(&sibling_program("lock-helper"), &args)
+        Helper::start(&self.program, &args)
     }
 
     /// Suspends a process with SIGSTOP.

@@ -203,7 +203,7 @@ on_every_store! {
         let crate::support::Pair { one, two, .. } = &pair;
         let _ = one;
         drop(two.lock("k").lease(LEASE * 20).acquire().await.expect("free"));
-        let crate::support::Pair { one, two, server: _server } = pair;
+        let crate::support::Pair { one, two, server: _server, store: _store } = pair;
         drop(two);
         let start = Instant::now();
         let _guard = one.lock("k").acquire().await.expect("freed");

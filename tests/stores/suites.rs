@@ -1,0 +1,20 @@
+//! The files of the target `suites`.
+
+#[path = "../suites/cancellation.rs"]
+mod cancellation;
+#[path = "../suites/fencing.rs"]
+mod fencing;
+#[path = "../suites/fixed_lease.rs"]
+mod fixed_lease;
+#[path = "../suites/holders.rs"]
+mod holders;
+#[path = "../suites/leadership.rs"]
+mod leadership;
+#[path = "../suites/options.rs"]
+mod options;
+#[path = "../suites/reentrancy.rs"]
+mod reentrancy;
+#[path = "../suites/semantics.rs"]
+mod semantics;
+#[path = "../suites/sets.rs"]
+mod sets;
