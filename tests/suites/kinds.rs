@@ -78,7 +78,7 @@ async fn is_busy(kind: TestedKind, client: &LockClient, key: &str) -> bool {
 
 on_every_store! {
     async fn hostile_keys_never_share_a_lock_and_leave_nothing(pair: Pair) {
-        let Pair { one, two, server } = &pair;
+        let Pair { one, two, server, .. } = &pair;
         let keys = hostile_keys();
         for kind in TestedKind::ALL.into_iter().filter(|kind| *kind != TestedKind::Set) {
             let mut holds = Vec::new();
@@ -110,7 +110,7 @@ on_every_store! {
     }
 
     async fn a_set_of_hostile_keys_has_a_lock_for_each_of_them(pair: Pair) {
-        let Pair { one, two, server } = &pair;
+        let Pair { one, two, server, .. } = &pair;
         let keys = hostile_keys();
         let set = one.lock_all(keys.iter().cloned()).acquire().await.expect("free");
         assert_eq!(set.keys().count(), keys.len());
