@@ -4,5 +4,6 @@
 //! hold for every store. The rest of their files needs one Redis server, and is left out by the filter of the script.
 
 mod faults;
+mod service;
 mod suites;
 mod support;
