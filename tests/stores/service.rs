@@ -13,31 +13,31 @@ use crate::support::LEASE;
 
 /// The accounts of the service. Each operation reads and writes in two steps, so it needs its lock.
 #[derive(Debug, Default)]
-struct Accounts {
-    balances: [AtomicU64; 3],
+struct Balances {
+    amounts: [AtomicU64; 3],
     imports: AtomicU32,
 }
 
 #[distributed_lock(key = "account:<id>", wait = "60s")]
-async fn deposit(accounts: &Accounts, id: usize, amount: u64) -> Result<u64, LockError> {
-    let balance = accounts.balances[id].load(Ordering::SeqCst);
+async fn deposit(accounts: &Balances, id: usize, amount: u64) -> Result<u64, LockError> {
+    let balance = accounts.amounts[id].load(Ordering::SeqCst);
     tokio::task::yield_now().await;
-    accounts.balances[id].store(balance + amount, Ordering::SeqCst);
+    accounts.amounts[id].store(balance + amount, Ordering::SeqCst);
     Ok(balance + amount)
 }
 
 #[distributed_lock(keys = ["account:<from>", "account:<to>"], wait = "60s")]
-async fn transfer(accounts: &Accounts, from: usize, to: usize) -> Result<u64, LockError> {
+async fn transfer(accounts: &Balances, from: usize, to: usize) -> Result<u64, LockError> {
     assert_eq!(held_keys().len(), 2);
     // The lock of the enclosing body is shared.
-    let balance = accounts.balances[from].load(Ordering::SeqCst);
+    let balance = accounts.amounts[from].load(Ordering::SeqCst);
     tokio::task::yield_now().await;
-    accounts.balances[from].store(balance - 1, Ordering::SeqCst);
+    accounts.amounts[from].store(balance - 1, Ordering::SeqCst);
     deposit(accounts, to, 1).await
 }
 
 #[distributed_lock(key = "import", wait = "0s", on_busy = Ok(false), min_hold = "20s")]
-async fn import(accounts: &Accounts) -> Result<bool, LockError> {
+async fn import(accounts: &Balances) -> Result<bool, LockError> {
     accounts.imports.fetch_add(1, Ordering::SeqCst);
     Ok(true)
 }
@@ -61,7 +61,7 @@ async fn slow(time: Duration) -> Result<(), LockError> {
 /// What a program that uses the annotated functions sees of its store.
 async fn serve(one: LockClient, two: LockClient) {
     // Two replicas of the service.
-    let accounts = Arc::new(Accounts::default());
+    let accounts = Arc::new(Balances::default());
     let mut calls = JoinSet::new();
     for client in [&one, &two].into_iter().cycle().take(20) {
         let (client, accounts) = (client.clone(), Arc::clone(&accounts));
@@ -84,7 +84,7 @@ async fn serve(one: LockClient, two: LockClient) {
     while let Some(call) = calls.join_next().await {
         call.expect("no panic");
     }
-    let total: u64 = accounts.balances.iter().map(|it| it.load(Ordering::SeqCst)).sum();
+    let total: u64 = accounts.amounts.iter().map(|it| it.load(Ordering::SeqCst)).sum();
     assert_eq!(total, 3 * 20 * 10);
 
     // Once for all replicas.
