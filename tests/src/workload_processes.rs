@@ -136,7 +136,8 @@ impl WorkloadProcesses {
 }
 
 /// The path of another program of this package, in the same directory.
-fn sibling_program(name: &str) -> String {
+#[must_use]
+pub fn sibling_program(name: &str) -> String {
     let this = std::env::current_exe().expect("the path of this program");
     let program = this.parent().map(|folder: &Path| folder.join(name));
     let program = program.filter(|program| program.exists()).unwrap_or_else(|| {

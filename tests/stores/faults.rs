@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use lock_runtime::{LockError, LostReason};
 use lock_tests::support::until_idle;
-use lock_tests::workload::Outcomes;
-use lock_tests::{Expected, Helper, ProcessPlan, RedisServer, TestedStore, WorkloadProcesses};
+use lock_tests::{Helper, RedisServer, StoreFaults, TestedStore};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{LEASE, helper, milliseconds, until};
@@ -237,43 +236,12 @@ async fn without_the_lock_the_count_is_wrong() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_faults_break_no_promise() {
+    let (program, rng) = (env!("CARGO_BIN_EXE_lock-helper"), fastrand::Rng::new());
     let store = TestedStore::start().await;
-    let plan = ProcessPlan {
-        lease: LEASE,
-        keys: 4,
-        tasks: 4,
-        work: LEASE / 20,
-        wait: LEASE * 5,
-        setting: "plain",
-    };
-    let program = env!("CARGO_BIN_EXE_lock-helper");
-    let mut processes = WorkloadProcesses::of(program, plan, (0..3).map(|_| store.url()));
-    for round in 0..12 {
-        sleep(LEASE.mul_f64(fastrand::f64() / 2.0)).await;
-        let process = fastrand::usize(..3);
-        match round % 3 {
-            0 => processes.replace(process, &store.url()),
-            1 => {
-                processes.freeze(process);
-                sleep(LEASE.mul_f64(fastrand::f64() * 1.5)).await;
-                processes.thaw(process);
-            }
-            _ => {
-                store.freeze();
-                sleep(LEASE.mul_f64(fastrand::f64() * 1.5)).await;
-                store.thaw();
-            }
-        }
-    }
-    let outcomes = Outcomes::default();
-    let history = processes.stop(LONG, &outcomes);
-    assert!(history.grants() > 0, "{outcomes}");
-    assert_eq!(outcomes.unexpected.load(std::sync::atomic::Ordering::Relaxed), 0, "{outcomes}");
-    // A write that was in flight when its lock was lost arrives late.
-    let violations = history.violations(Expected { exclusion: true, no_stale_write: false });
-    assert!(
-        violations.is_empty(),
-        "{:?}",
-        violations.iter().map(ToString::to_string).collect::<Vec<_>>()
-    );
+    let mut faults = StoreFaults::start(program, store, LEASE, rng);
+    faults.inject(LEASE * 10).await;
+    let (run, violations) = faults.stop();
+    let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
+    assert!(violations.is_empty(), "{violations:?}");
+    assert!(run.grants > 0 && run.unexpected() == 0, "{run:?}");
 }
