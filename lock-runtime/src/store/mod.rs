@@ -107,6 +107,8 @@ mod open;
 pub(crate) mod owner;
 pub(crate) mod periods;
 mod place;
+#[cfg(feature = "postgres")]
+mod postgres;
 pub(crate) mod queueing;
 #[cfg(feature = "redis")]
 mod redis;
@@ -126,6 +128,8 @@ pub use custom::{
     RenewOutcome, Store, WakeUps,
 };
 pub(crate) use open::open;
+#[cfg(feature = "postgres")]
+pub use postgres::{POSTGRES_SCHEMA, PostgresStore};
 pub(crate) use settings::Settings;
 #[cfg(feature = "store")]
 pub use store_error::StoreError;

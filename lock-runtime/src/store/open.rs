@@ -27,6 +27,16 @@ pub(crate) fn open(url: &str, settings: &Settings) -> Result<Arc<dyn Backend>, L
             "" => MemoryBackend::new(),
             name => MemoryBackend::named(name),
         }),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            use super::OpenStore;
+            let store = Arc::new(super::postgres::PostgresStore::new(url)?);
+            store.open(settings.response_timeout)
+        }
+        #[cfg(not(feature = "postgres"))]
+        "postgres" | "postgresql" => Err(url_error(
+            "this build has no PostgreSQL store; enable the feature `postgres` of `lock-runtime`",
+        )),
         #[cfg(feature = "redis")]
         scheme if is_redis(scheme) => Ok(Arc::new(RedisBackend::new(url, settings)?)),
         #[cfg(not(feature = "redis"))]
