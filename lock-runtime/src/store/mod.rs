@@ -108,7 +108,7 @@ pub(crate) mod owner;
 pub(crate) mod periods;
 mod place;
 #[cfg(feature = "postgres")]
-mod postgres;
+pub(crate) mod postgres;
 pub(crate) mod queueing;
 #[cfg(feature = "redis")]
 mod redis;
@@ -129,7 +129,7 @@ pub use custom::{
 };
 pub(crate) use open::open;
 #[cfg(feature = "postgres")]
-pub use postgres::{POSTGRES_SCHEMA, PostgresStore};
+pub use postgres::{LockTransaction, POSTGRES_SCHEMA, PostgresStore};
 pub(crate) use settings::Settings;
 #[cfg(feature = "store")]
 pub use store_error::StoreError;

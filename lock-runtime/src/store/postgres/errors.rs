@@ -58,7 +58,7 @@ pub(super) fn config(problem: String) -> StoreError {
 }
 
 /// The error with its causes. None of them contains the password.
-fn text(error: &Error) -> String {
+pub(super) fn text(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {

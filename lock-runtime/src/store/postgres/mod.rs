@@ -4,6 +4,7 @@ mod errors;
 mod listener;
 mod pool;
 mod statements;
+pub(crate) mod verify;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +14,11 @@ use tokio_postgres::Config;
 use tokio_postgres::types::Type;
 
 use self::pool::{ConnectionPool, Parameter};
+pub use self::verify::LockTransaction;
 use crate::error::LockError;
 use crate::store::custom::{
-    FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, RenewOutcome,
-    Store, WakeUps,
+    FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
+    RenewOutcome, Store, WakeUps,
 };
 use crate::store::store_error::StoreError;
 
@@ -202,15 +204,11 @@ impl Store for PostgresStore {
         }
     }
 
-    async fn fence(
-        &self,
-        name: &str,
-        owner: &str,
-        at_least: u64,
-    ) -> Result<FencingOutcome, StoreError> {
-        let (key, at_least) = (key(name), i64::try_from(at_least).unwrap_or(i64::MAX));
+    async fn fence(&self, request: FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
+        let key = key(request.key);
+        let at_least = i64::try_from(request.at_least).unwrap_or(i64::MAX);
         let parameters: [Parameter<'_>; 3] =
-            [(&key, Type::BYTEA), (&owner, Type::TEXT), (&at_least, Type::INT8)];
+            [(&key, Type::BYTEA), (&request.owner, Type::TEXT), (&at_least, Type::INT8)];
         let row = self.requests.row(statements::FENCE, &parameters).await?;
         let token: Option<i64> = row.get(0);
         Ok(match (token.and_then(|token| u64::try_from(token).ok()), row.get(1)) {
@@ -238,6 +236,10 @@ impl Store for PostgresStore {
 
     fn poll_interval(&self) -> Duration {
         if *self.receiver.borrow() { Duration::from_secs(1) } else { Duration::from_millis(250) }
+    }
+
+    fn is_postgres(&self) -> bool {
+        true
     }
 
     fn keeps_after_release(&self) -> bool {

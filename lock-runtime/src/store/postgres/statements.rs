@@ -100,6 +100,14 @@ SELECT
 /// Key. The owner, if there is one.
 pub(super) const OWNER: &str = "SELECT owner FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS NOT NULL";
 
+/// Key and owner. A row if the owner has the key. Nobody takes it over or deletes it until the transaction ends; renewals go on.
+pub(super) const VERIFY: &str = "\
+SELECT 1 FROM distributed_locks WHERE key = $1 AND owner = $2 AND until > clock_timestamp() FOR KEY SHARE";
+
+/// Key. A row if somebody has it.
+pub(super) const IS_TAKEN: &str =
+    "SELECT 1 FROM distributed_locks WHERE key = $1 AND until > clock_timestamp()";
+
 /// The version of the server, whether it is read-only, and the comment on the table.
 pub(super) const CHECK: &str = "\
 SELECT
