@@ -98,6 +98,7 @@ pub(crate) mod hold_reports;
 #[cfg(feature = "admin")]
 mod inspector;
 pub(crate) mod key_holder;
+mod lane;
 mod layout;
 mod left;
 mod limits;
@@ -121,6 +122,8 @@ mod sets;
 mod settings;
 mod store_error;
 pub(crate) mod subscriptions;
+#[cfg(feature = "tls")]
+mod tls;
 
 #[cfg(feature = "store")]
 pub(crate) use custom::OpenStore;
