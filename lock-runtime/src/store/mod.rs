@@ -98,6 +98,7 @@ pub(crate) mod hold_reports;
 #[cfg(feature = "admin")]
 mod inspector;
 pub(crate) mod key_holder;
+mod lane;
 mod layout;
 mod left;
 mod limits;
@@ -107,6 +108,8 @@ mod open;
 pub(crate) mod owner;
 pub(crate) mod periods;
 mod place;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
 pub(crate) mod profile;
 pub(crate) mod queueing;
 mod quorum;
@@ -119,6 +122,8 @@ mod sets;
 mod settings;
 mod store_error;
 pub(crate) mod subscriptions;
+#[cfg(feature = "tls")]
+mod tls;
 
 #[cfg(feature = "store")]
 pub(crate) use custom::OpenStore;
@@ -128,6 +133,8 @@ pub use custom::{
     RenewOutcome, Store, WakeUps,
 };
 pub(crate) use open::{StoreAddress, open};
+#[cfg(feature = "postgres")]
+pub use postgres::{LockTransaction, POSTGRES_SCHEMA, PostgresStore};
 pub(crate) use settings::Settings;
 #[cfg(feature = "store")]
 pub use store_error::StoreError;
