@@ -1,11 +1,15 @@
 //! The store that the target `stores` and its soak test use, whichever it is.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lock_runtime::LockClient;
+use lock_runtime::store::POSTGRES_SCHEMA;
+use tokio_postgres::NoTls;
 
 use crate::support::Pair;
-use crate::{Quorum, RedisServer};
+use crate::{DatabaseServer, EtcdCluster, Quorum, RedisServer};
 
 /// The variable that says which store is tested: one of [`TestedStore::NAMES`].
 const NAME: &str = "LOCK_TESTS_STORE";
@@ -15,34 +19,67 @@ const NAME: &str = "LOCK_TESTS_STORE";
 pub enum TestedStore {
     /// One Redis server without persistence.
     Redis(Box<RedisServer>),
-    /// Three Redis servers that vote.
+    /// Redis servers that vote.
     Quorum(Quorum),
+    /// The members of a cluster of etcd.
+    Etcd(Box<EtcdCluster>),
+    /// A database of a PostgreSQL server, with the table.
+    Postgres(Box<DatabaseServer>, &'static str),
+    /// The same, of a server that several tests share.
+    SharedPostgres(Arc<DatabaseServer>, String),
 }
 
 impl TestedStore {
-    /// The names of all stores.
-    pub const NAMES: [&str; 2] = ["redis", "quorum"];
+    /// The names of all stores. A quorum has three servers, and `etcd-cluster` has three members.
+    pub const NAMES: [&str; 5] = ["redis", "quorum", "etcd", "etcd-cluster", "postgres"];
 
     /// Starts the store that the variable `LOCK_TESTS_STORE` names.
     ///
     /// # Panics
     ///
-    /// If the variable is not set, or if a server of the store is not installed.
+    /// If the variable does not name a store, or if a server of the store is not installed.
     pub async fn start() -> Self {
+        Self::of_variable(false).await
+    }
+
+    /// The same for a test that injects no faults.
+    pub async fn start_shared() -> Self {
+        Self::of_variable(true).await
+    }
+
+    async fn of_variable(shared: bool) -> Self {
         let name = std::env::var(NAME).unwrap_or_default();
+        if name == "postgres" && shared {
+            return Self::in_shared_postgres().await;
+        }
         Self::named(&name).await.unwrap_or_else(|| {
             panic!("`{NAME}` is {name:?}, and not one of {:?}: run `scripts/stores`", Self::NAMES)
         })
     }
 
     /// Starts the store with this name.
-    #[expect(clippy::unused_async, reason = "other stores need requests")]
     pub async fn named(name: &str) -> Option<Self> {
         Some(match name {
             "redis" => Self::Redis(Box::new(RedisServer::plain(&[]))),
             "quorum" => Self::Quorum(Quorum::start(3)),
+            "etcd" => Self::Etcd(Box::new(EtcdCluster::single())),
+            "etcd-cluster" => Self::Etcd(Box::new(EtcdCluster::three())),
+            "postgres" => {
+                let server = DatabaseServer::postgres_alone(&[], &[]);
+                run(&server.url("postgres"), POSTGRES_SCHEMA).await;
+                Self::Postgres(Box::new(server), "postgres")
+            }
             _ => return None,
         })
+    }
+
+    async fn in_shared_postgres() -> Self {
+        static DATABASES: AtomicU32 = AtomicU32::new(0);
+        let server = DatabaseServer::postgres();
+        let name = format!("store_{}", DATABASES.fetch_add(1, Ordering::Relaxed));
+        run(&server.url("postgres"), &format!("CREATE DATABASE {name}")).await;
+        run(&server.url(&name), POSTGRES_SCHEMA).await;
+        Self::SharedPostgres(server, name)
     }
 
     /// The URL for clients.
@@ -51,6 +88,9 @@ impl TestedStore {
         match self {
             Self::Redis(server) => server.plain_url(),
             Self::Quorum(quorum) => quorum.url(),
+            Self::Etcd(cluster) => cluster.url(),
+            Self::Postgres(server, name) => server.url(name),
+            Self::SharedPostgres(server, name) => server.url(name),
         }
     }
 
@@ -59,38 +99,71 @@ impl TestedStore {
     pub fn is_durable(&self) -> bool {
         match self {
             Self::Redis(_) | Self::Quorum(_) => false,
+            Self::Etcd(_) | Self::Postgres(..) | Self::SharedPostgres(..) => true,
         }
     }
 
     /// Kills all servers with SIGKILL.
+    ///
+    /// # Panics
+    ///
+    /// If other tests use them.
     pub fn kill(&mut self) {
         match self {
             Self::Redis(server) => server.kill(),
             Self::Quorum(quorum) => (0..quorum.size()).for_each(|index| quorum.kill(index)),
+            Self::Etcd(cluster) => (0..cluster.len()).for_each(|number| cluster.kill(number)),
+            Self::Postgres(server, _) => server.kill(),
+            Self::SharedPostgres(..) => panic!("other tests use this server"),
         }
     }
 
     /// Starts all servers again, which were killed.
+    ///
+    /// # Panics
+    ///
+    /// If other tests use them.
     pub fn restart(&mut self) {
         match self {
             Self::Redis(server) => server.restart(),
             Self::Quorum(quorum) => (0..quorum.size()).for_each(|index| quorum.restart(index)),
+            Self::Etcd(cluster) => {
+                // A member is up when a majority is.
+                (0..cluster.len()).for_each(|number| cluster.begin_restart(number));
+                let _ = cluster.leader();
+            }
+            Self::Postgres(server, _) => server.restart(),
+            Self::SharedPostgres(..) => panic!("other tests use this server"),
         }
     }
 
     /// Suspends all servers with SIGSTOP.
-    pub fn freeze(&self) {
+    ///
+    /// # Panics
+    ///
+    /// If other tests use them.
+    pub fn freeze(&mut self) {
         match self {
             Self::Redis(server) => server.freeze(),
             Self::Quorum(quorum) => (0..quorum.size()).for_each(|index| quorum.freeze(index)),
+            Self::Etcd(cluster) => (0..cluster.len()).for_each(|number| cluster.freeze(number)),
+            Self::Postgres(server, _) => server.freeze(),
+            Self::SharedPostgres(..) => panic!("other tests use this server"),
         }
     }
 
     /// Resumes all servers with SIGCONT.
-    pub fn thaw(&self) {
+    ///
+    /// # Panics
+    ///
+    /// If other tests use them.
+    pub fn thaw(&mut self) {
         match self {
             Self::Redis(server) => server.thaw(),
             Self::Quorum(quorum) => (0..quorum.size()).for_each(|index| quorum.thaw(index)),
+            Self::Etcd(cluster) => (0..cluster.len()).for_each(|number| cluster.thaw(number)),
+            Self::Postgres(server, _) => server.thaw(),
+            Self::SharedPostgres(..) => panic!("other tests use this server"),
         }
     }
 
@@ -107,11 +180,18 @@ impl TestedStore {
             let builder = LockClient::builder().url(self.url()).lease(lease).wait(lease * 20);
             let builder = match &self {
                 Self::Quorum(_) => builder.quarantine(lease * 60),
-                Self::Redis(_) => builder,
+                _ => builder,
             };
             builder.connect().await.expect("the store is up")
         };
         let (one, two) = (client().await, client().await);
         Pair { one, two, server: None, store: Some(self) }
     }
+}
+
+/// Runs SQL in a database.
+async fn run(url: &str, sql: &str) {
+    let (session, connection) = tokio_postgres::connect(url, NoTls).await.expect("it is up");
+    tokio::spawn(connection);
+    session.batch_execute(sql).await.expect("valid SQL");
 }

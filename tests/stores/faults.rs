@@ -57,7 +57,7 @@ async fn a_process_suspended_past_its_lease_does_not_resume_its_body() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_suspended_for_less_than_a_lease_costs_no_lock() {
-    let store = TestedStore::start().await;
+    let mut store = TestedStore::start().await;
     let (one, two) = (store.client(LEASE * 2).await, store.client(LEASE * 2).await);
     let guard = one.lock("k").acquire().await.expect("free");
     for _ in 0..3 {
@@ -79,7 +79,7 @@ async fn a_store_suspended_for_less_than_a_lease_costs_no_lock() {
 /// The control of the test above, and the promise that a body does not outlive its lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_ends_before_its_lease_when_the_store_is_suspended() {
-    let store = TestedStore::start().await;
+    let mut store = TestedStore::start().await;
     let (one, two) = (store.client(LEASE).await, store.client(LEASE).await);
     let lock = one.lock("k");
     let (held, is_held) = tokio::sync::oneshot::channel();
@@ -184,7 +184,7 @@ async fn a_call_dropped_at_any_time_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_dropped_while_the_store_does_not_answer_leave_nothing() {
-    let store = TestedStore::start().await;
+    let mut store = TestedStore::start().await;
     let (one, two) = (store.client(LEASE * 60).await, store.client(LEASE * 60).await);
     one.lock("k").run(async {}).await.expect("connected");
     store.freeze();
@@ -237,7 +237,7 @@ async fn without_the_lock_the_count_is_wrong() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_faults_break_no_promise() {
     let (program, rng) = (env!("CARGO_BIN_EXE_lock-helper"), fastrand::Rng::new());
-    let store = TestedStore::start().await;
+    let mut store = TestedStore::start().await;
     let mut faults = StoreFaults::start(program, store, LEASE, rng);
     faults.inject(LEASE * 10).await;
     let (run, violations) = faults.stop();

@@ -118,7 +118,7 @@ async fn serve(one: LockClient, two: LockClient) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_service_runs_on_this_store_by_its_url_alone() {
-    let store = TestedStore::start().await;
+    let store = TestedStore::start_shared().await;
     let connect = async || LockClient::connect(store.url()).await.expect("the store is up");
     serve(connect().await, connect().await).await;
 }

@@ -27,7 +27,7 @@ macro_rules! on_every_store {
 
                 #[tokio::test]
                 async fn on_this_store() {
-                    let store = lock_tests::TestedStore::start().await;
+                    let store = lock_tests::TestedStore::start_shared().await;
                     check(store.pair(crate::support::LEASE).await).await;
                 }
             }
