@@ -237,7 +237,7 @@ async fn without_the_lock_the_count_is_wrong() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_faults_break_no_promise() {
     let (program, rng) = (env!("CARGO_BIN_EXE_lock-helper"), fastrand::Rng::new());
-    let mut store = TestedStore::start().await;
+    let store = TestedStore::start().await;
     let mut faults = StoreFaults::start(program, store, LEASE, rng);
     faults.inject(LEASE * 10).await;
     let (run, violations) = faults.stop();

@@ -4,6 +4,7 @@
 //! hold for every store. The rest of their files needs one Redis server, and is left out by the filter of the script.
 
 mod faults;
+mod lacking;
 mod service;
 mod suites;
 mod support;

@@ -78,7 +78,7 @@ impl LeaderObserver {
     ///
     /// * [`LockError::Denied`], [`LockError::InvalidKey`], [`LockError::WrongFormat`],
     ///   [`LockError::ShutDown`]: as for [`Leadership::leader`](super::Leadership::leader).
-    /// * [`LockError::Config`]: there is no tokio runtime with timers here.
+    /// * [`LockError::Config`]: the store has no announcements of leaders, or there is no tokio runtime with timers here.
     pub async fn next(&mut self) -> Result<Option<LeaderInfo>, LockError> {
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         loop {

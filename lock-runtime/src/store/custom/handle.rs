@@ -212,6 +212,14 @@ impl<S: Store> LockStore for CustomHandle<S> {
         )))
     }
 
+    fn announced<'a>(&'a self, _: &'a str) -> StoreAnswer<'a, Option<(String, Left)>> {
+        MaybeReady::ready(Err(without(
+            self.shared.store.name(),
+            "store",
+            "announcements of leaders",
+        )))
+    }
+
     fn start_run<'a>(&'a self, _: RunStart<'a>) -> StoreAnswer<'a, RunStarted> {
         MaybeReady::ready(Err(without(self.shared.store.name(), "every", "records of runs")))
     }

@@ -1,0 +1,48 @@
+//! The kinds of locks that a store does not have.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use lock_runtime::{LockError, WireFormat};
+use lock_tests::TestedStore;
+
+use crate::support::LEASE;
+
+/// Asserts that the outcome is an error of this option, unless the store has what it is about.
+fn assert_lacks<T: Debug>(has: bool, option: &str, outcome: Result<T, LockError>) {
+    match outcome {
+        Err(LockError::Config { option: named, problem, .. }) if !has => {
+            assert_eq!(named, option, "{problem}");
+            assert!(problem.len() > 20, "{problem}");
+        }
+        outcome => assert!(has && outcome.is_ok(), "{option}: {outcome:?}"),
+    }
+}
+
+/// The control is the Redis store, which has all of them.
+#[tokio::test]
+async fn what_a_store_lacks_is_a_configuration_error_that_names_the_option() {
+    let store = TestedStore::start_shared().await;
+    let client = store.client(LEASE).await;
+    let (is_redis, is_quorum) =
+        (matches!(store, TestedStore::Redis(_)), matches!(store, TestedStore::Quorum(_)));
+    let lock = client.lock("fair").fair();
+    assert_lacks(is_redis, "fair", lock.acquire().await);
+    let lock = client.read_write("shared");
+    assert_lacks(is_redis, "mode", lock.read().acquire().await);
+    assert_lacks(is_redis, "mode", lock.write().acquire().await);
+    let semaphore = client.semaphore("permits", 3);
+    assert_lacks(is_redis, "permits", semaphore.acquire().await);
+    let lock = client.lock("format").wire_format(WireFormat::Redisson);
+    assert_lacks(is_redis, "wire_format", lock.acquire().await);
+    let periodic = client.periodic("period", Duration::from_secs(3600));
+    assert_lacks(is_redis, "every", periodic.run(async {}).await);
+    assert_lacks(is_redis, "every", client.last_run("period").await);
+    let leadership = client.leadership("leader");
+    let option = if is_quorum { "leader" } else { "store" };
+    assert_lacks(is_redis || is_quorum, option, leadership.leader().await);
+    assert_lacks(is_redis || is_quorum, option, leadership.observe().next().await);
+    // Everything else works.
+    client.lock("k").run(async {}).await.expect("free");
+    client.leadership("leader").run(|_| async {}).await.expect("elected");
+}
