@@ -8,10 +8,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::ports::ReservedPort;
+use crate::suspension::{resume, suspend};
 use crate::tls::{Authority, ServerIdentity, Validity};
 
 /// How long a member may take to start, or a cluster to elect a leader.
@@ -169,17 +169,12 @@ impl EtcdCluster {
 
     /// Suspends a member with SIGSTOP. It keeps its connections and does not answer.
     pub fn freeze(&self, number: usize) {
-        self.signal(number, Signal::STOP);
+        suspend(self.members[number].child.as_ref().expect("the member runs"));
     }
 
     /// Resumes a member with SIGCONT.
     pub fn thaw(&self, number: usize) {
-        self.signal(number, Signal::CONT);
-    }
-
-    fn signal(&self, number: usize, signal: Signal) {
-        let child = self.members[number].child.as_ref().expect("the member runs");
-        kill_process(Pid::from_child(child), signal).expect("a child process");
+        resume(self.members[number].child.as_ref().expect("the member runs"));
     }
 
     /// The member that leads, as soon as the running members agree.

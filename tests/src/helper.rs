@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use crate::suspension::{resume, suspend};
 
 /// A running `lock-helper` that reads and writes lines of text. Killed when dropped.
 #[derive(Debug)]
@@ -54,12 +54,12 @@ impl Helper {
 
     /// Suspends the process with SIGSTOP.
     pub fn freeze(&self) {
-        kill_process(Pid::from_child(&self.child), Signal::STOP).expect("a child process");
+        suspend(&self.child);
     }
 
     /// Resumes the process with SIGCONT.
     pub fn thaw(&self) {
-        kill_process(Pid::from_child(&self.child), Signal::CONT).expect("a child process");
+        resume(&self.child);
     }
 }
 

@@ -26,6 +26,7 @@ mod split_network;
 mod split_sentinels;
 mod store_faults;
 pub mod support;
+mod suspension;
 mod tested_store;
 mod tls;
 pub mod workload;

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use redis::IntoConnectionInfo;
-use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::ports::{ReservedPort, START_TIMEOUT};
 use crate::sentinel_process::{MASTER, SentinelProcess};
+use crate::suspension::{resume, suspend};
 use crate::tls::{Authority, Certificates, ServerIdentity, Validity};
 
 /// The variable that says which kind of server all tests run on: `tls`, `sentinel`, `cluster` (a
@@ -519,17 +519,12 @@ impl RedisServer {
 
     /// Suspends the server with SIGSTOP. It keeps its connections and does not reply.
     pub fn freeze(&self) {
-        self.signal(Signal::STOP);
+        suspend(self.child.as_ref().expect("the server runs"));
     }
 
     /// Resumes the server with SIGCONT.
     pub fn thaw(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(&self, signal: Signal) {
-        let child = self.child.as_ref().expect("the server runs");
-        kill_process(Pid::from_child(child), signal).expect("a child process");
+        resume(self.child.as_ref().expect("the server runs"));
     }
 
     fn spawn(&mut self) -> bool {
