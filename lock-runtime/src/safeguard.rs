@@ -197,6 +197,8 @@ safeguards! {
     MajorityGrants = "majority-grants",
     /// A quorum renews a lock only if a majority of its stores has renewed it.
     MajorityRenews = "majority-renews",
+    /// The votes for a lost lock of a quorum are not freed before its body is dropped.
+    LostVotesRunOut = "lost-votes-run-out",
     /// An attempt without a majority is undone at all stores of a quorum.
     VotesAreUndone = "votes-are-undone",
     /// What stores of a quorum, or etcd, may have kept that did not answer is freed when they answer again.

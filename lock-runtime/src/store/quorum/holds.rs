@@ -2,6 +2,9 @@
 //!
 //! A store whose key is gone is not given the key again: if it has lost its data, it must not vote until all leases
 //! have ended that it may have forgotten.
+//!
+//! A lock is lost before its body is dropped, because the body is dropped by its task. The votes that a minority still
+//! has are therefore not freed then, but run out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +16,7 @@ use super::round::VoteRound;
 use super::votes::QuorumStore;
 use crate::clock::BootInstant;
 use crate::replicas::RequiredReplicas;
+use crate::safeguard::Safeguard;
 use crate::store::contract::{
     Lane, Mode, Release, Released, Renewal, Renewed, Resource, StoreError,
 };
@@ -62,8 +66,7 @@ impl QuorumStore {
         for (renewal, ballot) in owned.iter().zip(ballots) {
             let verdict = ballot.verdict();
             if matches!(verdict, HoldVerdict::Gone | HoldVerdict::Taken) {
-                // Nobody releases a lock that is lost, and a minority may still have it.
-                self.free_everywhere(&renewal.key, renewal.owner);
+                self.let_run_out(renewal);
             }
             answers.push(match verdict {
                 HoldVerdict::Held => Ok(Renewed::Extended),
@@ -194,14 +197,16 @@ impl QuorumStore {
         tickets
     }
 
-    /// Frees what a minority of the stores may still have of a lock that is lost.
-    fn free_everywhere(&self, key: &Arc<str>, owner: OwnerId) {
+    /// Nobody releases a lock that is lost, and a minority of the stores may still have it. Its body may run until its
+    /// deadline, so the votes are freed when they have run out, for stores that answer late.
+    fn let_run_out(&self, lost: &OwnedRenewal) {
         let now = BootInstant::now();
+        let due = if Safeguard::LostVotesRunOut.is_on() { now.after(lost.term) } else { now };
         for member in &*self.members {
-            let is_certain = !member.leftovers.close_claim(owner);
+            let is_certain = !member.leftovers.close_claim(lost.owner);
             let (kept_until, until) = (BootInstant::PAST, self.all_over(now));
-            let key = Arc::clone(key);
-            member.leftovers.add(Leftover { key, owner, kept_until, until, is_certain }, now);
+            let (key, owner) = (Arc::clone(&lost.key), lost.owner);
+            member.leftovers.add(Leftover { key, owner, kept_until, until, is_certain }, due);
         }
     }
 }

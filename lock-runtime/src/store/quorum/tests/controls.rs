@@ -44,9 +44,14 @@ fn each_test_of_a_safeguard_fails_without_it() {
             "a store still has the key",
         ),
         (
-            "holding::a_lock_that_a_majority_no_longer_has_is_lost_and_freed",
+            "holding::a_lock_that_a_majority_no_longer_has_is_lost_and_its_votes_run_out",
             "majority-renews",
             "renewed by one of three",
+        ),
+        (
+            "holding::a_lock_that_a_majority_no_longer_has_is_lost_and_its_votes_run_out",
+            "lost-votes-run-out",
+            "freed before the deadline",
         ),
         (
             "holding::a_token_is_above_those_of_holders_with_another_majority",
