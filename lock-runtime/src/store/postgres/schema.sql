@@ -18,8 +18,13 @@ CREATE TABLE IF NOT EXISTS distributed_locks (
     CONSTRAINT distributed_locks_owner UNIQUE (key, owner)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
--- Fencing tokens. They outlive the rows.
+-- Fencing tokens. They outlive the rows. They are at least the time in microseconds: where the sequence was lost, or the
+-- database comes from a backup, running this again makes them higher than all before.
 CREATE SEQUENCE IF NOT EXISTS distributed_lock_fences AS bigint;
+SELECT setval(
+    'distributed_lock_fences',
+    greatest(last_value, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+) FROM distributed_lock_fences;
 
 COMMENT ON TABLE distributed_locks IS 'lock-runtime 1';
 
