@@ -1,5 +1,17 @@
 -- The locks of lock-runtime in PostgreSQL 12 or newer. Run this once in the database, as its owner. It can be run again.
 BEGIN;
+-- One at a time.
+SELECT pg_advisory_xact_lock(7595446221094703949);
+
+DO $$
+BEGIN
+    IF to_regclass('distributed_locks') IS NOT NULL
+        AND obj_description(to_regclass('distributed_locks'), 'pg_class') IS DISTINCT FROM 'lock-runtime 1'
+    THEN
+        RAISE EXCEPTION 'the table distributed_locks is not that of lock-runtime 1; rename or upgrade it';
+    END IF;
+END
+$$;
 
 CREATE TABLE IF NOT EXISTS distributed_locks (
     -- The key of a lock, in UTF-8.
