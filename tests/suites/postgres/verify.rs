@@ -122,3 +122,20 @@ async fn a_transaction_of_sqlx_verifies_a_lock_too() {
     }
     assert_eq!(balance(&database).await, 1);
 }
+
+#[tokio::test]
+async fn several_locks_are_verified_together() {
+    let database = Database::new().await;
+    let client = database.client().await;
+    let guard = client.lock_all(["b", "a"]).acquire().await.expect("free");
+    let mut session = database.session(&database.name).await;
+    let mut transaction = session.transaction().await.expect("it is up");
+    guard.verify_in(&mut transaction).await.expect("held");
+    transaction.commit().await.expect("it is up");
+    database.run("DELETE FROM distributed_locks WHERE key = 'b'").await;
+    let mut transaction = session.transaction().await.expect("it is up");
+    match guard.verify_in(&mut transaction).await {
+        Err(LockError::Lost { reason: LostReason::Gone, key, .. }) => assert_eq!(key, "b"),
+        other => panic!("{other:?}"),
+    }
+}
