@@ -119,7 +119,10 @@ const CLIENTS: &str = "application_name = 'lock-runtime' AND pid <> pg_backend_p
 #[tokio::test]
 async fn locks_are_kept_while_connections_are_terminated() {
     let database = Database::new().await;
-    let (one, two) = (database.client().await, database.client().await);
+    // Connections are terminated for one and a half leases.
+    let lease = LEASE * 4;
+    let (one, two) =
+        (client_of(&database.url(), lease).await, client_of(&database.url(), lease).await);
     let guard = one.lock("k").acquire().await.expect("free");
     let waiting = tokio::spawn(two.lock("k").wait(LEASE * 60).acquire());
     let session = database.session(&database.name).await;
@@ -127,7 +130,7 @@ async fn locks_are_kept_while_connections_are_terminated() {
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND {CLIENTS}"
     );
     let mut terminated = 0;
-    for _ in 0..6 {
+    for _ in 0..12 {
         terminated += session.query(&terminate, &[]).await.expect("a superuser").len();
         tokio::time::sleep(LEASE / 2).await;
     }
