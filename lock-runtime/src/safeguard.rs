@@ -215,6 +215,8 @@ safeguards! {
     MembersNeedALeader = "members-need-a-leader",
     /// An extension of a lease of etcd counts only if no other leader has taken over meanwhile.
     ExtensionsAreConfirmed = "extensions-are-confirmed",
+    /// A key in etcd gets another lease only if it has the one that is known.
+    LeasesAreCompared = "leases-are-compared",
     /// A renewal in etcd counts only if the key is there.
     KeysAreVerified = "keys-are-verified",
     /// A release wakes those who wait for a lock of a quorum once, and not once for each store.

@@ -368,6 +368,7 @@ finds! {
     renewals_by_anybody: AnybodyRenews by only_the_owner_renews(one);
     renewals_of_the_dead: RenewalRevives by only_the_owner_renews(one);
     renewals_that_shorten: RenewalShortens by a_renewal_shortens_nothing(one);
+    renewals_that_shorten_others: RenewalShortens by renewals_at_the_same_time_shorten_nothing(one);
     renewals_in_vain: RenewalDoesNothing by a_renewal_extends_a_lease(one);
     renewals_in_another_order: RenewalsAreMixedUp by a_batch_is_answered_one_by_one(one);
     missing_renewals: RenewalsAreMissing by a_batch_is_answered_one_by_one(one);

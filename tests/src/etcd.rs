@@ -57,13 +57,13 @@ impl EtcdCluster {
     /// One member.
     #[must_use]
     pub fn single() -> Self {
-        Self::start(1, EtcdOptions::default())
+        Self::start(1, &EtcdOptions::default())
     }
 
     /// Three members.
     #[must_use]
     pub fn three() -> Self {
-        Self::start(3, EtcdOptions::default())
+        Self::start(3, &EtcdOptions::default())
     }
 
     /// So many members, which have a leader.
@@ -72,7 +72,7 @@ impl EtcdCluster {
     ///
     /// If etcd is not installed. The message says how to install it.
     #[must_use]
-    pub fn start(count: usize, options: EtcdOptions) -> Self {
+    pub fn start(count: usize, options: &EtcdOptions) -> Self {
         // Another process may take a port before a member binds it.
         for _ in 0..5 {
             let port = || EtcdMember { child: None, port: ReservedPort::new(), is_new: true };
@@ -386,9 +386,8 @@ fn program(name: &str) -> Command {
 }
 
 fn missing(program: &str, error: &std::io::Error) -> ! {
-    if error.kind() == ErrorKind::NotFound {
-        panic!("these tests need {program}, and it is not installed: {INSTALL}");
-    }
+    let is_missing = error.kind() == ErrorKind::NotFound;
+    assert!(!is_missing, "these tests need {program}, and it is not installed: {INSTALL}");
     panic!("cannot start {program}: {error}");
 }
 

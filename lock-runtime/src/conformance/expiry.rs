@@ -73,6 +73,32 @@ pub async fn a_renewal_shortens_nothing<S: Store>(store: &S) {
     fixture.free(store, 0).await;
 }
 
+/// Of two renewals of a lease at the same time, the longer one counts.
+///
+/// # Panics
+///
+/// If the store breaks its contract.
+pub async fn renewals_at_the_same_time_shorten_nothing<S: Store>(store: &S) {
+    let mut renewed = Vec::new();
+    let first = Fixture::new(&[store]).await;
+    for _ in 0..20 {
+        let fixture = first.with_another_key();
+        fixture.acquire(store, 0, SHORT * 2).await;
+        let (long, short) = ([fixture.lease(0, LONG)], [fixture.lease(0, SHORT * 4)]);
+        let (long, short) = tokio::join!(store.renew(&long), store.renew(&short));
+        // The machine may have been stalled until the lease has ended.
+        if [long, short].iter().all(|answer| *answer == [Ok(RenewOutcome::Extended)]) {
+            renewed.push(fixture);
+        }
+    }
+    assert!(!renewed.is_empty(), "a lease of {:?} was never renewed at once", SHORT * 2);
+    tokio::time::sleep(SHORT * 8).await;
+    for fixture in renewed {
+        assert!(!fixture.tries(store, 1, LONG).await, "a renewal has shortened another one");
+        fixture.free(store, 0).await;
+    }
+}
+
 /// A late second request for a key shortens no lease that was extended since.
 ///
 /// # Panics

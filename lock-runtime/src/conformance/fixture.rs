@@ -33,6 +33,11 @@ impl Fixture {
         Self { key: format!("conformance:{}", owner()), owners: [owner(), owner()] }
     }
 
+    /// The same owners, for another key.
+    pub(super) fn with_another_key(&self) -> Self {
+        Self { key: format!("conformance:{}", owner()), owners: self.owners.clone() }
+    }
+
     pub(super) fn lease(&self, owner: usize, term: Duration) -> LeaseRequest<'_> {
         LeaseRequest::new(&self.key, &self.owners[owner], term)
     }

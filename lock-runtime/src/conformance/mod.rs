@@ -17,7 +17,8 @@ mod whole;
 
 pub use self::expiry::{
     a_kept_key_is_free_afterwards, a_lease_ends, a_lease_lasts_for_its_term,
-    a_renewal_extends_a_lease, a_renewal_shortens_nothing, the_second_request_shortens_nothing,
+    a_renewal_extends_a_lease, a_renewal_shortens_nothing,
+    renewals_at_the_same_time_shorten_nothing, the_second_request_shortens_nothing,
 };
 pub use self::owners::{
     a_batch_is_answered_one_by_one, a_free_key_is_granted_to_one_owner, a_released_key_is_free,
@@ -64,7 +65,7 @@ macro_rules! store_conformance {
             one: the_owner_may_ask_again, the_owner_is_told_if_anybody_is, a_released_key_is_free, only_the_owner_renews,
                 only_the_owner_releases, a_batch_is_answered_one_by_one, a_lease_ends,
                 a_lease_lasts_for_its_term, a_renewal_extends_a_lease,
-                a_renewal_shortens_nothing, the_second_request_shortens_nothing,
+                a_renewal_shortens_nothing, renewals_at_the_same_time_shorten_nothing, the_second_request_shortens_nothing,
                 a_kept_key_is_free_afterwards, a_dropped_request_leaves_a_lease_at_most,
                 a_key_is_any_text, tokens_are_for_the_owner_only;
             two: a_free_key_is_granted_to_one_owner, one_of_many_requests_is_granted, tokens_rise,

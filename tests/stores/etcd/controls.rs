@@ -19,6 +19,8 @@ lock_tests::controls! {
         without "leftovers-are-freed" seeing "the key that was left is deleted";
     without_only_if_free: "conformance::single::a_free_key_is_granted_to_one_owner"
         without "only-if-free" seeing "a key that is taken";
+    without_leases_are_compared: "conformance::single::renewals_at_the_same_time_shorten_nothing"
+        without "leases-are-compared" seeing "a renewal has shortened another one";
     without_only_owner_releases: "conformance::single::only_the_owner_releases"
         without "only-owner-releases" seeing "a key that";
 }

@@ -240,7 +240,7 @@ impl EtcdClient {
             let (id, _) = self.members.grant_lease(seconds(one.term)).await?;
             Attachable { id, unconfirmed: None }
         };
-        let attached = match self.members.attach(&one.owned, target.id).await {
+        let attached = match self.members.attach(&one.owned, (lease.id, target.id)).await {
             Err(EtcdFailure::LeaseGone) => {
                 self.leases.missing(target.id);
                 return Ok(());
@@ -250,6 +250,13 @@ impl EtcdClient {
         match attached.what {
             SeenKey::Gone => one.outcome = Some(Ok(RenewOutcome::Gone)),
             SeenKey::Taken { .. } => one.outcome = Some(Ok(RenewOutcome::Taken)),
+            SeenKey::Own { lease: found } if found != target.id => {
+                // Another request was faster. The next round extends the lease that the key has.
+                self.drop_own(KeyLease { id: target.id, ..lease });
+                let moved = KeyLease { id: found, ..lease };
+                one.lease = Some(moved);
+                lock(&self.holds).moved(&one.owned, moved);
+            }
             SeenKey::Own { .. } => {
                 let moved = KeyLease { id: target.id, ..lease };
                 one.lease = Some(moved);

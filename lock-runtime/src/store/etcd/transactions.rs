@@ -158,13 +158,18 @@ impl Members {
         Ok(answered(&answer, seen))
     }
 
-    /// Gives the key another lease, if the owner has it.
+    /// Gives the key the lease `to`, if the owner has it with the lease `from`. Otherwise, nothing changes: another request
+    /// may have given it a longer one.
     pub(super) async fn attach(
         &self,
         owned: &Owned,
-        lease: i64,
+        (from, to): (i64, i64),
     ) -> Result<TxnAnswer<SeenKey>, EtcdFailure> {
-        self.change(Method::TXN, owned, vec![put(owned, lease)], lease).await
+        let mut checks = vec![is_own(owned)];
+        if Safeguard::LeasesAreCompared.is_on() {
+            checks.push(compare(&owned.key, CompareTarget::Lease, Compared::Lease(from)));
+        }
+        self.change_if(checks, (Method::TXN, owned, to), vec![put(owned, to)]).await
     }
 
     /// Frees the key, if the owner has it. `Own` means that the owner had it.
@@ -196,6 +201,16 @@ impl Members {
     ) -> Result<TxnAnswer<SeenKey>, EtcdFailure> {
         let checks =
             if Safeguard::OnlyOwnerReleases.is_on() { vec![is_own(owned)] } else { Vec::new() };
+        self.change_if(checks, (method, owned, lease), success).await
+    }
+
+    /// Carries out the operations if all checks hold. `lease` is that of the key afterwards.
+    async fn change_if(
+        &self,
+        checks: Vec<Compare>,
+        (method, owned, lease): (Method, &Owned, i64),
+        success: Vec<RequestOp>,
+    ) -> Result<TxnAnswer<SeenKey>, EtcdFailure> {
         let failure = vec![range(owned.key.as_bytes().to_vec())];
         let request = TxnRequest { compare: checks, success, failure };
         let answer: TxnResponse = self.call(method, &request).await?;
