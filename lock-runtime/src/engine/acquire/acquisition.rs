@@ -340,7 +340,15 @@ impl Acquisition {
         let (trace, first) = (SendTrace::default(), std::mem::take(&mut self.first));
         let needs_owner = !first && self.request.store.capabilities().owner_per_attempt;
         if needs_owner || !Safeguard::OneOwnerId.is_on() {
-            self.owner = OwnerId::new().unwrap_or(self.owner);
+            match OwnerId::new() {
+                Ok(owner) => self.owner = owner,
+                // A late undo of the attempt before would concern an attempt with the same owner.
+                Err(error) => {
+                    let cause = format!("the operating system returned no random numbers: {error}");
+                    let answer = Err(StoreError::Refused(cause));
+                    return self.evaluate(&trace, timeout.remaining().unwrap_or_default(), answer);
+                }
+            }
         }
         let timeout = timeout.for_request(self.engine.config().response_timeout, first);
         let mut pending = PendingRequest {
