@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::LockClientBuilder;
-use super::defaults::DEFAULT_LEASE;
+use super::defaults::{DEFAULT_LEASE, LONGEST_LEASE};
 use crate::client::LockClient;
 use crate::error::LockError;
 use crate::wire_format::WireFormat;
@@ -129,7 +129,8 @@ impl LockClientBuilder {
             );
             return Err(LockError::Config { option: "wire_format", problem });
         }
-        let lease = self.options.lease.unwrap_or(DEFAULT_LEASE);
+        // A lease that is too long is an error of its own.
+        let lease = self.options.lease.unwrap_or(DEFAULT_LEASE).min(LONGEST_LEASE);
         self.quarantine.get_or_insert(lease + lease / 100 + LATE);
         Ok(())
     }
