@@ -31,6 +31,8 @@ struct OwnedRelease {
     key: Arc<str>,
     owner: OwnerId,
     keep: Duration,
+    /// The stores whose claims had no answer before the release was sent, so that they may come behind it.
+    open_claims: Vec<bool>,
 }
 
 /// The answers of one store to a batch.
@@ -86,7 +88,9 @@ impl QuorumStore {
         let now = BootInstant::now();
         let owned = |release: &Release<'_>| {
             let Release { resource, owner, keep, .. } = *release;
-            OwnedRelease { key: Arc::from(resource.key), owner, keep }
+            let members = self.members.iter();
+            let open_claims = members.map(|it| it.leftovers.is_claim_open(owner)).collect();
+            OwnedRelease { key: Arc::from(resource.key), owner, keep, open_claims }
         };
         let owned: Arc<[OwnedRelease]> = batch.iter().map(owned).collect();
         let requests = self.members.iter().map(|member| {
@@ -182,7 +186,8 @@ impl QuorumStore {
         };
         let mut tickets = Vec::new();
         for (number, member) in self.members.iter().enumerate() {
-            let was_open = member.leftovers.close_claim(release.owner);
+            let was_open =
+                member.leftovers.close_claim(release.owner) || release.open_claims[number];
             let is_awaited = round.awaits(number);
             if was_open || is_awaited || ballot.failures.contains(number) {
                 let ticket = member.leftovers.add(leftover(!was_open), due);
@@ -224,7 +229,7 @@ impl OwnedRenewal {
 
 impl OwnedRelease {
     fn request(&self) -> Release<'_> {
-        let Self { ref key, owner, keep } = *self;
+        let Self { ref key, owner, keep, .. } = *self;
         let resource = Resource { key, mode: Mode::Exclusive };
         Release { resource, owner, keep, queued: None, leaves_gap: false }
     }
