@@ -207,6 +207,12 @@ safeguards! {
     VotersAreDistinct = "voters-are-distinct",
     /// A fencing token is written to a majority of a quorum before it is used.
     FenceIsWrittenBack = "fence-is-written-back",
+    /// A fencing token of a quorum is not far ahead of the clocks of the servers that have it.
+    TokensFitClocks = "tokens-fit-clocks",
+    /// The servers of a quorum have the longest quarantine of any of their clients.
+    LongestQuarantine = "longest-quarantine",
+    /// A quarantine that a client has seen begin does not end early when the clock of its server is set.
+    QuarantineByOwnClock = "quarantine-by-own-clock",
     /// A release wakes those who wait for a lock of a quorum once, and not once for each store.
     WakeUpsAreGathered = "wake-ups-are-gathered",
 }

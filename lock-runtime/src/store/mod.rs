@@ -108,6 +108,7 @@ pub(crate) mod owner;
 pub(crate) mod periods;
 mod place;
 pub(crate) mod profile;
+pub(crate) mod quarantine_terms;
 pub(crate) mod queueing;
 mod quorum;
 #[cfg(feature = "redis")]
