@@ -52,11 +52,11 @@ impl QuorumStore {
         let owned: Arc<[OwnedRenewal]> = batch.iter().map(owned).collect();
         let requests = self.members.iter().map(|member| {
             let (store, owned) = (Arc::clone(&member.store), Arc::clone(&owned));
-            Some(within(self.patience, async move {
+            Some(member.if_voting(within(self.patience, async move {
                 let batch: Vec<_> = owned.iter().map(OwnedRenewal::request).collect();
                 let answers = store.renew(&batch, lane).await;
                 Ok(answers.into_iter().map(renewal_vote).collect::<BatchVotes<()>>())
-            }))
+            })))
         });
         let mut round = VoteRound::new(requests);
         let ballots = self.count(&mut round, owned.len()).await;
@@ -95,14 +95,14 @@ impl QuorumStore {
         let owned: Arc<[OwnedRelease]> = batch.iter().map(owned).collect();
         let requests = self.members.iter().map(|member| {
             let (store, owned) = (Arc::clone(&member.store), Arc::clone(&owned));
-            Some(within(self.patience, async move {
+            Some(member.if_voting(within(self.patience, async move {
                 let batch: Vec<_> = owned.iter().map(OwnedRelease::request).collect();
                 let answers = match &batch[..] {
                     [single] => vec![store.release(*single, lane).await],
                     _ => store.release_all(&batch, lane).await.answers,
                 };
                 Ok(answers.into_iter().map(release_vote).collect::<BatchVotes<usize>>())
-            }))
+            })))
         });
         let mut round = VoteRound::new(requests);
         let ballots = self.count(&mut round, owned.len()).await;
@@ -189,7 +189,10 @@ impl QuorumStore {
             let was_open =
                 member.leftovers.close_claim(release.owner) || release.open_claims[number];
             let is_awaited = round.awaits(number);
-            if was_open || is_awaited || ballot.failures.contains(number) {
+            let may_have = was_open
+                || is_awaited
+                || ballot.failures.contains(number) && member.may_have_votes();
+            if may_have {
                 let ticket = member.leftovers.add(leftover(!was_open), due);
                 if is_awaited && !was_open {
                     tickets.push(OpenRelease { number, index, ticket });
@@ -202,7 +205,7 @@ impl QuorumStore {
     /// Frees what a minority of the stores may still have of a lock that is lost.
     fn free_everywhere(&self, key: &Arc<str>, owner: OwnerId) {
         let now = BootInstant::now();
-        for member in &*self.members {
+        for member in self.members.iter().filter(|member| member.may_have_votes()) {
             let is_certain = !member.leftovers.close_claim(owner);
             let (kept_until, until) = (BootInstant::PAST, self.all_over(now));
             let key = Arc::clone(key);
