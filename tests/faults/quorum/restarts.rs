@@ -32,14 +32,15 @@ async fn a_server_that_has_restarted_does_not_vote_until_its_locks_have_ended() 
 async fn a_client_with_a_shorter_quarantine_waits_for_the_longest_one() {
     let mut quorum = Quorum::start(3);
     let long = LEASE * 8;
-    let builder = || LockClient::builder().url(quorum.url()).lease(LEASE).wait(LONG);
+    let url = quorum.url();
+    let builder = || LockClient::builder().url(url.clone()).lease(LEASE).wait(LONG);
     let one = builder().quarantine(long + LEASE).connect().await.expect("up");
     let two = builder().connect().await.expect("up");
     two.lock("other").run(async {}).await.expect("granted");
-    quorum.freeze(2);
+    quorum.kill(2);
     let guard = one.lock("k").lease(long).acquire().await.expect("two servers are a majority");
     quorum.restart(1);
-    quorum.thaw(2);
+    quorum.restart(2);
     let second = acquired_by_attempts(&two).await;
     assert!(!guard.is_held(), "there are two holders");
     second.release().await.expect("held");
@@ -65,7 +66,7 @@ async fn a_quarantine_does_not_end_early_when_the_clock_of_its_server_is_set_for
     let builder = LockClient::builder().url(quorum.url()).lease(LEASE).quarantine(long + LEASE);
     let (one, two) = (builder.clone().connect().await, builder.wait(LONG).connect().await);
     let (one, two) = (one.expect("up"), two.expect("up"));
-    quorum.freeze(2);
+    quorum.kill(2);
     let guard = one.lock("k").lease(long).acquire().await.expect("two servers are a majority");
     quorum.restart(1);
     let end = Instant::now() + LONG;
@@ -76,7 +77,8 @@ async fn a_quarantine_does_not_end_early_when_the_clock_of_its_server_is_set_for
         }
     }
     quorum.server(1).set_clock(1000);
-    quorum.thaw(2);
+    quorum.restart(2);
+    quorum.server(2).set_clock(1000);
     let second = acquired_by_attempts(&two).await;
     assert!(!guard.is_held(), "there are two holders");
     second.release().await.expect("held");
