@@ -40,6 +40,13 @@ impl BootInstant {
         Self(self.0.saturating_add(nanos(by)))
     }
 
+    /// The deadline of a lease of `term` whose request was sent at this instant: the end of the term less 1 % and 2
+    /// ms, the allowance of Redlock for clock drift and rounding
+    /// (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>).
+    pub(crate) fn deadline_of(self, term: Duration) -> Self {
+        self.after(term.saturating_sub(term / 100 + Duration::from_millis(2)))
+    }
+
     /// The last multiple of `step` that is not after this instant.
     pub(crate) fn before_grid(self, step: Duration) -> Self {
         Self(self.0 - self.0 % nanos(step).max(1))

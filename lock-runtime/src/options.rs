@@ -206,7 +206,8 @@ pub(crate) fn check_quarantine(
     };
     let problem = format!(
         "{span:?} is longer than the client's `quarantine` of {quarantine:?}, so the lock could have \
-         two holders after a failover; use a longer `quarantine`"
+         two holders after a restart or a failover; use a longer `quarantine` (that of a quorum is the client's \
+         lease and two seconds, unless it is set)"
     );
     Err(LockError::Config { option, problem })
 }

@@ -219,6 +219,12 @@ safeguards! {
     LeasesAreCompared = "leases-are-compared",
     /// A renewal in etcd counts only if the key is there.
     KeysAreVerified = "keys-are-verified",
+    /// A fencing token of a quorum is not far ahead of the clocks of the servers that have it.
+    TokensFitClocks = "tokens-fit-clocks",
+    /// The servers of a quorum have the longest quarantine of any of their clients.
+    LongestQuarantine = "longest-quarantine",
+    /// A quarantine that a client has seen begin does not end early when the clock of its server is set.
+    QuarantineByOwnClock = "quarantine-by-own-clock",
     /// A release wakes those who wait for a lock of a quorum once, and not once for each store.
     WakeUpsAreGathered = "wake-ups-are-gathered",
 }

@@ -111,6 +111,12 @@ lock_tests::controls! {
         without "majority-renews" seeing "held by one of three servers";
     quorum_without_fence_is_written_back: "quorum::restarts::tokens_rise_although_the_clock_of_a_server_is_ahead"
         without "fence-is-written-back" seeing "a token went back";
+    quorum_without_tokens_fit_clocks: "quorum::restarts::tokens_rise_although_a_clock_is_ahead_and_a_server_loses_its_data"
+        without "tokens-fit-clocks" seeing "a token far ahead of the clocks was issued";
+    quorum_without_longest_quarantine: "quorum::restarts::a_client_with_a_shorter_quarantine_waits_for_the_longest_one"
+        without "longest-quarantine" seeing "there are two holders";
+    quorum_without_quarantine_by_own_clock: "quorum::restarts::a_quarantine_does_not_end_early_when_the_clock_of_its_server_is_set_forward"
+        without "quarantine-by-own-clock" seeing "there are two holders";
     quorum_without_voters_are_distinct: "quorum::bad_input::servers_that_are_not_independent_are_refused"
         without "voters-are-distinct" seeing "LockClient";
     quorum_without_majority_grants: "quorum::servers::two_or_three_of_three_servers_down_are_an_outage"

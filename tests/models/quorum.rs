@@ -371,6 +371,9 @@ pub(crate) const TOKENS_RISE: &str = "tokens rise";
 /// The shortest hold, in ticks. Tokens rise no faster than the clocks: by at most two in a hold.
 const HOLD: u8 = 2;
 
+/// For how long a server does not vote after a restart.
+const SILENCE: u8 = 4;
+
 /// Holders that ask any majority of the servers for a token.
 #[derive(Debug, Clone)]
 pub(crate) struct TokenRounds {
@@ -382,13 +385,16 @@ pub(crate) struct TokenRounds {
     pub(crate) writes_back: bool,
     /// A token is at least the time of the server.
     pub(crate) from_clock: bool,
-    /// A server that has restarted does not vote for longer than the clocks differ.
+    /// A server that has restarted does not vote for some time.
     pub(crate) waits_after_restart: bool,
+    /// A token is ahead of the clocks of the servers that have it by less than this time.
+    pub(crate) fits_clocks: bool,
 }
 
 impl Default for TokenRounds {
     fn default() -> Self {
         let (writes_back, from_clock, waits_after_restart) = (true, true, true);
+        let fits_clocks = true;
         Self {
             ahead: [0, 3, 1],
             ticks: 12,
@@ -396,6 +402,7 @@ impl Default for TokenRounds {
             writes_back,
             from_clock,
             waits_after_restart,
+            fits_clocks,
         }
     }
 }
@@ -425,6 +432,11 @@ impl TokenRounds {
     fn pass(state: &mut TokenState, ticks: u8) {
         state.ticks += ticks;
         state.silent_for = state.silent_for.map(|silent_for| silent_for.saturating_sub(ticks));
+    }
+
+    /// Whether a token is not too far ahead of the clock of a server.
+    fn fits(&self, state: &TokenState, server: usize, token: u8) -> bool {
+        !self.fits_clocks || token < state.ticks + self.ahead[server] + SILENCE
     }
 
     /// What a server issues: above its last token, and at least this one.
@@ -467,6 +479,11 @@ impl Model for TokenRounds {
             TokenStep::Hold(first, second) => {
                 let issued = first.map(|server| self.issue(&mut next, server, 0));
                 let token = issued[0].max(issued[1]);
+                let fits = first.iter().zip(issued).chain(second.iter().map(|it| (it, token)));
+                if !fits.into_iter().all(|(server, token)| self.fits(state, *server, token)) {
+                    // The hold gets no token, and writes none.
+                    return None;
+                }
                 if self.writes_back {
                     for server in second {
                         self.issue(&mut next, server, token);
@@ -482,8 +499,7 @@ impl Model for TokenRounds {
             TokenStep::Restart(server) => {
                 next.restarts += 1;
                 next.last[server] = 0;
-                // More than the clocks differ.
-                next.silent_for[server] = if self.waits_after_restart { 4 } else { 0 };
+                next.silent_for[server] = if self.waits_after_restart { SILENCE } else { 0 };
             }
         }
         Some(next)
@@ -584,6 +600,17 @@ mod tests {
     #[test]
     fn tokens_of_any_majorities_rise() {
         holds(TokenRounds::default(), 5_000);
+    }
+
+    #[test]
+    fn tokens_rise_although_the_clocks_differ_by_more_than_a_server_is_silent() {
+        holds(TokenRounds { ahead: [0, 9, 1], ..TokenRounds::default() }, 1_000);
+    }
+
+    #[test]
+    fn tokens_that_are_far_ahead_of_the_clocks_go_back() {
+        let model = tokens_without(|model| model.fits_clocks = false);
+        violates(TokenRounds { ahead: [0, 9, 1], ..model }, TOKENS_RISE);
     }
 
     #[test]

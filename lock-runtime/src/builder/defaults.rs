@@ -16,7 +16,7 @@ const DEFAULT_WAIT: Wait = Wait::For(Duration::from_secs(30));
 /// The shortest lease that can be renewed in time on a busy machine.
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// The longest lease. If a holder dies, its waiters wait for this long.
-const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+pub(super) const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 /// The largest number of keys of a set, unless it is configured, and the highest value of that.
 const MAX_KEYS: usize = 64;
 const MOST_KEYS: usize = 1024;

@@ -29,6 +29,7 @@ use crate::store::OpenStore;
 use crate::store::Settings;
 use crate::store::contract::Backend;
 use crate::store::memory::backend::MemoryBackend;
+use crate::store::quarantine_terms::QuarantineTerms;
 #[cfg(feature = "testing")]
 use crate::telemetry::CallObserver;
 use crate::telemetry::{ClientMetrics, SlowThresholds};
@@ -379,7 +380,7 @@ impl LockClientBuilder {
             lease: defaults.lease,
             response_timeout: response_timeout(defaults.lease),
             acknowledged_by: defaults.acknowledged_by,
-            quarantine: defaults.quarantine,
+            quarantine: defaults.quarantine.map(QuarantineTerms::new).map(Arc::new),
             tracking: !self.without_tracking,
             credentials: self.credentials.clone(),
             address_map: self.address_map.clone(),

@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use super::LockClientBuilder;
-use super::defaults::DEFAULT_LEASE;
+use super::defaults::{DEFAULT_LEASE, LONGEST_LEASE};
 use crate::client::LockClient;
 use crate::error::LockError;
+use crate::timeout::{LONGEST_WAIT, Wait};
 use crate::wire_format::WireFormat;
+
+/// The wait of a call, without the quarantine of new servers.
+const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
 /// How much longer than its lease a lock is remembered: a request may arrive late.
 const LATE: Duration = Duration::from_secs(2);
@@ -49,15 +53,22 @@ impl LockClientBuilder {
     ///
     /// The servers have to be independent of each other: no replicas, and no nodes of one cluster. Their number is
     /// odd, and at least three. They have one version. Other clients of these locks have to use the same servers; those
-    /// in other languages that follow Redlock can share them, as in the format [`Token`](WireFormat::Token).
+    /// in other languages that follow Redlock can share them, as in the format [`Token`](WireFormat::Token). These know no
+    /// quarantine: they take the vote of a server at once that has restarted, and may then become a second holder.
+    ///
+    /// A member may be a Sentinel group or a cluster. During a failover it can vote twice, so it needs an explicit
+    /// [`quarantine`](Self::quarantine).
     ///
     /// # What it gives, and what it does not
     ///
-    /// There is one holder at a time if three assumptions hold: fewer than half of the servers lose their data while
-    /// a lease runs, the clocks of the servers run at about the same speed, and processes notice in time that their
-    /// lease has ended. The first is helped by a delay: a server that has restarted does not vote until all leases
-    /// have ended that it may have forgotten ([`quarantine`](Self::quarantine)). For the last one, the body of a
-    /// lock is dropped at its deadline.
+    /// There is one holder at a time if three assumptions hold: no server forgets a granted lock except by a restart,
+    /// the clocks of the servers run at about the same speed, and processes notice in time that their lease has ended.
+    /// A server that has restarted does not vote until all leases have ended that it may have forgotten
+    /// ([`quarantine`](Self::quarantine)). For the last one, the body of a lock is dropped at its deadline.
+    ///
+    /// The first assumption excludes `FLUSHALL`, eviction, `DEL` by a person, and a clock that is set forward by more than
+    /// a lease, even at one server: two of three servers have granted a lock, because the third one was suspended. It
+    /// resumes, one of the two forgets the lock, and these two grant it again.
     ///
     /// The two sides of the debate about Redlock:
     ///
@@ -70,19 +81,26 @@ impl LockClientBuilder {
     ///   which a good operation provides; resources that can compare tokens could order the writers without a lock.
     ///
     /// This library issues [fencing tokens](crate::LockGuard::fencing_token) over a quorum as well. Use them where
-    /// two holders would do harm.
+    /// two holders would do harm. For them, the clocks of the servers may differ by nine tenths of the quarantine;
+    /// beyond that, no token is issued ([`LockError::Unavailable`]).
     ///
     /// # Costs
     ///
     /// Each request goes to all servers at once, and is answered as soon as a majority has decided: one round trip to
     /// acquire, to renew and to release. A server that does not answer is not waited for, unless it is needed for a
-    /// majority, and then for a tenth of the lease, from 50 to 500 ms. An attempt that gets no majority costs one
+    /// majority, and then for a tenth of the lease, from 50 to 500 ms, and at most a third of the lease. An attempt that gets no majority costs one
     /// more round trip, to undo it. A fencing token costs two round trips. A client has as many connections to each
     /// server as to a single one.
     ///
     /// A client begins to use a server with a quarantine, unless the server was used before: the first lock of a new
     /// quorum is granted after a lease and two seconds. See [`quarantine`](Self::quarantine), which is the lease
-    /// and two seconds here by default. No lease may be longer.
+    /// and two seconds here by default. No lease may be longer. If the clients of the servers have different
+    /// quarantines, the longest one that a server can name counts for all. The [`wait`](Self::wait) is 30 s longer than the
+    /// quarantine by default, so that the first call does not fail.
+    ///
+    /// What a server may have kept that did not answer is freed when it answers again, while the client lives. After
+    /// [`shutdown`](crate::LockClient::shutdown), or if it does not answer within the lease and 5 s, such a key stays until its
+    /// lease ends.
     ///
     /// # What a quorum does not have
     ///
@@ -94,8 +112,9 @@ impl LockClientBuilder {
     ///
     /// [`connect`](Self::connect) returns [`LockError::Config`] if the number of servers is even or less than
     /// three, if a server is named twice, also by another name, or is a replica, if two are parts of one cluster, if
-    /// their versions differ, or if the client has another format than `Token`. A minority of the servers may be down:
-    /// they are checked when they answer, for which `connect` waits up to 5 s. [`LockError::Unavailable`] means that there is no majority.
+    /// their versions differ, if the client has another format than `Token`, or if a member is a Sentinel group or a cluster
+    /// and no quarantine is set. A minority of the servers may be down: they are checked when they answer, for which
+    /// `connect` waits up to 5 s. [`LockError::Unavailable`] means that there is no majority.
     ///
     /// # Examples
     ///
@@ -129,8 +148,65 @@ impl LockClientBuilder {
             );
             return Err(LockError::Config { option: "wire_format", problem });
         }
-        let lease = self.options.lease.unwrap_or(DEFAULT_LEASE);
-        self.quarantine.get_or_insert(lease + lease / 100 + LATE);
+        // A lease that is too long is an error of its own.
+        let lease = self.options.lease.unwrap_or(DEFAULT_LEASE).min(LONGEST_LEASE);
+        let groups = self.quorum.iter().flatten().chain(&self.url);
+        let is_group = |url: &String| {
+            let scheme = url.trim().split(':').next().unwrap_or_default();
+            scheme.ends_with("+sentinel") || scheme.ends_with("+cluster")
+        };
+        if self.quarantine.is_none() && groups.into_iter().any(is_group) {
+            let problem = "a Sentinel group or a cluster in a quorum needs an explicit quarantine: after a failover, its \
+                           earlier master may still vote for clients that it is cut off with, so set the longest lease, \
+                           two seconds, and the longest time for which that lasts (`min-replicas-max-lag`, \
+                           `cluster-node-timeout`)";
+            return Err(LockError::Config { option: "quarantine", problem: problem.to_owned() });
+        }
+        let quarantine = *self.quarantine.get_or_insert(lease + lease / 100 + LATE);
+        // The first call on new servers waits for their quarantine.
+        let wait = quarantine.saturating_add(DEFAULT_WAIT).min(LONGEST_WAIT);
+        self.options.wait.get_or_insert(Wait::For(wait));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prepared(builder: LockClientBuilder) -> Result<LockClientBuilder, LockError> {
+        let mut builder = builder;
+        builder.prepare_votes().map(|()| builder)
+    }
+
+    #[test]
+    fn the_default_wait_is_longer_than_the_quarantine_of_new_servers() {
+        let builder = prepared(LockClient::builder()).expect("valid");
+        let (quarantine, wait) = (builder.quarantine.expect("set"), builder.options.wait);
+        assert!(quarantine > DEFAULT_LEASE);
+        assert_eq!(wait, Some(Wait::For(quarantine + DEFAULT_WAIT)));
+        let own = prepared(LockClient::builder().wait(LATE)).expect("valid").options.wait;
+        assert_eq!(own, Some(Wait::For(LATE)));
+    }
+
+    #[test]
+    fn the_longest_duration_as_a_lease_is_an_error_about_the_lease() {
+        let builder = LockClient::builder().quorum(["memory:"; 3]).lease(Duration::MAX);
+        let outcome = builder.connect_lazy().map(drop);
+        assert!(matches!(outcome, Err(LockError::Config { option: "lease", .. })), "{outcome:?}");
+    }
+
+    #[test]
+    fn groups_of_servers_need_an_explicit_quarantine() {
+        for group in ["redis+sentinel://one/locks", "rediss+cluster://one"] {
+            let builder = LockClient::builder().quorum(["redis://one", "redis://two", group]);
+            match prepared(builder.clone()) {
+                Err(LockError::Config { option: "quarantine", problem }) => {
+                    assert!(problem.contains("explicit quarantine"), "{problem}");
+                }
+                other => panic!("{:?}", other.map(drop)),
+            }
+            drop(prepared(builder.quarantine(DEFAULT_LEASE * 2)).expect("valid"));
+        }
     }
 }

@@ -113,6 +113,7 @@ mod place;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 pub(crate) mod profile;
+pub(crate) mod quarantine_terms;
 pub(crate) mod queueing;
 mod quorum;
 #[cfg(feature = "redis")]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::contract::Backend;
 use super::memory::backend::MemoryBackend;
+use super::quarantine_terms::QuarantineTerms;
 use super::quorum::{self, QuorumBackend};
 #[cfg(feature = "redis")]
 use super::redis::{RedisBackend, is_redis, is_redlock};
@@ -74,10 +75,12 @@ pub(crate) fn open(
 
 /// The settings of the stores of a quorum.
 fn of_members(settings: &Settings) -> Settings {
+    let own = settings.quarantine.as_ref().map(|quarantine| quarantine.own());
     Settings {
         response_timeout: quorum::patience(settings.lease),
         // A minority of the stores may have the votes of others, so their changes mean nothing.
         tracking: false,
+        quarantine: own.map(QuarantineTerms::of_quorum).map(Arc::new),
         ..settings.clone()
     }
 }

@@ -7,6 +7,7 @@ use crate::address_map::AddressMap;
 use crate::client_info::ClientInfo;
 use crate::credentials::CredentialsSource;
 use crate::replicas::RequiredReplicas;
+use crate::store::quarantine_terms::QuarantineTerms;
 use crate::telemetry::StoreMetrics;
 #[cfg(feature = "tls")]
 use crate::tls::TlsOptions;
@@ -20,8 +21,8 @@ pub(crate) struct Settings {
     pub(crate) response_timeout: Duration,
     /// The replicas that have to acknowledge locks that do not specify it.
     pub(crate) acknowledged_by: RequiredReplicas,
-    /// How long a server that may have lost locks grants none.
-    pub(crate) quarantine: Option<Duration>,
+    /// The quarantines of servers that may have lost locks, if the client has them.
+    pub(crate) quarantine: Option<Arc<QuarantineTerms>>,
     /// Whether servers are asked to report changes of keys.
     pub(crate) tracking: bool,
     /// The program's function that supplies credentials, instead of the URL.

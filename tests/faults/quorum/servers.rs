@@ -5,7 +5,6 @@ use std::time::Instant;
 use lock_runtime::{LockClient, LockError, distributed_lock};
 use lock_tests::support::count_under_contention;
 use lock_tests::{CapturedLog, Proxy, Quorum};
-use tokio::time::sleep;
 
 use super::{LONG, QUORUM_LEASE, quorum_client, unavailable};
 use crate::support::{LEASE, until, until_idle};
@@ -31,7 +30,9 @@ async fn an_annotated_function_needs_the_url_alone() {
     let client = LockClient::connect(quorum.url()).await.expect("up");
     assert!(locked(&client, &quorum).await.expect("granted") >= 2);
     client.shutdown().await.expect("drained");
-    assert_eq!(quorum.having("k"), [0; 0]);
+    // The last server may answer after the others.
+    let freed = until(LEASE * 5, || quorum.having("k").is_empty()).await;
+    assert!(freed.is_some(), "left at {:?}", quorum.having("k"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,8 +54,8 @@ async fn one_of_three_servers_may_be_down() {
         late.lock("during").wait(LEASE / 2).acquire().await,
         Err(LockError::Busy { .. })
     ));
-    sleep(QUORUM_LEASE * 2).await;
-    assert!(before.is_held() && during.is_held(), "renewed by two servers");
+    let lost = until(QUORUM_LEASE * 2, || !before.is_held() || !during.is_held()).await;
+    assert!(lost.is_none(), "renewed by two servers");
     before.release().await.expect("held");
     during.release().await.expect("held");
     drop(late.lock("during").acquire().await.expect("free"));
@@ -76,7 +77,8 @@ async fn two_or_three_of_three_servers_down_are_an_outage() {
         let lost = until(QUORUM_LEASE * 3, || !held.is_held()).await;
         assert!(lost.is_some(), "held without a majority");
         if down == 2 {
-            assert_eq!(quorum.having("k").len(), 0, "an attempt is undone where it was granted");
+            let undone = until(LEASE * 5, || quorum.having("k").is_empty()).await;
+            assert!(undone.is_some(), "an attempt is undone where it was granted");
         }
         (0..down).for_each(|index| quorum.restart(index));
         // As soon as the servers have had their quarantines.

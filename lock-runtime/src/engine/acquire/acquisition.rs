@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use tokio::runtime::Id;
 
-use super::attempt::{Attempt, PendingRequest, claim, undo};
+use super::attempt::{Attempt, PendingRequest, claim, new_owner, undo};
 use super::call::{AcquireRequest, PendingCall};
 use super::failure::{answered, failed, is_long_outage, refused_in_outage};
 use super::sleep::{Sleep, WakeSource};
@@ -80,11 +80,8 @@ impl Acquisition {
         let (owner, entries, subscription) = match place.and_then(|it| it.take_over(kind, term)) {
             Some((owner, entries, subscription)) => (owner, entries, Some(subscription)),
             None => {
-                let owner = OwnerId::new().map_err(|error| LockError::Unavailable {
-                    key: Some(call.request.key.as_ref().to_owned()),
-                    waited: call.request.timeout.elapsed(),
-                    cause: format!("the operating system returned no random numbers: {error}"),
-                })?;
+                let (key, waited) = (&call.request.key, call.request.timeout.elapsed());
+                let owner = new_owner().map_err(|error| error.of_call(Some(key), waited))?;
                 (owner, QueueEntries::default(), None)
             }
         };
@@ -340,7 +337,10 @@ impl Acquisition {
         let (trace, first) = (SendTrace::default(), std::mem::take(&mut self.first));
         let needs_owner = !first && self.request.store.capabilities().owner_per_attempt;
         if needs_owner || !Safeguard::OneOwnerId.is_on() {
-            self.owner = OwnerId::new().unwrap_or(self.owner);
+            match new_owner() {
+                Ok(owner) => self.owner = owner,
+                Err(error) => return self.evaluate(&trace, Duration::ZERO, Err(error)),
+            }
         }
         let timeout = timeout.for_request(self.engine.config().response_timeout, first);
         let mut pending = PendingRequest {

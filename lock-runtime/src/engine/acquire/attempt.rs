@@ -51,6 +51,14 @@ impl Attempt {
     }
 }
 
+/// A new owner name. No attempt of a quorum goes on with an earlier one, because the undo of the earlier attempt may
+/// come late.
+pub(super) fn new_owner() -> Result<OwnerId, StoreError> {
+    OwnerId::new().map_err(|error| {
+        StoreError::Refused(format!("the operating system returned no random numbers: {error}"))
+    })
+}
+
 /// A claim, by the cheapest request or not.
 pub(super) fn claim(
     request: &AcquireRequest,

@@ -55,9 +55,7 @@ pub(super) fn capped(granted_until: BootInstant, max_until: Option<BootInstant>)
     max_until.map_or(granted_until, |max_until| granted_until.min(max_until))
 }
 
-/// The deadline of a lease of `term` whose request was sent at `sent`: the end of the term less 1 %
-/// and 2 ms, the allowance of Redlock for clock drift and rounding
-/// (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>).
+/// The deadline of a lease of `term` whose request was sent at `sent`; see [`BootInstant::deadline_of`].
 pub(crate) fn deadline(sent: BootInstant, term: Duration) -> BootInstant {
-    sent.after(term.saturating_sub(term / 100 + Duration::from_millis(2)))
+    sent.deadline_of(term)
 }

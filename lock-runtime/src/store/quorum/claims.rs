@@ -4,13 +4,14 @@
 //! has decided. The lease counts from before the first request, by the rule that all stores have: the engine compares
 //! it with the time of the answer.
 //!
-//! The undo of an attempt is armed before it is sent, and reaches each store behind the claim if both use the same
-//! connection. Each attempt has an owner of its own, so a late undo cannot affect the next attempt.
+//! Before an attempt is sent, its claims are registered as open at all stores. An answer closes the claim at its store.
+//! A release or an undo that finds an open claim is repeated, because the claim may come behind it, also if the call
+//! was dropped. Each attempt has an owner of its own, so a late undo cannot affect the next attempt.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::ballot::{ClaimBallot, ClaimVerdict};
 use super::leftovers::{Leftover, LeftoverTicket};
@@ -26,6 +27,7 @@ use crate::store::contract::{
     StoreError,
 };
 use crate::store::owner::OwnerId;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::timeout::RequestTimeout;
 
 /// The number of the only connection of a quorum, as its callers see it.
@@ -56,6 +58,28 @@ struct Undoing {
     round: VoteRound<Result<ReleasedBatch, StoreError>>,
 }
 
+/// The claims of an attempt that is undone.
+struct UndoneClaims {
+    /// The stores that have granted them.
+    granted: Vec<usize>,
+    /// What has carried them.
+    traces: Vec<Arc<SendTrace>>,
+    /// Whether a store has given a definite answer meanwhile.
+    answered: Arc<[AtomicBool]>,
+}
+
+impl UndoneClaims {
+    /// Whether a store is known to have undone its claim: the undo has come behind it. A claim without an answer may
+    /// be sent again, also behind its undo, such as one whose script the server does not know.
+    fn are_undone_by(&self, number: usize, undo: &ReleasedBatch) -> bool {
+        let claim = self.traces[number].connection();
+        let is_behind = claim.is_some() && claim == undo.connection;
+        let is_answered = self.answered[number].load(Ordering::Acquire);
+        undo.answers.iter().all(Result::is_ok)
+            && (self.granted.contains(&number) || is_behind && is_answered)
+    }
+}
+
 impl QuorumStore {
     pub(super) async fn claim(
         &self,
@@ -63,7 +87,7 @@ impl QuorumStore {
         timeout: RequestTimeout,
         trace: &SendTrace,
     ) -> Result<Acquired, StoreError> {
-        let (began, limit) = (Instant::now(), self.patience.min(timeout.total));
+        let (began, limit) = (BootInstant::now(), self.patience.min(timeout.total));
         let Claim { owner, term, renewed, fresh, acknowledged_by, .. } = claim;
         self.covers(term);
         let key = Arc::from(claim.resource.key);
@@ -72,21 +96,24 @@ impl QuorumStore {
         let requests = (0..self.members.len())
             .map(|number| Some(self.ask(number, candidacy.clone(), &traces[number], limit)));
         let mut round = VoteRound::new(requests);
+        let until = began.after(term + LATE);
+        for member in &self.members {
+            member.leftovers.claim_is_open(owner, until);
+        }
         // Before the first request is sent, because the lease counts from here.
         trace.sent(CONNECTION);
-        let until = BootInstant::now().after(term + LATE);
         let mut ballot = ClaimBallot::new(self.members.len());
         while !ballot.is_decided()
             && let Some((number, answer)) = round.next().await
         {
-            ballot.add(number, answer);
+            self.count_claim(&mut ballot, owner, (number, answer));
         }
         while let Some((number, answer)) = round.known() {
-            ballot.add(number, answer);
+            self.count_claim(&mut ballot, owner, (number, answer));
         }
         let verdict = ballot.verdict();
-        if verdict == ClaimVerdict::Granted && began.elapsed() < term {
-            self.expect_late_answers(round, &ballot, (owner, until));
+        if verdict == ClaimVerdict::Granted && BootInstant::now() < began.deadline_of(term) {
+            self.expect_late_answers(round, owner);
             return Ok(Acquired::Granted(Grant::of(term)));
         }
         // A request that was not sent yet must not be sent later.
@@ -94,13 +121,20 @@ impl QuorumStore {
         let is_split = ballot.is_split();
         if Safeguard::VotesAreUndone.is_on() {
             let undoing = self.undo(&candidacy, (&ballot, &round), until);
-            round.finish_later(|_, _| {});
-            self.await_undo(undoing, &ballot.granted, &traces).await;
+            let answered: Arc<[AtomicBool]> =
+                self.members.iter().map(|_| AtomicBool::new(false)).collect();
+            let is_answered = Arc::clone(&answered);
+            round.finish_later(move |number, answer| {
+                let is_definite = !answer.is_err_and(|error| error.may_have_run());
+                is_answered[number].store(is_definite, Ordering::Release);
+            });
+            let claims = UndoneClaims { granted: ballot.granted.clone(), traces, answered };
+            self.await_undo(undoing, claims).await;
         }
         match verdict {
             ClaimVerdict::Busy(left) if is_split => {
                 // Those who have the other votes should not try again at the same time.
-                let longest = began.elapsed() * SPLIT_PAUSE;
+                let longest = BootInstant::now().since(began) * SPLIT_PAUSE;
                 let longest = longest.clamp(SPLIT_PAUSES.0, SPLIT_PAUSES.1).min(timeout.total / 4);
                 sleep(between(Duration::ZERO, longest)).await;
                 Ok(Acquired::Busy(left))
@@ -142,18 +176,21 @@ impl QuorumStore {
         })
     }
 
-    /// The lock was granted. A store that has not answered may grant it later, even after its release.
-    fn expect_late_answers(
+    /// Counts the answer of a store. A definite one closes the claim there.
+    fn count_claim(
         &self,
-        round: VoteRound<Result<Acquired, StoreError>>,
-        ballot: &ClaimBallot,
-        (owner, until): (OwnerId, BootInstant),
+        ballot: &mut ClaimBallot,
+        owner: OwnerId,
+        (number, answer): (usize, Result<Acquired, StoreError>),
     ) {
-        for (number, member) in self.members.iter().enumerate() {
-            if round.awaits(number) || ballot.failures.may_have_run(number) {
-                member.leftovers.claim_is_open(owner, until);
-            }
+        if !answer.as_ref().is_err_and(StoreError::may_have_run) {
+            self.members[number].leftovers.close_claim(owner);
         }
+        ballot.add(number, answer);
+    }
+
+    /// The lock was granted. A store that has not answered may grant it later, even after its release.
+    fn expect_late_answers(&self, round: VoteRound<Result<Acquired, StoreError>>, owner: OwnerId) {
         let members: Vec<_> = self.members.iter().map(|it| Arc::clone(&it.leftovers)).collect();
         round.finish_later(move |number, answer| {
             if !answer.is_err_and(|error| error.may_have_run()) {
@@ -172,6 +209,8 @@ impl QuorumStore {
         let due = BootInstant::now().after(self.patience);
         let mut tickets = Vec::with_capacity(self.members.len());
         let requests = self.members.iter().enumerate().map(|(number, member)| {
+            // From now on, it is a leftover.
+            member.leftovers.close_claim(candidacy.owner);
             let is_certain = ballot.granted.contains(&number);
             let may_have =
                 is_certain || round.awaits(number) || ballot.failures.may_have_run(number);
@@ -196,30 +235,20 @@ impl QuorumStore {
     }
 
     /// Waits until the stores have undone what they had granted. The others have to answer later.
-    async fn await_undo(&self, undoing: Undoing, granted: &[usize], traces: &[Arc<SendTrace>]) {
+    async fn await_undo(&self, undoing: Undoing, claims: UndoneClaims) {
         let Undoing { tickets, mut round } = undoing;
-        // Whether a store is known to have undone the claim: the undo has come behind it.
-        let is_behind = {
-            let (granted, traces) = (granted.to_vec(), traces.to_vec());
-            move |number: usize, batch: &ReleasedBatch| {
-                let is_answered = batch.answers.iter().all(Result::is_ok);
-                let claim = traces[number].connection();
-                is_answered
-                    && (granted.contains(&number) || claim.is_some() && claim == batch.connection)
-            }
-        };
-        let mut open = granted.to_vec();
+        let mut open = claims.granted.clone();
         while !open.is_empty()
             && let Some((number, answer)) = round.next().await
         {
             open.retain(|other| *other != number);
-            if answer.is_ok_and(|batch| is_behind(number, &batch)) {
+            if answer.is_ok_and(|batch| claims.are_undone_by(number, &batch)) {
                 self.members[number].leftovers.done(tickets[number]);
             }
         }
         let members: Vec<_> = self.members.iter().map(|it| Arc::clone(&it.leftovers)).collect();
         round.finish_later(move |number, answer| {
-            if answer.is_ok_and(|batch| is_behind(number, &batch)) {
+            if answer.is_ok_and(|batch| claims.are_undone_by(number, &batch)) {
                 members[number].done(tickets[number]);
             }
         });

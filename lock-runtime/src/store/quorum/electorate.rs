@@ -13,6 +13,15 @@ pub(super) struct Electorate {
     profiles: Mutex<Vec<Option<StoreProfile>>>,
 }
 
+/// Whether the servers have to have one version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum VersionRule {
+    /// For clients that connect.
+    One,
+    /// For clients that stay connected while the servers are upgraded one after the other.
+    MayDiffer,
+}
+
 impl Electorate {
     pub(super) fn new(names: Vec<String>) -> Self {
         let profiles = names.iter().map(|_| None).collect();
@@ -23,9 +32,16 @@ impl Electorate {
         &self.names
     }
 
-    /// Compares a store with those that have been admitted before. Fails if it must not vote.
-    pub(super) fn admit(&self, number: usize, profile: StoreProfile) -> Result<(), StoreError> {
+    /// Compares a store with the others that may vote. Fails if it must not vote.
+    pub(super) fn admit(
+        &self,
+        number: usize,
+        profile: StoreProfile,
+        versions: VersionRule,
+    ) -> Result<(), StoreError> {
         let mut profiles = lock(&self.profiles);
+        // Another server may have been at its place before.
+        profiles[number] = None;
         let own = &self.names[number];
         let others = self.names.iter().zip(&*profiles).enumerate();
         let others: Vec<_> = others
@@ -45,11 +61,13 @@ impl Electorate {
                  servers that are independent of each other"
             )));
         }
-        let versions = |(name, other): &(_, &StoreProfile)| {
+        let different = |(name, other): &(_, &StoreProfile)| {
             let (own, other) = (profile.version.as_ref()?, other.version.as_ref()?);
             (own != other).then(|| (*name, own.clone(), other.clone()))
         };
-        if let Some((other, own_version, version)) = others.iter().find_map(versions) {
+        if versions == VersionRule::One
+            && let Some((other, own_version, version)) = others.iter().find_map(different)
+        {
             return Err(wrong(format!(
                 "{own} runs {own_version}, and {other} runs {version}; use one version for all servers, and \
                  upgrade them while the clients stay connected"

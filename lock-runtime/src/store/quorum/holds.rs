@@ -35,6 +35,8 @@ struct OwnedRelease {
     key: Arc<str>,
     owner: OwnerId,
     keep: Duration,
+    /// The stores whose claims had no answer before the release was sent, so that they may come behind it.
+    open_claims: Vec<bool>,
 }
 
 /// The answers of one store to a batch.
@@ -54,11 +56,11 @@ impl QuorumStore {
         let owned: Arc<[OwnedRenewal]> = batch.iter().map(owned).collect();
         let requests = self.members.iter().map(|member| {
             let (store, owned) = (Arc::clone(&member.store), Arc::clone(&owned));
-            Some(within(self.patience, async move {
+            Some(member.if_voting(within(self.patience, async move {
                 let batch: Vec<_> = owned.iter().map(OwnedRenewal::request).collect();
                 let answers = store.renew(&batch, lane).await;
                 Ok(answers.into_iter().map(renewal_vote).collect::<BatchVotes<()>>())
-            }))
+            })))
         });
         let mut round = VoteRound::new(requests);
         let ballots = self.count(&mut round, owned.len()).await;
@@ -89,19 +91,21 @@ impl QuorumStore {
         let now = BootInstant::now();
         let owned = |release: &Release<'_>| {
             let Release { resource, owner, keep, .. } = *release;
-            OwnedRelease { key: Arc::from(resource.key), owner, keep }
+            let members = self.members.iter();
+            let open_claims = members.map(|it| it.leftovers.is_claim_open(owner)).collect();
+            OwnedRelease { key: Arc::from(resource.key), owner, keep, open_claims }
         };
         let owned: Arc<[OwnedRelease]> = batch.iter().map(owned).collect();
         let requests = self.members.iter().map(|member| {
             let (store, owned) = (Arc::clone(&member.store), Arc::clone(&owned));
-            Some(within(self.patience, async move {
+            Some(member.if_voting(within(self.patience, async move {
                 let batch: Vec<_> = owned.iter().map(OwnedRelease::request).collect();
                 let answers = match &batch[..] {
                     [single] => vec![store.release(*single, lane).await],
                     _ => store.release_all(&batch, lane).await.answers,
                 };
                 Ok(answers.into_iter().map(release_vote).collect::<BatchVotes<usize>>())
-            }))
+            })))
         });
         let mut round = VoteRound::new(requests);
         let ballots = self.count(&mut round, owned.len()).await;
@@ -185,9 +189,13 @@ impl QuorumStore {
         };
         let mut tickets = Vec::new();
         for (number, member) in self.members.iter().enumerate() {
-            let was_open = member.leftovers.close_claim(release.owner);
+            let was_open =
+                member.leftovers.close_claim(release.owner) || release.open_claims[number];
             let is_awaited = round.awaits(number);
-            if was_open || is_awaited || ballot.failures.contains(number) {
+            let may_have = was_open
+                || is_awaited
+                || ballot.failures.contains(number) && member.may_have_votes();
+            if may_have {
                 let ticket = member.leftovers.add(leftover(!was_open), due);
                 if is_awaited && !was_open {
                     tickets.push(OpenRelease { number, index, ticket });
@@ -202,7 +210,7 @@ impl QuorumStore {
     fn let_run_out(&self, lost: &OwnedRenewal) {
         let now = BootInstant::now();
         let due = if Safeguard::LostVotesRunOut.is_on() { now.after(lost.term) } else { now };
-        for member in &*self.members {
+        for member in self.members.iter().filter(|member| member.may_have_votes()) {
             let is_certain = !member.leftovers.close_claim(lost.owner);
             let (kept_until, until) = (BootInstant::PAST, self.all_over(now));
             let (key, owner) = (Arc::clone(&lost.key), lost.owner);
@@ -229,7 +237,7 @@ impl OwnedRenewal {
 
 impl OwnedRelease {
     fn request(&self) -> Release<'_> {
-        let Self { ref key, owner, keep } = *self;
+        let Self { ref key, owner, keep, .. } = *self;
         let resource = Resource { key, mode: Mode::Exclusive };
         Release { resource, owner, keep, queued: None, leaves_gap: false }
     }

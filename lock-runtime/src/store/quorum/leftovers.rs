@@ -65,7 +65,7 @@ struct LeftoverState {
     queue: BTreeMap<LeftoverTicket, Leftover>,
     /// Distinguishes attempts of one instant.
     number: u64,
-    /// The owners whose claims have had no answer, although their locks were granted, and when these leases end.
+    /// The owners whose claims have had no answer, and when these leases end.
     unanswered: HashMap<OwnerId, BootInstant>,
     purge_at: usize,
 }
@@ -96,7 +96,7 @@ impl Leftovers {
         }
     }
 
-    /// The lock of this owner was granted by others, and this store may do so later.
+    /// The claim of this owner is being sent. The store may grant it at any time.
     pub(super) fn claim_is_open(&self, owner: OwnerId, until: BootInstant) {
         let mut state = self.state();
         if state.unanswered.len() >= state.purge_at.max(FIRST_PURGE) {
@@ -105,6 +105,11 @@ impl Leftovers {
             state.purge_at = state.unanswered.len() * 2;
         }
         state.unanswered.insert(owner, until);
+    }
+
+    /// Whether the store has given no definite answer to the claim of this owner.
+    pub(super) fn is_claim_open(&self, owner: OwnerId) -> bool {
+        self.state().unanswered.contains_key(&owner)
     }
 
     /// The store has given a definite answer to the claim of this owner, or its lock is being released. Returns

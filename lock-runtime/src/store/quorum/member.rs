@@ -1,14 +1,19 @@
 //! One of the stores of a quorum.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::electorate::Electorate;
+use super::electorate::{Electorate, VersionRule};
 use super::leftovers::Leftovers;
 use super::round::VoteRequest;
+use crate::clock::BootInstant;
 use crate::store::contract::{Backend, LockStore, StoreError};
+use crate::sync::{Mutex, lock};
+
+/// How long it is taken for granted that a store may vote, or may not.
+const CHECK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// One of the stores of a quorum.
 pub(super) struct QuorumMember {
@@ -18,8 +23,16 @@ pub(super) struct QuorumMember {
     pub(super) store: Arc<dyn LockStore>,
     pub(super) leftovers: Arc<Leftovers>,
     electorate: Arc<Electorate>,
-    /// Whether it may vote, as soon as that is known.
-    admission: OnceLock<Result<(), StoreError>>,
+    admission: Mutex<Admission>,
+}
+
+/// Whether a store may vote.
+#[derive(Debug, Default)]
+struct Admission {
+    /// When that was last checked, and the result.
+    latest: Option<(BootInstant, Result<(), StoreError>)>,
+    /// Whether it was ever allowed to.
+    has_been_admitted: bool,
 }
 
 impl QuorumMember {
@@ -28,7 +41,7 @@ impl QuorumMember {
         (backend, store): (Arc<dyn Backend>, Arc<dyn LockStore>),
         electorate: Arc<Electorate>,
     ) -> Arc<Self> {
-        let (leftovers, admission) = (Arc::default(), OnceLock::new());
+        let (leftovers, admission) = (Arc::default(), Mutex::default());
         Arc::new(Self { number, backend, store, leftovers, electorate, admission })
     }
 
@@ -37,14 +50,57 @@ impl QuorumMember {
         &self.electorate.names()[self.number]
     }
 
-    /// Fails if the store may not vote. Costs a request until that is known.
-    pub(super) async fn admitted(&self) -> Result<(), StoreError> {
-        if let Some(admission) = self.admission.get() {
-            return admission.clone();
+    /// Fails if the store may not vote. Costs a request until it may. Another server may have taken its place, so it is
+    /// checked again from time to time.
+    pub(super) async fn admitted(self: &Arc<Self>) -> Result<(), StoreError> {
+        {
+            let (mut admission, now) = (lock(&self.admission), BootInstant::now());
+            if let Some((checked, outcome)) = &mut admission.latest {
+                if now.since(*checked) < CHECK_AGAIN_AFTER {
+                    return outcome.clone();
+                }
+                if outcome.is_ok() {
+                    // No claim waits for it.
+                    *checked = now;
+                    let this = Arc::clone(self);
+                    tokio::spawn(async move { drop(this.check(VersionRule::MayDiffer).await) });
+                    return Ok(());
+                }
+            }
         }
+        self.check(VersionRule::MayDiffer).await
+    }
+
+    /// Asks the store who it is, and whether it may vote.
+    pub(super) async fn check(&self, versions: VersionRule) -> Result<(), StoreError> {
         let profile = self.backend.profile().await?;
-        let admitted = self.electorate.admit(self.number, profile);
-        self.admission.get_or_init(|| admitted).clone()
+        let outcome = self.electorate.admit(self.number, profile, versions);
+        let mut admission = lock(&self.admission);
+        let before = admission.latest.take().map(|(_, outcome)| outcome);
+        if let (Err(error), None | Some(Ok(()))) = (&outcome, before) {
+            let (address, cause) = (self.name(), error.to_string());
+            tracing::warn!(address, cause, "a server of the quorum must not vote");
+        }
+        admission.has_been_admitted |= outcome.is_ok();
+        admission.latest = Some((BootInstant::now(), outcome.clone()));
+        outcome
+    }
+
+    /// Whether the store may have votes of this client.
+    pub(super) fn may_have_votes(&self) -> bool {
+        lock(&self.admission).has_been_admitted
+    }
+
+    /// A request about votes, which is not sent to a store that cannot have any.
+    pub(super) fn if_voting<T: Send + Unpin + 'static>(
+        &self,
+        request: VoteRequest<Result<T, StoreError>>,
+    ) -> VoteRequest<Result<T, StoreError>> {
+        if self.may_have_votes() {
+            return request;
+        }
+        let refusal = StoreError::Refused("the server has had no vote yet".to_owned());
+        Box::pin(async move { Err(refusal) })
     }
 }
 

@@ -33,7 +33,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use self::ballot::{Failures, majority};
-use self::electorate::Electorate;
+use self::electorate::{Electorate, VersionRule};
 use self::member::{QuorumMember, within};
 use self::round::VoteRound;
 use self::unsupported::UnsupportedStore;
@@ -59,9 +59,10 @@ const PATIENCES: (Duration, Duration) = (Duration::from_millis(50), Duration::fr
 /// How long a client that connects waits for the other stores, which it would have to check later.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
 
-/// How long one of several stores may take for an answer, with leases of this length: little, compared with the lease.
+/// How long one of several stores may take for an answer, with leases of this length: little, compared with the lease,
+/// and never more than a third of it.
 pub(super) fn patience(lease: Duration) -> Duration {
-    (lease / PATIENCE).clamp(PATIENCES.0, PATIENCES.1)
+    (lease / PATIENCE).clamp(PATIENCES.0, PATIENCES.1).min(lease / 3)
 }
 
 /// Describes the problem with a quorum of so many stores, if there is one.
@@ -248,10 +249,10 @@ impl QuorumBackend {
 }
 
 /// Connects to a store, and checks that it may vote.
-async fn connect(member: &QuorumMember) -> Result<(), LockError> {
+async fn connect(member: &Arc<QuorumMember>) -> Result<(), LockError> {
     let started = BootInstant::now();
     member.backend.connect().await?;
-    let admitted = member.admitted().await;
+    let admitted = member.check(VersionRule::One).await;
     admitted.map_err(|error| error.without_key(BootInstant::now().since(started)))
 }
 

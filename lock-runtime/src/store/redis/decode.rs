@@ -213,6 +213,8 @@ pub(super) enum FenceReply {
     Taken,
     /// The owner is a reader.
     Reader,
+    /// The token would be this far ahead of the server's clock.
+    Ahead(Duration),
     /// The key of the last token holds a value of this kind instead.
     WrongFormat(String),
 }
@@ -227,6 +229,9 @@ pub(super) fn fenced(reply: &Value) -> Result<FenceReply, Unexpected> {
         Some(("GONE", Field::None)) => Ok(FenceReply::Gone),
         Some(("TAKEN", Field::None)) => Ok(FenceReply::Taken),
         Some(("READER", Field::None)) => Ok(FenceReply::Reader),
+        Some(("AHEAD", Field::Int(micros))) => u64::try_from(micros)
+            .map(|micros| FenceReply::Ahead(Duration::from_micros(micros)))
+            .map_err(|_| unexpected()),
         Some(("WRONGFORMAT", Field::Text(kind))) => Ok(FenceReply::WrongFormat(kind.to_owned())),
         _ => Err(unexpected()),
     }

@@ -3,14 +3,17 @@
 -- the server's time in µs, so it rises even if the server has lost its data since.
 -- KEYS the keys of the lock, then that of the highest token in its hash slot
 -- ARGV[1] owner   ARGV[2] the lowest token to issue
+-- ARGV[3] by how many µs the token may be ahead of the server's time, if that has a limit
 -- Replies (`decode::fenced`):
 --   ISSUED, token       the fencing token, as a string (a number would lose digits)
 --   GONE                the lock does not exist
 --   TAKEN               it has another owner
+--   AHEAD, n            it would be n µs ahead of the server's time, and was not issued
 --   WRONGFORMAT, kind   the last key holds a value of this kind
 --   an error            a key could not be read
 local time = redis.call('time')
-local fence = math.max(time[1] * 1000000 + time[2], tonumber(ARGV[2]))
+local now = time[1] * 1000000 + time[2]
+local fence = math.max(now, tonumber(ARGV[2]))
 local last = redis.pcall('get', KEYS[#KEYS])
 if type(last) == 'table' then
   local kind = redis.call('type', KEYS[#KEYS]).ok
@@ -23,6 +26,9 @@ if last then
     return {'WRONGFORMAT', 'different value'}
   end
   fence = math.max(fence, last + 1)
+end
+if ARGV[3] and fence - now > tonumber(ARGV[3]) then
+  return {'AHEAD', fence - now}
 end
 fence = string.format('%.0f', fence)
 redis.call('set', KEYS[#KEYS], fence)

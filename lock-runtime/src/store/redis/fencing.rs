@@ -1,11 +1,14 @@
 //! The requests for fencing tokens.
 
+use std::time::Duration;
+
 use redis::Cmd;
 
 use super::handle::RedisStore;
 use super::{decode, hash_slot};
 use crate::key;
-use crate::store::contract::{Fenced, Lane, StoreError};
+use crate::safeguard::Safeguard;
+use crate::store::contract::{Fenced, Lane, Layout, StoreError};
 use crate::store::owner::OwnerId;
 use crate::telemetry::StoreOperation;
 
@@ -21,10 +24,14 @@ impl RedisStore {
             return Err(StoreError::Refused("locks without fencing tokens".to_owned()));
         };
         let last = format!("{}{{{}}}", key::FENCES, hash_slot::tag(key));
+        let limit = self.limit_of_tokens();
         let args = |call: &mut Cmd| {
             call.arg(dialect.keys() + 1);
             dialect.add_keys(call, key);
             call.arg(&last).arg(dialect.owner(owner, &self.shared.id)).arg(at_least);
+            if let Some(limit) = limit {
+                call.arg(micros(limit));
+            }
         };
         let (route, options) =
             (self.shared.route(Lane::Caller)?, self.holder_options(StoreOperation::Fence));
@@ -36,9 +43,29 @@ impl RedisStore {
                 option: "mode",
                 problem: "the holder is a reader by now".to_owned(),
             }),
+            decode::FenceReply::Ahead(by) => Err(StoreError::Refused(format!(
+                "the token of another server is {} ms ahead of the clock of this one, more than its quarantine \
+                 allows, so tokens could go back after a restart; synchronize the clocks of the servers (NTP), or \
+                 use a `quarantine` longer than they differ",
+                by.as_millis()
+            ))),
             decode::FenceReply::WrongFormat(found) => {
                 Err(StoreError::WrongFormat { key: last, expected: "fencing token", found })
             }
         }
     }
+
+    /// How far a token of a quorum may be ahead of the clock of this server. If the server loses its data, its clock
+    /// has passed the token when it votes again.
+    fn limit_of_tokens(&self) -> Option<Duration> {
+        if self.dialect.layout != Layout::Vote || !Safeguard::TokensFitClocks.is_on() {
+            return None;
+        }
+        let quarantine = self.shared.servers.quarantine()?.own();
+        Some(quarantine - quarantine / 10)
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

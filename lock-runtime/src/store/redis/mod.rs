@@ -153,7 +153,7 @@ impl RedisBackend {
     }
 
     fn of(target: UrlTarget, settings: &Settings) -> Result<Self, LockError> {
-        let servers = Servers::new(target, settings.quarantine);
+        let servers = Servers::new(target, settings.quarantine.clone());
         let shared = Arc::new(Shared::new(servers, settings)?);
         let handle = |layout| Arc::new(RedisStore::new(Arc::clone(&shared), dialects::of(layout)));
         let handles = Layout::ALL.map(handle);

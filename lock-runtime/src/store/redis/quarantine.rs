@@ -4,7 +4,8 @@
 //! still hold. All clients therefore share a key on each server, the *marker*: it names the term of
 //! the server in which the latest quarantine began, and the time. A term lasts until the process
 //! ends, which changes its run id, or until another server is promoted, which changes the
-//! replication id. If the marker names another term or is missing, this client begins a quarantine.
+//! replication id. If the marker names another term or is missing, this client begins a quarantine. The marker also
+//! names the longest quarantine of any client, in milliseconds.
 //!
 //! A failover need not break a connection, so an acquisition reads the marker again if this
 //! connection has not done so for [`READ_AGAIN_AFTER`]. Each read is a task of its own, because a
@@ -28,6 +29,7 @@ use crate::clock::BootInstant;
 use crate::events;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{SendTrace, StoreError};
+use crate::store::quarantine_terms::{QuarantineBegin, QuarantineTerms};
 use crate::sync::{Mutex, lock};
 
 /// How long a connection may grant locks without reading the marker again.
@@ -36,10 +38,11 @@ const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The quarantine of the server at the other end of a connection.
 #[derive(Debug)]
 pub(super) struct Quarantine {
-    length: Duration,
-    /// When the marker was last read, and when the quarantine ends, as instants in nanoseconds.
+    terms: Arc<QuarantineTerms>,
+    /// When the marker was last read, as an instant in nanoseconds.
     read: AtomicU64,
-    end: AtomicU64,
+    /// When the quarantine began, as a [`QuarantineBegin`].
+    begun: AtomicU64,
     /// The term of the server when the marker was last read.
     term: Mutex<Option<String>>,
     /// The result to come of the read that is under way.
@@ -73,12 +76,27 @@ struct Marker {
     /// The server's time in milliseconds at which the quarantine of its current term began;
     /// `None` if the key has another value or none.
     since: Option<u64>,
+    /// The longest quarantine of a client that has used the server, in milliseconds; 0 if the key does not
+    /// name it.
+    longest: u64,
+}
+
+impl Marker {
+    /// A marker with this value, on a server with this term and time.
+    fn parse(key: String, text: &str, (term, now): (&str, u64)) -> Self {
+        let mut fields = text.split(' ');
+        let is_current = fields.next() == Some(term);
+        let mut number = || fields.next()?.parse::<u64>().ok();
+        // The clock may have been set back.
+        let since = number().filter(|since| is_current && *since <= now);
+        Self { key, since, longest: number().unwrap_or_default() }
+    }
 }
 
 impl Quarantine {
-    pub(super) fn new(length: Duration) -> Self {
-        let (read, end) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { length, read, end, term: Mutex::default(), reading: Mutex::default() }
+    pub(super) fn new(terms: Arc<QuarantineTerms>) -> Self {
+        let (read, begun) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { terms, read, begun, term: Mutex::default(), reading: Mutex::default() }
     }
 
     /// Whether it is over, as far as the latest read tells. Costs a clock reading.
@@ -90,8 +108,13 @@ impl Quarantine {
     fn left(&self) -> Option<Duration> {
         let now = BootInstant::now();
         let read = BootInstant::from_nanos(self.read.load(Ordering::Acquire));
-        let end = BootInstant::from_nanos(self.end.load(Ordering::Acquire));
-        (now.since(read) < READ_AGAIN_AFTER).then(|| end.since(now))
+        (now.since(read) < READ_AGAIN_AFTER).then(|| self.left_of_latest(now))
+    }
+
+    /// The time that is left, by the latest read.
+    fn left_of_latest(&self, now: BootInstant) -> Duration {
+        let begun = QuarantineBegin::from_nanos(self.begun.load(Ordering::Acquire));
+        begun.left(self.terms.longest(), now)
     }
 
     /// Fails unless it is over. Reads the marker if that was not done lately. The connection has to
@@ -118,8 +141,7 @@ impl Quarantine {
                         )));
                     }
                 }
-                let end = BootInstant::from_nanos(self.end.load(Ordering::Acquire));
-                end.since(BootInstant::now())
+                self.left_of_latest(BootInstant::now())
             }
         };
         if left.is_zero() {
@@ -181,42 +203,46 @@ impl Quarantine {
         for key in keys {
             match next() {
                 Ok(MarkerReply::Text(text)) => {
-                    let since = text.split_once(' ').filter(|(named, _)| *named == term);
-                    let since = since.and_then(|(_, since)| since.parse().ok());
-                    // The clock may have been set back.
-                    markers.push(Marker { key, since: since.filter(|since| *since <= now) });
+                    markers.push(Marker::parse(key, &text, (&term, now)));
                 }
-                Ok(_) => markers.push(Marker { key, since: None }),
+                Ok(_) => markers.push(Marker { key, since: None, longest: 0 }),
                 // The slot is being moved to another node.
                 Err(error) if Redirect::of(&error).is_some() => {}
                 Err(error) => return Err(explain(error)),
             }
         }
-        let since = markers.iter().filter_map(|marker| marker.since).max();
-        self.write(server, generation, (&markers, &term, since.unwrap_or(now))).await?;
-        let end = Duration::from_millis(since.unwrap_or(now)) + self.length;
-        let left = end.saturating_sub(Duration::from_millis(now));
-        self.note(server, term, left);
-        self.end.store(BootInstant::now().after(left).as_nanos(), Ordering::Release);
+        let named = markers.iter().map(|marker| marker.longest).max().unwrap_or_default();
+        self.terms.has_been_used_with(Duration::from_millis(named));
+        let longest = named.max(milliseconds(self.terms.longest()));
+        let since = markers.iter().filter_map(|marker| marker.since).max().unwrap_or(now);
+        let text = format!("{term} {since} {longest}");
+        self.write(server, generation, &markers, (since, longest, &text)).await?;
+        let (clock, age) = (BootInstant::now(), Duration::from_millis(now - since));
+        let begun = self.terms.began(&term, QuarantineBegin::before(clock, age));
+        self.note(server, term, begun.left(self.terms.longest(), clock));
+        self.begun.store(begun.as_nanos(), Ordering::Release);
         self.read.store(began.as_nanos(), Ordering::Release);
         Ok(())
     }
 
-    /// Writes the markers that do not say since when the term has had its quarantine. One is
-    /// enough.
+    /// Writes the markers that do not say since when the term has had its quarantine, or how long it
+    /// is. One is enough.
     async fn write(
         &self,
         server: &impl MarkedServer,
         generation: u64,
-        (markers, term, since): (&[Marker], &str, u64),
+        markers: &[Marker],
+        (since, longest, text): (u64, u64, &str),
     ) -> ReadResult {
-        let outdated = || markers.iter().filter(|marker| marker.since != Some(since));
+        let is_outdated =
+            |marker: &&Marker| marker.since != Some(since) || marker.longest != longest;
+        let outdated = || markers.iter().filter(is_outdated);
         let mut is_written = outdated().count() < markers.len();
         let mut failure = None;
         if outdated().next().is_some() {
             let mut write = Pipeline::new();
             for marker in outdated() {
-                write.cmd("SET").arg(&marker.key).arg(format!("{term} {since}"));
+                write.cmd("SET").arg(&marker.key).arg(text);
             }
             for answer in send(server, generation, &write).await? {
                 match answer {

@@ -14,6 +14,7 @@ use super::tracking::Listening;
 use super::url::UrlTarget;
 use crate::store::contract::{BackgroundRuntimes, Place};
 use crate::store::hold_reports::HoldReports;
+use crate::store::quarantine_terms::QuarantineTerms;
 
 /// The servers of a client.
 pub(super) enum Servers {
@@ -23,8 +24,8 @@ pub(super) enum Servers {
 }
 
 impl Servers {
-    /// `quarantine` is the time for which a server grants no locks after it may have lost some.
-    pub(super) fn new(target: UrlTarget, quarantine: Option<Duration>) -> Self {
+    /// `quarantine` is about servers that may have lost locks.
+    pub(super) fn new(target: UrlTarget, quarantine: Option<Arc<QuarantineTerms>>) -> Self {
         match target {
             UrlTarget::Server(server) => {
                 Self::One(Arc::new(Topology::of_server(server, quarantine)))
@@ -48,11 +49,15 @@ impl Servers {
 
     /// Whether servers that may have lost locks grant none for some time.
     pub(super) fn have_quarantines(&self) -> bool {
+        self.quarantine().is_some()
+    }
+
+    /// The quarantines of servers that may have lost locks.
+    pub(super) fn quarantine(&self) -> Option<Arc<QuarantineTerms>> {
         match self {
             Self::One(topology) => topology.quarantine(),
             Self::Cluster(cluster) => cluster.quarantine(),
         }
-        .is_some()
     }
 
     /// Starts to watch for servers that take over keys. A report is sent when one has.

@@ -84,6 +84,36 @@ async fn a_claim_that_is_dropped_sends_nothing_more() {
     assert_eq!(votes.held_by(owner).await, [false; 3]);
 }
 
+/// The store serves the claim behind its undo, as when the claim has to be sent again.
+#[tokio::test]
+async fn a_claim_that_comes_behind_its_undo_on_the_same_connection_is_undone_again() {
+    let votes = Votes::of(3);
+    votes.next_claims(&[0], Fault::Slow(patience(LEASE) / 4));
+    votes.next_claims(&[1, 2], Fault::Refuse);
+    let owner = owner();
+    assert!(!is_granted(&votes.claim(owner).await));
+    sleep(patience(LEASE) / 2).await;
+    votes.assert_freed(owner).await;
+}
+
+/// The engine undoes the claim by a release, which one store serves before the claim.
+#[tokio::test]
+async fn a_late_vote_for_a_claim_that_was_dropped_is_undone() {
+    let votes = Votes::of(3);
+    votes.next_claims(&[0], Fault::HangAfter);
+    votes.next_claims(&[1, 2], Fault::Hang);
+    let owner = owner();
+    {
+        let locks = votes.locks();
+        let mut claim = Box::pin(claim(&*locks, owner, LEASE));
+        let polled = tokio::time::timeout(Duration::from_millis(1), &mut claim).await;
+        assert!(polled.is_err(), "the stores hang");
+    }
+    assert_eq!(votes.release(owner).await, Ok(Released::Gone));
+    assert!(is_granted(&claim(&*votes.memory[1], owner, LEASE).await), "the claim arrives");
+    votes.assert_freed(owner).await;
+}
+
 /// The last store grants the lock after its release.
 #[tokio::test]
 async fn a_late_vote_for_a_lock_that_was_released_is_undone() {

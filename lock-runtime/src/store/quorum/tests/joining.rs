@@ -1,5 +1,7 @@
 //! The stores that make up a quorum.
 
+use std::sync::Mutex;
+
 use super::*;
 use crate::error::LockError;
 use crate::store::profile::StoreProfile;
@@ -65,13 +67,13 @@ fn servers_of_a_url_or_of_several_are_checked_without_a_connection() {
 }
 
 /// A store that says this about itself.
-struct Described(Arc<dyn LockStore>, StoreProfile);
+struct Described(Arc<dyn LockStore>, Arc<Mutex<StoreProfile>>);
 
 impl Backend for Described {
     fn adopt(&self, _: &BackgroundRuntimes, _: HoldReports) {}
 
     fn profile(&self) -> crate::store::contract::StoreAnswer<'_, StoreProfile> {
-        crate::maybe_ready::MaybeReady::ready(Ok(self.1.clone()))
+        crate::maybe_ready::MaybeReady::ready(Ok(self.1.lock().expect("test").clone()))
     }
 
     fn handle(&self, _: Layout) -> Arc<dyn LockStore> {
@@ -80,11 +82,19 @@ impl Backend for Described {
 }
 
 fn described(profiles: [StoreProfile; 3]) -> QuorumBackend {
+    changing(&profiles.map(|profile| Arc::new(Mutex::new(profile))))
+}
+
+/// Stores whose profiles may change.
+fn changing(profiles: &[Arc<Mutex<StoreProfile>>; 3]) -> QuorumBackend {
     let member = |(number, profile)| {
         let store = MemoryBackend::new().handle(Layout::Vote);
-        (Arc::new(Described(store, profile)) as Arc<dyn Backend>, format!("store {number}"))
+        (
+            Arc::new(Described(store, Arc::clone(profile))) as Arc<dyn Backend>,
+            format!("store {number}"),
+        )
     };
-    QuorumBackend::new(profiles.into_iter().enumerate().map(member).collect(), patience(LEASE))
+    QuorumBackend::new(profiles.iter().enumerate().map(member).collect(), patience(LEASE))
 }
 
 fn profile(server: &str) -> StoreProfile {
@@ -126,6 +136,31 @@ async fn a_store_that_is_not_independent_has_no_vote() {
     let locks = quorum.handle(Layout::TOKEN);
     let claimed = claim(&*locks, owner(), LEASE).await;
     assert!(matches!(claimed, Err(StoreError::Config { option: "quorum", .. })), "{claimed:?}");
+}
+
+#[tokio::test]
+async fn a_store_that_was_refused_votes_when_another_one_has_taken_its_place() {
+    let profiles = ["a", "a", "a"].map(|name| Arc::new(Mutex::new(profile(name))));
+    let quorum = changing(&profiles);
+    let locks = quorum.handle(Layout::TOKEN);
+    assert!(!is_granted(&claim(&*locks, owner(), LEASE).await), "one server votes three times");
+    *profiles[1].lock().expect("test") = profile("b");
+    let end = Instant::now() + LEASE * 10;
+    while !is_granted(&claim(&*locks, owner(), LEASE).await) {
+        assert!(Instant::now() < end, "the other server is not admitted");
+        sleep(LEASE / 100).await;
+    }
+}
+
+/// They are upgraded one after the other, while clients stay connected.
+#[tokio::test]
+async fn stores_of_different_versions_vote_for_clients_that_are_connected() {
+    let newer = StoreProfile { version: Some("redis 9".to_owned()), ..profile("c") };
+    let quorum =
+        described([profile("a"), newer, StoreProfile { is_replica: true, ..profile("b") }]);
+    let locks = quorum.handle(Layout::TOKEN);
+    assert!(is_granted(&claim(&*locks, owner(), LEASE).await), "two servers of three");
+    assert!(quorum.connect().await.is_err(), "a client that connects");
 }
 
 #[tokio::test]

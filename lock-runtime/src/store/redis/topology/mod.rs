@@ -25,11 +25,12 @@ use super::url::SentinelUrl;
 use crate::key;
 use crate::store::contract::{BackgroundRuntimes, StoreError};
 use crate::store::hold_reports::HoldReports;
+use crate::store::quarantine_terms::QuarantineTerms;
 
 /// The servers that may have some keys.
 pub(super) struct Topology {
     kind: TopologyKind,
-    quarantine: Option<Duration>,
+    quarantine: Option<Arc<QuarantineTerms>>,
 }
 
 enum TopologyKind {
@@ -39,21 +40,24 @@ enum TopologyKind {
 }
 
 impl Topology {
-    /// `quarantine` is the time for which a server grants no locks after it may have lost some.
-    pub(super) fn of_server(server: Endpoint, quarantine: Option<Duration>) -> Self {
+    /// `quarantine` is about servers that may have lost locks.
+    pub(super) fn of_server(server: Endpoint, quarantine: Option<Arc<QuarantineTerms>>) -> Self {
         Self { kind: TopologyKind::Single(SingleServer::new(server)), quarantine }
     }
 
-    pub(super) fn of_master(url: SentinelUrl, quarantine: Option<Duration>) -> Self {
+    pub(super) fn of_master(url: SentinelUrl, quarantine: Option<Arc<QuarantineTerms>>) -> Self {
         Self { kind: TopologyKind::Sentinel(MonitoredMaster::new(url).into()), quarantine }
     }
 
-    pub(super) fn of_node(node: Arc<ClusterNode>, quarantine: Option<Duration>) -> Self {
+    pub(super) fn of_node(
+        node: Arc<ClusterNode>,
+        quarantine: Option<Arc<QuarantineTerms>>,
+    ) -> Self {
         Self { kind: TopologyKind::Node(node), quarantine }
     }
 
-    pub(super) fn quarantine(&self) -> Option<Duration> {
-        self.quarantine
+    pub(super) fn quarantine(&self) -> Option<Arc<QuarantineTerms>> {
+        self.quarantine.clone()
     }
 
     /// The keys that say since when the server grants locks. None for a node of a cluster without

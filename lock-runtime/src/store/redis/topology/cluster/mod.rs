@@ -30,6 +30,7 @@ use self::state::{ClusterState, host_of};
 use crate::clock::BootInstant;
 use crate::store::contract::{BackgroundRuntimes, StoreError};
 use crate::store::hold_reports::HoldReports;
+use crate::store::quarantine_terms::QuarantineTerms;
 use crate::store::redis::script::Publish;
 use crate::store::redis::url::ClusterUrl;
 
@@ -39,19 +40,22 @@ pub(in crate::store::redis) struct RedisCluster {
     /// The cluster for messages.
     shown: String,
     /// The time for which a node grants no locks after it may have lost some.
-    quarantine: Option<Duration>,
+    quarantine: Option<Arc<QuarantineTerms>>,
 }
 
 impl RedisCluster {
-    pub(in crate::store::redis) fn new(url: ClusterUrl, quarantine: Option<Duration>) -> Self {
+    pub(in crate::store::redis) fn new(
+        url: ClusterUrl,
+        quarantine: Option<Arc<QuarantineTerms>>,
+    ) -> Self {
         let state = Arc::new(ClusterState::new(url));
         let seeds: Vec<_> = state.seeds().iter().map(|seed| seed.shown()).collect();
         let shown = format!("the cluster of {}", seeds.join(", "));
         Self { state, shown, quarantine }
     }
 
-    pub(in crate::store::redis) fn quarantine(&self) -> Option<Duration> {
-        self.quarantine
+    pub(in crate::store::redis) fn quarantine(&self) -> Option<Arc<QuarantineTerms>> {
+        self.quarantine.clone()
     }
 
     pub(in crate::store::redis) fn shown(&self) -> &str {
