@@ -262,7 +262,7 @@ impl EtcdCluster {
         printed.lines().next().map(str::to_owned)
     }
 
-    /// The number of leases.
+    /// The leases, as `etcdctl` shows them.
     #[must_use]
     pub fn leases(&self) -> Vec<String> {
         let printed = self.control(&["lease", "list"]);

@@ -154,7 +154,7 @@ async fn a_full_database_is_unavailable_until_it_has_room() {
     let error = client.lock("k").acquire().await.map(drop);
     match error {
         Err(LockError::Unavailable { cause, .. }) => {
-            assert!(cause.contains("defragment"), "{cause}")
+            assert!(cause.contains("defragment"), "{cause}");
         }
         other => panic!("{other:?}"),
     }

@@ -184,8 +184,15 @@ impl EtcdClient {
         lease: KeyLease,
         until: BootInstant,
     ) -> Result<Option<UnansweredClaim<'a>>, EtcdFailure> {
-        if !lock(&self.holds).claim(owned, lease, until) {
-            return Err(EtcdFailure::NotHere("the owner was released".to_owned()));
+        {
+            let mut holds = lock(&self.holds);
+            if holds.is_empty() {
+                // The task that cleans up sleeps while there is nothing.
+                self.cleanup.notify_one();
+            }
+            if !holds.claim(owned, lease, until) {
+                return Err(EtcdFailure::NotHere("the owner was released".to_owned()));
+            }
         }
         // From now on, the lease is not revoked, unless it was to be revoked before.
         if lease.is_shared && self.leases.is_retired(lease.id) {
@@ -220,7 +227,6 @@ impl EtcdClient {
                 lock(&self.holds).granted(owned, found, answer.revision);
                 lock(&self.busy).remove(&owned.key);
                 self.granted.notify_one();
-                self.cleanup.notify_one();
                 let is_lasting = match lease.unconfirmed {
                     None => is_expected,
                     Some(extension) => {
