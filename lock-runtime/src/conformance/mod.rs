@@ -33,6 +33,9 @@ pub use self::whole::calls_of_two_clients_exclude_each_other;
 /// A test of each check for a store. The expression makes a client of the store. It may await, is evaluated once
 /// or twice in each test, and makes clients of the same store every time.
 ///
+/// What the clients of a test need before, such as a server, can be made first, and is dropped after the test:
+/// `store_conformance!(let server = Server::start(); Table::connect(&server.url()).await)`.
+///
 /// Needs tokio with its features `macros` and `rt-multi-thread`.
 ///
 /// ```no_run
@@ -54,7 +57,10 @@ pub use self::whole::calls_of_two_clients_exclude_each_other;
 #[macro_export]
 macro_rules! store_conformance {
     ($store:expr) => {
-        $crate::store_conformance! { @tests $store;
+        $crate::store_conformance! { let fixture = (); { let () = fixture; $store } }
+    };
+    (let $fixture:ident = $made:expr; $store:expr) => {
+        $crate::store_conformance! { @tests ($fixture, $made, $store);
             one: the_owner_may_ask_again, the_owner_is_told_if_anybody_is, a_released_key_is_free, only_the_owner_renews,
                 only_the_owner_releases, a_batch_is_answered_one_by_one, a_lease_ends,
                 a_lease_lasts_for_its_term, a_renewal_extends_a_lease,
@@ -65,19 +71,23 @@ macro_rules! store_conformance {
                 calls_of_two_clients_exclude_each_other;
         }
     };
-    (@tests $store:expr; one: $($one:ident),*; two: $($two:ident),*;) => {
-        $(
-            #[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $one() {
-                $crate::conformance::$one(&$store).await;
-            }
-        )*
-        $(
-            #[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $two() {
-                let (one, two) = ($store, $store);
-                $crate::conformance::$two(one, two).await;
-            }
-        )*
+    (@tests $all:tt; one: $($one:ident),*; two: $($two:ident),*;) => {
+        $($crate::store_conformance! { @one $one $all })*
+        $($crate::store_conformance! { @two $two $all })*
+    };
+    (@one $check:ident ($fixture:ident, $made:expr, $store:expr)) => {
+        #[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $check() {
+            let $fixture = $made;
+            $crate::conformance::$check(&$store).await;
+        }
+    };
+    (@two $check:ident ($fixture:ident, $made:expr, $store:expr)) => {
+        #[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $check() {
+            let $fixture = $made;
+            let (one, two) = ($store, $store);
+            $crate::conformance::$check(one, two).await;
+        }
     };
 }

@@ -261,6 +261,13 @@ pub(crate) trait LockStore: Send + Sync + 'static {
         false
     }
 
+    /// The name of an owner in the tables of PostgreSQL, if the locks are there.
+    #[cfg(feature = "postgres")]
+    fn name_in_postgres(&self, owner: OwnerId) -> Option<String> {
+        let _ = owner;
+        None
+    }
+
     /// The kind of value that a lock is in this layout, such as `string`. It is used in errors.
     fn layout(&self) -> &'static str;
 

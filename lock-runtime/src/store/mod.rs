@@ -107,6 +107,8 @@ mod open;
 pub(crate) mod owner;
 pub(crate) mod periods;
 mod place;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
 pub(crate) mod profile;
 pub(crate) mod queueing;
 mod quorum;
@@ -128,6 +130,8 @@ pub use custom::{
     RenewOutcome, Store, WakeUps,
 };
 pub(crate) use open::{StoreAddress, open};
+#[cfg(feature = "postgres")]
+pub use postgres::{LockTransaction, POSTGRES_SCHEMA, PostgresStore};
 pub(crate) use settings::Settings;
 #[cfg(feature = "store")]
 pub use store_error::StoreError;

@@ -120,6 +120,16 @@ fn open_one(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
             "" => (MemoryBackend::new(), String::new()),
             name => (MemoryBackend::named(name), format!("memory:{name}")),
         }),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            use super::OpenStore;
+            let store = Arc::new(super::postgres::PostgresStore::new(url)?);
+            Ok((store.open(settings.response_timeout)?, String::new()))
+        }
+        #[cfg(not(feature = "postgres"))]
+        "postgres" | "postgresql" => Err(url_error(
+            "this build has no PostgreSQL store; enable the feature `postgres` of `lock-runtime`",
+        )),
         #[cfg(feature = "redis")]
         scheme if is_redis(scheme) => RedisBackend::new(url, settings).map(named),
         #[cfg(not(feature = "redis"))]

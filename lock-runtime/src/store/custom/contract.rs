@@ -74,8 +74,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<ReleaseOutcome, StoreError>> + Send;
 
     /// Issues a fencing token to the owner of the key: a number above all earlier ones for this key, for as long as the
-    /// store exists, and no less than [`at_least`](FenceRequest::at_least). Not called if [`acquire`](Self::acquire) has
-    /// delivered one.
+    /// store exists, and no less than [`at_least`](FenceRequest::at_least). Not called for a
+    /// hold whose [`acquire`](Self::acquire) has delivered one, unless it is that of one of several keys.
     ///
     /// By default, the store has no fencing tokens, and a call that wants one gets
     /// [`LockError::Config`](crate::LockError::Config).
@@ -121,6 +121,12 @@ pub trait Store: Send + Sync + 'static {
     /// enough for stores whose wake-ups are seldom lost. From 10 ms to 1 minute; other values are raised or lowered.
     fn poll_interval(&self) -> Duration {
         Duration::from_millis(100)
+    }
+
+    #[doc(hidden)]
+    #[cfg(feature = "postgres")]
+    fn is_postgres(&self) -> bool {
+        false
     }
 
     /// Whether a [`release`](Self::release) can keep a key taken, which `min_hold` needs. `false` by default.

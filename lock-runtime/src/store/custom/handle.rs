@@ -232,6 +232,12 @@ impl<S: Store> LockStore for CustomHandle<S> {
         Capabilities { keeps_after_release, counts_waiters: false, ..Capabilities::ALL }
     }
 
+    #[cfg(feature = "postgres")]
+    fn name_in_postgres(&self, owner: OwnerId) -> Option<String> {
+        let is_there = self.shared.store.is_postgres();
+        is_there.then(|| self.shared.owner_name(owner))
+    }
+
     fn layout(&self) -> &'static str {
         self.layout.value()
     }

@@ -25,15 +25,17 @@ const LONGEST_POLL: Duration = Duration::from_secs(60);
 pub(super) fn start<S: Store>(shared: &Arc<CustomStore<S>>) {
     let runtime = shared.thread.runtime();
     let (store, subscriptions) = (Arc::clone(&shared.store), Arc::clone(&shared.subscriptions));
-    let interval = store.poll_interval().clamp(SHORTEST_POLL, LONGEST_POLL);
+    let interval = Arc::clone(&store);
+    let interval = move || interval.poll_interval().clamp(SHORTEST_POLL, LONGEST_POLL);
     let watches = Watches { store, subscriptions, response_timeout: shared.response_timeout };
     runtime.spawn(watches.run());
     runtime.spawn(poll(Arc::downgrade(&shared.subscriptions), interval));
 }
 
 /// Wakes all waiting calls in each interval.
-async fn poll(subscriptions: Weak<Subscriptions>, interval: Duration) {
+async fn poll(subscriptions: Weak<Subscriptions>, interval: impl Fn() -> Duration) {
     loop {
+        let interval = interval();
         tokio::time::sleep(between(interval * 3 / 4, interval)).await;
         let Some(subscriptions) = subscriptions.upgrade() else { return };
         subscriptions.wake_all();

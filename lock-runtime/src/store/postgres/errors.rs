@@ -1,0 +1,97 @@
+//! Errors of PostgreSQL.
+
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
+
+use crate::store::store_error::StoreError;
+
+/// What an error means for the request that it answers.
+///
+/// A statement that the server has answered with an error has had no effect. Without an answer, the request may have been
+/// carried out, unless there was no connection to send it over.
+pub(super) fn of_request(error: &Error) -> StoreError {
+    match error.as_db_error() {
+        Some(answer) => of_answer(answer.code(), answer.message()),
+        None => StoreError::Unknown(text(error)),
+    }
+}
+
+/// What an error means for a connection that could not be opened.
+pub(super) fn of_connection(error: &Error) -> StoreError {
+    match error.as_db_error() {
+        Some(answer) => of_answer(answer.code(), answer.message()),
+        None => StoreError::Refused(text(error)),
+    }
+}
+
+/// Whether the next request needs another connection: this one is closed, or is to a server that may not write.
+pub(super) fn ends_connection(error: &Error) -> bool {
+    error.is_closed() || error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)
+}
+
+fn of_answer(code: &SqlState, message: &str) -> StoreError {
+    let table = "run the SQL of the documentation, or `lockctl migrate`, in this database";
+    match *code {
+        SqlState::UNDEFINED_TABLE
+        | SqlState::UNDEFINED_COLUMN
+        | SqlState::INVALID_COLUMN_REFERENCE => config(format!(
+            "the table of locks is missing or of another version ({message}); {table}"
+        )),
+        SqlState::INVALID_CATALOG_NAME => {
+            config(format!("{message}; name another database in the URL"))
+        }
+        SqlState::FEATURE_NOT_SUPPORTED | SqlState::SYNTAX_ERROR => {
+            config(format!("{message}; PostgreSQL 12 or newer is needed"))
+        }
+        SqlState::INSUFFICIENT_PRIVILEGE
+        | SqlState::INVALID_PASSWORD
+        | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => StoreError::Denied(message.to_owned()),
+        SqlState::READ_ONLY_SQL_TRANSACTION => {
+            StoreError::Refused(format!("{message}: the server is a read-only standby"))
+        }
+        _ => StoreError::Refused(format!("{message} ({})", code.code())),
+    }
+}
+
+pub(super) fn config(problem: String) -> StoreError {
+    StoreError::Config { option: "url", problem }
+}
+
+/// The error with its causes. None of them contains the password.
+pub(super) fn text(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_answer_has_its_meaning() {
+        let meant = |code: &str| of_answer(&SqlState::from_code(code), "why");
+        for code in ["42P01", "42703", "3D000", "0A000", "42601"] {
+            assert!(matches!(meant(code), StoreError::Config { option: "url", .. }), "{code}");
+        }
+        for code in ["42501", "28P01", "28000"] {
+            assert_eq!(meant(code), StoreError::Denied("why".to_owned()), "{code}");
+        }
+        // Serialization failure, deadlock, timeouts, no room, shutdown, startup, a standby.
+        for code in
+            ["40001", "40P01", "55P03", "57014", "53100", "53300", "57P01", "57P03", "25006"]
+        {
+            assert!(
+                matches!(meant(code), StoreError::Refused(text) if text.contains("why")),
+                "{code}"
+            );
+        }
+    }
+}

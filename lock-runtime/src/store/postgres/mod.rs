@@ -1,0 +1,248 @@
+//! Locks in a table of PostgreSQL.
+
+mod errors;
+mod listener;
+mod pool;
+mod statements;
+pub(crate) mod verify;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_postgres::Config;
+use tokio_postgres::types::Type;
+
+use self::pool::{ConnectionPool, Parameter};
+pub use self::verify::LockTransaction;
+use crate::error::LockError;
+use crate::store::custom::{
+    FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
+    RenewOutcome, Store, WakeUps,
+};
+use crate::store::store_error::StoreError;
+
+/// The connections for requests, apart from the one for renewals.
+const POOL: usize = 4;
+
+/// The oldest server.
+const OLDEST: i32 = 120_000;
+
+/// What the table says of its version.
+const TABLE: &str = "lock-runtime 1";
+
+/// The SQL that creates the table `distributed_locks`, and what belongs to it. It can be run again.
+pub const POSTGRES_SCHEMA: &str = include_str!("schema.sql");
+
+/// Locks in the table `distributed_locks` of a PostgreSQL database, 12 or newer: what `postgres://` stands for.
+///
+/// The table is never created on its own: run [`POSTGRES_SCHEMA`] once. Its leases end by the clock of the server.
+///
+/// | | costs |
+/// |---|---|
+/// | an acquire, a release | 1 statement |
+/// | holding | 1 statement for up to 100 locks, every third of the lease |
+/// | a fencing token | 0 for the call that acquires the lock; 1 for a call to which it was handed off inside the process |
+/// | waiting | 1 statement when the wait begins, and after each release; one a second in case a notification is lost |
+///
+/// A client opens up to five connections, and one for notifications. Behind a pooler in transaction mode, notifications do not
+/// arrive, and waiting calls make an attempt four times a second.
+pub struct PostgresStore {
+    config: Config,
+    /// Requests about one lock. One of them may have to wait for another transaction.
+    requests: ConnectionPool,
+    /// Renewals, and what is not about one lock.
+    renewals: ConnectionPool,
+    /// Whether notifications arrive.
+    is_live: Arc<watch::Sender<bool>>,
+    receiver: watch::Receiver<bool>,
+}
+
+impl PostgresStore {
+    /// A store in the database of this URL, with the parameters of
+    /// [libpq](https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING) that
+    /// [`tokio_postgres`](https://docs.rs/tokio-postgres/0.7/tokio_postgres/config/struct.Config.html) knows, such as
+    /// `postgres://user:password@host1,host2/shop?target_session_attrs=read-write`. Does not connect.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Config`]: the URL is invalid. The error does not show it.
+    pub fn new(url: &str) -> Result<Self, LockError> {
+        let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
+            // The error does not contain the URL.
+            LockError::Config { option: "url", problem: error.to_string() }
+        })?;
+        if config.get_application_name().is_none() {
+            config.application_name("lock-runtime");
+        }
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(Duration::from_secs(5));
+        }
+        let (is_live, receiver) = watch::channel(false);
+        let (requests, renewals) =
+            (ConnectionPool::new(config.clone(), POOL), ConnectionPool::new(config.clone(), 1));
+        Ok(Self { config, requests, renewals, is_live: Arc::new(is_live), receiver })
+    }
+
+    /// Checks the server and the table.
+    async fn check_server(&self) -> Result<(), StoreError> {
+        let row = self.renewals.row(statements::CHECK, &[]).await?;
+        let (version, is_read_only): (i32, bool) = (row.get(0), row.get(1));
+        if version < OLDEST {
+            return Err(errors::config(format!(
+                "the server has version {}; PostgreSQL 12 or newer is needed",
+                version / 10_000
+            )));
+        }
+        if is_read_only {
+            return Err(errors::config(
+                "the server is a read-only standby; name the primary server, or all servers with \
+                 `target_session_attrs=read-write`"
+                    .to_owned(),
+            ));
+        }
+        let (exists, comment): (bool, String) = (row.get(2), row.get(3));
+        if !exists {
+            return Err(errors::config(
+                "the database has no table `distributed_locks`; run the SQL of the documentation, \
+                 or `lockctl migrate`"
+                    .to_owned(),
+            ));
+        }
+        if comment != TABLE {
+            return Err(errors::config(format!(
+                "the table `distributed_locks` has the version {comment:?}, and this program needs \
+                 {TABLE:?}; run the SQL of the documentation, or `lockctl migrate`"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Without the password.
+impl std::fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresStore")
+            .field("hosts", &self.config.get_hosts())
+            .field("database", &self.config.get_dbname())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        // Ends the listener.
+        let (_, receiver) = watch::channel(false);
+        self.receiver = receiver;
+    }
+}
+
+fn key(key: &str) -> Vec<u8> {
+    key.as_bytes().to_vec()
+}
+
+impl Store for PostgresStore {
+    fn name(&self) -> &'static str {
+        "PostgreSQL"
+    }
+
+    async fn connect(&self, wake_ups: WakeUps) -> Result<(), StoreError> {
+        self.check_server().await?;
+        tokio::spawn(listener::run(self.config.clone(), wake_ups, Arc::clone(&self.is_live)));
+        Ok(())
+    }
+
+    async fn acquire(&self, lease: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
+        let (key, term) = (key(lease.key), lease.term.as_secs_f64());
+        let parameters: [Parameter<'_>; 3] =
+            [(&key, Type::BYTEA), (&lease.owner, Type::TEXT), (&term, Type::FLOAT8)];
+        let row = self.requests.row(statements::ACQUIRE, &parameters).await?;
+        Ok(if row.get(0) {
+            LeaseOutcome::Granted { fence: u64::try_from(row.get::<_, i64>(1)).ok() }
+        } else {
+            let left = Duration::try_from_secs_f64(row.get(2)).unwrap_or_default();
+            LeaseOutcome::Busy { left: Some(left) }
+        })
+    }
+
+    async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
+        let keys: Vec<_> = leases.iter().map(|lease| key(lease.key)).collect();
+        let owners: Vec<_> = leases.iter().map(|lease| lease.owner).collect();
+        let terms: Vec<_> = leases.iter().map(|lease| lease.term.as_secs_f64()).collect();
+        let parameters: [Parameter<'_>; 3] =
+            [(&keys, Type::BYTEA_ARRAY), (&owners, Type::TEXT_ARRAY), (&terms, Type::FLOAT8_ARRAY)];
+        match self.renewals.query(statements::RENEW, &parameters).await {
+            Ok(rows) => {
+                let outcome = |row: &tokio_postgres::Row| match (row.get(0), row.get(1)) {
+                    (true, _) => RenewOutcome::Extended,
+                    (false, true) => RenewOutcome::Taken,
+                    (false, false) => RenewOutcome::Gone,
+                };
+                rows.iter().map(|row| Ok(outcome(row))).collect()
+            }
+            Err(error) => vec![Err(error); leases.len()],
+        }
+    }
+
+    async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
+        let (key, keep) = (key(release.key), release.keep.as_secs_f64());
+        let parameters: [Parameter<'_>; 3] =
+            [(&key, Type::BYTEA), (&release.owner, Type::TEXT), (&keep, Type::FLOAT8)];
+        let row = if release.keep.is_zero() {
+            self.requests.row(statements::RELEASE, &parameters[..2]).await?
+        } else {
+            self.requests.row(statements::KEEP, &parameters).await?
+        };
+        let told: i64 = row.get(3);
+        match (row.get(0), row.get(1), row.get(2)) {
+            (true, _, _) => Ok(ReleaseOutcome::Freed { waiting: usize::try_from(told).ok() }),
+            (false, _, true) => Err(StoreError::Refused(
+                "a transaction is open that has verified the lock".to_owned(),
+            )),
+            (false, true, false) => Ok(ReleaseOutcome::Taken),
+            (false, false, false) => Ok(ReleaseOutcome::Gone),
+        }
+    }
+
+    async fn fence(&self, request: FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
+        let key = key(request.key);
+        let at_least = i64::try_from(request.at_least).unwrap_or(i64::MAX);
+        let parameters: [Parameter<'_>; 3] =
+            [(&key, Type::BYTEA), (&request.owner, Type::TEXT), (&at_least, Type::INT8)];
+        let row = self.requests.row(statements::FENCE, &parameters).await?;
+        let token: Option<i64> = row.get(0);
+        Ok(match (token.and_then(|token| u64::try_from(token).ok()), row.get(1)) {
+            (Some(token), _) => FencingOutcome::Token(token),
+            (None, true) => FencingOutcome::Taken,
+            (None, false) => FencingOutcome::Gone,
+        })
+    }
+
+    async fn owner(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let rows = self.requests.query(statements::OWNER, &[(&key(name), Type::BYTEA)]).await?;
+        Ok(rows.first().map(|row| row.get(0)))
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.check_server().await
+    }
+
+    async fn watch(&self, _: &str) -> Result<(), StoreError> {
+        if *self.receiver.borrow() {
+            return Ok(());
+        }
+        Err(StoreError::Refused("notifications do not arrive now".to_owned()))
+    }
+
+    fn poll_interval(&self) -> Duration {
+        if *self.receiver.borrow() { Duration::from_secs(1) } else { Duration::from_millis(250) }
+    }
+
+    fn is_postgres(&self) -> bool {
+        true
+    }
+
+    fn keeps_after_release(&self) -> bool {
+        true
+    }
+}

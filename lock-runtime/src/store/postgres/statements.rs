@@ -1,0 +1,119 @@
+//! The statements. Each is one transaction, and reads the clock of the server.
+
+/// Key, owner and term in seconds. One row: whether the owner has the key, its fencing token, and the rest of the lease in
+/// seconds.
+///
+/// A key that is taken is only marked as wanted. A key whose lease has ended stays taken while a transaction is open that has
+/// verified the lock: nothing here waits for that, because other requests come next on the same connection. Only one of the
+/// parts changes the row.
+pub(super) const ACQUIRE: &str = "\
+WITH marked AS (
+    UPDATE distributed_locks SET wanted = true
+    WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2
+    RETURNING until
+), ended AS (
+    SELECT key FROM distributed_locks WHERE key = $1 AND (until <= clock_timestamp() OR owner = $2)
+    FOR UPDATE SKIP LOCKED
+), taken AS (
+    INSERT INTO distributed_locks AS l (key, owner, until, fence)
+    SELECT $1, $2, clock_timestamp() + make_interval(secs => $3), nextval('distributed_lock_fences')
+    WHERE NOT EXISTS (SELECT FROM marked)
+        AND (EXISTS (SELECT FROM ended) OR NOT EXISTS (SELECT FROM distributed_locks WHERE key = $1))
+    ON CONFLICT (key) DO UPDATE SET
+        owner = excluded.owner,
+        until = CASE WHEN l.owner = excluded.owner THEN greatest(l.until, excluded.until) ELSE excluded.until END,
+        fence = CASE WHEN l.owner = excluded.owner THEN l.fence ELSE excluded.fence END
+    WHERE l.until <= clock_timestamp() OR l.owner = excluded.owner
+    RETURNING fence
+)
+SELECT
+    EXISTS (SELECT FROM taken),
+    coalesce((SELECT fence FROM taken), 0),
+    coalesce((SELECT extract(epoch FROM until - clock_timestamp()) FROM marked), 0.1)::float8";
+
+/// Keys, owners and terms in seconds. One row for each, in their order: whether the lease was extended, and whether another
+/// owner has the key.
+pub(super) const RENEW: &str = "\
+WITH asked AS (
+    SELECT * FROM unnest($1::bytea[], $2::text[], $3::float8[]) WITH ORDINALITY AS a (key, owner, term, number)
+), extended AS (
+    UPDATE distributed_locks AS l SET until = greatest(l.until, clock_timestamp() + make_interval(secs => a.term))
+    FROM asked AS a
+    WHERE l.key = a.key AND l.owner = a.owner AND l.until > clock_timestamp()
+    RETURNING a.number
+)
+SELECT e.number IS NOT NULL, l.key IS NOT NULL
+FROM asked AS a
+LEFT JOIN extended AS e USING (number)
+LEFT JOIN distributed_locks AS l ON l.key = a.key AND l.until > clock_timestamp() AND l.owner IS DISTINCT FROM a.owner
+ORDER BY number";
+
+/// Key and owner. One row: whether the owner had the key, whether another owner has it, and whether it stays because a
+/// transaction is open that has verified the lock.
+pub(super) const RELEASE: &str = "\
+WITH own AS (
+    SELECT key, until > clock_timestamp() AS live FROM distributed_locks WHERE key = $1 AND owner = $2
+), unlocked AS (
+    SELECT ctid FROM distributed_locks WHERE key = $1 AND owner = $2 FOR UPDATE SKIP LOCKED
+), freed AS (
+    DELETE FROM distributed_locks WHERE ctid = ANY (ARRAY(SELECT ctid FROM unlocked))
+    RETURNING until > clock_timestamp() AS live, wanted
+), told AS (
+    SELECT pg_notify('distributed_locks', encode($1, 'hex')) FROM freed WHERE wanted
+)
+SELECT
+    coalesce((SELECT live FROM freed), false),
+    EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2),
+    EXISTS (SELECT FROM own WHERE live) AND NOT EXISTS (SELECT FROM freed),
+    (SELECT count(*) FROM told)";
+
+/// Key, owner and the time for which the key stays taken, in seconds. As [`RELEASE`].
+pub(super) const KEEP: &str = "\
+WITH own AS (
+    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND until > clock_timestamp()
+), unlocked AS (
+    SELECT ctid FROM distributed_locks WHERE key = $1 AND owner = $2 FOR UPDATE SKIP LOCKED
+), freed AS (
+    UPDATE distributed_locks SET owner = NULL, until = clock_timestamp() + make_interval(secs => $3)
+    WHERE ctid = ANY (ARRAY(SELECT ctid FROM unlocked)) AND until > clock_timestamp()
+    RETURNING 1
+)
+SELECT
+    EXISTS (SELECT FROM freed),
+    EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2),
+    EXISTS (SELECT FROM own) AND NOT EXISTS (SELECT FROM freed),
+    0::bigint";
+
+/// Key, owner, and the least token. One row: the token if the owner has the key, and whether another owner has it.
+pub(super) const FENCE: &str = "\
+WITH raised AS (
+    SELECT CASE WHEN $3 > last_value THEN setval('distributed_lock_fences', $3) END FROM distributed_lock_fences
+), issued AS (
+    UPDATE distributed_locks SET fence = greatest(nextval('distributed_lock_fences'), $3)
+    WHERE key = $1 AND owner = $2 AND until > clock_timestamp() AND (SELECT count(*) FROM raised) > 0
+    RETURNING fence
+)
+SELECT
+    (SELECT fence FROM issued),
+    EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2)";
+
+/// Key. The owner, if there is one.
+pub(super) const OWNER: &str = "SELECT owner FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS NOT NULL";
+
+/// Key and owner. A row if the owner has the key. Nobody takes it over or deletes it until the transaction ends; renewals go on.
+pub(super) const VERIFY: &str = "\
+SELECT 1 FROM distributed_locks WHERE key = $1 AND owner = $2 AND until > clock_timestamp() FOR KEY SHARE";
+
+/// Key. A row if somebody has it.
+pub(super) const IS_TAKEN: &str =
+    "SELECT 1 FROM distributed_locks WHERE key = $1 AND until > clock_timestamp()";
+
+/// The version of the server, whether it is read-only, and the comment on the table.
+pub(super) const CHECK: &str = "\
+SELECT
+    current_setting('server_version_num')::int4,
+    pg_is_in_recovery() OR current_setting('transaction_read_only')::bool,
+    to_regclass('distributed_locks') IS NOT NULL,
+    coalesce(obj_description(to_regclass('distributed_locks'), 'pg_class'), '')";
+
+pub(super) const LISTEN: &str = "LISTEN distributed_locks";
