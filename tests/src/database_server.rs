@@ -1,7 +1,7 @@
 //! Database servers for tests: PostgreSQL and MariaDB.
 
-use std::fs::File;
-use std::os::unix::fs::chown;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -34,6 +34,9 @@ pub struct DatabaseServer {
     child: Child,
     port: ReservedPort,
     directory: TempDir,
+    /// Settings beside those of all servers of this kind.
+    settings: Vec<String>,
+    is_frozen: bool,
 }
 
 /// What is different between the servers.
@@ -67,7 +70,8 @@ static POSTGRES_KIND: DatabaseKind = DatabaseKind {
         let options = ["--username=test", "--auth=trust", "--encoding=UTF8", "--no-sync"];
         [vec![format!("-D{data}")], options.map(str::to_owned).into()].concat()
     },
-    ready: "database system is ready to accept connections",
+    // That of a standby goes on with "read-only connections".
+    ready: "database system is ready to accept ",
     end: Signal::QUIT,
     login: "postgres://test@",
     install: "`apt-get install postgresql` (Debian, Ubuntu), `dnf install postgresql-server` \
@@ -126,36 +130,81 @@ impl DatabaseServer {
         })
     }
 
+    /// A PostgreSQL server for one test, with these settings and files in its data directory.
+    ///
+    /// # Panics
+    ///
+    /// If PostgreSQL is not installed, or does not start.
+    #[must_use]
+    pub fn postgres_alone(settings: &[&str], files: &[(&str, &Path)]) -> Self {
+        let settings: Vec<String> = settings.iter().map(|setting| format!("-c{setting}")).collect();
+        Self::start_with(&POSTGRES_KIND, &settings, |data, directory| {
+            let arguments = (POSTGRES_KIND.installer_arguments)(data);
+            POSTGRES_KIND.install(POSTGRES_KIND.installer, &arguments, directory);
+            for (name, source) in files {
+                let file = Path::new(data).join(name);
+                std::fs::copy(source, &file).expect("a file");
+                own(&file);
+                let private = Permissions::from_mode(0o600);
+                std::fs::set_permissions(&file, private).expect("an own file");
+            }
+        })
+    }
+
+    /// A hot standby of this PostgreSQL server, which streams from it under this name.
+    ///
+    /// # Panics
+    ///
+    /// If this server does not answer.
+    #[must_use]
+    pub fn standby(&self, name: &str) -> Self {
+        let source =
+            format!("host=127.0.0.1 port={} user=test application_name={name}", self.port.number());
+        Self::start_with(&POSTGRES_KIND, &[], |data, directory| {
+            let arguments = [
+                format!("--pgdata={data}"),
+                format!("--dbname={source}"),
+                "--write-recovery-conf".to_owned(),
+                "--checkpoint=fast".to_owned(),
+                "--no-sync".to_owned(),
+            ];
+            POSTGRES_KIND.install("pg_basebackup", &arguments, directory);
+        })
+    }
+
     fn start(kind: &'static DatabaseKind) -> Self {
+        Self::start_with(kind, &[], |data, directory| {
+            kind.install(kind.installer, &(kind.installer_arguments)(data), directory);
+        })
+    }
+
+    /// Starts a server whose data directory `install` fills.
+    fn start_with(
+        kind: &'static DatabaseKind,
+        settings: &[String],
+        install: impl Fn(&str, &Path),
+    ) -> Self {
         // Another process may take the port before the server binds it.
         for _ in 0..10 {
             let directory = tempfile::tempdir().expect("a temporary directory");
-            if getuid().is_root() {
-                chown(directory.path(), Some(NOBODY), Some(NOBODY)).expect("root may do that");
-            }
-            let data = directory.path().join("data");
-            let data = data.to_str().expect("a path in UTF-8");
-            let arguments = (kind.installer_arguments)(data);
-            let installed = kind.spawn(kind.installer, &arguments, directory.path()).wait();
-            let is_installed = installed.expect("a child process").success();
-            assert!(is_installed, "{} fails: {}", kind.installer, log(directory.path()));
-            let port = ReservedPort::new();
-            let arguments = (kind.arguments)(data, port.number());
-            let child = kind.spawn(kind.program, &arguments, directory.path());
+            own(directory.path());
+            install(&data_of(&directory), directory.path());
+            let (port, settings) = (ReservedPort::new(), settings.to_vec());
+            let child = spawn(kind, &directory, port.number(), &settings);
             // From here on, the process ends if this function panics.
-            let mut server = Self { kind, child, port, directory };
-            if server.starts() {
+            let mut server = Self { kind, child, port, directory, settings, is_frozen: false };
+            if server.starts(0) {
                 return server;
             }
         }
         panic!("{} does not start", kind.program);
     }
 
-    /// Waits until the server answers. Returns `false` if it has ended.
-    fn starts(&mut self) -> bool {
+    /// Waits until the server answers, which its log says after this number of bytes. Returns `false` if it has ended.
+    fn starts(&mut self, log_start: usize) -> bool {
         let end = Instant::now() + PATIENCE;
         while self.child.try_wait().expect("a child process").is_none() {
-            if log(self.directory.path()).contains(self.kind.ready) {
+            if log(self.directory.path())[log_start..].contains(self.kind.ready) {
                 return true;
             }
             assert!(Instant::now() < end, "no answer: {}", log(self.directory.path()));
@@ -167,16 +216,138 @@ impl DatabaseServer {
     /// The URL of a database of this name.
     #[must_use]
     pub fn url(&self, database: &str) -> String {
-        format!("{}127.0.0.1:{}/{database}", self.kind.login, self.port.number())
+        format!("{}{}/{database}", self.kind.login, self.address())
     }
+
+    /// The host and the port.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port.number())
+    }
+
+    /// The port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// Stops all processes of the server, so that it keeps its connections and answers nothing.
+    ///
+    /// # Panics
+    ///
+    /// If `ps` is missing.
+    pub fn freeze(&mut self) {
+        // First the process that starts the others.
+        self.signal(Signal::STOP);
+        for pid in self.descendants() {
+            let _ = kill_process(pid, Signal::STOP);
+        }
+        self.is_frozen = true;
+    }
+
+    /// Lets a frozen server go on.
+    pub fn thaw(&mut self) {
+        self.is_frozen = false;
+        for pid in self.descendants() {
+            let _ = kill_process(pid, Signal::CONT);
+        }
+        self.signal(Signal::CONT);
+    }
+
+    /// Kills all processes of the server.
+    ///
+    /// # Panics
+    ///
+    /// If they do not end.
+    pub fn kill(&mut self) {
+        let mut others = self.descendants();
+        self.signal(Signal::KILL);
+        for pid in &others {
+            let _ = kill_process(*pid, Signal::KILL);
+        }
+        let _ = self.child.wait();
+        let end = Instant::now() + PATIENCE;
+        // They are the children of another process now.
+        while others.iter().any(|pid| is_there(*pid)) {
+            others.retain(|pid| is_there(*pid));
+            assert!(Instant::now() < end, "processes of the server do not end");
+            sleep(Duration::from_millis(5));
+        }
+        self.is_frozen = false;
+    }
+
+    /// Starts a server again that was killed, with its data and on its port.
+    ///
+    /// # Panics
+    ///
+    /// If it does not start.
+    pub fn restart(&mut self) {
+        for _ in 0..10 {
+            let log_start = log(self.directory.path()).len();
+            self.child = spawn(self.kind, &self.directory, self.port.number(), &self.settings);
+            if self.starts(log_start) {
+                return;
+            }
+        }
+        panic!("{} does not start again: {}", self.kind.program, log(self.directory.path()));
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // The process has not been waited for, so its id still belongs to it. It may have ended.
+            let _ = kill_process(Pid::from_child(&self.child), signal);
+        }
+    }
+
+    /// The processes that the server has started.
+    fn descendants(&self) -> Vec<Pid> {
+        let mut ps = Command::new("ps");
+        let output = ps.args(["-A", "-o", "pid=", "-o", "ppid="]).output();
+        let output = output.expect("`ps` is installed (package `procps`)").stdout;
+        let output = String::from_utf8_lossy(&output).into_owned();
+        let own = Pid::from_child(&self.child).as_raw_nonzero().get();
+        let pairs = output.lines().filter_map(|line| {
+            let (pid, parent) = line.trim().split_once(char::is_whitespace)?;
+            Some((pid.parse::<i32>().ok()?, parent.trim().parse::<i32>().ok()?))
+        });
+        pairs
+            .filter(|(_, parent)| *parent == own)
+            .filter_map(|(pid, _)| Pid::from_raw(pid))
+            .collect()
+    }
+}
+
+/// Whether there is a process with this id that has not ended.
+fn is_there(pid: Pid) -> bool {
+    let id = pid.as_raw_nonzero().get().to_string();
+    let output = Command::new("ps").args(["-o", "stat=", "-p", &id]).output().expect("`ps`").stdout;
+    let state = String::from_utf8_lossy(&output).trim().to_owned();
+    !state.is_empty() && !state.starts_with('Z')
+}
+
+/// Lets the user of the server have a file, if the tests run as root.
+fn own(path: &Path) {
+    if getuid().is_root() {
+        chown(path, Some(NOBODY), Some(NOBODY)).expect("root may do that");
+    }
+}
+
+fn data_of(directory: &TempDir) -> String {
+    directory.path().join("data").to_str().expect("a path in UTF-8").to_owned()
+}
+
+fn spawn(kind: &DatabaseKind, directory: &TempDir, port: u16, settings: &[String]) -> Child {
+    let mut arguments = (kind.arguments)(&data_of(directory), port);
+    arguments.extend_from_slice(settings);
+    kind.spawn(kind.program, &arguments, directory.path())
 }
 
 impl Drop for DatabaseServer {
     fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            // The process has not been waited for, so its id still belongs to it. It may have ended.
-            let _ = kill_process(Pid::from_child(&self.child), self.kind.end);
+        if self.is_frozen {
+            self.thaw();
         }
+        self.signal(self.kind.end);
         let end = Instant::now() + PATIENCE;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < end {
             sleep(Duration::from_millis(5));
@@ -187,6 +358,13 @@ impl Drop for DatabaseServer {
 }
 
 impl DatabaseKind {
+    /// Runs a program that fills a directory.
+    fn install(&self, program: &str, arguments: &[String], directory: &Path) {
+        let installed = self.spawn(program, arguments, directory).wait();
+        let is_installed = installed.expect("a child process").success();
+        assert!(is_installed, "{program} fails: {}", log(directory));
+    }
+
     /// Starts a program, whose output goes to the log of the directory.
     fn spawn(&self, program: &str, arguments: &[String], directory: &Path) -> Child {
         let output = || {
