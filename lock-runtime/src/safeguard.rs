@@ -199,7 +199,7 @@ safeguards! {
     MajorityRenews = "majority-renews",
     /// An attempt without a majority is undone at all stores of a quorum.
     VotesAreUndone = "votes-are-undone",
-    /// What stores of a quorum may have kept that did not answer is freed when they answer again.
+    /// What stores of a quorum, or etcd, may have kept that did not answer is freed when they answer again.
     LeftoversAreFreed = "leftovers-are-freed",
     /// Each attempt to acquire a lock of a quorum has an owner of its own.
     OwnerPerAttempt = "owner-per-attempt",
@@ -207,6 +207,14 @@ safeguards! {
     VotersAreDistinct = "voters-are-distinct",
     /// A fencing token is written to a majority of a quorum before it is used.
     FenceIsWrittenBack = "fence-is-written-back",
+    /// A member of etcd that does not answer is left for another one.
+    SilentMembersAreLeft = "silent-members-are-left",
+    /// A member of etcd without a leader refuses requests and ends streams.
+    MembersNeedALeader = "members-need-a-leader",
+    /// An extension of a lease of etcd counts only if no other leader has taken over meanwhile.
+    ExtensionsAreConfirmed = "extensions-are-confirmed",
+    /// A renewal in etcd counts only if the key is there.
+    KeysAreVerified = "keys-are-verified",
     /// A release wakes those who wait for a lock of a quorum once, and not once for each store.
     WakeUpsAreGathered = "wake-ups-are-gathered",
 }

@@ -10,6 +10,7 @@
 mod cluster;
 pub mod controls;
 mod database_server;
+mod etcd;
 mod helper;
 mod history;
 mod kinds;
@@ -31,6 +32,7 @@ mod workload_processes;
 
 pub use cluster::{Cluster, NODE_TIMEOUT, SlotMove};
 pub use database_server::DatabaseServer;
+pub use etcd::{EtcdCluster, EtcdOptions};
 pub use helper::Helper;
 pub use history::{Expected, History, Violation};
 pub use kinds::{TestedHold, TestedKind, left_of_locks};

@@ -43,4 +43,9 @@ impl ReservedPort {
     pub(crate) fn number(&self) -> u16 {
         self.number
     }
+
+    /// The port for the other nodes of a cluster.
+    pub(crate) fn bus(&self) -> u16 {
+        self.number + TO_BUS
+    }
 }

@@ -79,7 +79,8 @@ impl LockClient {
 impl LockClientBuilder {
     /// Whether the store is one that connects with its first request. A custom store does not.
     pub(super) fn check_lazy(&self) -> Result<(), LockError> {
-        if self.store.is_none() {
+        let is_etcd = self.url.as_deref().is_some_and(|url| url.trim().starts_with("etcd"));
+        if self.store.is_none() && !is_etcd {
             return Ok(());
         }
         let problem = "a custom store connects before its first request; use `connect`".into();

@@ -28,7 +28,7 @@ impl Fixture {
     pub(super) async fn new<S: Store>(stores: &[&S]) -> Self {
         for store in stores {
             let nobody = Subscriptions::local();
-            store.connect(WakeUps::new(&nobody)).await.expect("the store connects");
+            store.connect(WakeUps::new(&nobody, None)).await.expect("the store connects");
         }
         Self { key: format!("conformance:{}", owner()), owners: [owner(), owner()] }
     }

@@ -148,7 +148,16 @@ pub(crate) fn claim(owner: OwnerId, term: Duration) -> Claim<'static> {
     let acknowledged_by = RequiredReplicas::NONE;
     let (resource, none) = (Resource::exclusive("k"), Queueing::None);
     let (queueing, queued_before) = (none, none);
-    Claim { resource, owner, term, fresh: true, acknowledged_by, queueing, queued_before }
+    Claim {
+        resource,
+        owner,
+        term,
+        renewed: true,
+        fresh: true,
+        acknowledged_by,
+        queueing,
+        queued_before,
+    }
 }
 
 /// Takes the key `k` without the engine.

@@ -312,6 +312,8 @@ pub(crate) struct Claim<'a> {
     pub(crate) resource: Resource<'a>,
     pub(crate) owner: OwnerId,
     pub(crate) term: Duration,
+    /// Whether the lease is renewed until its hold ends. Otherwise it is fixed.
+    pub(crate) renewed: bool,
     /// Whether the store may use its cheapest request: no earlier attempt of this owner is
     /// unanswered, and the resource is probably free.
     pub(crate) fresh: bool,

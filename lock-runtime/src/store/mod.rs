@@ -92,6 +92,8 @@ mod capabilities;
 pub(crate) mod contract;
 #[cfg(feature = "store")]
 mod custom;
+#[cfg(feature = "etcd")]
+mod etcd;
 #[cfg(test)]
 pub(crate) mod faulty;
 pub(crate) mod hold_reports;
@@ -129,6 +131,8 @@ pub use custom::{
     FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
     RenewOutcome, Store, WakeUps,
 };
+#[cfg(feature = "etcd")]
+pub use etcd::EtcdStore;
 pub(crate) use open::{StoreAddress, open};
 #[cfg(feature = "postgres")]
 pub use postgres::{LockTransaction, POSTGRES_SCHEMA, PostgresStore};

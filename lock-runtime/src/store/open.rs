@@ -130,6 +130,16 @@ fn open_one(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
         "postgres" | "postgresql" => Err(url_error(
             "this build has no PostgreSQL store; enable the feature `postgres` of `lock-runtime`",
         )),
+        #[cfg(feature = "etcd")]
+        "etcd" | "etcds" => {
+            use super::OpenStore;
+            let store = Arc::new(super::EtcdStore::of_client(url, settings)?);
+            Ok((store.open(settings.response_timeout)?, String::new()))
+        }
+        #[cfg(not(feature = "etcd"))]
+        "etcd" | "etcds" => Err(url_error(
+            "this build has no store in etcd; enable the feature `etcd` of `lock-runtime`",
+        )),
         #[cfg(feature = "redis")]
         scheme if is_redis(scheme) => RedisBackend::new(url, settings).map(named),
         #[cfg(not(feature = "redis"))]
@@ -143,7 +153,7 @@ fn open_one(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
         }
         _ => Err(url_error(
             "the URL does not start with `redis://`, `rediss://`, `redis+unix://`, \
-             `redis+sentinel://`, `redis+cluster://`, `redis+redlock://` or `memory:`; for a server, write \
+             `redis+sentinel://`, `redis+cluster://`, `redis+redlock://`, `etcd://` or `memory:`; for a server, write \
              `redis://host:port`",
         )),
     }

@@ -48,6 +48,7 @@ impl TestBackend {
             resource: Resource { key, mode: Mode::Exclusive },
             owner,
             term,
+            renewed: false,
             fresh: true,
             acknowledged_by: RequiredReplicas::NONE,
             queueing: Queueing::None,

@@ -202,7 +202,7 @@ impl Acquisition {
                 Ok(Acquired::Busy(left)) => {
                     self.contended = true;
                     let sleep = so_far.busy(left);
-                    if timeout.is_single_attempt() && left == Left::Unknown {
+                    if left == Left::Unknown && so_far.asks_again() {
                         // A second request returns the rest of the holder's lease, and whether the
                         // key holds a lock at all.
                         continue;

@@ -63,6 +63,7 @@ pub(super) fn claim(
         resource,
         owner,
         term: terms.in_store(),
+        renewed: terms.renewed,
         fresh,
         acknowledged_by,
         queueing,

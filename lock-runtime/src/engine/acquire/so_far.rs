@@ -24,13 +24,15 @@ pub(super) struct AttemptsSoFar {
     pub(super) known: Option<KeyStatus>,
     /// When the key was last found taken.
     pub(super) answered: BootInstant,
+    /// Whether the store was asked again for the rest of the lease.
+    asked_again: bool,
     backoff: Backoff,
 }
 
 impl AttemptsSoFar {
     pub(super) fn new(timeout: Timeout, known: Option<KeyStatus>) -> Self {
         let backoff = Backoff::new(PAUSES.0, PAUSES.1);
-        Self { timeout, known, answered: BootInstant::PAST, backoff }
+        Self { timeout, known, answered: BootInstant::PAST, asked_again: false, backoff }
     }
 
     /// The rest of the lease of another client, and when it was learned.
@@ -39,6 +41,12 @@ impl AttemptsSoFar {
             Some(KeyStatus::HeldElsewhere(left, at)) => Some((left, at)),
             _ => None,
         }
+    }
+
+    /// Whether a single attempt asks for the rest of the holder's lease, which the first answer did not contain. The second
+    /// answer counts even if it does not contain it either.
+    pub(super) fn asks_again(&mut self) -> bool {
+        self.timeout.is_single_attempt() && !std::mem::replace(&mut self.asked_again, true)
     }
 
     /// Another client has the key.

@@ -177,6 +177,7 @@ async fn a_blocked_place_does_not_delay_the_renewals_of_other_places() {
         resource: other.locked().resource(),
         owner,
         term: TERM,
+        renewed: true,
         fresh: true,
         acknowledged_by: RequiredReplicas::NONE,
         queueing: crate::store::contract::Queueing::None,

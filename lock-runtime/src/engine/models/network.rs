@@ -236,12 +236,21 @@ impl LockStore for RemoteStore {
         trace: &'a SendTrace,
     ) -> MaybeReady<'a, Result<Acquired, StoreError>> {
         let (key, mode) = (claim.resource.key.to_owned(), claim.resource.mode);
-        let Claim { owner, term, fresh, acknowledged_by, queueing, queued_before, .. } = claim;
+        let Claim { owner, term, renewed, fresh, .. } = claim;
+        let Claim { acknowledged_by, queueing, queued_before, .. } = claim;
         let answer_timeout = timeout.answer.min(timeout.total);
         let sent = self.0.send(Lane::Caller, answer_timeout, move |network| {
             let resource = Resource { key: &key, mode };
-            let claim =
-                Claim { resource, owner, term, fresh, acknowledged_by, queueing, queued_before };
+            let claim = Claim {
+                resource,
+                owner,
+                term,
+                renewed,
+                fresh,
+                acknowledged_by,
+                queueing,
+                queued_before,
+            };
             let answer = ready(network.store.try_acquire(claim, timeout, &SendTrace::default()));
             if answer == Ok(Acquired::Granted(Grant::of(term))) && mode == Mode::Exclusive {
                 *lock(&network.owner) = Some(owner);

@@ -56,6 +56,7 @@ impl<S: Store> OpenStore for Arc<S> {
             handles: Layout::ALL.map(handle),
             shared,
             started: OnceLock::new(),
+            reports: OnceLock::new(),
         }))
     }
 }
@@ -64,14 +65,18 @@ struct CustomBackend<S> {
     handles: [Arc<CustomHandle<S>>; Layout::ALL.len()],
     shared: Arc<CustomStore<S>>,
     started: OnceLock<()>,
+    reports: OnceLock<HoldReports>,
 }
 
 impl<S: Store> Backend for CustomBackend<S> {
-    fn adopt(&self, _: &BackgroundRuntimes, _: HoldReports) {}
+    fn adopt(&self, _: &BackgroundRuntimes, reports: HoldReports) {
+        // It is called once.
+        let _ = self.reports.set(reports);
+    }
 
     fn connect(&self) -> MaybeReady<'_, Result<(), LockError>> {
-        let (store, wake_ups) =
-            (Arc::clone(&self.shared.store), WakeUps::new(&self.shared.subscriptions));
+        let store = Arc::clone(&self.shared.store);
+        let wake_ups = WakeUps::new(&self.shared.subscriptions, self.reports.get().cloned());
         let connected = self
             .shared
             .thread

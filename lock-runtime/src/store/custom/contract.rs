@@ -129,6 +129,12 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
+    /// Whether the store reports keys whose owners may have [lost](WakeUps::lost) them. A client then also renews fixed
+    /// leases once, soon after their grant, with the shortest term. `false` by default.
+    fn reports_losses(&self) -> bool {
+        false
+    }
+
     /// Whether a [`release`](Self::release) can keep a key taken, which `min_hold` needs. `false` by default.
     fn keeps_after_release(&self) -> bool {
         false
@@ -146,6 +152,10 @@ pub struct LeaseRequest<'a> {
     pub owner: &'a str,
     /// How long the lease lasts, from 10 ms to 7 days.
     pub term: Duration,
+    /// In an [`acquire`](Store::acquire): whether the client renews the lease until its hold ends. Otherwise the lease is
+    /// fixed, and ends after its term even if the client lives. A store may use it to share what it needs for a lease among
+    /// those that are renewed together. In a [`renew`](Store::renew), it is always `true`.
+    pub renewed: bool,
 }
 
 /// The end of a lease. `Debug` does not show the owner.
@@ -175,8 +185,13 @@ pub struct FenceRequest<'a> {
 
 impl fmt::Debug for LeaseRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, term, .. } = self;
-        f.debug_struct("LeaseRequest").field("key", key).field("term", term).finish_non_exhaustive()
+        let Self { key, owner: _, term, renewed } = self;
+        let mut shown = f.debug_struct("LeaseRequest");
+        shown
+            .field("key", key)
+            .field("term", term)
+            .field("renewed", renewed)
+            .finish_non_exhaustive()
     }
 }
 
@@ -213,10 +228,16 @@ impl<'a> FenceRequest<'a> {
 }
 
 impl<'a> LeaseRequest<'a> {
-    /// A request for tests of a store.
+    /// A request for tests of a store, for a fixed lease.
     #[must_use]
     pub fn new(key: &'a str, owner: &'a str, term: Duration) -> Self {
-        Self { key, owner, term }
+        Self { key, owner, term, renewed: false }
+    }
+
+    /// The same, but for a lease that is renewed.
+    #[must_use]
+    pub fn renewed(self) -> Self {
+        Self { renewed: true, ..self }
     }
 }
 

@@ -26,6 +26,9 @@ use crate::wire_format::WireFormat;
 /// The number of the only connection: a release waits for the acquires of its owner.
 const CONNECTION: u64 = 1;
 
+/// The shortest term that a store is asked for.
+const SHORTEST_TERM: Duration = Duration::from_millis(10);
+
 pub(super) struct CustomHandle<S> {
     pub(super) shared: Arc<CustomStore<S>>,
     pub(super) layout: Layout,
@@ -96,13 +99,15 @@ impl<S: Store> LockStore for CustomHandle<S> {
         }
         let (store, key) = (Arc::clone(&self.shared.store), claim.resource.key.to_owned());
         let (owner, term) = (self.shared.owner_name(claim.owner), claim.term);
+        let renewed = claim.renewed;
         let in_flight = self.shared.in_flight.begin(claim.owner);
         trace.sent(CONNECTION);
         let within = timeout.answer.min(timeout.total);
         // The request goes on for another response timeout after the caller has given up.
         let lasts = within + self.shared.response_timeout;
         let acquired = self.shared.thread.request(lasts, async move {
-            let acquired = store.acquire(LeaseRequest { key: &key, owner: &owner, term }).await;
+            let request = LeaseRequest { key: &key, owner: &owner, term, renewed };
+            let acquired = store.acquire(request).await;
             drop(in_flight);
             acquired
         });
@@ -127,13 +132,17 @@ impl<S: Store> LockStore for CustomHandle<S> {
     ) -> MaybeReady<'a, Vec<Result<Renewed, StoreError>>> {
         let leases: Vec<(String, String, Duration)> = batch
             .iter()
-            .map(|one| (one.resource.key.to_owned(), self.shared.owner_name(one.owner), one.term))
+            .map(|one| {
+                // A shorter term stands for a verification.
+                let term = one.term.max(SHORTEST_TERM);
+                (one.resource.key.to_owned(), self.shared.owner_name(one.owner), term)
+            })
             .collect();
         let (store, count) = (Arc::clone(&self.shared.store), batch.len());
         let renewed = self.request(async move {
             let requests: Vec<LeaseRequest<'_>> = leases
                 .iter()
-                .map(|(key, owner, term)| LeaseRequest { key, owner, term: *term })
+                .map(|(key, owner, term)| LeaseRequest { key, owner, term: *term, renewed: true })
                 .collect();
             Ok(store.renew(&requests).await)
         });
@@ -236,6 +245,10 @@ impl<S: Store> LockStore for CustomHandle<S> {
     fn name_in_postgres(&self, owner: OwnerId) -> Option<String> {
         let is_there = self.shared.store.is_postgres();
         is_there.then(|| self.shared.owner_name(owner))
+    }
+
+    fn watches(&self) -> bool {
+        self.shared.store.reports_losses()
     }
 
     fn layout(&self) -> &'static str {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+use crate::store::hold_reports::{ChangedKeys, HoldReport, HoldReports};
 use crate::store::subscriptions::Subscriptions;
 
 /// Tells a client which keys may be free. Cheap to clone. Its methods never block, and may be called on any thread.
@@ -10,18 +11,31 @@ use crate::store::subscriptions::Subscriptions;
 /// A wake-up that is lost costs time, but nothing else, and so does one that was not necessary. After the end of the client,
 /// nothing happens.
 #[derive(Clone)]
-pub struct WakeUps(Weak<Subscriptions>);
+pub struct WakeUps {
+    subscriptions: Weak<Subscriptions>,
+    /// What the holders of locks are told. `None` if there are none.
+    reports: Option<HoldReports>,
+}
 
 impl WakeUps {
-    pub(crate) fn new(subscriptions: &Arc<Subscriptions>) -> Self {
-        Self(Arc::downgrade(subscriptions))
+    pub(crate) fn new(subscriptions: &Arc<Subscriptions>, reports: Option<HoldReports>) -> Self {
+        Self { subscriptions: Arc::downgrade(subscriptions), reports }
     }
 
     /// The key may be free: its owner has released it, or its lease has ended. The calls of this client that wait for it make
     /// an attempt; the others are not affected.
     pub fn released(&self, key: &str) {
-        if let Some(subscriptions) = self.0.upgrade() {
+        if let Some(subscriptions) = self.subscriptions.upgrade() {
             subscriptions.wake(key, true);
+        }
+    }
+
+    /// An owner of this client may have lost the key: somebody else has deleted or changed it. If a lock with this key is
+    /// held, the client [renews](super::Store::renew) it at once, and learns from the answer whether it is lost. Only for
+    /// stores that [report losses](super::Store::reports_losses).
+    pub fn lost(&self, key: &str) {
+        if let Some(reports) = &self.reports {
+            reports.send(HoldReport::Changed(ChangedKeys::These(vec![Arc::from(key)])));
         }
     }
 
@@ -29,7 +43,7 @@ impl WakeUps {
     /// because a connection was lost. All waiting calls make an attempt now, and another one as soon as their keys are
     /// watched.
     pub fn interrupted(&self) {
-        if let Some(subscriptions) = self.0.upgrade() {
+        if let Some(subscriptions) = self.subscriptions.upgrade() {
             subscriptions.disconnected();
         }
     }

@@ -29,6 +29,7 @@ fn claim(key: &str, owner: OwnerId) -> Claim<'_> {
         resource: Resource::exclusive(key),
         owner,
         term: LEASE,
+        renewed: true,
         fresh: true,
         acknowledged_by: RequiredReplicas::NONE,
         queueing: Queueing::None,

@@ -45,6 +45,7 @@ struct Candidacy {
     key: Arc<str>,
     owner: OwnerId,
     term: Duration,
+    renewed: bool,
     fresh: bool,
     acknowledged_by: RequiredReplicas,
 }
@@ -63,10 +64,10 @@ impl QuorumStore {
         trace: &SendTrace,
     ) -> Result<Acquired, StoreError> {
         let (began, limit) = (Instant::now(), self.patience.min(timeout.total));
-        let Claim { owner, term, fresh, acknowledged_by, .. } = claim;
+        let Claim { owner, term, renewed, fresh, acknowledged_by, .. } = claim;
         self.covers(term);
         let key = Arc::from(claim.resource.key);
-        let candidacy = Candidacy { key, owner, term, fresh, acknowledged_by };
+        let candidacy = Candidacy { key, owner, term, renewed, fresh, acknowledged_by };
         let traces: Vec<Arc<SendTrace>> = self.members.iter().map(|_| Arc::default()).collect();
         let requests = (0..self.members.len())
             .map(|number| Some(self.ask(number, candidacy.clone(), &traces[number], limit)));
@@ -126,11 +127,12 @@ impl QuorumStore {
         let (member, trace) = (Arc::clone(&self.members[number]), Arc::clone(trace));
         within(limit, async move {
             member.admitted().await?;
-            let Candidacy { key, owner, term, fresh, acknowledged_by } = candidacy;
+            let Candidacy { key, owner, term, renewed, fresh, acknowledged_by } = candidacy;
             let claim = Claim {
                 resource: Resource { key: &key, mode: Mode::Exclusive },
                 owner,
                 term,
+                renewed,
                 fresh,
                 acknowledged_by,
                 queueing: Queueing::None,

@@ -431,8 +431,16 @@ mod tests {
         let (owner, trace) = (OwnerId::new().expect("randomness"), SendTrace::default());
         let acknowledged_by = RequiredReplicas::NONE;
         let (queueing, queued_before) = (Queueing::None, Queueing::None);
-        let claim =
-            Claim { resource, owner, term, fresh: true, acknowledged_by, queueing, queued_before };
+        let claim = Claim {
+            resource,
+            owner,
+            term,
+            renewed: true,
+            fresh: true,
+            acknowledged_by,
+            queueing,
+            queued_before,
+        };
         let (keep, leaves_gap) = (Duration::ZERO, false);
         let release = Release { resource, owner, keep, queued: None, leaves_gap };
         let sizes = [

@@ -125,8 +125,16 @@ async fn claim(
 ) -> Result<Acquired, StoreError> {
     let (resource, acknowledged_by) = (Resource::exclusive("k"), RequiredReplicas::NONE);
     let (queueing, queued_before) = (Queueing::None, Queueing::None);
-    let fresh = true;
-    let claim = Claim { resource, owner, term, fresh, acknowledged_by, queueing, queued_before };
+    let claim = Claim {
+        resource,
+        owner,
+        term,
+        renewed: true,
+        fresh: true,
+        acknowledged_by,
+        queueing,
+        queued_before,
+    };
     store.try_acquire(claim, RequestTimeout::of(LEASE), &SendTrace::default()).await
 }
 

@@ -1,0 +1,64 @@
+//! The token of a user. It is fetched when it is first needed, and again when a member says that it is not valid any more:
+//! it has expired, or that member has restarted.
+
+use tokio::sync::Mutex;
+use tonic::metadata::{Ascii, MetadataValue};
+
+use super::errors::Failure;
+use super::messages::{AuthenticateRequest, AuthenticateResponse};
+use crate::sync::lock;
+
+type Token = MetadataValue<Ascii>;
+
+/// A user, and its current token.
+pub(super) struct Login {
+    user: String,
+    password: String,
+    token: crate::sync::Mutex<Option<Token>>,
+    /// Locked while a token is fetched, so that requests at the same time share one.
+    fetching: Mutex<()>,
+}
+
+impl Login {
+    pub(super) fn new(user: String, password: String) -> Self {
+        Self { user, password, token: crate::sync::Mutex::default(), fetching: Mutex::default() }
+    }
+
+    /// The token. `authenticate` sends the request for a new one.
+    pub(super) async fn token<F>(
+        &self,
+        authenticate: impl FnOnce(AuthenticateRequest) -> F,
+    ) -> Result<Token, Failure>
+    where
+        F: Future<Output = Result<AuthenticateResponse, Failure>>,
+    {
+        if let Some(token) = self.current() {
+            return Ok(token);
+        }
+        let _fetching = self.fetching.lock().await;
+        if let Some(token) = self.current() {
+            return Ok(token);
+        }
+        let (name, password) = (self.user.clone(), self.password.clone());
+        let answer = authenticate(AuthenticateRequest { name, password }).await?;
+        let mut token: Token = answer
+            .token
+            .parse()
+            .map_err(|_| Failure::NotHere("etcd has sent an invalid token".to_owned()))?;
+        token.set_sensitive(true);
+        *lock(&self.token) = Some(token.clone());
+        Ok(token)
+    }
+
+    pub(super) fn current(&self) -> Option<Token> {
+        lock(&self.token).clone()
+    }
+
+    /// This token is not valid any more.
+    pub(super) fn forget(&self, token: Option<&Token>) {
+        let mut current = lock(&self.token);
+        if current.as_ref() == token {
+            *current = None;
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Tasks of a store: deleting what requests without an answer may have left, revoking retired leases, and watching the keys
+//! of locks that are held for more than a moment.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use super::client::EtcdClient;
+use super::transactions::{Owned, Seen};
+use super::watcher::WatchCommand;
+use crate::clock::BootInstant;
+use crate::join::join_all;
+use crate::safeguard::Safeguard;
+use crate::sync::lock;
+
+/// The number of keys that are deleted at a time.
+const AT_ONCE: usize = 32;
+
+/// The longest pause while there is something to do.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a lock is held before its key is watched. Most are released before that.
+const BEFORE_WATCH: Duration = Duration::from_millis(50);
+
+/// Starts the tasks, which end with the store.
+pub(super) fn start(client: &Arc<EtcdClient>) {
+    tokio::spawn(clean_up(Arc::downgrade(client), Arc::clone(&client.cleanup)));
+    tokio::spawn(watch_held(Arc::downgrade(client), Arc::clone(&client.granted)));
+}
+
+async fn clean_up(client: Weak<EtcdClient>, notify: Arc<Notify>) {
+    loop {
+        let Some(pause) = (match client.upgrade() {
+            Some(client) => Some(client.clean_up().await),
+            None => None,
+        }) else {
+            return;
+        };
+        match pause {
+            Some(pause) => {
+                tokio::select! {
+                    () = notify.notified() => {}
+                    () = sleep(pause) => {}
+                }
+            }
+            None => notify.notified().await,
+        }
+    }
+}
+
+async fn watch_held(client: Weak<EtcdClient>, notify: Arc<Notify>) {
+    loop {
+        notify.notified().await;
+        sleep(BEFORE_WATCH).await;
+        let Some(client) = client.upgrade() else { return };
+        let held = lock(&client.holds).take_unwatched();
+        if !Safeguard::Tracking.is_on() {
+            continue;
+        }
+        for (key, revision) in held {
+            client.tell_watcher(WatchCommand::Hold { key, from: revision + 1 });
+        }
+    }
+}
+
+impl EtcdClient {
+    /// Does what is due. Returns the pause until there is more to do; `None` if there is nothing.
+    async fn clean_up(&self) -> Option<Duration> {
+        let now = BootInstant::now();
+        let due = lock(&self.holds).due(now, AT_ONCE);
+        if Safeguard::LeftoversAreFreed.is_on() {
+            join_all(due.delete.iter().map(|owned| self.delete_left(owned))).await;
+            self.revoke_unused(now).await;
+        }
+        let has_more = due.delete.len() == AT_ONCE;
+        let is_empty = lock(&self.holds).is_empty() && self.leases.retired().is_empty();
+        if is_empty {
+            return None;
+        }
+        let next = due.next.map_or(PAUSE, |next| next.since(BootInstant::now()));
+        Some(if has_more { Duration::ZERO } else { next.min(PAUSE) })
+    }
+
+    async fn delete_left(&self, owned: &Owned) {
+        let deleted = self.members.delete(owned).await;
+        let (mut holds, now) = (lock(&self.holds), BootInstant::now());
+        match deleted {
+            Ok(answer) => {
+                let had_it = matches!(answer.what, Seen::Own { .. });
+                holds.freed(owned, had_it, now);
+            }
+            Err(_) => holds.retry(owned, now, Duration::ZERO),
+        }
+    }
+
+    /// Revokes retired leases without holds. All that they may have left is gone then.
+    async fn revoke_unused(&self, now: BootInstant) {
+        for lease in self.leases.retired() {
+            // An acquire that begins later does not use a retired lease.
+            if lock(&self.holds).uses(lease, now) {
+                continue;
+            }
+            if self.members.revoke_lease(lease).await.is_ok() {
+                self.leases.missing(lease);
+                lock(&self.holds).lease_ended(lease);
+            }
+        }
+    }
+}

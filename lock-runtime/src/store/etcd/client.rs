@@ -1,0 +1,311 @@
+//! What the tasks of a store share, and its requests about one key.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, oneshot};
+use tracing::Level;
+
+use super::errors::Failure;
+use super::holds::{KeyHolds, KeyLease};
+use super::leases::{Attachable, SharedLeases, seconds};
+use super::members::Members;
+use super::transactions::{Answer, Claimed, Owned, Seen};
+use super::watcher::WatchCommand;
+use crate::clock::BootInstant;
+use crate::events;
+use crate::safeguard::Safeguard;
+use crate::store::custom::{
+    LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, RenewOutcome,
+};
+use crate::sync::{Mutex, lock};
+
+/// How often an acquire is tried with another lease, because the last one has ended.
+const ROUNDS: usize = 3;
+
+/// How long a busy answer waits for the rest of the holder's lease.
+const REST: Duration = Duration::from_millis(300);
+
+/// The number of keys whose last busy answers are remembered.
+const REMEMBERED: usize = 10_000;
+
+/// Leases below that leave little time for the election of a leader.
+const SHORT_LEASE: Duration = Duration::from_secs(3);
+
+/// What the tasks of a store share.
+pub(super) struct EtcdClient {
+    pub(super) members: Arc<Members>,
+    pub(super) leases: SharedLeases,
+    pub(super) holds: Mutex<KeyHolds>,
+    /// The revisions at which keys were found taken.
+    busy: Mutex<HashMap<String, i64>>,
+    /// Commands to the task that watches keys, from `connect` on.
+    pub(super) watcher: OnceLock<mpsc::UnboundedSender<WatchCommand>>,
+    /// Notified when there is something to clean up.
+    pub(super) cleanup: Arc<Notify>,
+    /// Notified when a key was granted.
+    pub(super) granted: Arc<Notify>,
+    has_warned: AtomicBool,
+}
+
+/// An acquire in flight. If it is dropped without an answer, its request may still arrive.
+struct PendingClaim<'a> {
+    client: &'a EtcdClient,
+    owned: &'a Owned,
+    lease: KeyLease,
+    is_over: bool,
+}
+
+impl Drop for PendingClaim<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            lock(&self.client.holds).doubted(self.owned, self.lease);
+            self.client.left_behind(self.lease);
+        }
+    }
+}
+
+/// A release in flight. If it is dropped without an answer, the key is deleted later.
+struct PendingRelease<'a> {
+    client: &'a EtcdClient,
+    owned: &'a Owned,
+    lease: Option<KeyLease>,
+    keep: Duration,
+    is_over: bool,
+}
+
+impl Drop for PendingRelease<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            lock(&self.client.holds).retry(self.owned, BootInstant::now(), self.keep);
+            if let Some(lease) = self.lease {
+                self.client.left_behind(lease);
+            }
+        }
+    }
+}
+
+impl EtcdClient {
+    pub(super) fn new(members: Members) -> Arc<Self> {
+        Arc::new(Self {
+            members: Arc::new(members),
+            leases: SharedLeases::default(),
+            holds: Mutex::default(),
+            busy: Mutex::default(),
+            watcher: OnceLock::new(),
+            cleanup: Arc::default(),
+            granted: Arc::default(),
+            has_warned: AtomicBool::new(false),
+        })
+    }
+
+    /// A key may have been left with this lease.
+    fn left_behind(&self, lease: KeyLease) {
+        if lease.is_shared && Safeguard::LeftoversAreFreed.is_on() {
+            self.leases.retire(lease.id);
+        }
+        self.cleanup.notify_one();
+    }
+
+    pub(super) fn tell_watcher(&self, command: WatchCommand) {
+        if let Some(watcher) = self.watcher.get() {
+            // The task ends only with the store.
+            let _ = watcher.send(command);
+        }
+    }
+
+    /// Warns once that a lease is short.
+    pub(super) fn check_lease(&self, lease: Duration) {
+        if lease >= SHORT_LEASE || self.has_warned.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        events::emit(Level::WARN, move || {
+            tracing::warn!(
+                ?lease,
+                "the lease is shorter than the election of a leader of etcd may take; use 10 s or more"
+            );
+        });
+    }
+
+    /// See [`Store::acquire`](crate::store::custom::Store::acquire).
+    pub(super) async fn acquire(&self, request: LeaseRequest<'_>) -> Result<LeaseOutcome, Failure> {
+        let until = BootInstant::now().after(request.term);
+        let owned = Owned::new(request.key, request.owner);
+        if request.renewed {
+            self.check_lease(request.term);
+        }
+        for _ in 0..ROUNDS {
+            let lease = if request.renewed {
+                self.leases.lasting(&self.members, request.term, until).await?
+            } else {
+                // A waiting call makes several attempts, and each lease is two writes.
+                let answer = self.members.look(&[&owned]).await?;
+                if let Some(Seen::Taken { lease }) = answer.what.first() {
+                    return Ok(self.is_busy(&owned, *lease, answer.revision).await);
+                }
+                let (id, _) = self.members.grant_lease(seconds(request.term)).await?;
+                Attachable { id, unconfirmed: None }
+            };
+            let key_lease = KeyLease { id: lease.id, is_shared: request.renewed };
+            let Some(mut claim) = self.claim(&owned, key_lease, until)? else { continue };
+            let claimed = self.members.claim(&owned, lease.id).await;
+            match claimed {
+                Ok(answer) => {
+                    claim.is_over = true;
+                    drop(claim);
+                    return self.claimed(&owned, request.term, (lease, key_lease), answer).await;
+                }
+                // The claim stays in doubt.
+                Err(failure @ Failure::Unknown(_)) => return Err(failure),
+                Err(failure) => {
+                    claim.is_over = true;
+                    lock(&self.holds).declined(&owned);
+                    if failure == Failure::LeaseGone {
+                        self.leases.missing(lease.id);
+                        continue;
+                    }
+                    self.drop_own(key_lease);
+                    return Err(failure);
+                }
+            }
+        }
+        Err(Failure::NotHere("the leases that etcd has granted have ended at once".to_owned()))
+    }
+
+    /// Registers a claim. `None` if its lease is retired since.
+    fn claim<'a>(
+        &'a self,
+        owned: &'a Owned,
+        lease: KeyLease,
+        until: BootInstant,
+    ) -> Result<Option<PendingClaim<'a>>, Failure> {
+        if !lock(&self.holds).claim(owned, lease, until) {
+            return Err(Failure::NotHere("the owner was released".to_owned()));
+        }
+        // From now on, the lease is not revoked, unless it was to be revoked before.
+        if lease.is_shared && self.leases.is_retired(lease.id) {
+            lock(&self.holds).declined(owned);
+            return Ok(None);
+        }
+        Ok(Some(PendingClaim { client: self, owned, lease, is_over: false }))
+    }
+
+    async fn claimed(
+        &self,
+        owned: &Owned,
+        term: Duration,
+        (lease, key_lease): (Attachable, KeyLease),
+        answer: Answer<Claimed>,
+    ) -> Result<LeaseOutcome, Failure> {
+        match answer.what {
+            Claimed::Busy { lease } => {
+                lock(&self.holds).declined(owned);
+                self.drop_own(key_lease);
+                Ok(self.is_busy(owned, lease, answer.revision).await)
+            }
+            Claimed::Granted { lease: found, fence } => {
+                let is_expected = found == lease.id;
+                let found = if is_expected {
+                    key_lease
+                } else {
+                    // An earlier request of this owner has taken the key.
+                    self.drop_own(key_lease);
+                    KeyLease { id: found, is_shared: key_lease.is_shared }
+                };
+                lock(&self.holds).granted(owned, found, answer.revision);
+                lock(&self.busy).remove(&owned.key);
+                self.granted.notify_one();
+                self.cleanup.notify_one();
+                let is_lasting = match lease.unconfirmed {
+                    None => is_expected,
+                    Some(extension) => {
+                        let is_confirmed =
+                            is_expected && extension.is_confirmed_in(answer.raft_term);
+                        if is_confirmed {
+                            self.leases.confirmed(lease.id, extension);
+                        }
+                        is_confirmed
+                    }
+                };
+                if is_lasting {
+                    return Ok(LeaseOutcome::Granted { fence: Some(fence) });
+                }
+                let extended = self.extend(&[(owned.clone(), term)]).await.pop();
+                match extended {
+                    Some(Ok(RenewOutcome::Extended)) => {
+                        Ok(LeaseOutcome::Granted { fence: Some(fence) })
+                    }
+                    Some(Err(error)) => Err(Failure::Unknown(error.to_string())),
+                    _ => Err(Failure::Unknown("the key was deleted at once".to_owned())),
+                }
+            }
+        }
+    }
+
+    /// Another owner has the key, with this lease.
+    async fn is_busy(&self, owned: &Owned, lease: i64, revision: i64) -> LeaseOutcome {
+        {
+            let mut busy = lock(&self.busy);
+            if busy.len() >= REMEMBERED {
+                busy.clear();
+            }
+            busy.insert(owned.key.clone(), revision);
+        }
+        let rest = tokio::time::timeout(REST, self.members.rest_of_lease(lease));
+        LeaseOutcome::Busy { left: rest.await.ok().flatten() }
+    }
+
+    /// Ends a lease that no other key has. It would also end by itself.
+    pub(super) fn drop_own(&self, lease: KeyLease) {
+        if !lease.is_shared && lease.id != 0 {
+            let members = Arc::clone(&self.members);
+            tokio::spawn(async move { members.revoke_lease(lease.id).await });
+        }
+    }
+
+    /// See [`Store::release`](crate::store::custom::Store::release).
+    pub(super) async fn release(
+        &self,
+        request: ReleaseRequest<'_>,
+    ) -> Result<ReleaseOutcome, Failure> {
+        let owned = Owned::new(request.key, request.owner);
+        let hold = lock(&self.holds).releasing(&owned);
+        if hold.is_some_and(|hold| hold.is_watched) {
+            self.tell_watcher(WatchCommand::NoHold { key: owned.key.clone() });
+        }
+        let lease = hold.map(|hold| hold.lease);
+        let keep = request.keep;
+        let mut release =
+            PendingRelease { client: self, owned: &owned, lease, keep, is_over: false };
+        let answer = if keep.is_zero() {
+            self.members.delete(&owned).await?
+        } else {
+            let (kept, _) = self.members.grant_lease(seconds(keep)).await?;
+            self.members.keep(&owned, kept).await?
+        };
+        release.is_over = true;
+        let had_it = matches!(answer.what, Seen::Own { .. });
+        if !lock(&self.holds).freed(&owned, had_it, BootInstant::now()) {
+            self.cleanup.notify_one();
+        }
+        if let Some(lease) = lease {
+            self.drop_own(lease);
+        }
+        Ok(match answer.what {
+            Seen::Own { .. } => ReleaseOutcome::Freed { waiting: None },
+            Seen::Gone => ReleaseOutcome::Gone,
+            Seen::Taken { .. } => ReleaseOutcome::Taken,
+        })
+    }
+
+    /// Watches a key from the last answer that said that it is taken.
+    pub(super) async fn watch(&self, key: &str) -> Result<(), Failure> {
+        let from = lock(&self.busy).remove(key).map_or(0, |revision| revision + 1);
+        let (watched, answer) = oneshot::channel();
+        self.tell_watcher(WatchCommand::Wait { key: key.to_owned(), from, watched });
+        let lost = |_| Failure::Unknown("the stream of watches has ended".to_owned());
+        answer.await.map_err(lost)
+    }
+}

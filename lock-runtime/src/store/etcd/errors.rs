@@ -1,0 +1,185 @@
+//! What the errors of etcd mean for the request that they answer.
+
+use std::error::Error;
+
+use tonic::{Code, ConnectError, Status};
+
+use crate::store::store_error::StoreError;
+
+/// What an error means.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The server has refused the request, and so would every other member.
+    Refused(StoreError),
+    /// This member cannot serve the request, which has had no effect. Another one may.
+    NotHere(String),
+    /// The token of the user is not valid any more. The request has had no effect.
+    LoggedOut(String),
+    /// The lease of the request does not exist. The request has had no effect.
+    LeaseGone,
+    /// The request may have been carried out, or may yet be.
+    Unknown(String),
+}
+
+impl Failure {
+    /// The cause.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Refused(error) => error.to_string(),
+            Self::NotHere(cause) | Self::LoggedOut(cause) | Self::Unknown(cause) => cause.clone(),
+            Self::LeaseGone => "the lease in etcd has ended".to_owned(),
+        }
+    }
+
+    /// The error of the request.
+    pub(super) fn into_error(self) -> StoreError {
+        match self {
+            Self::Refused(error) => error,
+            Self::NotHere(cause) => StoreError::Refused(cause),
+            Self::LoggedOut(cause) => StoreError::Denied(cause),
+            Self::LeaseGone => StoreError::Refused(self.text()),
+            Self::Unknown(cause) => StoreError::Unknown(cause),
+        }
+    }
+}
+
+/// What an answer means that is an error. The texts are those of etcd's API; a text that is not known here means that the
+/// outcome is unknown, unless the kind of the error excludes an effect.
+pub(super) fn meaning(status: &Status, member: &str) -> Failure {
+    if let Some(cause) = connect_error(status) {
+        return Failure::NotHere(format!("cannot connect to {member}: {cause}"));
+    }
+    let text = status.message();
+    let said = || format!("{member} says: {text}");
+    let says = |part: &str| text.contains(part);
+    let denied = |problem: String| Failure::Refused(StoreError::Denied(problem));
+    match status.code() {
+        Code::Unauthenticated => Failure::LoggedOut(said()),
+        Code::InvalidArgument if says("revision of auth store is old") => {
+            Failure::LoggedOut(said())
+        }
+        Code::PermissionDenied => denied(format!("{} for this user and key", said())),
+        Code::InvalidArgument if says("user name is empty") => {
+            denied(format!("{}: add a user and its password to the URL", said()))
+        }
+        Code::InvalidArgument | Code::FailedPrecondition if says("authentication failed") => {
+            denied(said())
+        }
+        Code::FailedPrecondition if says("authentication is not enabled") => config(format!(
+            "{}: remove the user from the URL, or run `etcdctl auth enable`",
+            said()
+        )),
+        Code::InvalidArgument if says("too many operations") => {
+            config(format!("{}: start etcd with its default of `--max-txn-ops`, 128", said()))
+        }
+        Code::Unimplemented => config(format!(
+            "{member} has no API of etcd, version 3: name the client port (2379) of etcd 3.4 or newer"
+        )),
+        Code::NotFound if says("lease not found") => Failure::LeaseGone,
+        Code::ResourceExhausted if says("space exceeded") => {
+            Failure::Refused(StoreError::Refused(format!(
+                "{}: compact and defragment etcd, or raise `--quota-backend-bytes`, and run `etcdctl alarm disarm`",
+                said()
+            )))
+        }
+        Code::ResourceExhausted => Failure::Refused(StoreError::Refused(said())),
+        Code::Unavailable | Code::FailedPrecondition
+            if text == "etcdserver: no leader" || says("not supported for learner") =>
+        {
+            Failure::NotHere(said())
+        }
+        // Checked before the request is proposed, or when it is applied.
+        Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::NotFound
+            if text.starts_with("etcdserver: ") =>
+        {
+            Failure::Refused(StoreError::Refused(said()))
+        }
+        _ => Failure::Unknown(said_with_causes(status, member)),
+    }
+}
+
+fn config(problem: String) -> Failure {
+    Failure::Refused(StoreError::Config { option: "url", problem })
+}
+
+/// Why there is no connection, if the request was not sent because of that.
+fn connect_error(status: &Status) -> Option<String> {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<ConnectError>() {
+            return Some(with_causes(error));
+        }
+        cause = error.source();
+    }
+    None
+}
+
+fn said_with_causes(status: &Status, member: &str) -> String {
+    match status.source() {
+        Some(cause) => format!("the connection to {member} has failed: {}", with_causes(cause)),
+        None => format!("{member} says: {}", status.message()),
+    }
+}
+
+/// An error with its causes. None of them contains a password.
+fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(code: Code, text: &str) -> Failure {
+        meaning(&Status::new(code, text), "a:2379")
+    }
+
+    #[test]
+    fn each_answer_has_its_meaning() {
+        use Failure::{LeaseGone, LoggedOut, NotHere, Refused, Unknown};
+        let denied = |failure| matches!(failure, Refused(StoreError::Denied(_)));
+        let config = |failure| matches!(failure, Refused(StoreError::Config { .. }));
+        let refused = |failure| matches!(failure, Refused(StoreError::Refused(_)));
+        assert!(matches!(
+            of(Code::Unauthenticated, "etcdserver: invalid auth token"),
+            LoggedOut(_)
+        ));
+        let old = "etcdserver: revision of auth store is old";
+        assert!(matches!(of(Code::InvalidArgument, old), LoggedOut(_)));
+        assert!(denied(of(Code::PermissionDenied, "etcdserver: permission denied")));
+        assert!(denied(of(Code::InvalidArgument, "etcdserver: user name is empty")));
+        let failed = "etcdserver: authentication failed, invalid user ID or password";
+        assert!(denied(of(Code::InvalidArgument, failed)));
+        assert!(config(of(Code::FailedPrecondition, "etcdserver: authentication is not enabled")));
+        let many = "etcdserver: too many operations in txn request";
+        assert!(config(of(Code::InvalidArgument, many)));
+        assert!(config(of(Code::Unimplemented, "unknown service")));
+        assert_eq!(of(Code::NotFound, "etcdserver: requested lease not found"), LeaseGone);
+        let full = "etcdserver: mvcc: database space exceeded";
+        assert!(refused(of(Code::ResourceExhausted, full)));
+        assert!(refused(of(Code::ResourceExhausted, "etcdserver: too many requests")));
+        assert!(refused(of(Code::InvalidArgument, "etcdserver: key is not provided")));
+        assert!(matches!(of(Code::Unavailable, "etcdserver: no leader"), NotHere(_)));
+        for (code, text) in [
+            (Code::Unavailable, "etcdserver: request timed out"),
+            (Code::Unavailable, "etcdserver: leader changed"),
+            (Code::Unavailable, "etcdserver: server stopped"),
+            (Code::Unknown, "etcdserver: no leader"),
+            (Code::Unknown, "transport error"),
+            (Code::InvalidArgument, "anything else"),
+            (Code::Cancelled, "cancelled"),
+            (Code::DeadlineExceeded, "late"),
+        ] {
+            assert!(matches!(of(code, text), Unknown(_)), "{text}");
+        }
+    }
+}

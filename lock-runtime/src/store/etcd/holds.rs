@@ -1,0 +1,281 @@
+//! What a client has in etcd: plain data.
+//!
+//! A key ends with its lease. That of a shared lease lives as long as the lease, so what a client may have left there has to
+//! be remembered until its deletion is definite:
+//!
+//! * a release without an answer;
+//! * an acquire without an answer, when its owner is released: it may arrive after the release;
+//! * a hold that the client does not renew any more, and does not release either.
+//!
+//! Such an entry has *ended*. It can neither be renewed nor acquired again.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::transactions::Owned;
+use crate::clock::BootInstant;
+
+/// The first and the longest pause between two requests that delete a key.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
+
+/// The time of a deletion that waits for an answer.
+const NEVER: BootInstant = BootInstant::from_nanos(u64::MAX);
+
+/// After this time, a claim that was neither answered nor released is forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(600);
+
+/// The lease of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct KeyLease {
+    pub(super) id: i64,
+    pub(super) is_shared: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HoldPhase {
+    /// Its acquire is in flight, or its outcome is unknown.
+    Claimed,
+    Held,
+    /// It has to be deleted, at the earliest at this time.
+    Ended {
+        due: BootInstant,
+        pause: Duration,
+    },
+}
+
+/// An entry.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KeyHold {
+    pub(super) lease: KeyLease,
+    /// The end of the term of the last request.
+    pub(super) until: BootInstant,
+    phase: HoldPhase,
+    /// The number of acquires in flight.
+    pending: u32,
+    /// The number of acquires that were not answered and may still arrive, and the lease of the last one.
+    doubts: (u32, i64),
+    /// Whether an acquire was granted.
+    was_granted: bool,
+    /// The revision of the grant.
+    revision: i64,
+    /// Whether the key is watched because it is held.
+    pub(super) is_watched: bool,
+}
+
+/// What is to be done for holds.
+#[derive(Debug, Default)]
+pub(super) struct DueHolds {
+    /// Keys to delete, if their owners still have them.
+    pub(super) delete: Vec<Owned>,
+    /// When there is more to do; `None` if nothing is known.
+    pub(super) next: Option<BootInstant>,
+}
+
+/// All entries of a client.
+#[derive(Debug, Default)]
+pub(super) struct KeyHolds {
+    all: HashMap<Owned, KeyHold>,
+    /// Keys that were granted, and are not watched yet.
+    unwatched: Vec<Owned>,
+}
+
+impl KeyHolds {
+    pub(super) fn get(&self, owned: &Owned) -> Option<&KeyHold> {
+        self.all.get(owned)
+    }
+
+    /// An acquire with this lease is about to be sent. False if the owner has been released.
+    pub(super) fn claim(&mut self, owned: &Owned, lease: KeyLease, until: BootInstant) -> bool {
+        let hold = self.all.entry(owned.clone()).or_insert(KeyHold {
+            lease,
+            until,
+            phase: HoldPhase::Claimed,
+            pending: 0,
+            doubts: (0, 0),
+            was_granted: false,
+            revision: 0,
+            is_watched: false,
+        });
+        match hold.phase {
+            HoldPhase::Ended { .. } => return false,
+            HoldPhase::Claimed => hold.lease = lease,
+            HoldPhase::Held => {}
+        }
+        hold.pending += 1;
+        hold.until = hold.until.max(until);
+        true
+    }
+
+    /// The acquire was granted, with this lease.
+    pub(super) fn granted(&mut self, owned: &Owned, lease: KeyLease, revision: i64) {
+        let Some(hold) = self.all.get_mut(owned) else { return };
+        hold.pending = hold.pending.saturating_sub(1);
+        (hold.lease, hold.was_granted) = (lease, true);
+        if hold.phase == HoldPhase::Claimed {
+            (hold.phase, hold.revision) = (HoldPhase::Held, revision);
+            self.unwatched.push(owned.clone());
+        }
+    }
+
+    /// The acquire had no effect.
+    pub(super) fn declined(&mut self, owned: &Owned) {
+        if let Some(hold) = self.all.get_mut(owned) {
+            hold.pending = hold.pending.saturating_sub(1);
+            self.drop_empty(owned);
+        }
+    }
+
+    /// The acquire with this lease was not answered, and may still arrive.
+    pub(super) fn doubted(&mut self, owned: &Owned, lease: KeyLease) {
+        if let Some(hold) = self.all.get_mut(owned) {
+            hold.pending = hold.pending.saturating_sub(1);
+            if lease.is_shared {
+                hold.doubts = (hold.doubts.0 + 1, lease.id);
+            }
+            self.drop_empty(owned);
+        }
+    }
+
+    /// Removes a claim that nothing is left of.
+    fn drop_empty(&mut self, owned: &Owned) {
+        let is_empty = |hold: &KeyHold| {
+            hold.phase == HoldPhase::Claimed && hold.pending == 0 && hold.doubts.0 == 0
+        };
+        if self.all.get(owned).is_some_and(is_empty) {
+            self.all.remove(owned);
+        }
+    }
+
+    /// The hold is about to be renewed until then. False if it has ended.
+    pub(super) fn renew(&mut self, owned: &Owned, until: BootInstant) -> bool {
+        match self.all.get_mut(owned) {
+            Some(KeyHold { phase: HoldPhase::Ended { .. }, .. }) => false,
+            Some(hold) => {
+                hold.until = hold.until.max(until);
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// The key has another lease now.
+    pub(super) fn moved(&mut self, owned: &Owned, lease: KeyLease) {
+        if let Some(hold) = self.all.get_mut(owned) {
+            hold.lease = lease;
+        }
+    }
+
+    /// A release is about to be sent: from now on, the entry has ended, but nothing is to be done for it before the answer.
+    /// Returns its lease.
+    pub(super) fn releasing(&mut self, owned: &Owned) -> Option<KeyHold> {
+        let hold = self.all.get_mut(owned)?;
+        hold.phase = HoldPhase::Ended { due: NEVER, pause: PAUSES.0 };
+        Some(*hold)
+    }
+
+    /// The key was freed, or was not there: a definite answer. Returns whether the entry is gone. If not, an acquire may
+    /// still arrive.
+    pub(super) fn freed(&mut self, owned: &Owned, had_it: bool, now: BootInstant) -> bool {
+        let Some(hold) = self.all.get_mut(owned) else { return true };
+        if had_it && !hold.was_granted {
+            // It was an acquire without an answer that had taken it.
+            hold.doubts.0 = hold.doubts.0.saturating_sub(1);
+        }
+        hold.was_granted = false;
+        if hold.doubts.0 == 0 {
+            self.all.remove(owned);
+            return true;
+        }
+        hold.lease = KeyLease { id: hold.doubts.1, is_shared: true };
+        self.retry(owned, now, Duration::ZERO);
+        false
+    }
+
+    /// Deletes the key of a shared lease later, because there was no definite answer. It stays taken for `keep` at least.
+    pub(super) fn retry(&mut self, owned: &Owned, now: BootInstant, keep: Duration) {
+        let Some(hold) = self.all.get_mut(owned) else { return };
+        if !hold.lease.is_shared && hold.doubts.0 == 0 {
+            // It ends with its lease.
+            self.all.remove(owned);
+            return;
+        }
+        let pause = match hold.phase {
+            HoldPhase::Ended { pause, .. } => pause,
+            _ => PAUSES.0,
+        };
+        let due = now.after(pause.max(keep));
+        hold.phase = HoldPhase::Ended { due, pause: (pause * 2).min(PAUSES.1) };
+    }
+
+    /// Somebody else has the key, or nobody: the hold is over. Returns whether it was watched.
+    pub(super) fn was_lost(&mut self, owned: &Owned) -> bool {
+        let Some(hold) = self.all.get_mut(owned) else { return false };
+        let is_watched = std::mem::replace(&mut hold.is_watched, false);
+        if hold.doubts.0 == 0 && hold.pending == 0 {
+            self.all.remove(owned);
+        }
+        is_watched
+    }
+
+    /// The keys to delete now. Holds whose terms are over have ended.
+    pub(super) fn due(&mut self, now: BootInstant, limit: usize) -> DueHolds {
+        let mut due = DueHolds::default();
+        self.all.retain(|owned, hold| {
+            let at = match hold.phase {
+                HoldPhase::Ended { due, .. } => due,
+                // The client releases the owners of its claims.
+                HoldPhase::Claimed => {
+                    return hold.pending > 0 || hold.until.after(FORGOTTEN) > now;
+                }
+                HoldPhase::Held => hold.until,
+            };
+            if at > now {
+                due.next = Some(due.next.map_or(at, |next| next.min(at)));
+            } else if hold.phase == HoldPhase::Held && !hold.lease.is_shared {
+                // Its lease ends, or has ended.
+                return hold.is_watched && hold.until.after(FORGOTTEN) > now;
+            } else if due.delete.len() < limit {
+                if hold.phase == HoldPhase::Held {
+                    hold.phase = HoldPhase::Ended { due: NEVER, pause: PAUSES.0 };
+                }
+                due.delete.push(owned.clone());
+            } else {
+                due.next = Some(now);
+            }
+            true
+        });
+        due
+    }
+
+    /// Whether a lease has holds, or acquires that may become holds: one that is answered after its term does not.
+    pub(super) fn uses(&self, lease: i64, now: BootInstant) -> bool {
+        let is_used = |hold: &KeyHold| match hold.phase {
+            HoldPhase::Claimed => hold.until > now,
+            HoldPhase::Held => true,
+            HoldPhase::Ended { .. } => false,
+        };
+        self.all.values().any(|hold| hold.lease.id == lease && is_used(hold))
+    }
+
+    /// A lease has ended, and so have its keys.
+    pub(super) fn lease_ended(&mut self, lease: i64) {
+        let is_over = |hold: &KeyHold| matches!(hold.phase, HoldPhase::Ended { .. });
+        self.all.retain(|_, hold| hold.lease.id != lease || !is_over(hold));
+    }
+
+    /// The held keys that are not watched yet, with the revisions of their grants. They count as watched from now on.
+    pub(super) fn take_unwatched(&mut self) -> Vec<(String, i64)> {
+        let granted = std::mem::take(&mut self.unwatched);
+        let held = granted.into_iter().filter_map(|owned| {
+            let hold = self.all.get_mut(&owned).filter(|hold| hold.phase == HoldPhase::Held)?;
+            hold.is_watched = true;
+            Some((owned.key, hold.revision))
+        });
+        held.collect()
+    }
+
+    /// Whether there are no entries.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+}

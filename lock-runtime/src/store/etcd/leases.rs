@@ -1,0 +1,260 @@
+//! Leases of etcd.
+//!
+//! All holds that are renewed share one lease per term: one message keeps them all. Its time to live is a second longer than
+//! the term, rounded up, so that most acquires find it fresh enough: a grant is for the whole term, and the lease has to
+//! last as long. If it is older than that second, the acquire extends it first.
+//!
+//! A shared lease that is *retired* gets no new holds, and the next acquire grants another one. It is retired when a request
+//! that attaches a key to it, or frees one, has no answer: as long as the lease lives, that request may leave a key behind.
+//! When the other holds have ended, the lease is revoked, and whatever it has left is gone. A lease that was reported
+//! missing gets no holds either.
+//!
+//! **Extensions.** A member that was suspended may answer a request to extend a lease that it received while it was the
+//! leader, although another leader has taken over and counts the lease from another moment. An extension therefore counts
+//! only when a transaction that was sent after its answer has succeeded in the same term of raft: then there was no other
+//! leader in between.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::errors::Failure;
+use super::members::{Members, Method};
+use super::messages::{
+    LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
+    LeaseRevokeRequest, LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+};
+use crate::clock::BootInstant;
+use crate::safeguard::Safeguard;
+use crate::sync::{Mutex, lock};
+
+/// By how much the time to live of a shared lease exceeds the term.
+const SLACK: u64 = 1;
+
+/// Whole seconds, rounded up.
+pub(super) fn seconds(term: Duration) -> u64 {
+    term.as_secs() + u64::from(term.subsec_nanos() > 0)
+}
+
+/// An answer to a request that extends a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extended {
+    Alive(Extension),
+    /// The lease does not exist, or its leader has changed.
+    Missing,
+}
+
+/// An extension, which counts if it is confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extension {
+    /// The lease lasts at least until then.
+    pub(super) until: BootInstant,
+    /// The term of raft in which the member was that has answered.
+    raft_term: u64,
+}
+
+impl Extension {
+    pub(super) fn raft_term(&self) -> u64 {
+        self.raft_term
+    }
+
+    /// Whether a transaction that was sent later, and was answered in this term of raft, confirms the extension.
+    pub(super) fn is_confirmed_in(&self, raft_term: u64) -> bool {
+        self.raft_term == raft_term || !Safeguard::ExtensionsAreConfirmed.is_on()
+    }
+}
+
+impl Members {
+    /// A new lease: its number, and until when it lasts at least.
+    pub(super) async fn grant_lease(&self, ttl: u64) -> Result<(i64, BootInstant), Failure> {
+        let sent = BootInstant::now();
+        let ttl = i64::try_from(ttl).unwrap_or(i64::MAX);
+        let answer: LeaseGrantResponse =
+            self.call(Method::LEASE_GRANT, &LeaseGrantRequest { ttl }).await?;
+        // The server gives more than it is asked for if that is below its minimum.
+        Ok((answer.id, sent.after(Duration::from_secs(u64::try_from(answer.ttl).unwrap_or(0)))))
+    }
+
+    pub(super) async fn extend_lease(&self, id: i64) -> Result<Extended, Failure> {
+        let sent = BootInstant::now();
+        let answer: LeaseKeepAliveResponse =
+            self.call(Method::KEEP_ALIVE, &LeaseKeepAliveRequest { id }).await?;
+        let raft_term = answer.header.map_or(0, |header| header.raft_term);
+        Ok(match u64::try_from(answer.ttl) {
+            Ok(ttl) if ttl > 0 => Extended::Alive(Extension {
+                until: sent.after(Duration::from_secs(ttl)),
+                raft_term,
+            }),
+            _ => Extended::Missing,
+        })
+    }
+
+    /// Ends a lease, and removes its keys. It does not matter whether there was one.
+    pub(super) async fn revoke_lease(&self, id: i64) -> Result<(), Failure> {
+        let revoked = self.call(Method::LEASE_REVOKE, &LeaseRevokeRequest { id }).await;
+        match revoked {
+            Ok(LeaseRevokeResponse {}) | Err(Failure::LeaseGone) => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The rest of a lease, as far as it is known.
+    pub(super) async fn rest_of_lease(&self, id: i64) -> Option<Duration> {
+        let request = LeaseTimeToLiveRequest { id };
+        let answer: LeaseTimeToLiveResponse = self.call(Method::LEASE_TIME, &request).await.ok()?;
+        // The answer is rounded down.
+        Some(Duration::from_secs(u64::try_from(answer.ttl).ok()? + 1))
+    }
+}
+
+/// A lease for a key that is about to be acquired.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attachable {
+    pub(super) id: i64,
+    /// The extension that a later transaction has to confirm. `None` if the lease is known to last long enough.
+    pub(super) unconfirmed: Option<Extension>,
+}
+
+/// The shared leases of a client.
+#[derive(Default)]
+pub(super) struct SharedLeases {
+    by_ttl: Mutex<HashMap<u64, Arc<LeaseSlot>>>,
+    /// The leases that are retired, and neither revoked nor missing.
+    retired: Mutex<Vec<i64>>,
+}
+
+/// The current lease of one time to live.
+#[derive(Default)]
+struct LeaseSlot {
+    current: Mutex<Option<SharedLease>>,
+    /// Locked during a request for the lease, so that acquires at the same time share it.
+    asking: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct SharedLease {
+    id: i64,
+    /// It lasts at least until then.
+    until: BootInstant,
+}
+
+impl SharedLeases {
+    fn slot(&self, term: Duration) -> Arc<LeaseSlot> {
+        let ttl = seconds(term) + SLACK;
+        Arc::clone(lock(&self.by_ttl).entry(ttl).or_default())
+    }
+
+    /// A lease of this term that lasts at least until this time.
+    pub(super) async fn lasting(
+        &self,
+        members: &Members,
+        term: Duration,
+        until: BootInstant,
+    ) -> Result<Attachable, Failure> {
+        let slot = self.slot(term);
+        let known = || {
+            let current = lock(&slot.current).filter(|lease| lease.until >= until);
+            current.map(|lease| Attachable { id: lease.id, unconfirmed: None })
+        };
+        if let Some(known) = known() {
+            return Ok(known);
+        }
+        let _asking = slot.asking.lock().await;
+        if let Some(known) = known() {
+            return Ok(known);
+        }
+        let current = *lock(&slot.current);
+        if let Some(lease) = current.filter(|lease| lease.until > BootInstant::now()) {
+            match members.extend_lease(lease.id).await? {
+                Extended::Alive(extension) if extension.until >= until => {
+                    return Ok(Attachable { id: lease.id, unconfirmed: Some(extension) });
+                }
+                Extended::Alive(_) => {}
+                Extended::Missing => self.missing(lease.id),
+            }
+        }
+        let (id, lasts_until) = members.grant_lease(seconds(term) + SLACK).await?;
+        *lock(&slot.current) = Some(SharedLease { id, until: lasts_until });
+        Ok(Attachable { id, unconfirmed: None })
+    }
+
+    /// An extension of a lease was confirmed.
+    pub(super) fn confirmed(&self, id: i64, extension: Extension) {
+        for slot in lock(&self.by_ttl).values() {
+            if let Some(lease) = lock(&slot.current).as_mut().filter(|lease| lease.id == id) {
+                lease.until = lease.until.max(extension.until);
+            }
+        }
+    }
+
+    /// A lease does not exist any more. It gets no holds.
+    pub(super) fn missing(&self, id: i64) {
+        self.drop_current(id);
+        lock(&self.retired).retain(|retired| *retired != id);
+    }
+
+    /// A lease gets no more holds. Returns whether that is new.
+    pub(super) fn retire(&self, id: i64) -> bool {
+        let mut retired = lock(&self.retired);
+        let is_new = !retired.contains(&id);
+        if is_new {
+            retired.push(id);
+        }
+        self.drop_current(id);
+        is_new
+    }
+
+    pub(super) fn is_retired(&self, id: i64) -> bool {
+        lock(&self.retired).contains(&id)
+    }
+
+    /// The retired leases.
+    pub(super) fn retired(&self) -> Vec<i64> {
+        lock(&self.retired).clone()
+    }
+
+    fn drop_current(&self, id: i64) {
+        for slot in lock(&self.by_ttl).values() {
+            let mut current = lock(&slot.current);
+            if current.is_some_and(|lease| lease.id == id) {
+                *current = None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_to_live_are_rounded_up() {
+        for (millis, ttl) in [(1, 1), (1000, 1), (1001, 2), (30_000, 30)] {
+            assert_eq!(seconds(Duration::from_millis(millis)), ttl);
+        }
+    }
+
+    #[test]
+    fn a_retired_lease_gets_no_holds_and_neither_does_a_missing_one() {
+        let (leases, term) = (SharedLeases::default(), Duration::from_secs(3));
+        let set = |id| {
+            let until = BootInstant::now().after(term);
+            *lock(&leases.slot(term).current) = Some(SharedLease { id, until });
+        };
+        let current = || lock(&leases.slot(term).current).map(|lease| lease.id);
+        set(1);
+        assert!(leases.retire(1) && !leases.retire(1));
+        assert_eq!((current(), leases.retired()), (None, vec![1]));
+        set(2);
+        leases.missing(1);
+        assert_eq!((current(), leases.retired()), (Some(2), vec![]));
+        leases.missing(2);
+        assert_eq!(current(), None);
+    }
+
+    #[test]
+    fn an_extension_is_confirmed_in_its_own_term_of_raft_only() {
+        let extension = Extension { until: BootInstant::now(), raft_term: 4 };
+        assert!(extension.is_confirmed_in(4) && !extension.is_confirmed_in(5));
+    }
+}

@@ -1,0 +1,318 @@
+//! Locks in etcd.
+//!
+//! A lock is one key, whose value is the token of its owner. It ends with a lease of etcd: see `leases.rs`. What a client may
+//! have left in etcd is plain data in `holds.rs`, and `cleanup.rs` deletes it. `members.rs` chooses the member that gets the
+//! requests, and `watcher.rs` has the stream that tells of released and lost keys.
+
+mod address;
+mod auth;
+mod cleanup;
+mod client;
+mod errors;
+mod holds;
+mod leases;
+mod members;
+mod messages;
+mod renewals;
+mod transactions;
+mod watcher;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use self::address::EtcdAddress;
+use self::client::EtcdClient;
+use self::errors::Failure;
+use self::members::{EtcdTls, Members, Method};
+use self::messages::{StatusRequest, StatusResponse};
+use self::transactions::{Owned, Seen};
+use self::watcher::{WatchCommand, Watcher};
+use crate::error::LockError;
+use crate::safeguard::Safeguard;
+use crate::store::custom::{
+    FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
+    RenewOutcome, Store, WakeUps,
+};
+use crate::store::settings::Settings;
+use crate::store::store_error::StoreError;
+
+/// How often a waiting call makes an attempt. Deletions are told reliably, and an attempt is a write of etcd.
+const POLL: Duration = Duration::from_secs(5);
+
+/// A key that is only read, to see whether etcd answers.
+const PROBE: &str = "lock-runtime/probe";
+
+/// Locks in [etcd](https://etcd.io), 3.4 or newer: what URLs with `etcd://` and `etcds://` stand for.
+///
+/// # Promise
+///
+/// At any time, at most one owner has a key in etcd, whichever minority of the members crashes, is cut off or is paused. The
+/// client stops a body before the lease of its key ends. Like every lock, it cannot stop a write to another system that is
+/// already on its way: such a system has to reject writes with a [fencing token](crate::LockGuard::fencing_token) below the
+/// highest one that it has seen. The token is the revision of etcd at which the key was acquired; it comes with the grant,
+/// and is above every earlier one for the key, also after restarts. (If etcd is restored from an old backup, its revisions
+/// go back, unless it is told to raise them.)
+///
+/// # Costs
+///
+/// | | requests |
+/// |---|---|
+/// | an acquire of a lock that is renewed | 1; 2 if the client has renewed nothing for a second |
+/// | an acquire with a fixed lease | 3 |
+/// | a release | 1 |
+/// | holding locks that are renewed | 2 for up to 100 locks, every third of the lease |
+/// | a fencing token | 0; 1 for a call that is handed the lock over inside the process, or has locked several keys |
+/// | waiting | 2 when the wait begins and after each release, and one message to watch the key; 1 attempt every 5 s |
+///
+/// All locks of a client that are renewed share one lease of etcd for each length. etcd writes to the disks of a majority of
+/// its members for each acquire and each release, but not for a renewal.
+///
+/// # Time
+///
+/// A lease of etcd lasts for whole seconds, rounded up, and at least one and a half times its election timeout: 2 s by
+/// default. A shorter lease works: the client counts its own term, and releases the key. Only after a crash of the process,
+/// the key stays taken for as long as etcd has granted. The shared lease lasts a second longer than its term. A leader that
+/// fails is replaced after about a second, and all leases then begin anew, so a lease of 10 s or more survives it. Below 3 s,
+/// a client logs a warning.
+///
+/// # Users
+///
+/// With authentication, the URL has a user and a password, and the user needs the permission to read and write the keys of
+/// the locks, as a prefix: `etcdctl role grant-permission ROLE readwrite --prefix=true PREFIX`. The client's
+/// [`namespace`](crate::LockClientBuilder::namespace) is such a prefix.
+///
+/// # Examples
+///
+/// ```no_run
+/// use lock_runtime::{LockClient, LockError};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let client = LockClient::connect("etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379").await?;
+/// let guard = client.lock("report").acquire().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct EtcdStore {
+    client: Arc<EtcdClient>,
+    /// The lease of the client, if it is known.
+    lease: Option<Duration>,
+}
+
+impl EtcdStore {
+    /// A store in the cluster with these members:
+    /// `etcd://[user:password@]host[:port][,host[:port]…]`, or `etcds://…` for TLS (feature `tls`). Characters of the user
+    /// and the password that have a meaning in URLs are percent-encoded. Does not connect.
+    ///
+    /// The URL should name all members: the client uses one, and another one when that one fails.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Config`]: the URL is invalid, or there is no TLS in this build. The error does not show the URL.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::store::EtcdStore;
+    ///
+    /// assert!(EtcdStore::new("etcd://locks:secret@10.0.0.1:2379,10.0.0.2:2379").is_ok());
+    /// assert!(EtcdStore::new("etcd://10.0.0.1:2379,10.0.0.1:2379").is_err());
+    /// ```
+    pub fn new(url: &str) -> Result<Self, LockError> {
+        Self::with_tls(url, &EtcdTls::default(), None)
+    }
+
+    /// The store of a client with these settings.
+    pub(crate) fn of_client(url: &str, settings: &Settings) -> Result<Self, LockError> {
+        if settings.credentials.is_some() {
+            return Err(LockError::Config {
+                option: "credentials",
+                problem: "etcd takes its user and password from the URL".to_owned(),
+            });
+        }
+        let tls = EtcdTls {
+            #[cfg(feature = "tls")]
+            options: settings.tls.clone(),
+        };
+        Self::with_tls(url, &tls, Some(settings.lease))
+    }
+
+    fn with_tls(url: &str, tls: &EtcdTls, lease: Option<Duration>) -> Result<Self, LockError> {
+        let address = EtcdAddress::parse(url)?;
+        #[cfg(feature = "tls")]
+        if tls.options.is_some() && !address.tls {
+            return Err(LockError::Config {
+                option: "tls",
+                problem: "the URL uses no TLS; write `etcds://`".to_owned(),
+            });
+        }
+        Ok(Self { client: EtcdClient::new(Members::new(address, tls)?), lease })
+    }
+
+    /// Fails unless a leader answers.
+    async fn probe(&self) -> Result<(), StoreError> {
+        let probe = Owned::new(PROBE, "");
+        match self.client.members.look(&[&probe]).await {
+            // The user has permissions for other keys.
+            Err(Failure::Refused(StoreError::Denied(text)))
+                if text.contains("permission denied") =>
+            {
+                Ok(())
+            }
+            looked => looked.map(drop).map_err(Failure::into_error),
+        }
+    }
+
+    async fn status(&self) -> Result<StatusResponse, Failure> {
+        self.client.members.call(Method::STATUS, &StatusRequest {}).await
+    }
+}
+
+/// Without the user and the password.
+impl fmt::Debug for EtcdStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let members = &self.client.members;
+        let mut shown = f.debug_struct("EtcdStore");
+        shown.field("members", &members.shown()).field("tls", &members.uses_tls());
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl Drop for EtcdStore {
+    fn drop(&mut self) {
+        // The tasks notice that the store is gone.
+        self.client.cleanup.notify_one();
+        self.client.granted.notify_one();
+    }
+}
+
+/// Fails if a member is too old: 3.4 has the requests that this store needs.
+fn check_version(version: &str) -> Result<(), StoreError> {
+    let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
+    let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if (major, minor) >= (3, 4) {
+        return Ok(());
+    }
+    let problem = format!("the server is etcd {version}, and this store needs 3.4 or newer");
+    Err(StoreError::Config { option: "url", problem })
+}
+
+impl Store for EtcdStore {
+    fn name(&self) -> &'static str {
+        "etcd"
+    }
+
+    async fn connect(&self, wake_ups: WakeUps) -> Result<(), StoreError> {
+        if let Some(lease) = self.lease {
+            self.client.check_lease(lease);
+        }
+        let status = self.status().await.map_err(Failure::into_error)?;
+        check_version(&status.version)?;
+        // Also checks the user.
+        self.probe().await?;
+        let (commands, receiver) = mpsc::unbounded_channel();
+        if self.client.watcher.set(commands).is_ok() {
+            let watcher = Watcher::new(&self.client.members, wake_ups, receiver);
+            tokio::spawn(watcher.run());
+            cleanup::start(&self.client);
+        }
+        Ok(())
+    }
+
+    async fn acquire(&self, lease: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
+        self.client.acquire(lease).await.map_err(Failure::into_error)
+    }
+
+    async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
+        let all: Vec<_> =
+            leases.iter().map(|lease| (Owned::new(lease.key, lease.owner), lease.term)).collect();
+        self.client.extend(&all).await
+    }
+
+    async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
+        self.client.release(release).await.map_err(Failure::into_error)
+    }
+
+    async fn fence(&self, request: FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
+        let owned = Owned::new(request.key, request.owner);
+        let raised = self.client.members.raise_fence(&owned, request.at_least).await;
+        Ok(match raised.map_err(Failure::into_error)? {
+            Ok(token) => FencingOutcome::Token(token),
+            Err(Seen::Gone) => FencingOutcome::Gone,
+            Err(_) => FencingOutcome::Taken,
+        })
+    }
+
+    async fn owner(&self, key: &str) -> Result<Option<String>, StoreError> {
+        self.client.members.owner(key).await.map_err(Failure::into_error)
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        let status = self.status().await.map_err(Failure::into_error)?;
+        if let Some(problem) = status.errors.iter().find(|problem| problem.contains("NOSPACE")) {
+            return Err(StoreError::Refused(format!(
+                "etcd accepts no writes ({problem}): compact and defragment it, or raise \
+                 `--quota-backend-bytes`, and run `etcdctl alarm disarm`"
+            )));
+        }
+        self.probe().await
+    }
+
+    async fn watch(&self, key: &str) -> Result<(), StoreError> {
+        self.client.watch(key).await.map_err(Failure::into_error)
+    }
+
+    async fn unwatch(&self, key: &str) {
+        self.client.tell_watcher(WatchCommand::NoWait { key: key.to_owned() });
+    }
+
+    fn poll_interval(&self) -> Duration {
+        POLL
+    }
+
+    fn reports_losses(&self) -> bool {
+        Safeguard::Tracking.is_on()
+    }
+
+    fn keeps_after_release(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_version_is_3_4() {
+        for version in ["3.4.0", "3.5.9", "3.10.1", "4.0.0"] {
+            check_version(version).expect(version);
+        }
+        for version in ["3.3.25", "2.3.8", "", "next"] {
+            check_version(version).expect_err(version);
+        }
+    }
+
+    #[tokio::test]
+    async fn no_secret_is_shown() {
+        let store = EtcdStore::new("etcd://locks:geheim@a,b:1").expect("a URL");
+        let shown = format!("{store:?}");
+        assert!(shown.contains("a:2379") && !shown.contains("geheim"), "{shown}");
+        assert!(!shown.contains("locks:"), "{shown}");
+    }
+
+    #[test]
+    fn credentials_of_the_program_are_refused() {
+        use crate::credentials::{Credentials, CredentialsSource};
+
+        let source = || async { Ok::<_, LockError>(Credentials::new("any")) };
+        let credentials = Some(CredentialsSource::new(source));
+        let settings = Settings { credentials, ..Settings::default() };
+        let refused = EtcdStore::of_client("etcd://a", &settings).map(drop);
+        assert!(matches!(refused, Err(LockError::Config { option: "credentials", .. })));
+    }
+}

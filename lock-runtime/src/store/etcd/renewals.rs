@@ -1,0 +1,247 @@
+//! Renewals: the leases are extended, and then the keys are verified.
+//!
+//! A lease that was extended says nothing about a key that an operator has deleted, and an extension counts only if a later
+//! transaction confirms it. So a batch costs one message for each lease, which is nearly always one, and one transaction for
+//! all keys. If that fails for some of them (a key has another lease than expected, its lease is missing or too short, or the
+//! leader has changed meanwhile), those are tried again.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::client::EtcdClient;
+use super::errors::Failure;
+use super::holds::KeyLease;
+use super::leases::{Attachable, Extended, seconds};
+use super::transactions::{Answer, Owned, Seen};
+use super::watcher::WatchCommand;
+use crate::clock::BootInstant;
+use crate::join::join_all;
+use crate::safeguard::Safeguard;
+use crate::store::custom::RenewOutcome;
+use crate::store::store_error::StoreError;
+use crate::sync::lock;
+
+/// The number of keys in one transaction. etcd accepts 128 by default.
+const BATCH: usize = 100;
+
+/// How often a renewal is tried.
+const ROUNDS: usize = 3;
+
+/// A lease to renew.
+struct KeyRenewal {
+    owned: Owned,
+    term: Duration,
+    /// `None` if it is not known.
+    lease: Option<KeyLease>,
+    outcome: Option<Result<RenewOutcome, StoreError>>,
+}
+
+/// What a lease is after a request to extend it.
+type Extensions = HashMap<i64, Result<Extended, Failure>>;
+
+impl EtcdClient {
+    /// Extends the leases of these keys to these terms from now, for those that their owners have.
+    pub(super) async fn extend(
+        &self,
+        all: &[(Owned, Duration)],
+    ) -> Vec<Result<RenewOutcome, StoreError>> {
+        let began = BootInstant::now();
+        let mut renewals: Vec<KeyRenewal> = {
+            let mut holds = lock(&self.holds);
+            let renewal = |(owned, term): &(Owned, Duration)| {
+                let lives = holds.renew(owned, began.after(*term));
+                let lease = holds.get(owned).map(|hold| hold.lease);
+                let outcome = (!lives).then_some(Ok(RenewOutcome::Gone));
+                KeyRenewal { owned: owned.clone(), term: *term, lease, outcome }
+            };
+            all.iter().map(renewal).collect()
+        };
+        for batch in renewals.chunks_mut(BATCH) {
+            for _ in 0..ROUNDS {
+                let mut open: Vec<_> =
+                    batch.iter_mut().filter(|one| one.outcome.is_none()).collect();
+                if open.is_empty() {
+                    break;
+                }
+                if let Err(failure) = self.extend_batch(&mut open, began).await {
+                    let error = failure.into_error();
+                    for one in open {
+                        one.outcome = Some(Err(error.clone()));
+                    }
+                }
+            }
+        }
+        let end = |one: KeyRenewal| {
+            if let Some(Ok(RenewOutcome::Gone | RenewOutcome::Taken)) = one.outcome {
+                self.is_lost(&one.owned);
+            }
+            one.outcome.unwrap_or_else(|| {
+                Err(StoreError::Unknown("the leader of etcd changes too often".to_owned()))
+            })
+        };
+        renewals.into_iter().map(end).collect()
+    }
+
+    fn is_lost(&self, owned: &Owned) {
+        if lock(&self.holds).was_lost(owned) {
+            self.tell_watcher(WatchCommand::NoHold { key: owned.key.clone() });
+        }
+    }
+
+    /// Tries to extend these leases once.
+    async fn extend_batch(
+        &self,
+        open: &mut [&mut KeyRenewal],
+        began: BootInstant,
+    ) -> Result<(), Failure> {
+        self.find_leases(open).await?;
+        let mut leases: Vec<i64> = open.iter().filter_map(|one| Some(one.lease?.id)).collect();
+        leases.sort_unstable();
+        leases.dedup();
+        let requests = leases.iter().map(|id| self.members.extend_lease(*id));
+        let extended = join_all(requests).await;
+        let extensions: Extensions = leases.into_iter().zip(extended).collect();
+        for one in &mut *open {
+            if let Some(Err(failure)) = one.lease.and_then(|lease| extensions.get(&lease.id)) {
+                one.outcome = Some(Err(StoreError::Unknown(failure.text())));
+            }
+        }
+        let mut rest: Vec<_> =
+            open.iter_mut().filter(|one| one.outcome.is_none() && one.lease.is_some()).collect();
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let seen = if Safeguard::KeysAreVerified.is_on() {
+            let keys: Vec<(&Owned, i64)> = rest
+                .iter()
+                .map(|one| (&one.owned, one.lease.map_or(0, |lease| lease.id)))
+                .collect();
+            self.members.verify(&keys).await?
+        } else {
+            let known = rest.iter().map(|one| one.lease.map_or(0, |lease| lease.id));
+            let what = known.map(|lease| Seen::Own { lease }).collect();
+            Answer {
+                what,
+                revision: 0,
+                raft_term: extensions.values().find_map(term_of).unwrap_or(0),
+            }
+        };
+        for (one, what) in rest.iter_mut().zip(seen.what) {
+            self.extend_one(one, (what, seen.raft_term), &extensions, began).await;
+        }
+        Ok(())
+    }
+
+    /// Looks up leases that are not known.
+    async fn find_leases(&self, open: &mut [&mut KeyRenewal]) -> Result<(), Failure> {
+        let unknown: Vec<&Owned> =
+            open.iter().filter(|one| one.lease.is_none()).map(|one| &one.owned).collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let seen = self.members.look(&unknown).await?.what;
+        let unknown = open.iter_mut().filter(|one| one.lease.is_none());
+        for (one, seen) in unknown.zip(seen) {
+            match seen {
+                Seen::Own { lease } => one.lease = Some(KeyLease { id: lease, is_shared: false }),
+                Seen::Gone => one.outcome = Some(Ok(RenewOutcome::Gone)),
+                Seen::Taken { .. } => one.outcome = Some(Ok(RenewOutcome::Taken)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides what has become of a lease. Leaves it open if it has to be tried again.
+    async fn extend_one(
+        &self,
+        one: &mut KeyRenewal,
+        (seen, raft_term): (Seen, u64),
+        extensions: &Extensions,
+        began: BootInstant,
+    ) {
+        let Some(lease) = one.lease else { return };
+        let found = match seen {
+            Seen::Gone => return one.outcome = Some(Ok(RenewOutcome::Gone)),
+            Seen::Taken { .. } => return one.outcome = Some(Ok(RenewOutcome::Taken)),
+            Seen::Own { lease } => lease,
+        };
+        if found != lease.id {
+            // An earlier request has given it another lease.
+            one.lease = Some(KeyLease { id: found, ..lease });
+            return lock(&self.holds).moved(&one.owned, KeyLease { id: found, ..lease });
+        }
+        match extensions.get(&lease.id) {
+            Some(Ok(Extended::Alive(extension))) => {
+                if !extension.is_confirmed_in(raft_term) {
+                    return;
+                }
+                if lease.is_shared {
+                    self.leases.confirmed(lease.id, *extension);
+                }
+                if extension.until >= began.after(one.term) {
+                    one.outcome = Some(Ok(RenewOutcome::Extended));
+                    return;
+                }
+            }
+            Some(Ok(Extended::Missing)) => self.leases.missing(lease.id),
+            _ => return,
+        }
+        if let Err(failure) = self.move_to_another(one, lease, began).await {
+            one.outcome = Some(Err(StoreError::Unknown(failure.text())));
+        }
+    }
+
+    /// Gives a key another lease, because its own one is missing or too short.
+    async fn move_to_another(
+        &self,
+        one: &mut KeyRenewal,
+        lease: KeyLease,
+        began: BootInstant,
+    ) -> Result<(), Failure> {
+        let target = if lease.is_shared {
+            self.leases.lasting(&self.members, one.term, began.after(one.term)).await?
+        } else {
+            let (id, _) = self.members.grant_lease(seconds(one.term)).await?;
+            Attachable { id, unconfirmed: None }
+        };
+        let attached = match self.members.attach(&one.owned, target.id).await {
+            Err(Failure::LeaseGone) => {
+                self.leases.missing(target.id);
+                return Ok(());
+            }
+            attached => attached?,
+        };
+        match attached.what {
+            Seen::Gone => one.outcome = Some(Ok(RenewOutcome::Gone)),
+            Seen::Taken { .. } => one.outcome = Some(Ok(RenewOutcome::Taken)),
+            Seen::Own { .. } => {
+                let moved = KeyLease { id: target.id, ..lease };
+                one.lease = Some(moved);
+                lock(&self.holds).moved(&one.owned, moved);
+                self.drop_own(lease);
+                let is_lasting = match target.unconfirmed {
+                    None => true,
+                    Some(extension) => {
+                        let is_confirmed = extension.is_confirmed_in(attached.raft_term);
+                        if is_confirmed {
+                            self.leases.confirmed(target.id, extension);
+                        }
+                        is_confirmed
+                    }
+                };
+                // Otherwise the next round extends it.
+                if is_lasting {
+                    one.outcome = Some(Ok(RenewOutcome::Extended));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn term_of(extended: &Result<Extended, Failure>) -> Option<u64> {
+    match extended {
+        Ok(Extended::Alive(extension)) => Some(extension.raft_term()),
+        _ => None,
+    }
+}

@@ -1,0 +1,358 @@
+//! The transactions about keys, and what their answers say.
+//!
+//! The value of a key is the token of its owner, or, after a release with a minimum hold, that token behind `kept:`.
+//! A fencing token is the revision of the last change of the key, plus an offset that is nearly always zero: it is raised
+//! if a call with several keys asks for a token above the revision of etcd, and is then stored beside the key.
+
+use super::errors::Failure;
+use super::members::{Members, Method};
+use super::messages::{
+    Compare, CompareTarget, Compared, DeleteRangeRequest, KeyValue, Operation, OperationResponse,
+    PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
+};
+use crate::safeguard::Safeguard;
+use crate::store::store_error::StoreError;
+
+/// The length of a token.
+const TOKEN: usize = 32;
+
+const KEPT: &str = "kept:";
+
+/// What follows a key in the name of its offset. The first byte occurs in no text, and so in no key of a lock.
+const OFFSET: &[u8] = b"\xff/fence";
+
+/// A key and an owner.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Owned {
+    pub(super) key: String,
+    pub(super) owner: String,
+}
+
+impl Owned {
+    pub(super) fn new(key: &str, owner: &str) -> Self {
+        Self { key: key.to_owned(), owner: owner.to_owned() }
+    }
+}
+
+/// What a key holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// Nothing.
+    Gone,
+    /// The owner has it, with this lease.
+    Own { lease: i64 },
+    /// Another owner has it, or it stays taken after a release.
+    Taken { lease: i64 },
+}
+
+/// An answer to a transaction about a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Answer<T> {
+    pub(super) what: T,
+    /// The revision of the store after it.
+    pub(super) revision: i64,
+    /// The raft term in which the member that has answered was.
+    pub(super) raft_term: u64,
+}
+
+/// The answer to a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Claimed {
+    /// The owner has the key, with this lease and this fencing token.
+    Granted { lease: i64, fence: u64 },
+    /// Another owner has it, with this lease.
+    Busy { lease: i64 },
+}
+
+impl Members {
+    /// Gives the key to the owner, if nobody has it.
+    pub(super) async fn claim(
+        &self,
+        owned: &Owned,
+        lease: i64,
+    ) -> Result<Answer<Claimed>, Failure> {
+        let is_free = if Safeguard::OnlyIfFree.is_on() {
+            vec![compare(&owned.key, CompareTarget::CreateRevision, Compared::CreateRevision(0))]
+        } else {
+            Vec::new()
+        };
+        let request = TxnRequest {
+            compare: is_free,
+            success: vec![put(owned, lease), range(offset_of(&owned.key))],
+            failure: vec![range(owned.key.as_bytes().to_vec()), range(offset_of(&owned.key))],
+        };
+        let answer: TxnResponse = self.call(Method::TXN, &request).await?;
+        let offset = read_offset(&owned.key, found(&answer, 1))?;
+        let fence = |revision: i64| u64::try_from(revision).unwrap_or_default() + offset;
+        let what = if answer.succeeded {
+            Claimed::Granted { lease, fence: fence(revision(&answer)) }
+        } else {
+            match (seen(owned, found(&answer, 0))?, found(&answer, 0)) {
+                (Seen::Own { lease }, Some(kv)) => {
+                    Claimed::Granted { lease, fence: fence(kv.mod_revision) }
+                }
+                (Seen::Taken { lease }, _) => Claimed::Busy { lease },
+                // The comparison has found a key.
+                _ => return Err(Failure::Unknown("an answer without the key".to_owned())),
+            }
+        };
+        Ok(answered(&answer, what))
+    }
+
+    /// What the keys hold. All are read at the same revision.
+    pub(super) async fn look(&self, all: &[&Owned]) -> Result<Answer<Vec<Seen>>, Failure> {
+        let read = all.iter().map(|owned| range(owned.key.as_bytes().to_vec())).collect();
+        self.seen_by(all, TxnRequest { success: read, ..TxnRequest::default() }).await
+    }
+
+    /// The same, but the answer is short if all keys have these owners and leases.
+    pub(super) async fn verify(&self, all: &[(&Owned, i64)]) -> Result<Answer<Vec<Seen>>, Failure> {
+        let owned: Vec<&Owned> = all.iter().map(|(owned, _)| *owned).collect();
+        let is_unchanged = all.iter().flat_map(|(owned, lease)| {
+            [is_own(owned), compare(&owned.key, CompareTarget::Lease, Compared::Lease(*lease))]
+        });
+        let read = owned.iter().map(|owned| range(owned.key.as_bytes().to_vec())).collect();
+        let request =
+            TxnRequest { compare: is_unchanged.collect(), success: Vec::new(), failure: read };
+        let answer = self.seen_by(&owned, request).await?;
+        if answer.what.is_empty() {
+            let seen = all.iter().map(|(_, lease)| Seen::Own { lease: *lease }).collect();
+            return Ok(Answer { what: seen, ..answer });
+        }
+        Ok(answer)
+    }
+
+    async fn seen_by(
+        &self,
+        all: &[&Owned],
+        request: TxnRequest,
+    ) -> Result<Answer<Vec<Seen>>, Failure> {
+        let answer: TxnResponse = self.call(Method::TXN, &request).await?;
+        let count = answer.responses.len();
+        let read = all.iter().take(count).enumerate().map(|(number, owned)| {
+            // A key with a foreign value is taken.
+            seen(owned, found(&answer, number)).or_else(|error| match error {
+                Failure::Refused(StoreError::WrongFormat { .. }) => Ok(Seen::Taken { lease: 0 }),
+                error => Err(error),
+            })
+        });
+        let seen = read.collect::<Result<Vec<_>, _>>()?;
+        Ok(answered(&answer, seen))
+    }
+
+    /// Gives the key another lease, if the owner has it.
+    pub(super) async fn attach(&self, owned: &Owned, lease: i64) -> Result<Answer<Seen>, Failure> {
+        self.change(Method::TXN, owned, vec![put(owned, lease)], lease).await
+    }
+
+    /// Frees the key, if the owner has it. `Own` means that the owner had it.
+    pub(super) async fn delete(&self, owned: &Owned) -> Result<Answer<Seen>, Failure> {
+        self.change(Method::TXN_ONCE, owned, vec![delete(owned)], 0).await
+    }
+
+    /// The key stays taken with this lease, if the owner has it. `Own` means that the owner had it.
+    pub(super) async fn keep(&self, owned: &Owned, lease: i64) -> Result<Answer<Seen>, Failure> {
+        let kept = PutRequest {
+            key: owned.key.as_bytes().to_vec(),
+            value: format!("{KEPT}{}", owned.owner).into_bytes(),
+            lease,
+            ..PutRequest::default()
+        };
+        self.change(Method::TXN_ONCE, owned, vec![operation(Operation::Put(kept))], lease).await
+    }
+
+    async fn change(
+        &self,
+        method: Method,
+        owned: &Owned,
+        success: Vec<RequestOp>,
+        lease: i64,
+    ) -> Result<Answer<Seen>, Failure> {
+        let checks =
+            if Safeguard::OnlyOwnerReleases.is_on() { vec![is_own(owned)] } else { Vec::new() };
+        let failure = vec![range(owned.key.as_bytes().to_vec())];
+        let request = TxnRequest { compare: checks, success, failure };
+        let answer: TxnResponse = self.call(method, &request).await?;
+        let what =
+            if answer.succeeded { Seen::Own { lease } } else { seen(owned, found(&answer, 0))? };
+        Ok(answered(&answer, what))
+    }
+
+    /// A fencing token for the owner, of at least this number. `Err` if the owner does not have the key.
+    pub(super) async fn raise_fence(
+        &self,
+        owned: &Owned,
+        at_least: u64,
+    ) -> Result<Result<u64, Seen>, Failure> {
+        let offset_key = offset_of(&owned.key);
+        loop {
+            // The key is written again, with its value and its lease.
+            let request = TxnRequest {
+                compare: vec![is_own(owned)],
+                success: vec![touch(owned), range(offset_key.clone())],
+                failure: vec![range(owned.key.as_bytes().to_vec())],
+            };
+            let answer: TxnResponse = self.call(Method::TXN, &request).await?;
+            if !answer.succeeded {
+                return Ok(Err(seen(owned, found(&answer, 0))?));
+            }
+            let revision = u64::try_from(revision(&answer)).unwrap_or_default();
+            let before = found(&answer, 1);
+            let offset = read_offset(&owned.key, before)?;
+            if revision + offset >= at_least {
+                return Ok(Ok(revision + offset));
+            }
+            // The next revision is above this one, so the next token is high enough.
+            let raised = PutRequest {
+                key: offset_key.clone(),
+                value: (at_least - revision).to_string().into_bytes(),
+                ..PutRequest::default()
+            };
+            let unchanged = Compare {
+                target: CompareTarget::ModRevision.into(),
+                key: offset_key.clone(),
+                with: Some(Compared::ModRevision(before.map_or(0, |kv| kv.mod_revision))),
+            };
+            let request = TxnRequest {
+                compare: vec![is_own(owned), unchanged],
+                success: vec![operation(Operation::Put(raised))],
+                failure: Vec::new(),
+            };
+            let _: TxnResponse = self.call(Method::TXN, &request).await?;
+        }
+    }
+
+    /// The owner of a key, if there is one.
+    pub(super) async fn owner(&self, key: &str) -> Result<Option<String>, Failure> {
+        let nobody = Owned::new(key, "");
+        let request =
+            TxnRequest { success: vec![range(key.as_bytes().to_vec())], ..TxnRequest::default() };
+        let answer: TxnResponse = self.call(Method::TXN, &request).await?;
+        let Some(kv) = found(&answer, 0) else { return Ok(None) };
+        seen(&nobody, Some(kv))?;
+        let value = String::from_utf8(kv.value.clone()).unwrap_or_default();
+        Ok((!value.starts_with(KEPT)).then_some(value))
+    }
+}
+
+fn answered<T>(answer: &TxnResponse, what: T) -> Answer<T> {
+    let raft_term = answer.header.as_ref().map_or(0, |header| header.raft_term);
+    Answer { what, revision: revision(answer), raft_term }
+}
+
+fn revision(answer: &TxnResponse) -> i64 {
+    answer.header.as_ref().map_or(0, |header| header.revision)
+}
+
+/// The key that an operation of a transaction has read.
+fn found(answer: &TxnResponse, number: usize) -> Option<&KeyValue> {
+    match answer.responses.get(number)?.response.as_ref()? {
+        OperationResponse::Range(range) => range.kvs.first(),
+        _ => None,
+    }
+}
+
+fn seen(owned: &Owned, found: Option<&KeyValue>) -> Result<Seen, Failure> {
+    let Some(KeyValue { value, lease, .. }) = found else { return Ok(Seen::Gone) };
+    if value == owned.owner.as_bytes() {
+        return Ok(Seen::Own { lease: *lease });
+    }
+    let token = value.strip_prefix(KEPT.as_bytes()).unwrap_or(value);
+    if is_token(token) {
+        return Ok(Seen::Taken { lease: *lease });
+    }
+    Err(wrong_format(&owned.key, "the token of an owner", value.len()))
+}
+
+fn is_token(value: &[u8]) -> bool {
+    let is_letter = |letter: &u8| letter.is_ascii_alphanumeric() || b"-_.".contains(letter);
+    value.len() == TOKEN && value.iter().all(is_letter)
+}
+
+fn wrong_format(key: &str, expected: &'static str, length: usize) -> Failure {
+    let found = format!("value of {length} bytes that is none");
+    Failure::Refused(StoreError::WrongFormat { key: key.to_owned(), expected, found })
+}
+
+fn offset_of(key: &str) -> Vec<u8> {
+    [key.as_bytes(), OFFSET].concat()
+}
+
+fn read_offset(key: &str, found: Option<&KeyValue>) -> Result<u64, Failure> {
+    let Some(KeyValue { value, .. }) = found else { return Ok(0) };
+    let text = std::str::from_utf8(value).ok();
+    let offset = text.and_then(|text| text.parse::<u64>().ok()).filter(|offset| *offset < 1 << 62);
+    offset.ok_or_else(|| wrong_format(key, "the offset of fencing tokens", value.len()))
+}
+
+fn compare(key: &str, target: CompareTarget, with: Compared) -> Compare {
+    Compare { target: target.into(), key: key.as_bytes().to_vec(), with: Some(with) }
+}
+
+fn is_own(owned: &Owned) -> Compare {
+    let token = owned.owner.as_bytes().to_vec();
+    compare(&owned.key, CompareTarget::Value, Compared::Value(token))
+}
+
+fn operation(operation: Operation) -> RequestOp {
+    RequestOp { operation: Some(operation) }
+}
+
+fn range(key: Vec<u8>) -> RequestOp {
+    operation(Operation::Range(RangeRequest { key }))
+}
+
+fn put(Owned { key, owner }: &Owned, lease: i64) -> RequestOp {
+    operation(Operation::Put(PutRequest {
+        key: key.as_bytes().to_vec(),
+        value: owner.as_bytes().to_vec(),
+        lease,
+        ..PutRequest::default()
+    }))
+}
+
+fn touch(Owned { key, .. }: &Owned) -> RequestOp {
+    operation(Operation::Put(PutRequest {
+        key: key.as_bytes().to_vec(),
+        ignore_value: true,
+        ignore_lease: true,
+        ..PutRequest::default()
+    }))
+}
+
+fn delete(Owned { key, .. }: &Owned) -> RequestOp {
+    operation(Operation::Delete(DeleteRangeRequest { key: key.as_bytes().to_vec() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kv(value: &str) -> KeyValue {
+        KeyValue { value: value.as_bytes().to_vec(), lease: 7, ..KeyValue::default() }
+    }
+
+    #[test]
+    fn a_value_is_a_token_or_a_kept_one() {
+        let (own, other) = ("a".repeat(32), "B-_.0".repeat(7)[..32].to_owned());
+        let owned = Owned::new("k", &own);
+        assert_eq!(seen(&owned, None), Ok(Seen::Gone));
+        assert_eq!(seen(&owned, Some(&kv(&own))), Ok(Seen::Own { lease: 7 }));
+        for taken in [other.clone(), format!("kept:{own}"), format!("kept:{other}")] {
+            assert_eq!(seen(&owned, Some(&kv(&taken))), Ok(Seen::Taken { lease: 7 }));
+        }
+        for foreign in ["", "value", "kept:", "kept:value", &"ä".repeat(16), &"a".repeat(33)] {
+            let error = seen(&owned, Some(&kv(foreign))).map_err(Failure::into_error);
+            assert!(matches!(error, Err(StoreError::WrongFormat { .. })), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn an_offset_is_a_number() {
+        assert_eq!(read_offset("k", None), Ok(0));
+        assert_eq!(read_offset("k", Some(&kv("41"))), Ok(41));
+        for other in ["", "-1", "x", "99999999999999999999", &u64::MAX.to_string()] {
+            assert!(read_offset("k", Some(&kv(other))).is_err(), "{other}");
+        }
+    }
+}

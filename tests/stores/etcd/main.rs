@@ -1,0 +1,5 @@
+//! The store in etcd, with real servers.
+
+mod basics;
+mod conformance;
+mod support;
