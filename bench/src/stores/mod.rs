@@ -1,6 +1,5 @@
 //! The comparison of stores: each store of this library in one run, and the peers that use the same servers.
 
-mod etcd_members;
 mod measure;
 mod report;
 mod servers;

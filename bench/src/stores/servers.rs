@@ -4,10 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use lock_runtime::store::POSTGRES_SCHEMA;
-use lock_tests::{DatabaseServer, Quorum, RedisServer};
+use lock_tests::{DatabaseServer, EtcdCluster, EtcdOptions, Quorum, RedisServer};
 use tokio_postgres::NoTls;
 
-use super::etcd_members::EtcdMembers;
 use crate::contestant::StoreKind;
 
 /// The running servers of one store. They end when this is dropped.
@@ -15,7 +14,7 @@ pub(super) enum StoreServers {
     Redis(Box<RedisServer>),
     Quorum(Quorum),
     /// The members, and the one that was killed.
-    Etcd(EtcdMembers, Option<usize>),
+    Etcd(EtcdCluster, Option<usize>),
     Postgres(Box<DatabaseServer>),
 }
 
@@ -56,8 +55,8 @@ impl StoreServers {
                 execute(&server, POSTGRES_SCHEMA)?;
                 Self::Postgres(Box::new(server))
             }
-            StoreKind::Etcd => Self::Etcd(EtcdMembers::start(1)?, None),
-            StoreKind::EtcdCluster => Self::Etcd(EtcdMembers::start(3)?, None),
+            StoreKind::Etcd => Self::Etcd(etcd(1), None),
+            StoreKind::EtcdCluster => Self::Etcd(etcd(3), None),
         })
     }
 
@@ -83,7 +82,7 @@ impl StoreServers {
             Self::Quorum(quorum) => {
                 format!("redis-server {}, without persistence", redis(quorum.server(0))?)
             }
-            Self::Etcd(members, _) => format!("etcd {}, with `fsync`", members.version()?),
+            Self::Etcd(members, _) => format!("etcd {}, with `fsync`", members.version()),
             Self::Postgres(server) => {
                 let version = query(server, "SHOW server_version")?;
                 let number = version.split(' ').next().unwrap_or(&version);
@@ -94,7 +93,7 @@ impl StoreServers {
 
     /// Kills a server: the only one, the leader, or any of those that vote. The only server is started again at once. Returns
     /// how long no server has answered, if that was so.
-    pub(super) fn fail(&mut self) -> Result<Option<Duration>> {
+    pub(super) fn fail(&mut self) -> Option<Duration> {
         let killed = Instant::now();
         match self {
             Self::Redis(server) => {
@@ -103,39 +102,44 @@ impl StoreServers {
             }
             Self::Quorum(quorum) => {
                 quorum.kill(0);
-                return Ok(None);
+                return None;
             }
             Self::Etcd(members, killed) => {
-                let leader = members.leader()?;
-                members.kill(leader)?;
-                if members.size() > 1 {
+                let leader = members.leader();
+                members.kill(leader);
+                if members.len() > 1 {
                     *killed = Some(leader);
-                    return Ok(None);
+                    return None;
                 }
-                members.restart(leader)?;
+                members.restart(leader);
             }
             Self::Postgres(server) => {
                 server.kill();
                 server.restart();
             }
         }
-        Ok(Some(killed.elapsed()))
+        Some(killed.elapsed())
     }
 
     /// Starts the server that [`fail`](Self::fail) has killed, unless it runs already.
-    pub(super) fn recover(&mut self) -> Result<()> {
+    pub(super) fn recover(&mut self) {
         match self {
             Self::Redis(_) | Self::Postgres(_) => {}
             Self::Etcd(members, killed) => {
                 if let Some(killed) = killed.take() {
-                    members.restart(killed)?;
+                    members.restart(killed);
                 }
             }
             // As if it had been away for longer than any lease.
             Self::Quorum(quorum) => quorum.restart_unnoticed(0),
         }
-        Ok(())
     }
+}
+
+/// Members with the default settings.
+fn etcd(members: usize) -> EtcdCluster {
+    let options = EtcdOptions { default_times: true, on_disk: true, ..EtcdOptions::default() };
+    EtcdCluster::start(members, options)
 }
 
 /// Runs a future that needs tokio.
