@@ -18,8 +18,6 @@ use crate::permits::Permits;
 use crate::runtime;
 use crate::safeguard::Safeguard;
 use crate::store::contract::Mode;
-#[cfg(feature = "postgres")]
-use crate::store::postgres::verify::{LockTransaction, SeenLock};
 use crate::telemetry::AcquiredBy;
 
 /// A held lock. Dropping it releases the lock in the background.
@@ -254,70 +252,6 @@ impl LockGuard {
     /// ```
     pub async fn fencing_token(&self) -> Result<u64, LockError> {
         self.engine.fencing_token(&self.hold).await
-    }
-
-    /// Verifies in a transaction of the program that the lock is held, and keeps it so until the transaction ends. What the
-    /// transaction writes is committed only while the lock is held: there is no window between lock and data, however
-    /// long the process pauses.
-    ///
-    /// For locks in PostgreSQL, and a transaction in the same database. Call it after the last statement, or at any time
-    /// before. It locks the row of the lock: until the transaction ends, nobody else gets the lock, even if its lease ends, and
-    /// a release waits. Renewals go on. If it fails, roll the transaction back, which happens when it is dropped.
-    ///
-    /// Costs one statement of the transaction, and a second one if the lock is not held. Use the isolation level
-    /// `READ COMMITTED`, the default: in a higher one, the statement fails if the lock was renewed since the transaction began.
-    ///
-    /// Cancel safe for the lock. The transaction has to be rolled back then.
-    ///
-    /// # Errors
-    ///
-    /// * [`LockError::Lost`]: the lock is no longer held.
-    /// * [`LockError::Unavailable`]: the statement has failed.
-    /// * [`LockError::Config`]: the lock is not in PostgreSQL.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn example(database: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// use lock_runtime::LockClient;
-    ///
-    /// let client = LockClient::connect("postgres://app@localhost/shop").await?;
-    /// let guard = client.lock("account:7").acquire().await?;
-    /// let mut transaction = database.transaction().await?;
-    /// transaction.execute("UPDATE account SET balance = balance + 5 WHERE id = 7", &[]).await?;
-    /// guard.verify_in(&mut transaction).await?;
-    /// transaction.commit().await?;
-    /// guard.release().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[cfg(feature = "postgres")]
-    pub async fn verify_in<T: LockTransaction>(
-        &self,
-        transaction: &mut T,
-    ) -> Result<(), LockError> {
-        let locked = self.hold.lease().locked();
-        let Some(owner) = locked.store.name_in_postgres(locked.owner) else {
-            let problem = "the lock is not in PostgreSQL, so no transaction can verify it".into();
-            return Err(LockError::Config { option: "url", problem });
-        };
-        if let Some(lost) = self.hold.loss() {
-            return Err(lost);
-        }
-        let began = BootInstant::now();
-        let reason = match transaction.verify(&locked.key, &owner).await {
-            Ok(SeenLock::Held) => return Ok(()),
-            Ok(SeenLock::Gone) => LostReason::Gone,
-            Ok(SeenLock::Taken) => LostReason::Taken,
-            Err(failure) => {
-                return Err(LockError::Unavailable {
-                    key: Some(locked.key.to_string()),
-                    waited: BootInstant::now().since(began),
-                    cause: failure.to_string(),
-                });
-            }
-        };
-        Err(self.hold.lease().lost_to(reason))
     }
 
     /// The mode of a [read-write lock](crate::ReadWriteLock); `None` for other locks. Costs no round trip.

@@ -123,11 +123,13 @@
 //! * `admin`: [`LockAdmin`](admin::LockAdmin), which asks the clients of a store which locks they hold.
 //! * `metrics`: the export of measurements to the `metrics` facade.
 //! * `opentelemetry`: the export of measurements to the global meter provider of OpenTelemetry.
+//! * `postgres`: locks in a table of PostgreSQL (`postgres://`), and `LockGuard::verify_in`, which makes a transaction
+//!   commit only if the lock is still held then: see `store::PostgresStore`. Contains `store`.
 //! * `sqlx`: a fence in a table of PostgreSQL, MySQL or SQLite: see the module `fence`. `sqlx-postgres`, `sqlx-mysql`
 //!   and `sqlx-sqlite` select one of them.
 //! * `store`: custom stores: see the module `store`. Can change in each version until 1.0.
 //! * `testing`: a client for tests, on tokio's clock: see the module `testing`.
-//! * `tls`: TLS to the Redis server (`rediss://`), with rustls and ring.
+//! * `tls`: TLS to the Redis server (`rediss://`) and to PostgreSQL (`sslmode`), with rustls and ring.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -201,6 +203,8 @@ mod timeout;
 #[cfg(feature = "tls")]
 mod tls;
 mod user_code;
+#[cfg(feature = "postgres")]
+mod verification;
 mod wire_format;
 
 pub use builder::LockClientBuilder;

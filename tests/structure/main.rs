@@ -37,6 +37,7 @@ const LAYERS: [&[&str]; 9] = [
         "lock_order",
         "options",
         "reentrancy",
+        "verification",
     ],
     &["engine"],
     &["store"],

@@ -13,7 +13,7 @@ use std::num::NonZeroU64;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::runtime;
+use tokio::runtime::Handle;
 
 use super::announcements::{Announced, Announcement};
 #[cfg(feature = "admin")]
@@ -23,6 +23,7 @@ use super::hold_reports::HoldReports;
 #[cfg(feature = "admin")]
 pub(crate) use super::inspector::KeyInspector;
 use super::key_holder::KeyHolder;
+pub(crate) use super::lane::Lane;
 pub(crate) use super::layout::{Layout, Mode};
 pub(crate) use super::left::Left;
 pub(crate) use super::mode_change::{ModeChange, ModeChanged};
@@ -287,9 +288,9 @@ pub(crate) fn is_same(one: &Arc<dyn LockStore>, other: &Arc<dyn LockStore>) -> b
 pub(crate) struct BackgroundRuntimes {
     /// The runtime of the background thread, which renews leases. Its tasks must not call user
     /// code, such as wakers or a `tracing` subscriber, and their work must be bounded.
-    pub(crate) renewals: runtime::Handle,
+    pub(crate) renewals: Handle,
     /// The runtime of the notifier thread, which wakes waiters.
-    pub(crate) wake_ups: runtime::Handle,
+    pub(crate) wake_ups: Handle,
 }
 
 /// The object of a lock.
@@ -442,17 +443,4 @@ pub(crate) enum Fenced {
     Gone,
     /// The key has another owner.
     Taken,
-}
-
-/// The connection that carries a request. Requests of one lane reach the store in the order in
-/// which they were sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// The connection of the runtime that polls the request.
-    Caller,
-    /// The connection of the background thread.
-    Background,
-    /// The connection of this runtime, if there is one. An undo uses this lane to arrive after the
-    /// request that it undoes.
-    Runtime(runtime::Id),
 }

@@ -100,6 +100,7 @@ pub(crate) mod hold_reports;
 #[cfg(feature = "admin")]
 mod inspector;
 pub(crate) mod key_holder;
+mod lane;
 mod layout;
 mod left;
 mod limits;
@@ -123,6 +124,8 @@ mod sets;
 mod settings;
 mod store_error;
 pub(crate) mod subscriptions;
+#[cfg(feature = "tls")]
+mod tls;
 
 #[cfg(feature = "store")]
 pub(crate) use custom::OpenStore;

@@ -121,11 +121,7 @@ fn open_one(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
             name => (MemoryBackend::named(name), format!("memory:{name}")),
         }),
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => {
-            use super::OpenStore;
-            let store = Arc::new(super::postgres::PostgresStore::new(url)?);
-            Ok((store.open(settings.response_timeout)?, String::new()))
-        }
+        "postgres" | "postgresql" => postgres(url, settings),
         #[cfg(not(feature = "postgres"))]
         "postgres" | "postgresql" => Err(url_error(
             "this build has no PostgreSQL store; enable the feature `postgres` of `lock-runtime`",
@@ -153,10 +149,35 @@ fn open_one(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
         }
         _ => Err(url_error(
             "the URL does not start with `redis://`, `rediss://`, `redis+unix://`, \
-             `redis+sentinel://`, `redis+cluster://`, `redis+redlock://`, `etcd://` or `memory:`; for a server, write \
+             `redis+sentinel://`, `redis+cluster://`, `redis+redlock://`, `etcd://`, \
+             `postgres://` or `memory:`; for a server, write \
              `redis://host:port`",
         )),
     }
+}
+
+#[cfg(feature = "postgres")]
+fn postgres(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
+    use super::OpenStore;
+    use super::postgres::PostgresStore;
+
+    for (option, is_set) in [
+        ("credentials", settings.credentials.is_some()),
+        ("quarantine", settings.quarantine.is_some()),
+    ] {
+        if is_set {
+            let problem = "the PostgreSQL store does not have it; remove the option".into();
+            return Err(LockError::Config { option, problem });
+        }
+    }
+    #[cfg(feature = "tls")]
+    let store = match settings.tls.clone() {
+        Some(options) => PostgresStore::with_tls(url, options)?,
+        None => PostgresStore::new(url)?,
+    };
+    #[cfg(not(feature = "tls"))]
+    let store = PostgresStore::new(url)?;
+    Ok((Arc::new(store).open(settings.response_timeout)?, String::new()))
 }
 
 fn url_error(problem: &str) -> LockError {

@@ -5,6 +5,11 @@ use tokio_postgres::error::SqlState;
 
 use crate::store::store_error::StoreError;
 
+/// The problem of a URL that demands TLS, in a build without.
+#[cfg(not(feature = "tls"))]
+pub(super) const NO_TLS: &str =
+    "this build has no TLS; enable the feature `tls` of `lock-runtime`, or use `sslmode=disable`";
+
 /// What an error means for the request that it answers.
 ///
 /// A statement that the server has answered with an error has had no effect. Without an answer, the request may have been
@@ -16,12 +21,56 @@ pub(super) fn of_request(error: &Error) -> StoreError {
     }
 }
 
-/// What an error means for a connection that could not be opened.
-pub(super) fn of_connection(error: &Error) -> StoreError {
-    match error.as_db_error() {
-        Some(answer) => of_answer(answer.code(), answer.message()),
-        None => StoreError::Refused(text(error)),
+/// What an error means for a connection to this server that could not be opened.
+pub(super) fn of_connection(error: &Error, server: &str, has_certificate: bool) -> StoreError {
+    if let Some(answer) = error.as_db_error() {
+        let (code, message) = (answer.code(), answer.message());
+        if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION
+            && message.contains("no encryption")
+        {
+            return StoreError::Denied(format!("{message}; use TLS, with `sslmode=verify-full`"));
+        }
+        return of_answer(code, message);
     }
+    if let Some(problem) = of_handshake(error, server, has_certificate) {
+        return problem;
+    }
+    let text = text(error);
+    if text.contains("server does not support TLS") {
+        let problem = format!(
+            "{server} does not use TLS; set `ssl = on` there, or connect with `sslmode=disable`"
+        );
+        return config(problem);
+    }
+    if text.contains("does not allow writes") {
+        return StoreError::Refused(format!("{server} is a read-only standby"));
+    }
+    StoreError::Refused(format!("{server}: {text}"))
+}
+
+#[cfg(feature = "tls")]
+fn of_handshake(error: &Error, server: &str, has_certificate: bool) -> Option<StoreError> {
+    use std::io;
+
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            let own = error.get_ref().and_then(|error| error.downcast_ref::<StoreError>());
+            let problem = own.cloned();
+            let problem =
+                problem.or_else(|| crate::store::tls::permanent(error, server, has_certificate));
+            if problem.is_some() {
+                return problem;
+            }
+        }
+        cause = error.source();
+    }
+    None
+}
+
+#[cfg(not(feature = "tls"))]
+fn of_handshake(_: &Error, _: &str, _: bool) -> Option<StoreError> {
+    None
 }
 
 /// Whether the next request needs another connection: this one is closed, or is to a server that may not write.

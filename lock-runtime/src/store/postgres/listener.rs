@@ -1,80 +1,129 @@
 //! The notifications of released keys.
+//!
+//! A pooler in transaction mode accepts `LISTEN`, but the notifications go to a connection of its own. So a listener counts
+//! only when a notification has arrived that this client has sent over another connection.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio_postgres::tls::NoTlsStream;
-use tokio_postgres::{AsyncMessage, Config, Connection, NoTls, Socket};
+use tokio::time::sleep;
+use tokio_postgres::types::Type;
+use tokio_postgres::{AsyncMessage, Connection, Socket};
+use tracing::Level;
 
-use super::statements::LISTEN;
+use super::connector::{DatabaseConnector, DatabaseStream};
+use super::pool::ConnectionPool;
+use super::statements::{LISTEN, PROBE};
 use crate::backoff::between;
+use crate::events;
 use crate::store::custom::WakeUps;
+use crate::store::store_error::StoreError;
 
 /// The pause before another connection.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Receives notifications until the receiver of its state is dropped.
-pub(super) async fn run(config: Config, wake_ups: WakeUps, is_live: Arc<watch::Sender<bool>>) {
-    loop {
-        // An error is not reported: without notifications, calls poll.
-        let _ = receive(&config, &wake_ups, &is_live).await;
-        is_live.send_replace(false);
-        wake_ups.interrupted();
-        if is_live.is_closed() {
-            return;
-        }
-        tokio::time::sleep(between(AGAIN / 2, AGAIN)).await;
-    }
+/// How long the first notification may take.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The pause after notifications did not arrive over a connection that works.
+const AGAIN_WITHOUT: Duration = Duration::from_secs(60);
+
+/// What a listener needs.
+pub(super) struct ReleaseListener {
+    pub(super) connector: DatabaseConnector,
+    /// Sends the first notification.
+    pub(super) pool: Arc<ConnectionPool>,
+    pub(super) wake_ups: WakeUps,
+    /// Whether notifications arrive.
+    pub(super) is_live: Arc<watch::Sender<bool>>,
 }
 
-async fn receive(
-    config: &Config,
-    wake_ups: &WakeUps,
-    is_live: &watch::Sender<bool>,
-) -> Result<(), tokio_postgres::Error> {
-    let (client, mut connection) = config.connect(NoTls).await?;
-    // The connection is polled here, also while the statement is served.
-    let listening = client.batch_execute(LISTEN);
-    tokio::pin!(listening);
-    loop {
-        tokio::select! {
-            biased;
-            listening = &mut listening => {
-                listening?;
-                break;
-            }
-            message = next(&mut connection) => match message {
-                Some(message) => told(message?, wake_ups),
-                None => return Ok(()),
+/// Why a connection is over.
+enum ListenerEnd {
+    /// The store was dropped.
+    Dropped,
+    /// It was lost.
+    Lost,
+    /// Notifications do not arrive over it.
+    Deaf,
+}
+
+impl ReleaseListener {
+    /// Receives notifications until the receiver of its state is dropped.
+    pub(super) async fn run(self) {
+        let mut is_told = false;
+        loop {
+            let end = self.receive().await.unwrap_or(ListenerEnd::Lost);
+            self.is_live.send_replace(false);
+            self.wake_ups.interrupted();
+            let pause = match end {
+                ListenerEnd::Dropped => return,
+                // An error is not reported: without notifications, calls poll.
+                ListenerEnd::Lost => between(AGAIN / 2, AGAIN),
+                ListenerEnd::Deaf => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        events::emit(Level::INFO, || {
+                            tracing::info!(
+                                "notifications of PostgreSQL do not arrive, perhaps because of a pooler in transaction mode; waiting calls poll"
+                            );
+                        });
+                    }
+                    AGAIN_WITHOUT
+                }
+            };
+            tokio::select! {
+                () = self.is_live.closed() => return,
+                () = sleep(pause) => {}
             }
         }
     }
-    is_live.send_replace(true);
-    loop {
-        tokio::select! {
-            () = is_live.closed() => return Ok(()),
-            message = next(&mut connection) => match message {
-                Some(message) => told(message?, wake_ups),
-                None => return Ok(()),
+
+    async fn receive(&self) -> Result<ListenerEnd, StoreError> {
+        let (client, mut connection) = self.connector.connect().await?;
+        let lost = |_| StoreError::Refused("the connection was lost".to_owned());
+        // The connection is polled here, also while the statements are served.
+        let name = format!("probe-{:016x}", fastrand::u64(..));
+        let listening = async {
+            client.batch_execute(LISTEN).await.map_err(lost)?;
+            self.pool.query(PROBE, &[(&name, Type::TEXT)]).await?;
+            sleep(PROBE_TIMEOUT).await;
+            Ok::<_, StoreError>(())
+        };
+        let mut listening = pin!(listening);
+        loop {
+            tokio::select! {
+                () = self.is_live.closed() => return Ok(ListenerEnd::Dropped),
+                ended = &mut listening, if !*self.is_live.borrow() => {
+                    ended?;
+                    return Ok(ListenerEnd::Deaf);
+                }
+                message = next(&mut connection) => match message {
+                    Some(message) => self.told(message.map_err(lost)?, &name),
+                    None => return Ok(ListenerEnd::Lost),
+                }
             }
+        }
+    }
+
+    fn told(&self, message: AsyncMessage, probe: &str) {
+        let AsyncMessage::Notification(notification) = message else { return };
+        if notification.payload() == probe {
+            self.is_live.send_replace(true);
+            // Those who wait have watched their keys in vain until now.
+            self.wake_ups.interrupted();
+        } else if let Some(key) = decode(notification.payload()) {
+            self.wake_ups.released(&key);
         }
     }
 }
 
 async fn next(
-    connection: &mut Connection<Socket, NoTlsStream>,
+    connection: &mut Connection<Socket, DatabaseStream>,
 ) -> Option<Result<AsyncMessage, tokio_postgres::Error>> {
     poll_fn(|cx| connection.poll_message(cx)).await
-}
-
-fn told(message: AsyncMessage, wake_ups: &WakeUps) {
-    if let AsyncMessage::Notification(notification) = message
-        && let Some(key) = decode(notification.payload())
-    {
-        wake_ups.released(&key);
-    }
 }
 
 /// The key that is written in hexadecimal digits. `None` if somebody else has sent something else.

@@ -1,20 +1,26 @@
 //! Locks in a table of PostgreSQL.
 
+mod connector;
 mod errors;
 mod listener;
 mod pool;
+pub(crate) mod seen;
 mod statements;
-pub(crate) mod verify;
+#[cfg(feature = "tls")]
+mod tls;
+mod transactions;
+mod url;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio_postgres::Config;
 use tokio_postgres::types::Type;
 
+use self::connector::DatabaseConnector;
+use self::listener::ReleaseListener;
 use self::pool::{ConnectionPool, Parameter};
-pub use self::verify::LockTransaction;
+pub use self::seen::LockTransaction;
 use crate::error::LockError;
 use crate::store::custom::{
     FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
@@ -36,7 +42,8 @@ pub const POSTGRES_SCHEMA: &str = include_str!("schema.sql");
 
 /// Locks in the table `distributed_locks` of a PostgreSQL database, 12 or newer: what `postgres://` stands for.
 ///
-/// The table is never created on its own: run [`POSTGRES_SCHEMA`] once. Its leases end by the clock of the server.
+/// The table is never created on its own: run [`POSTGRES_SCHEMA`] once, or `lockctl migrate`. Its leases end by the clock of
+/// the server.
 ///
 /// | | costs |
 /// |---|---|
@@ -44,15 +51,43 @@ pub const POSTGRES_SCHEMA: &str = include_str!("schema.sql");
 /// | holding | 1 statement for up to 100 locks, every third of the lease |
 /// | a fencing token | 0 for the call that acquires the lock; 1 for a call to which it was handed off inside the process |
 /// | waiting | 1 statement when the wait begins, and after each release; one a second in case a notification is lost |
+/// | [`verify_in`](crate::LockGuard::verify_in) | 1 statement in the transaction of the program |
 ///
-/// A client opens up to five connections, and one for notifications. Behind a pooler in transaction mode, notifications do not
-/// arrive, and waiting calls make an attempt four times a second.
+/// A client opens up to five connections, and one for notifications. Its statements are not prepared, and depend on no
+/// session, so they also work behind a pooler in transaction mode, such as PgBouncer. Notifications do not arrive there: the
+/// client notices that, and waiting calls make an attempt four times a second. After a connection was lost or a request had
+/// no answer, the next request opens another one.
+///
+/// # Several hosts
+///
+/// `postgres://app@one,two,three/shop` names the servers of one database. The client uses the one that can be written to,
+/// and follows when a standby is promoted. A host that hangs delays a connection by a quarter of a second.
+///
+/// **A failover can lose locks** that the promoted standby had not received. With `synchronous_commit = on` (the default)
+/// and `synchronous_standby_names` it has received each lock that was acquired, so none is lost. Without
+/// synchronous standbys, or with `synchronous_commit = off` and a crash of the server, a lock can be lost: another client gets
+/// it, and the first one learns that with its next renewal. [`verify_in`](crate::LockGuard::verify_in) finds it in any case.
+///
+/// # TLS
+///
+/// | `sslmode` | |
+/// |---|---|
+/// | not given, `prefer`, `allow` | TLS if the server has it; the server is not authenticated |
+/// | `disable` | no TLS |
+/// | `require` | TLS; the server is not authenticated, except with `sslrootcert`, which makes it `verify-ca` |
+/// | `verify-ca` | TLS; the certificate was issued by an authority of `sslrootcert`, or of the operating system |
+/// | `verify-full` | the same, and for the host of the URL. Use this one over networks. |
+///
+/// `sslrootcert`, `sslcert` and `sslkey` name files in PEM format, without a passphrase; `tls_ca`, `tls_cert`, `tls_key` and
+/// `tls_server_name` mean the same here as in URLs of Redis. With any of them, or with `TlsOptions`, the mode is `verify-full`
+/// unless the URL names it. Without the feature `tls`, a URL that demands TLS is a [`LockError::Config`], and `prefer` does
+/// not use it. Channel binding is not supported.
 pub struct PostgresStore {
-    config: Config,
+    connector: DatabaseConnector,
     /// Requests about one lock. One of them may have to wait for another transaction.
     requests: ConnectionPool,
     /// Renewals, and what is not about one lock.
-    renewals: ConnectionPool,
+    renewals: Arc<ConnectionPool>,
     /// Whether notifications arrive.
     is_live: Arc<watch::Sender<bool>>,
     receiver: watch::Receiver<bool>,
@@ -62,26 +97,47 @@ impl PostgresStore {
     /// A store in the database of this URL, with the parameters of
     /// [libpq](https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING) that
     /// [`tokio_postgres`](https://docs.rs/tokio-postgres/0.7/tokio_postgres/config/struct.Config.html) knows, such as
-    /// `postgres://user:password@host1,host2/shop?target_session_attrs=read-write`. Does not connect.
+    /// `postgres://user:password@host1,host2/shop?connect_timeout=2`, and those about TLS. Does not connect.
     ///
     /// # Errors
     ///
     /// [`LockError::Config`]: the URL is invalid. The error does not show it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::store::PostgresStore;
+    ///
+    /// # fn main() -> Result<(), lock_runtime::LockError> {
+    /// let store = PostgresStore::new("postgres://app@db1,db2/shop")?;
+    /// // The same as `LockClient::connect` with this URL.
+    /// let client = lock_runtime::LockClient::with_store(store);
+    /// # drop(client);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn new(url: &str) -> Result<Self, LockError> {
-        let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
-            // The error does not contain the URL.
-            LockError::Config { option: "url", problem: error.to_string() }
-        })?;
-        if config.get_application_name().is_none() {
-            config.application_name("lock-runtime");
-        }
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(Duration::from_secs(5));
-        }
+        Ok(Self::of(DatabaseConnector::new(url)?))
+    }
+
+    /// The same, with TLS options that are not in the URL.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Config`]: the URL or the options are invalid, or contradict each other.
+    #[cfg(feature = "tls")]
+    pub fn with_tls(url: &str, options: crate::TlsOptions) -> Result<Self, LockError> {
+        Ok(Self::of(DatabaseConnector::with_options(url, options)?))
+    }
+
+    fn of(connector: DatabaseConnector) -> Self {
         let (is_live, receiver) = watch::channel(false);
-        let (requests, renewals) =
-            (ConnectionPool::new(config.clone(), POOL), ConnectionPool::new(config.clone(), 1));
-        Ok(Self { config, requests, renewals, is_live: Arc::new(is_live), receiver })
+        let (requests, renewals) = (
+            ConnectionPool::new(connector.clone(), POOL),
+            ConnectionPool::new(connector.clone(), 1),
+        );
+        let (renewals, is_live) = (Arc::new(renewals), Arc::new(is_live));
+        Self { connector, requests, renewals, is_live, receiver }
     }
 
     /// Checks the server and the table.
@@ -122,10 +178,8 @@ impl PostgresStore {
 /// Without the password.
 impl std::fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PostgresStore")
-            .field("hosts", &self.config.get_hosts())
-            .field("database", &self.config.get_dbname())
-            .finish_non_exhaustive()
+        let mut shown = f.debug_struct("PostgresStore");
+        shown.field("connector", &self.connector).finish_non_exhaustive()
     }
 }
 
@@ -148,7 +202,13 @@ impl Store for PostgresStore {
 
     async fn connect(&self, wake_ups: WakeUps) -> Result<(), StoreError> {
         self.check_server().await?;
-        tokio::spawn(listener::run(self.config.clone(), wake_ups, Arc::clone(&self.is_live)));
+        let listener = ReleaseListener {
+            connector: self.connector.clone(),
+            pool: Arc::clone(&self.renewals),
+            wake_ups,
+            is_live: Arc::clone(&self.is_live),
+        };
+        tokio::spawn(listener.run());
         Ok(())
     }
 

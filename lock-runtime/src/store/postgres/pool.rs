@@ -1,50 +1,86 @@
 //! The connections of a client to PostgreSQL.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::task::AbortHandle;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Config, NoTls, Row};
+use tokio_postgres::{Client, Row};
 
+use super::connector::DatabaseConnector;
 use super::errors;
 use crate::store::store_error::StoreError;
 
 /// A parameter of a statement.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
+/// The connection of a slot, unless none was opened.
+type PoolSlot = Arc<Mutex<Option<Arc<PooledConnection>>>>;
+
 /// Connections that are opened when they are first needed, and again after they were lost. Requests share them: PostgreSQL
 /// serves the requests of one connection in their order.
 pub(super) struct ConnectionPool {
-    config: Config,
-    slots: Vec<Mutex<Option<Arc<Client>>>>,
+    connector: DatabaseConnector,
+    slots: Vec<PoolSlot>,
     next: AtomicUsize,
 }
 
+struct PooledConnection {
+    client: Client,
+    /// Reads and writes.
+    task: AbortHandle,
+    /// Whether the next request needs another connection, although this one is open: it is to a server that may not
+    /// write, or a request had no answer in time, so that the server may be gone or frozen.
+    is_suspect: AtomicBool,
+}
+
+impl Drop for PooledConnection {
+    fn drop(&mut self) {
+        // It would wait for the answers of a server that may be gone.
+        if self.is_suspect.load(Ordering::Relaxed) {
+            self.task.abort();
+        }
+    }
+}
+
+/// Suspects a connection unless the request over it has an answer.
+struct Unanswered<'a>(Option<&'a PooledConnection>);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0 {
+            connection.is_suspect.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 impl ConnectionPool {
-    pub(super) fn new(config: Config, size: usize) -> Self {
-        let slots = (0..size).map(|_| Mutex::new(None)).collect();
-        Self { config, slots, next: AtomicUsize::new(0) }
+    pub(super) fn new(connector: DatabaseConnector, size: usize) -> Self {
+        let slots = (0..size).map(|_| PoolSlot::default()).collect();
+        Self { connector, slots, next: AtomicUsize::new(0) }
     }
 
     /// The rows of a statement, over one of the connections.
+    ///
+    /// The future may be dropped: the statement may be served nevertheless.
     pub(super) async fn query(
         &self,
         statement: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, StoreError> {
         let slot = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
-        let client = self.client(slot).await?;
+        let connection = self.connection(slot).await?;
+        let mut unanswered = Unanswered(Some(&connection));
         // Not prepared: a pooler may use another connection to the server for the next request.
-        match client.query_typed(statement, parameters).await {
-            Ok(rows) => Ok(rows),
-            Err(error) => {
-                if errors::ends_connection(&error) {
-                    self.give_up(slot, &client).await;
-                }
-                Err(errors::of_request(&error))
+        let answer = connection.client.query_typed(statement, parameters).await;
+        unanswered.0 = None;
+        answer.map_err(|error| {
+            if errors::ends_connection(&error) {
+                connection.is_suspect.store(true, Ordering::Relaxed);
             }
-        }
+            errors::of_request(&error)
+        })
     }
 
     /// The only row of a statement.
@@ -57,26 +93,32 @@ impl ConnectionPool {
         rows.into_iter().next().ok_or_else(|| StoreError::Unknown("no answer".to_owned()))
     }
 
-    async fn client(&self, slot: usize) -> Result<Arc<Client>, StoreError> {
+    async fn connection(&self, slot: usize) -> Result<Arc<PooledConnection>, StoreError> {
         // Other requests wait for the connection that this one opens.
-        let mut slot = self.slots[slot].lock().await;
-        if let Some(client) = slot.as_ref().filter(|client| !client.is_closed()) {
-            return Ok(Arc::clone(client));
+        let mut slot = Arc::clone(&self.slots[slot]).lock_owned().await;
+        let usable = |connection: &&Arc<PooledConnection>| {
+            !connection.client.is_closed() && !connection.is_suspect.load(Ordering::Relaxed)
+        };
+        if let Some(connection) = slot.as_ref().filter(usable) {
+            return Ok(Arc::clone(connection));
         }
         *slot = None;
-        let opened = self.config.connect(NoTls).await;
-        let (client, connection) = opened.map_err(|error| errors::of_connection(&error))?;
-        // Ends with the connection, or when the client is dropped.
-        tokio::spawn(connection);
-        let client = Arc::new(client);
-        *slot = Some(Arc::clone(&client));
-        Ok(client)
+        // Goes on if this request is given up: to reach the second host may take longer than one request.
+        let opening = tokio::spawn(open(self.connector.clone(), slot));
+        opening
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Refused("the client has ended".to_owned())))
     }
+}
 
-    async fn give_up(&self, slot: usize, client: &Arc<Client>) {
-        let mut slot = self.slots[slot].lock().await;
-        if slot.as_ref().is_some_and(|current| Arc::ptr_eq(current, client)) {
-            *slot = None;
-        }
-    }
+async fn open(
+    connector: DatabaseConnector,
+    mut slot: OwnedMutexGuard<Option<Arc<PooledConnection>>>,
+) -> Result<Arc<PooledConnection>, StoreError> {
+    let (client, connection) = connector.connect().await?;
+    // Ends with the connection, or when the client is dropped.
+    let task = tokio::spawn(connection).abort_handle();
+    let opened = Arc::new(PooledConnection { client, task, is_suspect: AtomicBool::new(false) });
+    *slot = Some(Arc::clone(&opened));
+    Ok(opened)
 }

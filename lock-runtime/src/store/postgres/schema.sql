@@ -8,7 +8,8 @@ CREATE TABLE IF NOT EXISTS distributed_locks (
     owner text,
     -- When the lease ends, by the clock of the server.
     until timestamptz NOT NULL,
-    -- The fencing token of the last grant.
+    -- A number from the sequence below, drawn for the last grant. The fencing token of the holder is this one, or a
+    -- higher one.
     fence bigint NOT NULL,
     -- Whether others wait for the key, so that its release has to notify them.
     wanted boolean NOT NULL DEFAULT false,

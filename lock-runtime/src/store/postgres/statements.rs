@@ -3,13 +3,17 @@
 /// Key, owner and term in seconds. One row: whether the owner has the key, its fencing token, and the rest of the lease in
 /// seconds.
 ///
-/// A key that is taken is only marked as wanted. A key whose lease has ended stays taken while a transaction is open that has
-/// verified the lock: nothing here waits for that, because other requests come next on the same connection. Only one of the
-/// parts changes the row.
+/// A key that is taken is only marked as wanted, once. A key whose lease has ended stays taken while a transaction is open
+/// that has verified the lock: nothing here waits for that, because other requests come next on the same connection. Only
+/// one of the parts changes the row. The token is drawn when the key already belongs to the owner: one that was drawn before
+/// could be lower than that of an owner who came and went in between.
 pub(super) const ACQUIRE: &str = "\
-WITH marked AS (
-    UPDATE distributed_locks SET wanted = true
+WITH busy AS (
+    SELECT until, wanted FROM distributed_locks
     WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2
+), marked AS (
+    UPDATE distributed_locks SET wanted = true
+    WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2 AND NOT wanted
     RETURNING until
 ), ended AS (
     SELECT key FROM distributed_locks WHERE key = $1 AND (until <= clock_timestamp() OR owner = $2)
@@ -17,19 +21,23 @@ WITH marked AS (
 ), taken AS (
     INSERT INTO distributed_locks AS l (key, owner, until, fence)
     SELECT $1, $2, clock_timestamp() + make_interval(secs => $3), nextval('distributed_lock_fences')
-    WHERE NOT EXISTS (SELECT FROM marked)
+    WHERE NOT EXISTS (SELECT FROM busy)
         AND (EXISTS (SELECT FROM ended) OR NOT EXISTS (SELECT FROM distributed_locks WHERE key = $1))
     ON CONFLICT (key) DO UPDATE SET
         owner = excluded.owner,
         until = CASE WHEN l.owner = excluded.owner THEN greatest(l.until, excluded.until) ELSE excluded.until END,
-        fence = CASE WHEN l.owner = excluded.owner THEN l.fence ELSE excluded.fence END
+        fence = excluded.fence
     WHERE l.until <= clock_timestamp() OR l.owner = excluded.owner
-    RETURNING fence
+    RETURNING nextval('distributed_lock_fences') AS fence
 )
 SELECT
     EXISTS (SELECT FROM taken),
     coalesce((SELECT fence FROM taken), 0),
-    coalesce((SELECT extract(epoch FROM until - clock_timestamp()) FROM marked), 0.1)::float8";
+    coalesce(
+        (SELECT extract(epoch FROM until - clock_timestamp()) FROM marked),
+        (SELECT extract(epoch FROM until - clock_timestamp()) FROM busy WHERE wanted),
+        0.1
+    )::float8";
 
 /// Keys, owners and terms in seconds. One row for each, in their order: whether the lease was extended, and whether another
 /// owner has the key.
@@ -117,3 +125,6 @@ SELECT
     coalesce(obj_description(to_regclass('distributed_locks'), 'pg_class'), '')";
 
 pub(super) const LISTEN: &str = "LISTEN distributed_locks";
+
+/// A payload, as a notification.
+pub(super) const PROBE: &str = "SELECT pg_notify('distributed_locks', $1)";

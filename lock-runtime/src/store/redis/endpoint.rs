@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::login::Login;
 #[cfg(feature = "tls")]
-use super::tls::Tls;
+use crate::store::tls::Tls;
 
 /// How to connect to servers: the credentials, and whether to use TLS. Cheap to clone.
 #[derive(Clone)]

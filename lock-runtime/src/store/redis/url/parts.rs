@@ -126,7 +126,7 @@ pub(super) fn for_locks(login: RedisConnectionInfo) -> RedisConnectionInfo {
 
 #[cfg(feature = "tls")]
 fn with_tls(access: Access, settings: &Settings, options: UrlOptions) -> Result<Access, LockError> {
-    use crate::store::redis::tls::Tls;
+    use crate::store::tls::Tls;
 
     let mut tls = settings.tls.clone().unwrap_or_default();
     if !options.is_empty() && !tls.is_default() {

@@ -4,10 +4,10 @@ use std::io;
 
 use tokio_rustls::rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 
-use crate::store::contract::StoreError;
+use crate::store::store_error::StoreError;
 
 /// Explains an error that another attempt would meet as well. `server` is the server's address.
-pub(super) fn permanent(
+pub(crate) fn permanent(
     error: &io::Error,
     server: &str,
     has_certificate: bool,
@@ -106,12 +106,12 @@ fn explain_alert(
     })
 }
 
-pub(super) fn config_error(option: &'static str, problem: String) -> StoreError {
+pub(crate) fn config_error(option: &'static str, problem: String) -> StoreError {
     StoreError::Config { option, problem }
 }
 
 /// The problem of a server that does not answer in TLS.
-pub(super) fn speaks_no_tls(server: &str) -> String {
+pub(crate) fn speaks_no_tls(server: &str) -> String {
     format!(
         "{server} does not use TLS; begin the URL with `redis` instead of `rediss`, or use the \
          server's TLS port"

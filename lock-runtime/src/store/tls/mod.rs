@@ -1,42 +1,35 @@
 //! TLS: the configuration of a client, and the explanation of failed handshakes.
 //!
-//! redis-rs reads the certificates of the operating system before every connection, which takes
+//! The libraries of the servers would read the certificates of the operating system before every connection, which takes
 //! milliseconds. Here, a client reads all certificates once, and again only if a file has changed.
 
 mod certificates;
 mod explain;
+mod verification;
 
-use std::fmt;
-use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tracing::Level;
 
 use self::certificates::{FileState, read};
-use self::explain::{config_error, permanent, speaks_no_tls};
-use super::{error, probe};
+pub(crate) use self::explain::{config_error, permanent, speaks_no_tls};
+pub(crate) use self::verification::Verification;
 use crate::error::LockError;
 use crate::events;
 use crate::safeguard::Safeguard;
-use crate::store::contract::StoreError;
+use crate::store::store_error::StoreError;
 use crate::sync::{Mutex, lock};
 use crate::tls::TlsOptions;
 
-/// How long a handshake may take before the server is suspected not to use TLS.
-const SLOW_HANDSHAKE: Duration = Duration::from_millis(500);
-
 /// The TLS configuration of a client.
-pub(super) struct Tls {
+pub(crate) struct Tls {
     options: TlsOptions,
     server_name: Option<ServerName<'static>>,
+    /// What has to be true of the certificate of a server.
+    verification: Verification,
     /// What was read from the files.
     loaded: Mutex<Option<Loaded>>,
     /// Locked while the files are read, so that files that cannot be read, such as those of a
@@ -54,7 +47,7 @@ struct Loaded {
 
 impl Tls {
     /// Checks the options. Reads no files.
-    pub(super) fn new(options: TlsOptions) -> Result<Self, LockError> {
+    pub(crate) fn new(options: TlsOptions) -> Result<Self, LockError> {
         let error = |problem: &str| LockError::Config { option: "tls", problem: problem.into() };
         if options.certificate.is_some() != options.key.is_some() {
             return Err(error(
@@ -74,11 +67,17 @@ impl Tls {
             })?),
         };
         let (loaded, reading) = (Mutex::default(), Arc::default());
-        Ok(Self { options, server_name, loaded, reading })
+        Ok(Self { options, server_name, verification: Verification::Full, loaded, reading })
+    }
+
+    /// The same, but requires less of the certificates of servers.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn verify(self, verification: Verification) -> Self {
+        Self { verification, ..self }
     }
 
     /// The name that the certificate of the server at `host` must be valid for.
-    fn name_of(&self, host: &str) -> Result<ServerName<'static>, StoreError> {
+    pub(crate) fn name_of(&self, host: &str) -> Result<ServerName<'static>, StoreError> {
         if let Some(name) = &self.server_name {
             return Ok(name.clone());
         }
@@ -88,7 +87,7 @@ impl Tls {
     }
 
     /// The current configuration. Reads files that are new or have changed.
-    async fn config(self: &Arc<Self>) -> Result<Arc<ClientConfig>, StoreError> {
+    pub(crate) async fn config(self: &Arc<Self>) -> Result<Arc<ClientConfig>, StoreError> {
         if let Some(config) = &self.options.config {
             return Ok(Arc::clone(config));
         }
@@ -109,7 +108,7 @@ impl Tls {
         if let Some(loaded) = lock(&self.loaded).as_ref().filter(is_current) {
             return Ok(Arc::clone(&loaded.config));
         }
-        let read = read(&self.options);
+        let read = read(&self.options, self.verification);
         let mut loaded = lock(&self.loaded);
         match (read, &mut *loaded) {
             (Ok(config), _) => {
@@ -133,66 +132,5 @@ impl Tls {
                 Ok(Arc::clone(&earlier.config))
             }
         }
-    }
-}
-
-/// The server of a handshake.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct TlsServer<'a> {
-    pub(super) host: &'a str,
-    /// The address, for messages.
-    pub(super) shown: &'a str,
-    /// Whether it has used TLS before.
-    pub(super) uses_tls: bool,
-}
-
-/// A socket with TLS.
-pub(super) struct SecureSocket {
-    pub(super) stream: TlsStream<TcpStream>,
-    /// The server's address, for messages.
-    server: String,
-    has_certificate: bool,
-}
-
-impl SecureSocket {
-    /// Makes the handshake over `socket`. If the server does not answer, checks whether it uses TLS
-    /// at all.
-    pub(super) async fn connect(
-        tls: &Arc<Tls>,
-        server: TlsServer<'_>,
-        socket: TcpStream,
-    ) -> Result<Self, StoreError> {
-        let TlsServer { host, shown: server, uses_tls } = server;
-        let config = tls.config().await?;
-        let has_certificate = config.client_auth_cert_resolver.has_certs();
-        let address = socket.peer_addr().ok().filter(|_| !uses_tls);
-        let handshake = TlsConnector::from(config).connect(tls.name_of(host)?, socket);
-        let plain = async {
-            let Some(address) = address else { return std::future::pending().await };
-            sleep(SLOW_HANDSHAKE).await;
-            if !probe::is_plain(address).await {
-                std::future::pending::<()>().await;
-            }
-        };
-        let handshake = tokio::select! {
-            handshake = handshake => handshake,
-            () = plain => return Err(config_error("url", speaks_no_tls(server))),
-        };
-        match handshake {
-            Ok(stream) => Ok(Self { stream, server: server.to_owned(), has_certificate }),
-            Err(error) => Err(permanent(&error, server, has_certificate)
-                .unwrap_or_else(|| error::classify(&error.into()).error)),
-        }
-    }
-
-    /// Explains an error that another attempt would meet as well.
-    pub(super) fn permanent(&self, error: &io::Error) -> Option<StoreError> {
-        permanent(error, &self.server, self.has_certificate)
-    }
-}
-
-impl fmt::Debug for SecureSocket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SecureSocket").field(&self.server).finish()
     }
 }

@@ -9,6 +9,7 @@ use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+use super::verification::{Verification, WeakVerifier};
 use crate::tls::TlsOptions;
 
 /// Differs if a file has changed or was replaced. Empty if there is no such file.
@@ -37,7 +38,34 @@ impl FileState {
 }
 
 /// Reads the certificates.
-pub(super) fn read(options: &TlsOptions) -> Result<ClientConfig, String> {
+pub(super) fn read(
+    options: &TlsOptions,
+    verification: Verification,
+) -> Result<ClientConfig, String> {
+    // A provider of its own: the process may have several, and then has no default one.
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
+    let builder = builder.with_safe_default_protocol_versions().map_err(|e| e.to_string())?;
+    let weak = |roots| Ok::<_, String>(WeakVerifier::new(&provider, roots)? as Arc<_>);
+    let builder = match verification {
+        Verification::Full => builder.with_root_certificates(roots(options)?),
+        Verification::Authority => {
+            builder.dangerous().with_custom_certificate_verifier(weak(Some(roots(options)?))?)
+        }
+        Verification::Nothing => builder.dangerous().with_custom_certificate_verifier(weak(None)?),
+    };
+    let (Some(certificate), Some(key)) = (&options.certificate, &options.key) else {
+        return Ok(builder.with_no_client_auth());
+    };
+    let chain = certificates("tls_cert", certificate)?;
+    let private = PrivateKeyDer::from_pem_file(key);
+    let private = private.map_err(|error| unusable("tls_key", key, &explain_pem(&error)))?;
+    let builder = builder.with_client_auth_cert(chain, private);
+    builder.map_err(|error| unusable("tls_cert", certificate, &error))
+}
+
+/// The authorities that are trusted.
+fn roots(options: &TlsOptions) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     match &options.ca {
         Some(path) => {
@@ -58,18 +86,7 @@ pub(super) fn read(options: &TlsOptions) -> Result<ClientConfig, String> {
             }
         }
     }
-    // A provider of its own: the process may have several, and then has no default one.
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let builder = builder.with_safe_default_protocol_versions().map_err(|e| e.to_string())?;
-    let builder = builder.with_root_certificates(roots);
-    let (Some(certificate), Some(key)) = (&options.certificate, &options.key) else {
-        return Ok(builder.with_no_client_auth());
-    };
-    let chain = certificates("tls_cert", certificate)?;
-    let private = PrivateKeyDer::from_pem_file(key);
-    let private = private.map_err(|error| unusable("tls_key", key, &explain_pem(&error)))?;
-    let builder = builder.with_client_auth_cert(chain, private);
-    builder.map_err(|error| unusable("tls_cert", certificate, &error))
+    Ok(roots)
 }
 
 /// The certificates of a file, at least one.
@@ -151,7 +168,7 @@ mod tests {
         ] {
             std::fs::write(&file, content).expect("a temporary file");
             let options = TlsOptions::new().ca_file(&file);
-            let problem = read(&options).map(drop).expect_err("no certificate");
+            let problem = read(&options, Verification::Full).map(drop).expect_err("no certificate");
             assert!(!problem.contains("c4nary"), "{problem}");
             assert!(!problem.contains("99, 52, 110"), "{problem}");
             assert!(problem.starts_with("`tls_ca`: cannot use "), "{problem}");

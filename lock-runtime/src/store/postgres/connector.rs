@@ -1,0 +1,206 @@
+//! Opening connections: to the first host that can be used.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_postgres::config::SslMode;
+#[cfg(not(feature = "tls"))]
+pub(super) use tokio_postgres::tls::NoTlsStream as DatabaseStream;
+use tokio_postgres::{Client, Config, Connection, Socket};
+
+use super::errors;
+#[cfg(feature = "tls")]
+pub(super) use super::tls::SecureStream as DatabaseStream;
+use super::url::{DatabaseUrl, TlsMode, UrlTls, invalid};
+use crate::error::LockError;
+use crate::store::store_error::StoreError;
+
+/// The two halves of a connection.
+pub(super) type OpenedConnection = (Client, Connection<Socket, DatabaseStream>);
+
+/// The time after which the next host is tried as well, if one neither accepts nor refuses.
+const NEXT_HOST: Duration = Duration::from_millis(250);
+
+/// How to connect to a database. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct DatabaseConnector {
+    hosts: Arc<[Config]>,
+    #[cfg(feature = "tls")]
+    tls: Option<Arc<crate::store::tls::Tls>>,
+}
+
+impl DatabaseConnector {
+    /// Without options about TLS that are not in the URL.
+    pub(super) fn new(url: &str) -> Result<Self, LockError> {
+        let url = DatabaseUrl::parse(url)?;
+        #[cfg(feature = "tls")]
+        return Self::with_tls(url, None);
+        #[cfg(not(feature = "tls"))]
+        Self::without_tls(url)
+    }
+
+    /// With options of the program.
+    #[cfg(feature = "tls")]
+    pub(super) fn with_options(
+        url: &str,
+        options: crate::tls::TlsOptions,
+    ) -> Result<Self, LockError> {
+        Self::with_tls(DatabaseUrl::parse(url)?, Some(options))
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn without_tls(mut url: DatabaseUrl) -> Result<Self, LockError> {
+        let UrlTls { mode, authority, certificate, key, server_name } = &url.tls;
+        let has_options = [authority, certificate, key, server_name].iter().any(|it| it.is_some());
+        match mode {
+            None | Some(TlsMode::Disable | TlsMode::Prefer) if !has_options => {}
+            _ => return Err(invalid(errors::NO_TLS)),
+        }
+        url.set_mode(SslMode::Disable);
+        Ok(Self { hosts: url.hosts.into() })
+    }
+
+    #[cfg(feature = "tls")]
+    fn with_tls(
+        mut url: DatabaseUrl,
+        options: Option<crate::tls::TlsOptions>,
+    ) -> Result<Self, LockError> {
+        use crate::store::tls::{Tls, Verification};
+
+        let UrlTls { mode, authority, certificate, key, server_name } =
+            std::mem::take(&mut url.tls);
+        let is_in_url =
+            [&authority, &certificate, &key, &server_name].iter().any(|it| it.is_some());
+        if is_in_url && options.as_ref().is_some_and(|options| !options.is_default()) {
+            return Err(invalid(
+                "TLS options are given both in the URL and with `tls`; choose one",
+            ));
+        }
+        let is_verified = is_in_url || options.is_some();
+        let mut tls = options.unwrap_or_default();
+        if is_in_url {
+            // That of the operating system, as in libpq.
+            tls.ca = authority.filter(|file| file != "system").map(Into::into);
+            tls.certificate = certificate.map(Into::into);
+            tls.key = key.map(Into::into);
+            tls.server_name = server_name;
+        }
+        let has_authority = tls.ca.is_some();
+        let (mode, verification) = match mode {
+            // A socket in the file system, or an address without a name.
+            None if !is_verified && url.hosts.iter().any(|host| !has_name(host)) => {
+                (SslMode::Disable, Verification::Nothing)
+            }
+            None if is_verified => (SslMode::Require, Verification::Full),
+            Some(TlsMode::Disable | TlsMode::Prefer) if is_verified => {
+                return Err(invalid("TLS options need `sslmode=verify-full` or `verify-ca`"));
+            }
+            Some(TlsMode::Disable) => (SslMode::Disable, Verification::Nothing),
+            None | Some(TlsMode::Prefer) => (SslMode::Prefer, Verification::Nothing),
+            // As libpq does.
+            Some(TlsMode::Require) if has_authority => (SslMode::Require, Verification::Authority),
+            Some(TlsMode::Require) => (SslMode::Require, Verification::Nothing),
+            Some(TlsMode::VerifyAuthority) => (SslMode::Require, Verification::Authority),
+            Some(TlsMode::VerifyFull) => (SslMode::Require, Verification::Full),
+        };
+        url.set_mode(mode);
+        let tls = match mode {
+            SslMode::Disable => None,
+            _ => Some(Arc::new(Tls::new(tls)?.verify(verification))),
+        };
+        Ok(Self { hosts: url.hosts.into(), tls })
+    }
+
+    /// Connects to one of the hosts. They are tried in their order, and several at the same time if one hangs.
+    ///
+    /// Has to be called on the runtime to which the connection will belong.
+    pub(super) async fn connect(&self) -> Result<OpenedConnection, StoreError> {
+        let (mut attempts, mut hosts) = (JoinSet::new(), self.hosts.iter());
+        let mut failure = None;
+        loop {
+            let next = hosts.next();
+            if let Some(host) = next {
+                let (connector, host) = (self.clone(), host.clone());
+                attempts.spawn(async move { connector.connect_to(&host).await });
+            }
+            let pause = async {
+                if hosts.len() == 0 {
+                    std::future::pending::<()>().await;
+                }
+                sleep(NEXT_HOST).await;
+            };
+            tokio::select! {
+                ended = attempts.join_next() => match ended {
+                    Some(Ok(Ok(opened))) => return Ok(opened),
+                    // An error that the program can do something about says more than others.
+                    Some(Ok(Err(error))) => match failure {
+                        Some(StoreError::Config { .. } | StoreError::Denied(_)) => {}
+                        _ => failure = Some(error),
+                    },
+                    // It has panicked.
+                    Some(Err(error)) => failure = Some(StoreError::Refused(error.to_string())),
+                    None => {
+                        let none = || StoreError::Refused("no host can be reached".to_owned());
+                        return Err(failure.unwrap_or_else(none));
+                    }
+                },
+                () = pause => {}
+            }
+        }
+    }
+
+    async fn connect_to(&self, host: &Config) -> Result<OpenedConnection, StoreError> {
+        let within = host.get_connect_timeout().copied().unwrap_or(Duration::MAX);
+        #[cfg(feature = "tls")]
+        let (tls, has_certificate) = match &self.tls {
+            Some(tls) => {
+                let config = tls.config().await?;
+                let has_certificate = config.client_auth_cert_resolver.has_certs();
+                (super::tls::Handshakes::new(Arc::clone(tls), config), has_certificate)
+            }
+            None => (super::tls::Handshakes::none(), false),
+        };
+        #[cfg(not(feature = "tls"))]
+        let (tls, has_certificate) = (tokio_postgres::NoTls, false);
+        let server = || shown(host);
+        match timeout(within, host.connect(tls)).await {
+            Ok(Ok(opened)) => Ok(opened),
+            Ok(Err(error)) => Err(errors::of_connection(&error, &server(), has_certificate)),
+            Err(_) => Err(StoreError::Refused(format!("no answer of {} in {within:?}", server()))),
+        }
+    }
+}
+
+#[cfg(feature = "tls")]
+fn has_name(host: &Config) -> bool {
+    matches!(host.get_hosts(), [tokio_postgres::config::Host::Tcp(_)])
+}
+
+/// A host and its port, for messages.
+fn shown(config: &Config) -> String {
+    use tokio_postgres::config::Host;
+
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    match (config.get_hosts().first(), config.get_hostaddrs().first()) {
+        (Some(Host::Tcp(name)), _) => format!("{name}:{port}"),
+        #[cfg(unix)]
+        (Some(Host::Unix(path)), _) => path.display().to_string(),
+        (None, Some(address)) => format!("{address}:{port}"),
+        (None, None) => String::new(),
+    }
+}
+
+/// Without user and password.
+impl fmt::Debug for DatabaseConnector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts: Vec<String> = self.hosts.iter().map(shown).collect();
+        let database = self.hosts.first().and_then(Config::get_dbname);
+        f.debug_struct("DatabaseConnector")
+            .field("hosts", &hosts)
+            .field("database", &database)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,129 @@
+//! Calls with locks in PostgreSQL, and databases that are not ready.
+
+use std::time::Duration;
+
+use lock_runtime::store::{
+    LeaseOutcome, LeaseRequest, POSTGRES_SCHEMA, PostgresStore, ReleaseRequest, Store,
+};
+use lock_runtime::{LockClient, LockError, distributed_lock, with_client};
+use lock_tests::support::LEASE;
+
+use crate::Database;
+
+mod conformance {
+    use super::{Database, PostgresStore};
+
+    lock_runtime::store_conformance!(
+        let database = Database::new().await;
+        PostgresStore::new(&database.url()).expect("a valid URL")
+    );
+}
+
+#[distributed_lock(key = "order:<id>")]
+async fn pay(id: u32, time: Duration) -> Result<u32, LockError> {
+    tokio::time::sleep(time).await;
+    Ok(id)
+}
+
+#[tokio::test]
+async fn an_annotated_function_is_renewed_and_leaves_no_row() {
+    let database = Database::new().await;
+    let client = database.client().await;
+    assert_eq!(with_client(client.clone(), pay(7, LEASE * 3)).await, Ok(7));
+    client.shutdown().await.expect("released");
+    assert_eq!(database.count().await, 0);
+}
+
+#[tokio::test]
+async fn a_waiting_call_is_notified() {
+    let database = Database::new().await;
+    let (one, two) = (database.client().await, database.client().await);
+    let guard = one.lock("k").acquire().await.expect("free");
+    let waiting = tokio::spawn(two.lock("k").wait(LEASE * 60).acquire());
+    let session = database.session(&database.name).await;
+    let wanted = "SELECT FROM distributed_locks WHERE wanted";
+    while session.query(wanted, &[]).await.expect("the table").is_empty() {
+        tokio::time::sleep(LEASE / 100).await;
+    }
+    guard.release().await.expect("held");
+    waiting.await.expect("no panic").expect("notified").release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_ready_is_an_error_that_says_what_to_do() {
+    let database = Database::empty().await;
+    let problem = async || match LockClient::connect(database.url()).await.map(drop) {
+        Err(LockError::Config { option: "url", problem, .. }) => problem,
+        other => panic!("{other:?}"),
+    };
+    assert!(problem().await.contains("has no table `distributed_locks`"));
+    database.run("CREATE TABLE distributed_locks (key text)").await;
+    assert!(problem().await.contains("has the version \"\""));
+    database.run("DROP TABLE distributed_locks").await;
+    database.run(POSTGRES_SCHEMA).await;
+    // It can be run again.
+    database.run(POSTGRES_SCHEMA).await;
+    let client = database.client().await;
+    database.run("DROP TABLE distributed_locks").await;
+    match client.lock("k").acquire().await.map(drop) {
+        Err(LockError::Config { problem, .. }) => assert!(problem.contains("missing"), "{problem}"),
+        other => panic!("{other:?}"),
+    }
+    let none = LockClient::connect(database.server.url("no_such_database")).await.map(drop);
+    assert!(matches!(none, Err(LockError::Config { .. })), "{none:?}");
+    let closed = LockClient::connect("postgres://test:secret@127.0.0.1:1/test").await.map(drop);
+    match closed {
+        Err(LockError::Unavailable { cause, .. }) => assert!(!cause.contains("secret"), "{cause}"),
+        other => panic!("{other:?}"),
+    }
+    let invalid = LockClient::connect("postgres://test:secret@host:port/test").await.map(drop);
+    assert!(!format!("{invalid:?}").contains("secret"), "{invalid:?}");
+}
+
+#[tokio::test]
+async fn tokens_outlive_the_rows() {
+    let database = Database::new().await;
+    let client = database.client().await;
+    let mut last = 0;
+    for _ in 0..3 {
+        let guard = client.lock("k").acquire().await.expect("free");
+        let token = guard.fencing_token().await.expect("held");
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        guard.release().await.expect("held");
+        database.run("TRUNCATE distributed_locks RESTART IDENTITY").await;
+    }
+}
+
+/// An owner that stalls between the draw of a number and its row. Another one comes and goes in the meantime.
+#[tokio::test]
+async fn a_token_is_above_those_of_owners_who_came_and_went_during_the_request() {
+    let database = Database::new().await;
+    database
+        .run(
+            "CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+             IF NEW.owner = 'slow' THEN PERFORM pg_advisory_xact_lock(1); END IF; RETURN NEW; END $$; \
+             CREATE TRIGGER stall BEFORE INSERT ON distributed_locks FOR EACH ROW EXECUTE FUNCTION stall()",
+        )
+        .await;
+    let (one, two) = (database.store(), database.store());
+    let session = database.session(&database.name).await;
+    session.execute("SELECT pg_advisory_lock(1)", &[]).await.expect("it is up");
+    let slow =
+        tokio::spawn(async move { one.acquire(LeaseRequest::new("k", "slow", LEASE)).await });
+    let stalls = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    while session.query(stalls, &[]).await.expect("it is up").is_empty() {
+        tokio::time::sleep(LEASE / 100).await;
+    }
+    let quick = two.acquire(LeaseRequest::new("k", "quick", LEASE)).await;
+    let Ok(LeaseOutcome::Granted { fence: Some(earlier) }) = quick else { panic!("{quick:?}") };
+    two.release(ReleaseRequest::new("k", "quick")).await.expect("held");
+    session.execute("SELECT pg_advisory_unlock(1)", &[]).await.expect("it is up");
+    let slow = slow.await.expect("no panic");
+    let Ok(LeaseOutcome::Granted { fence: Some(later) }) = slow else { panic!("{slow:?}") };
+    assert!(later > earlier, "{later} after {earlier}");
+    // The control: the number that was drawn before the row.
+    let row = session.query_one("SELECT fence FROM distributed_locks", &[]).await;
+    let drawn: i64 = row.expect("the row").get(0);
+    assert!(u64::try_from(drawn).is_ok_and(|drawn| drawn < earlier), "{drawn} and {earlier}");
+}

@@ -1,0 +1,96 @@
+//! Verifying a lock in a transaction of the program.
+
+use lock_runtime::{LockClient, LockError, LostReason};
+use lock_tests::support::LEASE;
+
+use crate::Database;
+
+/// A table that a transaction of the program writes to.
+const ACCOUNT: &str =
+    "CREATE TABLE account (balance int8 NOT NULL); INSERT INTO account VALUES (0)";
+const DEPOSIT: &str = "UPDATE account SET balance = balance + 1";
+
+async fn balance(database: &Database) -> i64 {
+    let session = database.session(&database.name).await;
+    session.query_one("SELECT balance FROM account", &[]).await.expect("the table").get(0)
+}
+
+#[tokio::test]
+async fn nobody_gets_a_verified_lock_before_the_transaction_ends() {
+    let database = Database::new().await;
+    database.run(ACCOUNT).await;
+    let (one, two) = (database.client().await, database.client().await);
+    // Nothing renews it.
+    let guard = one.lock("k").lease(LEASE / 2).acquire().await.expect("free");
+    let mut session = database.session(&database.name).await;
+    let mut transaction = session.transaction().await.expect("it is up");
+    transaction.execute(DEPOSIT, &[]).await.expect("the table");
+    guard.verify_in(&mut transaction).await.expect("held");
+    assert_eq!(guard.lost().await, LostReason::LeaseOver);
+    tokio::time::sleep(LEASE).await;
+    let busy = two.lock("k").wait(LEASE / 4).acquire().await.map(drop);
+    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    transaction.commit().await.expect("it is up");
+    two.lock("k").wait(LEASE * 60).acquire().await.expect("free").release().await.expect("held");
+    assert_eq!(balance(&database).await, 1);
+}
+
+/// The control: without the verification, the lease ends under the open transaction.
+#[tokio::test]
+async fn somebody_gets_a_lock_that_the_transaction_has_not_verified() {
+    let database = Database::new().await;
+    database.run(ACCOUNT).await;
+    let (one, two) = (database.client().await, database.client().await);
+    let guard = one.lock("k").lease(LEASE / 2).acquire().await.expect("free");
+    let mut session = database.session(&database.name).await;
+    let transaction = session.transaction().await.expect("it is up");
+    transaction.execute(DEPOSIT, &[]).await.expect("the table");
+    assert_eq!(guard.lost().await, LostReason::LeaseOver);
+    let other = two.lock("k").wait(LEASE * 60).acquire().await.expect("free");
+    transaction.commit().await.expect("a stale commit");
+    assert!(other.is_held());
+}
+
+#[tokio::test]
+async fn a_lost_lock_is_not_verified() {
+    let database = Database::new().await;
+    database.run(ACCOUNT).await;
+    let client = database.client().await;
+    let mut session = database.session(&database.name).await;
+    for (sql, reason) in [
+        ("DELETE FROM distributed_locks", LostReason::Gone),
+        ("UPDATE distributed_locks SET owner = 'other'", LostReason::Taken),
+    ] {
+        let guard = client.lock("k").acquire().await.expect("free");
+        let mut transaction = session.transaction().await.expect("it is up");
+        transaction.execute(DEPOSIT, &[]).await.expect("the table");
+        database.run(sql).await;
+        match guard.verify_in(&mut transaction).await {
+            Err(LockError::Lost { reason: found, .. }) => assert_eq!(found, reason),
+            other => panic!("{other:?}"),
+        }
+        drop(transaction);
+        database.run("DELETE FROM distributed_locks").await;
+    }
+    assert_eq!(balance(&database).await, 0);
+    let elsewhere = LockClient::memory();
+    let guard = elsewhere.lock("k").acquire().await.expect("free");
+    let mut transaction = session.transaction().await.expect("it is up");
+    let refused = guard.verify_in(&mut transaction).await;
+    assert!(matches!(refused, Err(LockError::Config { option: "url", .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_lock_is_renewed_while_a_transaction_has_verified_it() {
+    let database = Database::new().await;
+    let client = database.client().await;
+    let guard = client.lock("k").acquire().await.expect("free");
+    let mut session = database.session(&database.name).await;
+    let mut transaction = session.transaction().await.expect("it is up");
+    guard.verify_in(&mut transaction).await.expect("held");
+    tokio::time::sleep(LEASE * 3).await;
+    assert!(guard.is_held());
+    transaction.commit().await.expect("it is up");
+    guard.release().await.expect("held");
+    assert_eq!(database.count().await, 0);
+}
