@@ -17,6 +17,8 @@ mod exit;
 mod listed_lock;
 mod ls;
 mod messages;
+#[cfg(feature = "postgres")]
+mod migrate;
 mod options;
 mod output;
 mod pages;
@@ -107,6 +109,8 @@ fn execute(
                 let code = doctor::run(&global, options, messages).await?;
                 return Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from));
             }
+            #[cfg(feature = "postgres")]
+            Subcommand::Migrate(options) => migrate::run(&global, options, messages).await?,
             Subcommand::Completions(options) => pages::completions(&options)?,
             Subcommand::Man(options) => pages::man(&options)?,
             Subcommand::Revoke(options) => revoke::run(&global, options, messages).await?,

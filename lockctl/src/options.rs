@@ -88,7 +88,8 @@ impl From<Format> for WireFormat {
 }
 
 /// The commands that only some builds have, and their features.
-const OPTIONAL_COMMANDS: [(&str, &str); 2] = [("serve", "serve"), ("top", "tui")];
+const OPTIONAL_COMMANDS: [(&str, &str); 3] =
+    [("migrate", "postgres"), ("serve", "serve"), ("top", "tui")];
 
 /// What is missing for a command that other builds have.
 pub(crate) fn missing_feature(error: &clap::Error) -> Option<String> {
@@ -129,6 +130,8 @@ pub(crate) enum Subcommand {
     Top(crate::top::TopOptions),
     Doctor(doctor::DoctorOptions),
     Bench(bench::BenchOptions),
+    #[cfg(feature = "postgres")]
+    Migrate(crate::migrate::MigrateOptions),
     Completions(pages::CompletionsOptions),
     Man(pages::ManOptions),
 }
@@ -139,7 +142,7 @@ impl GlobalOptions {
         let has_password = |url: &String| {
             let authority = url.split_once("://").map_or("", |(_, rest)| rest);
             let login = authority.split(['/', '?']).next().and_then(|part| part.rsplit_once('@'));
-            let in_query = ["pass=", "sentinel_pass="].iter().any(|name| {
+            let in_query = ["pass=", "sentinel_pass=", "password="].iter().any(|name| {
                 url.split_once('?').is_some_and(|(_, query)| {
                     query.split('&').any(|option| option.starts_with(name))
                 })

@@ -326,7 +326,7 @@ fn is_there(pid: Pid) -> bool {
 }
 
 /// Lets the user of the server have a file, if the tests run as root.
-fn own(path: &Path) {
+pub(crate) fn own(path: &Path) {
     if getuid().is_root() {
         chown(path, Some(NOBODY), Some(NOBODY)).expect("root may do that");
     }
@@ -367,43 +367,47 @@ impl DatabaseKind {
 
     /// Starts a program, whose output goes to the log of the directory.
     fn spawn(&self, program: &str, arguments: &[String], directory: &Path) -> Child {
-        let output = || {
-            let log = directory.join("log");
-            File::options().create(true).append(true).open(log).expect("a temporary file")
-        };
-        let mut command = Command::new(self.path_of(program));
-        command.args(arguments).current_dir(directory).env("LC_ALL", "C");
-        command.stdin(Stdio::null()).stdout(output()).stderr(output());
-        if getuid().is_root() {
-            command.uid(NOBODY).gid(NOBODY);
-        }
-        command.spawn().unwrap_or_else(|error| panic!("cannot start {program}: {error}"))
-    }
-
-    /// Debian and others keep the programs of PostgreSQL in a directory for each version, and those of servers where
-    /// only root looks for them.
-    fn path_of(&self, program: &str) -> PathBuf {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let mut versions: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
-            .into_iter()
-            .flatten()
-            .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
-            .collect();
-        versions.sort();
-        let newest_first = versions.into_iter().rev();
-        let others = ["/usr/sbin".into(), "/usr/libexec".into()];
-        let all = std::env::split_paths(&path).chain(newest_first).chain(others);
-        let mut found = all.map(|folder| folder.join(program)).filter(|file| file.is_file());
-        found.next().unwrap_or_else(|| {
-            panic!(
-                "these tests need {program}, and it is not installed: run `scripts/databases`, or {}",
-                self.install
-            )
-        })
+        spawn_program(&path_of(program, self.install), arguments, directory)
     }
 }
 
+/// Finds a program. Debian and others keep those of PostgreSQL in a directory for each version, and those of servers where
+/// only root looks for them.
+pub(crate) fn path_of(program: &str, install: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut versions: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
+        .collect();
+    versions.sort();
+    let newest_first = versions.into_iter().rev();
+    let others = ["/usr/sbin".into(), "/usr/libexec".into()];
+    let all = std::env::split_paths(&path).chain(newest_first).chain(others);
+    let mut found = all.map(|folder| folder.join(program)).filter(|file| file.is_file());
+    found.next().unwrap_or_else(|| {
+        panic!(
+            "these tests need {program}, and it is not installed: run `scripts/databases`, or {install}"
+        )
+    })
+}
+
+/// Starts a program, whose output goes to the log of the directory.
+pub(crate) fn spawn_program(program: &Path, arguments: &[String], directory: &Path) -> Child {
+    let output = || {
+        let log = directory.join("log");
+        File::options().create(true).append(true).open(log).expect("a temporary file")
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(directory).env("LC_ALL", "C");
+    command.stdin(Stdio::null()).stdout(output()).stderr(output());
+    if getuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command.spawn().unwrap_or_else(|error| panic!("cannot start {}: {error}", program.display()))
+}
+
 /// What the programs of a directory have printed.
-fn log(directory: &Path) -> String {
+pub(crate) fn log(directory: &Path) -> String {
     std::fs::read_to_string(directory.join("log")).unwrap_or_default()
 }

@@ -8,6 +8,8 @@ mod documentation;
 mod failures;
 #[cfg(target_os = "linux")]
 mod jobs;
+#[cfg(feature = "postgres")]
+mod migrate;
 mod output;
 mod run;
 #[cfg(feature = "serve")]

@@ -1,5 +1,8 @@
 //! Locks in PostgreSQL.
 
+mod failover;
+mod faults;
+mod pooler;
 mod store;
 mod tls;
 mod verify;
@@ -41,10 +44,7 @@ impl Database {
     }
 
     async fn session(&self, database: &str) -> tokio_postgres::Client {
-        let (session, connection) =
-            tokio_postgres::connect(&self.server.url(database), NoTls).await.expect("it is up");
-        tokio::spawn(connection);
-        session
+        session_of(&self.server.url(database)).await
     }
 
     async fn run_in(&self, database: &str, sql: &str) {
@@ -69,4 +69,10 @@ impl Database {
         let client = LockClient::builder().url(self.url()).lease(LEASE).connect().await;
         client.expect("the server is up")
     }
+}
+
+async fn session_of(url: &str) -> tokio_postgres::Client {
+    let (session, connection) = tokio_postgres::connect(url, NoTls).await.expect("it is up");
+    tokio::spawn(connection);
+    session
 }

@@ -58,11 +58,20 @@ async fn a_database_that_is_not_ready_is_an_error_that_says_what_to_do() {
     };
     assert!(problem().await.contains("has no table `distributed_locks`"));
     database.run("CREATE TABLE distributed_locks (key text)").await;
-    assert!(problem().await.contains("has the version \"\""));
+    assert!(problem().await.contains("rename it"));
+    // The SQL does not touch it either.
+    let session = database.session(&database.name).await;
+    let refused = session.batch_execute(POSTGRES_SCHEMA).await.expect_err("another table");
+    assert!(format!("{refused:?}").contains("is not that of lock-runtime 1"), "{refused:?}");
+    assert!(matches!(database.store().migrate().await, Err(LockError::Config { .. })));
+    drop(session);
+    database.run("COMMENT ON TABLE distributed_locks IS 'lock-runtime 2'").await;
+    assert!(problem().await.contains("use a newer program"));
     database.run("DROP TABLE distributed_locks").await;
     database.run(POSTGRES_SCHEMA).await;
     // It can be run again.
     database.run(POSTGRES_SCHEMA).await;
+    assert!(!database.store().migrate().await.expect("the owner"), "it was there");
     let client = database.client().await;
     database.run("DROP TABLE distributed_locks").await;
     match client.lock("k").acquire().await.map(drop) {
@@ -78,6 +87,22 @@ async fn a_database_that_is_not_ready_is_an_error_that_says_what_to_do() {
     }
     let invalid = LockClient::connect("postgres://test:secret@host:port/test").await.map(drop);
     assert!(!format!("{invalid:?}").contains("secret"), "{invalid:?}");
+}
+
+#[tokio::test]
+async fn a_migration_creates_the_table_also_several_at_once() {
+    let database = Database::empty().await;
+    let migrations: Vec<_> = (0..8)
+        .map(|_| {
+            let store = database.store();
+            tokio::spawn(async move { store.migrate().await })
+        })
+        .collect();
+    for migration in migrations {
+        migration.await.expect("no panic").expect("the owner");
+    }
+    let client = database.client().await;
+    client.lock("k").acquire().await.expect("free").release().await.expect("held");
 }
 
 #[tokio::test]

@@ -6,11 +6,11 @@ use lock_tests::support::LEASE;
 use crate::Database;
 
 /// A table that a transaction of the program writes to.
-const ACCOUNT: &str =
+pub(crate) const ACCOUNT: &str =
     "CREATE TABLE account (balance int8 NOT NULL); INSERT INTO account VALUES (0)";
-const DEPOSIT: &str = "UPDATE account SET balance = balance + 1";
+pub(crate) const DEPOSIT: &str = "UPDATE account SET balance = balance + 1";
 
-async fn balance(database: &Database) -> i64 {
+pub(crate) async fn balance(database: &Database) -> i64 {
     let session = database.session(&database.name).await;
     session.query_one("SELECT balance FROM account", &[]).await.expect("the table").get(0)
 }

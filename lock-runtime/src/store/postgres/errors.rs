@@ -79,7 +79,7 @@ pub(super) fn ends_connection(error: &Error) -> bool {
 }
 
 fn of_answer(code: &SqlState, message: &str) -> StoreError {
-    let table = "run the SQL of the documentation, or `lockctl migrate`, in this database";
+    let table = "run `lockctl migrate`, or the SQL of the documentation, in this database";
     match *code {
         SqlState::UNDEFINED_TABLE
         | SqlState::UNDEFINED_COLUMN

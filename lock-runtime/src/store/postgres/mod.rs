@@ -6,6 +6,7 @@ mod listener;
 mod pool;
 pub(crate) mod seen;
 mod statements;
+mod table;
 #[cfg(feature = "tls")]
 mod tls;
 mod transactions;
@@ -21,6 +22,7 @@ use self::connector::DatabaseConnector;
 use self::listener::ReleaseListener;
 use self::pool::{ConnectionPool, Parameter};
 pub use self::seen::LockTransaction;
+use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::store::custom::{
     FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
@@ -31,18 +33,13 @@ use crate::store::store_error::StoreError;
 /// The connections for requests, apart from the one for renewals.
 const POOL: usize = 4;
 
-/// The oldest server.
-const OLDEST: i32 = 120_000;
-
-/// What the table says of its version.
-const TABLE: &str = "lock-runtime 1";
-
 /// The SQL that creates the table `distributed_locks`, and what belongs to it. It can be run again.
-pub const POSTGRES_SCHEMA: &str = include_str!("schema.sql");
+pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 
 /// Locks in the table `distributed_locks` of a PostgreSQL database, 12 or newer: what `postgres://` stands for.
 ///
-/// The table is never created on its own: run [`POSTGRES_SCHEMA`] once, or `lockctl migrate`. Its leases end by the clock of
+/// The table is never created on its own: run `lockctl migrate`, [`migrate`](PostgresStore::migrate), or
+/// [`POSTGRES_SCHEMA`] once. Its leases end by the clock of
 /// the server.
 ///
 /// | | costs |
@@ -140,38 +137,35 @@ impl PostgresStore {
         Self { connector, requests, renewals, is_live, receiver }
     }
 
-    /// Checks the server and the table.
-    async fn check_server(&self) -> Result<(), StoreError> {
-        let row = self.renewals.row(statements::CHECK, &[]).await?;
-        let (version, is_read_only): (i32, bool) = (row.get(0), row.get(1));
-        if version < OLDEST {
-            return Err(errors::config(format!(
-                "the server has version {}; PostgreSQL 12 or newer is needed",
-                version / 10_000
-            )));
-        }
-        if is_read_only {
-            return Err(errors::config(
-                "the server is a read-only standby; name the primary server, or all servers with \
-                 `target_session_attrs=read-write`"
-                    .to_owned(),
-            ));
-        }
-        let (exists, comment): (bool, String) = (row.get(2), row.get(3));
-        if !exists {
-            return Err(errors::config(
-                "the database has no table `distributed_locks`; run the SQL of the documentation, \
-                 or `lockctl migrate`"
-                    .to_owned(),
-            ));
-        }
-        if comment != TABLE {
-            return Err(errors::config(format!(
-                "the table `distributed_locks` has the version {comment:?}, and this program needs \
-                 {TABLE:?}; run the SQL of the documentation, or `lockctl migrate`"
-            )));
-        }
-        Ok(())
+    /// Creates the table, or does what a new version of this library needs. It can be run again, also while locks are held:
+    /// it then only makes fencing tokens higher than all that a database from a backup may have forgotten. This is what
+    /// `lockctl migrate` does, as the owner of the table; no client does it on its own. Returns whether the table was
+    /// created.
+    ///
+    /// Runs [`POSTGRES_SCHEMA`], which other tools can run as well. Cancel safe: it is one transaction.
+    ///
+    /// # Errors
+    ///
+    /// * [`LockError::Config`]: the server cannot be used, or there is a table with this name that is not that of this library, or
+    ///   that of a newer version. It stays as it is.
+    /// * [`LockError::Denied`]: the user may not log in or may not create tables.
+    /// * [`LockError::Unavailable`]: the server cannot be reached, or has failed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_runtime::LockError> {
+    /// use lock_runtime::store::PostgresStore;
+    ///
+    /// PostgresStore::new("postgres://owner@localhost/shop")?.migrate().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn migrate(&self) -> Result<bool, LockError> {
+        let began = BootInstant::now();
+        let migrated = table::migrate(&self.connector).await;
+        migrated.map_err(|error| error.without_key(BootInstant::now().since(began)))
     }
 }
 
@@ -201,7 +195,7 @@ impl Store for PostgresStore {
     }
 
     async fn connect(&self, wake_ups: WakeUps) -> Result<(), StoreError> {
-        self.check_server().await?;
+        table::check(&self.renewals).await?;
         let listener = ReleaseListener {
             connector: self.connector.clone(),
             pool: Arc::clone(&self.renewals),
@@ -284,7 +278,7 @@ impl Store for PostgresStore {
     }
 
     async fn check(&self) -> Result<(), StoreError> {
-        self.check_server().await
+        table::check(&self.renewals).await
     }
 
     async fn watch(&self, _: &str) -> Result<(), StoreError> {

@@ -1,5 +1,17 @@
 -- The locks of lock-runtime in PostgreSQL 12 or newer. Run this once in the database, as its owner. It can be run again.
 BEGIN;
+-- One at a time.
+SELECT pg_advisory_xact_lock(7595446221094703949);
+
+DO $$
+BEGIN
+    IF to_regclass('distributed_locks') IS NOT NULL
+        AND obj_description(to_regclass('distributed_locks'), 'pg_class') IS DISTINCT FROM 'lock-runtime 1'
+    THEN
+        RAISE EXCEPTION 'the table distributed_locks is not that of lock-runtime 1; rename or upgrade it';
+    END IF;
+END
+$$;
 
 CREATE TABLE IF NOT EXISTS distributed_locks (
     -- The key of a lock, in UTF-8.
@@ -18,8 +30,13 @@ CREATE TABLE IF NOT EXISTS distributed_locks (
     CONSTRAINT distributed_locks_owner UNIQUE (key, owner)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
--- Fencing tokens. They outlive the rows.
+-- Fencing tokens. They outlive the rows. They are at least the time in microseconds: where the sequence was lost, or the
+-- database comes from a backup, running this again makes them higher than all before.
 CREATE SEQUENCE IF NOT EXISTS distributed_lock_fences AS bigint;
+SELECT setval(
+    'distributed_lock_fences',
+    greatest(last_value, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+) FROM distributed_lock_fences;
 
 COMMENT ON TABLE distributed_locks IS 'lock-runtime 1';
 

@@ -1,0 +1,173 @@
+//! A standby that is promoted while locks are held.
+
+use std::time::Duration;
+
+use lock_runtime::{LockClient, LockError, LostReason};
+use lock_tests::DatabaseServer;
+use lock_tests::support::LEASE;
+
+use crate::faults::{alone, client_of};
+use crate::session_of;
+
+/// A primary server and its standby.
+struct ReplicatedDatabase {
+    primary: DatabaseServer,
+    standby: DatabaseServer,
+}
+
+impl ReplicatedDatabase {
+    async fn new(is_synchronous: bool) -> Self {
+        let primary = alone(&[]).await;
+        let standby = primary.standby("standby");
+        let session = session_of(&primary.url("postgres")).await;
+        let streams = "SELECT FROM pg_stat_replication WHERE state = 'streaming'";
+        while session.query(streams, &[]).await.expect("a view of the system").is_empty() {
+            tokio::time::sleep(LEASE / 20).await;
+        }
+        if is_synchronous {
+            let set = "ALTER SYSTEM SET synchronous_standby_names = 'standby'";
+            session.batch_execute(set).await.expect("a superuser");
+            session.batch_execute("SELECT pg_reload_conf()").await.expect("a superuser");
+            let is_set = "SELECT FROM pg_stat_replication WHERE sync_state = 'sync'";
+            while session.query(is_set, &[]).await.expect("a view of the system").is_empty() {
+                tokio::time::sleep(LEASE / 20).await;
+            }
+        }
+        Self { primary, standby }
+    }
+
+    /// The URL of both servers, the standby first.
+    fn url(&self) -> String {
+        format!("postgres://test@{},{}/postgres", self.standby.address(), self.primary.address())
+    }
+
+    /// Kills the primary, and promotes the standby.
+    async fn fail_over(&mut self) {
+        self.primary.kill();
+        let session = session_of(&self.standby.url("postgres")).await;
+        session.execute("SELECT pg_promote()", &[]).await.expect("a superuser");
+    }
+}
+
+/// Makes attempts while the store is unavailable.
+async fn answered(client: &LockClient, key: &str) -> Result<(), LockError> {
+    loop {
+        match client.lock(key).wait(Duration::ZERO).acquire().await {
+            Err(LockError::Unavailable { .. }) => tokio::time::sleep(LEASE / 10).await,
+            Ok(guard) => return guard.release().await,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_acquired_lock_is_lost_with_a_synchronous_standby() {
+    let mut database = ReplicatedDatabase::new(true).await;
+    let (one, two) = (
+        client_of(&database.url(), LEASE * 90).await,
+        client_of(&database.url(), LEASE * 90).await,
+    );
+    // While the standby does not confirm, nothing is granted.
+    database.standby.freeze();
+    let unconfirmed = one.lock("frozen").wait(LEASE / 2).acquire().await.map(drop);
+    assert!(matches!(unconfirmed, Err(LockError::Unavailable { .. })), "{unconfirmed:?}");
+    database.standby.thaw();
+    // Calls acquire locks until the server dies.
+    let client = one.clone();
+    let acquiring = tokio::spawn(async move {
+        let mut guards = Vec::new();
+        while let Ok(guard) = client.lock(&format!("k{}", guards.len())).acquire().await {
+            guards.push(guard);
+            tokio::task::yield_now().await;
+            if guards.len() == 200 {
+                break;
+            }
+        }
+        guards
+    });
+    tokio::time::sleep(LEASE / 2).await;
+    database.fail_over().await;
+    let guards = acquiring.await.expect("no panic");
+    assert!(guards.len() > 1, "{} locks", guards.len());
+    for guard in &guards {
+        let busy = answered(&two, guard.key()).await;
+        assert!(matches!(busy, Err(LockError::Busy { .. })), "{}: {busy:?}", guard.key());
+        assert!(guard.is_held());
+    }
+    // And they are released where they are now.
+    for guard in guards {
+        guard.release().await.expect("held");
+    }
+    answered(&two, "k0").await.expect("free");
+}
+
+/// The control: without a synchronous standby, a lock is lost that the standby has not received.
+#[tokio::test]
+async fn a_lock_can_be_lost_with_an_asynchronous_standby() {
+    let mut database = ReplicatedDatabase::new(false).await;
+    let (one, two) = (
+        client_of(&database.url(), LEASE * 30).await,
+        client_of(&database.url(), LEASE * 30).await,
+    );
+    let session = session_of(&database.primary.url("postgres")).await;
+    let accounts = "CREATE TABLE account (balance int8 NOT NULL)";
+    session.batch_execute(accounts).await.expect("valid SQL");
+    let behind = "SELECT FROM pg_stat_replication WHERE replay_lsn < pg_current_wal_lsn()";
+    while !session.query(behind, &[]).await.expect("a view of the system").is_empty() {
+        tokio::time::sleep(LEASE / 20).await;
+    }
+    database.standby.kill();
+    let guard = one.lock("k").acquire().await.expect("free");
+    database.primary.kill();
+    database.standby.restart();
+    let session = session_of(&database.standby.url("postgres")).await;
+    session.execute("SELECT pg_promote()", &[]).await.expect("a superuser");
+    answered(&two, "k").await.expect("the promoted standby does not have the lock");
+    assert!(guard.is_held(), "the first holder does not know it before its next renewal");
+    // A transaction at the promoted server finds it.
+    let mut session = session_of(&database.standby.url("postgres")).await;
+    let mut transaction = session.transaction().await.expect("it is up");
+    transaction.execute("INSERT INTO account VALUES (1)", &[]).await.expect("the table");
+    match guard.verify_in(&mut transaction).await {
+        Err(LockError::Lost { reason: LostReason::Gone, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_read_only_standby_alone_is_an_error_that_says_so() {
+    let database = ReplicatedDatabase::new(false).await;
+    match LockClient::connect(database.standby.url("postgres")).await.map(drop) {
+        Err(LockError::Config { option: "url", problem, .. }) => {
+            assert!(problem.contains("read-only standby"), "{problem}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let url = format!("{}?target_session_attrs=read-write", database.standby.url("postgres"));
+    match LockClient::connect(url).await.map(drop) {
+        Err(LockError::Unavailable { cause, .. }) => {
+            assert!(cause.contains("read-only standby"), "{cause}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // The control.
+    let url = format!("{}?target_session_attrs=read-write", database.url());
+    LockClient::connect(url).await.expect("the primary");
+}
+
+/// A host that accepts connections and answers nothing delays those to the next one, and no more.
+#[tokio::test]
+async fn a_frozen_primary_does_not_keep_clients_from_a_promoted_standby() {
+    let mut database = ReplicatedDatabase::new(false).await;
+    let url = format!(
+        "postgres://test@{},{}/postgres",
+        database.primary.address(),
+        database.standby.address()
+    );
+    let client = client_of(&url, LEASE * 3).await;
+    client.lock("k").acquire().await.expect("free").release().await.expect("held");
+    database.primary.freeze();
+    let session = session_of(&database.standby.url("postgres")).await;
+    session.execute("SELECT pg_promote()", &[]).await.expect("a superuser");
+    answered(&client, "k").await.expect("free");
+}

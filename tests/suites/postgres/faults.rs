@@ -1,0 +1,192 @@
+//! Faults of one server and of its connections.
+
+use std::time::{Duration, Instant};
+
+use lock_runtime::store::POSTGRES_SCHEMA;
+use lock_runtime::{LockClient, LockError, LostReason};
+use lock_tests::DatabaseServer;
+use lock_tests::support::LEASE;
+
+use crate::{Database, session_of};
+
+/// A server of this test, with the table.
+pub(crate) async fn alone(settings: &[&str]) -> DatabaseServer {
+    let server = DatabaseServer::postgres_alone(settings, &[]);
+    let session = session_of(&server.url("postgres")).await;
+    session.batch_execute(POSTGRES_SCHEMA).await.expect("valid SQL");
+    server
+}
+
+pub(crate) async fn client_of(url: &str, lease: Duration) -> LockClient {
+    let client = LockClient::builder().url(url).lease(lease).connect().await;
+    client.expect("the server is up")
+}
+
+/// Makes attempts until one is answered by `wanted`.
+async fn eventually<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+    let end = Instant::now() + LEASE * 60;
+    loop {
+        if let Some(value) = attempt().await {
+            return value;
+        }
+        assert!(Instant::now() < end, "{what}");
+        tokio::time::sleep(LEASE / 20).await;
+    }
+}
+
+#[tokio::test]
+async fn locks_survive_a_server_that_is_killed_and_started_again() {
+    let mut server = alone(&[]).await;
+    let url = server.url("postgres");
+    let (one, two) = (client_of(&url, LEASE * 60).await, client_of(&url, LEASE).await);
+    let guard = one.lock("long").acquire().await.expect("free");
+    let short = two.lock("short").acquire().await.expect("free");
+    server.kill();
+    // The holder of a lock that cannot be renewed is told when its lease ends.
+    assert_eq!(short.lost().await, LostReason::RenewalFailed);
+    server.restart();
+    let busy = eventually("no answer after the restart", async || {
+        match two.lock("long").wait(Duration::ZERO).acquire().await {
+            Err(LockError::Busy { .. }) => Some(()),
+            Err(error) => {
+                assert!(matches!(error, LockError::Unavailable { .. }), "{error}");
+                None
+            }
+            Ok(_) => panic!("the lock has another holder"),
+        }
+    });
+    busy.await;
+    assert!(guard.is_held());
+    guard.release().await.expect("held");
+    two.lock("long").wait(LEASE * 60).acquire().await.expect("free").release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_body_ends_while_the_server_is_frozen_and_another_client_waits_for_its_thaw() {
+    let mut server = alone(&[]).await;
+    let url = server.url("postgres");
+    let (one, two) = (client_of(&url, LEASE).await, client_of(&url, LEASE).await);
+    let lock = one.lock("k");
+    let (started, began) = tokio::sync::oneshot::channel();
+    let body = tokio::spawn(async move {
+        let body = async {
+            started.send(()).expect("the test waits");
+            std::future::pending::<()>().await;
+        };
+        lock.run(body).await
+    });
+    began.await.expect("the body starts");
+    // The control: the body goes on while the server answers.
+    tokio::time::sleep(LEASE * 3).await;
+    assert!(!body.is_finished());
+    server.freeze();
+    let frozen = Instant::now();
+    match body.await.expect("no panic") {
+        Err(LockError::Lost { reason: LostReason::RenewalFailed, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert!(frozen.elapsed() < LEASE * 2, "{:?}", frozen.elapsed());
+    let other = tokio::spawn(two.lock("k").wait(LEASE * 120).acquire());
+    tokio::time::sleep(LEASE * 2).await;
+    assert!(!other.is_finished());
+    server.thaw();
+    other.await.expect("no panic").expect("free").release().await.expect("held");
+}
+
+const CLIENTS: &str = "application_name = 'lock-runtime' AND pid <> pg_backend_pid()";
+
+#[tokio::test]
+async fn locks_are_kept_while_connections_are_terminated() {
+    let database = Database::new().await;
+    let (one, two) = (database.client().await, database.client().await);
+    let guard = one.lock("k").acquire().await.expect("free");
+    let waiting = tokio::spawn(two.lock("k").wait(LEASE * 60).acquire());
+    let session = database.session(&database.name).await;
+    let terminate = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND {CLIENTS}"
+    );
+    let mut terminated = 0;
+    for _ in 0..6 {
+        terminated += session.query(&terminate, &[]).await.expect("a superuser").len();
+        tokio::time::sleep(LEASE / 2).await;
+    }
+    assert!(terminated > 6, "{terminated} connections were terminated");
+    assert!(guard.is_held());
+    guard.release().await.expect("held");
+    waiting.await.expect("no panic").expect("free").release().await.expect("held");
+    assert_eq!(database.count().await, 0);
+}
+
+#[tokio::test]
+async fn a_listener_that_was_cut_off_comes_back() {
+    let database = Database::new().await;
+    let (one, two) = (database.client().await, database.client().await);
+    let session = database.session(&database.name).await;
+    let listeners = format!(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%' AND {CLIENTS}"
+    );
+    let pids = async || -> Vec<i32> {
+        let rows = session.query(&listeners, &[]).await.expect("a superuser");
+        rows.iter().map(|row| row.get(0)).collect()
+    };
+    let before =
+        eventually("no listeners", async || Some(pids().await).filter(|it| it.len() == 2)).await;
+    for pid in &before {
+        session.execute("SELECT pg_terminate_backend($1)", &[pid]).await.expect("a superuser");
+    }
+    eventually("the listeners do not come back", async || {
+        let now = pids().await;
+        (now.len() == 2 && now.iter().all(|pid| !before.contains(pid))).then_some(())
+    })
+    .await;
+    let guard = one.lock("k").acquire().await.expect("free");
+    let waiting = tokio::spawn(two.lock("k").wait(LEASE * 60).acquire());
+    tokio::time::sleep(LEASE / 2).await;
+    guard.release().await.expect("held");
+    waiting.await.expect("no panic").expect("woken").release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_table_that_was_truncated_loses_its_locks_and_tokens_rise() {
+    let database = Database::new().await;
+    let client = database.client().await;
+    let guard = client.lock("k").acquire().await.expect("free");
+    let earlier = guard.fencing_token().await.expect("held");
+    database.run("TRUNCATE distributed_locks").await;
+    assert_eq!(guard.lost().await, LostReason::Gone);
+    let next = client.lock("k").wait(LEASE * 60).acquire().await.expect("free");
+    let later = next.fencing_token().await.expect("held");
+    assert!(later > earlier, "{later} after {earlier}");
+    drop(next);
+    // The control, and the way out: without the sequence, tokens start anew, until the SQL is run again.
+    database.run("ALTER SEQUENCE distributed_lock_fences RESTART").await;
+    let low = client.lock("other").acquire().await.expect("free");
+    assert!(low.fencing_token().await.expect("held") < earlier);
+    low.release().await.expect("held");
+    database.run(POSTGRES_SCHEMA).await;
+    let high = client.lock("other").acquire().await.expect("free");
+    assert!(high.fencing_token().await.expect("held") > later);
+    high.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_user_without_permissions_is_denied() {
+    let database = Database::new().await;
+    let user = format!("app_{}", database.name);
+    database.run(&format!("CREATE USER {user}; REVOKE ALL ON distributed_locks FROM PUBLIC")).await;
+    let url = database.url().replace("test@", &format!("{user}@"));
+    let client = LockClient::builder().url(&url).lease(LEASE).connect().await.expect("a login");
+    let denied = client.lock("k").acquire().await.map(drop);
+    assert!(matches!(denied, Err(LockError::Denied { .. })), "{denied:?}");
+    // Those of the file are enough.
+    let grants = POSTGRES_SCHEMA.lines().filter_map(|line| line.strip_prefix("-- GRANT "));
+    let grants: Vec<String> = grants
+        .map(|grant| format!("GRANT {}", grant.replace(" app;", &format!(" {user};"))))
+        .collect();
+    assert_eq!(grants.len(), 2);
+    database.run(&grants.concat()).await;
+    let client = client_of(&url, LEASE).await;
+    let guard = client.lock("k").acquire().await.expect("free");
+    guard.fencing_token().await.expect("held");
+    guard.release().await.expect("held");
+}

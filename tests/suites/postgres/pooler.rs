@@ -1,0 +1,134 @@
+//! PgBouncer between the client and PostgreSQL.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_runtime::store::{
+    FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, PostgresStore, ReleaseOutcome,
+    ReleaseRequest, RenewOutcome, Store, StoreError, WakeUps,
+};
+use lock_runtime::{LockClient, LockError};
+use lock_tests::Pooler;
+use lock_tests::support::LEASE;
+
+use crate::Database;
+use crate::faults::client_of;
+
+/// A store at which the test can look while a client uses it.
+struct Watched(Arc<PostgresStore>);
+
+impl Store for Watched {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    async fn connect(&self, wake_ups: WakeUps) -> Result<(), StoreError> {
+        self.0.connect(wake_ups).await
+    }
+
+    async fn acquire(&self, lease: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
+        self.0.acquire(lease).await
+    }
+
+    async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
+        self.0.renew(leases).await
+    }
+
+    async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
+        self.0.release(release).await
+    }
+
+    async fn fence(&self, request: FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
+        self.0.fence(request).await
+    }
+
+    async fn watch(&self, key: &str) -> Result<(), StoreError> {
+        self.0.watch(key).await
+    }
+
+    fn poll_interval(&self) -> Duration {
+        self.0.poll_interval()
+    }
+}
+
+/// How long it takes at most until a client knows whether notifications arrive.
+const KNOWN: Duration = Duration::from_secs(4);
+
+/// A client at this URL, and its store.
+async fn watched(url: &str) -> (LockClient, Arc<PostgresStore>) {
+    let store = Arc::new(PostgresStore::new(url).expect("a valid URL"));
+    let client = LockClient::builder().store(Watched(Arc::clone(&store))).lease(LEASE);
+    (client.connect().await.expect("the server is up"), store)
+}
+
+async fn hears_within(store: &PostgresStore, within: Duration) -> bool {
+    let hears = async {
+        while store.poll_interval() < Duration::from_secs(1) {
+            tokio::time::sleep(LEASE / 50).await;
+        }
+    };
+    tokio::time::timeout(within, hears).await.is_ok()
+}
+
+#[tokio::test]
+async fn behind_a_pooler_in_transaction_mode_calls_poll() {
+    let database = Database::new().await;
+    let pooler = Pooler::start(&database.server, "transaction", 3);
+    let (one, store) = watched(&pooler.url(&database.name)).await;
+    let (two, _) = watched(&pooler.url(&database.name)).await;
+    assert!(!hears_within(&store, KNOWN).await);
+    assert_eq!(store.poll_interval(), Duration::from_millis(250));
+    let guard = one.lock("k").acquire().await.expect("free");
+    let waiting = tokio::spawn(two.lock("k").wait(LEASE * 60).acquire());
+    tokio::time::sleep(LEASE * 3).await;
+    assert!(guard.is_held() && !waiting.is_finished(), "renewed over the pooler");
+    guard.release().await.expect("held");
+    waiting.await.expect("no panic").expect("polled").release().await.expect("held");
+    assert_eq!(database.count().await, 0);
+}
+
+/// The control: over connections that belong to the client, notifications arrive.
+#[tokio::test]
+async fn without_a_pooler_or_in_session_mode_notifications_arrive() {
+    let database = Database::new().await;
+    let pooler = Pooler::start(&database.server, "session", 20);
+    for url in [database.url(), pooler.url(&database.name)] {
+        let (client, store) = watched(&url).await;
+        assert!(hears_within(&store, LEASE * 30).await);
+        client.lock("k").acquire().await.expect("free").release().await.expect("held");
+    }
+}
+
+#[tokio::test]
+async fn many_calls_share_few_connections_of_a_pooler() {
+    let database = Database::new().await;
+    database.run(crate::verify::ACCOUNT).await;
+    let pooler = Pooler::start(&database.server, "transaction", 2);
+    let url = pooler.url(&database.name);
+    let clients = [client_of(&url, LEASE).await, client_of(&url, LEASE).await];
+    let calls = (0..40).map(|number| {
+        let (client, url) = (clients[number % 2].clone(), pooler.url(&database.name));
+        tokio::spawn(async move {
+            let guard = client.lock(&format!("k{}", number % 3)).wait(LEASE * 60).acquire().await?;
+            let (mut session, connection) =
+                tokio_postgres::connect(&url, tokio_postgres::NoTls).await.expect("it is up");
+            tokio::spawn(connection);
+            let mut transaction = session.transaction().await.expect("it is up");
+            transaction.batch_execute(crate::verify::DEPOSIT).await.expect("the table");
+            guard.verify_in(&mut transaction).await?;
+            transaction.commit().await.expect("it is up");
+            guard.release().await
+        })
+    });
+    let calls: Vec<_> = calls.collect();
+    let mut committed = 0;
+    for call in calls {
+        match call.await.expect("no panic") {
+            Ok(()) => committed += 1,
+            // On a slow machine, a lock can be lost while its transaction waits for a connection.
+            Err(error) => assert!(matches!(error, LockError::Lost { .. }), "{error}"),
+        }
+    }
+    assert!(committed > 0);
+    assert_eq!(crate::verify::balance(&database).await, committed);
+}
