@@ -254,6 +254,12 @@ impl EtcdCluster {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// Whether `etcdctl` succeeds with these arguments.
+    #[must_use]
+    pub fn tries(&self, arguments: &[&str]) -> bool {
+        self.try_control(&self.address(0), arguments).status.success()
+    }
+
     fn try_control(&self, endpoints: &str, arguments: &[&str]) -> Output {
         let mut command = program("etcdctl");
         command.env("ETCDCTL_API", "3").arg(format!("--endpoints={endpoints}"));

@@ -2,4 +2,8 @@
 
 mod basics;
 mod conformance;
+#[cfg(lock_controls)]
+mod controls;
+mod faults;
+mod inputs;
 mod support;

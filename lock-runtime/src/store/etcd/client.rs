@@ -141,9 +141,9 @@ impl EtcdClient {
                 self.leases.lasting(&self.members, request.term, until).await?
             } else {
                 // A waiting call makes several attempts, and each lease is two writes.
-                let answer = self.members.look(&[&owned]).await?;
-                if let Some(Seen::Taken { lease }) = answer.what.first() {
-                    return Ok(self.is_busy(&owned, *lease, answer.revision).await);
+                let answer = self.members.look_at(&owned).await?;
+                if let Seen::Taken { lease } = answer.what {
+                    return Ok(self.is_busy(&owned, lease, answer.revision).await);
                 }
                 let (id, _) = self.members.grant_lease(seconds(request.term)).await?;
                 Attachable { id, unconfirmed: None }

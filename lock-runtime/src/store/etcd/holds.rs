@@ -279,3 +279,6 @@ impl KeyHolds {
         self.all.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests;

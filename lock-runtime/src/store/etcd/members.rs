@@ -5,7 +5,7 @@
 //! Each member keeps its connection, which is opened when it is first needed.
 
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prost::Message;
 use tokio::sync::watch;
@@ -27,7 +27,10 @@ use crate::safeguard::Safeguard;
 /// How long a member may take for an answer before another one is asked.
 const PATIENCE: Duration = Duration::from_millis(700);
 
-/// The same, if there is no other one. The next request then uses another stream, but the same connection.
+/// After this time without an answer, a member counts as silent if the caller gives up.
+const SILENCE: Duration = Duration::from_millis(200);
+
+/// The same as the patience, if there is no other member. The next request then uses another stream, but the same connection.
 const LONG_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a connection attempt may take.
@@ -47,7 +50,6 @@ pub(super) struct Method {
 }
 
 impl Method {
-    pub(super) const RANGE: Self = Self::repeated("/etcdserverpb.KV/Range");
     pub(super) const TXN: Self = Self::repeated("/etcdserverpb.KV/Txn");
     /// A transaction that is not sent again, because the second answer would differ.
     pub(super) const TXN_ONCE: Self = Self { repeats: false, ..Self::TXN };
@@ -130,8 +132,14 @@ impl Members {
 
     /// How long one member may take for an answer.
     fn patience(&self) -> Duration {
-        let waits = self.all.len() == 1 || !Safeguard::SilentMembersAreLeft.is_on();
-        if waits { LONG_PATIENCE } else { PATIENCE }
+        if self.all.len() == 1 { LONG_PATIENCE } else { PATIENCE }
+    }
+
+    /// A member has not answered in time.
+    fn is_silent(&self, number: usize) {
+        if Safeguard::SilentMembersAreLeft.is_on() {
+            self.leave(number);
+        }
     }
 
     /// Sends a request to the current member, and to the next ones if it does not serve it.
@@ -146,11 +154,24 @@ impl Members {
             tries -= 1;
             let number = *self.current.borrow();
             let shown = &self.all[number].shown;
+            let mut unanswered = Unanswered { members: self, number, since: Instant::now() };
             let answered = timeout(self.patience(), self.once(number, method, request)).await;
             let failure = match answered {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(failure)) => failure,
-                Err(_) => Failure::Unknown(format!("{shown} does not answer")),
+                Ok(answered) => {
+                    unanswered.since = Instant::now();
+                    match answered {
+                        Ok(answer) => return Ok(answer),
+                        Err(failure) => failure,
+                    }
+                }
+                Err(_) => {
+                    drop(unanswered);
+                    if tries == 0 || !method.repeats {
+                        return Err(Failure::Unknown(format!("{shown} does not answer")));
+                    }
+                    may_have_run = Some(Failure::Unknown(format!("{shown} does not answer")));
+                    continue;
+                }
             };
             match failure {
                 Failure::LoggedOut(_) if self.login.is_some() && !logged_in => {
@@ -304,6 +325,23 @@ impl Members {
             login.forget(token);
         }
         failure
+    }
+}
+
+/// A request without an answer. If it is dropped after a while, because its caller does not wait any longer, its member
+/// counts as silent.
+struct Unanswered<'a> {
+    members: &'a Members,
+    number: usize,
+    /// When it was sent, or answered.
+    since: Instant,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.since.elapsed() >= SILENCE {
+            self.members.is_silent(self.number);
+        }
     }
 }
 

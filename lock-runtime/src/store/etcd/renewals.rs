@@ -33,6 +33,8 @@ struct KeyRenewal {
     term: Duration,
     /// `None` if it is not known.
     lease: Option<KeyLease>,
+    /// Whether the lease lasts long enough as it is, so that only the key is verified.
+    lasts: bool,
     outcome: Option<Result<RenewOutcome, StoreError>>,
 }
 
@@ -49,10 +51,13 @@ impl EtcdClient {
         let mut renewals: Vec<KeyRenewal> = {
             let mut holds = lock(&self.holds);
             let renewal = |(owned, term): &(Owned, Duration)| {
-                let lives = holds.renew(owned, began.after(*term));
-                let lease = holds.get(owned).map(|hold| hold.lease);
+                let (until, hold) = (began.after(*term), holds.get(owned).copied());
+                let lives = holds.renew(owned, until);
+                let lease = hold.map(|hold| hold.lease);
+                // Such as that of a fixed lease that is verified.
+                let lasts = hold.is_some_and(|hold| !hold.lease.is_shared && hold.until >= until);
                 let outcome = (!lives).then_some(Ok(RenewOutcome::Gone));
-                KeyRenewal { owned: owned.clone(), term: *term, lease, outcome }
+                KeyRenewal { owned: owned.clone(), term: *term, lease, lasts, outcome }
             };
             all.iter().map(renewal).collect()
         };
@@ -95,7 +100,8 @@ impl EtcdClient {
         began: BootInstant,
     ) -> Result<(), Failure> {
         self.find_leases(open).await?;
-        let mut leases: Vec<i64> = open.iter().filter_map(|one| Some(one.lease?.id)).collect();
+        let to_extend = open.iter().filter(|one| !one.lasts);
+        let mut leases: Vec<i64> = to_extend.filter_map(|one| Some(one.lease?.id)).collect();
         leases.sort_unstable();
         leases.dedup();
         let requests = leases.iter().map(|id| self.members.extend_lease(*id));
@@ -116,7 +122,16 @@ impl EtcdClient {
                 .iter()
                 .map(|one| (&one.owned, one.lease.map_or(0, |lease| lease.id)))
                 .collect();
-            self.members.verify(&keys).await?
+            match self.members.verify(&keys).await {
+                // One key that the user has no permission for must not affect the others.
+                Err(Failure::Refused(_)) if keys.len() > 1 => {
+                    for one in &mut rest {
+                        self.extend_alone(one, &extensions, began).await;
+                    }
+                    return Ok(());
+                }
+                seen => seen?,
+            }
         } else {
             let known = rest.iter().map(|one| one.lease.map_or(0, |lease| lease.id));
             let what = known.map(|lease| Seen::Own { lease }).collect();
@@ -130,6 +145,23 @@ impl EtcdClient {
             self.extend_one(one, (what, seen.raft_term), &extensions, began).await;
         }
         Ok(())
+    }
+
+    /// Verifies one key, and decides what has become of its lease.
+    async fn extend_alone(
+        &self,
+        one: &mut KeyRenewal,
+        extensions: &Extensions,
+        began: BootInstant,
+    ) {
+        let Some(lease) = one.lease else { return };
+        match self.members.verify(&[(&one.owned, lease.id)]).await {
+            Ok(Answer { what, raft_term, .. }) => {
+                let seen = what.first().copied().unwrap_or(Seen::Gone);
+                self.extend_one(one, (seen, raft_term), extensions, began).await;
+            }
+            Err(failure) => one.outcome = Some(Err(failure.into_error())),
+        }
     }
 
     /// Looks up leases that are not known.
@@ -168,7 +200,11 @@ impl EtcdClient {
         if found != lease.id {
             // An earlier request has given it another lease.
             one.lease = Some(KeyLease { id: found, ..lease });
+            one.lasts = false;
             return lock(&self.holds).moved(&one.owned, KeyLease { id: found, ..lease });
+        }
+        if one.lasts {
+            return one.outcome = Some(Ok(RenewOutcome::Extended));
         }
         match extensions.get(&lease.id) {
             Some(Ok(Extended::Alive(extension))) => {

@@ -82,7 +82,10 @@ impl Members {
             failure: vec![range(owned.key.as_bytes().to_vec()), range(offset_of(&owned.key))],
         };
         let answer: TxnResponse = self.call(Method::TXN, &request).await?;
-        let offset = read_offset(&owned.key, found(&answer, 1))?;
+        let offset = read_offset(&owned.key, found(&answer, 1)).map_err(|failure| {
+            // The key may have been written.
+            if answer.succeeded { Failure::Unknown(failure.text()) } else { failure }
+        })?;
         let fence = |revision: i64| u64::try_from(revision).unwrap_or_default() + offset;
         let what = if answer.succeeded {
             Claimed::Granted { lease, fence: fence(revision(&answer)) }
@@ -99,7 +102,15 @@ impl Members {
         Ok(answered(&answer, what))
     }
 
-    /// What the keys hold. All are read at the same revision.
+    /// What the key holds.
+    pub(super) async fn look_at(&self, owned: &Owned) -> Result<Answer<Seen>, Failure> {
+        let read = vec![range(owned.key.as_bytes().to_vec())];
+        let request = TxnRequest { success: read, ..TxnRequest::default() };
+        let answer: TxnResponse = self.call(Method::TXN, &request).await?;
+        Ok(answered(&answer, seen(owned, found(&answer, 0))?))
+    }
+
+    /// What the keys hold. All are read at the same revision. A key with a foreign value is taken.
     pub(super) async fn look(&self, all: &[&Owned]) -> Result<Answer<Vec<Seen>>, Failure> {
         let read = all.iter().map(|owned| range(owned.key.as_bytes().to_vec())).collect();
         self.seen_by(all, TxnRequest { success: read, ..TxnRequest::default() }).await
@@ -130,7 +141,6 @@ impl Members {
         let answer: TxnResponse = self.call(Method::TXN, &request).await?;
         let count = answer.responses.len();
         let read = all.iter().take(count).enumerate().map(|(number, owned)| {
-            // A key with a foreign value is taken.
             seen(owned, found(&answer, number)).or_else(|error| match error {
                 Failure::Refused(StoreError::WrongFormat { .. }) => Ok(Seen::Taken { lease: 0 }),
                 error => Err(error),

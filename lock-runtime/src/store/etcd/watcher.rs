@@ -106,8 +106,14 @@ impl Watcher {
             }
             let Some(members) = self.members.upgrade() else { return };
             let (requests, receiver) = mpsc::unbounded_channel();
+            // etcd answers a stream only after its first request.
+            let all: Vec<String> = self.keys.keys().cloned().collect();
+            for key in all {
+                self.create(&key, &requests);
+            }
             let opened = members.open(PATH, UnboundedReceiverStream::new(receiver)).await;
             if let Ok((number, stream)) = opened {
+                backoff.reset();
                 if let StreamEnd::Dropped = self.follow(&members, number, (stream, requests)).await
                 {
                     return;
@@ -140,10 +146,6 @@ impl Watcher {
         (mut stream, requests): (Streaming<WatchResponse>, Requests),
     ) -> StreamEnd {
         let mut changes = members.changes();
-        let all: Vec<String> = self.keys.keys().cloned().collect();
-        for key in all {
-            self.create(&key, &requests);
-        }
         loop {
             tokio::select! {
                 command = self.commands.recv() => match command {

@@ -1,0 +1,158 @@
+//! Tests of the entries, without etcd.
+
+use super::*;
+
+const SHARED: KeyLease = KeyLease { id: 1, is_shared: true };
+const OWN: KeyLease = KeyLease { id: 2, is_shared: false };
+const TERM: Duration = Duration::from_secs(10);
+
+fn owned() -> Owned {
+    Owned::new("k", "owner")
+}
+
+/// An entry with a claim in flight, and the time of the claim.
+fn claimed(lease: KeyLease) -> (KeyHolds, BootInstant) {
+    let (mut holds, now) = (KeyHolds::default(), BootInstant::now());
+    assert!(holds.claim(&owned(), lease, now.after(TERM)));
+    (holds, now)
+}
+
+fn held(lease: KeyLease) -> (KeyHolds, BootInstant) {
+    let (mut holds, now) = claimed(lease);
+    holds.granted(&owned(), lease, 7);
+    (holds, now)
+}
+
+#[test]
+fn a_claim_that_is_declined_leaves_nothing() {
+    let (mut holds, now) = claimed(SHARED);
+    assert!(holds.uses(SHARED.id, now));
+    holds.declined(&owned());
+    assert!(holds.is_empty() && !holds.uses(SHARED.id, now));
+}
+
+#[test]
+fn a_hold_that_is_released_leaves_nothing() {
+    for lease in [SHARED, OWN] {
+        let (mut holds, now) = held(lease);
+        assert_eq!(holds.releasing(&owned()).map(|hold| hold.lease), Some(lease));
+        assert!(holds.due(now.after(TERM * 100), 9).delete.is_empty(), "the release is in flight");
+        assert!(holds.freed(&owned(), true, now));
+        assert!(holds.is_empty());
+    }
+}
+
+#[test]
+fn a_release_without_an_answer_is_repeated_until_it_has_one() {
+    let (mut holds, now) = held(SHARED);
+    holds.releasing(&owned());
+    holds.retry(&owned(), now, Duration::ZERO);
+    assert!(!holds.uses(SHARED.id, now));
+    assert!(!holds.renew(&owned(), now.after(TERM)), "it cannot be renewed any more");
+    assert!(!holds.claim(&owned(), SHARED, now.after(TERM)), "nor be acquired");
+    let due = holds.due(now, 9);
+    assert!(due.delete.is_empty());
+    let next = due.next.expect("it is repeated");
+    assert_eq!(holds.due(next, 9).delete, [owned()]);
+    holds.retry(&owned(), next, Duration::ZERO);
+    let later = holds.due(next, 9).next.expect("it is repeated");
+    assert!(later.since(next) > next.since(now), "after a longer pause");
+    assert!(holds.freed(&owned(), false, later));
+    assert!(holds.is_empty());
+}
+
+#[test]
+fn a_release_that_keeps_the_key_is_repeated_after_that_time() {
+    let (mut holds, now) = held(SHARED);
+    holds.releasing(&owned());
+    holds.retry(&owned(), now, TERM * 2);
+    assert!(holds.due(now.after(TERM), 9).delete.is_empty());
+    assert_eq!(holds.due(now.after(TERM * 2), 9).delete, [owned()]);
+}
+
+#[test]
+fn a_fixed_lease_is_left_to_its_end() {
+    let (mut holds, now) = held(OWN);
+    holds.releasing(&owned());
+    holds.retry(&owned(), now, Duration::ZERO);
+    assert!(holds.is_empty());
+    let (mut holds, now) = claimed(OWN);
+    holds.doubted(&owned(), OWN);
+    assert!(holds.is_empty());
+    let (mut holds, _) = held(OWN);
+    assert!(holds.due(now.after(TERM * 2), 9).delete.is_empty());
+    assert!(holds.is_empty());
+}
+
+#[test]
+fn an_acquire_that_may_still_arrive_is_undone_until_its_lease_has_ended() {
+    let (mut holds, now) = claimed(SHARED);
+    holds.doubted(&owned(), SHARED);
+    assert!(holds.due(now.after(TERM / 2), 9).delete.is_empty(), "its owner may ask again");
+    assert!(holds.uses(SHARED.id, now) && !holds.uses(SHARED.id, now.after(TERM)));
+    holds.releasing(&owned());
+    assert!(!holds.freed(&owned(), false, now), "it may arrive after the release");
+    let next = holds.due(now, 9).next.expect("it is deleted later");
+    assert_eq!(holds.due(next, 9).delete, [owned()]);
+    assert!(!holds.freed(&owned(), false, next));
+    holds.lease_ended(OWN.id);
+    assert!(!holds.is_empty());
+    holds.lease_ended(SHARED.id);
+    assert!(holds.is_empty());
+}
+
+#[test]
+fn an_acquire_that_has_arrived_does_not_arrive_again() {
+    let (mut holds, now) = claimed(SHARED);
+    holds.doubted(&owned(), SHARED);
+    holds.releasing(&owned());
+    assert!(holds.freed(&owned(), true, now), "it had taken the key");
+    assert!(holds.is_empty());
+}
+
+#[test]
+fn a_later_grant_does_not_answer_for_an_earlier_acquire() {
+    let (mut holds, now) = claimed(SHARED);
+    holds.doubted(&owned(), SHARED);
+    let later = KeyLease { id: 3, is_shared: true };
+    assert!(holds.claim(&owned(), later, now.after(TERM)));
+    holds.granted(&owned(), later, 8);
+    holds.releasing(&owned());
+    assert!(!holds.freed(&owned(), true, now), "the first one may still arrive");
+    holds.lease_ended(SHARED.id);
+    assert!(holds.is_empty());
+}
+
+#[test]
+fn a_hold_that_nobody_renews_has_ended() {
+    let (mut holds, now) = held(SHARED);
+    assert!(holds.renew(&owned(), now.after(TERM * 2)));
+    assert!(holds.due(now.after(TERM), 9).delete.is_empty());
+    assert_eq!(holds.due(now.after(TERM * 2), 9).delete, [owned()]);
+    assert!(!holds.renew(&owned(), now.after(TERM * 3)));
+}
+
+#[test]
+fn a_limited_number_is_deleted_at_a_time() {
+    let (mut holds, now) = (KeyHolds::default(), BootInstant::now());
+    for number in 0..5 {
+        let owned = Owned::new(&number.to_string(), "owner");
+        holds.claim(&owned, SHARED, now);
+        holds.granted(&owned, SHARED, 1);
+    }
+    let due = holds.due(now, 3);
+    assert_eq!((due.delete.len(), due.next), (3, Some(now)));
+    assert_eq!(holds.due(now, 3).delete.len(), 2);
+}
+
+#[test]
+fn a_held_key_is_to_be_watched_once() {
+    let (mut holds, _) = held(SHARED);
+    assert_eq!(holds.take_unwatched(), [("k".to_owned(), 7)]);
+    assert!(holds.take_unwatched().is_empty());
+    assert!(holds.was_lost(&owned()), "it was watched");
+    assert!(holds.is_empty());
+    let (mut holds, _) = held(SHARED);
+    holds.releasing(&owned());
+    assert!(holds.take_unwatched().is_empty(), "it was released before");
+}

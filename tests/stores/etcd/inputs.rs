@@ -1,0 +1,200 @@
+//! Wrong URLs, foreign servers, users, certificates and values.
+
+use std::time::Duration;
+
+use lock_runtime::{LockClient, LockError, TlsOptions};
+use lock_tests::support::{LEASE, until};
+use lock_tests::{EtcdCluster, EtcdOptions, RedisServer};
+
+use crate::support::{RENEWED, client};
+
+async fn refused(url: &str) -> LockError {
+    match LockClient::connect(url).await {
+        Ok(_) => panic!("{url} is accepted"),
+        Err(error) => error,
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_url_is_a_configuration_error_without_its_secret() {
+    for url in [
+        "etcd://",
+        "etcd://a,a",
+        "etcd://a:0",
+        "etcd://a?x=1",
+        "etcd://u:geheim@a/path",
+        "etcd://u:geheim@a,a",
+    ] {
+        let error = refused(url).await;
+        assert!(matches!(error, LockError::Config { option: "url", .. }), "{url}: {error:?}");
+        assert!(!format!("{error} {error:?}").contains("geheim"), "{error}");
+    }
+    let lazy = LockClient::builder().url("etcd://a").connect_lazy();
+    assert!(matches!(lazy.map(drop), Err(LockError::Config { .. })));
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_or_is_no_etcd_is_unavailable() {
+    let redis = RedisServer::start();
+    let error = refused(&format!("etcd://{}", redis.address())).await;
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
+    let error = refused("etcd://127.0.0.1:1").await;
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+}
+
+#[tokio::test]
+async fn a_member_that_is_down_does_not_matter() {
+    let etcd = EtcdCluster::single();
+    let url = format!("etcd://127.0.0.1:1,127.0.0.1:{}", etcd.port(0));
+    for _ in 0..5 {
+        let client = client(&url).await;
+        let guard = client.lock("k").acquire().await.expect("a lock");
+        guard.release().await.expect("a release");
+    }
+}
+
+#[tokio::test]
+async fn a_key_with_another_value_has_the_wrong_format() {
+    let etcd = EtcdCluster::single();
+    let client = client(&etcd.url()).await;
+    etcd.control(&["put", "k", "something"]);
+    for lock in [client.lock("k"), client.lock("k").lease(RENEWED)] {
+        let error = lock.acquire().await.map(drop);
+        assert!(matches!(error, Err(LockError::WrongFormat { .. })), "{error:?}");
+    }
+    assert_eq!(etcd.value("k").as_deref(), Some("something"));
+}
+
+/// Users with passwords. `locks` may use the keys that begin with `own`.
+fn with_users(options: &[&str]) -> EtcdCluster {
+    let more = options.iter().map(ToString::to_string).collect();
+    let etcd = EtcdCluster::start(1, EtcdOptions { more, ..EtcdOptions::default() });
+    etcd.control(&["user", "add", "root:root"]);
+    etcd.control(&["user", "grant-role", "root", "root"]);
+    etcd.control(&["user", "add", "locks:geheim"]);
+    etcd.control(&["role", "add", "locks"]);
+    etcd.control(&["role", "grant-permission", "locks", "readwrite", "--prefix=true", "own"]);
+    etcd.control(&["user", "grant-role", "locks", "locks"]);
+    etcd.control(&["auth", "enable"]);
+    etcd
+}
+
+#[tokio::test]
+async fn users_get_what_they_may_have() {
+    let etcd = with_users(&["--bcrypt-cost=4"]);
+    let client = client(&etcd.url_with("locks:geheim@")).await;
+    client.ready().await.expect("it is ready");
+    let guard = client.lock("own:1").acquire().await.expect("a lock");
+    let denied = client.lock("other").acquire().await.map(drop);
+    assert!(matches!(denied, Err(LockError::Denied { .. })), "{denied:?}");
+    guard.release().await.expect("a release");
+    for login in ["locks:wrong@", "nobody:geheim@", ""] {
+        let error = refused(&etcd.url_with(login)).await;
+        assert!(matches!(error, LockError::Denied { .. }), "{login}: {error:?}");
+        assert!(!error.to_string().contains("geheim"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_user_without_authentication_is_a_configuration_error() {
+    let etcd = EtcdCluster::single();
+    let error = refused(&etcd.url_with("locks:geheim@")).await;
+    assert!(matches!(error, LockError::Config { option: "url", .. }), "{error:?}");
+    assert!(error.to_string().contains("auth enable"), "{error}");
+}
+
+#[tokio::test]
+async fn a_client_logs_in_again_when_its_token_has_expired() {
+    let mut etcd = with_users(&["--bcrypt-cost=4", "--auth-token-ttl=1"]);
+    let client = client(&etcd.url_with("locks:geheim@")).await;
+    let held = client.lock("own:held").acquire().await.expect("a lock");
+    tokio::time::sleep(LEASE * 4).await;
+    let guard = client.lock("own:1").acquire().await.expect("a lock");
+    guard.release().await.expect("a release");
+    assert!(held.is_held());
+    // A member that has restarted knows no tokens.
+    etcd.restart(0);
+    let guard = client.lock("own:1").acquire().await.expect("a lock");
+    guard.release().await.expect("a release");
+}
+
+/// A lock that cannot be released stays for as long as the lease of the other locks, unless it is deleted later.
+#[tokio::test]
+async fn a_release_that_was_refused_is_made_up_for() {
+    let etcd = with_users(&["--bcrypt-cost=4"]);
+    let root = |arguments: &[&str]| etcd.control(&[&["--user=root:root"], arguments].concat());
+    root(&["role", "grant-permission", "locks", "readwrite", "--prefix=true", "rest"]);
+    let client = client(&etcd.url_with("locks:geheim@")).await;
+    let held = client.lock("rest:held").acquire().await.expect("a lock");
+    let left = client.lock("own:left").acquire().await.expect("a lock");
+    root(&["role", "revoke-permission", "--prefix=true", "locks", "own"]);
+    drop(left);
+    // The client does not release a key any more whose lease must have ended.
+    tokio::time::sleep(RENEWED + LEASE * 8).await;
+    let exists = || root(&["get", "--keys-only", "own:left"]).contains("own:left");
+    assert!(exists() && held.is_held());
+    root(&["role", "grant-permission", "locks", "readwrite", "--prefix=true", "own"]);
+    until(LEASE * 30, || !exists()).await.expect("the key that was left is deleted");
+    assert!(held.is_held(), "the other lock keeps its lease");
+}
+
+#[tokio::test]
+async fn a_full_database_is_unavailable_until_it_has_room() {
+    let more = vec!["--quota-backend-bytes=200000".to_owned()];
+    let etcd = EtcdCluster::start(1, EtcdOptions { more, ..EtcdOptions::default() });
+    let client = LockClient::builder().url(etcd.url()).lease(RENEWED).wait(LEASE).connect().await;
+    let client = client.expect("a member is up");
+    let value = "v".repeat(20_000);
+    let mut is_full = false;
+    for number in 0..50 {
+        is_full = is_full || !etcd.tries(&["put", &format!("fill{number}"), &value]);
+    }
+    assert!(is_full);
+    let error = client.lock("k").acquire().await.map(drop);
+    match error {
+        Err(LockError::Unavailable { cause, .. }) => {
+            assert!(cause.contains("defragment"), "{cause}")
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(client.ready().await, Err(LockError::Unavailable { .. })));
+    etcd.control(&["del", "--prefix", "fill"]);
+    let status = etcd.control(&["endpoint", "status", "--write-out=fields"]);
+    let revision = status.lines().find_map(|line| line.strip_prefix("\"Revision\" : "));
+    etcd.control(&["compact", revision.expect("a revision").trim()]);
+    etcd.control(&["defrag"]);
+    etcd.control(&["alarm", "disarm"]);
+    let guard = client.lock("k").wait(LEASE * 20).acquire().await.expect("a lock");
+    guard.release().await.expect("a release");
+    client.ready().await.expect("it is ready");
+}
+
+#[tokio::test]
+async fn locks_work_over_tls() {
+    let etcd = EtcdCluster::start(1, EtcdOptions { tls: true, ..EtcdOptions::default() });
+    let tls = TlsOptions::new().ca_file(etcd.authority());
+    let client =
+        LockClient::builder().url(etcd.url()).tls(tls.clone()).lease(RENEWED).connect().await;
+    let client = client.expect("a member is up");
+    let guard = client.lock("k").acquire().await.expect("a lock");
+    guard.release().await.expect("a release");
+    // An authority that nobody trusts, and a URL without TLS.
+    let error = refused(&etcd.url()).await;
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
+    let plain = etcd.url().replace("etcds", "etcd");
+    let error = refused(&plain).await;
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
+    let both = LockClient::builder().url(plain).tls(tls).connect().await;
+    assert!(matches!(both.map(drop), Err(LockError::Config { option: "tls", .. })));
+}
+
+#[tokio::test]
+async fn a_short_lease_is_warned_about_and_works() {
+    let etcd = EtcdCluster::single();
+    let client = LockClient::builder().url(etcd.url()).lease(LEASE * 3 / 2).connect().await;
+    let client = client.expect("a member is up");
+    let guard = client.lock("k").acquire().await.expect("a lock");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(guard.is_held());
+}
