@@ -104,7 +104,10 @@ pub(crate) fn gaps(records: &[Record], tasks: usize, period: &Range<u64>) -> Gra
         let own = |record: &&Record| task.is_none_or(|task| record.task as usize == task);
         longest(records.iter().filter(own).map(|record| record.granted).collect())
     };
-    GrantGaps { of_all: of(None), of_a_task: (0..tasks).map(|task| of(Some(task))).max().unwrap_or(0) }
+    GrantGaps {
+        of_all: of(None),
+        of_a_task: (0..tasks).map(|task| of(Some(task))).max().unwrap_or(0),
+    }
 }
 
 /// The distribution of durations in nanoseconds, with three significant digits.

@@ -178,9 +178,9 @@ fn workloads() -> PossibleValuesParser {
 }
 
 fn contestants() -> PossibleValuesParser {
-    let named = contestant::ALL.iter().filter(|contestant| {
-        contestant.name != "baseline" && !contestant.servers.is_empty()
-    });
+    let named = contestant::ALL
+        .iter()
+        .filter(|contestant| contestant.name != "baseline" && !contestant.servers.is_empty());
     named.map(|contestant| PossibleValue::new(contestant.name)).collect::<Vec<_>>().into()
 }
 

@@ -68,7 +68,8 @@ const WORKLOADS: [StoreWorkload; 4] = [
 pub(crate) fn run(options: &StoreOptions) -> Result<()> {
     let started = Instant::now();
     let mut report = StoreReport::new();
-    let mut all = WORKLOADS.each_ref().map(|workload| Results::new(workload.name, workload.metrics));
+    let mut all =
+        WORKLOADS.each_ref().map(|workload| Results::new(workload.name, workload.metrics));
     for store in options.stores() {
         measure(options, store, &mut report, &mut all)?;
     }
@@ -108,7 +109,9 @@ fn measure(
                 report.settings.push((store, contestant.name, process.about.clone()));
                 present.push(contestant);
             }
-            Err(error) if !contestant.may_be_absent() || options.require_peers => return Err(error),
+            Err(error) if !contestant.may_be_absent() || options.require_peers => {
+                return Err(error);
+            }
             Err(error) => {
                 println!("  {}: LEFT OUT: {error:#}; build it with `peers/build`", contestant.name);
                 report.absent.push((store, contestant.name, format!("{error:#}")));

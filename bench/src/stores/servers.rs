@@ -148,8 +148,7 @@ fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 async fn session(server: &DatabaseServer) -> Result<tokio_postgres::Client> {
-    let (session, connection) =
-        tokio_postgres::connect(&server.url("postgres"), NoTls).await?;
+    let (session, connection) = tokio_postgres::connect(&server.url("postgres"), NoTls).await?;
     tokio::spawn(connection);
     Ok(session)
 }
