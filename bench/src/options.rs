@@ -189,6 +189,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+    use crate::contestant::Role;
 
     fn parse(words: &[&str]) -> Result<Options, clap::Error> {
         Options::try_parse_from([&["lock-bench"], words].concat())
@@ -241,6 +242,25 @@ mod tests {
         assert_eq!(named(&["--cluster"]), ["raw", "ours", "redis-rs-cluster"]);
         assert!(!named(&[]).contains(&"redis-rs-cluster"));
         assert_eq!(named(&["--tls", "--contestants", "ours,rslock"]), ["ours"]);
+    }
+
+    #[test]
+    fn all_stores_are_measured_unless_some_are_named() {
+        let stores = |words: &[&str]| match parse(words).unwrap().command {
+            Some(Command::Stores(options)) => options.stores(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            stores(&["stores", "--only", "etcd-cluster,redis"]),
+            [StoreKind::Redis, StoreKind::EtcdCluster]
+        );
+        for store in stores(&["stores"]) {
+            let measured = contestant::ALL.iter().filter(|one| one.stores.contains(&store));
+            let measured: Vec<Role> = measured.map(|contestant| contestant.role).collect();
+            assert!(measured.contains(&Role::Ours) && measured.contains(&Role::Peer), "{store:?}");
+        }
+        assert!(parse(&["stores", "--only", "zookeeper"]).is_err());
+        assert!(parse(&["--contestants", "etcd-mutex"]).is_err(), "not a library for Redis");
     }
 
     #[test]
