@@ -82,7 +82,8 @@ pub(crate) fn run(options: &StoreOptions) -> Result<()> {
     Ok(())
 }
 
-/// Runs all rounds of one store. In each round, the contestants run one after the other.
+/// Runs all rounds of one store. In each round, the contestants run one after the other, and each round begins with another
+/// one.
 fn measure(
     options: &StoreOptions,
     store: StoreKind,
@@ -130,6 +131,7 @@ fn measure(
                 results.add(measurement);
             }
         }
+        present.rotate_left(1);
     }
     if all.iter().all(|results| results.shapes().is_empty()) {
         bail!("nothing was measured");
