@@ -42,7 +42,7 @@ impl StoreBench {
         ContestantProcess::start(contestant, &self.programs, &self.servers.url())
     }
 
-    fn new(&self, contestant: &Contestant, round: usize) -> Measurement {
+    fn measurement(&self, contestant: &Contestant, round: usize) -> Measurement {
         Measurement::new(self.store.title(), contestant, round)
     }
 
@@ -74,7 +74,7 @@ impl StoreBench {
         tasks: usize,
     ) -> Result<Measurement> {
         let outcome = self.run(&mut [self.start(contestant)?], tasks, tasks)?;
-        let mut measurement = self.new(contestant, round);
+        let mut measurement = self.measurement(contestant, round);
         outcome.rate(&mut measurement);
         outcome.pairs(&mut measurement);
         Ok(measurement)
@@ -84,7 +84,7 @@ impl StoreBench {
     pub(super) fn hot(&mut self, contestant: &Contestant, round: usize) -> Result<Measurement> {
         let mut processes = [self.start(contestant)?, self.start(contestant)?];
         let outcome = self.run(&mut processes, HOT_TASKS, 1)?;
-        let mut measurement = self.new(contestant, round);
+        let mut measurement = self.measurement(contestant, round);
         outcome.rate(&mut measurement);
         outcome.waits(&mut measurement);
         outcome.fairness(&mut measurement);
@@ -116,7 +116,7 @@ impl StoreBench {
             Err(_) if done.is_err() => return Err(done.expect_err("checked above")),
             records => records?,
         };
-        let mut measurement = self.new(contestant, round);
+        let mut measurement = self.measurement(contestant, round);
         if let Some(away) = away {
             measurement.set(m::AWAY, away.as_nanos() as f64);
         }

@@ -14,7 +14,7 @@ pub(super) enum StoreServers {
     Redis(Box<RedisServer>),
     Quorum(Quorum),
     /// The members, and the one that was killed.
-    Etcd(EtcdCluster, Option<usize>),
+    Etcd(Box<EtcdCluster>, Option<usize>),
     Postgres(Box<DatabaseServer>),
 }
 
@@ -55,8 +55,8 @@ impl StoreServers {
                 execute(&server, POSTGRES_SCHEMA)?;
                 Self::Postgres(Box::new(server))
             }
-            StoreKind::Etcd => Self::Etcd(etcd(1), None),
-            StoreKind::EtcdCluster => Self::Etcd(etcd(3), None),
+            StoreKind::Etcd => Self::Etcd(Box::new(etcd(1)), None),
+            StoreKind::EtcdCluster => Self::Etcd(Box::new(etcd(3)), None),
         })
     }
 
