@@ -36,12 +36,12 @@ impl End {
 
 /// The number of failures of a run, and the first of them.
 #[derive(Default)]
-pub(super) struct Failures {
+pub(super) struct RunFailures {
     first: Option<anyhow::Error>,
     count: usize,
 }
 
-impl Failures {
+impl RunFailures {
     fn add(&mut self, error: anyhow::Error) {
         self.count += 1;
         self.first.get_or_insert(error);
@@ -62,8 +62,8 @@ pub(super) async fn run<L: Library>(
     time: Duration,
     work: Duration,
     keys: &RunKeys,
-) -> Result<(Vec<Record>, Failures)> {
-    let failures = Arc::new(Mutex::new(Failures::default()));
+) -> Result<(Vec<Record>, RunFailures)> {
+    let failures = Arc::new(Mutex::new(RunFailures::default()));
     let start = Arc::new(Barrier::new(tasks as usize));
     // The first task sets the end for all tasks. On two cores, the last task may start much later.
     let end = Arc::new(OnceLock::new());

@@ -100,7 +100,7 @@ fn measure(
         programs: options.programs(),
         files: RecordFiles::new()?,
         time: options.time(),
-        failover_time: Duration::from_secs(if options.quick { 5 } else { 8 }),
+        failover_time: Duration::from_secs(if options.quick { 4 } else { 8 }),
         runs: 0,
     };
     let mut present = Vec::new();
