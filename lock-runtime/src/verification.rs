@@ -10,9 +10,11 @@ impl LockGuard {
     /// transaction writes is committed only while the lock is held: there is no window between lock and data, however
     /// long the process pauses.
     ///
-    /// For locks in PostgreSQL, and a transaction in the same database. Call it after the last statement, or at any time
+    /// For locks in PostgreSQL, and a transaction in the same database, whose user needs the permissions `SELECT` and `UPDATE`
+    /// for the table of locks. Call it after the last statement, or at any time
     /// before. It locks the row of the lock: until the transaction ends, nobody else gets the lock, even if its lease ends, and
-    /// a release waits. Renewals go on. If it fails, roll the transaction back, which happens when it is dropped.
+    /// a release waits. Renewals go on. If it fails, roll the transaction back. To drop it also does that, but sqlx does so
+    /// only when the connection is used again or returns to its pool.
     ///
     /// Costs one statement of the transaction, and a second one if the lock is not held. Use the isolation level
     /// `READ COMMITTED`, the default: in a higher one, the statement fails if the lock was renewed since the transaction began.

@@ -8,6 +8,7 @@ pub mod blocking;
 pub mod fenced;
 pub mod job;
 pub mod payments;
+pub mod verified;
 
 /// Compiles the examples of the README of the repository as doc tests. (`lock-runtime` does the same with its own.)
 #[cfg(doctest)]

@@ -61,7 +61,13 @@ struct DatabaseKind {
 static POSTGRES_KIND: DatabaseKind = DatabaseKind {
     program: "postgres",
     arguments: |data, port| {
-        let options = ["listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off"];
+        let options = [
+            "listen_addresses=127.0.0.1",
+            "unix_socket_directories=",
+            "fsync=off",
+            // Many tests share a server, with six connections for each client.
+            "max_connections=500",
+        ];
         let options = options.map(|option| format!("-c{option}"));
         [vec![format!("-D{data}"), format!("-p{port}")], options.into()].concat()
     },

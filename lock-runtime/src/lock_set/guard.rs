@@ -148,6 +148,24 @@ impl LockSetGuard {
         }
     }
 
+    /// Verifies all locks in a transaction of the program, with one statement for each. See [`LockGuard::verify_in`].
+    ///
+    /// Cancel safe for the locks. The transaction has to be rolled back then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`LockGuard::verify_in`], for the first lock that is not held any more.
+    #[cfg(feature = "postgres")]
+    pub async fn verify_in<T: crate::store::LockTransaction>(
+        &self,
+        transaction: &mut T,
+    ) -> Result<(), LockError> {
+        for guard in &self.guards {
+            guard.verify_in(transaction).await?;
+        }
+        Ok(())
+    }
+
     /// Releases the locks, and waits for the store's confirmation. Costs one round trip for all of
     /// them, or for those on each node of a cluster. See [`LockGuard::release`].
     ///

@@ -72,7 +72,7 @@ impl Messages {
     }
 
     /// What the caller asked for, such as the address of a page.
-    #[cfg(feature = "serve")]
+    #[cfg(any(feature = "postgres", feature = "serve"))]
     pub(crate) fn note(self, text: impl fmt::Display) {
         if !self.quiet {
             Self::line(Style::new(), "", text);

@@ -2,6 +2,7 @@
 
 mod mariadb;
 mod postgres;
+mod verified;
 mod waiting;
 
 #[path = "../fence/cases.rs"]

@@ -93,12 +93,36 @@ async fn a_body_ends_while_the_server_is_frozen_and_another_client_waits_for_its
     other.await.expect("no panic").expect("free").release().await.expect("held");
 }
 
+/// The control of `locks_survive_a_server_that_is_killed_and_started_again`: a server that answers before it has written.
+#[tokio::test]
+async fn a_crash_can_lose_a_lock_without_synchronous_commit() {
+    let mut server = alone(&["synchronous_commit=off", "wal_writer_delay=10s"]).await;
+    let url = server.url("postgres");
+    let (one, two) = (client_of(&url, LEASE * 60).await, client_of(&url, LEASE * 60).await);
+    // What the start of the server has left to write.
+    session_of(&url).await.batch_execute("CHECKPOINT").await.expect("a superuser");
+    let guard = one.lock("k").acquire().await.expect("free");
+    server.kill();
+    server.restart();
+    let other = eventually("no answer after the restart", async || {
+        match two.lock("k").wait(Duration::ZERO).acquire().await {
+            Err(LockError::Unavailable { .. }) => None,
+            other => Some(other.expect("the lock is forgotten")),
+        }
+    });
+    let other = other.await;
+    assert!(other.is_held() && guard.is_held(), "two holders");
+}
+
 const CLIENTS: &str = "application_name = 'lock-runtime' AND pid <> pg_backend_pid()";
 
 #[tokio::test]
 async fn locks_are_kept_while_connections_are_terminated() {
     let database = Database::new().await;
-    let (one, two) = (database.client().await, database.client().await);
+    // Connections are terminated for one and a half leases.
+    let lease = LEASE * 4;
+    let (one, two) =
+        (client_of(&database.url(), lease).await, client_of(&database.url(), lease).await);
     let guard = one.lock("k").acquire().await.expect("free");
     let waiting = tokio::spawn(two.lock("k").wait(LEASE * 60).acquire());
     let session = database.session(&database.name).await;
@@ -106,7 +130,7 @@ async fn locks_are_kept_while_connections_are_terminated() {
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND {CLIENTS}"
     );
     let mut terminated = 0;
-    for _ in 0..6 {
+    for _ in 0..12 {
         terminated += session.query(&terminate, &[]).await.expect("a superuser").len();
         tokio::time::sleep(LEASE / 2).await;
     }

@@ -2,6 +2,7 @@
 
 mod failover;
 mod faults;
+mod pauses;
 mod pooler;
 mod store;
 mod tls;

@@ -94,3 +94,48 @@ async fn a_lock_is_renewed_while_a_transaction_has_verified_it() {
     guard.release().await.expect("held");
     assert_eq!(database.count().await, 0);
 }
+
+#[tokio::test]
+async fn a_transaction_of_sqlx_verifies_a_lock_too() {
+    let database = Database::new().await;
+    database.run(ACCOUNT).await;
+    let client = database.client().await;
+    let pool = sqlx::PgPool::connect(&database.url()).await.expect("it is up");
+    let guard = client.lock("k").acquire().await.expect("free");
+    let mut transaction = pool.begin().await.expect("it is up");
+    sqlx::query(DEPOSIT).execute(&mut *transaction).await.expect("the table");
+    guard.verify_in(&mut transaction).await.expect("held");
+    transaction.commit().await.expect("it is up");
+    for (sql, reason) in [
+        ("UPDATE distributed_locks SET owner = 'other'", LostReason::Taken),
+        ("DELETE FROM distributed_locks", LostReason::Gone),
+    ] {
+        let mut transaction = pool.begin().await.expect("it is up");
+        sqlx::query(DEPOSIT).execute(&mut *transaction).await.expect("the table");
+        database.run(sql).await;
+        match guard.verify_in(&mut transaction).await {
+            Err(LockError::Lost { reason: found, .. }) => {
+                assert!(found == reason || found == LostReason::Taken, "{found:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(balance(&database).await, 1);
+}
+
+#[tokio::test]
+async fn several_locks_are_verified_together() {
+    let database = Database::new().await;
+    let client = database.client().await;
+    let guard = client.lock_all(["b", "a"]).acquire().await.expect("free");
+    let mut session = database.session(&database.name).await;
+    let mut transaction = session.transaction().await.expect("it is up");
+    guard.verify_in(&mut transaction).await.expect("held");
+    transaction.commit().await.expect("it is up");
+    database.run("DELETE FROM distributed_locks WHERE key = 'b'").await;
+    let mut transaction = session.transaction().await.expect("it is up");
+    match guard.verify_in(&mut transaction).await {
+        Err(LockError::Lost { reason: LostReason::Gone, key, .. }) => assert_eq!(key, "b"),
+        other => panic!("{other:?}"),
+    }
+}

@@ -87,6 +87,7 @@ pub struct PostgresStore {
     renewals: Arc<ConnectionPool>,
     /// Whether notifications arrive.
     is_live: Arc<watch::Sender<bool>>,
+    /// The only one: the listener ends when it is dropped.
     receiver: watch::Receiver<bool>,
 }
 
@@ -174,14 +175,6 @@ impl std::fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut shown = f.debug_struct("PostgresStore");
         shown.field("connector", &self.connector).finish_non_exhaustive()
-    }
-}
-
-impl Drop for PostgresStore {
-    fn drop(&mut self) {
-        // Ends the listener.
-        let (_, receiver) = watch::channel(false);
-        self.receiver = receiver;
     }
 }
 
