@@ -121,6 +121,7 @@
 //! * `macros` (default): the attribute.
 //! * `redis` (default): the Redis store. Without it, there is only the memory store.
 //! * `admin`: [`LockAdmin`](admin::LockAdmin), which asks the clients of a store which locks they hold.
+//! * `etcd`: locks in etcd, for `etcd://` and `etcds://`: see `store::EtcdStore`. Includes `store`.
 //! * `metrics`: the export of measurements to the `metrics` facade.
 //! * `opentelemetry`: the export of measurements to the global meter provider of OpenTelemetry.
 //! * `postgres`: locks in a table of PostgreSQL (`postgres://`), and `LockGuard::verify_in`, which makes a transaction
@@ -129,7 +130,7 @@
 //!   and `sqlx-sqlite` select one of them.
 //! * `store`: custom stores: see the module `store`. Can change in each version until 1.0.
 //! * `testing`: a client for tests, on tokio's clock: see the module `testing`.
-//! * `tls`: TLS to the Redis server (`rediss://`) and to PostgreSQL (`sslmode`), with rustls and ring.
+//! * `tls`: TLS to the server (`rediss://`, `etcds://`, `sslmode` of PostgreSQL), with rustls and ring.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

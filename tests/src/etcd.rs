@@ -59,13 +59,13 @@ impl EtcdCluster {
     /// One member.
     #[must_use]
     pub fn single() -> Self {
-        Self::start(1, EtcdOptions::default())
+        Self::start(1, &EtcdOptions::default())
     }
 
     /// Three members.
     #[must_use]
     pub fn three() -> Self {
-        Self::start(3, EtcdOptions::default())
+        Self::start(3, &EtcdOptions::default())
     }
 
     /// So many members, which have a leader.
@@ -74,7 +74,7 @@ impl EtcdCluster {
     ///
     /// If etcd is not installed. The message says how to install it.
     #[must_use]
-    pub fn start(count: usize, options: EtcdOptions) -> Self {
+    pub fn start(count: usize, options: &EtcdOptions) -> Self {
         // Another process may take a port before a member binds it.
         for _ in 0..5 {
             let port = || EtcdMember { child: None, port: ReservedPort::new(), is_new: true };
@@ -284,7 +284,7 @@ impl EtcdCluster {
         printed.lines().next().map(str::to_owned)
     }
 
-    /// The number of leases.
+    /// The leases, as `etcdctl` shows them.
     #[must_use]
     pub fn leases(&self) -> Vec<String> {
         let printed = self.control(&["lease", "list"]);
@@ -408,10 +408,12 @@ fn program(name: &str) -> Command {
 }
 
 fn missing(program: &str, error: &std::io::Error) -> ! {
-    if error.kind() == ErrorKind::NotFound {
-        panic!("these tests need {program}, and it is not installed: {INSTALL}");
+    match error.kind() {
+        ErrorKind::NotFound => {
+            panic!("these tests need {program}, and it is not installed: {INSTALL}")
+        }
+        _ => panic!("cannot start {program}: {error}"),
     }
-    panic!("cannot start {program}: {error}");
 }
 
 /// A text in an answer.

@@ -45,9 +45,8 @@ use crate::timeout::RequestTimeout;
 
 /// A store that a client uses.
 pub(crate) trait Backend: Send + Sync {
-    /// Called once, before any request, with the runtimes for the store's background work. Both
-    /// live as long as the client. The store reports when its data has moved, or when keys have
-    /// changed that it watches.
+    /// Called once, before any request, with the runtimes for the store's background work, which live as long as the
+    /// client. The store reports when its data has moved, or when keys have changed that it watches.
     fn adopt(&self, runtimes: &BackgroundRuntimes, reports: HoldReports);
 
     /// Whether the work of the client's threads runs in tasks of the caller's runtime, whose clock a test may

@@ -125,7 +125,7 @@ async fn many_locks_are_renewed_together() {
 #[tokio::test]
 async fn locks_work_with_the_times_of_etcd_by_default() {
     let options = EtcdOptions { default_times: true, ..EtcdOptions::default() };
-    let etcd = EtcdCluster::start(1, options);
+    let etcd = EtcdCluster::start(1, &options);
     let client =
         LockClient::builder().url(etcd.url()).lease(Duration::from_secs(3)).connect().await;
     let client = client.expect("a client");

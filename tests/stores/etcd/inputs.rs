@@ -69,7 +69,7 @@ async fn a_key_with_another_value_has_the_wrong_format() {
 /// Users with passwords. `locks` may use the keys that begin with `own`.
 fn with_users(options: &[&str]) -> EtcdCluster {
     let more = options.iter().map(ToString::to_string).collect();
-    let etcd = EtcdCluster::start(1, EtcdOptions { more, ..EtcdOptions::default() });
+    let etcd = EtcdCluster::start(1, &EtcdOptions { more, ..EtcdOptions::default() });
     etcd.control(&["user", "add", "root:root"]);
     etcd.control(&["user", "grant-role", "root", "root"]);
     etcd.control(&["user", "add", "locks:geheim"]);
@@ -142,7 +142,7 @@ async fn a_release_that_was_refused_is_made_up_for() {
 #[tokio::test]
 async fn a_full_database_is_unavailable_until_it_has_room() {
     let more = vec!["--quota-backend-bytes=200000".to_owned()];
-    let etcd = EtcdCluster::start(1, EtcdOptions { more, ..EtcdOptions::default() });
+    let etcd = EtcdCluster::start(1, &EtcdOptions { more, ..EtcdOptions::default() });
     let client = LockClient::builder().url(etcd.url()).lease(RENEWED).wait(LEASE).connect().await;
     let client = client.expect("a member is up");
     let value = "v".repeat(20_000);
@@ -154,7 +154,7 @@ async fn a_full_database_is_unavailable_until_it_has_room() {
     let error = client.lock("k").acquire().await.map(drop);
     match error {
         Err(LockError::Unavailable { cause, .. }) => {
-            assert!(cause.contains("defragment"), "{cause}")
+            assert!(cause.contains("defragment"), "{cause}");
         }
         other => panic!("{other:?}"),
     }
@@ -172,7 +172,7 @@ async fn a_full_database_is_unavailable_until_it_has_room() {
 
 #[tokio::test]
 async fn locks_work_over_tls() {
-    let etcd = EtcdCluster::start(1, EtcdOptions { tls: true, ..EtcdOptions::default() });
+    let etcd = EtcdCluster::start(1, &EtcdOptions { tls: true, ..EtcdOptions::default() });
     let tls = TlsOptions::new().ca_file(etcd.authority());
     let client =
         LockClient::builder().url(etcd.url()).tls(tls.clone()).lease(RENEWED).connect().await;

@@ -116,6 +116,9 @@ async fn a_single_attempt_asks_once_more_for_the_rest_of_the_lease() {
             "the first answer is sufficient"
         );
     }
+    let (unknown_twice, attempts) = outcome(ONCE, [busy(Left::Unknown), busy(Left::Unknown)]).await;
+    assert_eq!(holder(unknown_twice), Holder::new(HolderKind::Elsewhere));
+    assert_eq!(attempts, [true, false], "a store that does not know it is not asked for ever");
     for failure in [refused("down"), unknown("lost")] {
         let (once, attempts) = outcome(ONCE, [failure]).await;
         assert!(["down", "lost"].contains(&cause(&once)));

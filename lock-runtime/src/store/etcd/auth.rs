@@ -4,22 +4,22 @@
 use tokio::sync::Mutex;
 use tonic::metadata::{Ascii, MetadataValue};
 
-use super::errors::Failure;
+use super::errors::EtcdFailure;
 use super::messages::{AuthenticateRequest, AuthenticateResponse};
 use crate::sync::lock;
 
-type Token = MetadataValue<Ascii>;
+type AuthToken = MetadataValue<Ascii>;
 
 /// A user, and its current token.
-pub(super) struct Login {
+pub(super) struct EtcdLogin {
     user: String,
     password: String,
-    token: crate::sync::Mutex<Option<Token>>,
+    token: crate::sync::Mutex<Option<AuthToken>>,
     /// Locked while a token is fetched, so that requests at the same time share one.
     fetching: Mutex<()>,
 }
 
-impl Login {
+impl EtcdLogin {
     pub(super) fn new(user: String, password: String) -> Self {
         Self { user, password, token: crate::sync::Mutex::default(), fetching: Mutex::default() }
     }
@@ -28,9 +28,9 @@ impl Login {
     pub(super) async fn token<F>(
         &self,
         authenticate: impl FnOnce(AuthenticateRequest) -> F,
-    ) -> Result<Token, Failure>
+    ) -> Result<AuthToken, EtcdFailure>
     where
-        F: Future<Output = Result<AuthenticateResponse, Failure>>,
+        F: Future<Output = Result<AuthenticateResponse, EtcdFailure>>,
     {
         if let Some(token) = self.current() {
             return Ok(token);
@@ -41,21 +41,21 @@ impl Login {
         }
         let (name, password) = (self.user.clone(), self.password.clone());
         let answer = authenticate(AuthenticateRequest { name, password }).await?;
-        let mut token: Token = answer
+        let mut token: AuthToken = answer
             .token
             .parse()
-            .map_err(|_| Failure::NotHere("etcd has sent an invalid token".to_owned()))?;
+            .map_err(|_| EtcdFailure::NotHere("etcd has sent an invalid token".to_owned()))?;
         token.set_sensitive(true);
         *lock(&self.token) = Some(token.clone());
         Ok(token)
     }
 
-    pub(super) fn current(&self) -> Option<Token> {
+    pub(super) fn current(&self) -> Option<AuthToken> {
         lock(&self.token).clone()
     }
 
     /// This token is not valid any more.
-    pub(super) fn forget(&self, token: Option<&Token>) {
+    pub(super) fn forget(&self, token: Option<&AuthToken>) {
         let mut current = lock(&self.token);
         if current.as_ref() == token {
             *current = None;

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::client::EtcdClient;
-use super::transactions::{Owned, Seen};
+use super::transactions::{Owned, SeenKey};
 use super::watcher::WatchCommand;
 use crate::clock::BootInstant;
 use crate::join::join_all;
@@ -88,7 +88,7 @@ impl EtcdClient {
         let (mut holds, now) = (lock(&self.holds), BootInstant::now());
         match deleted {
             Ok(answer) => {
-                let had_it = matches!(answer.what, Seen::Own { .. });
+                let had_it = matches!(answer.what, SeenKey::Own { .. });
                 holds.freed(owned, had_it, now);
             }
             Err(_) => holds.retry(owned, now, Duration::ZERO),

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tracing::Level;
 
-use super::errors::Failure;
+use super::errors::EtcdFailure;
 use super::holds::{KeyHolds, KeyLease};
 use super::leases::{Attachable, SharedLeases, seconds};
 use super::members::Members;
-use super::transactions::{Answer, Claimed, Owned, Seen};
+use super::transactions::{Claimed, Owned, SeenKey, TxnAnswer};
 use super::watcher::WatchCommand;
 use crate::clock::BootInstant;
 use crate::events;
@@ -51,14 +51,14 @@ pub(super) struct EtcdClient {
 }
 
 /// An acquire in flight. If it is dropped without an answer, its request may still arrive.
-struct PendingClaim<'a> {
+struct UnansweredClaim<'a> {
     client: &'a EtcdClient,
     owned: &'a Owned,
     lease: KeyLease,
     is_over: bool,
 }
 
-impl Drop for PendingClaim<'_> {
+impl Drop for UnansweredClaim<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             lock(&self.client.holds).doubted(self.owned, self.lease);
@@ -68,7 +68,7 @@ impl Drop for PendingClaim<'_> {
 }
 
 /// A release in flight. If it is dropped without an answer, the key is deleted later.
-struct PendingRelease<'a> {
+struct UnansweredRelease<'a> {
     client: &'a EtcdClient,
     owned: &'a Owned,
     lease: Option<KeyLease>,
@@ -76,7 +76,7 @@ struct PendingRelease<'a> {
     is_over: bool,
 }
 
-impl Drop for PendingRelease<'_> {
+impl Drop for UnansweredRelease<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             lock(&self.client.holds).retry(self.owned, BootInstant::now(), self.keep);
@@ -130,7 +130,10 @@ impl EtcdClient {
     }
 
     /// See [`Store::acquire`](crate::store::custom::Store::acquire).
-    pub(super) async fn acquire(&self, request: LeaseRequest<'_>) -> Result<LeaseOutcome, Failure> {
+    pub(super) async fn acquire(
+        &self,
+        request: LeaseRequest<'_>,
+    ) -> Result<LeaseOutcome, EtcdFailure> {
         let until = BootInstant::now().after(request.term);
         let owned = Owned::new(request.key, request.owner);
         if request.renewed {
@@ -142,7 +145,7 @@ impl EtcdClient {
             } else {
                 // A waiting call makes several attempts, and each lease is two writes.
                 let answer = self.members.look_at(&owned).await?;
-                if let Seen::Taken { lease } = answer.what {
+                if let SeenKey::Taken { lease } = answer.what {
                     return Ok(self.is_busy(&owned, lease, answer.revision).await);
                 }
                 let (id, _) = self.members.grant_lease(seconds(request.term)).await?;
@@ -158,11 +161,11 @@ impl EtcdClient {
                     return self.claimed(&owned, request.term, (lease, key_lease), answer).await;
                 }
                 // The claim stays in doubt.
-                Err(failure @ Failure::Unknown(_)) => return Err(failure),
+                Err(failure @ EtcdFailure::Unknown(_)) => return Err(failure),
                 Err(failure) => {
                     claim.is_over = true;
                     lock(&self.holds).declined(&owned);
-                    if failure == Failure::LeaseGone {
+                    if failure == EtcdFailure::LeaseGone {
                         self.leases.missing(lease.id);
                         continue;
                     }
@@ -171,7 +174,7 @@ impl EtcdClient {
                 }
             }
         }
-        Err(Failure::NotHere("the leases that etcd has granted have ended at once".to_owned()))
+        Err(EtcdFailure::NotHere("the leases that etcd has granted have ended at once".to_owned()))
     }
 
     /// Registers a claim. `None` if its lease is retired since.
@@ -180,16 +183,16 @@ impl EtcdClient {
         owned: &'a Owned,
         lease: KeyLease,
         until: BootInstant,
-    ) -> Result<Option<PendingClaim<'a>>, Failure> {
+    ) -> Result<Option<UnansweredClaim<'a>>, EtcdFailure> {
         if !lock(&self.holds).claim(owned, lease, until) {
-            return Err(Failure::NotHere("the owner was released".to_owned()));
+            return Err(EtcdFailure::NotHere("the owner was released".to_owned()));
         }
         // From now on, the lease is not revoked, unless it was to be revoked before.
         if lease.is_shared && self.leases.is_retired(lease.id) {
             lock(&self.holds).declined(owned);
             return Ok(None);
         }
-        Ok(Some(PendingClaim { client: self, owned, lease, is_over: false }))
+        Ok(Some(UnansweredClaim { client: self, owned, lease, is_over: false }))
     }
 
     async fn claimed(
@@ -197,8 +200,8 @@ impl EtcdClient {
         owned: &Owned,
         term: Duration,
         (lease, key_lease): (Attachable, KeyLease),
-        answer: Answer<Claimed>,
-    ) -> Result<LeaseOutcome, Failure> {
+        answer: TxnAnswer<Claimed>,
+    ) -> Result<LeaseOutcome, EtcdFailure> {
         match answer.what {
             Claimed::Busy { lease } => {
                 lock(&self.holds).declined(owned);
@@ -237,8 +240,8 @@ impl EtcdClient {
                     Some(Ok(RenewOutcome::Extended)) => {
                         Ok(LeaseOutcome::Granted { fence: Some(fence) })
                     }
-                    Some(Err(error)) => Err(Failure::Unknown(error.to_string())),
-                    _ => Err(Failure::Unknown("the key was deleted at once".to_owned())),
+                    Some(Err(error)) => Err(EtcdFailure::Unknown(error.to_string())),
+                    _ => Err(EtcdFailure::Unknown("the key was deleted at once".to_owned())),
                 }
             }
         }
@@ -269,7 +272,7 @@ impl EtcdClient {
     pub(super) async fn release(
         &self,
         request: ReleaseRequest<'_>,
-    ) -> Result<ReleaseOutcome, Failure> {
+    ) -> Result<ReleaseOutcome, EtcdFailure> {
         let owned = Owned::new(request.key, request.owner);
         let hold = lock(&self.holds).releasing(&owned);
         if hold.is_some_and(|hold| hold.is_watched) {
@@ -278,7 +281,7 @@ impl EtcdClient {
         let lease = hold.map(|hold| hold.lease);
         let keep = request.keep;
         let mut release =
-            PendingRelease { client: self, owned: &owned, lease, keep, is_over: false };
+            UnansweredRelease { client: self, owned: &owned, lease, keep, is_over: false };
         let answer = if keep.is_zero() {
             self.members.delete(&owned).await?
         } else {
@@ -286,7 +289,7 @@ impl EtcdClient {
             self.members.keep(&owned, kept).await?
         };
         release.is_over = true;
-        let had_it = matches!(answer.what, Seen::Own { .. });
+        let had_it = matches!(answer.what, SeenKey::Own { .. });
         if !lock(&self.holds).freed(&owned, had_it, BootInstant::now()) {
             self.cleanup.notify_one();
         }
@@ -294,18 +297,18 @@ impl EtcdClient {
             self.drop_own(lease);
         }
         Ok(match answer.what {
-            Seen::Own { .. } => ReleaseOutcome::Freed { waiting: None },
-            Seen::Gone => ReleaseOutcome::Gone,
-            Seen::Taken { .. } => ReleaseOutcome::Taken,
+            SeenKey::Own { .. } => ReleaseOutcome::Freed { waiting: None },
+            SeenKey::Gone => ReleaseOutcome::Gone,
+            SeenKey::Taken { .. } => ReleaseOutcome::Taken,
         })
     }
 
     /// Watches a key from the last answer that said that it is taken.
-    pub(super) async fn watch(&self, key: &str) -> Result<(), Failure> {
+    pub(super) async fn watch(&self, key: &str) -> Result<(), EtcdFailure> {
         let from = lock(&self.busy).remove(key).map_or(0, |revision| revision + 1);
         let (watched, answer) = oneshot::channel();
         self.tell_watcher(WatchCommand::Wait { key: key.to_owned(), from, watched });
-        let lost = |_| Failure::Unknown("the stream of watches has ended".to_owned());
+        let lost = |_| EtcdFailure::Unknown("the stream of watches has ended".to_owned());
         answer.await.map_err(lost)
     }
 }

@@ -8,7 +8,7 @@ use crate::store::store_error::StoreError;
 
 /// What an error means.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum EtcdFailure {
     /// The server has refused the request, and so would every other member.
     Refused(StoreError),
     /// This member cannot serve the request, which has had no effect. Another one may.
@@ -21,7 +21,7 @@ pub(super) enum Failure {
     Unknown(String),
 }
 
-impl Failure {
+impl EtcdFailure {
     /// The cause.
     pub(super) fn text(&self) -> String {
         match self {
@@ -45,18 +45,18 @@ impl Failure {
 
 /// What an answer means that is an error. The texts are those of etcd's API; a text that is not known here means that the
 /// outcome is unknown, unless the kind of the error excludes an effect.
-pub(super) fn meaning(status: &Status, member: &str) -> Failure {
+pub(super) fn meaning(status: &Status, member: &str) -> EtcdFailure {
     if let Some(cause) = connect_error(status) {
-        return Failure::NotHere(format!("cannot connect to {member}: {cause}"));
+        return EtcdFailure::NotHere(format!("cannot connect to {member}: {cause}"));
     }
     let text = status.message();
     let said = || format!("{member} says: {text}");
     let says = |part: &str| text.contains(part);
-    let denied = |problem: String| Failure::Refused(StoreError::Denied(problem));
+    let denied = |problem: String| EtcdFailure::Refused(StoreError::Denied(problem));
     match status.code() {
-        Code::Unauthenticated => Failure::LoggedOut(said()),
+        Code::Unauthenticated => EtcdFailure::LoggedOut(said()),
         Code::InvalidArgument if says("revision of auth store is old") => {
-            Failure::LoggedOut(said())
+            EtcdFailure::LoggedOut(said())
         }
         Code::PermissionDenied => denied(format!("{} for this user and key", said())),
         Code::InvalidArgument if says("user name is empty") => {
@@ -75,31 +75,31 @@ pub(super) fn meaning(status: &Status, member: &str) -> Failure {
         Code::Unimplemented => config(format!(
             "{member} has no API of etcd, version 3: name the client port (2379) of etcd 3.4 or newer"
         )),
-        Code::NotFound if says("lease not found") => Failure::LeaseGone,
+        Code::NotFound if says("lease not found") => EtcdFailure::LeaseGone,
         Code::ResourceExhausted if says("space exceeded") => {
-            Failure::Refused(StoreError::Refused(format!(
+            EtcdFailure::Refused(StoreError::Refused(format!(
                 "{}: compact and defragment etcd, or raise `--quota-backend-bytes`, and run `etcdctl alarm disarm`",
                 said()
             )))
         }
-        Code::ResourceExhausted => Failure::Refused(StoreError::Refused(said())),
+        Code::ResourceExhausted => EtcdFailure::Refused(StoreError::Refused(said())),
         Code::Unavailable | Code::FailedPrecondition
             if text == "etcdserver: no leader" || says("not supported for learner") =>
         {
-            Failure::NotHere(said())
+            EtcdFailure::NotHere(said())
         }
         // Checked before the request is proposed, or when it is applied.
         Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::NotFound
             if text.starts_with("etcdserver: ") =>
         {
-            Failure::Refused(StoreError::Refused(said()))
+            EtcdFailure::Refused(StoreError::Refused(said()))
         }
-        _ => Failure::Unknown(said_with_causes(status, member)),
+        _ => EtcdFailure::Unknown(said_with_causes(status, member)),
     }
 }
 
-fn config(problem: String) -> Failure {
-    Failure::Refused(StoreError::Config { option: "url", problem })
+fn config(problem: String) -> EtcdFailure {
+    EtcdFailure::Refused(StoreError::Config { option: "url", problem })
 }
 
 /// Why there is no connection, if the request was not sent because of that.
@@ -139,13 +139,13 @@ fn with_causes(error: &(dyn Error + 'static)) -> String {
 mod tests {
     use super::*;
 
-    fn of(code: Code, text: &str) -> Failure {
+    fn of(code: Code, text: &str) -> EtcdFailure {
         meaning(&Status::new(code, text), "a:2379")
     }
 
     #[test]
     fn each_answer_has_its_meaning() {
-        use Failure::{LeaseGone, LoggedOut, NotHere, Refused, Unknown};
+        use EtcdFailure::{LeaseGone, LoggedOut, NotHere, Refused, Unknown};
         let denied = |failure| matches!(failure, Refused(StoreError::Denied(_)));
         let config = |failure| matches!(failure, Refused(StoreError::Config { .. }));
         let refused = |failure| matches!(failure, Refused(StoreError::Refused(_)));

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::errors::Failure;
+use super::errors::EtcdFailure;
 use super::members::{Members, Method};
 use super::messages::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
@@ -39,21 +39,21 @@ pub(super) fn seconds(term: Duration) -> u64 {
 /// An answer to a request that extends a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extended {
-    Alive(Extension),
+    Alive(LeaseExtension),
     /// The lease does not exist, or its leader has changed.
     Missing,
 }
 
 /// An extension, which counts if it is confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Extension {
+pub(super) struct LeaseExtension {
     /// The lease lasts at least until then.
     pub(super) until: BootInstant,
     /// The term of raft in which the member was that has answered.
     raft_term: u64,
 }
 
-impl Extension {
+impl LeaseExtension {
     pub(super) fn raft_term(&self) -> u64 {
         self.raft_term
     }
@@ -66,7 +66,7 @@ impl Extension {
 
 impl Members {
     /// A new lease: its number, and until when it lasts at least.
-    pub(super) async fn grant_lease(&self, ttl: u64) -> Result<(i64, BootInstant), Failure> {
+    pub(super) async fn grant_lease(&self, ttl: u64) -> Result<(i64, BootInstant), EtcdFailure> {
         let sent = BootInstant::now();
         let ttl = i64::try_from(ttl).unwrap_or(i64::MAX);
         let answer: LeaseGrantResponse =
@@ -75,13 +75,13 @@ impl Members {
         Ok((answer.id, sent.after(Duration::from_secs(u64::try_from(answer.ttl).unwrap_or(0)))))
     }
 
-    pub(super) async fn extend_lease(&self, id: i64) -> Result<Extended, Failure> {
+    pub(super) async fn extend_lease(&self, id: i64) -> Result<Extended, EtcdFailure> {
         let sent = BootInstant::now();
         let answer: LeaseKeepAliveResponse =
             self.call(Method::KEEP_ALIVE, &LeaseKeepAliveRequest { id }).await?;
         let raft_term = answer.header.map_or(0, |header| header.raft_term);
         Ok(match u64::try_from(answer.ttl) {
-            Ok(ttl) if ttl > 0 => Extended::Alive(Extension {
+            Ok(ttl) if ttl > 0 => Extended::Alive(LeaseExtension {
                 until: sent.after(Duration::from_secs(ttl)),
                 raft_term,
             }),
@@ -90,10 +90,10 @@ impl Members {
     }
 
     /// Ends a lease, and removes its keys. It does not matter whether there was one.
-    pub(super) async fn revoke_lease(&self, id: i64) -> Result<(), Failure> {
+    pub(super) async fn revoke_lease(&self, id: i64) -> Result<(), EtcdFailure> {
         let revoked = self.call(Method::LEASE_REVOKE, &LeaseRevokeRequest { id }).await;
         match revoked {
-            Ok(LeaseRevokeResponse {}) | Err(Failure::LeaseGone) => Ok(()),
+            Ok(LeaseRevokeResponse {}) | Err(EtcdFailure::LeaseGone) => Ok(()),
             Err(failure) => Err(failure),
         }
     }
@@ -112,7 +112,7 @@ impl Members {
 pub(super) struct Attachable {
     pub(super) id: i64,
     /// The extension that a later transaction has to confirm. `None` if the lease is known to last long enough.
-    pub(super) unconfirmed: Option<Extension>,
+    pub(super) unconfirmed: Option<LeaseExtension>,
 }
 
 /// The shared leases of a client.
@@ -150,7 +150,7 @@ impl SharedLeases {
         members: &Members,
         term: Duration,
         until: BootInstant,
-    ) -> Result<Attachable, Failure> {
+    ) -> Result<Attachable, EtcdFailure> {
         let slot = self.slot(term);
         let known = || {
             let current = lock(&slot.current).filter(|lease| lease.until >= until);
@@ -179,7 +179,7 @@ impl SharedLeases {
     }
 
     /// An extension of a lease was confirmed.
-    pub(super) fn confirmed(&self, id: i64, extension: Extension) {
+    pub(super) fn confirmed(&self, id: i64, extension: LeaseExtension) {
         for slot in lock(&self.by_ttl).values() {
             if let Some(lease) = lock(&slot.current).as_mut().filter(|lease| lease.id == id) {
                 lease.until = lease.until.max(extension.until);
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn an_extension_is_confirmed_in_its_own_term_of_raft_only() {
-        let extension = Extension { until: BootInstant::now(), raft_term: 4 };
+        let extension = LeaseExtension { until: BootInstant::now(), raft_term: 4 };
         assert!(extension.is_confirmed_in(4) && !extension.is_confirmed_in(5));
     }
 }

@@ -19,8 +19,8 @@ use tonic::{IntoStreamingRequest, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::address::{EtcdAddress, invalid};
-use super::auth::Login;
-use super::errors::{Failure, meaning};
+use super::auth::EtcdLogin;
+use super::errors::{EtcdFailure, meaning};
 use crate::error::LockError;
 use crate::safeguard::Safeguard;
 
@@ -80,7 +80,7 @@ pub(super) struct Members {
     all: Vec<Member>,
     /// The member that gets all requests.
     current: watch::Sender<usize>,
-    login: Option<Login>,
+    login: Option<EtcdLogin>,
 }
 
 impl Members {
@@ -101,7 +101,7 @@ impl Members {
         let all = members.into_iter().map(member).collect::<Result<Vec<_>, LockError>>()?;
         // Clients spread over the members.
         let first = fastrand::usize(..all.len());
-        let login = login.map(|(user, password)| Login::new(user, password));
+        let login = login.map(|(user, password)| EtcdLogin::new(user, password));
         Ok(Self { all, current: watch::Sender::new(first), login })
     }
 
@@ -143,7 +143,7 @@ impl Members {
     }
 
     /// Sends a request to the current member, and to the next ones if it does not serve it.
-    pub(super) async fn call<Q, A>(&self, method: Method, request: &Q) -> Result<A, Failure>
+    pub(super) async fn call<Q, A>(&self, method: Method, request: &Q) -> Result<A, EtcdFailure>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
@@ -167,29 +167,29 @@ impl Members {
                 Err(_) => {
                     drop(unanswered);
                     if tries == 0 || !method.repeats {
-                        return Err(Failure::Unknown(format!("{shown} does not answer")));
+                        return Err(EtcdFailure::Unknown(format!("{shown} does not answer")));
                     }
-                    may_have_run = Some(Failure::Unknown(format!("{shown} does not answer")));
+                    may_have_run = Some(EtcdFailure::Unknown(format!("{shown} does not answer")));
                     continue;
                 }
             };
             match failure {
-                Failure::LoggedOut(_) if self.login.is_some() && !logged_in => {
+                EtcdFailure::LoggedOut(_) if self.login.is_some() && !logged_in => {
                     logged_in = true;
                     tries += 1;
                 }
-                Failure::NotHere(cause) => {
+                EtcdFailure::NotHere(cause) => {
                     self.leave(number);
                     if tries == 0 {
-                        return Err(may_have_run.unwrap_or(Failure::NotHere(cause)));
+                        return Err(may_have_run.unwrap_or(EtcdFailure::NotHere(cause)));
                     }
                 }
-                Failure::Unknown(cause) => {
+                EtcdFailure::Unknown(cause) => {
                     self.leave(number);
                     if tries == 0 || !method.repeats {
-                        return Err(Failure::Unknown(cause));
+                        return Err(EtcdFailure::Unknown(cause));
                     }
-                    may_have_run = Some(Failure::Unknown(cause));
+                    may_have_run = Some(EtcdFailure::Unknown(cause));
                 }
                 // What an earlier try may have done is not known, whatever this one says.
                 refused => return Err(may_have_run.unwrap_or(refused)),
@@ -198,7 +198,7 @@ impl Members {
     }
 
     /// Sends a request to one member.
-    async fn once<Q, A>(&self, number: usize, method: Method, request: &Q) -> Result<A, Failure>
+    async fn once<Q, A>(&self, number: usize, method: Method, request: &Q) -> Result<A, EtcdFailure>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
@@ -234,7 +234,7 @@ impl Members {
         &self,
         path: &'static str,
         requests: impl Stream<Item = Q> + Send + 'static,
-    ) -> Result<(usize, Streaming<A>), Failure>
+    ) -> Result<(usize, Streaming<A>), EtcdFailure>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -251,12 +251,12 @@ impl Members {
             };
             opened.await.map_err(|status| self.failure(number, &status, token.as_ref()))
         };
-        let silent = || Failure::Unknown(format!("{} does not answer", self.all[number].shown));
+        let silent = || EtcdFailure::Unknown(format!("{} does not answer", self.all[number].shown));
         let opened = timeout(self.patience(), opened).await;
         match opened.unwrap_or_else(|_| Err(silent())) {
             Ok(stream) => Ok((number, stream)),
             Err(failure) => {
-                if matches!(failure, Failure::NotHere(_) | Failure::Unknown(_)) {
+                if matches!(failure, EtcdFailure::NotHere(_) | EtcdFailure::Unknown(_)) {
                     self.leave(number);
                 }
                 Err(failure)
@@ -276,7 +276,7 @@ impl Members {
         &self,
         number: usize,
         message: T,
-    ) -> Result<(Request<T>, Option<MetadataValue<tonic::metadata::Ascii>>), Failure> {
+    ) -> Result<(Request<T>, Option<MetadataValue<tonic::metadata::Ascii>>), EtcdFailure> {
         let mut request = Request::new(message);
         if Safeguard::MembersNeedALeader.is_on() {
             // A member that is cut off from the others refuses the request at once.
@@ -297,11 +297,11 @@ impl Members {
         &self,
         number: usize,
         request: super::messages::AuthenticateRequest,
-    ) -> Result<super::messages::AuthenticateResponse, Failure> {
+    ) -> Result<super::messages::AuthenticateResponse, EtcdFailure> {
         let sent = self.send(number, Method::AUTHENTICATE, Request::new(request));
         sent.await.map_err(|status| match self.failure(number, &status, None) {
             // Nothing but a token was asked for.
-            Failure::Unknown(cause) => Failure::NotHere(cause),
+            EtcdFailure::Unknown(cause) => EtcdFailure::NotHere(cause),
             failure => failure,
         })
     }
@@ -319,9 +319,9 @@ impl Members {
         number: usize,
         status: &Status,
         token: Option<&MetadataValue<tonic::metadata::Ascii>>,
-    ) -> Failure {
+    ) -> EtcdFailure {
         let failure = meaning(status, &self.all[number].shown);
-        if let (Failure::LoggedOut(_), Some(login)) = (&failure, &self.login) {
+        if let (EtcdFailure::LoggedOut(_), Some(login)) = (&failure, &self.login) {
             login.forget(token);
         }
         failure

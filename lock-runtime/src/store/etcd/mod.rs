@@ -25,11 +25,11 @@ use tokio::sync::mpsc;
 
 use self::address::EtcdAddress;
 use self::client::EtcdClient;
-use self::errors::Failure;
+use self::errors::EtcdFailure;
 use self::members::{EtcdTls, Members, Method};
 use self::messages::{StatusRequest, StatusResponse};
-use self::transactions::{Owned, Seen};
-use self::watcher::{WatchCommand, Watcher};
+use self::transactions::{Owned, SeenKey};
+use self::watcher::{KeyWatcher, WatchCommand};
 use crate::error::LockError;
 use crate::safeguard::Safeguard;
 use crate::store::custom::{
@@ -158,16 +158,16 @@ impl EtcdStore {
         let probe = Owned::new(PROBE, "");
         match self.client.members.look(&[&probe]).await {
             // The user has permissions for other keys.
-            Err(Failure::Refused(StoreError::Denied(text)))
+            Err(EtcdFailure::Refused(StoreError::Denied(text)))
                 if text.contains("permission denied") =>
             {
                 Ok(())
             }
-            looked => looked.map(drop).map_err(Failure::into_error),
+            looked => looked.map(drop).map_err(EtcdFailure::into_error),
         }
     }
 
-    async fn status(&self) -> Result<StatusResponse, Failure> {
+    async fn status(&self) -> Result<StatusResponse, EtcdFailure> {
         self.client.members.call(Method::STATUS, &StatusRequest {}).await
     }
 }
@@ -210,13 +210,13 @@ impl Store for EtcdStore {
         if let Some(lease) = self.lease {
             self.client.check_lease(lease);
         }
-        let status = self.status().await.map_err(Failure::into_error)?;
+        let status = self.status().await.map_err(EtcdFailure::into_error)?;
         check_version(&status.version)?;
         // Also checks the user.
         self.probe().await?;
         let (commands, receiver) = mpsc::unbounded_channel();
         if self.client.watcher.set(commands).is_ok() {
-            let watcher = Watcher::new(&self.client.members, wake_ups, receiver);
+            let watcher = KeyWatcher::new(&self.client.members, wake_ups, receiver);
             tokio::spawn(watcher.run());
             cleanup::start(&self.client);
         }
@@ -224,7 +224,7 @@ impl Store for EtcdStore {
     }
 
     async fn acquire(&self, lease: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
-        self.client.acquire(lease).await.map_err(Failure::into_error)
+        self.client.acquire(lease).await.map_err(EtcdFailure::into_error)
     }
 
     async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
@@ -234,25 +234,25 @@ impl Store for EtcdStore {
     }
 
     async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
-        self.client.release(release).await.map_err(Failure::into_error)
+        self.client.release(release).await.map_err(EtcdFailure::into_error)
     }
 
     async fn fence(&self, request: FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
         let owned = Owned::new(request.key, request.owner);
         let raised = self.client.members.raise_fence(&owned, request.at_least).await;
-        Ok(match raised.map_err(Failure::into_error)? {
+        Ok(match raised.map_err(EtcdFailure::into_error)? {
             Ok(token) => FencingOutcome::Token(token),
-            Err(Seen::Gone) => FencingOutcome::Gone,
+            Err(SeenKey::Gone) => FencingOutcome::Gone,
             Err(_) => FencingOutcome::Taken,
         })
     }
 
     async fn owner(&self, key: &str) -> Result<Option<String>, StoreError> {
-        self.client.members.owner(key).await.map_err(Failure::into_error)
+        self.client.members.owner(key).await.map_err(EtcdFailure::into_error)
     }
 
     async fn check(&self) -> Result<(), StoreError> {
-        let status = self.status().await.map_err(Failure::into_error)?;
+        let status = self.status().await.map_err(EtcdFailure::into_error)?;
         if let Some(problem) = status.errors.iter().find(|problem| problem.contains("NOSPACE")) {
             return Err(StoreError::Refused(format!(
                 "etcd accepts no writes ({problem}): compact and defragment it, or raise \
@@ -263,7 +263,7 @@ impl Store for EtcdStore {
     }
 
     async fn watch(&self, key: &str) -> Result<(), StoreError> {
-        self.client.watch(key).await.map_err(Failure::into_error)
+        self.client.watch(key).await.map_err(EtcdFailure::into_error)
     }
 
     async fn unwatch(&self, key: &str) {

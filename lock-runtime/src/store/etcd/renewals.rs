@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::client::EtcdClient;
-use super::errors::Failure;
+use super::errors::EtcdFailure;
 use super::holds::KeyLease;
 use super::leases::{Attachable, Extended, seconds};
-use super::transactions::{Answer, Owned, Seen};
+use super::transactions::{Owned, SeenKey, TxnAnswer};
 use super::watcher::WatchCommand;
 use crate::clock::BootInstant;
 use crate::join::join_all;
@@ -39,7 +39,7 @@ struct KeyRenewal {
 }
 
 /// What a lease is after a request to extend it.
-type Extensions = HashMap<i64, Result<Extended, Failure>>;
+type Extensions = HashMap<i64, Result<Extended, EtcdFailure>>;
 
 impl EtcdClient {
     /// Extends the leases of these keys to these terms from now, for those that their owners have.
@@ -98,7 +98,7 @@ impl EtcdClient {
         &self,
         open: &mut [&mut KeyRenewal],
         began: BootInstant,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), EtcdFailure> {
         self.find_leases(open).await?;
         let to_extend = open.iter().filter(|one| !one.lasts);
         let mut leases: Vec<i64> = to_extend.filter_map(|one| Some(one.lease?.id)).collect();
@@ -124,7 +124,7 @@ impl EtcdClient {
                 .collect();
             match self.members.verify(&keys).await {
                 // One key that the user has no permission for must not affect the others.
-                Err(Failure::Refused(_)) if keys.len() > 1 => {
+                Err(EtcdFailure::Refused(_)) if keys.len() > 1 => {
                     for one in &mut rest {
                         self.extend_alone(one, &extensions, began).await;
                     }
@@ -134,8 +134,8 @@ impl EtcdClient {
             }
         } else {
             let known = rest.iter().map(|one| one.lease.map_or(0, |lease| lease.id));
-            let what = known.map(|lease| Seen::Own { lease }).collect();
-            Answer {
+            let what = known.map(|lease| SeenKey::Own { lease }).collect();
+            TxnAnswer {
                 what,
                 revision: 0,
                 raft_term: extensions.values().find_map(term_of).unwrap_or(0),
@@ -156,8 +156,8 @@ impl EtcdClient {
     ) {
         let Some(lease) = one.lease else { return };
         match self.members.verify(&[(&one.owned, lease.id)]).await {
-            Ok(Answer { what, raft_term, .. }) => {
-                let seen = what.first().copied().unwrap_or(Seen::Gone);
+            Ok(TxnAnswer { what, raft_term, .. }) => {
+                let seen = what.first().copied().unwrap_or(SeenKey::Gone);
                 self.extend_one(one, (seen, raft_term), extensions, began).await;
             }
             Err(failure) => one.outcome = Some(Err(failure.into_error())),
@@ -165,7 +165,7 @@ impl EtcdClient {
     }
 
     /// Looks up leases that are not known.
-    async fn find_leases(&self, open: &mut [&mut KeyRenewal]) -> Result<(), Failure> {
+    async fn find_leases(&self, open: &mut [&mut KeyRenewal]) -> Result<(), EtcdFailure> {
         let unknown: Vec<&Owned> =
             open.iter().filter(|one| one.lease.is_none()).map(|one| &one.owned).collect();
         if unknown.is_empty() {
@@ -175,9 +175,9 @@ impl EtcdClient {
         let unknown = open.iter_mut().filter(|one| one.lease.is_none());
         for (one, seen) in unknown.zip(seen) {
             match seen {
-                Seen::Own { lease } => one.lease = Some(KeyLease { id: lease, is_shared: false }),
-                Seen::Gone => one.outcome = Some(Ok(RenewOutcome::Gone)),
-                Seen::Taken { .. } => one.outcome = Some(Ok(RenewOutcome::Taken)),
+                SeenKey::Own { lease: id } => one.lease = Some(KeyLease { id, is_shared: false }),
+                SeenKey::Gone => one.outcome = Some(Ok(RenewOutcome::Gone)),
+                SeenKey::Taken { .. } => one.outcome = Some(Ok(RenewOutcome::Taken)),
             }
         }
         Ok(())
@@ -187,15 +187,15 @@ impl EtcdClient {
     async fn extend_one(
         &self,
         one: &mut KeyRenewal,
-        (seen, raft_term): (Seen, u64),
+        (seen, raft_term): (SeenKey, u64),
         extensions: &Extensions,
         began: BootInstant,
     ) {
         let Some(lease) = one.lease else { return };
         let found = match seen {
-            Seen::Gone => return one.outcome = Some(Ok(RenewOutcome::Gone)),
-            Seen::Taken { .. } => return one.outcome = Some(Ok(RenewOutcome::Taken)),
-            Seen::Own { lease } => lease,
+            SeenKey::Gone => return one.outcome = Some(Ok(RenewOutcome::Gone)),
+            SeenKey::Taken { .. } => return one.outcome = Some(Ok(RenewOutcome::Taken)),
+            SeenKey::Own { lease } => lease,
         };
         if found != lease.id {
             // An earlier request has given it another lease.
@@ -233,7 +233,7 @@ impl EtcdClient {
         one: &mut KeyRenewal,
         lease: KeyLease,
         began: BootInstant,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), EtcdFailure> {
         let target = if lease.is_shared {
             self.leases.lasting(&self.members, one.term, began.after(one.term)).await?
         } else {
@@ -241,16 +241,16 @@ impl EtcdClient {
             Attachable { id, unconfirmed: None }
         };
         let attached = match self.members.attach(&one.owned, target.id).await {
-            Err(Failure::LeaseGone) => {
+            Err(EtcdFailure::LeaseGone) => {
                 self.leases.missing(target.id);
                 return Ok(());
             }
             attached => attached?,
         };
         match attached.what {
-            Seen::Gone => one.outcome = Some(Ok(RenewOutcome::Gone)),
-            Seen::Taken { .. } => one.outcome = Some(Ok(RenewOutcome::Taken)),
-            Seen::Own { .. } => {
+            SeenKey::Gone => one.outcome = Some(Ok(RenewOutcome::Gone)),
+            SeenKey::Taken { .. } => one.outcome = Some(Ok(RenewOutcome::Taken)),
+            SeenKey::Own { .. } => {
                 let moved = KeyLease { id: target.id, ..lease };
                 one.lease = Some(moved);
                 lock(&self.holds).moved(&one.owned, moved);
@@ -275,7 +275,7 @@ impl EtcdClient {
     }
 }
 
-fn term_of(extended: &Result<Extended, Failure>) -> Option<u64> {
+fn term_of(extended: &Result<Extended, EtcdFailure>) -> Option<u64> {
     match extended {
         Ok(Extended::Alive(extension)) => Some(extension.raft_term()),
         _ => None,

@@ -4,7 +4,7 @@
 //! A fencing token is the revision of the last change of the key, plus an offset that is nearly always zero: it is raised
 //! if a call with several keys asks for a token above the revision of etcd, and is then stored beside the key.
 
-use super::errors::Failure;
+use super::errors::EtcdFailure;
 use super::members::{Members, Method};
 use super::messages::{
     Compare, CompareTarget, Compared, DeleteRangeRequest, KeyValue, Operation, OperationResponse,
@@ -36,7 +36,7 @@ impl Owned {
 
 /// What a key holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum SeenKey {
     /// Nothing.
     Gone,
     /// The owner has it, with this lease.
@@ -47,7 +47,7 @@ pub(super) enum Seen {
 
 /// An answer to a transaction about a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Answer<T> {
+pub(super) struct TxnAnswer<T> {
     pub(super) what: T,
     /// The revision of the store after it.
     pub(super) revision: i64,
@@ -70,7 +70,7 @@ impl Members {
         &self,
         owned: &Owned,
         lease: i64,
-    ) -> Result<Answer<Claimed>, Failure> {
+    ) -> Result<TxnAnswer<Claimed>, EtcdFailure> {
         let is_free = if Safeguard::OnlyIfFree.is_on() {
             vec![compare(&owned.key, CompareTarget::CreateRevision, Compared::CreateRevision(0))]
         } else {
@@ -84,26 +84,26 @@ impl Members {
         let answer: TxnResponse = self.call(Method::TXN, &request).await?;
         let offset = read_offset(&owned.key, found(&answer, 1)).map_err(|failure| {
             // The key may have been written.
-            if answer.succeeded { Failure::Unknown(failure.text()) } else { failure }
+            if answer.succeeded { EtcdFailure::Unknown(failure.text()) } else { failure }
         })?;
         let fence = |revision: i64| u64::try_from(revision).unwrap_or_default() + offset;
         let what = if answer.succeeded {
             Claimed::Granted { lease, fence: fence(revision(&answer)) }
         } else {
             match (seen(owned, found(&answer, 0))?, found(&answer, 0)) {
-                (Seen::Own { lease }, Some(kv)) => {
+                (SeenKey::Own { lease }, Some(kv)) => {
                     Claimed::Granted { lease, fence: fence(kv.mod_revision) }
                 }
-                (Seen::Taken { lease }, _) => Claimed::Busy { lease },
+                (SeenKey::Taken { lease }, _) => Claimed::Busy { lease },
                 // The comparison has found a key.
-                _ => return Err(Failure::Unknown("an answer without the key".to_owned())),
+                _ => return Err(EtcdFailure::Unknown("an answer without the key".to_owned())),
             }
         };
         Ok(answered(&answer, what))
     }
 
     /// What the key holds.
-    pub(super) async fn look_at(&self, owned: &Owned) -> Result<Answer<Seen>, Failure> {
+    pub(super) async fn look_at(&self, owned: &Owned) -> Result<TxnAnswer<SeenKey>, EtcdFailure> {
         let read = vec![range(owned.key.as_bytes().to_vec())];
         let request = TxnRequest { success: read, ..TxnRequest::default() };
         let answer: TxnResponse = self.call(Method::TXN, &request).await?;
@@ -111,13 +111,19 @@ impl Members {
     }
 
     /// What the keys hold. All are read at the same revision. A key with a foreign value is taken.
-    pub(super) async fn look(&self, all: &[&Owned]) -> Result<Answer<Vec<Seen>>, Failure> {
+    pub(super) async fn look(
+        &self,
+        all: &[&Owned],
+    ) -> Result<TxnAnswer<Vec<SeenKey>>, EtcdFailure> {
         let read = all.iter().map(|owned| range(owned.key.as_bytes().to_vec())).collect();
         self.seen_by(all, TxnRequest { success: read, ..TxnRequest::default() }).await
     }
 
     /// The same, but the answer is short if all keys have these owners and leases.
-    pub(super) async fn verify(&self, all: &[(&Owned, i64)]) -> Result<Answer<Vec<Seen>>, Failure> {
+    pub(super) async fn verify(
+        &self,
+        all: &[(&Owned, i64)],
+    ) -> Result<TxnAnswer<Vec<SeenKey>>, EtcdFailure> {
         let owned: Vec<&Owned> = all.iter().map(|(owned, _)| *owned).collect();
         let is_unchanged = all.iter().flat_map(|(owned, lease)| {
             [is_own(owned), compare(&owned.key, CompareTarget::Lease, Compared::Lease(*lease))]
@@ -127,8 +133,8 @@ impl Members {
             TxnRequest { compare: is_unchanged.collect(), success: Vec::new(), failure: read };
         let answer = self.seen_by(&owned, request).await?;
         if answer.what.is_empty() {
-            let seen = all.iter().map(|(_, lease)| Seen::Own { lease: *lease }).collect();
-            return Ok(Answer { what: seen, ..answer });
+            let seen = all.iter().map(|(_, lease)| SeenKey::Own { lease: *lease }).collect();
+            return Ok(TxnAnswer { what: seen, ..answer });
         }
         Ok(answer)
     }
@@ -137,12 +143,14 @@ impl Members {
         &self,
         all: &[&Owned],
         request: TxnRequest,
-    ) -> Result<Answer<Vec<Seen>>, Failure> {
+    ) -> Result<TxnAnswer<Vec<SeenKey>>, EtcdFailure> {
         let answer: TxnResponse = self.call(Method::TXN, &request).await?;
         let count = answer.responses.len();
         let read = all.iter().take(count).enumerate().map(|(number, owned)| {
             seen(owned, found(&answer, number)).or_else(|error| match error {
-                Failure::Refused(StoreError::WrongFormat { .. }) => Ok(Seen::Taken { lease: 0 }),
+                EtcdFailure::Refused(StoreError::WrongFormat { .. }) => {
+                    Ok(SeenKey::Taken { lease: 0 })
+                }
                 error => Err(error),
             })
         });
@@ -151,17 +159,25 @@ impl Members {
     }
 
     /// Gives the key another lease, if the owner has it.
-    pub(super) async fn attach(&self, owned: &Owned, lease: i64) -> Result<Answer<Seen>, Failure> {
+    pub(super) async fn attach(
+        &self,
+        owned: &Owned,
+        lease: i64,
+    ) -> Result<TxnAnswer<SeenKey>, EtcdFailure> {
         self.change(Method::TXN, owned, vec![put(owned, lease)], lease).await
     }
 
     /// Frees the key, if the owner has it. `Own` means that the owner had it.
-    pub(super) async fn delete(&self, owned: &Owned) -> Result<Answer<Seen>, Failure> {
+    pub(super) async fn delete(&self, owned: &Owned) -> Result<TxnAnswer<SeenKey>, EtcdFailure> {
         self.change(Method::TXN_ONCE, owned, vec![delete(owned)], 0).await
     }
 
     /// The key stays taken with this lease, if the owner has it. `Own` means that the owner had it.
-    pub(super) async fn keep(&self, owned: &Owned, lease: i64) -> Result<Answer<Seen>, Failure> {
+    pub(super) async fn keep(
+        &self,
+        owned: &Owned,
+        lease: i64,
+    ) -> Result<TxnAnswer<SeenKey>, EtcdFailure> {
         let kept = PutRequest {
             key: owned.key.as_bytes().to_vec(),
             value: format!("{KEPT}{}", owned.owner).into_bytes(),
@@ -177,14 +193,14 @@ impl Members {
         owned: &Owned,
         success: Vec<RequestOp>,
         lease: i64,
-    ) -> Result<Answer<Seen>, Failure> {
+    ) -> Result<TxnAnswer<SeenKey>, EtcdFailure> {
         let checks =
             if Safeguard::OnlyOwnerReleases.is_on() { vec![is_own(owned)] } else { Vec::new() };
         let failure = vec![range(owned.key.as_bytes().to_vec())];
         let request = TxnRequest { compare: checks, success, failure };
         let answer: TxnResponse = self.call(method, &request).await?;
         let what =
-            if answer.succeeded { Seen::Own { lease } } else { seen(owned, found(&answer, 0))? };
+            if answer.succeeded { SeenKey::Own { lease } } else { seen(owned, found(&answer, 0))? };
         Ok(answered(&answer, what))
     }
 
@@ -193,7 +209,7 @@ impl Members {
         &self,
         owned: &Owned,
         at_least: u64,
-    ) -> Result<Result<u64, Seen>, Failure> {
+    ) -> Result<Result<u64, SeenKey>, EtcdFailure> {
         let offset_key = offset_of(&owned.key);
         loop {
             // The key is written again, with its value and its lease.
@@ -233,7 +249,7 @@ impl Members {
     }
 
     /// The owner of a key, if there is one.
-    pub(super) async fn owner(&self, key: &str) -> Result<Option<String>, Failure> {
+    pub(super) async fn owner(&self, key: &str) -> Result<Option<String>, EtcdFailure> {
         let nobody = Owned::new(key, "");
         let request =
             TxnRequest { success: vec![range(key.as_bytes().to_vec())], ..TxnRequest::default() };
@@ -245,9 +261,9 @@ impl Members {
     }
 }
 
-fn answered<T>(answer: &TxnResponse, what: T) -> Answer<T> {
+fn answered<T>(answer: &TxnResponse, what: T) -> TxnAnswer<T> {
     let raft_term = answer.header.as_ref().map_or(0, |header| header.raft_term);
-    Answer { what, revision: revision(answer), raft_term }
+    TxnAnswer { what, revision: revision(answer), raft_term }
 }
 
 fn revision(answer: &TxnResponse) -> i64 {
@@ -262,14 +278,14 @@ fn found(answer: &TxnResponse, number: usize) -> Option<&KeyValue> {
     }
 }
 
-fn seen(owned: &Owned, found: Option<&KeyValue>) -> Result<Seen, Failure> {
-    let Some(KeyValue { value, lease, .. }) = found else { return Ok(Seen::Gone) };
+fn seen(owned: &Owned, found: Option<&KeyValue>) -> Result<SeenKey, EtcdFailure> {
+    let Some(KeyValue { value, lease, .. }) = found else { return Ok(SeenKey::Gone) };
     if value == owned.owner.as_bytes() {
-        return Ok(Seen::Own { lease: *lease });
+        return Ok(SeenKey::Own { lease: *lease });
     }
     let token = value.strip_prefix(KEPT.as_bytes()).unwrap_or(value);
     if is_token(token) {
-        return Ok(Seen::Taken { lease: *lease });
+        return Ok(SeenKey::Taken { lease: *lease });
     }
     Err(wrong_format(&owned.key, "the token of an owner", value.len()))
 }
@@ -279,16 +295,16 @@ fn is_token(value: &[u8]) -> bool {
     value.len() == TOKEN && value.iter().all(is_letter)
 }
 
-fn wrong_format(key: &str, expected: &'static str, length: usize) -> Failure {
+fn wrong_format(key: &str, expected: &'static str, length: usize) -> EtcdFailure {
     let found = format!("value of {length} bytes that is none");
-    Failure::Refused(StoreError::WrongFormat { key: key.to_owned(), expected, found })
+    EtcdFailure::Refused(StoreError::WrongFormat { key: key.to_owned(), expected, found })
 }
 
 fn offset_of(key: &str) -> Vec<u8> {
     [key.as_bytes(), OFFSET].concat()
 }
 
-fn read_offset(key: &str, found: Option<&KeyValue>) -> Result<u64, Failure> {
+fn read_offset(key: &str, found: Option<&KeyValue>) -> Result<u64, EtcdFailure> {
     let Some(KeyValue { value, .. }) = found else { return Ok(0) };
     let text = std::str::from_utf8(value).ok();
     let offset = text.and_then(|text| text.parse::<u64>().ok()).filter(|offset| *offset < 1 << 62);
@@ -346,13 +362,13 @@ mod tests {
     fn a_value_is_a_token_or_a_kept_one() {
         let (own, other) = ("a".repeat(32), "B-_.0".repeat(7)[..32].to_owned());
         let owned = Owned::new("k", &own);
-        assert_eq!(seen(&owned, None), Ok(Seen::Gone));
-        assert_eq!(seen(&owned, Some(&kv(&own))), Ok(Seen::Own { lease: 7 }));
+        assert_eq!(seen(&owned, None), Ok(SeenKey::Gone));
+        assert_eq!(seen(&owned, Some(&kv(&own))), Ok(SeenKey::Own { lease: 7 }));
         for taken in [other.clone(), format!("kept:{own}"), format!("kept:{other}")] {
-            assert_eq!(seen(&owned, Some(&kv(&taken))), Ok(Seen::Taken { lease: 7 }));
+            assert_eq!(seen(&owned, Some(&kv(&taken))), Ok(SeenKey::Taken { lease: 7 }));
         }
         for foreign in ["", "value", "kept:", "kept:value", &"ä".repeat(16), &"a".repeat(33)] {
-            let error = seen(&owned, Some(&kv(foreign))).map_err(Failure::into_error);
+            let error = seen(&owned, Some(&kv(foreign))).map_err(EtcdFailure::into_error);
             assert!(matches!(error, Err(StoreError::WrongFormat { .. })), "{foreign}");
         }
     }

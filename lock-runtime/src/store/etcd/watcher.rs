@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Streaming;
 
-use super::errors::Failure;
+use super::errors::EtcdFailure;
 use super::members::Members;
 use super::messages::{
     WatchCancelRequest, WatchChange, WatchCreateRequest, WatchFilter, WatchRequest, WatchResponse,
@@ -61,7 +61,7 @@ struct KeyWatch {
 }
 
 /// The task that watches keys. It ends when nobody can send it commands any more.
-pub(super) struct Watcher {
+pub(super) struct KeyWatcher {
     members: Weak<Members>,
     wake_ups: WakeUps,
     commands: mpsc::UnboundedReceiver<WatchCommand>,
@@ -79,7 +79,7 @@ enum StreamEnd {
 
 type Requests = mpsc::UnboundedSender<WatchRequest>;
 
-impl Watcher {
+impl KeyWatcher {
     pub(super) fn new(
         members: &Arc<Members>,
         wake_ups: WakeUps,
@@ -252,14 +252,14 @@ impl Watcher {
     }
 
     /// Processes a message. Fails if the stream has to be opened again.
-    fn answered(&mut self, answer: WatchResponse, requests: &Requests) -> Result<(), Failure> {
+    fn answered(&mut self, answer: WatchResponse, requests: &Requests) -> Result<(), EtcdFailure> {
         // The watch may have been cancelled.
         let Some(key) = self.by_id.get(&answer.watch_id).cloned() else { return Ok(()) };
         let Some(watch) = self.keys.get_mut(&key) else { return Ok(()) };
         if answer.canceled {
             self.by_id.remove(&answer.watch_id);
             if answer.compact_revision == 0 {
-                return Err(Failure::Unknown(answer.cancel_reason));
+                return Err(EtcdFailure::Unknown(answer.cancel_reason));
             }
             // The events from that revision on are gone: look again, and watch from now on.
             watch.from = 0;

@@ -388,8 +388,7 @@ mod tests {
     use std::mem::size_of_val;
 
     use super::*;
-    use crate::replicas::RequiredReplicas;
-    use crate::store::contract::{Layout, Queueing};
+    use crate::store::contract::Layout;
     use crate::store::redis::dialects;
     use crate::store::redis::servers::Servers;
     use crate::store::redis::url;
@@ -429,18 +428,7 @@ mod tests {
         let store = store(Layout::TOKEN);
         let (resource, term) = (Resource::exclusive("k"), Duration::from_secs(1));
         let (owner, trace) = (OwnerId::new().expect("randomness"), SendTrace::default());
-        let acknowledged_by = RequiredReplicas::NONE;
-        let (queueing, queued_before) = (Queueing::None, Queueing::None);
-        let claim = Claim {
-            resource,
-            owner,
-            term,
-            renewed: true,
-            fresh: true,
-            acknowledged_by,
-            queueing,
-            queued_before,
-        };
+        let claim = crate::engine::testing::claim(owner, term);
         let (keep, leaves_gap) = (Duration::ZERO, false);
         let release = Release { resource, owner, keep, queued: None, leaves_gap };
         let sizes = [
