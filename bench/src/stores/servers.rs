@@ -139,7 +139,7 @@ impl StoreServers {
 /// Members with the default settings.
 fn etcd(members: usize) -> EtcdCluster {
     let options = EtcdOptions { default_times: true, on_disk: true, ..EtcdOptions::default() };
-    EtcdCluster::start(members, options)
+    EtcdCluster::start(members, &options)
 }
 
 /// Runs a future that needs tokio.
