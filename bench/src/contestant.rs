@@ -50,6 +50,23 @@ pub(crate) enum ServerKind {
 
 use ServerKind::{Cluster, Plain, Tls};
 
+/// A store of this library, and its servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum StoreKind {
+    /// One Redis server.
+    Redis,
+    /// Three Redis servers that vote.
+    Quorum,
+    /// One member of etcd.
+    Etcd,
+    /// Three members of etcd.
+    EtcdCluster,
+    /// One PostgreSQL server.
+    Postgres,
+}
+
+use StoreKind::{Etcd, EtcdCluster, Postgres, Quorum, Redis};
+
 /// What a contestant locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LockKind {
@@ -89,8 +106,10 @@ pub(crate) struct Contestant {
     /// Whether it can wait for a busy lock.
     pub(crate) waits: bool,
     pub(crate) program: Program,
-    /// The servers with which it is measured.
+    /// The servers with which it is measured, in the comparison of libraries for Redis.
     pub(crate) servers: &'static [ServerKind],
+    /// The stores with which it is measured, in the comparison of stores.
+    pub(crate) stores: &'static [StoreKind],
     pub(crate) by_default: ByDefault,
 }
 
@@ -101,6 +120,7 @@ const RUST: Contestant = Contestant {
     waits: true,
     program: Program::Own,
     servers: &[Plain],
+    stores: &[],
     by_default: ByDefault::Always,
 };
 
@@ -112,11 +132,23 @@ const fn peer(language: &'static str, name: &'static str) -> Contestant {
 const ALL_SERVERS: &[ServerKind] = &[Plain, Tls, Cluster];
 
 /// This library.
-pub(crate) const OURS: Contestant =
-    Contestant { name: "ours", role: Role::Ours, servers: ALL_SERVERS, ..RUST };
+pub(crate) const OURS: Contestant = Contestant {
+    name: "ours",
+    role: Role::Ours,
+    servers: ALL_SERVERS,
+    stores: &[Redis, Quorum, Etcd, EtcdCluster, Postgres],
+    ..RUST
+};
 
-pub(crate) const ALL: [Contestant; 18] = [
-    Contestant { name: "raw", role: Role::Limit, waits: false, servers: ALL_SERVERS, ..RUST },
+pub(crate) const ALL: [Contestant; 20] = [
+    Contestant {
+        name: "raw",
+        role: Role::Limit,
+        waits: false,
+        servers: ALL_SERVERS,
+        stores: &[Redis],
+        ..RUST
+    },
     Contestant { name: "tokio-mutex", role: Role::Limit, reach: Reach::Process, ..RUST },
     Contestant { name: "ours-memory", role: Role::Ours, reach: Reach::Process, ..RUST },
     OURS,
@@ -139,17 +171,19 @@ pub(crate) const ALL: [Contestant; 18] = [
     },
     // The commands of `raw`, over the cluster client of redis-rs.
     Contestant { name: "redis-rs-cluster", waits: false, servers: &[Cluster], ..RUST },
-    Contestant { name: "rslock", ..RUST },
-    Contestant { name: "async-redis-lock", ..RUST },
+    Contestant { name: "rslock", stores: &[Redis, Quorum], ..RUST },
+    Contestant { name: "async-redis-lock", stores: &[Redis], ..RUST },
     Contestant { name: "distkit", ..RUST },
     peer("java", "redisson"),
     peer("go", "redsync"),
     peer("go", "rueidislock"),
-    peer("node", "redlock"),
+    Contestant { stores: &[Quorum], ..peer("node", "redlock") },
     peer("python", "redis-py"),
     // They wait in the same way as others of this list.
     Contestant { by_default: ByDefault::Never, ..peer("go", "bsm") },
     Contestant { by_default: ByDefault::OnlyIn("permits"), ..peer("node", "semaphore") },
+    Contestant { servers: &[], stores: &[Etcd, EtcdCluster], ..peer("go", "etcd-mutex") },
+    Contestant { name: "advisory-lock", servers: &[], stores: &[Postgres], ..RUST },
 ];
 
 impl Contestant {

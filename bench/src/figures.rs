@@ -82,6 +82,34 @@ pub(crate) fn longest_wait(records: &[Record], tasks: usize, period: &Range<u64>
     released.into_iter().map(unfinished).fold(longest, u64::max)
 }
 
+/// The longest times without a grant.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct GrantGaps {
+    /// Of all tasks together.
+    pub(crate) of_all: u64,
+    /// Of the task that was without a grant for longest.
+    pub(crate) of_a_task: u64,
+}
+
+/// The longest times without a grant in a period, each from a grant to the next one, or to the end of the period. The time
+/// before the first grant does not count, but a task without a grant was without one during the whole period.
+pub(crate) fn gaps(records: &[Record], tasks: usize, period: &Range<u64>) -> GrantGaps {
+    let longest = |mut grants: Vec<u64>| {
+        grants.sort_unstable();
+        let Some(first) = grants.first().copied() else { return period.end - period.start };
+        let ends = grants.iter().copied().skip(1).chain([period.end.max(first)]);
+        grants.iter().zip(ends).map(|(grant, next)| next.saturating_sub(*grant)).max().unwrap_or(0)
+    };
+    let of = |task: Option<usize>| {
+        let own = |record: &&Record| task.is_none_or(|task| record.task as usize == task);
+        longest(records.iter().filter(own).map(|record| record.granted).collect())
+    };
+    GrantGaps {
+        of_all: of(None),
+        of_a_task: (0..tasks).map(|task| of(Some(task))).max().unwrap_or(0),
+    }
+}
+
 /// The distribution of durations in nanoseconds, with three significant digits.
 #[derive(Debug)]
 pub(crate) struct Durations(Histogram<u64>);
@@ -202,6 +230,15 @@ mod tests {
         assert_eq!(longest_wait(&[wait(0, 190, 195), wait(1, 100, 130)], 2, &(100..200)), 69);
         assert_eq!(longest_wait(&[wait(0, 190, 250)], 1, &(100..200)), 100);
         assert_eq!(longest_wait(&[], 1, &(100..200)), 100, "a task without a grant");
+    }
+
+    #[test]
+    fn a_gap_of_all_tasks_is_shorter_than_that_of_the_task_that_waits_for_longest() {
+        let records = [wait(0, 0, 10), wait(1, 0, 12), wait(0, 13, 60), wait(1, 13, 90)];
+        assert_eq!(gaps(&records, 2, &(0..100)), GrantGaps { of_all: 48, of_a_task: 78 });
+        assert_eq!(gaps(&records, 2, &(0..200)), GrantGaps { of_all: 110, of_a_task: 140 });
+        assert_eq!(gaps(&records, 3, &(0..100)).of_a_task, 100, "a task without a grant");
+        assert_eq!(gaps(&[], 1, &(0..100)), GrantGaps { of_all: 100, of_a_task: 100 });
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod record;
 mod report;
 mod results;
 mod server;
+mod stores;
 mod targets;
 mod workloads;
 
@@ -29,6 +30,7 @@ use clap::Parser;
 use contestant::{Contestant, ServerKind};
 use metric::{CROSSING_P50, HANDOFF_P50, WAIT_P99};
 use options::Options;
+use record::RecordFiles;
 use report::RunInfo;
 use results::{Measurement, Results};
 use server::Server;
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let done = match &options.command {
         Some(options::Command::Contestant { name, url }) => program::start(name, url),
+        Some(options::Command::Stores(options)) => stores::run(options),
         Some(options::Command::Picture { file }) => draw_picture(&options, file),
         None => drive(&options),
     };
@@ -58,7 +61,7 @@ fn bench(options: &Options, time: Duration) -> Result<Bench> {
     Ok(Bench {
         server: Server::start(options.servers()),
         programs: options.programs(),
-        files: tempfile::tempdir()?,
+        files: RecordFiles::new()?,
         quick: options.quick,
         long: options.long,
         clients: options.clients(),

@@ -1,11 +1,12 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::contestant::{self, ByDefault, Contestant, Program, Programs, ServerKind};
+use crate::contestant::{self, ByDefault, Contestant, Program, Programs, ServerKind, StoreKind};
 use crate::workloads::{self, Workload};
 
 /// Measures lock-runtime against other lock libraries.
@@ -73,6 +74,55 @@ pub(crate) enum Command {
         #[arg(default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/contended.svg"))]
         file: PathBuf,
     },
+    /// Measures every store of this library, each with the peers that use it, and writes `STORES.md`
+    Stores(StoreOptions),
+}
+
+/// The options of the comparison of stores.
+#[derive(Debug, Args)]
+pub(crate) struct StoreOptions {
+    /// Take fewer and shorter measurements: about two minutes
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// The stores to measure [default: all]
+    #[arg(long, value_name = "STORE", value_delimiter = ',', value_enum)]
+    only: Vec<StoreKind>,
+    /// The number of rounds per store
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+    /// The duration of one rate measurement in milliseconds
+    #[arg(long, value_name = "N")]
+    millis: Option<u64>,
+    /// Fail if a peer is not built
+    #[arg(long)]
+    pub(crate) require_peers: bool,
+    /// The directory of the peers in other languages
+    #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../peers"))]
+    peers: PathBuf,
+    /// The directory for the results
+    #[arg(long, value_name = "DIR", default_value = env!("CARGO_MANIFEST_DIR"))]
+    pub(crate) out: PathBuf,
+}
+
+impl StoreOptions {
+    /// The stores to measure, in the order of their declaration.
+    pub(crate) fn stores(&self) -> Vec<StoreKind> {
+        let all = StoreKind::value_variants().iter().copied();
+        all.filter(|store| self.only.is_empty() || self.only.contains(store)).collect()
+    }
+
+    pub(crate) fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 1 } else { 3 })
+    }
+
+    /// The duration of one rate measurement.
+    pub(crate) fn time(&self) -> Duration {
+        Duration::from_millis(self.millis.unwrap_or(if self.quick { 400 } else { 1_000 }))
+    }
+
+    pub(crate) fn programs(&self) -> Programs {
+        Programs { peers: self.peers.clone(), baseline: None }
+    }
 }
 
 impl Options {
@@ -128,7 +178,9 @@ fn workloads() -> PossibleValuesParser {
 }
 
 fn contestants() -> PossibleValuesParser {
-    let named = contestant::ALL.iter().filter(|contestant| contestant.name != "baseline");
+    let named = contestant::ALL
+        .iter()
+        .filter(|contestant| contestant.name != "baseline" && !contestant.servers.is_empty());
     named.map(|contestant| PossibleValue::new(contestant.name)).collect::<Vec<_>>().into()
 }
 
@@ -137,6 +189,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+    use crate::contestant::Role;
 
     fn parse(words: &[&str]) -> Result<Options, clap::Error> {
         Options::try_parse_from([&["lock-bench"], words].concat())
@@ -189,6 +242,25 @@ mod tests {
         assert_eq!(named(&["--cluster"]), ["raw", "ours", "redis-rs-cluster"]);
         assert!(!named(&[]).contains(&"redis-rs-cluster"));
         assert_eq!(named(&["--tls", "--contestants", "ours,rslock"]), ["ours"]);
+    }
+
+    #[test]
+    fn all_stores_are_measured_unless_some_are_named() {
+        let stores = |words: &[&str]| match parse(words).unwrap().command {
+            Some(Command::Stores(options)) => options.stores(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            stores(&["stores", "--only", "etcd-cluster,redis"]),
+            [StoreKind::Redis, StoreKind::EtcdCluster]
+        );
+        for store in stores(&["stores"]) {
+            let measured = contestant::ALL.iter().filter(|one| one.stores.contains(&store));
+            let measured: Vec<Role> = measured.map(|contestant| contestant.role).collect();
+            assert!(measured.contains(&Role::Ours) && measured.contains(&Role::Peer), "{store:?}");
+        }
+        assert!(parse(&["stores", "--only", "zookeeper"]).is_err());
+        assert!(parse(&["--contestants", "etcd-mutex"]).is_err(), "not a library for Redis");
     }
 
     #[test]

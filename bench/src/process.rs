@@ -202,9 +202,12 @@ fn read_output(child: &mut Child, output: Arc<Output>, name: &'static str) -> Re
         output.add(None);
     });
     std::thread::spawn(move || {
-        // A library may log every cancelled request, so only the first lines are printed.
-        for line in BufReader::new(stderr).lines().map_while(Result::ok).take(3) {
-            eprintln!("  {name}: {line}");
+        // A library may log every cancelled request, so only the first lines are printed. The others are read as well,
+        // because some programs end if nobody does.
+        for (at, line) in BufReader::new(stderr).lines().map_while(Result::ok).enumerate() {
+            if at < 3 {
+                eprintln!("  {name}: {line}");
+            }
         }
     });
     Ok(())

@@ -1,10 +1,11 @@
 //! Records of grants, as measured by a contestant.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
+use tempfile::TempDir;
 
 /// The length of a record in a file: four 64-bit integers.
 const BYTES: usize = 32;
@@ -44,6 +45,23 @@ impl Record {
         for word in [self.requested, self.granted, self.released, holder] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
+    }
+}
+
+/// The files into which the processes of contestants write their records.
+pub(crate) struct RecordFiles(TempDir);
+
+impl RecordFiles {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(tempfile::tempdir()?))
+    }
+
+    /// The file of a process, and its name in a command.
+    pub(crate) fn file(&self, process: usize) -> Result<(PathBuf, String)> {
+        let path = self.0.path().join(format!("records-{process}"));
+        let name =
+            path.to_str().context("the path of the temporary directory is not UTF-8")?.to_owned();
+        Ok((path, name))
     }
 }
 

@@ -19,12 +19,13 @@ import (
 var libraries = map[string]func(url string) (library, error){
 	"redsync":     newRedsync,
 	"bsm":         newBsm,
+	"etcd-mutex":  newEtcdMutex,
 	"rueidislock": newRueidislock,
 }
 
 func main() {
 	if len(os.Args) != 3 || libraries[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: peer redsync|bsm|rueidislock REDIS_URL")
+		fmt.Fprintln(os.Stderr, "usage: peer redsync|bsm|rueidislock|etcd-mutex URL")
 		os.Exit(2)
 	}
 	lib, err := libraries[os.Args[1]](os.Args[2])

@@ -12,15 +12,19 @@ const held = new Map();
 
 async function main(name, url) {
   if (!url || !libraries[name]) {
-    process.stderr.write("usage: main.js redlock|semaphore REDIS_URL\n");
+    process.stderr.write("usage: main.js redlock|semaphore URL\n");
     process.exit(2);
   }
-  const redis = new Redis(url, { enableAutoPipelining: true, lazyConnect: true });
-  redis.on("error", (error) => process.stderr.write(`${error.message}\n`));
-  const library = libraries[name](redis);
+  const servers = addresses(url).map((address) => {
+    const redis = new Redis(address, { enableAutoPipelining: true, lazyConnect: true });
+    return redis.on("error", (error) => process.stderr.write(`${error.message}\n`));
+  });
+  // What the libraries do not offer goes to the first server.
+  const [redis] = servers;
+  const library = libraries[name](servers);
   try {
     // Without this, commands would wait for a server that is down.
-    await redis.connect();
+    await Promise.all(servers.map((server) => server.connect()));
     await warmUp(library);
   } catch (error) {
     process.stderr.write(`cannot acquire a first lock: ${reason(error)}\n`);
@@ -28,7 +32,7 @@ async function main(name, url) {
   }
   say(
     `ready ${name} ${version(library.module)} | ${library.settings}, ` +
-      `one connection with auto-pipelining, ioredis ${version("ioredis")}`,
+      `servers: ${servers.length}, one connection to each with auto-pipelining, ioredis ${version("ioredis")}`,
   );
   const lines = createInterface({ input: process.stdin });
   lines.on("line", (line) => {
@@ -36,6 +40,12 @@ async function main(name, url) {
     if (words.length > 0) answer(library, redis, words);
   });
   lines.on("close", () => process.exit(0));
+}
+
+// A URL may name several independent servers.
+function addresses(url) {
+  const several = "redis+redlock://";
+  return url.startsWith(several) ? url.slice(several.length).split(",").map((host) => `redis://${host}`) : [url];
 }
 
 async function warmUp(library) {

@@ -3,10 +3,10 @@ import { Busy } from "./library.js";
 
 const RENEWED_LEASE = Number(process.env.PEER_LEASE ?? 30_000);
 
-export function connect(redis) {
+export function connect(servers) {
   // Retries are set for each acquisition. The settings of the instance also apply to releases: with `retryCount: -1`,
   // the release of a lost lock would never end.
-  const redlock = new Redlock([redis]);
+  const redlock = new Redlock(servers);
   redlock.on("error", (error) => {
     if (!(error instanceof ResourceLockedError)) process.stderr.write(`${error.message}\n`);
   });

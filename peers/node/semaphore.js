@@ -3,7 +3,8 @@ import { Busy } from "./library.js";
 
 const RENEWED_LEASE = Number(process.env.PEER_LEASE ?? 10_000);
 
-export function connect(redis) {
+export function connect([redis, ...others]) {
+  if (others.length > 0) throw new Error("unsupported: this client uses one server");
   return {
     module: "redis-semaphore",
     settings:

@@ -29,6 +29,8 @@ pub struct EtcdOptions {
     /// Whether the elections take as long as by default (1 s), so that the shortest lease lasts for 2 s. Otherwise, it is
     /// half of that.
     pub default_times: bool,
+    /// Whether the data is on the disk, as in production. Otherwise, it is in memory if possible.
+    pub on_disk: bool,
     /// Whether clients have to use TLS.
     pub tls: bool,
     /// Further options of all members.
@@ -82,8 +84,12 @@ impl EtcdCluster {
                 let identity = authority.issue(&["localhost", "127.0.0.1"], Validity::Now);
                 (authority, identity)
             });
-            let mut cluster =
-                Self { members, options: options.clone(), directory: directory(), tls };
+            let directory = if options.on_disk {
+                tempfile::tempdir().expect("a temporary directory")
+            } else {
+                directory_in_memory()
+            };
+            let mut cluster = Self { members, options: options.clone(), directory, tls };
             for number in 0..count {
                 cluster.spawn(number);
             }
@@ -123,6 +129,17 @@ impl EtcdCluster {
     #[must_use]
     pub fn port(&self, number: usize) -> u16 {
         self.members[number].port.number()
+    }
+
+    /// The version of the first member, which has to run.
+    ///
+    /// # Panics
+    ///
+    /// If it does not answer.
+    #[must_use]
+    pub fn version(&self) -> String {
+        let status = self.post(0, "/v3/maintenance/status", "{}").expect("the member runs");
+        text(&status, "version").expect("every member tells it").to_owned()
     }
 
     /// The file with the authority of a cluster with TLS.
@@ -370,7 +387,7 @@ impl Drop for EtcdCluster {
 }
 
 /// A directory in memory, if there is one: etcd waits for the disk at each write.
-fn directory() -> TempDir {
+fn directory_in_memory() -> TempDir {
     let memory = tempfile::Builder::new().prefix("lock-etcd").tempdir_in("/dev/shm");
     memory.or_else(|_| tempfile::tempdir()).expect("a temporary directory")
 }

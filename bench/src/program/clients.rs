@@ -104,7 +104,8 @@ async fn repeat<L: Library>(
         // As in a run.
         consume_budget().await;
         let requested = now();
-        let (granted, released) = hold_once::<L>(lock, work).await?;
+        let (granted, released, release) = hold_once::<L>(lock, work).await?;
         record(Record { requested, granted, released, task, key: 0 });
+        release?;
     }
 }

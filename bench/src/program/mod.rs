@@ -1,5 +1,6 @@
 //! The contestants in Rust. Each is a process that uses the line protocol.
 
+mod advisory_lock;
 mod async_redis_lock;
 mod clients;
 mod distkit;
@@ -66,6 +67,9 @@ pub(crate) fn start(name: &str, url: &str) -> Result<()> {
             "ours-2-keys" | "ours-3-keys" | "ours-8-keys" => {
                 let keys = name.split('-').find_map(|word| word.parse().ok()).unwrap_or(1);
                 serve(name, url, ours::KeySets(LockClient::connect(url).await?, keys)).await
+            }
+            "advisory-lock" => {
+                serve(name, url, advisory_lock::AdvisoryLocks::connect(url).await?).await
             }
             "rslock" => serve(name, url, rslock::Rslock::connect(url).await?).await,
             "async-redis-lock" => {

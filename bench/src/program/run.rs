@@ -1,9 +1,9 @@
 //! The loops that acquire locks and record the grants.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use futures_timer::Delay;
 use tokio::sync::{Barrier, Semaphore};
 use tokio::task::coop::consume_budget;
@@ -16,6 +16,8 @@ use crate::record::{Record, now};
 
 /// How long waiting tasks continue after the end of a run. Their grants do not count.
 const RUN_OUT: Duration = Duration::from_millis(200);
+/// How long a task pauses after a failure. Without a pause, a server that is down would get requests in a tight loop.
+const AFTER_FAILURE: Duration = Duration::from_millis(10);
 /// How many locks `hold` acquires or releases at a time.
 const AT_ONCE: usize = 500;
 
@@ -32,37 +34,67 @@ impl End {
     }
 }
 
-/// Runs `tasks` tasks that acquire and release locks for `time`, and hold each lock for `work`.
+/// The number of failures of a run, and the first of them.
+#[derive(Default)]
+pub(super) struct RunFailures {
+    first: Option<anyhow::Error>,
+    count: usize,
+}
+
+impl RunFailures {
+    fn add(&mut self, error: anyhow::Error) {
+        self.count += 1;
+        self.first.get_or_insert(error);
+    }
+
+    /// An error if there were failures.
+    pub(super) fn check(self) -> Result<()> {
+        let count = self.count;
+        self.first.map_or(Ok(()), |first| Err(anyhow!("{count} failed, the first: {first:#}")))
+    }
+}
+
+/// Runs `tasks` tasks that acquire and release locks for `time`, and hold each lock for `work`. A task continues after a
+/// failure.
 pub(super) async fn run<L: Library>(
     library: &L,
     tasks: u32,
     time: Duration,
     work: Duration,
     keys: &RunKeys,
-) -> Result<Vec<Record>> {
+) -> Result<(Vec<Record>, RunFailures)> {
+    let failures = Arc::new(Mutex::new(RunFailures::default()));
     let start = Arc::new(Barrier::new(tasks as usize));
     // The first task sets the end for all tasks. On two cores, the last task may start much later.
     let end = Arc::new(OnceLock::new());
     let mut all = JoinSet::new();
     for task in 0..tasks {
         let (start, end, locks) = (Arc::clone(&start), Arc::clone(&end), keys.locks(library, task));
+        let failures = Arc::clone(&failures);
         all.spawn(async move {
             start.wait().await;
             let end = *end.get_or_init(|| End::after(time));
             let mut records = Vec::with_capacity(1024);
-            let rounds = repeat(&locks, task, end, work, &mut records);
-            // One timer for the whole loop, instead of one per call.
-            timeout_at(end.timer + RUN_OUT, rounds).await.unwrap_or(Ok(()))?;
-            Ok::<_, anyhow::Error>(records)
+            let rounds = async {
+                while let Err(error) = repeat(&locks, task, end, work, &mut records).await {
+                    failures.lock().unwrap_or_else(PoisonError::into_inner).add(error);
+                    sleep(AFTER_FAILURE).await;
+                }
+            };
+            // One timer for the whole loop, instead of one per call. Tasks that still wait then have not failed.
+            let _ = timeout_at(end.timer + RUN_OUT, rounds).await;
+            records
         });
     }
     let mut records = Vec::new();
     while let Some(task) = all.join_next().await {
-        records.append(&mut task??);
+        records.append(&mut task?);
     }
-    Ok(records)
+    let failures = std::mem::take(&mut *failures.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok((records, failures))
 }
 
+/// Repeats until the end, or until a failure.
 async fn repeat<L: Library>(
     locks: &Locks<L>,
     task: u32,
@@ -87,22 +119,25 @@ async fn repeat<L: Library>(
         if requested >= end.clock {
             return Ok(());
         }
-        let (granted, released) = hold_once::<L>(lock, work).await?;
+        let (granted, released, release) = hold_once::<L>(lock, work).await?;
         records.push(Record { requested, granted, released, task, key });
+        release?;
     }
 }
 
 /// Acquires a lock, holds it for `work`, and releases it. Returns the times of the grant and of the
-/// release.
-pub(super) async fn hold_once<L: Library>(lock: &L::Lock, work: Duration) -> Result<(u64, u64)> {
+/// release, and the outcome of the release.
+pub(super) async fn hold_once<L: Library>(
+    lock: &L::Lock,
+    work: Duration,
+) -> Result<(u64, u64, Result<()>)> {
     let guard = L::acquire(lock).await?;
     let granted = now();
     if !work.is_zero() {
         Delay::new(work).await;
     }
     let released = now();
-    L::release(guard).await?;
-    Ok((granted, released))
+    Ok((granted, released, L::release(guard).await))
 }
 
 /// Acquires the keys `h0` to `h<count - 1>`, holds them for `time`, and releases them.

@@ -83,9 +83,10 @@ impl<L: Library> SharedState<L> {
                 let tasks = tasks.parse()?;
                 let keys = RunKeys::parse(keys, tasks as usize)?;
                 let work = Duration::from_micros(work.parse()?);
-                let records =
+                let (records, failures) =
                     run::run(&self.library, tasks, milliseconds(time)?, work, &keys).await?;
                 record::write(Path::new(file), &records)?;
+                failures.check()?;
                 Ok(format!("ok {}", records.len()))
             }
             ("hold", [_, _]) if !L::RENEWS => {

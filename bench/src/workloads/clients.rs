@@ -113,7 +113,7 @@ fn compete(bench: &mut Bench, contestant: &Contestant, load: &ClientsLoad) -> Re
     let processor = used(&processes)? - processor;
 
     let files: Vec<_> =
-        (0..processes.len()).map(|process| bench.file(process)).collect::<Result<_>>()?;
+        (0..processes.len()).map(|process| bench.files.file(process)).collect::<Result<_>>()?;
     ask_all(&mut processes, files.iter().map(|(_, file)| format!("stop {file}")))?;
     let mut grants = Vec::new();
     let mut first = 0;

@@ -28,7 +28,7 @@ pub(super) fn measure(
         Reach::Server => Some(bench.start(contestant)?),
         Reach::Process => None,
     };
-    let ((path, file), (waited_path, waited_file)) = (bench.file(0)?, bench.file(1)?);
+    let ((path, file), (waited_path, waited_file)) = (bench.files.file(0)?, bench.files.file(1)?);
     let mut measurement = Measurement::new("", contestant, round);
     let mut latencies = Vec::new();
     // The first samples are a warm-up.

@@ -12,14 +12,14 @@ mod uncontended;
 mod waiters;
 mod zipf;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::contestant::{Contestant, LockKind, Program, Programs, Reach, Role};
 use crate::metric::{self as m, Metric};
 use crate::process::ContestantProcess;
+use crate::record::RecordFiles;
 use crate::results::Measurement;
 use crate::server::Server;
 
@@ -27,7 +27,7 @@ use crate::server::Server;
 pub(crate) struct Bench {
     pub(crate) server: Server,
     pub(crate) programs: Programs,
-    pub(crate) files: tempfile::TempDir,
+    pub(crate) files: RecordFiles,
     pub(crate) quick: bool,
     pub(crate) long: bool,
     /// The numbers of clients in the workload `clients`.
@@ -49,14 +49,6 @@ impl Bench {
         count: usize,
     ) -> Result<Vec<ContestantProcess>> {
         (0..count).map(|_| self.start(contestant)).collect()
-    }
-
-    /// A file for the records of a process.
-    fn file(&self, process: usize) -> Result<(PathBuf, String)> {
-        let path = self.files.path().join(format!("records-{process}"));
-        let name =
-            path.to_str().context("the path of the temporary directory is not UTF-8")?.to_owned();
-        Ok((path, name))
     }
 }
 

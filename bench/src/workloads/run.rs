@@ -10,13 +10,13 @@ use super::Bench;
 use crate::figures::{Durations, GrantHistory, ProcessGrant, jain, longest_wait};
 use crate::metric as m;
 use crate::process::ContestantProcess;
-use crate::record::{self, Record};
+use crate::record::{self, Record, RecordFiles};
 use crate::results::Measurement;
 use crate::server::{Monitor, Seen};
 
 /// The duration of the warm-up, during which the commands of clients and of scripts are counted
 /// separately.
-const WARM_UP: Duration = Duration::from_millis(300);
+pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
 /// The time that a run may take beyond its duration, for waiting tasks and for writing the records.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -64,34 +64,45 @@ pub(crate) fn run(
     let sample = warm_up(bench, processes, load)?;
     sleep(SETTLE);
     bench.server.clear()?;
-    let processor = used(processes)?;
     let commands = bench.server.commands()?;
-    let started = Instant::now();
-    start(bench, processes, load, bench.time)?;
+    let outcome = measure(&bench.files, processes, load, bench.time)?;
     let commands = bench.server.commands_since(commands)?;
+    Ok(ProgramOutcome { commands: commands as f64 * sample.share(), ..outcome })
+}
+
+/// Measures for `time`. Counts no commands.
+pub(crate) fn measure(
+    files: &RecordFiles,
+    processes: &mut [ContestantProcess],
+    load: &Load,
+    time: Duration,
+) -> Result<ProgramOutcome> {
+    let processor = used(processes)?;
+    let started = Instant::now();
+    start(files, processes, load, time)?;
     let processor = (used(processes)? - processor) / started.elapsed().as_secs_f64();
 
     let mut grants = Vec::new();
     for process in 0..processes.len() {
-        let records = record::read(&bench.file(process)?.0)?;
+        let records = record::read(&files.file(process)?.0)?;
         grants.extend(records.into_iter().map(|record| ProcessGrant { process, record }));
     }
     let history = GrantHistory::of(&mut grants);
     let first =
         |process| grants.iter().filter(|g| g.process == process).map(|g| g.record.requested).min();
     let begin = (0..processes.len()).filter_map(first).max().unwrap_or_default();
-    let period = begin..begin + bench.time.as_nanos() as u64;
+    let period = begin..begin + time.as_nanos() as u64;
     let is_counted = |grant: &&ProcessGrant| period.contains(&grant.record.granted);
     Ok(ProgramOutcome {
         counted: grants.iter().filter(is_counted).copied().collect(),
         period,
         grants,
         history,
-        seconds: bench.time.as_secs_f64(),
+        seconds: time.as_secs_f64(),
         tasks: load.tasks,
         has_one_more: load.one_more.is_some(),
         processes: processes.len(),
-        commands: commands as f64 * sample.share(),
+        commands: 0.0,
         processor,
     })
 }
@@ -100,20 +111,20 @@ fn warm_up(bench: &mut Bench, processes: &mut [ContestantProcess], load: &Load) 
     sleep(SETTLE);
     bench.server.clear()?;
     let monitor = Monitor::start(&bench.server)?;
-    start(bench, processes, load, WARM_UP)?;
+    start(&bench.files, processes, load, WARM_UP)?;
     monitor.stop()
 }
 
 /// Runs all processes at the same time, and waits for them.
 fn start(
-    bench: &Bench,
+    files: &RecordFiles,
     processes: &mut [ContestantProcess],
     load: &Load,
     time: Duration,
 ) -> Result<()> {
     let mut tickets = Vec::new();
     for (at, process) in processes.iter_mut().enumerate() {
-        let (_, file) = bench.file(at)?;
+        let (_, file) = files.file(at)?;
         let one_more = load.one_more.filter(|_| at == 0);
         let (tasks, work) = (load.tasks + one_more.iter().len(), load.work.as_micros());
         let (time, keys) = (time.as_millis(), load.keys);
@@ -134,7 +145,7 @@ pub(super) fn used(processes: &[ContestantProcess]) -> Result<f64> {
 
 impl ProgramOutcome {
     /// Sets the rate and the processor usage.
-    pub(super) fn rate(&self, measurement: &mut Measurement) {
+    pub(crate) fn rate(&self, measurement: &mut Measurement) {
         measurement.overlaps = self.history.overlaps;
         measurement.set(m::GRANTS, self.counted.len() as f64 / self.seconds);
         measurement.set(m::PROCESSOR, self.processor);
@@ -146,7 +157,7 @@ impl ProgramOutcome {
         }
     }
 
-    pub(super) fn waits(&self, measurement: &mut Measurement) {
+    pub(crate) fn waits(&self, measurement: &mut Measurement) {
         let wait = |grant: &ProcessGrant| grant.record.granted - grant.record.requested;
         let waits: Durations = self.counted.iter().map(wait).collect();
         measurement.set_nanos(m::WAIT_P50, waits.median());
@@ -182,7 +193,7 @@ impl ProgramOutcome {
     }
 
     /// Sets the times of pairs.
-    pub(super) fn pairs(&self, measurement: &mut Measurement) {
+    pub(crate) fn pairs(&self, measurement: &mut Measurement) {
         let pairs = self.pair_durations();
         measurement.set_nanos(m::PAIR_P50, pairs.median());
         measurement.set_nanos(m::PAIR_P99, pairs.quantile(0.99));
@@ -193,7 +204,7 @@ impl ProgramOutcome {
         self.pair_durations().median()
     }
 
-    pub(super) fn fairness(&self, measurement: &mut Measurement) {
+    pub(crate) fn fairness(&self, measurement: &mut Measurement) {
         let mut tasks = vec![0; self.processes * self.tasks];
         let mut processes = vec![0; self.processes];
         for grant in &self.counted {

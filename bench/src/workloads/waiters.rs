@@ -62,7 +62,7 @@ pub(super) fn measure(
     let commands = bench.server.commands()?;
     let monitor = Monitor::start(&bench.server)?;
     let start = Instant::now();
-    let (path, file) = bench.file(0)?;
+    let (path, file) = bench.files.file(0)?;
     let release = holder.as_mut().unwrap_or(&mut waiting).tell("release hot")?;
     let drain = waiting.tell(&format!("drain {file}"))?;
     let drained = match waiting.answer(drain, SAMPLE)? {
