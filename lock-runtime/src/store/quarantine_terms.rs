@@ -101,16 +101,16 @@ impl QuarantineTerms {
         if !Safeguard::QuarantineByOwnClock.is_on() {
             return begin;
         }
-        let mut begun = lock(&self.begun);
-        if let Some(known) = begun.get_mut(term) {
+        let mut terms = lock(&self.begun);
+        if let Some(known) = terms.get_mut(term) {
             *known = begin.max(*known);
             return *known;
         }
-        if begun.len() >= MOST {
+        if terms.len() >= MOST {
             let (longest, now) = (self.longest(), BootInstant::now());
-            begun.retain(|_, begin| !begin.left(longest, now).is_zero());
+            terms.retain(|_, begin| !begin.left(longest, now).is_zero());
         }
-        begun.insert(term.to_owned(), begin);
+        terms.insert(term.to_owned(), begin);
         begin
     }
 }

@@ -31,7 +31,7 @@ use crate::store::custom::{
 use crate::store::store_error::StoreError;
 
 /// The connections for requests, apart from the one for renewals.
-const POOL: usize = 4;
+const POOL: usize = 8;
 
 /// The SQL that creates the table `distributed_locks`, and what belongs to it. It can be run again.
 pub const POSTGRES_SCHEMA: &str = table::SCHEMA;

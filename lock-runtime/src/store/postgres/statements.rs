@@ -58,13 +58,19 @@ ORDER BY number";
 
 /// Key and owner. One row: whether the owner had the key, whether another owner has it, and whether it stays because a
 /// transaction is open that has verified the lock.
+///
+/// First, the row is locked against changes, which waits for renewals and for those who mark the key as wanted. Then only
+/// transactions that have verified the lock can be in the way of its deletion, and those are not waited for.
 pub(super) const RELEASE: &str = "\
 WITH own AS (
     SELECT key, until > clock_timestamp() AS live FROM distributed_locks WHERE key = $1 AND owner = $2
-), unlocked AS (
-    SELECT ctid FROM distributed_locks WHERE key = $1 AND owner = $2 FOR UPDATE SKIP LOCKED
+), settled AS MATERIALIZED (
+    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 FOR NO KEY UPDATE
+), unlocked AS MATERIALIZED (
+    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND EXISTS (SELECT FROM settled)
+    FOR UPDATE SKIP LOCKED
 ), freed AS (
-    DELETE FROM distributed_locks WHERE ctid = ANY (ARRAY(SELECT ctid FROM unlocked))
+    DELETE FROM distributed_locks WHERE key = $1 AND owner = $2 AND EXISTS (SELECT FROM unlocked)
     RETURNING until > clock_timestamp() AS live, wanted
 ), told AS (
     SELECT pg_notify('distributed_locks', encode($1, 'hex')) FROM freed WHERE wanted
@@ -79,11 +85,14 @@ SELECT
 pub(super) const KEEP: &str = "\
 WITH own AS (
     SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND until > clock_timestamp()
-), unlocked AS (
-    SELECT ctid FROM distributed_locks WHERE key = $1 AND owner = $2 FOR UPDATE SKIP LOCKED
+), settled AS MATERIALIZED (
+    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 FOR NO KEY UPDATE
+), unlocked AS MATERIALIZED (
+    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND EXISTS (SELECT FROM settled)
+    FOR UPDATE SKIP LOCKED
 ), freed AS (
     UPDATE distributed_locks SET owner = NULL, until = clock_timestamp() + make_interval(secs => $3)
-    WHERE ctid = ANY (ARRAY(SELECT ctid FROM unlocked)) AND until > clock_timestamp()
+    WHERE key = $1 AND owner = $2 AND until > clock_timestamp() AND EXISTS (SELECT FROM unlocked)
     RETURNING 1
 )
 SELECT

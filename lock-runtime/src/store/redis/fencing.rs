@@ -62,7 +62,7 @@ impl RedisStore {
             return None;
         }
         let quarantine = self.shared.servers.quarantine()?.own();
-        Some(quarantine - quarantine / 10)
+        Some(quarantine.mul_f64(0.9))
     }
 }
 

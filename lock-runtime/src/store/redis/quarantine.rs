@@ -185,7 +185,7 @@ impl Quarantine {
             let cause = "it is not known which slots the server has";
             return Err(not_known(cause));
         }
-        let began = BootInstant::now();
+        let asked = BootInstant::now();
         let mut question = Pipeline::with_capacity(3 + keys.len());
         question.cmd("INFO").arg("server").cmd("INFO").arg("replication").cmd("TIME");
         for key in &keys {
@@ -218,10 +218,10 @@ impl Quarantine {
         let text = format!("{term} {since} {longest}");
         self.write(server, generation, &markers, (since, longest, &text)).await?;
         let (clock, age) = (BootInstant::now(), Duration::from_millis(now - since));
-        let begun = self.terms.began(&term, QuarantineBegin::before(clock, age));
-        self.note(server, term, begun.left(self.terms.longest(), clock));
-        self.begun.store(begun.as_nanos(), Ordering::Release);
-        self.read.store(began.as_nanos(), Ordering::Release);
+        let begin = self.terms.began(&term, QuarantineBegin::before(clock, age));
+        self.note(server, term, begin.left(self.terms.longest(), clock));
+        self.begun.store(begin.as_nanos(), Ordering::Release);
+        self.read.store(asked.as_nanos(), Ordering::Release);
         Ok(())
     }
 
