@@ -376,6 +376,7 @@ const SILENCE: u8 = 4;
 
 /// Holders that ask any majority of the servers for a token.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one rule")]
 pub(crate) struct TokenRounds {
     /// How far the clock of each server is ahead.
     pub(crate) ahead: [u8; SERVERS],
