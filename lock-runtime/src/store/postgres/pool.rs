@@ -45,9 +45,9 @@ impl Drop for PooledConnection {
 }
 
 /// Suspects a connection unless the request over it has an answer.
-struct Unanswered<'a>(Option<&'a PooledConnection>);
+struct UnansweredStatement<'a>(Option<&'a PooledConnection>);
 
-impl Drop for Unanswered<'_> {
+impl Drop for UnansweredStatement<'_> {
     fn drop(&mut self) {
         if let Some(connection) = self.0 {
             connection.is_suspect.store(true, Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl ConnectionPool {
     ) -> Result<Vec<Row>, StoreError> {
         let slot = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
         let connection = self.connection(slot).await?;
-        let mut unanswered = Unanswered(Some(&connection));
+        let mut unanswered = UnansweredStatement(Some(&connection));
         // Not prepared: a pooler may use another connection to the server for the next request.
         let answer = connection.client.query_typed(statement, parameters).await;
         unanswered.0 = None;
