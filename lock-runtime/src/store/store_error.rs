@@ -57,7 +57,6 @@ impl StoreError {
     }
 
     /// The error of a call about `key`, if it is about one, that got this answer after `waited`.
-    #[cfg(feature = "admin")]
     pub(crate) fn of_call(self, key: Option<&str>, waited: Duration) -> LockError {
         self.into_error(key.map(ToOwned::to_owned), waited)
     }
