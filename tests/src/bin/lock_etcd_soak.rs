@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use lock_tests::support::until;
 use lock_tests::workload::Outcomes;
-use lock_tests::{EtcdCluster, Expected, ProcessPlan, Violation, WorkloadProcesses};
+use lock_tests::{EtcdCluster, Expected, ProcessPlan, SoakRun, Violation, WorkloadProcesses};
 
 const LEASE: Duration = Duration::from_secs(5);
 /// How long faults are injected in a round.
@@ -64,28 +64,18 @@ struct EtcdFigures {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1);
-    let minutes = args.next().and_then(|text| text.parse::<u64>().ok());
-    let seed = args.next().map(|text| text.parse::<u64>());
-    let (Some(minutes), Ok(seed)) = (minutes, seed.transpose()) else {
-        eprintln!("usage: lock-etcd-soak MINUTES [SEED]");
+    let args = std::env::args().skip(1);
+    let Some(mut soak) = SoakRun::of_arguments(args, "lock-etcd-soak MINUTES [SEED]") else {
         return ExitCode::FAILURE;
     };
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("{minutes} minutes, seed {seed}");
-    let (mut rng, mut figures) = (Rng::with_seed(seed), EtcdFigures::default());
-    let end = Instant::now() + Duration::from_secs(60 * minutes);
-    while Instant::now() < end {
-        let violations = run(EtcdCluster::three(), &mut rng, &mut figures).await;
-        if !violations.is_empty() {
-            for violation in violations.iter().take(20) {
-                println!("VIOLATION: {violation}");
-            }
-            println!("{} violations, seed {seed}", violations.len());
+    let mut figures = EtcdFigures::default();
+    while soak.goes_on() {
+        let violations = run(EtcdCluster::three(), &mut soak.rng, &mut figures).await;
+        if !soak.accepts(&violations, "etcd") {
             return ExitCode::FAILURE;
         }
     }
-    figures.print(seed);
+    figures.print(soak.seed);
     ExitCode::SUCCESS
 }
 

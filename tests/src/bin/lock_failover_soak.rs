@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use lock_tests::support::until;
 use lock_tests::workload::Outcomes;
-use lock_tests::{Cluster, Expected, ProcessPlan, Sentinels, Violation, WorkloadProcesses};
+use lock_tests::{
+    Cluster, Expected, ProcessPlan, Sentinels, SoakRun, Violation, WorkloadProcesses,
+};
 
 /// Longer than a failover takes.
 const LEASE: Duration = Duration::from_secs(6);
@@ -190,19 +192,13 @@ struct FailoverFigures {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1);
-    let minutes = args.next().and_then(|text| text.parse::<u64>().ok());
-    let seed = args.next().map(|text| text.parse::<u64>());
-    let (Some(minutes), Ok(seed)) = (minutes, seed.transpose()) else {
-        eprintln!("usage: lock-failover-soak MINUTES [SEED]");
+    let args = std::env::args().skip(1);
+    let Some(mut soak) = SoakRun::of_arguments(args, "lock-failover-soak MINUTES [SEED]") else {
         return ExitCode::FAILURE;
     };
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("{minutes} minutes, seed {seed}");
-    let (mut rng, mut figures) = (Rng::with_seed(seed), FailoverFigures::default());
-    let end = Instant::now() + Duration::from_secs(60 * minutes);
+    let mut figures = FailoverFigures::default();
     let mut round = 0;
-    while Instant::now() < end {
+    while soak.goes_on() {
         // All combinations in turn.
         let setting = SETTINGS[round / 2 % SETTINGS.len()];
         let servers = if round % 2 == 0 {
@@ -211,16 +207,12 @@ async fn main() -> ExitCode {
             SoakServers::Cluster(Cluster::with(setting.server_options()))
         };
         round += 1;
-        let violations = run(servers, setting, &mut rng, &mut figures).await;
-        if !violations.is_empty() {
-            for violation in violations.iter().take(20) {
-                println!("VIOLATION: {violation}");
-            }
-            println!("{} violations, {setting:?}, seed {seed}", violations.len());
+        let violations = run(servers, setting, &mut soak.rng, &mut figures).await;
+        if !soak.accepts(&violations, &format!("{setting:?}")) {
             return ExitCode::FAILURE;
         }
     }
-    figures.print(seed);
+    figures.print(soak.seed);
     ExitCode::SUCCESS
 }
 

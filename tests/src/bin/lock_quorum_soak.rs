@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use lock_tests::support::until;
 use lock_tests::workload::Outcomes;
-use lock_tests::{Expected, ProcessPlan, Quorum, Violation, WorkloadProcesses};
+use lock_tests::{Expected, ProcessPlan, Quorum, SoakRun, Violation, WorkloadProcesses};
 
 const LEASE: Duration = Duration::from_secs(2);
 /// How long faults are injected in a round.
@@ -69,28 +69,18 @@ struct QuorumFigures {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1);
-    let minutes = args.next().and_then(|text| text.parse::<u64>().ok());
-    let seed = args.next().map(|text| text.parse::<u64>());
-    let (Some(minutes), Ok(seed)) = (minutes, seed.transpose()) else {
-        eprintln!("usage: lock-quorum-soak MINUTES [SEED]");
+    let args = std::env::args().skip(1);
+    let Some(mut soak) = SoakRun::of_arguments(args, "lock-quorum-soak MINUTES [SEED]") else {
         return ExitCode::FAILURE;
     };
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("{minutes} minutes, seed {seed}");
-    let (mut rng, mut figures) = (Rng::with_seed(seed), QuorumFigures::default());
-    let end = Instant::now() + Duration::from_secs(60 * minutes);
-    while Instant::now() < end {
-        let violations = run(Quorum::start(SERVERS), &mut rng, &mut figures).await;
-        if !violations.is_empty() {
-            for violation in violations.iter().take(20) {
-                println!("VIOLATION: {violation}");
-            }
-            println!("{} violations, seed {seed}", violations.len());
+    let mut figures = QuorumFigures::default();
+    while soak.goes_on() {
+        let violations = run(Quorum::start(SERVERS), &mut soak.rng, &mut figures).await;
+        if !soak.accepts(&violations, "quorum") {
             return ExitCode::FAILURE;
         }
     }
-    figures.print(seed);
+    figures.print(soak.seed);
     ExitCode::SUCCESS
 }
 

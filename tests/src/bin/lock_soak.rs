@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use lock_tests::workload::Outcomes;
-use lock_tests::{Expected, ProcessPlan, Proxy, RedisServer, Toward, Violation, WorkloadProcesses};
+use lock_tests::{
+    Expected, ProcessPlan, Proxy, RedisServer, SoakRun, Toward, Violation, WorkloadProcesses,
+};
 
 const LEASE: Duration = Duration::from_secs(1);
 /// How long faults are injected in a round.
@@ -139,29 +141,19 @@ struct Figures {
 }
 
 fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1);
-    let minutes = args.next().and_then(|text| text.parse::<u64>().ok());
-    let seed = args.next().map(|text| text.parse::<u64>());
-    let (Some(minutes), Ok(seed)) = (minutes, seed.transpose()) else {
-        eprintln!("usage: lock-soak MINUTES [SEED]");
+    let args = std::env::args().skip(1);
+    let Some(mut soak) = SoakRun::of_arguments(args, "lock-soak MINUTES [SEED]") else {
         return ExitCode::FAILURE;
     };
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("{minutes} minutes, seed {seed}");
-    let (mut rng, mut figures) = (Rng::with_seed(seed), Figures::default());
-    let end = Instant::now() + Duration::from_secs(60 * minutes);
-    while Instant::now() < end {
-        let theme = THEMES[rng.usize(..THEMES.len())];
-        let violations = round(theme, &mut rng, &mut figures);
-        if !violations.is_empty() {
-            for violation in violations.iter().take(20) {
-                println!("VIOLATION: {violation}");
-            }
-            println!("{} violations, theme {theme:?}, seed {seed}", violations.len());
+    let mut figures = Figures::default();
+    while soak.goes_on() {
+        let theme = THEMES[soak.rng.usize(..THEMES.len())];
+        let violations = round(theme, &mut soak.rng, &mut figures);
+        if !soak.accepts(&violations, &format!("theme {theme:?}")) {
             return ExitCode::FAILURE;
         }
     }
-    figures.print(seed);
+    figures.print(soak.seed);
     ExitCode::SUCCESS
 }
 

@@ -11,10 +11,9 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fastrand::Rng;
-use lock_tests::{StoreFaults, TestedStore, sibling_program};
+use lock_tests::{SoakRun, StoreFaults, TestedStore, sibling_program};
 
 const LEASE: Duration = Duration::from_secs(2);
 /// How long faults are injected in a round, each of which has a new store.
@@ -24,36 +23,26 @@ const ROUND: Duration = Duration::from_secs(60);
 async fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let name = args.next().unwrap_or_default();
-    let minutes = args.next().and_then(|text| text.parse::<u64>().ok());
-    let seed = args.next().map(|text| text.parse::<u64>());
-    let (true, Some(minutes), Ok(seed)) =
-        (TestedStore::NAMES.contains(&&*name), minutes, seed.transpose())
-    else {
-        let names = TestedStore::NAMES.join(", ");
-        eprintln!("usage: lock-store-soak STORE MINUTES [SEED]; the stores are {names}");
+    let names = TestedStore::NAMES.join(", ");
+    let usage = format!("lock-store-soak STORE MINUTES [SEED]; the stores are {names}");
+    if !TestedStore::NAMES.contains(&&*name) {
+        eprintln!("usage: {usage}");
         return ExitCode::FAILURE;
-    };
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("{name}, {minutes} minutes, seed {seed}");
-    let mut rng = Rng::with_seed(seed);
+    }
+    let Some(mut soak) = SoakRun::of_arguments(args, &usage) else { return ExitCode::FAILURE };
     let (mut rounds, mut grants) = (0, 0);
-    let end = Instant::now() + Duration::from_secs(60 * minutes);
-    while Instant::now() < end {
+    while soak.goes_on() {
         let store = TestedStore::named(&name).await.expect("one of the names");
         let program = sibling_program("lock-helper");
-        let mut faults = StoreFaults::start(&program, store, LEASE, rng.fork());
+        let mut faults = StoreFaults::start(&program, store, LEASE, soak.rng.fork());
         faults.inject(ROUND).await;
         let (run, violations) = faults.stop();
-        for violation in violations.iter().take(20) {
-            println!("VIOLATION: {violation}");
-        }
         println!("{} grants, {}", run.grants, run.outcomes);
-        if !violations.is_empty() || run.unexpected() > 0 || run.grants == 0 {
-            println!("{} violations, seed {seed}", violations.len());
+        if !soak.accepts(&violations, &name) || run.unexpected() > 0 || run.grants == 0 {
             return ExitCode::FAILURE;
         }
         (rounds, grants) = (rounds + 1, grants + run.grants);
     }
-    println!("\n{rounds} rounds, {grants} grants, no violation. Seed {seed}.");
+    println!("\n{rounds} rounds, {grants} grants, no violation. Seed {}.", soak.seed);
     ExitCode::SUCCESS
 }
