@@ -7,6 +7,8 @@
 //!
 //! In every second round, a server that has restarted counts as disturbed until it votes again, so that there is a
 //! majority all the time. In the others, servers also restart one after the other, and no lock is granted for a while.
+//! The clocks of servers are set back, by up to three seconds. (A clock that is set forward ends leases early, against
+//! which a quorum has no protection.)
 //!
 //! The faults are chosen at random from the seed. The first violation ends the soak with an error and keeps the
 //! recordings.
@@ -33,6 +35,8 @@ const SERVERS: usize = 5;
 const QUARANTINE: Duration = Duration::from_millis(4020);
 /// How many servers may be disturbed at a time.
 const MINORITY: usize = 2;
+/// How far clocks are set back, in seconds: by less than a quarantine, so that fencing tokens are issued.
+const FURTHEST_BACK: i64 = -3;
 const WORKLOADS: usize = 3;
 const KEYS: u32 = 6;
 const TASKS: u32 = 6;
@@ -44,14 +48,17 @@ enum QuorumFault {
     /// The server comes back at once, without its data.
     Restart,
     Suspend,
+    /// The clock of the server is set back by a second.
+    SetClockBack,
     SuspendProcess,
     KillProcess,
 }
 
-const FAULTS: [QuorumFault; 5] = [
+const FAULTS: [QuorumFault; 6] = [
     QuorumFault::Kill,
     QuorumFault::Restart,
     QuorumFault::Suspend,
+    QuorumFault::SetClockBack,
     QuorumFault::SuspendProcess,
     QuorumFault::KillProcess,
 ];
@@ -75,7 +82,7 @@ async fn main() -> ExitCode {
     };
     let mut figures = QuorumFigures::default();
     while soak.goes_on() {
-        let violations = run(Quorum::start(SERVERS), &mut soak.rng, &mut figures).await;
+        let violations = run(Quorum::with_own_clocks(SERVERS), &mut soak.rng, &mut figures).await;
         if !soak.accepts(&violations, "quorum") {
             return ExitCode::FAILURE;
         }
@@ -98,6 +105,7 @@ async fn run(mut quorum: Quorum, rng: &mut Rng, figures: &mut QuorumFigures) -> 
     let mut workloads = WorkloadProcesses::start(plan, (0..WORKLOADS).map(|_| quorum.url()));
     // The servers that are disturbed, and until when.
     let mut disturbed: BTreeMap<usize, (QuorumFault, Instant)> = BTreeMap::new();
+    let mut clocks = [0; SERVERS];
     let end = Instant::now() + ROUND;
     while Instant::now() < end {
         tokio::time::sleep(LEASE.mul_f64(rng.f64() / 2.0)).await;
@@ -116,6 +124,11 @@ async fn run(mut quorum: Quorum, rng: &mut Rng, figures: &mut QuorumFigures) -> 
                 workloads.thaw(process);
             }
             QuorumFault::KillProcess => workloads.replace(process, &quorum.url()),
+            QuorumFault::SetClockBack => {
+                let server = rng.usize(..SERVERS);
+                clocks[server] = (clocks[server] - 1).max(FURTHEST_BACK);
+                quorum.server(server).set_clock(clocks[server]);
+            }
             _ if disturbed.len() >= MINORITY => continue,
             _ => {
                 let others: Vec<_> =
