@@ -13,11 +13,13 @@ impl LockGuard {
     /// For locks in PostgreSQL, and a transaction in the same database, whose user needs the permissions `SELECT` and `UPDATE`
     /// for the table of locks. Call it after the last statement, or at any time
     /// before. It locks the row of the lock: until the transaction ends, nobody else gets the lock, even if its lease ends, and
-    /// a release waits. Renewals go on. If it fails, roll the transaction back. To drop it also does that, but sqlx does so
+    /// a release waits: also for the next call of this process, to which the lock is then not handed off. Renewals go on. If it fails, roll the transaction back. To drop it also does that, but sqlx does so
     /// only when the connection is used again or returns to its pool.
     ///
     /// Costs one statement of the transaction, and a second one if the lock is not held. Use the isolation level
-    /// `READ COMMITTED`, the default: in a higher one, the statement fails if the lock was renewed since the transaction began.
+    /// `READ COMMITTED`, the default: in a higher one, the statement fails if the lock was renewed since the transaction
+    /// began, and says [`LockError::Lost`] if it was acquired since. Use the outermost transaction: to roll a savepoint back also undoes the
+    /// verification.
     ///
     /// Cancel safe for the lock. The transaction has to be rolled back then.
     ///
@@ -55,6 +57,8 @@ impl LockGuard {
         if let Some(lost) = self.hold().loss() {
             return Err(lost);
         }
+        // Before the statement, because this future may be dropped.
+        self.hold().is_verified();
         let began = BootInstant::now();
         let reason = match transaction.verify(&locked.key, &owner).await {
             Ok(SeenLock::Held) => return Ok(()),

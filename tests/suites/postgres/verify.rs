@@ -1,7 +1,7 @@
 //! Verifying a lock in a transaction of the program.
 
 use lock_runtime::{LockClient, LockError, LostReason};
-use lock_tests::support::LEASE;
+use lock_tests::support::{LEASE, until};
 
 use crate::Database;
 
@@ -49,6 +49,42 @@ async fn somebody_gets_a_lock_that_the_transaction_has_not_verified() {
     let other = two.lock("k").wait(LEASE * 60).acquire().await.expect("free");
     transaction.commit().await.expect("a stale commit");
     assert!(other.is_held());
+}
+
+/// The next call of the same process would otherwise run before the transaction has ended, on the same lease.
+#[tokio::test]
+async fn a_verified_lock_is_not_handed_off_before_the_transaction_ends() {
+    let database = Database::new().await;
+    database.run(ACCOUNT).await;
+    let client = database.client().await;
+    // The control: without the verification, the lock is handed off at once.
+    for verifies in [false, true] {
+        let guard = client.lock("k").lease(LEASE * 60).acquire().await.expect("free");
+        let waiting = {
+            let lock = client.lock("k").wait(LEASE * 60);
+            tokio::spawn(async move { lock.acquire().await })
+        };
+        let mut session = database.session(&database.name).await;
+        let mut transaction = session.transaction().await.expect("it is up");
+        transaction.execute(DEPOSIT, &[]).await.expect("the table");
+        if verifies {
+            guard.verify_in(&mut transaction).await.expect("held");
+        }
+        let is_waiting = || client.stats().queued == 1;
+        assert!(until(LEASE * 20, is_waiting).await.is_some(), "the call waits");
+        drop(guard);
+        if verifies {
+            tokio::time::sleep(LEASE).await;
+            assert!(!waiting.is_finished(), "handed off under an open transaction");
+        } else {
+            let handed_off = until(LEASE * 20, || waiting.is_finished()).await;
+            assert!(handed_off.is_some(), "a lock that was not verified");
+        }
+        transaction.commit().await.expect("it is up");
+        let next = waiting.await.expect("no panic").expect("after the transaction");
+        next.release().await.expect("held");
+    }
+    assert_eq!(balance(&database).await, 2);
 }
 
 #[tokio::test]

@@ -102,6 +102,12 @@ impl<P> Hold<P> {
         self.lease.change(State::end_trace)
     }
 
+    /// A transaction of the program verifies this hold.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn is_verified(&self) {
+        self.change(State::is_verified);
+    }
+
     /// How long the call waited for this hold.
     pub(crate) fn waited(&self) -> Duration {
         Duration::from_nanos(self.lease.waited.load(Ordering::Relaxed))

@@ -123,6 +123,12 @@ pub trait Store: Send + Sync + 'static {
         Duration::from_millis(100)
     }
 
+    /// Whether an acquire that was dropped cannot take effect after a later release. Otherwise the release is repeated.
+    #[doc(hidden)]
+    fn orders_requests(&self) -> bool {
+        true
+    }
+
     #[doc(hidden)]
     #[cfg(feature = "postgres")]
     fn is_postgres(&self) -> bool {

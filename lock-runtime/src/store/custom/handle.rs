@@ -179,7 +179,9 @@ impl<S: Store> LockStore for CustomHandle<S> {
         let releases: Vec<_> = batch.iter().map(|release| self.release_one(release)).collect();
         MaybeReady::pending(async move {
             let answers = join_all(releases.into_iter()).await;
-            ReleasedBatch { connection: NonZeroU64::new(CONNECTION), answers }
+            let is_ordered = self.shared.store.orders_requests();
+            let connection = NonZeroU64::new(CONNECTION).filter(|_| is_ordered);
+            ReleasedBatch { connection, answers }
         })
     }
 

@@ -72,6 +72,7 @@ impl DatabaseConnector {
 
         let UrlTls { mode, authority, certificate, key, server_name } =
             std::mem::take(&mut url.tls);
+        let is_system = authority.as_deref() == Some("system");
         let is_in_url =
             [&authority, &certificate, &key, &server_name].iter().any(|it| it.is_some());
         if is_in_url && options.as_ref().is_some_and(|options| !options.is_default()) {
@@ -91,12 +92,17 @@ impl DatabaseConnector {
         let has_authority = tls.ca.is_some();
         let (mode, verification) = match mode {
             // A socket in the file system, or an address without a name.
-            None if !is_verified && url.hosts.iter().any(|host| !has_name(host)) => {
+            None if !is_verified && url.hosts.iter().all(|host| !has_name(host)) => {
                 (SslMode::Disable, Verification::Nothing)
             }
             None if is_verified => (SslMode::Require, Verification::Full),
             Some(TlsMode::Disable | TlsMode::Prefer) if is_verified => {
                 return Err(invalid("TLS options need `sslmode=verify-full` or `verify-ca`"));
+            }
+            Some(TlsMode::Require | TlsMode::VerifyAuthority) if is_system => {
+                return Err(invalid(
+                    "`sslrootcert=system` needs `sslmode=verify-full`, because anyone can get a certificate of these authorities",
+                ));
             }
             Some(TlsMode::Disable) => (SslMode::Disable, Verification::Nothing),
             None | Some(TlsMode::Prefer) => (SslMode::Prefer, Verification::Nothing),

@@ -16,6 +16,10 @@ pub(super) const NO_TLS: &str =
 /// carried out, unless there was no connection to send it over.
 pub(super) fn of_request(error: &Error) -> StoreError {
     match error.as_db_error() {
+        // A pooler says so if it has lost the server, which may have carried the request out.
+        Some(answer) if is_of_connection(answer.code()) => {
+            StoreError::Unknown(answer.message().to_owned())
+        }
         Some(answer) => of_answer(answer.code(), answer.message()),
         None => StoreError::Unknown(text(error)),
     }
@@ -75,7 +79,14 @@ fn of_handshake(_: &Error, _: &str, _: bool) -> Option<StoreError> {
 
 /// Whether the next request needs another connection: this one is closed, or is to a server that may not write.
 pub(super) fn ends_connection(error: &Error) -> bool {
-    error.is_closed() || error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)
+    let needs_another =
+        |code: &SqlState| *code == SqlState::READ_ONLY_SQL_TRANSACTION || is_of_connection(code);
+    error.is_closed() || error.code().is_some_and(needs_another)
+}
+
+/// Whether the error is about a connection, and not about the statement.
+fn is_of_connection(code: &SqlState) -> bool {
+    code.code().starts_with("08")
 }
 
 fn of_answer(code: &SqlState, message: &str) -> StoreError {
@@ -132,6 +143,9 @@ mod tests {
         }
         for code in ["42501", "28P01", "28000"] {
             assert_eq!(meant(code), StoreError::Denied("why".to_owned()), "{code}");
+        }
+        for code in ["08P01", "08006", "08000"] {
+            assert!(is_of_connection(&SqlState::from_code(code)), "{code}");
         }
         // Serialization failure, deadlock, timeouts, no room, shutdown, startup, a standby.
         for code in

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Connection, Socket};
 use tracing::Level;
 
 use super::connector::{DatabaseConnector, DatabaseStream};
-use super::pool::ConnectionPool;
+use super::pool::{ConnectionPool, Parameter};
 use super::statements::{LISTEN, PROBE};
 use crate::backoff::between;
 use crate::events;
@@ -86,19 +86,27 @@ impl ReleaseListener {
         let lost = |_| StoreError::Refused("the connection was lost".to_owned());
         // The connection is polled here, also while the statements are served.
         let name = format!("probe-{:016x}", fastrand::u64(..));
+        let silent = |_| StoreError::Refused("the server does not answer".to_owned());
         let listening = async {
-            client.batch_execute(LISTEN).await.map_err(lost)?;
-            self.pool.query(PROBE, &[(&name, Type::TEXT)]).await?;
+            let started = timeout(PROBE_TIMEOUT, client.batch_execute(LISTEN)).await;
+            started.map_err(silent)?.map_err(lost)?;
+            let probe: [Parameter<'_>; 1] = [(&name, Type::TEXT)];
+            timeout(PROBE_TIMEOUT, self.pool.query(PROBE, &probe)).await.map_err(silent)??;
             sleep(PROBE_TIMEOUT).await;
             Ok::<_, StoreError>(())
         };
         let mut listening = pin!(listening);
+        let mut is_listening = true;
         loop {
             tokio::select! {
                 () = self.is_live.closed() => return Ok(ListenerEnd::Dropped),
-                ended = &mut listening, if !*self.is_live.borrow() => {
+                // To its end, also when the notification has come, so that the answer of the pool is read.
+                ended = &mut listening, if is_listening => {
+                    is_listening = false;
                     ended?;
-                    return Ok(ListenerEnd::Deaf);
+                    if !*self.is_live.borrow() {
+                        return Ok(ListenerEnd::Deaf);
+                    }
                 }
                 message = next(&mut connection) => match message {
                     Some(message) => self.told(message.map_err(lost)?, &name),

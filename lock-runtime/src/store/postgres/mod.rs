@@ -50,7 +50,7 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 /// | waiting | 1 statement when the wait begins, and after each release; one a second in case a notification is lost |
 /// | [`verify_in`](crate::LockGuard::verify_in) | 1 statement in the transaction of the program |
 ///
-/// A client opens up to five connections, and one for notifications. Its statements are not prepared, and depend on no
+/// A client opens up to nine connections, and one for notifications. Its statements are not prepared, and depend on no
 /// session, so they also work behind a pooler in transaction mode, such as PgBouncer. Notifications do not arrive there: the
 /// client notices that, and waiting calls make an attempt four times a second. After a connection was lost or a request had
 /// no answer, the next request opens another one.
@@ -244,7 +244,8 @@ impl Store for PostgresStore {
         match (row.get(0), row.get(1), row.get(2)) {
             (true, _, _) => Ok(ReleaseOutcome::Freed { waiting: usize::try_from(told).ok() }),
             (false, _, true) => Err(StoreError::Refused(
-                "a transaction is open that has verified the lock".to_owned(),
+                "a transaction is open that has verified the lock, or has not acquired it yet"
+                    .to_owned(),
             )),
             (false, true, false) => Ok(ReleaseOutcome::Taken),
             (false, false, false) => Ok(ReleaseOutcome::Gone),
@@ -283,6 +284,11 @@ impl Store for PostgresStore {
 
     fn poll_interval(&self) -> Duration {
         if *self.receiver.borrow() { Duration::from_secs(1) } else { Duration::from_millis(250) }
+    }
+
+    /// Each request has any of several connections.
+    fn orders_requests(&self) -> bool {
+        false
     }
 
     fn is_postgres(&self) -> bool {

@@ -7,8 +7,13 @@
 /// that has verified the lock: nothing here waits for that, because other requests come next on the same connection. Only
 /// one of the parts changes the row. The token is drawn when the key already belongs to the owner: one that was drawn before
 /// could be lower than that of an owner who came and went in between.
+///
+/// The advisory lock says that the owner is acquiring, until the commit, which may wait for a standby. A release of this owner
+/// would not see the row before, and fails instead.
 pub(super) const ACQUIRE: &str = "\
-WITH busy AS (
+WITH begun AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock_shared(hashtextextended($2, 0))
+), busy AS (
     SELECT until, wanted FROM distributed_locks
     WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2
 ), marked AS (
@@ -21,7 +26,8 @@ WITH busy AS (
 ), taken AS (
     INSERT INTO distributed_locks AS l (key, owner, until, fence)
     SELECT $1, $2, clock_timestamp() + make_interval(secs => $3), nextval('distributed_lock_fences')
-    WHERE NOT EXISTS (SELECT FROM busy)
+    WHERE (SELECT count(*) FROM begun) = 1
+        AND NOT EXISTS (SELECT FROM busy)
         AND (EXISTS (SELECT FROM ended) OR NOT EXISTS (SELECT FROM distributed_locks WHERE key = $1))
     ON CONFLICT (key) DO UPDATE SET
         owner = excluded.owner,
@@ -57,12 +63,14 @@ LEFT JOIN distributed_locks AS l ON l.key = a.key AND l.until > clock_timestamp(
 ORDER BY number";
 
 /// Key and owner. One row: whether the owner had the key, whether another owner has it, and whether it stays because a
-/// transaction is open that has verified the lock.
+/// transaction is open that has verified the lock, or because an acquire of the owner is not committed.
 ///
 /// First, the row is locked against changes, which waits for renewals and for those who mark the key as wanted. Then only
 /// transactions that have verified the lock can be in the way of its deletion, and those are not waited for.
 pub(super) const RELEASE: &str = "\
-WITH own AS (
+WITH idle AS MATERIALIZED (
+    SELECT pg_try_advisory_xact_lock(hashtextextended($2, 0)) AS it
+), own AS (
     SELECT key, until > clock_timestamp() AS live FROM distributed_locks WHERE key = $1 AND owner = $2
 ), settled AS MATERIALIZED (
     SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 FOR NO KEY UPDATE
@@ -78,12 +86,14 @@ WITH own AS (
 SELECT
     coalesce((SELECT live FROM freed), false),
     EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2),
-    EXISTS (SELECT FROM own WHERE live) AND NOT EXISTS (SELECT FROM freed),
+    NOT (SELECT it FROM idle) OR (EXISTS (SELECT FROM own WHERE live) AND NOT EXISTS (SELECT FROM freed)),
     (SELECT count(*) FROM told)";
 
 /// Key, owner and the time for which the key stays taken, in seconds. As [`RELEASE`].
 pub(super) const KEEP: &str = "\
-WITH own AS (
+WITH idle AS MATERIALIZED (
+    SELECT pg_try_advisory_xact_lock(hashtextextended($2, 0)) AS it
+), own AS (
     SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND until > clock_timestamp()
 ), settled AS MATERIALIZED (
     SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 FOR NO KEY UPDATE
@@ -98,7 +108,7 @@ WITH own AS (
 SELECT
     EXISTS (SELECT FROM freed),
     EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2),
-    EXISTS (SELECT FROM own) AND NOT EXISTS (SELECT FROM freed),
+    NOT (SELECT it FROM idle) OR (EXISTS (SELECT FROM own) AND NOT EXISTS (SELECT FROM freed)),
     0::bigint";
 
 /// Key, owner, and the least token. One row: the token if the owner has the key, and whether another owner has it.

@@ -30,12 +30,12 @@ impl LockTransaction for sqlx::Transaction<'_, sqlx::Postgres> {}
 impl Verifies for sqlx::Transaction<'_, sqlx::Postgres> {
     async fn verify(&mut self, key: &str, owner: &str) -> Result<SeenLock, VerifyFailure> {
         let failure = |error: sqlx::Error| VerifyFailure(error.to_string());
-        let held = sqlx::query(VERIFY).bind(key.as_bytes()).bind(owner);
+        let held = sqlx::query(VERIFY).persistent(false).bind(key.as_bytes()).bind(owner);
         let is_held = held.fetch_optional(&mut **self).await.map_err(failure)?.is_some();
         if is_held {
             return Ok(SeenLock::Held);
         }
-        let taken = sqlx::query(IS_TAKEN).bind(key.as_bytes());
+        let taken = sqlx::query(IS_TAKEN).persistent(false).bind(key.as_bytes());
         let is_gone = taken.fetch_optional(&mut **self).await.map_err(failure)?.is_none();
         Ok(if is_gone { SeenLock::Gone } else { SeenLock::Taken })
     }

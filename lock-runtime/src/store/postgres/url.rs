@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::{ChannelBinding, LoadBalanceHosts, SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{ChannelBinding, Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
 
 use crate::error::LockError;
 
@@ -179,6 +179,10 @@ fn hosts(config: &Config) -> Result<Vec<Config>, LockError> {
     }
     if !names.is_empty() && !addresses.is_empty() && names.len() != addresses.len() {
         return Err(invalid("`host` and `hostaddr` name different numbers of hosts"));
+    }
+    let has_at = |host: &Host| matches!(host, Host::Tcp(name) if name.contains('@'));
+    if names.iter().any(has_at) {
+        return Err(invalid("its user or password contains `@`; write `%40` instead"));
     }
     if config.get_channel_binding() == ChannelBinding::Require {
         return Err(invalid(

@@ -63,6 +63,12 @@ impl<P> State<P> {
         Departure { lost, unnoticed, held_for, at_limit, ending }
     }
 
+    /// A transaction verifies the hold.
+    #[cfg(feature = "postgres")]
+    pub(in crate::engine::lease) fn is_verified(&mut self) {
+        self.verified = true;
+    }
+
     /// The last holder has left. The lock lingers for this time if it is handed off to nobody. Returns
     /// whether the limit of hand-offs has ended them as well.
     fn end(

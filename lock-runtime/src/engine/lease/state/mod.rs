@@ -77,6 +77,9 @@ pub(super) struct State<P> {
     gone_by: BootInstant,
     /// The end of `min_hold`: the key stays in the store until then, even if the hold ends before.
     kept_until: BootInstant,
+    /// Whether a transaction may be open that has verified the hold. Only the store knows when it ends, so the lease ends
+    /// with the hold.
+    verified: bool,
     /// The number of consecutive failed renewals.
     failures: u32,
     /// Whether the store may not have the lease any more, and has to be asked.
@@ -142,6 +145,7 @@ impl<P> State<P> {
             granted_until: deadline(sent, last_term),
             gone_by: granted.after(in_store),
             kept_until: granted.after(terms.min_hold),
+            verified: false,
             failures: 0,
             to_verify: false,
             tenure,
@@ -228,11 +232,12 @@ impl<P> State<P> {
         self.max_until.map(|max_until| max_until.since(self.granted))
     }
 
-    /// Whether the lease can have another hold: its `min_hold` is over, and no renewal is overdue.
+    /// Whether the lease can have another hold: its `min_hold` is over, no transaction has verified the hold, and no
+    /// renewal is overdue.
     fn can_be_handed_off(&self, now: BootInstant) -> bool {
         let left = self.granted_until.since(now);
         let enough = if self.renewed { self.last_term / 2 } else { Duration::ZERO };
-        self.kept_until <= now && left > enough
+        !self.verified && self.kept_until <= now && left > enough
     }
 
     /// Begins a hold with one holder.
