@@ -47,8 +47,10 @@ enum HoldPhase {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeyHold {
     pub(super) lease: KeyLease,
-    /// The end of the term of the last request.
-    pub(super) until: BootInstant,
+    /// The end of the term of the last request, which may have failed.
+    until: BootInstant,
+    /// Until when an answer has said that the key and its lease last.
+    lasts_until: BootInstant,
     phase: HoldPhase,
     /// The number of acquires in flight.
     pending: u32,
@@ -60,6 +62,20 @@ pub(super) struct KeyHold {
     revision: i64,
     /// Whether the key is watched because it is held.
     pub(super) is_watched: bool,
+}
+
+impl KeyHold {
+    /// Whether the key needs no extension to last until then, such as one with a fixed lease that is verified.
+    pub(super) fn lasts(&self, until: BootInstant) -> bool {
+        !self.lease.is_shared && self.lasts_until >= until
+    }
+
+    fn change_lease(&mut self, lease: KeyLease) {
+        if self.lease.id != lease.id {
+            self.lasts_until = BootInstant::PAST;
+        }
+        self.lease = lease;
+    }
 }
 
 /// What is to be done for holds.
@@ -89,6 +105,7 @@ impl KeyHolds {
         let hold = self.all.entry(owned.clone()).or_insert(KeyHold {
             lease,
             until,
+            lasts_until: until,
             phase: HoldPhase::Claimed,
             pending: 0,
             doubts: (0, 0),
@@ -98,7 +115,7 @@ impl KeyHolds {
         });
         match hold.phase {
             HoldPhase::Ended { .. } => return false,
-            HoldPhase::Claimed => hold.lease = lease,
+            HoldPhase::Claimed => (hold.lease, hold.lasts_until) = (lease, until),
             HoldPhase::Held => {}
         }
         hold.pending += 1;
@@ -110,7 +127,8 @@ impl KeyHolds {
     pub(super) fn granted(&mut self, owned: &Owned, lease: KeyLease, revision: i64) {
         let Some(hold) = self.all.get_mut(owned) else { return };
         hold.pending = hold.pending.saturating_sub(1);
-        (hold.lease, hold.was_granted) = (lease, true);
+        hold.change_lease(lease);
+        hold.was_granted = true;
         if hold.phase == HoldPhase::Claimed {
             (hold.phase, hold.revision) = (HoldPhase::Held, revision);
             self.unwatched.push(owned.clone());
@@ -161,7 +179,14 @@ impl KeyHolds {
     /// The key has another lease now.
     pub(super) fn moved(&mut self, owned: &Owned, lease: KeyLease) {
         if let Some(hold) = self.all.get_mut(owned) {
-            hold.lease = lease;
+            hold.change_lease(lease);
+        }
+    }
+
+    /// An answer has said that the key has this lease, and that the lease lasts until then.
+    pub(super) fn lasts(&mut self, owned: &Owned, lease: KeyLease, until: BootInstant) {
+        if let Some(hold) = self.all.get_mut(owned).filter(|hold| hold.lease == lease) {
+            hold.lasts_until = hold.lasts_until.max(until);
         }
     }
 

@@ -133,6 +133,26 @@ fn a_hold_that_nobody_renews_has_ended() {
 }
 
 #[test]
+fn a_renewal_without_an_answer_proves_nothing() {
+    let (mut holds, now) = held(OWN);
+    let lasts = |holds: &KeyHolds, until| holds.get(&owned()).is_some_and(|hold| hold.lasts(until));
+    let (first, later) = (now.after(TERM), now.after(TERM * 2));
+    assert!(lasts(&holds, first) && !lasts(&holds, later));
+    assert!(holds.renew(&owned(), later));
+    assert!(!lasts(&holds, later), "it was only asked for");
+    holds.lasts(&owned(), OWN, later);
+    assert!(lasts(&holds, later));
+    let other = KeyLease { id: 3, ..OWN };
+    holds.moved(&owned(), other);
+    assert!(!lasts(&holds, first), "nothing is known of another lease");
+    holds.lasts(&owned(), OWN, later);
+    assert!(!lasts(&holds, first), "an answer about the lease that it had");
+    let (mut holds, _) = claimed(OWN);
+    holds.granted(&owned(), other, 7);
+    assert!(!lasts(&holds, first), "an earlier request has taken the key");
+}
+
+#[test]
 fn a_limited_number_is_deleted_at_a_time() {
     let (mut holds, now) = (KeyHolds::default(), BootInstant::now());
     for number in 0..5 {
