@@ -51,10 +51,10 @@ impl EtcdClient {
         let mut renewals: Vec<KeyRenewal> = {
             let mut holds = lock(&self.holds);
             let renewal = |(owned, term): &(Owned, Duration)| {
-                let (until, hold) = (began.after(*term), holds.get(owned).copied());
-                let lives = holds.renew(owned, until);
+                let (until, hold) = (began.after(*term), holds.get(owned));
                 let lease = hold.map(|hold| hold.lease);
                 let lasts = hold.is_some_and(|hold| hold.lasts(until));
+                let lives = holds.renew(owned, until);
                 let outcome = (!lives).then_some(Ok(RenewOutcome::Gone));
                 KeyRenewal { owned: owned.clone(), term: *term, lease, lasts, outcome }
             };
@@ -214,6 +214,8 @@ impl EtcdClient {
             return one.outcome = Some(Ok(RenewOutcome::Extended));
         }
         match extensions.get(&lease.id) {
+            // An earlier request has given the key a lease that ends in a moment.
+            Some(Ok(Extended::Alive(_))) if self.leases.is_being_revoked(lease.id) => {}
             Some(Ok(Extended::Alive(extension))) => {
                 if !extension.is_confirmed_in(raft_term) {
                     return;
@@ -247,6 +249,7 @@ impl EtcdClient {
             let (id, _) = self.members.grant_lease(seconds(one.term)).await?;
             Attachable { id, unconfirmed: None }
         };
+        lock(&self.holds).moving(&one.owned);
         let attached = match self.members.attach(&one.owned, (lease.id, target.id)).await {
             Err(EtcdFailure::LeaseGone) => {
                 self.leases.missing(target.id);
@@ -279,8 +282,8 @@ impl EtcdClient {
                         is_confirmed
                     }
                 };
-                // Otherwise the next round extends it.
-                if is_lasting {
+                // Otherwise the next round extends it. From now on, the lease counts as used.
+                if is_lasting && !self.leases.is_being_revoked(target.id) {
                     one.outcome = Some(Ok(RenewOutcome::Extended));
                 }
             }
