@@ -6,7 +6,7 @@ use lock_runtime::{LockClient, LockError};
 use lock_tests::support::{LEASE, until, until_idle};
 use lock_tests::{EtcdCluster, EtcdOptions};
 
-use crate::support::client;
+use crate::support::{client, request_counts};
 
 #[tokio::test]
 async fn a_call_is_one_key_which_is_gone_afterwards() {
@@ -120,6 +120,29 @@ async fn many_locks_are_renewed_together() {
     drop(guards);
     until_idle(&client, LEASE * 20).await;
     assert!(etcd.keys("").is_empty());
+}
+
+#[tokio::test]
+async fn a_renewal_of_a_hundred_locks_is_three_requests() {
+    let etcd = EtcdCluster::single();
+    let client = client(&etcd.url()).await;
+    let mut guards = Vec::new();
+    for number in 0..100 {
+        guards.push(client.lock(format!("k{number}")).acquire().await.expect("a lock"));
+    }
+    let before = request_counts(&etcd);
+    let renewed = until(LEASE * 30, || request_counts(&etcd).extensions >= before.extensions + 3);
+    renewed.await.expect("the locks are renewed");
+    let after = request_counts(&etcd);
+    let extensions = after.extensions - before.extensions;
+    let transactions = after.transactions - before.transactions;
+    assert_eq!(after.refused, before.refused, "transactions are refused");
+    // That of the first extension may have been answered before.
+    assert!(
+        transactions <= extensions * 2 + 2,
+        "{transactions} transactions for {extensions} extensions"
+    );
+    assert!(guards.iter().all(lock_runtime::LockGuard::is_held));
 }
 
 #[tokio::test]

@@ -103,6 +103,29 @@ async fn a_client_that_is_cut_off_ends_its_body_before_the_key_is_free() {
 }
 
 #[tokio::test]
+async fn an_extension_after_one_that_has_failed_extends_the_lease() {
+    let etcd = EtcdCluster::single();
+    let (one, two) =
+        (patient_client(&etcd.url(), LONG).await, patient_client(&etcd.url(), LONG).await);
+    let (first, long) = (LEASE * 6, LEASE * 40);
+    let guard = one.lock("k").lease(first).acquire().await.expect("a lock");
+    etcd.freeze(0);
+    let failed = guard.extend(long).await;
+    assert!(matches!(failed, Err(LockError::Unavailable { .. })), "{failed:?}");
+    etcd.thaw(0);
+    // It ends before the one that has failed would end.
+    guard.extend(long - LEASE).await.expect("an extension");
+    // etcd may have carried out the first request of the failed extension when it continued.
+    let end = Instant::now() + first + LEASE * 3;
+    while Instant::now() < end {
+        is_exclusive(&guard, &two).await;
+        tokio::time::sleep(LEASE / 4).await;
+    }
+    assert!(guard.is_held());
+    guard.release().await.expect("a release");
+}
+
+#[tokio::test]
 async fn a_lock_survives_the_restart_of_all_members() {
     let mut etcd = EtcdCluster::three();
     let client = patient_client(&etcd.url(), LONG * 3).await;

@@ -55,7 +55,9 @@ async fn watch_held(client: Weak<EtcdClient>, notify: Arc<Notify>) {
         notify.notified().await;
         sleep(BEFORE_WATCH).await;
         let Some(client) = client.upgrade() else { return };
-        let held = lock(&client.holds).take_unwatched();
+        // The command is sent before a release can send the opposite one.
+        let mut holds = lock(&client.holds);
+        let held = holds.take_unwatched();
         if !Safeguard::Tracking.is_on() {
             continue;
         }
@@ -70,6 +72,9 @@ impl EtcdClient {
     async fn clean_up(&self) -> Option<Duration> {
         let now = BootInstant::now();
         let due = lock(&self.holds).due(now, AT_ONCE);
+        for key in due.unwatch {
+            self.tell_watcher(WatchCommand::NoHold { key });
+        }
         if Safeguard::LeftoversAreFreed.is_on() {
             join_all(due.delete.iter().map(|owned| self.delete_left(owned))).await;
             self.revoke_unused(now).await;
@@ -98,12 +103,17 @@ impl EtcdClient {
     /// Revokes retired leases without holds. All that they may have left is gone then.
     async fn revoke_unused(&self, now: BootInstant) {
         for lease in self.leases.retired() {
-            // An acquire that begins later does not use a retired lease.
-            if lock(&self.holds).uses(lease, now) {
-                continue;
+            {
+                let holds = lock(&self.holds);
+                // An acquire that begins later does not use a retired lease. A hold that is found to have it later, because
+                // of an earlier request, gets another one.
+                if holds.uses(lease, now) {
+                    continue;
+                }
+                self.leases.begin_revocation(lease);
             }
             if self.members.revoke_lease(lease).await.is_ok() {
-                self.leases.missing(lease);
+                self.leases.ended(lease);
                 lock(&self.holds).lease_ended(lease);
             }
         }

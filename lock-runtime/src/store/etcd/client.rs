@@ -164,7 +164,7 @@ impl EtcdClient {
                 Err(failure @ EtcdFailure::Unknown(_)) => return Err(failure),
                 Err(failure) => {
                     claim.is_over = true;
-                    lock(&self.holds).declined(&owned);
+                    lock(&self.holds).declined(&owned, key_lease);
                     if failure == EtcdFailure::LeaseGone {
                         self.leases.missing(lease.id);
                         continue;
@@ -196,7 +196,7 @@ impl EtcdClient {
         }
         // From now on, the lease is not revoked, unless it was to be revoked before.
         if lease.is_shared && self.leases.is_retired(lease.id) {
-            lock(&self.holds).declined(owned);
+            lock(&self.holds).declined(owned, lease);
             return Ok(None);
         }
         Ok(Some(UnansweredClaim { client: self, owned, lease, is_over: false }))
@@ -211,7 +211,7 @@ impl EtcdClient {
     ) -> Result<LeaseOutcome, EtcdFailure> {
         match answer.what {
             Claimed::Busy { lease } => {
-                lock(&self.holds).declined(owned);
+                lock(&self.holds).declined(owned, key_lease);
                 self.drop_own(key_lease);
                 Ok(self.is_busy(owned, lease, answer.revision).await)
             }
@@ -224,7 +224,7 @@ impl EtcdClient {
                     self.drop_own(key_lease);
                     KeyLease { id: found, is_shared: key_lease.is_shared }
                 };
-                lock(&self.holds).granted(owned, found, answer.revision);
+                lock(&self.holds).granted(owned, (key_lease, found), answer.revision);
                 lock(&self.busy).remove(&owned.key);
                 self.granted.notify_one();
                 let is_lasting = match lease.unconfirmed {
@@ -281,7 +281,7 @@ impl EtcdClient {
     ) -> Result<ReleaseOutcome, EtcdFailure> {
         let owned = Owned::new(request.key, request.owner);
         let hold = lock(&self.holds).releasing(&owned);
-        if hold.is_some_and(|hold| hold.is_watched) {
+        if hold.is_some_and(|hold| hold.was_watched) {
             self.tell_watcher(WatchCommand::NoHold { key: owned.key.clone() });
         }
         let lease = hold.map(|hold| hold.lease);

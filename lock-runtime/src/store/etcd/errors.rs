@@ -49,6 +49,10 @@ pub(super) fn meaning(status: &Status, member: &str) -> EtcdFailure {
     if let Some(cause) = connect_error(status) {
         return EtcdFailure::NotHere(format!("cannot connect to {member}: {cause}"));
     }
+    if status.source().is_some() {
+        // The connection has failed. tonic reports some reasons with the codes of refusals.
+        return EtcdFailure::Unknown(said_with_causes(status, member));
+    }
     let text = status.message();
     let said = || format!("{member} says: {text}");
     let says = |part: &str| text.contains(part);
@@ -94,7 +98,7 @@ pub(super) fn meaning(status: &Status, member: &str) -> EtcdFailure {
         {
             EtcdFailure::Refused(StoreError::Refused(said()))
         }
-        _ => EtcdFailure::Unknown(said_with_causes(status, member)),
+        _ => EtcdFailure::Unknown(said()),
     }
 }
 
@@ -115,10 +119,8 @@ fn connect_error(status: &Status) -> Option<String> {
 }
 
 fn said_with_causes(status: &Status, member: &str) -> String {
-    match status.source() {
-        Some(cause) => format!("the connection to {member} has failed: {}", with_causes(cause)),
-        None => format!("{member} says: {}", status.message()),
-    }
+    let causes = status.source().map_or_else(|| status.message().to_owned(), with_causes);
+    format!("the connection to {member} has failed: {causes}")
 }
 
 /// An error with its causes. None of them contains a password.
@@ -180,6 +182,18 @@ mod tests {
             (Code::DeadlineExceeded, "late"),
         ] {
             assert!(matches!(of(code, text), Unknown(_)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_breaks_is_no_refusal() {
+        for code in [Code::ResourceExhausted, Code::PermissionDenied, Code::Unauthenticated] {
+            let mut status = Status::new(code, "http2 error");
+            status.set_source(std::sync::Arc::new(std::io::Error::other("reset")));
+            match meaning(&status, "a:2379") {
+                EtcdFailure::Unknown(text) => assert!(text.contains("reset"), "{text}"),
+                other => panic!("{code:?}: {other:?}"),
+            }
         }
     }
 }

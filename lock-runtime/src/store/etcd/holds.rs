@@ -44,22 +44,57 @@ enum HoldPhase {
 }
 
 /// An entry.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct KeyHold {
     pub(super) lease: KeyLease,
-    /// The end of the term of the last request.
-    pub(super) until: BootInstant,
+    /// The end of the term of the last request, which may have failed.
+    until: BootInstant,
+    /// Until when an answer has said that the key and its lease last.
+    lasts_until: BootInstant,
     phase: HoldPhase,
-    /// The number of acquires in flight.
-    pending: u32,
-    /// The number of acquires that were not answered and may still arrive, and the lease of the last one.
-    doubts: (u32, i64),
+    /// The leases of the acquires in flight.
+    pending: Vec<i64>,
+    /// The shared leases of the acquires that were not answered. They may arrive until these leases have ended.
+    doubts: Vec<i64>,
+    /// Until when the key is to stay taken although it was released.
+    kept_until: BootInstant,
+    /// Whether a request that gives the key another lease may still arrive.
+    is_moving: bool,
     /// Whether an acquire was granted.
     was_granted: bool,
     /// The revision of the grant.
     revision: i64,
     /// Whether the key is watched because it is held.
-    pub(super) is_watched: bool,
+    is_watched: bool,
+}
+
+/// A hold whose release is about to be sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReleasedHold {
+    pub(super) lease: KeyLease,
+    /// Whether the key was watched because of this hold.
+    pub(super) was_watched: bool,
+}
+
+impl KeyHold {
+    /// Whether the key needs no extension to last until then, such as one with a fixed lease that is verified.
+    pub(super) fn lasts(&self, until: BootInstant) -> bool {
+        !self.lease.is_shared && self.lasts_until >= until
+    }
+
+    fn change_lease(&mut self, lease: KeyLease) {
+        if self.lease.id != lease.id {
+            self.lasts_until = BootInstant::PAST;
+        }
+        self.lease = lease;
+    }
+
+    /// An acquire with this lease is not in flight any more.
+    fn settle(&mut self, lease: i64) {
+        if let Some(number) = self.pending.iter().position(|pending| *pending == lease) {
+            self.pending.swap_remove(number);
+        }
+    }
 }
 
 /// What is to be done for holds.
@@ -67,6 +102,8 @@ pub(super) struct KeyHold {
 pub(super) struct DueHolds {
     /// Keys to delete, if their owners still have them.
     pub(super) delete: Vec<Owned>,
+    /// Keys that were watched because of a hold that is over.
+    pub(super) unwatch: Vec<String>,
     /// When there is more to do; `None` if nothing is known.
     pub(super) next: Option<BootInstant>,
 }
@@ -89,60 +126,59 @@ impl KeyHolds {
         let hold = self.all.entry(owned.clone()).or_insert(KeyHold {
             lease,
             until,
+            lasts_until: until,
             phase: HoldPhase::Claimed,
-            pending: 0,
-            doubts: (0, 0),
+            pending: Vec::new(),
+            doubts: Vec::new(),
+            kept_until: BootInstant::PAST,
+            is_moving: false,
             was_granted: false,
             revision: 0,
             is_watched: false,
         });
         match hold.phase {
             HoldPhase::Ended { .. } => return false,
-            HoldPhase::Claimed => hold.lease = lease,
+            HoldPhase::Claimed => (hold.lease, hold.lasts_until) = (lease, until),
             HoldPhase::Held => {}
         }
-        hold.pending += 1;
+        hold.pending.push(lease.id);
         hold.until = hold.until.max(until);
         true
     }
 
-    /// The acquire was granted, with this lease.
-    pub(super) fn granted(&mut self, owned: &Owned, lease: KeyLease, revision: i64) {
+    /// The acquire with the lease `asked` was granted. The key has the lease `found`.
+    pub(super) fn granted(
+        &mut self,
+        owned: &Owned,
+        (asked, found): (KeyLease, KeyLease),
+        revision: i64,
+    ) {
         let Some(hold) = self.all.get_mut(owned) else { return };
-        hold.pending = hold.pending.saturating_sub(1);
-        (hold.lease, hold.was_granted) = (lease, true);
+        hold.settle(asked.id);
+        hold.change_lease(found);
+        hold.was_granted = true;
         if hold.phase == HoldPhase::Claimed {
             (hold.phase, hold.revision) = (HoldPhase::Held, revision);
             self.unwatched.push(owned.clone());
         }
     }
 
-    /// The acquire had no effect.
-    pub(super) fn declined(&mut self, owned: &Owned) {
-        if let Some(hold) = self.all.get_mut(owned) {
-            hold.pending = hold.pending.saturating_sub(1);
-            self.drop_empty(owned);
-        }
-    }
-
-    /// The acquire with this lease was not answered, and may still arrive.
-    pub(super) fn doubted(&mut self, owned: &Owned, lease: KeyLease) {
-        if let Some(hold) = self.all.get_mut(owned) {
-            hold.pending = hold.pending.saturating_sub(1);
-            if lease.is_shared {
-                hold.doubts = (hold.doubts.0 + 1, lease.id);
-            }
-            self.drop_empty(owned);
-        }
-    }
-
-    /// Removes a claim that nothing is left of.
-    fn drop_empty(&mut self, owned: &Owned) {
-        let is_empty = |hold: &KeyHold| {
-            hold.phase == HoldPhase::Claimed && hold.pending == 0 && hold.doubts.0 == 0
-        };
-        if self.all.get(owned).is_some_and(is_empty) {
+    /// The acquire with this lease had no effect.
+    pub(super) fn declined(&mut self, owned: &Owned, lease: KeyLease) {
+        let Some(hold) = self.all.get_mut(owned) else { return };
+        hold.settle(lease.id);
+        if hold.phase == HoldPhase::Claimed && hold.pending.is_empty() && hold.doubts.is_empty() {
             self.all.remove(owned);
+        }
+    }
+
+    /// The acquire with this lease was not answered, and may still arrive. The entry of a fixed lease stays as well: the
+    /// release ends that lease.
+    pub(super) fn doubted(&mut self, owned: &Owned, lease: KeyLease) {
+        let Some(hold) = self.all.get_mut(owned) else { return };
+        hold.settle(lease.id);
+        if lease.is_shared {
+            hold.doubts.push(lease.id);
         }
     }
 
@@ -158,43 +194,59 @@ impl KeyHolds {
         }
     }
 
-    /// The key has another lease now.
+    /// A request that gives the key another lease is about to be sent.
+    pub(super) fn moving(&mut self, owned: &Owned) {
+        if let Some(hold) = self.all.get_mut(owned) {
+            hold.is_moving = true;
+        }
+    }
+
+    /// The key has another lease now. Earlier requests that give it one have no effect any more.
     pub(super) fn moved(&mut self, owned: &Owned, lease: KeyLease) {
         if let Some(hold) = self.all.get_mut(owned) {
-            hold.lease = lease;
+            hold.change_lease(lease);
+            hold.is_moving = false;
+        }
+    }
+
+    /// An answer has said that the key has this lease, and that the lease lasts until then.
+    pub(super) fn lasts(&mut self, owned: &Owned, lease: KeyLease, until: BootInstant) {
+        if let Some(hold) = self.all.get_mut(owned).filter(|hold| hold.lease == lease) {
+            hold.lasts_until = hold.lasts_until.max(until);
         }
     }
 
     /// A release is about to be sent: from now on, the entry has ended, but nothing is to be done for it before the answer.
-    /// Returns its lease.
-    pub(super) fn releasing(&mut self, owned: &Owned) -> Option<KeyHold> {
+    pub(super) fn releasing(&mut self, owned: &Owned) -> Option<ReleasedHold> {
         let hold = self.all.get_mut(owned)?;
         hold.phase = HoldPhase::Ended { due: NEVER, pause: PAUSES.0 };
-        Some(*hold)
+        let was_watched = std::mem::take(&mut hold.is_watched);
+        Some(ReleasedHold { lease: hold.lease, was_watched })
     }
 
     /// The key was freed, or was not there: a definite answer. Returns whether the entry is gone. If not, an acquire may
     /// still arrive.
     pub(super) fn freed(&mut self, owned: &Owned, had_it: bool, now: BootInstant) -> bool {
         let Some(hold) = self.all.get_mut(owned) else { return true };
-        if had_it && !hold.was_granted {
-            // It was an acquire without an answer that had taken it.
-            hold.doubts.0 = hold.doubts.0.saturating_sub(1);
+        if had_it && !hold.was_granted && hold.doubts.len() == 1 {
+            // It was that acquire that had taken it. If there are several, it is not known which one.
+            hold.doubts.clear();
         }
-        hold.was_granted = false;
-        if hold.doubts.0 == 0 {
+        (hold.was_granted, hold.is_moving) = (false, false);
+        let Some(id) = hold.doubts.last().copied() else {
             self.all.remove(owned);
             return true;
-        }
-        hold.lease = KeyLease { id: hold.doubts.1, is_shared: true };
+        };
+        hold.lease = KeyLease { id, is_shared: true };
         self.retry(owned, now, Duration::ZERO);
         false
     }
 
-    /// Deletes the key of a shared lease later, because there was no definite answer. It stays taken for `keep` at least.
+    /// Deletes the key of a shared lease later, because there was no definite answer. It stays taken for `keep`, if the lease
+    /// lasts as long.
     pub(super) fn retry(&mut self, owned: &Owned, now: BootInstant, keep: Duration) {
         let Some(hold) = self.all.get_mut(owned) else { return };
-        if !hold.lease.is_shared && hold.doubts.0 == 0 {
+        if !hold.lease.is_shared && hold.doubts.is_empty() {
             // It ends with its lease.
             self.all.remove(owned);
             return;
@@ -203,6 +255,9 @@ impl KeyHolds {
             HoldPhase::Ended { pause, .. } => pause,
             _ => PAUSES.0,
         };
+        if !keep.is_zero() {
+            hold.kept_until = now.after(keep);
+        }
         let due = now.after(pause.max(keep));
         hold.phase = HoldPhase::Ended { due, pause: (pause * 2).min(PAUSES.1) };
     }
@@ -210,8 +265,8 @@ impl KeyHolds {
     /// Somebody else has the key, or nobody: the hold is over. Returns whether it was watched.
     pub(super) fn was_lost(&mut self, owned: &Owned) -> bool {
         let Some(hold) = self.all.get_mut(owned) else { return false };
-        let is_watched = std::mem::replace(&mut hold.is_watched, false);
-        if hold.doubts.0 == 0 && hold.pending == 0 {
+        let is_watched = std::mem::take(&mut hold.is_watched);
+        if hold.doubts.is_empty() && hold.pending.is_empty() {
             self.all.remove(owned);
         }
         is_watched
@@ -225,7 +280,7 @@ impl KeyHolds {
                 HoldPhase::Ended { due, .. } => due,
                 // The client releases the owners of its claims.
                 HoldPhase::Claimed => {
-                    return hold.pending > 0 || hold.until.after(FORGOTTEN) > now;
+                    return !hold.pending.is_empty() || hold.until.after(FORGOTTEN) > now;
                 }
                 HoldPhase::Held => hold.until,
             };
@@ -233,10 +288,16 @@ impl KeyHolds {
                 due.next = Some(due.next.map_or(at, |next| next.min(at)));
             } else if hold.phase == HoldPhase::Held && !hold.lease.is_shared {
                 // Its lease ends, or has ended.
-                return hold.is_watched && hold.until.after(FORGOTTEN) > now;
+                if hold.is_watched {
+                    due.unwatch.push(owned.key.clone());
+                }
+                return false;
             } else if due.delete.len() < limit {
                 if hold.phase == HoldPhase::Held {
                     hold.phase = HoldPhase::Ended { due: NEVER, pause: PAUSES.0 };
+                    if std::mem::take(&mut hold.is_watched) {
+                        due.unwatch.push(owned.key.clone());
+                    }
                 }
                 due.delete.push(owned.clone());
             } else {
@@ -247,20 +308,34 @@ impl KeyHolds {
         due
     }
 
-    /// Whether a lease has holds, or acquires that may become holds: one that is answered after its term does not.
+    /// Whether a lease has holds, or acquires that may become holds: one without an answer does not after its term.
     pub(super) fn uses(&self, lease: i64, now: BootInstant) -> bool {
         let is_used = |hold: &KeyHold| match hold.phase {
             HoldPhase::Claimed => hold.until > now,
             HoldPhase::Held => true,
-            HoldPhase::Ended { .. } => false,
+            HoldPhase::Ended { .. } => hold.kept_until > now,
         };
-        self.all.values().any(|hold| hold.lease.id == lease && is_used(hold))
+        self.all
+            .values()
+            .any(|hold| (hold.lease.id == lease && is_used(hold)) || hold.pending.contains(&lease))
     }
 
-    /// A lease has ended, and so have its keys.
+    /// A lease has ended, and so have its keys. No request can give it another one.
     pub(super) fn lease_ended(&mut self, lease: i64) {
-        let is_over = |hold: &KeyHold| matches!(hold.phase, HoldPhase::Ended { .. });
-        self.all.retain(|_, hold| hold.lease.id != lease || !is_over(hold));
+        self.all.retain(|_, hold| {
+            let was_in_doubt = hold.doubts.contains(&lease);
+            hold.doubts.retain(|doubt| *doubt != lease);
+            match (hold.phase, hold.doubts.last().copied()) {
+                (HoldPhase::Claimed, None) => !was_in_doubt || !hold.pending.is_empty(),
+                (HoldPhase::Claimed | HoldPhase::Held, _) => true,
+                (HoldPhase::Ended { .. }, _) if hold.lease.id != lease || hold.is_moving => true,
+                (HoldPhase::Ended { .. }, Some(id)) => {
+                    hold.lease = KeyLease { id, is_shared: true };
+                    true
+                }
+                (HoldPhase::Ended { .. }, None) => false,
+            }
+        });
     }
 
     /// The held keys that are not watched yet, with the revisions of their grants. They count as watched from now on.

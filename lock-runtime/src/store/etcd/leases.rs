@@ -6,7 +6,8 @@
 //!
 //! A shared lease that is *retired* gets no new holds, and the next acquire grants another one. It is retired when a request
 //! that attaches a key to it, or frees one, has no answer: as long as the lease lives, that request may leave a key behind.
-//! When the other holds have ended, the lease is revoked, and whatever it has left is gone. A lease that was reported
+//! When the other holds have ended, the lease is revoked, and whatever it has left is gone. If such a request turns out to
+//! have attached a key while the revocation is on its way, the key is moved to another lease. A lease that was reported
 //! missing gets no holds either.
 //!
 //! **Extensions.** A member that was suspended may answer a request to extend a lease that it received while it was the
@@ -14,7 +15,7 @@
 //! only when a transaction that was sent after its answer has succeeded in the same term of raft: then there was no other
 //! leader in between.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ use crate::sync::{Mutex, lock};
 
 /// By how much the time to live of a shared lease exceeds the term.
 const SLACK: u64 = 1;
+
+/// The number of revoked leases that are remembered.
+const REMEMBERED: usize = 1000;
 
 /// Whole seconds, rounded up.
 pub(super) fn seconds(term: Duration) -> u64 {
@@ -60,7 +64,8 @@ impl LeaseExtension {
 
     /// Whether a transaction that was sent later, and was answered in this term of raft, confirms the extension.
     pub(super) fn is_confirmed_in(&self, raft_term: u64) -> bool {
-        self.raft_term == raft_term || !Safeguard::ExtensionsAreConfirmed.is_on()
+        let is_same = self.raft_term == raft_term && raft_term != 0;
+        is_same || !Safeguard::ExtensionsAreConfirmed.is_on()
     }
 }
 
@@ -119,8 +124,11 @@ pub(super) struct Attachable {
 #[derive(Default)]
 pub(super) struct SharedLeases {
     by_ttl: Mutex<HashMap<u64, Arc<LeaseSlot>>>,
-    /// The leases that are retired, and neither revoked nor missing.
+    /// The leases that are retired, and not known to have ended.
     retired: Mutex<Vec<i64>>,
+    /// The leases that were last revoked, whether or not there is an answer. An answer that has found a key with one of them
+    /// may be older.
+    revoked: Mutex<VecDeque<i64>>,
 }
 
 /// The current lease of one time to live.
@@ -187,8 +195,27 @@ impl SharedLeases {
         }
     }
 
-    /// A lease does not exist any more. It gets no holds.
+    /// A lease was not found, and gets no holds. A retired one is still revoked, for a definite answer.
     pub(super) fn missing(&self, id: i64) {
+        self.drop_current(id);
+    }
+
+    /// The revocation of a retired lease is about to be sent.
+    pub(super) fn begin_revocation(&self, id: i64) {
+        let mut revoked = lock(&self.revoked);
+        if !revoked.contains(&id) {
+            revoked.truncate(REMEMBERED - 1);
+            revoked.push_front(id);
+        }
+    }
+
+    /// Whether the revocation of a lease was sent.
+    pub(super) fn is_being_revoked(&self, id: i64) -> bool {
+        lock(&self.revoked).contains(&id)
+    }
+
+    /// A lease does not exist any more.
+    pub(super) fn ended(&self, id: i64) {
         self.drop_current(id);
         lock(&self.retired).retain(|retired| *retired != id);
     }
@@ -247,7 +274,12 @@ mod tests {
         assert_eq!((current(), leases.retired()), (None, vec![1]));
         set(2);
         leases.missing(1);
+        assert_eq!(leases.retired(), [1], "it is revoked, for a definite answer");
+        assert!(!leases.is_being_revoked(1));
+        leases.begin_revocation(1);
+        leases.ended(1);
         assert_eq!((current(), leases.retired()), (Some(2), vec![]));
+        assert!(leases.is_being_revoked(1) && !leases.is_being_revoked(2));
         leases.missing(2);
         assert_eq!(current(), None);
     }
@@ -256,5 +288,7 @@ mod tests {
     fn an_extension_is_confirmed_in_its_own_term_of_raft_only() {
         let extension = LeaseExtension { until: BootInstant::now(), raft_term: 4 };
         assert!(extension.is_confirmed_in(4) && !extension.is_confirmed_in(5));
+        let unknown = LeaseExtension { raft_term: 0, ..extension };
+        assert!(!unknown.is_confirmed_in(0));
     }
 }

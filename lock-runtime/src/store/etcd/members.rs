@@ -51,7 +51,8 @@ pub(super) struct Method {
 
 impl Method {
     pub(super) const TXN: Self = Self::repeated("/etcdserverpb.KV/Txn");
-    /// A transaction that is not sent again, because the second answer would differ.
+    /// A transaction that is not sent again, because the second answer would differ, or because the first request may still
+    /// have an effect after it.
     pub(super) const TXN_ONCE: Self = Self { repeats: false, ..Self::TXN };
     /// A lease whose number nobody learns ends by itself.
     pub(super) const LEASE_GRANT: Self = Self::repeated("/etcdserverpb.Lease/LeaseGrant");

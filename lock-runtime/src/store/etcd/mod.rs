@@ -62,8 +62,8 @@ const PROBE: &str = "lock-runtime/probe";
 /// |---|---|
 /// | an acquire of a lock that is renewed | 1; 2 if the client has renewed nothing for a second |
 /// | an acquire with a fixed lease | 3 |
-/// | a release | 1 |
-/// | holding locks that are renewed | 2 for up to 100 locks, every third of the lease |
+/// | a release | 1; 2 with a fixed lease, which is revoked in the background |
+/// | holding locks that are renewed | 2 for up to 64 locks and 3 for up to 100, every third of the lease |
 /// | a fencing token | 0; 1 for a call that is handed the lock over inside the process, or has locked several keys |
 /// | waiting | 2 when the wait begins and after each release, and one message to watch the key; 1 attempt every 5 s |
 ///
@@ -76,7 +76,8 @@ const PROBE: &str = "lock-runtime/probe";
 /// default. A shorter lease works: the client counts its own term, and releases the key. Only after a crash of the process,
 /// the key stays taken for as long as etcd has granted. The shared lease lasts a second longer than its term. A leader that
 /// fails is replaced after about a second, and all leases then begin anew, so a lease of 10 s or more survives it. Below 3 s,
-/// a client logs a warning.
+/// a client logs a warning. Before etcd 3.4.31 and 3.5.13, a leader that was suspended and replaced may end leases that were
+/// renewed meanwhile; the holder is told at once that its lock is lost, but may overlap with the next one until then.
 ///
 /// # Users
 ///

@@ -1,8 +1,8 @@
 //! Renewals: the leases are extended, and then the keys are verified.
 //!
 //! A lease that was extended says nothing about a key that an operator has deleted, and an extension counts only if a later
-//! transaction confirms it. So a batch costs one message for each lease, which is nearly always one, and one transaction for
-//! all keys. If that fails for some of them (a key has another lease than expected, its lease is missing or too short, or the
+//! transaction confirms it. So a call costs one message for each lease, which is nearly always one, and one transaction for
+//! each 64 keys. If that fails for some of them (a key has another lease than expected, its lease is missing or too short, or the
 //! leader has changed meanwhile), those are tried again.
 
 use std::collections::HashMap;
@@ -21,8 +21,8 @@ use crate::store::custom::RenewOutcome;
 use crate::store::store_error::StoreError;
 use crate::sync::lock;
 
-/// The number of keys in one transaction. etcd accepts 128 by default.
-const BATCH: usize = 100;
+/// The number of keys in one transaction, with two comparisons each. etcd accepts 128 by default.
+const BATCH: usize = 64;
 
 /// How often a renewal is tried.
 const ROUNDS: usize = 3;
@@ -51,34 +51,29 @@ impl EtcdClient {
         let mut renewals: Vec<KeyRenewal> = {
             let mut holds = lock(&self.holds);
             let renewal = |(owned, term): &(Owned, Duration)| {
-                let (until, hold) = (began.after(*term), holds.get(owned).copied());
-                let lives = holds.renew(owned, until);
+                let (until, hold) = (began.after(*term), holds.get(owned));
                 let lease = hold.map(|hold| hold.lease);
-                // Such as that of a fixed lease that is verified.
-                let lasts = hold.is_some_and(|hold| !hold.lease.is_shared && hold.until >= until);
+                let lasts = hold.is_some_and(|hold| hold.lasts(until));
+                let lives = holds.renew(owned, until);
                 let outcome = (!lives).then_some(Ok(RenewOutcome::Gone));
                 KeyRenewal { owned: owned.clone(), term: *term, lease, lasts, outcome }
             };
             all.iter().map(renewal).collect()
         };
-        for batch in renewals.chunks_mut(BATCH) {
-            for _ in 0..ROUNDS {
-                let mut open: Vec<_> =
-                    batch.iter_mut().filter(|one| one.outcome.is_none()).collect();
-                if open.is_empty() {
-                    break;
-                }
-                if let Err(failure) = self.extend_batch(&mut open, began).await {
-                    let error = failure.into_error();
-                    for one in open {
-                        one.outcome = Some(Err(error.clone()));
-                    }
-                }
+        for _ in 0..ROUNDS {
+            let mut open = still_open(renewals.iter_mut());
+            if open.is_empty() {
+                break;
             }
+            self.extend_all(&mut open, began).await;
         }
         let end = |one: KeyRenewal| {
-            if let Some(Ok(RenewOutcome::Gone | RenewOutcome::Taken)) = one.outcome {
-                self.is_lost(&one.owned);
+            match (&one.outcome, one.lease) {
+                (Some(Ok(RenewOutcome::Gone | RenewOutcome::Taken)), _) => self.is_lost(&one.owned),
+                (Some(Ok(RenewOutcome::Extended)), Some(lease)) => {
+                    lock(&self.holds).lasts(&one.owned, lease, began.after(one.term));
+                }
+                _ => {}
             }
             one.outcome.unwrap_or_else(|| {
                 Err(StoreError::Unknown("the leader of etcd changes too often".to_owned()))
@@ -94,12 +89,13 @@ impl EtcdClient {
     }
 
     /// Tries to extend these leases once.
-    async fn extend_batch(
-        &self,
-        open: &mut [&mut KeyRenewal],
-        began: BootInstant,
-    ) -> Result<(), EtcdFailure> {
-        self.find_leases(open).await?;
+    async fn extend_all(&self, open: &mut [&mut KeyRenewal], began: BootInstant) {
+        for batch in open.chunks_mut(BATCH) {
+            if let Err(failure) = self.find_leases(batch).await {
+                fail(batch, &failure.into_error());
+            }
+        }
+        let mut open = still_open(open.iter_mut().map(|one| &mut **one));
         let to_extend = open.iter().filter(|one| !one.lasts);
         let mut leases: Vec<i64> = to_extend.filter_map(|one| Some(one.lease?.id)).collect();
         leases.sort_unstable();
@@ -107,33 +103,44 @@ impl EtcdClient {
         let requests = leases.iter().map(|id| self.members.extend_lease(*id));
         let extended = join_all(requests).await;
         let extensions: Extensions = leases.into_iter().zip(extended).collect();
-        for one in &mut *open {
+        for one in &mut open {
             if let Some(Err(failure)) = one.lease.and_then(|lease| extensions.get(&lease.id)) {
                 one.outcome = Some(Err(StoreError::Unknown(failure.text())));
             }
         }
-        let mut rest: Vec<_> =
-            open.iter_mut().filter(|one| one.outcome.is_none() && one.lease.is_some()).collect();
-        if rest.is_empty() {
-            return Ok(());
+        let mut rest = still_open(open.into_iter());
+        for batch in rest.chunks_mut(BATCH) {
+            if let Err(failure) = self.extend_batch(batch, &extensions, began).await {
+                fail(batch, &failure.into_error());
+            }
         }
+    }
+
+    /// Verifies the keys of a batch, and decides what has become of their leases.
+    async fn extend_batch(
+        &self,
+        batch: &mut [&mut KeyRenewal],
+        extensions: &Extensions,
+        began: BootInstant,
+    ) -> Result<(), EtcdFailure> {
+        let lease_of = |one: &KeyRenewal| one.lease.map_or(0, |lease| lease.id);
         let seen = if Safeguard::KeysAreVerified.is_on() {
-            let keys: Vec<(&Owned, i64)> = rest
-                .iter()
-                .map(|one| (&one.owned, one.lease.map_or(0, |lease| lease.id)))
-                .collect();
+            let keys: Vec<_> = batch.iter().map(|one| (&one.owned, lease_of(one))).collect();
             match self.members.verify(&keys).await {
-                // One key that the user has no permission for must not affect the others.
-                Err(EtcdFailure::Refused(_)) if keys.len() > 1 => {
-                    for one in &mut rest {
-                        self.extend_alone(one, &extensions, began).await;
-                    }
+                // One key that the user has no permission for must not affect the others, and a server that accepts fewer
+                // comparisons still gets them one by one.
+                Err(EtcdFailure::Refused(StoreError::Denied(_) | StoreError::Config { .. }))
+                    if keys.len() > 1 =>
+                {
+                    let alone =
+                        batch.iter_mut().map(|one| self.extend_alone(one, extensions, began));
+                    join_all(alone).await;
                     return Ok(());
                 }
                 seen => seen?,
             }
         } else {
-            let known = rest.iter().map(|one| one.lease.map_or(0, |lease| lease.id));
+            let known = batch.iter().map(|one| lease_of(one));
             let what = known.map(|lease| SeenKey::Own { lease }).collect();
             TxnAnswer {
                 what,
@@ -141,8 +148,8 @@ impl EtcdClient {
                 raft_term: extensions.values().find_map(term_of).unwrap_or(0),
             }
         };
-        for (one, what) in rest.iter_mut().zip(seen.what) {
-            self.extend_one(one, (what, seen.raft_term), &extensions, began).await;
+        for (one, what) in batch.iter_mut().zip(seen.what) {
+            self.extend_one(one, (what, seen.raft_term), extensions, began).await;
         }
         Ok(())
     }
@@ -207,6 +214,8 @@ impl EtcdClient {
             return one.outcome = Some(Ok(RenewOutcome::Extended));
         }
         match extensions.get(&lease.id) {
+            // An earlier request has given the key a lease that ends in a moment.
+            Some(Ok(Extended::Alive(_))) if self.leases.is_being_revoked(lease.id) => {}
             Some(Ok(Extended::Alive(extension))) => {
                 if !extension.is_confirmed_in(raft_term) {
                     return;
@@ -240,6 +249,7 @@ impl EtcdClient {
             let (id, _) = self.members.grant_lease(seconds(one.term)).await?;
             Attachable { id, unconfirmed: None }
         };
+        lock(&self.holds).moving(&one.owned);
         let attached = match self.members.attach(&one.owned, (lease.id, target.id)).await {
             Err(EtcdFailure::LeaseGone) => {
                 self.leases.missing(target.id);
@@ -272,13 +282,25 @@ impl EtcdClient {
                         is_confirmed
                     }
                 };
-                // Otherwise the next round extends it.
-                if is_lasting {
+                // Otherwise the next round extends it. From now on, the lease counts as used.
+                if is_lasting && !self.leases.is_being_revoked(target.id) {
                     one.outcome = Some(Ok(RenewOutcome::Extended));
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// Those that have no outcome yet.
+fn still_open<'a>(renewals: impl Iterator<Item = &'a mut KeyRenewal>) -> Vec<&'a mut KeyRenewal> {
+    renewals.filter(|one| one.outcome.is_none()).collect()
+}
+
+/// The request about these has failed.
+fn fail(renewals: &mut [&mut KeyRenewal], error: &StoreError) {
+    for one in renewals.iter_mut().filter(|one| one.outcome.is_none()) {
+        one.outcome = Some(Err(error.clone()));
     }
 }
 

@@ -65,7 +65,8 @@ pub(super) enum Claimed {
 }
 
 impl Members {
-    /// Gives the key to the owner, if nobody has it.
+    /// Gives the key to the owner, if nobody has it. Not sent again: the answer to a second request would say nothing about
+    /// the first one, which may arrive after the release.
     pub(super) async fn claim(
         &self,
         owned: &Owned,
@@ -81,7 +82,7 @@ impl Members {
             success: vec![put(owned, lease), range(offset_of(&owned.key))],
             failure: vec![range(owned.key.as_bytes().to_vec()), range(offset_of(&owned.key))],
         };
-        let answer: TxnResponse = self.call(Method::TXN, &request).await?;
+        let answer: TxnResponse = self.call(Method::TXN_ONCE, &request).await?;
         let offset = read_offset(&owned.key, found(&answer, 1)).map_err(|failure| {
             // The key may have been written.
             if answer.succeeded { EtcdFailure::Unknown(failure.text()) } else { failure }

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
@@ -47,13 +47,14 @@ pub(super) enum WatchCommand {
 
 /// A key that is watched.
 #[derive(Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is independent of the others")]
 struct KeyWatch {
     id: i64,
     /// The first revision whose events are wanted; zero for those from now on.
     from: i64,
     waits: bool,
-    holds: bool,
+    /// The number of holds because of which it is watched. The next owner may begin before the last one is known to have
+    /// ended.
+    holds: u32,
     /// Whether puts are reported as well.
     has_puts: bool,
     is_live: bool,
@@ -113,10 +114,14 @@ impl KeyWatcher {
             }
             let opened = members.open(PATH, UnboundedReceiverStream::new(receiver)).await;
             if let Ok((number, stream)) = opened {
-                backoff.reset();
+                let began = Instant::now();
                 if let StreamEnd::Dropped = self.follow(&members, number, (stream, requests)).await
                 {
                     return;
+                }
+                // A stream that etcd opens may refuse its watches at once.
+                if began.elapsed() >= PAUSES.1 {
+                    backoff.reset();
                 }
                 if !Safeguard::ReconnectWakes.is_on() {
                     return;
@@ -178,7 +183,7 @@ impl KeyWatcher {
         match command {
             WatchCommand::Wait { key, from, watched } => {
                 let watch = self.keys.entry(key.clone()).or_default();
-                let is_new = !watch.waits && !watch.holds;
+                let is_new = !watch.waits && watch.holds == 0;
                 watch.waits = true;
                 if watch.is_live {
                     let _ = watched.send(());
@@ -192,7 +197,7 @@ impl KeyWatcher {
             }
             WatchCommand::Hold { key, from } => {
                 let watch = self.keys.entry(key.clone()).or_default();
-                watch.holds = true;
+                watch.holds += 1;
                 if !watch.has_puts {
                     watch.from = from;
                     watch.has_puts = true;
@@ -208,7 +213,7 @@ impl KeyWatcher {
             }
             WatchCommand::NoHold { key } => {
                 if let Some(watch) = self.keys.get_mut(&key) {
-                    watch.holds = false;
+                    watch.holds = watch.holds.saturating_sub(1);
                 }
                 self.drop_unused(&key, requests);
             }
@@ -241,7 +246,8 @@ impl KeyWatcher {
     }
 
     fn drop_unused(&mut self, key: &str, requests: Option<&Requests>) {
-        let Some(watch) = self.keys.get(key).filter(|watch| !watch.waits && !watch.holds) else {
+        let Some(watch) = self.keys.get(key).filter(|watch| !watch.waits && watch.holds == 0)
+        else {
             return;
         };
         if let Some(requests) = requests {
@@ -253,6 +259,10 @@ impl KeyWatcher {
 
     /// Processes a message. Fails if the stream has to be opened again.
     fn answered(&mut self, answer: WatchResponse, requests: &Requests) -> Result<(), EtcdFailure> {
+        if answer.created && answer.canceled && answer.compact_revision == 0 {
+            // It was refused. From 3.5.6 on, the answer does not say which watch it was.
+            return Err(EtcdFailure::Unknown(answer.cancel_reason));
+        }
         // The watch may have been cancelled.
         let Some(key) = self.by_id.get(&answer.watch_id).cloned() else { return Ok(()) };
         let Some(watch) = self.keys.get_mut(&key) else { return Ok(()) };
@@ -285,7 +295,7 @@ impl KeyWatcher {
         if watch.waits && is_free {
             self.wake_ups.released(key);
         }
-        if watch.holds {
+        if watch.holds > 0 {
             self.wake_ups.lost(key);
         }
     }
@@ -296,7 +306,7 @@ impl KeyWatcher {
         self.keys.retain(|_, watch| {
             watch.waiting.clear();
             (watch.id, watch.waits, watch.is_live) = (0, false, false);
-            watch.holds
+            watch.holds > 0
         });
         self.wake_ups.interrupted();
     }

@@ -19,7 +19,7 @@ fn claimed(lease: KeyLease) -> (KeyHolds, BootInstant) {
 
 fn held(lease: KeyLease) -> (KeyHolds, BootInstant) {
     let (mut holds, now) = claimed(lease);
-    holds.granted(&owned(), lease, 7);
+    holds.granted(&owned(), (lease, lease), 7);
     (holds, now)
 }
 
@@ -27,7 +27,7 @@ fn held(lease: KeyLease) -> (KeyHolds, BootInstant) {
 fn a_claim_that_is_declined_leaves_nothing() {
     let (mut holds, now) = claimed(SHARED);
     assert!(holds.uses(SHARED.id, now));
-    holds.declined(&owned());
+    holds.declined(&owned(), SHARED);
     assert!(holds.is_empty() && !holds.uses(SHARED.id, now));
 }
 
@@ -68,6 +68,8 @@ fn a_release_that_keeps_the_key_is_repeated_after_that_time() {
     holds.retry(&owned(), now, TERM * 2);
     assert!(holds.due(now.after(TERM), 9).delete.is_empty());
     assert_eq!(holds.due(now.after(TERM * 2), 9).delete, [owned()]);
+    assert!(holds.uses(SHARED.id, now.after(TERM)), "its lease is not revoked before");
+    assert!(!holds.uses(SHARED.id, now.after(TERM * 2)));
 }
 
 #[test]
@@ -78,6 +80,9 @@ fn a_fixed_lease_is_left_to_its_end() {
     assert!(holds.is_empty());
     let (mut holds, now) = claimed(OWN);
     holds.doubted(&owned(), OWN);
+    let released = holds.releasing(&owned()).map(|hold| hold.lease);
+    assert_eq!(released, Some(OWN), "the release ends it, so the acquire does not arrive later");
+    assert!(holds.freed(&owned(), false, now));
     assert!(holds.is_empty());
     let (mut holds, _) = held(OWN);
     assert!(holds.due(now.after(TERM * 2), 9).delete.is_empty());
@@ -116,9 +121,66 @@ fn a_later_grant_does_not_answer_for_an_earlier_acquire() {
     holds.doubted(&owned(), SHARED);
     let later = KeyLease { id: 3, is_shared: true };
     assert!(holds.claim(&owned(), later, now.after(TERM)));
-    holds.granted(&owned(), later, 8);
+    holds.granted(&owned(), (later, later), 8);
     holds.releasing(&owned());
     assert!(!holds.freed(&owned(), true, now), "the first one may still arrive");
+    holds.lease_ended(SHARED.id);
+    assert!(holds.is_empty());
+}
+
+#[test]
+fn the_lease_of_an_acquire_in_flight_is_used() {
+    let (mut holds, now) = claimed(SHARED);
+    let later = KeyLease { id: 3, is_shared: true };
+    assert!(holds.claim(&owned(), later, now.after(TERM)));
+    let late = now.after(TERM * 9);
+    assert!(holds.uses(SHARED.id, late) && holds.uses(later.id, late));
+    holds.declined(&owned(), SHARED);
+    assert!(!holds.uses(SHARED.id, late) && holds.uses(later.id, late));
+}
+
+#[test]
+fn doubts_end_with_their_leases_in_any_order() {
+    let [one, two] = [3, 4].map(|id| KeyLease { id, is_shared: true });
+    for order in [[one, two], [two, one]] {
+        for is_released in [false, true] {
+            let (mut holds, now) = claimed(one);
+            holds.doubted(&owned(), one);
+            assert!(holds.claim(&owned(), two, now.after(TERM)));
+            holds.doubted(&owned(), two);
+            if is_released {
+                holds.releasing(&owned());
+                assert!(!holds.freed(&owned(), true, now), "either of them had taken it");
+            }
+            holds.lease_ended(order[0].id);
+            assert!(!holds.is_empty());
+            holds.lease_ended(order[1].id);
+            assert!(holds.is_empty());
+        }
+    }
+    let (mut holds, now) = claimed(one);
+    holds.doubted(&owned(), one);
+    assert!(holds.claim(&owned(), two, now.after(TERM)));
+    holds.granted(&owned(), (two, two), 7);
+    holds.lease_ended(one.id);
+    holds.releasing(&owned());
+    assert!(holds.freed(&owned(), true, now), "nothing is in doubt any more");
+}
+
+#[test]
+fn a_key_that_may_get_another_lease_is_deleted_although_its_lease_has_ended() {
+    let (mut holds, now) = held(SHARED);
+    holds.moving(&owned());
+    holds.releasing(&owned());
+    holds.retry(&owned(), now, Duration::ZERO);
+    holds.lease_ended(SHARED.id);
+    assert_eq!(holds.due(now.after(TERM), 9).delete, [owned()]);
+    assert!(holds.freed(&owned(), true, now));
+    let (mut holds, now) = held(SHARED);
+    holds.moving(&owned());
+    holds.moved(&owned(), SHARED);
+    holds.releasing(&owned());
+    holds.retry(&owned(), now, Duration::ZERO);
     holds.lease_ended(SHARED.id);
     assert!(holds.is_empty());
 }
@@ -133,12 +195,32 @@ fn a_hold_that_nobody_renews_has_ended() {
 }
 
 #[test]
+fn a_renewal_without_an_answer_proves_nothing() {
+    let (mut holds, now) = held(OWN);
+    let lasts = |holds: &KeyHolds, until| holds.get(&owned()).is_some_and(|hold| hold.lasts(until));
+    let (first, later) = (now.after(TERM), now.after(TERM * 2));
+    assert!(lasts(&holds, first) && !lasts(&holds, later));
+    assert!(holds.renew(&owned(), later));
+    assert!(!lasts(&holds, later), "it was only asked for");
+    holds.lasts(&owned(), OWN, later);
+    assert!(lasts(&holds, later));
+    let other = KeyLease { id: 3, ..OWN };
+    holds.moved(&owned(), other);
+    assert!(!lasts(&holds, first), "nothing is known of another lease");
+    holds.lasts(&owned(), OWN, later);
+    assert!(!lasts(&holds, first), "an answer about the lease that it had");
+    let (mut holds, _) = claimed(OWN);
+    holds.granted(&owned(), (OWN, other), 7);
+    assert!(!lasts(&holds, first), "an earlier request has taken the key");
+}
+
+#[test]
 fn a_limited_number_is_deleted_at_a_time() {
     let (mut holds, now) = (KeyHolds::default(), BootInstant::now());
     for number in 0..5 {
         let owned = Owned::new(&number.to_string(), "owner");
         holds.claim(&owned, SHARED, now);
-        holds.granted(&owned, SHARED, 1);
+        holds.granted(&owned, (SHARED, SHARED), 1);
     }
     let due = holds.due(now, 3);
     assert_eq!((due.delete.len(), due.next), (3, Some(now)));
@@ -155,4 +237,21 @@ fn a_held_key_is_to_be_watched_once() {
     let (mut holds, _) = held(SHARED);
     holds.releasing(&owned());
     assert!(holds.take_unwatched().is_empty(), "it was released before");
+}
+
+#[test]
+fn the_watch_of_a_hold_ends_once() {
+    for lease in [SHARED, OWN] {
+        let (mut holds, _) = held(lease);
+        holds.take_unwatched();
+        assert!(holds.releasing(&owned()).is_some_and(|hold| hold.was_watched));
+        assert!(!holds.releasing(&owned()).is_some_and(|hold| hold.was_watched));
+        assert!(!holds.was_lost(&owned()));
+        let (mut holds, now) = held(lease);
+        holds.take_unwatched();
+        assert!(holds.due(now, 9).unwatch.is_empty());
+        assert_eq!(holds.due(now.after(TERM), 9).unwatch, ["k"], "nobody has released it");
+        assert!(holds.due(now.after(TERM * 2), 9).unwatch.is_empty());
+        assert!(!holds.releasing(&owned()).is_some_and(|hold| hold.was_watched));
+    }
 }
