@@ -61,6 +61,13 @@ async fn locks_are_acquired_again_soon_after_the_leader_was_killed() {
     until(LONG, || etcd.keys("").is_empty()).await.expect("no key is left");
 }
 
+/// Whether a leader that is back after its suspension may revoke leases that were renewed meanwhile.
+fn revokes_too_early(version: &str) -> bool {
+    let mut numbers = version.split('.').map(|number| number.parse().expect("a number"));
+    let version: [u32; 3] = std::array::from_fn(|_| numbers.next().expect("three numbers"));
+    version < [3, 4, 31] || ([3, 5, 0]..[3, 5, 13]).contains(&version)
+}
+
 #[tokio::test]
 async fn no_lock_is_lost_while_the_leader_is_suspended() {
     let etcd = EtcdCluster::three();
@@ -79,10 +86,14 @@ async fn no_lock_is_lost_while_the_leader_is_suspended() {
     etcd.thaw(leader);
     assert_eq!(lost, 0, "locks are lost while the leader is suspended");
     tokio::time::sleep(lease).await;
-    assert!(
-        held.iter().all(|(_, guard)| guard.is_held()),
-        "a lock is lost after the leader is back"
-    );
+    let mut lost = Vec::new();
+    for (_, guard) in held.iter().filter(|(_, guard)| !guard.is_held()) {
+        lost.push(guard.lost().await);
+    }
+    if revokes_too_early(&etcd.version()) {
+        lost.retain(|reason| *reason != LostReason::Gone);
+    }
+    assert!(lost.is_empty(), "locks are lost after the leader is back: {lost:?}");
 }
 
 #[tokio::test]
@@ -114,7 +125,7 @@ async fn an_extension_after_one_that_has_failed_extends_the_lease() {
     assert!(matches!(failed, Err(LockError::Unavailable { .. })), "{failed:?}");
     etcd.thaw(0);
     // It ends before the one that has failed would end.
-    guard.extend(long - LEASE).await.expect("an extension");
+    guard.extend(long / 2).await.expect("an extension");
     // etcd may have carried out the first request of the failed extension when it continued.
     let end = Instant::now() + first + LEASE * 3;
     while Instant::now() < end {
