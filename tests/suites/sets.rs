@@ -31,6 +31,12 @@ async fn is_free(client: &LockClient, key: &str) -> bool {
     true
 }
 
+/// Whether the key is free as soon as a release in the background has ended. With a store that takes one key at a time, a call
+/// that does not get all keys gives back those that it had.
+async fn becomes_free(client: &LockClient, key: &str) -> bool {
+    client.lock(key).wait(LEASE / 4).run(async {}).await.is_ok()
+}
+
 /// Polls a future once.
 async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     poll_fn(|cx| Poll::Ready(std::pin::Pin::new(&mut *future).poll(cx))).await
@@ -42,7 +48,7 @@ on_every_store! {
         let set = pair.two.lock_all(["a", "b", "c"]);
         assert!(set.try_acquire().await.expect("store is up").is_none());
         for key in ["a", "c"] {
-            assert!(is_free(&pair.one, key).await, "{key} was not taken");
+            assert!(becomes_free(&pair.one, key).await, "{key} was not taken");
         }
         held.release().await.expect("held");
         let guard = set.try_acquire().await.expect("store is up").expect("free");
