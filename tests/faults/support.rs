@@ -22,6 +22,10 @@ pub(crate) const LOCKER: &str = "ACL SETUSER locker on >c4nary resetkeys ~k ~loc
      +hset +hmget +zadd +zpopmin +zrem +zrange +zrank +zscore +zcount +info +publish +subscribe +unsubscribe +pubsub|numsub +eval +evalsha +script|load +ping +hello \
      +select";
 
+/// Locked by each test whose client logs that it cannot subscribe to questions: the line names no server, and the tests of a
+/// process share their log.
+pub(crate) static MISSING_PERMISSION: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// A call of `acquire`.
 pub(crate) type AcquireFuture = Pin<Box<dyn Future<Output = Result<LockGuard, LockError>> + Send>>;
 

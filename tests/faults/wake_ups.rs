@@ -134,6 +134,7 @@ async fn a_silent_subscription_connection_is_replaced() {
 /// The client subscribes denied channels again after about ten seconds.
 #[tokio::test]
 async fn a_waiter_subscribes_when_its_user_gets_the_permission() {
+    let _alone = crate::support::MISSING_PERMISSION.lock().await;
     let server = RedisServer::start();
     server.tell(&["ACL", "SETUSER", "deaf", "on", ">password", "~*", "resetchannels", "+@all"]);
     let client = client(&server.url_as("deaf:password")).await;
