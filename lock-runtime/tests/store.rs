@@ -61,6 +61,8 @@ struct Rows {
     entries: HashMap<String, Entry>,
     token: u64,
     watched: HashSet<String>,
+    /// The keys of all requests to watch one.
+    watch_requests: Vec<String>,
     wake_ups: Vec<WakeUps>,
 }
 
@@ -84,6 +86,8 @@ enum Fault {
     /// Acquires take this time before they take effect.
     Slow(Duration),
     Refuse,
+    /// This key cannot be watched, and the request does not end.
+    HangingWatch(&'static str),
 }
 
 impl Table {
@@ -103,7 +107,7 @@ impl Table {
     async fn fail(&self) -> Result<(), StoreError> {
         let fault = *self.fault.lock().unwrap();
         match fault {
-            Fault::None => Ok(()),
+            Fault::None | Fault::HangingWatch(_) => Ok(()),
             // Prints nothing, which would take long.
             Fault::Panic => resume_unwind(Box::new("the store has a bug")),
             Fault::Hang => std::future::pending().await,
@@ -282,6 +286,11 @@ impl Store for Table {
 
     async fn watch(&self, key: &str) -> Result<(), StoreError> {
         self.fail().await?;
+        self.rows.lock().unwrap().watch_requests.push(key.to_owned());
+        let fault = *self.fault.lock().unwrap();
+        if matches!(fault, Fault::HangingWatch(hanging) if hanging == key) {
+            std::future::pending::<()>().await;
+        }
         if self.is_notifying {
             self.rows.lock().unwrap().watched.insert(key.to_owned());
         }
@@ -440,6 +449,40 @@ async fn a_wake_up_comes_long_before_the_next_poll() {
 }
 
 #[tokio::test]
+async fn a_watch_that_is_lost_while_others_begin_is_renewed() {
+    let table = Table::notifying();
+    let (one, two) = (client(&table).await, client(&table).await);
+    let first = one.lock("a").acquire().await.expect("free");
+    let _second = one.lock("b").acquire().await.expect("free");
+    let _third = one.lock("c").acquire().await.expect("free");
+    let wait = |key| tokio::spawn(two.lock(key).wait(Duration::from_secs(50)).acquire());
+    let times_watched = async |key: &str, times| {
+        while table.rows.lock().unwrap().watch_requests.iter().filter(|it| *it == key).count()
+            < times
+        {
+            tokio::time::sleep(LEASE / 100).await;
+        }
+    };
+    // While the first watch hangs, the other two keys are wanted, so that their watches begin together.
+    table.set(Fault::HangingWatch("c"));
+    let before = table.acquires.load(Ordering::Relaxed);
+    let _third_waiting = wait("c");
+    times_watched("c", 1).await;
+    let (waiting, _second_waiting) = (wait("a"), wait("b"));
+    while table.acquires.load(Ordering::Relaxed) < before + 3 {
+        tokio::time::sleep(LEASE / 100).await;
+    }
+    table.set(Fault::HangingWatch("b"));
+    times_watched("a", 1).await;
+    times_watched("b", 1).await;
+    let wake_ups = table.rows.lock().unwrap().wake_ups.clone();
+    wake_ups.iter().for_each(WakeUps::interrupted);
+    times_watched("a", 2).await;
+    first.release().await.expect("held");
+    waiting.await.expect("no panic").expect("woken").release().await.expect("held");
+}
+
+#[tokio::test]
 async fn without_wake_ups_a_waiting_call_polls() {
     let table = Table::new(Flaw::None);
     let (one, two) = (client(&table).await, client(&table).await);
@@ -535,6 +578,10 @@ async fn what_a_store_does_not_have_is_an_error_that_says_so() {
     assert_eq!(config(redisson), "wire_format");
     let acknowledged = client.lock("k").acknowledged_by(Replicas::AtLeast(1)).acquire().await;
     assert_eq!(config(acknowledged.map(drop)), "acknowledged_by");
+    let nested = client.lock("k").run(async {
+        client.lock("k").acknowledged_by(Replicas::AtLeast(1)).acquire().await.map(drop)
+    });
+    assert_eq!(config(nested.await.expect("free")), "acknowledged_by");
     assert_eq!(config(client.last_run("k").await.map(drop)), "every");
 
     // Nothing would connect the store.

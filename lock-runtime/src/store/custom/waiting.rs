@@ -70,19 +70,28 @@ impl<S: Store> Watches<S> {
             room = room.saturating_sub(1);
             room > 0
         });
-        let watched = join_all(wanted.iter().map(|name| self.watch(name))).await;
-        let (mut live, mut failed) = (Vec::new(), Vec::new());
-        for (name, is_watched) in wanted.into_iter().zip(watched) {
-            if is_watched { live.push(name) } else { failed.push(name) }
-        }
-        let is_some = !live.is_empty();
-        let orphans = self.subscriptions.subscribed(&live);
-        join_all(orphans.iter().map(|name| self.unwatch(name))).await;
+        let watched = join_all(wanted.iter().map(|name| self.begin(name))).await;
+        let is_some = watched.contains(&true);
+        let failed: Vec<_> =
+            wanted.into_iter().zip(watched).filter(|(_, is_watched)| !is_watched).collect();
         if !failed.is_empty() {
-            self.subscriptions.want_again(failed);
+            self.subscriptions.want_again(failed.into_iter().map(|(name, _)| name).collect());
             tokio::time::sleep(AGAIN).await;
         }
         is_some
+    }
+
+    /// Begins to watch a key, whose wake-ups count from the answer on: the watches of other keys may take longer.
+    /// Returns whether the store watches it.
+    async fn begin(self: &Arc<Self>, name: &Arc<str>) -> bool {
+        let losses = self.subscriptions.losses();
+        if !self.watch(name).await {
+            return false;
+        }
+        // Without a call that waits for it, or if the store has lost it meanwhile, it is not watched.
+        let orphans = self.subscriptions.subscribed_since(name, losses);
+        join_all(orphans.iter().map(|name| self.unwatch(name))).await;
+        true
     }
 
     /// Calls the store in a task of its own, because it may panic.

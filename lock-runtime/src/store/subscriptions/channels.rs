@@ -8,8 +8,7 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 
 use super::inbox_queue::InboxQueue;
-use super::listener::QueueMessage;
-use super::listener::{Listener, LockTransfer, address, next_check};
+use super::listener::{Listener, LockTransfer, QueueMessage, address, next_check};
 use crate::capacity::Peak;
 use crate::clock::BootInstant;
 use crate::store::layout::{Layout, Mode};
@@ -51,6 +50,8 @@ pub(super) struct Channels {
     pub(super) by_key: HashMap<(Layout, Arc<str>), KeyListeners>,
     /// The number of channels of keys. Those of clients live longer.
     pub(super) of_keys: usize,
+    /// How often all subscriptions were lost.
+    pub(super) losses: u64,
 }
 
 /// The listeners of one key.

@@ -12,6 +12,7 @@ use crate::safeguard::Safeguard;
 use crate::store::hold_reports::ChangedKeys;
 use crate::store::layout::Layout;
 use crate::store::queueing::QueueTicket;
+use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 use crate::user_code::contained;
 
@@ -86,12 +87,32 @@ impl Subscriptions {
         }
     }
 
+    /// How often all subscriptions were lost until now; see [`subscribed_since`](Self::subscribed_since).
+    #[cfg(any(feature = "store", test))]
+    pub(crate) fn losses(&self) -> u64 {
+        self.channels().losses
+    }
+
+    /// Does the same as [`subscribed`](Self::subscribed), unless all subscriptions were lost since there were `losses`
+    /// of them. The channel is wanted again then.
+    #[cfg(any(feature = "store", test))]
+    pub(crate) fn subscribed_since(&self, name: &Arc<str>, losses: u64) -> Vec<Arc<str>> {
+        let channels = self.channels();
+        if channels.losses != losses {
+            return Vec::new();
+        }
+        self.confirm(channels, std::slice::from_ref(name))
+    }
+
     /// Marks channels as live that the store has confirmed. Returns the channels without an entry,
     /// which the caller unsubscribes.
     pub(crate) fn subscribed(&self, names: &[Arc<str>]) -> Vec<Arc<str>> {
+        self.confirm(self.channels(), names)
+    }
+
+    fn confirm(&self, mut channels: MutexGuard<'_, Channels>, names: &[Arc<str>]) -> Vec<Arc<str>> {
         let (mut woken, mut orphans, mut planned) = (Vec::new(), Vec::new(), false);
-        let mut inboxes = Vec::new();
-        let (mut channels, check) = (self.channels(), next_check());
+        let (mut inboxes, check) = (Vec::new(), next_check());
         for name in names {
             channels.wanted.remove(name);
             let Some(channel) = channels.by_name.get_mut(name) else {
@@ -132,6 +153,7 @@ impl Subscriptions {
     pub(crate) fn disconnected(&self) {
         let mut guard = self.channels();
         let channels = &mut *guard;
+        channels.losses += 1;
         channels.idle.clear();
         channels.checks.clear();
         channels.retain(Channel::is_wanted);

@@ -106,6 +106,19 @@ mod remote {
     }
 
     #[test]
+    fn a_confirmation_that_comes_after_a_loss_does_not_count() {
+        let subscriptions = Subscriptions::remote(Arc::default());
+        let _subscription = listen(&subscriptions, "a");
+        let (losses, taken) = (subscriptions.losses(), wanted(&subscriptions));
+        subscriptions.disconnected();
+        assert!(subscriptions.subscribed_since(&taken[0], losses).is_empty());
+        assert!(!subscriptions.is_live("a"));
+        assert_eq!(wanted(&subscriptions), taken);
+        assert!(subscriptions.subscribed_since(&taken[0], losses + 1).is_empty());
+        assert!(subscriptions.is_live("a"));
+    }
+
+    #[test]
     fn listeners_are_woken_once_if_their_channel_is_live_again_at_once() {
         let subscriptions = Subscriptions::remote(Arc::default());
         let (one, other) = (listen(&subscriptions, "a"), listen(&subscriptions, "b"));
