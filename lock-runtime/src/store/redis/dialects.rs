@@ -293,6 +293,7 @@ static VOTE: Dialect = Dialect {
     acquire: PublishingScript::new(script!("kind.lua", "vote/acquire.lua")),
     renew: script!("token/held.lua", "extend.lua", "renew.lua"),
     release: PublishingScript::new(script!(
+        "vote/free.lua",
         "token/held.lua",
         "token/keep.lua",
         "release.lua",
