@@ -113,6 +113,9 @@ async fn run(mut etcd: EtcdCluster, rng: &mut Rng, figures: &mut EtcdFigures) ->
         violations.extend(etcd.keys("work:").into_iter().map(|key| Violation::Leaked { key }));
     }
     assert_eq!(outcomes.unexpected.load(Ordering::Relaxed), 0, "unexpected errors");
+    // A call waits much longer than any fault lasts.
+    let unserved = [&outcomes.busy, &outcomes.unavailable].map(|it| it.load(Ordering::Relaxed));
+    assert_eq!(unserved, [0, 0], "calls that waited in vain, because of holders and of etcd");
     let grants = history.grants();
     println!("{grants} grants, {outcomes}, {overlaps} overlaps, {stale} stale");
     figures.grants += grants;
