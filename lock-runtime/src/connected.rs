@@ -188,6 +188,12 @@ impl Connected {
             let problem = "this store cannot keep a key after its release".into();
             return Err(LockError::Config { option: "min_hold", problem });
         }
+        if !terms.acknowledged_by.is_none() && !store.capabilities().acknowledges {
+            let problem =
+                "this store has no replicas that acknowledge locks; remove `acknowledged_by`"
+                    .into();
+            return Err(LockError::Config { option: "acknowledged_by", problem });
+        }
         if !terms.min_hold.is_zero() && options.mode == Some(LockMode::Read) {
             let problem =
                 "readers do not exclude each other, so a minimum hold would keep no other \

@@ -3,20 +3,24 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use lock_runtime::admin::LockAdmin;
 use lock_runtime::{LockError, WireFormat};
 use lock_tests::TestedStore;
 
 use crate::support::LEASE;
 
+/// Whether the outcome is an error of this option that says what the store does not have.
+fn is_lacking<T>(outcome: &Result<T, LockError>, option: &str) -> bool {
+    matches!(outcome, Err(LockError::Config { option: named, problem, .. })
+        if *named == option && problem.len() > 20)
+}
+
 /// Asserts that the outcome is an error of this option, unless the store has what it is about.
 fn assert_lacks<T: Debug>(has: bool, option: &str, outcome: Result<T, LockError>) {
-    match outcome {
-        Err(LockError::Config { option: named, problem, .. }) if !has => {
-            assert_eq!(named, option, "{problem}");
-            assert!(problem.len() > 20, "{problem}");
-        }
-        outcome => assert!(has && outcome.is_ok(), "{option}: {outcome:?}"),
-    }
+    assert!(
+        if has { outcome.is_ok() } else { is_lacking(&outcome, option) },
+        "{option}: {outcome:?}"
+    );
 }
 
 /// The control is the Redis store, which has all of them.
@@ -38,6 +42,17 @@ async fn what_a_store_lacks_is_a_configuration_error_that_names_the_option() {
     let periodic = client.periodic("period", Duration::from_secs(3600));
     assert_lacks(is_redis, "every", periodic.run(async {}).await);
     assert_lacks(is_redis, "every", client.last_run("period").await);
+    // The replicas of the single server are none, so it cannot be held with that.
+    let acknowledged = client.lock("acknowledged").acknowledged_by(1).acquire().await;
+    assert!(is_redis || is_lacking(&acknowledged, "acknowledged_by"), "{acknowledged:?}");
+    let nested = client
+        .lock("nested")
+        .run(async { client.lock("nested").acknowledged_by(1).wait(LEASE / 4).acquire().await });
+    let nested = nested.await.expect("free");
+    assert!(is_redis || is_lacking(&nested, "acknowledged_by"), "{nested:?}");
+    let admin = LockAdmin::new(&client);
+    assert_lacks(is_redis || is_quorum, "url", admin.clients().await);
+    assert_lacks(is_redis || is_quorum, "url", admin.inspect("k").await);
     let leadership = client.leadership("leader");
     let option = if is_quorum { "leader" } else { "store" };
     assert_lacks(is_redis || is_quorum, option, leadership.leader().await);

@@ -10,6 +10,8 @@ pub(crate) struct Capabilities {
     pub(crate) renews_to_any_length: bool,
     /// Whether the store can count the processes that wait for a resource.
     pub(crate) counts_waiters: bool,
+    /// Whether the store takes `acknowledged_by` into account, or has no replicas that could lose a lock.
+    pub(crate) acknowledges: bool,
     /// Whether claims can wait in queues of the store.
     pub(crate) queues: bool,
     /// Whether a claim that was given a resource has to make an attempt all the same.
@@ -24,6 +26,7 @@ impl Capabilities {
         keeps_after_release: true,
         renews_to_any_length: true,
         counts_waiters: true,
+        acknowledges: true,
         queues: false,
         verifies_transfers: false,
         owner_per_attempt: false,

@@ -56,7 +56,17 @@ pub(crate) fn open(
             let wrong = |problem| LockError::Config { option: "quorum", problem };
             quorum::check_size(urls.len()).map_err(wrong)?;
             let settings = of_members(settings);
-            let stores = urls.iter().map(|url| open_one(url, &settings));
+            let stores = urls.iter().map(|url| {
+                let scheme = url.trim().split(':').next().unwrap_or_default();
+                if matches!(scheme, "etcd" | "etcds" | "postgres" | "postgresql") {
+                    let problem = format!(
+                        "a quorum has Redis servers, and no `{scheme}://`; etcd and PostgreSQL survive the loss of a \
+                         server by themselves, with one URL that names all of them"
+                    );
+                    return Err(wrong(problem));
+                }
+                open_one(url, &settings)
+            });
             (stores.collect::<Result<Vec<_>, _>>()?, "quorum")
         }
     };
@@ -132,6 +142,12 @@ fn open_one(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => {
             use super::OpenStore;
+            if settings.quarantine.is_some() {
+                let problem =
+                    "etcd forgets no acknowledged lock, so it has none; remove the option";
+                let problem = problem.to_owned();
+                return Err(LockError::Config { option: "quarantine", problem });
+            }
             let store = Arc::new(super::EtcdStore::of_client(url, settings)?);
             Ok((store.open(settings.response_timeout)?, String::new()))
         }
@@ -188,6 +204,8 @@ fn url_error(problem: &str) -> LockError {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     #[cfg(feature = "redis")]
     use crate::credentials::{Credentials, CredentialsSource};
@@ -230,6 +248,28 @@ mod tests {
             let opened = open(&format!("{scheme}://localhost"), &settings);
             assert_eq!(opened.is_ok(), cfg!(feature = "tls"), "{scheme}");
         }
+    }
+
+    #[test]
+    fn a_quorum_has_only_redis_servers() {
+        for url in ["etcd://a", "etcds://a", "postgres://a/d", " postgresql://a/d"] {
+            let urls = ["memory:a", "memory:b", url].map(ToOwned::to_owned).to_vec();
+            let opened = super::open(&StoreAddress::Quorum(urls), &Settings::default()).map(drop);
+            let Err(LockError::Config { option: "quorum", problem }) = opened else {
+                panic!("{url}: {opened:?}");
+            };
+            assert!(problem.contains(url.trim().split(':').next().unwrap()), "{problem}");
+        }
+        let urls = ["memory:a", "memory:b", "memory:c"].map(ToOwned::to_owned).to_vec();
+        super::open(&StoreAddress::Quorum(urls), &Settings::default()).expect("three stores");
+    }
+
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn etcd_has_no_quarantine() {
+        let quarantine = Some(Arc::new(QuarantineTerms::new(Duration::from_secs(60))));
+        let settings = Settings { quarantine, ..Settings::default() };
+        assert_eq!(refused("etcd://a", &settings).0, "quarantine");
     }
 
     #[cfg(feature = "redis")]

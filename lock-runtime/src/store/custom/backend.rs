@@ -7,6 +7,8 @@ use std::time::Duration;
 use super::contract::Store;
 use super::handle::CustomHandle;
 use super::shared::CustomStore;
+#[cfg(feature = "admin")]
+use super::shared::without;
 use super::thread::StoreThread;
 use super::waiting;
 use super::wake_ups::WakeUps;
@@ -15,6 +17,8 @@ use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::identity::Identity;
 use crate::maybe_ready::MaybeReady;
+#[cfg(feature = "admin")]
+use crate::store::contract::{Asker, KeyInspector, StoreError};
 use crate::store::contract::{Backend, BackgroundRuntimes, Layout, LockStore, StoreAnswer};
 use crate::store::hold_reports::HoldReports;
 use crate::store::key_holder::KeyHolder;
@@ -115,6 +119,16 @@ impl<S: Store> Backend for CustomBackend<S> {
                 None => KeyHolder::default(),
             }))
         })
+    }
+
+    #[cfg(feature = "admin")]
+    fn inspector(&self) -> Result<&dyn KeyInspector, StoreError> {
+        Err(without(self.shared.store.name(), "url", "keys that `LockAdmin` can inspect"))
+    }
+
+    #[cfg(feature = "admin")]
+    fn asker(&self, _: &str) -> Result<Box<dyn Asker>, StoreError> {
+        Err(without(self.shared.store.name(), "url", "clients that `LockAdmin` can ask"))
     }
 
     fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {

@@ -11,7 +11,6 @@ use super::contract::{
 use super::shared::{CustomStore, without};
 use crate::join::join_all;
 use crate::maybe_ready::MaybeReady;
-use crate::replicas::RequiredReplicas;
 use crate::store::announcements::{Announced, Announcement};
 use crate::store::contract::{
     Acquired, Capabilities, Claim, Fenced, Grant, Lane, Layout, Left, LockStore, Release, Released,
@@ -88,14 +87,6 @@ impl<S: Store> LockStore for CustomHandle<S> {
     ) -> MaybeReady<'a, Result<Acquired, StoreError>> {
         if let Err(error) = self.check_layout() {
             return MaybeReady::ready(Err(error));
-        }
-        if claim.acknowledged_by != RequiredReplicas::NONE {
-            let name = self.shared.store.name();
-            return MaybeReady::ready(Err(without(
-                name,
-                "acknowledged_by",
-                "replicas that acknowledge locks",
-            )));
         }
         let (store, key) = (Arc::clone(&self.shared.store), claim.resource.key.to_owned());
         let (owner, term) = (self.shared.owner_name(claim.owner), claim.term);
@@ -248,7 +239,12 @@ impl<S: Store> LockStore for CustomHandle<S> {
 
     fn capabilities(&self) -> Capabilities {
         let keeps_after_release = self.shared.store.keeps_after_release();
-        Capabilities { keeps_after_release, counts_waiters: false, ..Capabilities::ALL }
+        Capabilities {
+            keeps_after_release,
+            counts_waiters: false,
+            acknowledges: false,
+            ..Capabilities::ALL
+        }
     }
 
     #[cfg(feature = "postgres")]

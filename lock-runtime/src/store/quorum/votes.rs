@@ -182,7 +182,8 @@ impl LockStore for QuorumStore {
             counts_waiters: all.counts_waiters && one.counts_waiters,
             ..all
         });
-        Capabilities { owner_per_attempt: Safeguard::OwnerPerAttempt.is_on(), ..all }
+        let owner_per_attempt = Safeguard::OwnerPerAttempt.is_on();
+        Capabilities { owner_per_attempt, acknowledges: false, ..all }
     }
 
     fn layout(&self) -> &'static str {
