@@ -2,29 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use lock_runtime::{LockClient, LockError, LockGuard, LostReason};
+use lock_runtime::{LockError, LockGuard, LostReason};
 use lock_tests::support::{LEASE, milliseconds, until, until_idle};
 use lock_tests::{EtcdCluster, Helper};
 
-use crate::support::{RENEWED, client};
-
-/// Long enough for elections on a busy machine.
-const LONG: Duration = LEASE.saturating_mul(10);
-
-async fn patient_client(url: &str, lease: Duration) -> LockClient {
-    let client = LockClient::builder().url(url).lease(lease).wait(LEASE * 60).connect().await;
-    client.expect("a member is up")
-}
-
-/// Nobody else gets the lock while this guard holds it.
-async fn is_exclusive(guard: &LockGuard, other: &LockClient) {
-    let lock = other.lock(guard.key()).wait(Duration::ZERO);
-    match lock.acquire().await {
-        Err(LockError::Busy { .. } | LockError::Unavailable { .. }) => {}
-        Ok(_) => panic!("granted although another client has the lock"),
-        Err(error) => panic!("another error: {error}"),
-    }
-}
+use crate::support::{LONG, RENEWED, client, is_exclusive, patient_client};
 
 #[tokio::test]
 async fn a_lock_survives_the_death_of_a_member_and_of_the_leader() {

@@ -6,4 +6,5 @@ mod conformance;
 mod controls;
 mod faults;
 mod inputs;
+mod partitions;
 mod support;
