@@ -6,7 +6,7 @@ use lock_runtime::{LockError, LockGuard, LostReason};
 use lock_tests::support::{LEASE, milliseconds, until, until_idle};
 use lock_tests::{EtcdCluster, Helper};
 
-use crate::support::{LONG, RENEWED, client, is_exclusive, patient_client};
+use crate::support::{LONG, RENEWED, client, is_exclusive, patient_client, revokes_too_early};
 
 #[tokio::test]
 async fn a_lock_survives_the_death_of_a_member_and_of_the_leader() {
@@ -41,13 +41,6 @@ async fn locks_are_acquired_again_soon_after_the_leader_was_killed() {
         etcd.restart(leader);
     }
     until(LONG, || etcd.keys("").is_empty()).await.expect("no key is left");
-}
-
-/// Whether a leader that is back after its suspension may revoke leases that were renewed meanwhile.
-fn revokes_too_early(version: &str) -> bool {
-    let mut numbers = version.split('.').map(|number| number.parse().expect("a number"));
-    let version: [u32; 3] = std::array::from_fn(|_| numbers.next().expect("three numbers"));
-    version < [3, 4, 31] || ([3, 5, 0]..[3, 5, 13]).contains(&version)
 }
 
 #[tokio::test]

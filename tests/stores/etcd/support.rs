@@ -57,6 +57,13 @@ pub(crate) async fn is_exclusive(guard: &LockGuard, other: &LockClient) {
     }
 }
 
+/// Whether a leader that is back after its suspension may revoke leases that were renewed meanwhile.
+pub(crate) fn revokes_too_early(version: &str) -> bool {
+    let mut numbers = version.split('.').map(|number| number.parse().expect("a number"));
+    let version: [u32; 3] = std::array::from_fn(|_| numbers.next().expect("three numbers"));
+    version < [3, 4, 31] || ([3, 5, 0]..[3, 5, 13]).contains(&version)
+}
+
 /// The requests that a member has answered so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestCounts {

@@ -63,6 +63,7 @@ impl Method {
         Self { is_stream: true, ..Self::repeated("/etcdserverpb.Lease/LeaseKeepAlive") };
     pub(super) const AUTHENTICATE: Self = Self::repeated("/etcdserverpb.Auth/Authenticate");
     pub(super) const STATUS: Self = Self::repeated("/etcdserverpb.Maintenance/Status");
+    pub(super) const ALARMS: Self = Self::repeated("/etcdserverpb.Maintenance/Alarm");
 
     const fn repeated(path: &'static str) -> Self {
         Self { path, repeats: true, is_stream: false }
@@ -109,6 +110,11 @@ impl Members {
     /// The addresses, for messages.
     pub(super) fn shown(&self) -> Vec<&str> {
         self.all.iter().map(|member| &*member.shown).collect()
+    }
+
+    /// The address of the member that gets all requests.
+    pub(super) fn current_shown(&self) -> String {
+        self.all[*self.current.borrow()].shown.clone()
     }
 
     pub(super) fn uses_tls(&self) -> bool {

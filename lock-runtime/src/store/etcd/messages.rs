@@ -292,3 +292,27 @@ pub(super) struct StatusResponse {
     #[prost(string, repeated, tag = "8")]
     pub(super) errors: Vec<String>,
 }
+
+/// Asks for the alarms of all members, which is the default.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AlarmRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AlarmResponse {
+    #[prost(message, repeated, tag = "2")]
+    pub(super) alarms: Vec<RaisedAlarm>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RaisedAlarm {
+    #[prost(enumeration = "AlarmType", tag = "2")]
+    pub(super) alarm: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub(super) enum AlarmType {
+    None = 0,
+    NoSpace = 1,
+    Corrupt = 2,
+}
