@@ -17,6 +17,10 @@ lock_tests::controls! {
         without "members-need-a-leader+silent-members-are-left" seeing "calls go on by another member";
     without_undoing_claims: "partitions::a_claim_that_arrives_after_its_release_leaves_no_key"
         without "leftovers-are-freed" seeing "left behind";
+    without_learning_members: "members::a_lock_stays_while_all_members_of_the_url_are_replaced"
+        without "members-are-learned" seeing "calls go on by another member";
+    without_ignoring_other_clusters: "members::an_announced_address_that_leads_to_another_cluster_is_not_used"
+        without "foreign-nodes-are-ignored" seeing "granted by another cluster";
     without_tracking: "faults::a_lock_whose_key_is_deleted_is_lost_at_once"
         without "tracking" seeing "the loss is noticed at once";
     without_tracking_of_fixed_leases: "faults::a_fixed_lease_whose_key_is_deleted_is_lost_at_once"

@@ -1,8 +1,8 @@
 //! Locks in etcd.
 //!
 //! A lock is one key, whose value is the token of its owner. It ends with a lease of etcd: see `leases.rs`. What a client may
-//! have left in etcd is plain data in `holds.rs`, and `cleanup.rs` deletes it. `members.rs` chooses the member that gets the
-//! requests, and `watcher.rs` has the stream that tells of released and lost keys.
+//! have left in etcd is plain data in `holds.rs`, and `cleanup.rs` deletes it. `members.rs` sends requests to the member that
+//! `member_list.rs` chooses, and `watcher.rs` has the stream that tells of released and lost keys.
 
 mod address;
 mod auth;
@@ -11,9 +11,11 @@ mod client;
 mod errors;
 mod holds;
 mod leases;
+mod member_list;
 mod members;
 mod messages;
 mod renewals;
+mod tls;
 mod transactions;
 mod versions;
 mod watcher;
@@ -28,8 +30,9 @@ use tracing::Level;
 use self::address::EtcdAddress;
 use self::client::EtcdClient;
 use self::errors::EtcdFailure;
-use self::members::{EtcdTls, Members, Method};
+use self::members::{Members, Method};
 use self::messages::{AlarmRequest, AlarmResponse, AlarmType, StatusRequest, StatusResponse};
+use self::tls::EtcdTls;
 use self::transactions::{Owned, SeenKey};
 use self::versions::{check_version, revokes_too_early};
 use self::watcher::{KeyWatcher, WatchCommand};
@@ -70,6 +73,7 @@ const PROBE: &str = "lock-runtime/probe";
 /// | holding locks that are renewed | 2 for up to 64 locks and 3 for up to 100, every third of the lease |
 /// | a fencing token | 0; 1 for a call that is handed the lock over inside the process, or has locked several keys |
 /// | waiting | 2 when the wait begins and after each release, and one message to watch the key; 1 attempt every 5 s |
+/// | learning of members | 1 a minute for each client |
 ///
 /// All locks of a client that are renewed share one lease of etcd for each length. etcd writes to the disks of a majority of
 /// its members for each acquire and each release, but not for a renewal.
@@ -114,7 +118,9 @@ impl EtcdStore {
     /// `etcd://[user:password@]host[:port][,host[:port]…]`, or `etcds://…` for TLS (feature `tls`). Characters of the user
     /// and the password that have a meaning in URLs are percent-encoded. Does not connect.
     ///
-    /// The URL should name all members: the client uses one, and another one when that one fails.
+    /// The URL should name all members: the client uses one, and another one when that one fails. When all of them have
+    /// failed, it also uses the other members of the cluster that it has learned of, by the addresses that they announce
+    /// (`--advertise-client-urls`).
     ///
     /// # Errors
     ///
@@ -194,7 +200,7 @@ impl EtcdStore {
 
     fn warn_of_version(&self, version: Option<String>) {
         let Some(version) = version else { return };
-        let member = self.client.members.current_shown();
+        let member = self.client.members.current().shown.clone();
         events::emit(Level::WARN, move || {
             tracing::warn!(
                 version,
