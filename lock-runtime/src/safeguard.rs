@@ -143,6 +143,8 @@ safeguards! {
     SlotsAreRefreshed = "slots-are-refreshed",
     /// The nodes of other clusters are ignored.
     ForeignNodesAreIgnored = "foreign-nodes-are-ignored",
+    /// Members of a cluster that the URL does not name are used as well.
+    MembersAreLearned = "members-are-learned",
     /// All nodes of a cluster are asked for their slots at once.
     NodesAreAskedAtOnce = "nodes-are-asked-at-once",
     /// `ASKING` is sent together with its request.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::peer_network::{NOWHERE, PeerNetwork};
 use crate::ports::ReservedPort;
 use crate::suspension::{resume, suspend};
 use crate::tls::{Authority, ServerIdentity, Validity};
@@ -33,6 +34,8 @@ pub struct EtcdOptions {
     pub on_disk: bool,
     /// Whether clients have to use TLS.
     pub tls: bool,
+    /// Whether members can be cut off from each other.
+    pub can_be_cut_off: bool,
     /// Further options of all members.
     pub more: Vec<String>,
 }
@@ -45,14 +48,34 @@ pub struct EtcdCluster {
     options: EtcdOptions,
     directory: TempDir,
     tls: Option<(Authority, ServerIdentity)>,
+    /// The network between the members, if they can be cut off from each other.
+    network: Option<PeerNetwork>,
 }
 
 #[derive(Debug)]
 struct EtcdMember {
     child: Option<Child>,
     port: ReservedPort,
-    /// What the member is told of the number of its cluster.
+    /// What the member is told of its cluster.
     is_new: bool,
+    /// The port of its proxy to the other members.
+    proxy: Option<u16>,
+    is_cut_off: bool,
+    /// Whether it belongs to the cluster.
+    is_listed: bool,
+}
+
+impl EtcdMember {
+    fn new(network: Option<&PeerNetwork>, is_new: bool) -> Self {
+        let port = ReservedPort::new();
+        let proxy = network.map(|network| network.proxy_of(port.bus()));
+        Self { child: None, port, is_new, proxy, is_cut_off: false, is_listed: true }
+    }
+
+    /// Whether it runs, and can reach the others.
+    fn takes_part(&self) -> bool {
+        self.child.is_some() && !self.is_cut_off
+    }
 }
 
 impl EtcdCluster {
@@ -77,8 +100,9 @@ impl EtcdCluster {
     pub fn start(count: usize, options: &EtcdOptions) -> Self {
         // Another process may take a port before a member binds it.
         for _ in 0..5 {
-            let port = || EtcdMember { child: None, port: ReservedPort::new(), is_new: true };
-            let members = std::iter::repeat_with(port).take(count).collect();
+            let network = options.can_be_cut_off.then(PeerNetwork::new);
+            let member = || EtcdMember::new(network.as_ref(), true);
+            let members = std::iter::repeat_with(member).take(count).collect();
             let tls = options.tls.then(|| {
                 let authority = Authority::new();
                 let identity = authority.issue(&["localhost", "127.0.0.1"], Validity::Now);
@@ -89,7 +113,7 @@ impl EtcdCluster {
             } else {
                 directory_in_memory()
             };
-            let mut cluster = Self { members, options: options.clone(), directory, tls };
+            let mut cluster = Self { members, options: options.clone(), directory, tls, network };
             for number in 0..count {
                 cluster.spawn(number);
             }
@@ -138,7 +162,7 @@ impl EtcdCluster {
     /// If it does not answer.
     #[must_use]
     pub fn version(&self) -> String {
-        let status = self.post(0, "/v3/maintenance/status", "{}").expect("the member runs");
+        let status = self.status(0).expect("the member runs");
         text(&status, "version").expect("every member tells it").to_owned()
     }
 
@@ -156,6 +180,12 @@ impl EtcdCluster {
     #[must_use]
     pub fn len(&self) -> usize {
         self.members.len()
+    }
+
+    /// Whether the process of a member runs.
+    #[must_use]
+    pub fn is_running(&self, number: usize) -> bool {
+        self.members[number].child.is_some()
     }
 
     /// Whether there are no members.
@@ -194,6 +224,71 @@ impl EtcdCluster {
         resume(self.members[number].child.as_ref().expect("the member runs"));
     }
 
+    /// Cuts a member off from the others. Clients still reach it.
+    ///
+    /// # Panics
+    ///
+    /// If the cluster was started without this option.
+    pub fn cut_off(&mut self, number: usize) {
+        let network = self.network.as_ref().expect("a cluster with members that can be cut off");
+        self.members[number].is_cut_off = true;
+        network.cut_off(self.members[number].port.bus());
+    }
+
+    /// Lets all members reach each other again. Waits until they have a leader.
+    pub fn heal(&mut self) {
+        if let Some(network) = &self.network {
+            network.heal();
+        }
+        self.members.iter_mut().for_each(|member| member.is_cut_off = false);
+        let end = Instant::now() + PATIENCE;
+        while !self.follows_one_leader() {
+            assert!(Instant::now() < end, "the members have no leader");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Whether all running members know the same leader.
+    fn follows_one_leader(&self) -> bool {
+        let running = (0..self.members.len()).filter(|number| self.members[*number].takes_part());
+        let mut leaders = running.map(|number| {
+            let status = self.status(number).unwrap_or_default();
+            text(&status, "leader").filter(|leader| *leader != "0").map(str::to_owned)
+        });
+        let first = leaders.next().flatten();
+        first.is_some() && leaders.all(|leader| leader == first)
+    }
+
+    /// Adds a member to the cluster. Returns its number.
+    pub fn add(&mut self) -> usize {
+        let number = self.members.len();
+        self.members.push(EtcdMember::new(self.network.as_ref(), false));
+        let (name, peer) = (name_of(number), self.peer_url(number));
+        self.control(&["member", "add", &name, &format!("--peer-urls={peer}")]);
+        self.spawn(number);
+        assert!(self.is_up(number), "etcd does not join: {}", self.log(number));
+        number
+    }
+
+    /// Removes a member from the cluster, and ends it.
+    pub fn remove(&mut self, number: usize) {
+        let id = self.id_of(number);
+        self.members[number].is_listed = false;
+        let others: Vec<_> = (0..self.members.len())
+            .filter(|other| *other != number && self.members[*other].takes_part())
+            .map(|other| self.address(other))
+            .collect();
+        self.control_at(&others.join(","), &["member", "remove", &id]);
+        self.kill(number);
+    }
+
+    /// The number of a member in etcd.
+    fn id_of(&self, number: usize) -> String {
+        let status = self.status(number).expect("the member runs");
+        let id: u64 = text(&status, "member_id").and_then(|id| id.parse().ok()).expect("a number");
+        format!("{id:x}")
+    }
+
     /// The member that leads, as soon as the running members agree.
     #[must_use]
     pub fn leader(&self) -> usize {
@@ -209,10 +304,9 @@ impl EtcdCluster {
 
     /// The member that says that it leads, if there is just one.
     fn leader_now(&self) -> Option<usize> {
-        let running =
-            (0..self.members.len()).filter(|number| self.members[*number].child.is_some());
+        let running = (0..self.members.len()).filter(|number| self.members[*number].takes_part());
         let mut leaders = running.filter(|number| {
-            let status = self.post(*number, "/v3/maintenance/status", "{}").unwrap_or_default();
+            let status = self.status(*number).unwrap_or_default();
             let (own, leader) = (text(&status, "member_id"), text(&status, "leader"));
             own.is_some() && own == leader
         });
@@ -224,22 +318,22 @@ impl EtcdCluster {
     #[must_use]
     pub fn follower(&self) -> usize {
         let leader = self.leader();
-        (0..self.members.len()).find(|number| *number != leader).expect("several members")
+        let takes_part = |number: &usize| self.members[*number].is_listed && *number != leader;
+        (0..self.members.len()).find(takes_part).expect("several members")
     }
 
     /// Makes another member the leader.
     pub fn move_leader(&self) {
         let (from, to) = (self.leader(), self.follower());
-        let status = self.post(to, "/v3/maintenance/status", "{}").expect("the member runs");
-        let id: u64 = text(&status, "member_id").and_then(|id| id.parse().ok()).expect("a number");
-        self.control_at(&self.address(from), &["move-leader", &format!("{id:x}")]);
+        self.control_at(&self.address(from), &["move-leader", &self.id_of(to)]);
     }
 
     /// Runs `etcdctl` with these arguments. Returns what it has printed.
     #[expect(clippy::must_use_candidate, reason = "most commands print nothing of interest")]
     pub fn control(&self, arguments: &[&str]) -> String {
-        let all: Vec<_> = (0..self.members.len()).map(|number| self.address(number)).collect();
-        self.control_at(&all.join(","), arguments)
+        let running = (0..self.members.len()).filter(|number| self.members[*number].takes_part());
+        let running: Vec<_> = running.map(|number| self.address(number)).collect();
+        self.control_at(&running.join(","), arguments)
     }
 
     fn control_at(&self, endpoints: &str, arguments: &[&str]) -> String {
@@ -295,19 +389,22 @@ impl EtcdCluster {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let client = format!("{scheme}://{}", self.address(number));
         let listen = format!("{scheme}://127.0.0.1:{}", self.port(number));
-        let peer = |number: usize| format!("http://127.0.0.1:{}", self.members[number].port.bus());
+        let member = &self.members[number];
+        let listed = (0..self.members.len()).filter(|other| self.members[*other].is_listed);
         let all: Vec<_> =
-            (0..self.members.len()).map(|other| format!("member{other}={}", peer(other))).collect();
+            listed.map(|other| format!("{}={}", name_of(other), self.peer_url(other))).collect();
+        let scheme_of_peers = if self.network.is_some() { "https" } else { "http" };
+        let listen_to_peers = format!("{scheme_of_peers}://127.0.0.1:{}", member.port.bus());
         let (heartbeat, election) =
             if self.options.default_times { ("100", "1000") } else { ("50", "500") };
-        let state = if self.members[number].is_new { "new" } else { "existing" };
+        let state = if member.is_new { "new" } else { "existing" };
         let mut command = program("etcd");
         command
-            .args(["--name", &format!("member{number}"), "--data-dir"])
+            .args(["--name", &name_of(number), "--data-dir"])
             .arg(&data)
             .args(["--listen-client-urls", &listen, "--advertise-client-urls", &client])
-            .args(["--listen-peer-urls", &peer(number)])
-            .args(["--initial-advertise-peer-urls", &peer(number)])
+            .args(["--listen-peer-urls", &listen_to_peers])
+            .args(["--initial-advertise-peer-urls", &self.peer_url(number)])
             .args(["--initial-cluster", &all.join(","), "--initial-cluster-state", state])
             .args(["--heartbeat-interval", heartbeat, "--election-timeout", election])
             .args(["--logger", "zap"])
@@ -318,6 +415,10 @@ impl EtcdCluster {
         if let Some((_, identity)) = &self.tls {
             command.arg("--cert-file").arg(identity.certificate());
             command.arg("--key-file").arg(identity.key());
+        }
+        if let Some(proxy) = member.proxy {
+            command.arg("--peer-auto-tls").env("HTTPS_PROXY", format!("http://127.0.0.1:{proxy}"));
+            command.env_remove("NO_PROXY").env_remove("no_proxy");
         }
         let child = command.spawn().unwrap_or_else(|error| missing("etcd", &error));
         let member = &mut self.members[number];
@@ -346,6 +447,19 @@ impl EtcdCluster {
             return health.status.success();
         }
         self.ask(number, "GET /health", "").is_some_and(|answer| answer.contains("\"true\""))
+    }
+
+    /// Where the other members reach a member.
+    fn peer_url(&self, number: usize) -> String {
+        let port = self.members[number].port.bus();
+        match &self.network {
+            Some(_) => format!("https://{NOWHERE}:{port}"),
+            None => format!("http://127.0.0.1:{port}"),
+        }
+    }
+
+    fn status(&self, number: usize) -> Option<String> {
+        self.post(number, "/v3/maintenance/status", "{}")
     }
 
     /// The answer of a method of the JSON API.
@@ -390,6 +504,10 @@ impl Drop for EtcdCluster {
 fn directory_in_memory() -> TempDir {
     let memory = tempfile::Builder::new().prefix("lock-etcd").tempdir_in("/dev/shm");
     memory.or_else(|_| tempfile::tempdir()).expect("a temporary directory")
+}
+
+fn name_of(number: usize) -> String {
+    format!("member{number}")
 }
 
 /// A program without the settings of the environment.

@@ -15,6 +15,7 @@ mod helper;
 mod history;
 mod kinds;
 mod log;
+mod peer_network;
 mod pooler;
 mod ports;
 mod proxy;

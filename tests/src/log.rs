@@ -21,9 +21,20 @@ impl CapturedLog {
     /// The log from now on.
     #[must_use]
     pub fn here() -> Self {
+        Self::of_level(LevelFilter::TRACE)
+    }
+
+    /// The same with warnings and errors only, for processes with libraries that log each message. A process uses one of
+    /// both.
+    #[must_use]
+    pub fn warnings() -> Self {
+        Self::of_level(LevelFilter::WARN)
+    }
+
+    fn of_level(level: LevelFilter) -> Self {
         LINES.get_or_init(|| {
             let log = tracing_subscriber::fmt()
-                .with_max_level(LevelFilter::TRACE)
+                .with_max_level(level)
                 .with_ansi(false)
                 .with_writer(|| Writer);
             // Nothing else in this process installs a subscriber, except a test by mistake.

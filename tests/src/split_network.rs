@@ -165,25 +165,27 @@ async fn serve(
         let _ = socket.set_nodelay(true);
     }
     let ((from_read, from_write), (to_read, to_write)) = (from.into_split(), to.into_split());
+    let until_open = || until_whole(is_whole.clone());
     tokio::join!(
-        forward(from_read, to_write, is_whole.clone()),
-        forward(to_read, from_write, is_whole)
+        forward(from_read, to_write, until_open),
+        forward(to_read, from_write, until_open)
     );
 }
 
-async fn forward(
+/// Forwards one direction of a connection. Data waits until the network is open for it.
+pub(crate) async fn forward<F: Future<Output = ()>>(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    is_whole: Option<watch::Receiver<bool>>,
+    until_open: impl Fn() -> F,
 ) {
     let mut chunk = vec![0; 16 * 1024];
     while let Ok(read @ 1..) = from.read(&mut chunk).await {
-        until_whole(is_whole.clone()).await;
+        until_open().await;
         if to.write_all(&chunk[..read]).await.is_err() {
             return;
         }
     }
-    until_whole(is_whole).await;
+    until_open().await;
     let _ = to.shutdown().await;
 }
 

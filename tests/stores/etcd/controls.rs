@@ -5,6 +5,22 @@ lock_tests::controls! {
         without "silent-members-are-left" seeing "locks are lost while the leader is suspended";
     without_members_need_a_leader: "faults::a_member_without_a_leader_refuses_at_once"
         without "members-need-a-leader" seeing "the member says why";
+    without_leaving_members_that_are_cut_off: "partitions::calls_go_on_and_locks_stay_when_the_member_of_their_client_is_cut_off"
+        without "members-need-a-leader+silent-members-are-left" seeing "calls go on by another member";
+    without_streams_that_need_a_leader: "partitions::a_waiter_at_a_member_that_is_cut_off_is_woken"
+        without "members-need-a-leader" seeing "woken after";
+    without_leaving_a_leader_that_is_cut_off: "partitions::a_leader_that_is_cut_off_for_longer_than_the_lease_grants_nothing_twice"
+        without "members-need-a-leader+silent-members-are-left" seeing "a client is not served";
+    without_only_if_free_during_a_partition: "partitions::a_leader_that_is_cut_off_for_longer_than_the_lease_grants_nothing_twice"
+        without "only-if-free" seeing "two have the lock";
+    without_returning_to_a_member: "partitions::a_member_that_was_cut_off_is_used_again"
+        without "members-need-a-leader+silent-members-are-left" seeing "calls go on by another member";
+    without_undoing_claims: "partitions::a_claim_that_arrives_after_its_release_leaves_no_key"
+        without "leftovers-are-freed" seeing "left behind";
+    without_learning_members: "members::a_lock_stays_while_all_members_of_the_url_are_replaced"
+        without "members-are-learned" seeing "calls go on by another member";
+    without_ignoring_other_clusters: "members::an_announced_address_that_leads_to_another_cluster_is_not_used"
+        without "foreign-nodes-are-ignored" seeing "granted by another cluster";
     without_tracking: "faults::a_lock_whose_key_is_deleted_is_lost_at_once"
         without "tracking" seeing "the loss is noticed at once";
     without_tracking_of_fixed_leases: "faults::a_fixed_lease_whose_key_is_deleted_is_lost_at_once"

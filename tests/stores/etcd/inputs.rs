@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, TlsOptions};
 use lock_tests::support::{LEASE, until};
-use lock_tests::{EtcdCluster, EtcdOptions, RedisServer};
+use lock_tests::{CapturedLog, EtcdCluster, EtcdOptions, RedisServer};
 
-use crate::support::{RENEWED, client};
+use crate::support::{RENEWED, client, revokes_too_early};
 
 async fn refused(url: &str) -> LockError {
     match LockClient::connect(url).await {
@@ -170,6 +170,21 @@ async fn a_full_database_is_unavailable_until_it_has_room() {
     client.ready().await.expect("it is ready");
 }
 
+/// Newer versions tell the status of a member to the user `root` only.
+#[tokio::test]
+async fn a_user_is_not_ready_while_the_database_is_full() {
+    let etcd = with_users(&["--bcrypt-cost=4", "--quota-backend-bytes=200000"]);
+    let client = client(&etcd.url_with("locks:geheim@")).await;
+    client.ready().await.expect("it is ready");
+    let root = |arguments: &[&str]| etcd.tries(&[&["--user=root:root"], arguments].concat());
+    let value = "v".repeat(20_000);
+    assert!((0..50).any(|number| !root(&["put", &format!("fill{number}"), &value])));
+    let error = client.ready().await;
+    assert!(matches!(error, Err(LockError::Unavailable { .. })), "{error:?}");
+    assert!(root(&["alarm", "disarm"]));
+    client.ready().await.expect("it is ready");
+}
+
 #[tokio::test]
 async fn locks_work_over_tls() {
     let etcd = EtcdCluster::start(1, &EtcdOptions { tls: true, ..EtcdOptions::default() });
@@ -197,4 +212,22 @@ async fn a_short_lease_is_warned_about_and_works() {
     let guard = client.lock("k").acquire().await.expect("a lock");
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(guard.is_held());
+}
+
+#[tokio::test]
+async fn a_version_that_may_free_locks_too_early_is_warned_about_once() {
+    let log = CapturedLog::warnings();
+    let etcd = EtcdCluster::single();
+    let (version, address) = (etcd.version(), format!("127.0.0.1:{}", etcd.port(0)));
+    let client = client(&etcd.url()).await;
+    let warnings = || log.lines(&["may free locks too early", &version, &address]);
+    if revokes_too_early(&version) {
+        until(LEASE * 10, || !warnings().is_empty()).await.expect("a warning");
+    }
+    let guard = client.lock("k").acquire().await.expect("a lock");
+    guard.release().await.expect("a release");
+    client.ready().await.expect("it is ready");
+    drop(client);
+    tokio::time::sleep(LEASE / 2).await;
+    assert_eq!(warnings().len(), usize::from(revokes_too_early(&version)), "{:?}", warnings());
 }

@@ -6,4 +6,6 @@ mod conformance;
 mod controls;
 mod faults;
 mod inputs;
+mod members;
+mod partitions;
 mod support;

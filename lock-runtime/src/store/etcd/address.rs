@@ -81,6 +81,12 @@ fn read_login(login: &str) -> Result<(String, String), LockError> {
     Ok((user, password))
 }
 
+/// The address of a member in a URL that it announces, such as `http://10.0.0.1:2379`. `None` if it cannot be used.
+pub(super) fn announced(url: &str, uses_tls: bool) -> Option<String> {
+    let rest = url.strip_prefix(if uses_tls { "https://" } else { "http://" })?;
+    read_member(rest.trim_end_matches('/')).ok()
+}
+
 /// A host with its port.
 fn read_member(text: &str) -> Result<String, LockError> {
     let wrong = |what: &str| {
@@ -194,6 +200,22 @@ mod tests {
         ] {
             let problem = problem(url);
             assert!(problem.contains(text), "{url}: {problem}");
+        }
+    }
+
+    #[test]
+    fn an_announced_address_is_used_if_its_scheme_fits() {
+        assert_eq!(announced("http://Host:1", false).as_deref(), Some("host:1"));
+        assert_eq!(announced("https://[::1]:1/", true).as_deref(), Some("[::1]:1"));
+        for (url, uses_tls) in [
+            ("https://a:1", false),
+            ("http://a:1", true),
+            ("unix://a:1", false),
+            ("http://a:1/path", false),
+            ("http://user:password@a:1", false),
+            ("", false),
+        ] {
+            assert_eq!(announced(url, uses_tls), None, "{url}");
         }
     }
 

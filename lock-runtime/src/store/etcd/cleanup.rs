@@ -1,5 +1,5 @@
-//! Tasks of a store: deleting what requests without an answer may have left, revoking retired leases, and watching the keys
-//! of locks that are held for more than a moment.
+//! Tasks of a store: deleting what requests without an answer may have left, revoking retired leases, watching the keys of
+//! locks that are held for more than a moment, and learning which members the cluster has.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -8,6 +8,8 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::client::EtcdClient;
+use super::errors::EtcdFailure;
+use super::members::Members;
 use super::transactions::{Owned, SeenKey};
 use super::watcher::WatchCommand;
 use crate::clock::BootInstant;
@@ -24,10 +26,38 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How long a lock is held before its key is watched. Most are released before that.
 const BEFORE_WATCH: Duration = Duration::from_millis(50);
 
+/// How often the cluster is asked for its members.
+const LISTED: Duration = Duration::from_secs(60);
+
 /// Starts the tasks, which end with the store.
 pub(super) fn start(client: &Arc<EtcdClient>) {
     tokio::spawn(clean_up(Arc::downgrade(client), Arc::clone(&client.cleanup)));
     tokio::spawn(watch_held(Arc::downgrade(client), Arc::clone(&client.granted)));
+    if client.members.may_learn() && Safeguard::MembersAreLearned.is_on() {
+        tokio::spawn(learn_members(Arc::downgrade(&client.members)));
+    }
+}
+
+/// Asks for the members at the beginning, when another member is used, and once a minute.
+async fn learn_members(members: Weak<Members>) {
+    let Some(mut changes) = members.upgrade().map(|members| members.changes()) else { return };
+    loop {
+        let Some(members) = members.upgrade() else { return };
+        let pause = match members.learn().await {
+            // The user may not ask.
+            Ok(()) | Err(EtcdFailure::Refused(_)) => LISTED,
+            Err(_) => PAUSE,
+        };
+        drop(members);
+        tokio::select! {
+            changed = changes.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            () = sleep(pause) => {}
+        }
+    }
 }
 
 async fn clean_up(client: Weak<EtcdClient>, notify: Arc<Notify>) {

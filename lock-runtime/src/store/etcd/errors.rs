@@ -31,6 +31,11 @@ impl EtcdFailure {
         }
     }
 
+    /// Whether the user may not make this request.
+    pub(super) fn is_missing_permission(&self) -> bool {
+        matches!(self, Self::Refused(StoreError::Denied(text)) if text.contains("permission denied"))
+    }
+
     /// The error of the request.
     pub(super) fn into_error(self) -> StoreError {
         match self {

@@ -1,10 +1,11 @@
 //! The members of a cluster, and requests to them.
 //!
 //! All requests go to one member, as long as it serves them. When it does not answer in time, cannot be reached or has no
-//! leader, the next member takes its place. (A balancing channel would send every third request to a member that is down.)
-//! Each member keeps its connection, which is opened when it is first needed.
+//! leader, the next member takes its place: see `member_list.rs`. (A balancing channel would send every third request to a
+//! member that is down.) Each member keeps its connection, which is opened when it is first needed.
 
-use std::sync::OnceLock;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use prost::Message;
@@ -18,11 +19,15 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{IntoStreamingRequest, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use super::address::{EtcdAddress, invalid};
+use super::address::{EtcdAddress, announced, invalid};
 use super::auth::EtcdLogin;
 use super::errors::{EtcdFailure, meaning};
+use super::member_list::{Member, MemberList};
+use super::messages::{MemberListRequest, MemberListResponse};
+use super::tls::{EtcdCertificates, EtcdTls, with_certificates};
 use crate::error::LockError;
 use crate::safeguard::Safeguard;
+use crate::sync::{Mutex, lock};
 
 /// How long a member may take for an answer before another one is asked.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -63,56 +68,46 @@ impl Method {
         Self { is_stream: true, ..Self::repeated("/etcdserverpb.Lease/LeaseKeepAlive") };
     pub(super) const AUTHENTICATE: Self = Self::repeated("/etcdserverpb.Auth/Authenticate");
     pub(super) const STATUS: Self = Self::repeated("/etcdserverpb.Maintenance/Status");
+    pub(super) const ALARMS: Self = Self::repeated("/etcdserverpb.Maintenance/Alarm");
+    const MEMBER_LIST: Self = Self::repeated("/etcdserverpb.Cluster/MemberList");
 
     const fn repeated(path: &'static str) -> Self {
         Self { path, repeats: true, is_stream: false }
     }
 }
 
-struct Member {
-    endpoint: Endpoint,
-    /// Its address, for messages.
-    shown: String,
-    channel: OnceLock<Channel>,
-}
-
 /// The members of a cluster.
 pub(super) struct Members {
-    all: Vec<Member>,
-    /// The member that gets all requests.
+    known: Mutex<MemberList>,
+    /// The number of the member that gets all requests. Changed only while `known` is locked.
     current: watch::Sender<usize>,
     login: Option<EtcdLogin>,
+    certificates: Option<EtcdCertificates>,
 }
 
 impl Members {
     pub(super) fn new(address: EtcdAddress, tls: &EtcdTls) -> Result<Self, LockError> {
         let EtcdAddress { members, login, tls: uses_tls } = address;
-        let member = |shown: String| {
-            let scheme = if uses_tls { "https" } else { "http" };
-            let wrong = |_| invalid(&format!("the URL of etcd has an invalid member, {shown}"));
-            let endpoint = Endpoint::from_shared(format!("{scheme}://{shown}")).map_err(wrong)?;
-            let endpoint = endpoint
-                .connect_timeout(CONNECT_TIMEOUT)
-                .tcp_nodelay(true)
-                .http2_keep_alive_interval(CONNECTION_CHECK.0)
-                .keep_alive_timeout(CONNECTION_CHECK.1);
-            let endpoint = if uses_tls { tls.apply(endpoint)? } else { endpoint };
-            Ok(Member { endpoint, shown, channel: OnceLock::new() })
+        let certificates = uses_tls.then(|| tls.read()).transpose()?;
+        let member = |(number, shown): (usize, String)| {
+            let endpoint = endpoint(&shown, certificates.as_ref())?;
+            Ok(Member::new(number, endpoint, shown, None))
         };
-        let all = members.into_iter().map(member).collect::<Result<Vec<_>, LockError>>()?;
+        let named = members.into_iter().enumerate().map(member);
+        let named = named.collect::<Result<Vec<_>, LockError>>()?;
         // Clients spread over the members.
-        let first = fastrand::usize(..all.len());
+        let current = watch::Sender::new(fastrand::usize(..named.len()));
         let login = login.map(|(user, password)| EtcdLogin::new(user, password));
-        Ok(Self { all, current: watch::Sender::new(first), login })
+        Ok(Self { known: Mutex::new(MemberList::new(named)), current, login, certificates })
     }
 
-    /// The addresses, for messages.
-    pub(super) fn shown(&self) -> Vec<&str> {
-        self.all.iter().map(|member| &*member.shown).collect()
+    /// The addresses in the URL, for messages.
+    pub(super) fn shown(&self) -> Vec<String> {
+        lock(&self.known).named().iter().map(|member| member.shown.clone()).collect()
     }
 
     pub(super) fn uses_tls(&self) -> bool {
-        self.all.iter().any(|member| member.endpoint.uri().scheme_str() == Some("https"))
+        self.certificates.is_some()
     }
 
     /// Tells when another member takes the place of the current one.
@@ -120,20 +115,27 @@ impl Members {
         self.current.subscribe()
     }
 
+    /// The member that gets all requests.
+    pub(super) fn current(&self) -> Arc<Member> {
+        let known = lock(&self.known);
+        Arc::clone(known.get(*self.current.borrow()))
+    }
+
     /// The next member takes the place of this one, unless it has happened already.
     pub(super) fn leave(&self, number: usize) {
+        let mut known = lock(&self.known);
         self.current.send_if_modified(|current| {
-            let leaves = *current == number && self.all.len() > 1;
-            if leaves {
-                *current = (*current + 1) % self.all.len();
+            if *current != number {
+                return false;
             }
-            leaves
+            *current = known.next(number);
+            *current != number
         });
     }
 
     /// How long one member may take for an answer.
     fn patience(&self) -> Duration {
-        if self.all.len() == 1 { LONG_PATIENCE } else { PATIENCE }
+        if lock(&self.known).named().len() == 1 { LONG_PATIENCE } else { PATIENCE }
     }
 
     /// A member has not answered in time.
@@ -143,6 +145,64 @@ impl Members {
         }
     }
 
+    /// Asks the current member for all members of its cluster.
+    pub(super) async fn learn(&self) -> Result<(), EtcdFailure> {
+        let asked = self.current();
+        let request = self.once(&asked, Method::MEMBER_LIST, &MemberListRequest {});
+        let silent = |_| Err(EtcdFailure::Unknown(format!("{} does not answer", asked.shown)));
+        let list: MemberListResponse =
+            timeout(self.patience(), request).await.unwrap_or_else(silent)?;
+        let Some(header) = list.header else { return Ok(()) };
+        asked.id.store(header.member_id, Ordering::Relaxed);
+        let listed = list.members.iter().filter(|member| !member.is_learner);
+        let addresses = listed.flat_map(|member| {
+            let addresses = member.client_urls.iter();
+            let addresses = addresses.filter_map(|url| announced(url, self.uses_tls()));
+            addresses.map(|address| (member.id, address))
+        });
+        let addresses: Vec<_> = addresses.collect();
+        let make = |number, shown: &str| {
+            let endpoint = endpoint(shown, self.certificates.as_ref()).ok()?;
+            Some(Member::new(number, endpoint, shown.to_owned(), Some(header.cluster_id)))
+        };
+        let mut known = lock(&self.known);
+        let current = *self.current.borrow();
+        known.update(current, &addresses, make);
+        Ok(())
+    }
+
+    /// Whether members that the URL does not name may be used. Without TLS, anybody could get the password who listens at an
+    /// announced address.
+    pub(super) fn may_learn(&self) -> bool {
+        self.login.is_none() || self.uses_tls()
+    }
+
+    /// Makes sure that a member that the URL does not name belongs to the cluster that has listed it. Its address may lead to
+    /// another server here.
+    async fn check_cluster(&self, member: &Member) -> Result<(), EtcdFailure> {
+        let Some(cluster) = member.cluster.filter(|_| Safeguard::ForeignNodesAreIgnored.is_on())
+        else {
+            return Ok(());
+        };
+        if member.is_verified.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let (request, token) = self.prepare(member, MemberListRequest {}).await?;
+        let asked = self.send(member, Method::MEMBER_LIST, request).await;
+        // Nothing has been changed.
+        let list: MemberListResponse =
+            asked.map_err(|status| match self.failure(member, &status, token.as_ref()) {
+                failure @ EtcdFailure::LoggedOut(_) => failure,
+                failure => EtcdFailure::NotHere(failure.text()),
+            })?;
+        if list.header.is_none_or(|header| header.cluster_id != cluster) {
+            let problem = format!("{} belongs to another cluster", member.shown);
+            return Err(EtcdFailure::NotHere(problem));
+        }
+        member.is_verified.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Sends a request to the current member, and to the next ones if it does not serve it.
     pub(super) async fn call<Q, A>(&self, method: Method, request: &Q) -> Result<A, EtcdFailure>
     where
@@ -150,18 +210,21 @@ impl Members {
         A: Message + Default + 'static,
     {
         let (mut may_have_run, mut logged_in) = (None, false);
-        let mut tries = self.all.len() + 1;
+        let mut tries = lock(&self.known).len() + 1;
         loop {
             tries -= 1;
-            let number = *self.current.borrow();
-            let shown = &self.all[number].shown;
+            let member = self.current();
+            let (number, shown) = (member.number, &member.shown);
             let mut unanswered = Unanswered { members: self, number, since: Instant::now() };
-            let answered = timeout(self.patience(), self.once(number, method, request)).await;
+            let answered = timeout(self.patience(), self.once(&member, method, request)).await;
             let failure = match answered {
                 Ok(answered) => {
                     unanswered.since = Instant::now();
                     match answered {
-                        Ok(answer) => return Ok(answer),
+                        Ok(answer) => {
+                            lock(&self.known).has_served();
+                            return Ok(answer);
+                        }
                         Err(failure) => failure,
                     }
                 }
@@ -199,19 +262,25 @@ impl Members {
     }
 
     /// Sends a request to one member.
-    async fn once<Q, A>(&self, number: usize, method: Method, request: &Q) -> Result<A, EtcdFailure>
+    async fn once<Q, A>(
+        &self,
+        member: &Member,
+        method: Method,
+        request: &Q,
+    ) -> Result<A, EtcdFailure>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let (request, token) = self.prepare(number, request.clone()).await?;
-        let answered = self.send(number, method, request).await;
-        answered.map_err(|status| self.failure(number, &status, token.as_ref()))
+        self.check_cluster(member).await?;
+        let (request, token) = self.prepare(member, request.clone()).await?;
+        let answered = self.send(member, method, request).await;
+        answered.map_err(|status| self.failure(member, &status, token.as_ref()))
     }
 
     async fn send<Q, A>(
         &self,
-        number: usize,
+        member: &Member,
         method: Method,
         request: Request<Q>,
     ) -> Result<A, Status>
@@ -219,7 +288,7 @@ impl Members {
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let mut grpc = self.ready(number).await?;
+        let mut grpc = ready(member).await?;
         let (path, codec) = (PathAndQuery::from_static(method.path), ProstCodec::<Q, A>::default());
         if !method.is_stream {
             return Ok(grpc.unary(request, path, codec).await?.into_inner());
@@ -240,19 +309,21 @@ impl Members {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
-        let number = *self.current.borrow();
+        let member = self.current();
+        let number = member.number;
         let opened = async {
-            let (request, token) = self.prepare(number, requests).await?;
+            self.check_cluster(&member).await?;
+            let (request, token) = self.prepare(&member, requests).await?;
             let (path, codec) = (PathAndQuery::from_static(path), ProstCodec::<Q, A>::default());
             let opened = async {
-                let mut grpc = self.ready(number).await?;
+                let mut grpc = ready(&member).await?;
                 let request =
                     request.map(|requests| requests.into_streaming_request().into_inner());
                 Ok(grpc.streaming(request, path, codec).await?.into_inner())
             };
-            opened.await.map_err(|status| self.failure(number, &status, token.as_ref()))
+            opened.await.map_err(|status| self.failure(&member, &status, token.as_ref()))
         };
-        let silent = || EtcdFailure::Unknown(format!("{} does not answer", self.all[number].shown));
+        let silent = || EtcdFailure::Unknown(format!("{} does not answer", member.shown));
         let opened = timeout(self.patience(), opened).await;
         match opened.unwrap_or_else(|_| Err(silent())) {
             Ok(stream) => Ok((number, stream)),
@@ -275,7 +346,7 @@ impl Members {
     /// Adds the metadata to a request.
     async fn prepare<T>(
         &self,
-        number: usize,
+        member: &Member,
         message: T,
     ) -> Result<(Request<T>, Option<MetadataValue<tonic::metadata::Ascii>>), EtcdFailure> {
         let mut request = Request::new(message);
@@ -284,7 +355,7 @@ impl Members {
             request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         }
         let token = match &self.login {
-            Some(login) => Some(login.token(|request| self.authenticate(number, request)).await?),
+            Some(login) => Some(login.token(|request| self.authenticate(member, request)).await?),
             None => None,
         };
         if let Some(token) = &token {
@@ -296,32 +367,24 @@ impl Members {
     /// Logs in at a member.
     async fn authenticate(
         &self,
-        number: usize,
+        member: &Member,
         request: super::messages::AuthenticateRequest,
     ) -> Result<super::messages::AuthenticateResponse, EtcdFailure> {
-        let sent = self.send(number, Method::AUTHENTICATE, Request::new(request));
-        sent.await.map_err(|status| match self.failure(number, &status, None) {
+        let sent = self.send(member, Method::AUTHENTICATE, Request::new(request));
+        sent.await.map_err(|status| match self.failure(member, &status, None) {
             // Nothing but a token was asked for.
             EtcdFailure::Unknown(cause) => EtcdFailure::NotHere(cause),
             failure => failure,
         })
     }
 
-    async fn ready(&self, number: usize) -> Result<Grpc<Channel>, Status> {
-        let member = &self.all[number];
-        let channel = member.channel.get_or_init(|| member.endpoint.connect_lazy());
-        let mut grpc = Grpc::new(channel.clone());
-        grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
-        Ok(grpc)
-    }
-
     fn failure(
         &self,
-        number: usize,
+        member: &Member,
         status: &Status,
         token: Option<&MetadataValue<tonic::metadata::Ascii>>,
     ) -> EtcdFailure {
-        let failure = meaning(status, &self.all[number].shown);
+        let failure = meaning(status, &member.shown);
         if let (EtcdFailure::LoggedOut(_), Some(login)) = (&failure, &self.login) {
             login.forget(token);
         }
@@ -346,55 +409,24 @@ impl Drop for Unanswered<'_> {
     }
 }
 
-/// The TLS settings of a store.
-#[derive(Debug, Clone, Default)]
-pub(super) struct EtcdTls {
-    #[cfg(feature = "tls")]
-    pub(super) options: Option<crate::tls::TlsOptions>,
+fn endpoint(address: &str, certificates: Option<&EtcdCertificates>) -> Result<Endpoint, LockError> {
+    let scheme = if certificates.is_some() { "https" } else { "http" };
+    let wrong = |_| invalid(&format!("the URL of etcd has an invalid member, {address}"));
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{address}")).map_err(wrong)?;
+    let endpoint = endpoint
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(CONNECTION_CHECK.0)
+        .keep_alive_timeout(CONNECTION_CHECK.1);
+    match certificates {
+        Some(certificates) => with_certificates(endpoint, certificates),
+        None => Ok(endpoint),
+    }
 }
 
-impl EtcdTls {
-    #[cfg(feature = "tls")]
-    fn apply(&self, endpoint: Endpoint) -> Result<Endpoint, LockError> {
-        use tonic::transport::{Certificate, ClientTlsConfig, Identity};
-
-        let error = |problem: String| LockError::Config { option: "tls", problem };
-        let read = |path: &std::path::Path| {
-            std::fs::read(path)
-                .map_err(|cause| error(format!("cannot read {}: {cause}", path.display())))
-        };
-        let options = self.options.clone().unwrap_or_default();
-        if options.config.is_some() {
-            return Err(error(
-                "a rustls configuration cannot be used with etcd; name files".into(),
-            ));
-        }
-        let mut config = ClientTlsConfig::new();
-        config = match &options.ca {
-            Some(path) => config.ca_certificate(Certificate::from_pem(read(path)?)),
-            None => config.with_native_roots(),
-        };
-        match (&options.certificate, &options.key) {
-            (Some(certificate), Some(key)) => {
-                config = config.identity(Identity::from_pem(read(certificate)?, read(key)?));
-            }
-            (None, None) => {}
-            _ => {
-                let problem = "a client certificate needs two files: the certificate and its key";
-                return Err(error(problem.into()));
-            }
-        }
-        if let Some(name) = &options.server_name {
-            config = config.domain_name(name);
-        }
-        endpoint.tls_config(config).map_err(|cause| error(format!("invalid TLS options: {cause}")))
-    }
-
-    #[cfg(not(feature = "tls"))]
-    #[expect(clippy::unused_self, reason = "there are no settings")]
-    fn apply(&self, _: Endpoint) -> Result<Endpoint, LockError> {
-        Err(invalid(
-            "this build has no TLS for `etcds://`; enable the feature `tls` of `lock-runtime`",
-        ))
-    }
+async fn ready(member: &Member) -> Result<Grpc<Channel>, Status> {
+    let channel = member.channel.get_or_init(|| member.endpoint.connect_lazy());
+    let mut grpc = Grpc::new(channel.clone());
+    grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
+    Ok(grpc)
 }

@@ -7,6 +7,10 @@ use prost::{Enumeration, Message, Oneof};
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ResponseHeader {
+    #[prost(uint64, tag = "1")]
+    pub(super) cluster_id: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) member_id: u64,
     #[prost(int64, tag = "3")]
     pub(super) revision: i64,
     #[prost(uint64, tag = "4")]
@@ -291,4 +295,50 @@ pub(super) struct StatusResponse {
     /// The problems of the member, such as `memberID:… alarm:NOSPACE`.
     #[prost(string, repeated, tag = "8")]
     pub(super) errors: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct MemberListRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct MemberListResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<ResponseHeader>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) members: Vec<ListedMember>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ListedMember {
+    #[prost(uint64, tag = "1")]
+    pub(super) id: u64,
+    /// The URLs that it announces; none if it has not started.
+    #[prost(string, repeated, tag = "4")]
+    pub(super) client_urls: Vec<String>,
+    #[prost(bool, tag = "5")]
+    pub(super) is_learner: bool,
+}
+
+/// Asks for the alarms of all members, which is the default.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AlarmRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AlarmResponse {
+    #[prost(message, repeated, tag = "2")]
+    pub(super) alarms: Vec<RaisedAlarm>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RaisedAlarm {
+    #[prost(enumeration = "AlarmType", tag = "2")]
+    pub(super) alarm: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub(super) enum AlarmType {
+    None = 0,
+    NoSpace = 1,
+    Corrupt = 2,
 }

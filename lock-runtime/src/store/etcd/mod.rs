@@ -1,8 +1,8 @@
 //! Locks in etcd.
 //!
 //! A lock is one key, whose value is the token of its owner. It ends with a lease of etcd: see `leases.rs`. What a client may
-//! have left in etcd is plain data in `holds.rs`, and `cleanup.rs` deletes it. `members.rs` chooses the member that gets the
-//! requests, and `watcher.rs` has the stream that tells of released and lost keys.
+//! have left in etcd is plain data in `holds.rs`, and `cleanup.rs` deletes it. `members.rs` sends requests to the member that
+//! `member_list.rs` chooses, and `watcher.rs` has the stream that tells of released and lost keys.
 
 mod address;
 mod auth;
@@ -11,10 +11,13 @@ mod client;
 mod errors;
 mod holds;
 mod leases;
+mod member_list;
 mod members;
 mod messages;
 mod renewals;
+mod tls;
 mod transactions;
+mod versions;
 mod watcher;
 
 use std::fmt;
@@ -22,15 +25,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tracing::Level;
 
 use self::address::EtcdAddress;
 use self::client::EtcdClient;
 use self::errors::EtcdFailure;
-use self::members::{EtcdTls, Members, Method};
-use self::messages::{StatusRequest, StatusResponse};
+use self::members::{Members, Method};
+use self::messages::{AlarmRequest, AlarmResponse, AlarmType, StatusRequest, StatusResponse};
+use self::tls::EtcdTls;
 use self::transactions::{Owned, SeenKey};
+use self::versions::{check_version, revokes_too_early};
 use self::watcher::{KeyWatcher, WatchCommand};
 use crate::error::LockError;
+use crate::events;
 use crate::safeguard::Safeguard;
 use crate::store::custom::{
     FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
@@ -66,6 +73,7 @@ const PROBE: &str = "lock-runtime/probe";
 /// | holding locks that are renewed | 2 for up to 64 locks and 3 for up to 100, every third of the lease |
 /// | a fencing token | 0; 1 for a call that is handed the lock over inside the process, or has locked several keys |
 /// | waiting | 2 when the wait begins and after each release, and one message to watch the key; 1 attempt every 5 s |
+/// | learning of members | 1 a minute for each client |
 ///
 /// All locks of a client that are renewed share one lease of etcd for each length. etcd writes to the disks of a majority of
 /// its members for each acquire and each release, but not for a renewal.
@@ -77,7 +85,8 @@ const PROBE: &str = "lock-runtime/probe";
 /// the key stays taken for as long as etcd has granted. The shared lease lasts a second longer than its term. A leader that
 /// fails is replaced after about a second, and all leases then begin anew, so a lease of 10 s or more survives it. Below 3 s,
 /// a client logs a warning. Before etcd 3.4.31 and 3.5.13, a leader that was suspended and replaced may end leases that were
-/// renewed meanwhile; the holder is told at once that its lock is lost, but may overlap with the next one until then.
+/// renewed meanwhile; the holder is told at once that its lock is lost, but may overlap with the next one until then. A client
+/// logs a warning when it connects to such a version.
 ///
 /// # Users
 ///
@@ -109,7 +118,9 @@ impl EtcdStore {
     /// `etcd://[user:password@]host[:port][,host[:port]…]`, or `etcds://…` for TLS (feature `tls`). Characters of the user
     /// and the password that have a meaning in URLs are percent-encoded. Does not connect.
     ///
-    /// The URL should name all members: the client uses one, and another one when that one fails.
+    /// The URL should name all members: the client uses one, and another one when that one fails. When all of them have
+    /// failed, it also uses the other members of the cluster that it has learned of, by the addresses that they announce
+    /// (`--advertise-client-urls`).
     ///
     /// # Errors
     ///
@@ -159,17 +170,44 @@ impl EtcdStore {
         let probe = Owned::new(PROBE, "");
         match self.client.members.look(&[&probe]).await {
             // The user has permissions for other keys.
-            Err(EtcdFailure::Refused(StoreError::Denied(text)))
-                if text.contains("permission denied") =>
-            {
-                Ok(())
-            }
+            Err(failure) if failure.is_missing_permission() => Ok(()),
             looked => looked.map(drop).map_err(EtcdFailure::into_error),
         }
     }
 
-    async fn status(&self) -> Result<StatusResponse, EtcdFailure> {
-        self.client.members.call(Method::STATUS, &StatusRequest {}).await
+    /// The status of a member. `None` if the user may not ask for it: from 3.5.28 on, and in versions 3.6, that may be
+    /// reserved for the user `root`.
+    async fn status(&self) -> Result<Option<StatusResponse>, StoreError> {
+        match self.client.members.call(Method::STATUS, &StatusRequest {}).await {
+            Err(failure) if failure.is_missing_permission() => Ok(None),
+            status => status.map(Some).map_err(EtcdFailure::into_error),
+        }
+    }
+
+    /// Whether the database is full, as far as the user may know.
+    async fn is_full(&self) -> Result<bool, StoreError> {
+        if let Some(status) = self.status().await? {
+            return Ok(status.errors.iter().any(|problem| problem.contains("NOSPACE")));
+        }
+        match self.client.members.call(Method::ALARMS, &AlarmRequest {}).await {
+            Ok(AlarmResponse { alarms }) => {
+                Ok(alarms.iter().any(|raised| raised.alarm == AlarmType::NoSpace as i32))
+            }
+            Err(failure) if failure.is_missing_permission() => Ok(false),
+            Err(failure) => Err(failure.into_error()),
+        }
+    }
+
+    fn warn_of_version(&self, version: Option<String>) {
+        let Some(version) = version else { return };
+        let member = self.client.members.current().shown.clone();
+        events::emit(Level::WARN, move || {
+            tracing::warn!(
+                version,
+                member,
+                "this version of etcd may free locks too early after its leader was suspended; use 3.4.31, 3.5.13 or newer"
+            );
+        });
     }
 }
 
@@ -191,17 +229,6 @@ impl Drop for EtcdStore {
     }
 }
 
-/// Fails if a member is too old: 3.4 has the requests that this store needs.
-fn check_version(version: &str) -> Result<(), StoreError> {
-    let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
-    let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if (major, minor) >= (3, 4) {
-        return Ok(());
-    }
-    let problem = format!("the server is etcd {version}, and this store needs 3.4 or newer");
-    Err(StoreError::Config { option: "url", problem })
-}
-
 impl Store for EtcdStore {
     fn name(&self) -> &'static str {
         "etcd"
@@ -211,12 +238,13 @@ impl Store for EtcdStore {
         if let Some(lease) = self.lease {
             self.client.check_lease(lease);
         }
-        let status = self.status().await.map_err(EtcdFailure::into_error)?;
-        check_version(&status.version)?;
+        let version = self.status().await?.map(|status| status.version);
+        version.as_deref().map_or(Ok(()), check_version)?;
         // Also checks the user.
         self.probe().await?;
         let (commands, receiver) = mpsc::unbounded_channel();
         if self.client.watcher.set(commands).is_ok() {
+            self.warn_of_version(version.filter(|version| revokes_too_early(version)));
             let watcher = KeyWatcher::new(&self.client.members, wake_ups, receiver);
             tokio::spawn(watcher.run());
             cleanup::start(&self.client);
@@ -253,12 +281,12 @@ impl Store for EtcdStore {
     }
 
     async fn check(&self) -> Result<(), StoreError> {
-        let status = self.status().await.map_err(EtcdFailure::into_error)?;
-        if let Some(problem) = status.errors.iter().find(|problem| problem.contains("NOSPACE")) {
-            return Err(StoreError::Refused(format!(
-                "etcd accepts no writes ({problem}): compact and defragment it, or raise \
+        if self.is_full().await? {
+            return Err(StoreError::Refused(
+                "etcd accepts no writes (NOSPACE): compact and defragment it, or raise \
                  `--quota-backend-bytes`, and run `etcdctl alarm disarm`"
-            )));
+                    .to_owned(),
+            ));
         }
         self.probe().await
     }
@@ -287,16 +315,6 @@ impl Store for EtcdStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_oldest_version_is_3_4() {
-        for version in ["3.4.0", "3.5.9", "3.10.1", "4.0.0"] {
-            check_version(version).expect(version);
-        }
-        for version in ["3.3.25", "2.3.8", "", "next"] {
-            check_version(version).expect_err(version);
-        }
-    }
 
     #[tokio::test]
     async fn no_secret_is_shown() {
