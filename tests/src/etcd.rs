@@ -1,6 +1,7 @@
 //! Clusters of etcd for tests.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,8 @@ pub struct EtcdOptions {
     pub on_disk: bool,
     /// Whether clients have to use TLS.
     pub tls: bool,
+    /// Whether clients need certificates for that.
+    pub client_certificates: bool,
     /// Whether members can be cut off from each other.
     pub can_be_cut_off: bool,
     /// Further options of all members.
@@ -166,6 +169,23 @@ impl EtcdCluster {
         text(&status, "version").expect("every member tells it").to_owned()
     }
 
+    /// The port of a member for the other ones.
+    #[must_use]
+    pub fn peer_port(&self, number: usize) -> u16 {
+        self.members[number].port.bus()
+    }
+
+    /// A certificate that a cluster with TLS accepts from a client.
+    ///
+    /// # Panics
+    ///
+    /// If it has no TLS.
+    #[must_use]
+    pub fn client_certificate(&self) -> ServerIdentity {
+        let (authority, _) = self.tls.as_ref().expect("a cluster with TLS");
+        authority.issue(&["client"], Validity::Now)
+    }
+
     /// The file with the authority of a cluster with TLS.
     ///
     /// # Panics
@@ -206,6 +226,16 @@ impl EtcdCluster {
     pub fn restart(&mut self, number: usize) {
         self.begin_restart(number);
         assert!(self.is_up(number), "etcd does not start again: {}", self.log(number));
+    }
+
+    /// Starts a single member again, as a new cluster without data.
+    pub fn begin_anew(&mut self) {
+        self.kill(0);
+        fs::remove_dir_all(self.data(0)).expect("the directory of the member");
+        self.members[0].is_new = true;
+        // The number of the cluster is derived from it.
+        self.options.more.push("--initial-cluster-token=anew".to_owned());
+        self.restart(0);
     }
 
     /// Starts a member again. Alone, it may not be able to serve clients.
@@ -352,8 +382,9 @@ impl EtcdCluster {
     fn try_control(&self, endpoints: &str, arguments: &[&str]) -> Output {
         let mut command = program("etcdctl");
         command.env("ETCDCTL_API", "3").arg(format!("--endpoints={endpoints}"));
-        if self.tls.is_some() {
-            command.arg("--cacert").arg(self.authority());
+        if let Some((authority, identity)) = &self.tls {
+            command.arg("--cacert").arg(authority.file());
+            command.arg("--cert").arg(identity.certificate()).arg("--key").arg(identity.key());
         }
         command.args(arguments).stdin(Stdio::null());
         command.output().unwrap_or_else(|error| missing("etcdctl", &error))
@@ -381,7 +412,7 @@ impl EtcdCluster {
     }
 
     fn spawn(&mut self, number: usize) {
-        let data = self.directory.path().join(format!("member{number}"));
+        let data = self.data(number);
         let output = || {
             let log = self.log_file(number);
             std::fs::File::options().create(true).append(true).open(log).expect("a temporary file")
@@ -412,9 +443,12 @@ impl EtcdCluster {
             .stdin(Stdio::null())
             .stdout(output())
             .stderr(output());
-        if let Some((_, identity)) = &self.tls {
+        if let Some((authority, identity)) = &self.tls {
             command.arg("--cert-file").arg(identity.certificate());
             command.arg("--key-file").arg(identity.key());
+            if self.options.client_certificates {
+                command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(authority.file());
+            }
         }
         if let Some(proxy) = member.proxy {
             command.arg("--peer-auto-tls").env("HTTPS_PROXY", format!("http://127.0.0.1:{proxy}"));
@@ -478,6 +512,10 @@ impl EtcdCluster {
         let mut answer = String::new();
         socket.read_to_string(&mut answer).ok()?;
         Some(answer)
+    }
+
+    fn data(&self, number: usize) -> PathBuf {
+        self.directory.path().join(format!("member{number}"))
     }
 
     fn log_file(&self, number: usize) -> PathBuf {

@@ -21,6 +21,12 @@ lock_tests::controls! {
         without "members-are-learned" seeing "calls go on by another member";
     without_ignoring_other_clusters: "members::an_announced_address_that_leads_to_another_cluster_is_not_used"
         without "foreign-nodes-are-ignored" seeing "granted by another cluster";
+    without_checking_the_url: "members::members_of_different_clusters_are_a_configuration_error"
+        without "foreign-nodes-are-ignored" seeing "two clusters are used as one";
+    without_checking_members: "members::a_member_that_answers_later_and_belongs_to_another_cluster_is_not_used"
+        without "foreign-nodes-are-ignored" seeing "granted by another cluster";
+    without_certificates_are_reread: "inputs::a_client_shows_its_certificate_and_reads_it_again"
+        without "certificates-are-reread" seeing "the certificate is not read again";
     without_tracking: "faults::a_lock_whose_key_is_deleted_is_lost_at_once"
         without "tracking" seeing "the loss is noticed at once";
     without_tracking_of_fixed_leases: "faults::a_fixed_lease_whose_key_is_deleted_is_lost_at_once"

@@ -52,3 +52,52 @@ async fn an_announced_address_that_leads_to_another_cluster_is_not_used() {
     let guard = client.lock("k").wait(LONG).acquire().await.expect("a lock");
     guard.release().await.expect("a release");
 }
+
+/// Two owners would get a lock: each client begins at another member.
+#[tokio::test]
+async fn members_of_different_clusters_are_a_configuration_error() {
+    let (one, other) = (EtcdCluster::single(), EtcdCluster::single());
+    let url = format!("etcd://127.0.0.1:{},127.0.0.1:{}", one.port(0), other.port(0));
+    match LockClient::connect(&url).await.map(drop) {
+        Err(LockError::Config { option: "url", problem }) => {
+            for port in [one.port(0), other.port(0)] {
+                assert!(problem.contains(&port.to_string()), "{problem}");
+            }
+        }
+        outcome => panic!("two clusters are used as one: {outcome:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_member_that_answers_later_and_belongs_to_another_cluster_is_not_used() {
+    let (mut own, mut other) = (EtcdCluster::single(), EtcdCluster::single());
+    other.kill(0);
+    let url = format!("etcd://127.0.0.1:{},127.0.0.1:{}", own.port(0), other.port(0));
+    let builder = LockClient::builder().url(url).lease(RENEWED).wait(LEASE * 4);
+    let client = builder.connect().await.expect("a member is up");
+    let guard = client.lock("k").acquire().await.expect("a lock");
+    guard.release().await.expect("a release");
+    other.restart(0);
+    own.kill(0);
+    match client.lock("k").acquire().await.map(drop) {
+        Err(LockError::Unavailable { .. }) => {}
+        outcome => panic!("granted by another cluster: {outcome:?}"),
+    }
+    assert!(other.keys("").is_empty() && other.leases().is_empty());
+    own.restart(0);
+    let guard = client.lock("k").wait(LONG).acquire().await.expect("a lock");
+    guard.release().await.expect("a release");
+}
+
+/// As after a restoration from a backup, which makes a new cluster.
+#[tokio::test]
+async fn a_cluster_that_takes_the_place_of_another_one_is_used() {
+    let mut etcd = EtcdCluster::single();
+    let builder = LockClient::builder().url(etcd.url()).lease(RENEWED).wait(LONG);
+    let client = builder.connect().await.expect("a member is up");
+    let guard = client.lock("k").acquire().await.expect("a lock");
+    guard.release().await.expect("a release");
+    etcd.begin_anew();
+    let guard = client.lock("k").acquire().await.expect("a lock of the new cluster");
+    guard.release().await.expect("a release");
+}

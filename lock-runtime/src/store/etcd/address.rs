@@ -5,7 +5,7 @@ use std::fmt;
 use crate::error::LockError;
 
 /// The port of clients that etcd uses by default.
-const DEFAULT_PORT: u16 = 2379;
+pub(super) const DEFAULT_PORT: u16 = 2379;
 
 /// What a URL names: `etcd://[user:password@]host[:port][,host[:port]…]`, or `etcds://` for TLS.
 #[derive(Clone, PartialEq, Eq)]

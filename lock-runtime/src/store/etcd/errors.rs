@@ -13,6 +13,8 @@ pub(super) enum EtcdFailure {
     Refused(StoreError),
     /// This member cannot serve the request, which has had no effect. Another one may.
     NotHere(String),
+    /// The same, and the connection or the settings have to be changed to use this member.
+    Unusable(StoreError),
     /// The token of the user is not valid any more. The request has had no effect.
     LoggedOut(String),
     /// The lease of the request does not exist. The request has had no effect.
@@ -25,7 +27,7 @@ impl EtcdFailure {
     /// The cause.
     pub(super) fn text(&self) -> String {
         match self {
-            Self::Refused(error) => error.to_string(),
+            Self::Refused(error) | Self::Unusable(error) => error.to_string(),
             Self::NotHere(cause) | Self::LoggedOut(cause) | Self::Unknown(cause) => cause.clone(),
             Self::LeaseGone => "the lease in etcd has ended".to_owned(),
         }
@@ -36,10 +38,15 @@ impl EtcdFailure {
         matches!(self, Self::Refused(StoreError::Denied(text)) if text.contains("permission denied"))
     }
 
+    /// Whether another member may serve the request.
+    pub(super) fn is_of_member(&self) -> bool {
+        matches!(self, Self::NotHere(_) | Self::Unusable(_) | Self::Unknown(_))
+    }
+
     /// The error of the request.
     pub(super) fn into_error(self) -> StoreError {
         match self {
-            Self::Refused(error) => error,
+            Self::Refused(error) | Self::Unusable(error) => error,
             Self::NotHere(cause) => StoreError::Refused(cause),
             Self::LoggedOut(cause) => StoreError::Denied(cause),
             Self::LeaseGone => StoreError::Refused(self.text()),
@@ -51,10 +58,13 @@ impl EtcdFailure {
 /// What an answer means that is an error. The texts are those of etcd's API; a text that is not known here means that the
 /// outcome is unknown, unless the kind of the error excludes an effect.
 pub(super) fn meaning(status: &Status, member: &str) -> EtcdFailure {
-    if let Some(cause) = connect_error(status) {
-        return EtcdFailure::NotHere(format!("cannot connect to {member}: {cause}"));
+    if let Some(failure) = connect_error(status, member) {
+        return failure;
     }
     if status.source().is_some() {
+        if let Some(problem) = protocol_error(&said_with_causes(status, member), member) {
+            return EtcdFailure::Unusable(problem);
+        }
         // The connection has failed. tonic reports some reasons with the codes of refusals.
         return EtcdFailure::Unknown(said_with_causes(status, member));
     }
@@ -112,16 +122,66 @@ fn config(problem: String) -> EtcdFailure {
 }
 
 /// Why there is no connection, if the request was not sent because of that.
-fn connect_error(status: &Status) -> Option<String> {
+fn connect_error(status: &Status, member: &str) -> Option<EtcdFailure> {
     let mut cause = status.source();
     while let Some(error) = cause {
         if error.is::<ConnectError>() {
-            return Some(with_causes(error));
+            return Some(match unusable(error) {
+                Some(problem) => EtcdFailure::Unusable(problem),
+                None => EtcdFailure::NotHere(format!(
+                    "cannot connect to {member}: {}",
+                    with_causes(error)
+                )),
+            });
         }
         cause = error.source();
     }
     None
 }
+
+/// The problem that the connector has found, if other attempts would meet it as well.
+fn unusable(error: &(dyn Error + 'static)) -> Option<StoreError> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(UnusableServer(problem)) = error.downcast_ref() {
+            return Some(problem.clone());
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// A problem of a connection that has nothing to do with the request, which was not carried out.
+fn protocol_error(causes: &str, member: &str) -> Option<StoreError> {
+    // What is no HTTP/2 is read as a frame with a length that no frame has.
+    if causes.contains("frame with invalid size") {
+        let problem = format!(
+            "{member} speaks another protocol than etcd 3: name the client port (2379) of etcd 3.4 or newer, and write \
+             `etcds://` if it uses TLS"
+        );
+        return Some(StoreError::Config { option: "url", problem });
+    }
+    // With TLS 1.3, a server refuses a client without a certificate after the handshake.
+    if causes.contains("CertificateRequired") {
+        let problem = format!(
+            "{member} requires a client certificate; name the files of one with `tls_cert` and `tls_key`"
+        );
+        return Some(StoreError::Denied(problem));
+    }
+    None
+}
+
+/// Why a server cannot be used, as an error of the connector.
+#[derive(Debug)]
+pub(super) struct UnusableServer(pub(super) StoreError);
+
+impl std::fmt::Display for UnusableServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for UnusableServer {}
 
 fn said_with_causes(status: &Status, member: &str) -> String {
     let causes = status.source().map_or_else(|| status.message().to_owned(), with_causes);
@@ -187,6 +247,27 @@ mod tests {
             (Code::DeadlineExceeded, "late"),
         ] {
             assert!(matches!(of(code, text), Unknown(_)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_no_etcd_or_wants_a_certificate_is_named() {
+        let of_cause = |cause: &'static str| {
+            let mut status = Status::new(Code::Unknown, "http2 error");
+            status.set_source(std::sync::Arc::new(std::io::Error::other(cause)));
+            meaning(&status, "a:2380")
+        };
+        match of_cause("connection error detected: frame with invalid size") {
+            EtcdFailure::Unusable(StoreError::Config { option: "url", problem }) => {
+                assert!(problem.contains("a:2380") && problem.contains("2379"), "{problem}");
+            }
+            other => panic!("{other:?}"),
+        }
+        match of_cause("received fatal alert: CertificateRequired") {
+            EtcdFailure::Unusable(StoreError::Denied(problem)) => {
+                assert!(problem.contains("tls_cert"), "{problem}");
+            }
+            other => panic!("{other:?}"),
         }
     }
 

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_stream::Stream;
 use tonic::client::Grpc;
+use tonic::codegen::http::Uri;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
@@ -24,7 +25,7 @@ use super::auth::EtcdLogin;
 use super::errors::{EtcdFailure, meaning};
 use super::member_list::{Member, MemberList};
 use super::messages::{MemberListRequest, MemberListResponse};
-use super::tls::{EtcdCertificates, EtcdTls, with_certificates};
+use super::tls::EtcdTls;
 use crate::error::LockError;
 use crate::safeguard::Safeguard;
 use crate::sync::{Mutex, lock};
@@ -69,7 +70,7 @@ impl Method {
     pub(super) const AUTHENTICATE: Self = Self::repeated("/etcdserverpb.Auth/Authenticate");
     pub(super) const STATUS: Self = Self::repeated("/etcdserverpb.Maintenance/Status");
     pub(super) const ALARMS: Self = Self::repeated("/etcdserverpb.Maintenance/Alarm");
-    const MEMBER_LIST: Self = Self::repeated("/etcdserverpb.Cluster/MemberList");
+    pub(super) const MEMBER_LIST: Self = Self::repeated("/etcdserverpb.Cluster/MemberList");
 
     const fn repeated(path: &'static str) -> Self {
         Self { path, repeats: true, is_stream: false }
@@ -78,19 +79,20 @@ impl Method {
 
 /// The members of a cluster.
 pub(super) struct Members {
-    known: Mutex<MemberList>,
+    pub(super) known: Mutex<MemberList>,
     /// The number of the member that gets all requests. Changed only while `known` is locked.
     current: watch::Sender<usize>,
     login: Option<EtcdLogin>,
-    certificates: Option<EtcdCertificates>,
+    tls: Option<EtcdTls>,
+    /// The cluster of the members, as soon as one has told it.
+    pub(super) cluster: Mutex<Option<u64>>,
 }
 
 impl Members {
-    pub(super) fn new(address: EtcdAddress, tls: &EtcdTls) -> Result<Self, LockError> {
-        let EtcdAddress { members, login, tls: uses_tls } = address;
-        let certificates = uses_tls.then(|| tls.read()).transpose()?;
+    pub(super) fn new(address: EtcdAddress, tls: Option<EtcdTls>) -> Result<Self, LockError> {
+        let EtcdAddress { members, login, .. } = address;
         let member = |(number, shown): (usize, String)| {
-            let endpoint = endpoint(&shown, certificates.as_ref())?;
+            let endpoint = endpoint(&shown, tls.is_some())?;
             Ok(Member::new(number, endpoint, shown, None))
         };
         let named = members.into_iter().enumerate().map(member);
@@ -98,7 +100,8 @@ impl Members {
         // Clients spread over the members.
         let current = watch::Sender::new(fastrand::usize(..named.len()));
         let login = login.map(|(user, password)| EtcdLogin::new(user, password));
-        Ok(Self { known: Mutex::new(MemberList::new(named)), current, login, certificates })
+        let (known, cluster) = (Mutex::new(MemberList::new(named)), Mutex::default());
+        Ok(Self { known, current, login, tls, cluster })
     }
 
     /// The addresses in the URL, for messages.
@@ -107,7 +110,7 @@ impl Members {
     }
 
     pub(super) fn uses_tls(&self) -> bool {
-        self.certificates.is_some()
+        self.tls.is_some()
     }
 
     /// Tells when another member takes the place of the current one.
@@ -134,7 +137,7 @@ impl Members {
     }
 
     /// How long one member may take for an answer.
-    fn patience(&self) -> Duration {
+    pub(super) fn patience(&self) -> Duration {
         if lock(&self.known).named().len() == 1 { LONG_PATIENCE } else { PATIENCE }
     }
 
@@ -162,7 +165,7 @@ impl Members {
         });
         let addresses: Vec<_> = addresses.collect();
         let make = |number, shown: &str| {
-            let endpoint = endpoint(shown, self.certificates.as_ref()).ok()?;
+            let endpoint = endpoint(shown, self.uses_tls()).ok()?;
             Some(Member::new(number, endpoint, shown.to_owned(), Some(header.cluster_id)))
         };
         let mut known = lock(&self.known);
@@ -175,32 +178,6 @@ impl Members {
     /// announced address.
     pub(super) fn may_learn(&self) -> bool {
         self.login.is_none() || self.uses_tls()
-    }
-
-    /// Makes sure that a member that the URL does not name belongs to the cluster that has listed it. Its address may lead to
-    /// another server here.
-    async fn check_cluster(&self, member: &Member) -> Result<(), EtcdFailure> {
-        let Some(cluster) = member.cluster.filter(|_| Safeguard::ForeignNodesAreIgnored.is_on())
-        else {
-            return Ok(());
-        };
-        if member.is_verified.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let (request, token) = self.prepare(member, MemberListRequest {}).await?;
-        let asked = self.send(member, Method::MEMBER_LIST, request).await;
-        // Nothing has been changed.
-        let list: MemberListResponse =
-            asked.map_err(|status| match self.failure(member, &status, token.as_ref()) {
-                failure @ EtcdFailure::LoggedOut(_) => failure,
-                failure => EtcdFailure::NotHere(failure.text()),
-            })?;
-        if list.header.is_none_or(|header| header.cluster_id != cluster) {
-            let problem = format!("{} belongs to another cluster", member.shown);
-            return Err(EtcdFailure::NotHere(problem));
-        }
-        member.is_verified.store(true, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Sends a request to the current member, and to the next ones if it does not serve it.
@@ -242,10 +219,10 @@ impl Members {
                     logged_in = true;
                     tries += 1;
                 }
-                EtcdFailure::NotHere(cause) => {
+                failure @ (EtcdFailure::NotHere(_) | EtcdFailure::Unusable(_)) => {
                     self.leave(number);
                     if tries == 0 {
-                        return Err(may_have_run.unwrap_or(EtcdFailure::NotHere(cause)));
+                        return Err(may_have_run.unwrap_or(failure));
                     }
                 }
                 EtcdFailure::Unknown(cause) => {
@@ -278,7 +255,7 @@ impl Members {
         answered.map_err(|status| self.failure(member, &status, token.as_ref()))
     }
 
-    async fn send<Q, A>(
+    pub(super) async fn send<Q, A>(
         &self,
         member: &Member,
         method: Method,
@@ -288,7 +265,7 @@ impl Members {
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let mut grpc = ready(member).await?;
+        let mut grpc = self.ready(member).await?;
         let (path, codec) = (PathAndQuery::from_static(method.path), ProstCodec::<Q, A>::default());
         if !method.is_stream {
             return Ok(grpc.unary(request, path, codec).await?.into_inner());
@@ -316,7 +293,7 @@ impl Members {
             let (request, token) = self.prepare(&member, requests).await?;
             let (path, codec) = (PathAndQuery::from_static(path), ProstCodec::<Q, A>::default());
             let opened = async {
-                let mut grpc = ready(&member).await?;
+                let mut grpc = self.ready(&member).await?;
                 let request =
                     request.map(|requests| requests.into_streaming_request().into_inner());
                 Ok(grpc.streaming(request, path, codec).await?.into_inner())
@@ -328,7 +305,7 @@ impl Members {
         match opened.unwrap_or_else(|_| Err(silent())) {
             Ok(stream) => Ok((number, stream)),
             Err(failure) => {
-                if matches!(failure, EtcdFailure::NotHere(_) | EtcdFailure::Unknown(_)) {
+                if failure.is_of_member() {
                     self.leave(number);
                 }
                 Err(failure)
@@ -344,7 +321,7 @@ impl Members {
     }
 
     /// Adds the metadata to a request.
-    async fn prepare<T>(
+    pub(super) async fn prepare<T>(
         &self,
         member: &Member,
         message: T,
@@ -378,7 +355,7 @@ impl Members {
         })
     }
 
-    fn failure(
+    pub(super) fn failure(
         &self,
         member: &Member,
         status: &Status,
@@ -409,24 +386,31 @@ impl Drop for Unanswered<'_> {
     }
 }
 
-fn endpoint(address: &str, certificates: Option<&EtcdCertificates>) -> Result<Endpoint, LockError> {
-    let scheme = if certificates.is_some() { "https" } else { "http" };
+fn endpoint(address: &str, uses_tls: bool) -> Result<Endpoint, LockError> {
     let wrong = |_| invalid(&format!("the URL of etcd has an invalid member, {address}"));
-    let endpoint = Endpoint::from_shared(format!("{scheme}://{address}")).map_err(wrong)?;
-    let endpoint = endpoint
+    // The connector makes the handshakes, so the scheme is not that of the requests.
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(wrong)?;
+    let endpoint = if uses_tls {
+        let origin = Uri::try_from(format!("https://{address}"));
+        endpoint.origin(origin.map_err(|_| invalid("the URL of etcd has an invalid member"))?)
+    } else {
+        endpoint
+    };
+    Ok(endpoint
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(CONNECTION_CHECK.0)
-        .keep_alive_timeout(CONNECTION_CHECK.1);
-    match certificates {
-        Some(certificates) => with_certificates(endpoint, certificates),
-        None => Ok(endpoint),
-    }
+        .keep_alive_timeout(CONNECTION_CHECK.1))
 }
 
-async fn ready(member: &Member) -> Result<Grpc<Channel>, Status> {
-    let channel = member.channel.get_or_init(|| member.endpoint.connect_lazy());
-    let mut grpc = Grpc::new(channel.clone());
-    grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
-    Ok(grpc)
+impl Members {
+    async fn ready(&self, member: &Member) -> Result<Grpc<Channel>, Status> {
+        let channel = member.channel.get_or_init(|| match &self.tls {
+            Some(tls) => tls.channel(&member.endpoint, &member.shown),
+            None => member.endpoint.connect_lazy(),
+        });
+        let mut grpc = Grpc::new(channel.clone());
+        grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
+        Ok(grpc)
+    }
 }

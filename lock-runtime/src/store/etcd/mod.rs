@@ -8,6 +8,7 @@ mod address;
 mod auth;
 mod cleanup;
 mod client;
+mod clusters;
 mod errors;
 mod holds;
 mod leases;
@@ -45,6 +46,8 @@ use crate::store::custom::{
 };
 use crate::store::settings::Settings;
 use crate::store::store_error::StoreError;
+#[cfg(feature = "tls")]
+use crate::tls::TlsOptions;
 
 /// How often a waiting call makes an attempt. Deletions are told reliably, and an attempt is a write of etcd.
 const POLL: Duration = Duration::from_secs(5);
@@ -135,7 +138,12 @@ impl EtcdStore {
     /// assert!(EtcdStore::new("etcd://10.0.0.1:2379,10.0.0.1:2379").is_err());
     /// ```
     pub fn new(url: &str) -> Result<Self, LockError> {
-        Self::with_tls(url, &EtcdTls::default(), None)
+        let address = EtcdAddress::parse(url)?;
+        #[cfg(feature = "tls")]
+        let tls = address.tls.then(|| EtcdTls::new(TlsOptions::default())).transpose()?;
+        #[cfg(not(feature = "tls"))]
+        let tls = without_tls(&address)?;
+        Self::at(address, tls, None)
     }
 
     /// The store of a client with these settings.
@@ -146,22 +154,26 @@ impl EtcdStore {
                 problem: "etcd takes its user and password from the URL".to_owned(),
             });
         }
-        let tls = EtcdTls {
-            #[cfg(feature = "tls")]
-            options: settings.tls.clone(),
-        };
-        Self::with_tls(url, &tls, Some(settings.lease))
-    }
-
-    fn with_tls(url: &str, tls: &EtcdTls, lease: Option<Duration>) -> Result<Self, LockError> {
         let address = EtcdAddress::parse(url)?;
         #[cfg(feature = "tls")]
-        if tls.options.is_some() && !address.tls {
-            return Err(LockError::Config {
-                option: "tls",
-                problem: "the URL uses no TLS; write `etcds://`".to_owned(),
-            });
-        }
+        let tls = match (settings.tls.clone(), address.tls) {
+            (Some(_), false) => {
+                let problem = "the URL uses no TLS; write `etcds://`".to_owned();
+                return Err(LockError::Config { option: "tls", problem });
+            }
+            (options, true) => Some(EtcdTls::new(options.unwrap_or_default())?),
+            (None, false) => None,
+        };
+        #[cfg(not(feature = "tls"))]
+        let tls = without_tls(&address)?;
+        Self::at(address, tls, Some(settings.lease))
+    }
+
+    fn at(
+        address: EtcdAddress,
+        tls: Option<EtcdTls>,
+        lease: Option<Duration>,
+    ) -> Result<Self, LockError> {
         Ok(Self { client: EtcdClient::new(Members::new(address, tls)?), lease })
     }
 
@@ -211,6 +223,11 @@ impl EtcdStore {
     }
 }
 
+#[cfg(not(feature = "tls"))]
+fn without_tls(address: &EtcdAddress) -> Result<Option<EtcdTls>, LockError> {
+    if address.tls { Err(EtcdTls::missing()) } else { Ok(None) }
+}
+
 /// Without the user and the password.
 impl fmt::Debug for EtcdStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -238,6 +255,7 @@ impl Store for EtcdStore {
         if let Some(lease) = self.lease {
             self.client.check_lease(lease);
         }
+        self.client.members.check_url().await?;
         let version = self.status().await?.map(|status| status.version);
         version.as_deref().map_or(Ok(()), check_version)?;
         // Also checks the user.

@@ -1,90 +1,89 @@
 //! TLS of the connections to etcd.
 
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 
-#[cfg(not(feature = "tls"))]
-use super::address::invalid;
 use crate::error::LockError;
 
 /// The TLS settings of a store.
-#[derive(Debug, Clone, Default)]
-pub(super) struct EtcdTls {
-    #[cfg(feature = "tls")]
-    pub(super) options: Option<crate::tls::TlsOptions>,
-}
-
-/// The settings with the certificates that they name.
 #[cfg(feature = "tls")]
-pub(super) type EtcdCertificates = tonic::transport::ClientTlsConfig;
+pub(super) struct EtcdTls(std::sync::Arc<crate::store::tls::Tls>);
 
 /// There are none in this build.
 #[cfg(not(feature = "tls"))]
-pub(super) enum EtcdCertificates {}
+pub(super) enum EtcdTls {}
 
-impl EtcdTls {
-    #[cfg(feature = "tls")]
-    pub(super) fn read(&self) -> Result<EtcdCertificates, LockError> {
-        use tonic::transport::{Certificate, Identity};
-
-        let read = |path: &std::path::Path| {
-            std::fs::read(path)
-                .map_err(|cause| wrong(format!("cannot read {}: {cause}", path.display())))
-        };
-        let options = self.options.clone().unwrap_or_default();
-        if options.config.is_some() {
-            return Err(wrong(
-                "a rustls configuration cannot be used with etcd; name files".into(),
-            ));
-        }
-        let mut config = EtcdCertificates::new();
-        config = match &options.ca {
-            Some(path) => config.ca_certificate(Certificate::from_pem(read(path)?)),
-            None => config.with_native_roots(),
-        };
-        match (&options.certificate, &options.key) {
-            (Some(certificate), Some(key)) => {
-                config = config.identity(Identity::from_pem(read(certificate)?, read(key)?));
-            }
-            (None, None) => {}
-            _ => {
-                let problem = "a client certificate needs two files: the certificate and its key";
-                return Err(wrong(problem.into()));
-            }
-        }
-        if let Some(name) = &options.server_name {
-            config = config.domain_name(name);
-        }
-        Ok(config)
-    }
-
-    #[cfg(not(feature = "tls"))]
-    #[expect(clippy::unused_self, reason = "there are no settings")]
-    pub(super) fn read(&self) -> Result<EtcdCertificates, LockError> {
-        Err(invalid(
-            "this build has no TLS for `etcds://`; enable the feature `tls` of `lock-runtime`",
-        ))
-    }
-}
-
-/// An endpoint that uses these certificates.
 #[cfg(feature = "tls")]
-pub(super) fn with_certificates(
-    endpoint: Endpoint,
-    certificates: &EtcdCertificates,
-) -> Result<Endpoint, LockError> {
-    let wrong = |cause| wrong(format!("invalid TLS options: {cause}"));
-    endpoint.tls_config(certificates.clone()).map_err(wrong)
+impl EtcdTls {
+    pub(super) fn new(options: crate::tls::TlsOptions) -> Result<Self, LockError> {
+        Ok(Self(std::sync::Arc::new(crate::store::tls::Tls::new(options)?)))
+    }
+
+    /// The connection to a member, which is opened when it is first needed.
+    pub(super) fn channel(&self, endpoint: &Endpoint, member: &str) -> Channel {
+        use std::sync::Arc;
+
+        use tonic::codegen::http::Uri;
+
+        let (tls, member): (_, Arc<str>) = (Arc::clone(&self.0), member.into());
+        endpoint.connect_with_connector_lazy(tower::service_fn(move |uri: Uri| {
+            let (tls, member) = (Arc::clone(&tls), Arc::clone(&member));
+            async move { handshake::connect(&tls, &uri, &member).await }
+        }))
+    }
 }
 
 #[cfg(not(feature = "tls"))]
-pub(super) fn with_certificates(
-    _: Endpoint,
-    certificates: &EtcdCertificates,
-) -> Result<Endpoint, LockError> {
-    match *certificates {}
+impl EtcdTls {
+    pub(super) fn missing() -> LockError {
+        super::address::invalid(
+            "this build has no TLS for `etcds://`; enable the feature `tls` of `lock-runtime`",
+        )
+    }
+
+    pub(super) fn channel(&self, _: &Endpoint, _: &str) -> Channel {
+        match *self {}
+    }
 }
 
 #[cfg(feature = "tls")]
-fn wrong(problem: String) -> LockError {
-    LockError::Config { option: "tls", problem }
+mod handshake {
+    use std::sync::Arc;
+
+    use hyper_util::rt::TokioIo;
+    use tokio::net::TcpStream;
+    use tokio_rustls::TlsConnector;
+    use tokio_rustls::client::TlsStream;
+    use tonic::codegen::StdError;
+    use tonic::codegen::http::Uri;
+
+    use super::super::address::DEFAULT_PORT;
+    use super::super::errors::UnusableServer;
+    use crate::store::store_error::StoreError;
+    use crate::store::tls::{Tls, permanent};
+
+    /// The protocol that both sides agree on.
+    const HTTP_2: &[u8] = b"h2";
+
+    /// Opens a connection. Certificate files that have changed are read again.
+    pub(super) async fn connect(
+        tls: &Arc<Tls>,
+        uri: &Uri,
+        member: &str,
+    ) -> Result<TokioIo<TlsStream<TcpStream>>, StdError> {
+        let unusable = |problem: StoreError| StdError::from(UnusableServer(problem));
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+        let socket = TcpStream::connect((host, uri.port_u16().unwrap_or(DEFAULT_PORT))).await?;
+        socket.set_nodelay(true)?;
+        let mut config = tls.config().await.map_err(unusable)?.as_ref().clone();
+        config.alpn_protocols = vec![HTTP_2.to_vec()];
+        let has_certificate = config.client_auth_cert_resolver.has_certs();
+        let name = tls.name_of(host).map_err(unusable)?;
+        let secured = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
+        let secured =
+            secured.map_err(|error| match permanent(&error, member, has_certificate) {
+                Some(problem) => unusable(problem),
+                None => StdError::from(error),
+            })?;
+        Ok(TokioIo::new(secured))
+    }
 }

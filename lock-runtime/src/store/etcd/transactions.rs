@@ -83,6 +83,10 @@ impl Members {
             failure: vec![range(owned.key.as_bytes().to_vec()), range(offset_of(&owned.key))],
         };
         let answer: TxnResponse = self.call(Method::TXN_ONCE, &request).await?;
+        if self.is_foreign(answer.header.as_ref()) {
+            let problem = "the member belongs to another cluster now";
+            return Err(EtcdFailure::Unknown(problem.to_owned()));
+        }
         let offset = read_offset(&owned.key, found(&answer, 1)).map_err(|failure| {
             // The key may have been written.
             if answer.succeeded { EtcdFailure::Unknown(failure.text()) } else { failure }
