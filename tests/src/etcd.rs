@@ -27,6 +27,7 @@ const INSTALL: &str = "run `scripts/etcd`, or `apt-get install etcd-server etcd-
 
 /// What a cluster is started with.
 #[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each of them is a switch of its own")]
 pub struct EtcdOptions {
     /// Whether the elections take as long as by default (1 s), so that the shortest lease lasts for 2 s. Otherwise, it is
     /// half of that.
@@ -359,7 +360,6 @@ impl EtcdCluster {
     }
 
     /// Runs `etcdctl` with these arguments. Returns what it has printed.
-    #[expect(clippy::must_use_candidate, reason = "most commands print nothing of interest")]
     pub fn control(&self, arguments: &[&str]) -> String {
         let running = (0..self.members.len()).filter(|number| self.members[*number].takes_part());
         let running: Vec<_> = running.map(|number| self.address(number)).collect();
@@ -421,9 +421,9 @@ impl EtcdCluster {
         let client = format!("{scheme}://{}", self.address(number));
         let listen = format!("{scheme}://127.0.0.1:{}", self.port(number));
         let member = &self.members[number];
-        let listed = (0..self.members.len()).filter(|other| self.members[*other].is_listed);
+        let numbers = (0..self.members.len()).filter(|other| self.members[*other].is_listed);
         let all: Vec<_> =
-            listed.map(|other| format!("{}={}", name_of(other), self.peer_url(other))).collect();
+            numbers.map(|other| format!("{}={}", name_of(other), self.peer_url(other))).collect();
         let scheme_of_peers = if self.network.is_some() { "https" } else { "http" };
         let listen_to_peers = format!("{scheme_of_peers}://127.0.0.1:{}", member.port.bus());
         let (heartbeat, election) =

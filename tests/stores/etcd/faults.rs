@@ -345,7 +345,7 @@ async fn many_leases_that_end_at_once_leave_their_keys_free() {
         waiting.spawn(async move {
             let guard = lock.acquire().await?;
             let granted = Instant::now();
-            guard.release().await.map(|_| granted)
+            guard.release().await.map(|()| granted)
         });
     }
     let granted = waiting.join_all().await.into_iter().collect::<Result<Vec<_>, _>>();

@@ -149,6 +149,10 @@ async fn a_release_that_was_refused_is_made_up_for() {
     let etcd = with_users(&["--bcrypt-cost=4"]);
     let root = |arguments: &[&str]| etcd.control(&[&["--user=root:root"], arguments].concat());
     root(&["role", "grant-permission", "locks", "readwrite", "--prefix=true", "rest"]);
+    // A release also reads the key. A user who may not even write it cannot renew the lease in new versions.
+    root(&["role", "add", "writers"]);
+    root(&["role", "grant-permission", "writers", "write", "--prefix=true", "own"]);
+    root(&["user", "grant-role", "locks", "writers"]);
     let client = client(&etcd.url_with("locks:geheim@")).await;
     let held = client.lock("rest:held").acquire().await.expect("a lock");
     let left = client.lock("own:left").acquire().await.expect("a lock");
@@ -161,6 +165,24 @@ async fn a_release_that_was_refused_is_made_up_for() {
     root(&["role", "grant-permission", "locks", "readwrite", "--prefix=true", "own"]);
     until(LEASE * 30, || !exists()).await.expect("the key that was left is deleted");
     assert!(held.is_held(), "the other lock keeps its lease");
+}
+
+/// All locks of a client share a lease, and new versions renew it only for a user who may write all its keys.
+#[tokio::test]
+async fn a_permission_that_is_revoked_does_not_end_the_locks_on_other_keys() {
+    let etcd = with_users(&["--bcrypt-cost=4"]);
+    let root = |arguments: &[&str]| etcd.control(&[&["--user=root:root"], arguments].concat());
+    root(&["role", "grant-permission", "locks", "readwrite", "--prefix=true", "rest"]);
+    let client = client(&etcd.url_with("locks:geheim@")).await;
+    let held = client.lock("rest:held").acquire().await.expect("a lock");
+    let left = client.lock("own:left").acquire().await.expect("a lock");
+    root(&["role", "revoke-permission", "--prefix=true", "locks", "own"]);
+    tokio::time::sleep(RENEWED * 4).await;
+    assert!(held.is_held(), "the other lock is lost");
+    let next = client.lock("rest:next").acquire().await.expect("a lock");
+    tokio::time::sleep(RENEWED * 2).await;
+    assert!(held.is_held() && next.is_held(), "the other locks are lost");
+    drop(left);
 }
 
 #[tokio::test]

@@ -50,8 +50,8 @@ async fn learn_members(members: Weak<Members>) {
         };
         drop(members);
         tokio::select! {
-            changed = changes.changed() => {
-                if changed.is_err() {
+            told = changes.changed() => {
+                if told.is_err() {
                     return;
                 }
             }

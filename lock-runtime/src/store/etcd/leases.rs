@@ -173,12 +173,17 @@ impl SharedLeases {
         }
         let current = *lock(&slot.current);
         if let Some(lease) = current.filter(|lease| lease.until > BootInstant::now()) {
-            match members.extend_lease(lease.id).await? {
-                Extended::Alive(extension) if extension.until >= until => {
+            match members.extend_lease(lease.id).await {
+                Ok(Extended::Alive(extension)) if extension.until >= until => {
                     return Ok(Attachable { id: lease.id, unconfirmed: Some(extension) });
                 }
-                Extended::Alive(_) => {}
-                Extended::Missing => self.missing(lease.id),
+                Ok(Extended::Alive(_)) => {}
+                Ok(Extended::Missing) => self.missing(lease.id),
+                // It has a key that the user may not write any more.
+                Err(failure) if failure.is_missing_permission() => {
+                    self.retire(lease.id);
+                }
+                Err(failure) => return Err(failure),
             }
         }
         let (id, lasts_until) = members.grant_lease(seconds(term) + SLACK).await?;

@@ -104,8 +104,12 @@ impl EtcdClient {
         let extended = join_all(requests).await;
         let extensions: Extensions = leases.into_iter().zip(extended).collect();
         for one in &mut open {
-            if let Some(Err(failure)) = one.lease.and_then(|lease| extensions.get(&lease.id)) {
-                one.outcome = Some(Err(StoreError::Unknown(failure.text())));
+            let Some(lease) = one.lease else { continue };
+            match extensions.get(&lease.id) {
+                // Another key of the lease may be the one that the user may not write.
+                Some(Err(failure)) if failure.is_missing_permission() && lease.is_shared => {}
+                Some(Err(failure)) => one.outcome = Some(Err(StoreError::Unknown(failure.text()))),
+                _ => {}
             }
         }
         let mut rest = still_open(open.into_iter());
@@ -229,7 +233,13 @@ impl EtcdClient {
                 }
             }
             Some(Ok(Extended::Missing)) => self.leases.missing(lease.id),
-            _ => return,
+            // New versions extend a lease only for a user who may write all its keys. The keys that the user may write get
+            // another lease, and this one ends with the others.
+            Some(Err(_)) => {
+                self.leases.retire(lease.id);
+                self.cleanup.notify_one();
+            }
+            None => return,
         }
         if let Err(failure) = self.move_to_another(one, lease, began).await {
             one.outcome = Some(Err(StoreError::Unknown(failure.text())));
