@@ -198,10 +198,12 @@ safeguards! {
     /// A quorum renews a lock only if a majority of its stores has renewed it.
     MajorityRenews = "majority-renews",
     /// The votes for a lost lock of a quorum are not freed before its body is dropped.
-    LostVotesRunOut = "lost-votes-run-out",
+    LostVotesExpire = "lost-votes-expire",
     /// An attempt without a majority is undone at all stores of a quorum.
     VotesAreUndone = "votes-are-undone",
-    /// What stores of a quorum, or etcd, may have kept that did not answer is freed when they answer again.
+    /// The votes that stores of a quorum may have are released when these stores answer again.
+    ResidualVotesAreFreed = "residual-votes-are-freed",
+    /// The keys that may be left in etcd after a request without an answer are deleted when it answers again.
     LeftoversAreFreed = "leftovers-are-freed",
     /// Each attempt to acquire a lock of a quorum has an owner of its own.
     OwnerPerAttempt = "owner-per-attempt",

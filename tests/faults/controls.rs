@@ -97,10 +97,10 @@ lock_tests::controls! {
         without "tracking" seeing "the lock is passed on at once";
     linger_without_tracking_2: "linger::a_process_that_waits_already_gets_the_lock_at_once"
         without "tracking" seeing "the lock is passed on at once";
-    quorum_without_leftovers_are_freed: "quorum::servers::nothing_is_left_at_servers_that_did_not_answer"
-        without "leftovers-are-freed+undo" seeing "the votes are left";
-    quorum_without_leftovers_are_freed_2: "quorum::servers::a_late_vote_is_freed_although_the_lock_was_released_before"
-        without "leftovers-are-freed" seeing "the late vote is left";
+    quorum_without_residual_votes_are_freed: "quorum::servers::nothing_is_left_at_servers_that_did_not_answer"
+        without "residual-votes-are-freed+undo" seeing "the votes are left";
+    quorum_without_residual_votes_are_freed_2: "quorum::servers::a_late_vote_is_freed_although_the_lock_was_released_before"
+        without "residual-votes-are-freed" seeing "the late vote is left";
     quorum_without_undo: "quorum::servers::a_call_dropped_at_any_time_leaves_nothing"
         without "undo" seeing "left at";
     quorum_without_quarantine: "quorum::restarts::a_server_that_has_restarted_does_not_vote_until_its_locks_have_ended"

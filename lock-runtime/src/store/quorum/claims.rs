@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::ballot::{ClaimBallot, ClaimVerdict};
-use super::leftovers::{Leftover, LeftoverTicket};
 use super::member::within;
+use super::residual_votes::{ResidualTicket, ResidualVote};
 use super::round::{VoteRequest, VoteRound};
+use super::tally::{ClaimDecision, ClaimTally};
 use super::votes::QuorumStore;
 use crate::backoff::between;
 use crate::clock::BootInstant;
@@ -43,7 +43,7 @@ const LATE: Duration = Duration::from_secs(5);
 
 /// What each store is asked.
 #[derive(Clone)]
-struct Candidacy {
+struct OwnedClaim {
     key: Arc<str>,
     owner: OwnerId,
     term: Duration,
@@ -53,8 +53,8 @@ struct Candidacy {
 }
 
 /// What is known about the requests of an attempt that is undone.
-struct Undoing {
-    tickets: Vec<Option<LeftoverTicket>>,
+struct PendingUndo {
+    tickets: Vec<Option<ResidualTicket>>,
     round: VoteRound<Result<ReleasedBatch, StoreError>>,
 }
 
@@ -87,40 +87,40 @@ impl QuorumStore {
         timeout: RequestTimeout,
         trace: &SendTrace,
     ) -> Result<Acquired, StoreError> {
-        let (began, limit) = (BootInstant::now(), self.patience.min(timeout.total));
+        let (began, limit) = (BootInstant::now(), self.server_timeout.min(timeout.total));
         let Claim { owner, term, renewed, fresh, acknowledged_by, .. } = claim;
-        self.covers(term);
+        self.note_term(term);
         let key = Arc::from(claim.resource.key);
-        let candidacy = Candidacy { key, owner, term, renewed, fresh, acknowledged_by };
+        let owned = OwnedClaim { key, owner, term, renewed, fresh, acknowledged_by };
         let traces: Vec<Arc<SendTrace>> = self.members.iter().map(|_| Arc::default()).collect();
         let requests = (0..self.members.len())
-            .map(|number| Some(self.ask(number, candidacy.clone(), &traces[number], limit)));
+            .map(|number| Some(self.ask(number, owned.clone(), &traces[number], limit)));
         let mut round = VoteRound::new(requests);
         let until = began.after(term + LATE);
         for member in &self.members {
-            member.leftovers.claim_is_open(owner, until);
+            member.residual_votes.claim_is_open(owner, until);
         }
         // Before the first request is sent, because the lease counts from here.
         trace.sent(CONNECTION);
-        let mut ballot = ClaimBallot::new(self.members.len());
-        while !ballot.is_decided()
+        let mut tally = ClaimTally::new(self.members.len());
+        while !tally.is_decided()
             && let Some((number, answer)) = round.next().await
         {
-            self.count_claim(&mut ballot, owner, (number, answer));
+            self.count_claim(&mut tally, owner, (number, answer));
         }
         while let Some((number, answer)) = round.known() {
-            self.count_claim(&mut ballot, owner, (number, answer));
+            self.count_claim(&mut tally, owner, (number, answer));
         }
-        let verdict = ballot.verdict();
-        if verdict == ClaimVerdict::Granted && BootInstant::now() < began.deadline_of(term) {
+        let decision = tally.decision();
+        if decision == ClaimDecision::Granted && BootInstant::now() < began.deadline_of(term) {
             self.expect_late_answers(round, owner);
             return Ok(Acquired::Granted(Grant::of(term)));
         }
         // A request that was not sent yet must not be sent later.
         round.retain(|number| traces[number].connection().is_some());
-        let is_split = ballot.is_split();
+        let is_split = tally.is_split();
         if Safeguard::VotesAreUndone.is_on() {
-            let undoing = self.undo(&candidacy, (&ballot, &round), until);
+            let undo = self.undo(&owned, (&tally, &round), until);
             let answered: Arc<[AtomicBool]> =
                 self.members.iter().map(|_| AtomicBool::new(false)).collect();
             let is_answered = Arc::clone(&answered);
@@ -128,22 +128,22 @@ impl QuorumStore {
                 let is_definite = !answer.is_err_and(|error| error.may_have_run());
                 is_answered[number].store(is_definite, Ordering::Release);
             });
-            let claims = UndoneClaims { granted: ballot.granted.clone(), traces, answered };
-            self.await_undo(undoing, claims).await;
+            let claims = UndoneClaims { granted: tally.granted.clone(), traces, answered };
+            self.await_undo(undo, claims).await;
         }
-        match verdict {
-            ClaimVerdict::Busy(left) if is_split => {
+        match decision {
+            ClaimDecision::Busy(left) if is_split => {
                 // Those who have the other votes should not try again at the same time.
                 let longest = BootInstant::now().since(began) * SPLIT_PAUSE;
                 let longest = longest.clamp(SPLIT_PAUSES.0, SPLIT_PAUSES.1).min(timeout.total / 4);
                 sleep(between(Duration::ZERO, longest)).await;
                 Ok(Acquired::Busy(left))
             }
-            ClaimVerdict::Busy(left) => Ok(Acquired::Busy(left)),
-            ClaimVerdict::TooFewAnswers => {
-                Err(ballot.failures.into_error(self.electorate.names(), "answered the claim"))
+            ClaimDecision::Busy(left) => Ok(Acquired::Busy(left)),
+            ClaimDecision::TooFewAnswers => {
+                Err(tally.failures.into_error(self.membership.names(), "answered the claim"))
             }
-            ClaimVerdict::Granted => {
+            ClaimDecision::Granted => {
                 let cause = format!("the servers have taken longer than the lease of {term:?}");
                 Err(StoreError::Unknown(cause))
             }
@@ -154,14 +154,14 @@ impl QuorumStore {
     fn ask(
         &self,
         number: usize,
-        candidacy: Candidacy,
+        owned: OwnedClaim,
         trace: &Arc<SendTrace>,
         limit: Duration,
     ) -> VoteRequest<Result<Acquired, StoreError>> {
         let (member, trace) = (Arc::clone(&self.members[number]), Arc::clone(trace));
         within(limit, async move {
             member.admitted().await?;
-            let Candidacy { key, owner, term, renewed, fresh, acknowledged_by } = candidacy;
+            let OwnedClaim { key, owner, term, renewed, fresh, acknowledged_by } = owned;
             let claim = Claim {
                 resource: Resource { key: &key, mode: Mode::Exclusive },
                 owner,
@@ -179,19 +179,20 @@ impl QuorumStore {
     /// Counts the answer of a store. A definite one closes the claim there.
     fn count_claim(
         &self,
-        ballot: &mut ClaimBallot,
+        tally: &mut ClaimTally,
         owner: OwnerId,
         (number, answer): (usize, Result<Acquired, StoreError>),
     ) {
         if !answer.as_ref().is_err_and(StoreError::may_have_run) {
-            self.members[number].leftovers.close_claim(owner);
+            self.members[number].residual_votes.close_claim(owner);
         }
-        ballot.add(number, answer);
+        tally.add(number, answer);
     }
 
     /// The lock was granted. A store that has not answered may grant it later, even after its release.
     fn expect_late_answers(&self, round: VoteRound<Result<Acquired, StoreError>>, owner: OwnerId) {
-        let members: Vec<_> = self.members.iter().map(|it| Arc::clone(&it.leftovers)).collect();
+        let members: Vec<_> =
+            self.members.iter().map(|it| Arc::clone(&it.residual_votes)).collect();
         round.finish_later(move |number, answer| {
             if !answer.is_err_and(|error| error.may_have_run()) {
                 members[number].close_claim(owner);
@@ -202,28 +203,28 @@ impl QuorumStore {
     /// Begins to free a key at all stores that have granted it, or may do so.
     fn undo(
         &self,
-        candidacy: &Candidacy,
-        (ballot, round): (&ClaimBallot, &VoteRound<Result<Acquired, StoreError>>),
+        owned: &OwnedClaim,
+        (tally, round): (&ClaimTally, &VoteRound<Result<Acquired, StoreError>>),
         until: BootInstant,
-    ) -> Undoing {
-        let due = BootInstant::now().after(self.patience);
+    ) -> PendingUndo {
+        let due = BootInstant::now().after(self.server_timeout);
         let mut tickets = Vec::with_capacity(self.members.len());
         let requests = self.members.iter().enumerate().map(|(number, member)| {
-            // From now on, it is a leftover.
-            member.leftovers.close_claim(candidacy.owner);
-            let is_certain = ballot.granted.contains(&number);
+            // From now on, it is a residual vote.
+            member.residual_votes.close_claim(owned.owner);
+            let is_certain = tally.granted.contains(&number);
             let may_have =
-                is_certain || round.awaits(number) || ballot.failures.may_have_run(number);
+                is_certain || round.awaits(number) || tally.failures.may_have_run(number);
             if !may_have {
                 tickets.push(None);
                 return None;
             }
-            let (key, owner) = (Arc::clone(&candidacy.key), candidacy.owner);
+            let (key, owner) = (Arc::clone(&owned.key), owned.owner);
             let kept_until = BootInstant::PAST;
-            let leftover = Leftover { key: Arc::clone(&key), owner, kept_until, until, is_certain };
-            tickets.push(member.leftovers.add(leftover, due));
+            let vote = ResidualVote { key: Arc::clone(&key), owner, kept_until, until, is_certain };
+            tickets.push(member.residual_votes.add(vote, due));
             let store = Arc::clone(&member.store);
-            Some(within(self.patience, async move {
+            Some(within(self.server_timeout, async move {
                 let resource = Resource { key: &key, mode: Mode::Exclusive };
                 let (keep, queued, leaves_gap) = (Duration::ZERO, None, false);
                 let release = [Release { resource, owner, keep, queued, leaves_gap }];
@@ -231,22 +232,23 @@ impl QuorumStore {
             }))
         });
         let round = VoteRound::new(requests.collect::<Vec<_>>().into_iter());
-        Undoing { tickets, round }
+        PendingUndo { tickets, round }
     }
 
     /// Waits until the stores have undone what they had granted. The others have to answer later.
-    async fn await_undo(&self, undoing: Undoing, claims: UndoneClaims) {
-        let Undoing { tickets, mut round } = undoing;
+    async fn await_undo(&self, undo: PendingUndo, claims: UndoneClaims) {
+        let PendingUndo { tickets, mut round } = undo;
         let mut open = claims.granted.clone();
         while !open.is_empty()
             && let Some((number, answer)) = round.next().await
         {
             open.retain(|other| *other != number);
             if answer.is_ok_and(|batch| claims.are_undone_by(number, &batch)) {
-                self.members[number].leftovers.done(tickets[number]);
+                self.members[number].residual_votes.done(tickets[number]);
             }
         }
-        let members: Vec<_> = self.members.iter().map(|it| Arc::clone(&it.leftovers)).collect();
+        let members: Vec<_> =
+            self.members.iter().map(|it| Arc::clone(&it.residual_votes)).collect();
         round.finish_later(move |number, answer| {
             if answer.is_ok_and(|batch| claims.are_undone_by(number, &batch)) {
                 members[number].done(tickets[number]);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::electorate::{Electorate, VersionRule};
-use super::leftovers::Leftovers;
+use super::membership::{Membership, VersionRule};
+use super::residual_votes::ResidualVotes;
 use super::round::VoteRequest;
 use crate::clock::BootInstant;
 use crate::store::contract::{Backend, LockStore, StoreError};
@@ -21,8 +21,8 @@ pub(super) struct QuorumMember {
     pub(super) backend: Arc<dyn Backend>,
     /// Its handle for votes.
     pub(super) store: Arc<dyn LockStore>,
-    pub(super) leftovers: Arc<Leftovers>,
-    electorate: Arc<Electorate>,
+    pub(super) residual_votes: Arc<ResidualVotes>,
+    membership: Arc<Membership>,
     admission: Mutex<Admission>,
 }
 
@@ -39,15 +39,15 @@ impl QuorumMember {
     pub(super) fn new(
         number: usize,
         (backend, store): (Arc<dyn Backend>, Arc<dyn LockStore>),
-        electorate: Arc<Electorate>,
+        membership: Arc<Membership>,
     ) -> Arc<Self> {
-        let (leftovers, admission) = (Arc::default(), Mutex::default());
-        Arc::new(Self { number, backend, store, leftovers, electorate, admission })
+        let (residual_votes, admission) = (Arc::default(), Mutex::default());
+        Arc::new(Self { number, backend, store, residual_votes, membership, admission })
     }
 
     /// The address of the store.
     pub(super) fn name(&self) -> &str {
-        &self.electorate.names()[self.number]
+        &self.membership.names()[self.number]
     }
 
     /// Fails if the store may not vote. Costs a request until it may. Another server may have taken its place, so it is
@@ -74,7 +74,7 @@ impl QuorumMember {
     /// Asks the store who it is, and whether it may vote.
     pub(super) async fn check(&self, versions: VersionRule) -> Result<(), StoreError> {
         let profile = self.backend.profile().await?;
-        let outcome = self.electorate.admit(self.number, profile, versions);
+        let outcome = self.membership.admit(self.number, profile, versions);
         let mut admission = lock(&self.admission);
         let before = admission.latest.take().map(|(_, outcome)| outcome);
         if let (Err(error), None | Some(Ok(()))) = (&outcome, before) {

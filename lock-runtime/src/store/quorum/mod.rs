@@ -3,22 +3,22 @@
 //!
 //! A lock is granted when a majority of the stores has granted it, and there is time left in its lease
 //! ([`claims`]). It is renewed and released by a majority ([`holds`]). What a store may have kept that did not answer is
-//! freed when it answers again ([`leftovers`]). Two majorities have a store in common, so there are no two
+//! freed when it answers again ([`residual_votes`]). Two majorities have a store in common, so there are no two
 //! holders, as long as the stores remember their locks and their clocks run at about the same speed.
 //!
 //! A store that has restarted may have forgotten locks. It does not vote until all leases have ended that it may have
 //! forgotten, which is the `quarantine` of its servers. Stores that are not independent of each other do not vote
-//! ([`electorate`]).
+//! ([`membership`]).
 
-mod ballot;
 mod claims;
-mod electorate;
 mod holds;
-mod leftovers;
 mod member;
+mod membership;
 mod relay;
 mod reports;
+mod residual_votes;
 mod round;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -32,10 +32,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use self::ballot::{Failures, majority};
-use self::electorate::{Electorate, VersionRule};
 use self::member::{QuorumMember, within};
+use self::membership::{Membership, VersionRule};
 use self::round::VoteRound;
+use self::tally::{Failures, majority};
 use self::unsupported::UnsupportedStore;
 use self::votes::QuorumStore;
 #[cfg(feature = "admin")]
@@ -53,16 +53,17 @@ use crate::wire_format::WireFormat;
 const FEWEST: usize = 3;
 
 /// The part of the lease that one store may take for an answer, and its bounds.
-const PATIENCE: u32 = 10;
-const PATIENCES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+const LEASE_PARTS: u32 = 10;
+const SERVER_TIMEOUTS: (Duration, Duration) =
+    (Duration::from_millis(50), Duration::from_millis(500));
 
 /// How long a client that connects waits for the other stores, which it would have to check later.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
 
 /// How long one of several stores may take for an answer, with leases of this length: little, compared with the lease,
 /// and never more than a third of it.
-pub(super) fn patience(lease: Duration) -> Duration {
-    (lease / PATIENCE).clamp(PATIENCES.0, PATIENCES.1).min(lease / 3)
+pub(super) fn server_timeout(lease: Duration) -> Duration {
+    (lease / LEASE_PARTS).clamp(SERVER_TIMEOUTS.0, SERVER_TIMEOUTS.1).min(lease / 3)
 }
 
 /// Describes the problem with a quorum of so many stores, if there is one.
@@ -91,26 +92,26 @@ pub(super) fn check_size(stores: usize) -> Result<(), String> {
 pub(super) struct QuorumBackend {
     /// The stores that vote.
     members: Vec<Arc<QuorumMember>>,
-    electorate: Arc<Electorate>,
+    membership: Arc<Membership>,
     locks: Arc<QuorumStore>,
     /// The handles for kinds of locks that a quorum does not have, by [`Layout::index`].
     unsupported: [Arc<UnsupportedStore>; Layout::ALL.len()],
-    patience: Duration,
+    server_timeout: Duration,
 }
 
 impl QuorumBackend {
     /// A quorum of these stores, each with its address. Each has so much time for an answer.
-    pub(super) fn new(stores: Vec<(Arc<dyn Backend>, String)>, patience: Duration) -> Self {
+    pub(super) fn new(stores: Vec<(Arc<dyn Backend>, String)>, server_timeout: Duration) -> Self {
         let (backends, names): (Vec<_>, Vec<_>) = stores.into_iter().unzip();
-        let electorate = Arc::new(Electorate::new(names));
+        let membership = Arc::new(Membership::new(names));
         let members = backends.into_iter().enumerate().map(|(number, backend)| {
             let votes = backend.handle(Layout::Vote);
-            QuorumMember::new(number, (backend, votes), Arc::clone(&electorate))
+            QuorumMember::new(number, (backend, votes), Arc::clone(&membership))
         });
         let members: Vec<_> = members.collect();
-        let locks = QuorumStore::new(members.clone(), Arc::clone(&electorate), patience);
+        let locks = QuorumStore::new(members.clone(), Arc::clone(&membership), server_timeout);
         let unsupported = Layout::ALL.map(|layout| Arc::new(UnsupportedStore::new(layout)));
-        Self { members, electorate, locks, unsupported, patience }
+        Self { members, membership, locks, unsupported, server_timeout }
     }
 
     /// Connects to all stores at once. Fails if one must not vote, or fewer than a majority can be reached. Waits a few
@@ -148,7 +149,7 @@ impl QuorumBackend {
         }
         if connected < majority(self.members.len()) {
             let waited = BootInstant::now().since(started);
-            let error = failures.into_error(self.electorate.names(), "accepted a connection");
+            let error = failures.into_error(self.membership.names(), "accepted a connection");
             return Err(error.without_key(waited));
         }
         for (number, member) in self.members.iter().enumerate() {
@@ -190,7 +191,7 @@ impl QuorumBackend {
     async fn check_majority(&self) -> Result<(), StoreError> {
         let requests = self.members.iter().map(|member| {
             let member = Arc::clone(member);
-            Some(within(self.patience * 2, async move {
+            Some(within(self.server_timeout * 2, async move {
                 member.admitted().await?;
                 member.backend.check_readiness(Layout::Vote).await
             }))
@@ -208,7 +209,7 @@ impl QuorumBackend {
         if ready >= majority(self.members.len()) {
             return Ok(());
         }
-        Err(failures.into_error(self.electorate.names(), "said that they are ready"))
+        Err(failures.into_error(self.membership.names(), "said that they are ready"))
     }
 
     /// The holder that most of the stores name.
@@ -217,7 +218,7 @@ impl QuorumBackend {
         let requests = self.members.iter().map(|member| {
             let (member, key) = (Arc::clone(member), Arc::clone(&key));
             // A request for the lock, and one for its holder.
-            Some(within(self.patience * 2, async move { member.backend.holder(&key).await }))
+            Some(within(self.server_timeout * 2, async move { member.backend.holder(&key).await }))
         });
         let (mut round, mut named) = (VoteRound::new(requests), Vec::<(KeyHolder, usize)>::new());
         let (mut failures, mut answered) = (Failures::default(), 0);
@@ -243,7 +244,7 @@ impl QuorumBackend {
         match named.into_iter().max_by_key(|(_, count)| *count) {
             Some((holder, _)) => Ok(Some(holder)),
             None if answered > 0 => Ok(None),
-            None => Err(failures.into_error(self.electorate.names(), "named the holder")),
+            None => Err(failures.into_error(self.membership.names(), "named the holder")),
         }
     }
 }
@@ -260,10 +261,10 @@ impl Backend for QuorumBackend {
     fn adopt(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {
         for member in &self.members {
             member.backend.adopt(runtimes, reports.clone());
-            let leftovers = Arc::clone(&member.leftovers);
+            let residual_votes = Arc::clone(&member.residual_votes);
             // The store has a limit of its own.
-            let limit = self.patience * 2;
-            runtimes.renewals.spawn(leftovers.run(Arc::clone(&member.store), limit));
+            let limit = self.server_timeout * 2;
+            runtimes.renewals.spawn(residual_votes.run(Arc::clone(&member.store), limit));
         }
         self.locks.wake_on(runtimes.wake_ups.clone());
     }

@@ -7,8 +7,8 @@ use std::task::Poll;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::ballot::majority;
 use super::reports::{GATHER, ReportEffect, Reports};
+use super::tally::majority;
 use crate::clock::BootInstant;
 use crate::store::subscriptions::{Listener, Subscription, Subscriptions};
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::ballot::majority;
+use super::tally::majority;
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
 

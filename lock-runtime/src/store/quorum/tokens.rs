@@ -8,9 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ballot::{HoldBallot, HoldVerdict, HoldVote, left_of_majority, majority};
 use super::member::within;
 use super::round::VoteRound;
+use super::tally::{HoldDecision, HoldTally, HoldVote, left_of_majority, majority};
 use super::votes::QuorumStore;
 use crate::safeguard::Safeguard;
 use crate::store::announcements::{Announced, Announcement};
@@ -54,15 +54,15 @@ impl QuorumStore {
                 })
             }
         };
-        let ballot = self.ask_about_hold(ask).await;
-        match ballot.verdict() {
-            HoldVerdict::Held => {
-                let tokens = ballot.held.iter().map(|(_, token)| *token);
+        let tally = self.ask_about_hold(ask).await;
+        match tally.decision() {
+            HoldDecision::Held => {
+                let tokens = tally.held.iter().map(|(_, token)| *token);
                 Ok(Fenced::With(tokens.max().unwrap_or(at_least)))
             }
-            HoldVerdict::Gone => Ok(Fenced::Gone),
-            HoldVerdict::Taken => Ok(Fenced::Taken),
-            HoldVerdict::TooFewAnswers => Err(self.too_few(ballot, "issued a fencing token")),
+            HoldDecision::Gone => Ok(Fenced::Gone),
+            HoldDecision::Taken => Ok(Fenced::Taken),
+            HoldDecision::TooFewAnswers => Err(self.too_few(tally, "issued a fencing token")),
         }
     }
 
@@ -83,12 +83,12 @@ impl QuorumStore {
                 })
             }
         };
-        let ballot = self.ask_about_hold(ask).await;
-        match ballot.verdict() {
-            HoldVerdict::Held => Ok(Announced::Done),
-            HoldVerdict::Gone => Ok(Announced::Gone),
-            HoldVerdict::Taken => Ok(Announced::Taken),
-            HoldVerdict::TooFewAnswers => Err(self.too_few(ballot, "kept the announcement")),
+        let tally = self.ask_about_hold(ask).await;
+        match tally.decision() {
+            HoldDecision::Held => Ok(Announced::Done),
+            HoldDecision::Gone => Ok(Announced::Gone),
+            HoldDecision::Taken => Ok(Announced::Taken),
+            HoldDecision::TooFewAnswers => Err(self.too_few(tally, "kept the announcement")),
         }
     }
 
@@ -103,11 +103,11 @@ impl QuorumStore {
             let key = Arc::clone(&key);
             async move { store.announced(&key).await.map(HoldVote::Held) }
         };
-        let (stores, mut ballot) = (self.members.len(), HoldBallot::new(self.members.len()));
+        let (stores, mut tally) = (self.members.len(), HoldTally::new(self.members.len()));
         let mut round = self.round(ask);
         while let Some((number, vote)) = round.next().await {
-            ballot.add(number, vote);
-            let texts = ballot.held.iter().filter_map(|(_, announced)| announced.as_ref());
+            tally.add(number, vote);
+            let texts = tally.held.iter().filter_map(|(_, announced)| announced.as_ref());
             for (text, _) in texts.clone() {
                 let same = texts.clone().filter(|(other, _)| other == text);
                 let leases: Vec<_> = same.map(|(_, left)| time_of(*left)).collect();
@@ -118,10 +118,10 @@ impl QuorumStore {
                 }
             }
         }
-        if !ballot.has_majority_of_answers() {
-            return Err(self.too_few(ballot, "told who leads"));
+        if !tally.has_majority_of_answers() {
+            return Err(self.too_few(tally, "told who leads"));
         }
-        let mut texts = ballot.held.into_iter().filter_map(|(_, announced)| announced);
+        let mut texts = tally.held.into_iter().filter_map(|(_, announced)| announced);
         let Some((only, left)) = texts.next() else { return Ok(None) };
         Ok(texts.all(|(other, _)| other == only).then_some((only, left)))
     }
@@ -135,27 +135,27 @@ impl QuorumStore {
                 store.count_waiters(resource, lane).await.map(HoldVote::Held)
             }
         };
-        let ballot = self.ask_about_hold(ask).await;
-        if !ballot.has_majority_of_answers() {
-            return Err(self.too_few(ballot, "counted those who wait"));
+        let tally = self.ask_about_hold(ask).await;
+        if !tally.has_majority_of_answers() {
+            return Err(self.too_few(tally, "counted those who wait"));
         }
-        Ok(ballot.held.iter().map(|(_, count)| *count).max().unwrap_or_default())
+        Ok(tally.held.iter().map(|(_, count)| *count).max().unwrap_or_default())
     }
 
     /// Asks all stores, until a majority has decided.
-    async fn ask_about_hold<T, F>(&self, ask: impl Fn(Arc<dyn LockStore>) -> F) -> HoldBallot<T>
+    async fn ask_about_hold<T, F>(&self, ask: impl Fn(Arc<dyn LockStore>) -> F) -> HoldTally<T>
     where
         T: Send + Unpin + 'static,
         F: Future<Output = Result<HoldVote<T>, StoreError>> + Send + 'static,
     {
-        let (mut round, mut ballot) = (self.round(ask), HoldBallot::new(self.members.len()));
-        while !ballot.is_decided()
+        let (mut round, mut tally) = (self.round(ask), HoldTally::new(self.members.len()));
+        while !tally.is_decided()
             && let Some((number, vote)) = round.next().await
         {
-            ballot.add(number, vote);
+            tally.add(number, vote);
         }
         round.finish_later(|_, _| {});
-        ballot
+        tally
     }
 
     fn round<T, F>(
@@ -166,12 +166,12 @@ impl QuorumStore {
         T: Send + Unpin + 'static,
         F: Future<Output = Result<HoldVote<T>, StoreError>> + Send + 'static,
     {
-        let ask = |store: &Arc<dyn LockStore>| within(self.patience, ask(Arc::clone(store)));
+        let ask = |store: &Arc<dyn LockStore>| within(self.server_timeout, ask(Arc::clone(store)));
         VoteRound::new(self.members.iter().map(|member| Some(ask(&member.store))))
     }
 
-    fn too_few<T>(&self, ballot: HoldBallot<T>, attempted: &str) -> StoreError {
-        ballot.failures.into_error(self.electorate.names(), attempted)
+    fn too_few<T>(&self, tally: HoldTally<T>, attempted: &str) -> StoreError {
+        tally.failures.into_error(self.membership.names(), attempted)
     }
 }
 

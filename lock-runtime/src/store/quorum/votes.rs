@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::ballot::left_of_majority;
-use super::electorate::Electorate;
 use super::member::QuorumMember;
+use super::membership::Membership;
 use super::relay::WakeUpRelay;
+use super::tally::left_of_majority;
 use crate::clock::BootInstant;
 use crate::maybe_ready::MaybeReady;
 use crate::safeguard::Safeguard;
@@ -30,9 +30,9 @@ const LATE: Duration = Duration::from_secs(5);
 /// Exclusive locks that a majority of stores has to grant.
 pub(super) struct QuorumStore {
     pub(super) members: Vec<Arc<QuorumMember>>,
-    pub(super) electorate: Arc<Electorate>,
+    pub(super) membership: Arc<Membership>,
     /// How long one store may take for an answer.
-    pub(super) patience: Duration,
+    pub(super) server_timeout: Duration,
     /// The longest term of a lease so far, in nanoseconds.
     longest: AtomicU64,
     subscriptions: Arc<Subscriptions>,
@@ -43,12 +43,12 @@ pub(super) struct QuorumStore {
 impl QuorumStore {
     pub(super) fn new(
         members: Vec<Arc<QuorumMember>>,
-        electorate: Arc<Electorate>,
-        patience: Duration,
+        membership: Arc<Membership>,
+        server_timeout: Duration,
     ) -> Arc<Self> {
         let (longest, subscriptions) = (AtomicU64::new(0), Subscriptions::relayed());
         let wake_ups = OnceLock::new();
-        Arc::new(Self { members, electorate, patience, longest, subscriptions, wake_ups })
+        Arc::new(Self { members, membership, server_timeout, longest, subscriptions, wake_ups })
     }
 
     /// From now on, wake-ups are passed on by tasks of this runtime.
@@ -57,7 +57,7 @@ impl QuorumStore {
     }
 
     /// A lease of this length begins.
-    pub(super) fn covers(&self, term: Duration) {
+    pub(super) fn note_term(&self, term: Duration) {
         let nanos = u64::try_from(term.as_nanos()).unwrap_or(u64::MAX);
         if self.longest.load(Ordering::Relaxed) < nanos {
             self.longest.fetch_max(nanos, Ordering::Relaxed);
@@ -65,7 +65,7 @@ impl QuorumStore {
     }
 
     /// When all leases have ended that have begun until now.
-    pub(super) fn all_over(&self, now: BootInstant) -> BootInstant {
+    pub(super) fn latest_expiry(&self, now: BootInstant) -> BootInstant {
         now.after(Duration::from_nanos(self.longest.load(Ordering::Relaxed)) + LATE)
     }
 

@@ -22,7 +22,7 @@ async fn a_minority_that_does_not_answer_is_not_waited_for() {
     votes.next_claims(&[0, 3], Fault::Hang);
     let began = Instant::now();
     assert!(is_granted(&votes.claim(owner()).await));
-    assert!(began.elapsed() < patience(LEASE), "after {:?}", began.elapsed());
+    assert!(began.elapsed() < server_timeout(LEASE), "after {:?}", began.elapsed());
 }
 
 #[tokio::test]
@@ -72,7 +72,7 @@ async fn a_store_that_did_not_answer_is_freed_as_well() {
 #[tokio::test]
 async fn a_claim_that_is_dropped_sends_nothing_more() {
     let votes = Votes::of(3);
-    votes.next_claims(&[0, 1, 2], Fault::Slow(patience(LEASE) / 2));
+    votes.next_claims(&[0, 1, 2], Fault::Slow(server_timeout(LEASE) / 2));
     let owner = owner();
     {
         let locks = votes.locks();
@@ -80,7 +80,7 @@ async fn a_claim_that_is_dropped_sends_nothing_more() {
         let polled = tokio::time::timeout(Duration::from_millis(1), &mut claim).await;
         assert!(polled.is_err(), "the stores are slow");
     }
-    sleep(patience(LEASE)).await;
+    sleep(server_timeout(LEASE)).await;
     assert_eq!(votes.held_by(owner).await, [false; 3]);
 }
 
@@ -88,11 +88,11 @@ async fn a_claim_that_is_dropped_sends_nothing_more() {
 #[tokio::test]
 async fn a_claim_that_comes_behind_its_undo_on_the_same_connection_is_undone_again() {
     let votes = Votes::of(3);
-    votes.next_claims(&[0], Fault::Slow(patience(LEASE) / 4));
+    votes.next_claims(&[0], Fault::Slow(server_timeout(LEASE) / 4));
     votes.next_claims(&[1, 2], Fault::Refuse);
     let owner = owner();
     assert!(!is_granted(&votes.claim(owner).await));
-    sleep(patience(LEASE) / 2).await;
+    sleep(server_timeout(LEASE) / 2).await;
     votes.assert_freed(owner).await;
 }
 
@@ -118,11 +118,11 @@ async fn a_late_vote_for_a_claim_that_was_dropped_is_undone() {
 #[tokio::test]
 async fn a_late_vote_for_a_lock_that_was_released_is_undone() {
     let votes = Votes::of(3);
-    votes.next_claims(&[2], Fault::Slow(patience(LEASE) / 2));
+    votes.next_claims(&[2], Fault::Slow(server_timeout(LEASE) / 2));
     let owner = owner();
     assert!(is_granted(&votes.claim(owner).await));
     assert_eq!(votes.release(owner).await, Ok(Released::Freed { woken: 0 }));
-    sleep(patience(LEASE)).await;
+    sleep(server_timeout(LEASE)).await;
     votes.assert_freed(owner).await;
 }
 
@@ -144,7 +144,7 @@ async fn claims_that_divide_the_votes_end() {
 #[tokio::test]
 async fn an_answer_that_comes_after_the_lease_is_no_grant() {
     let votes = Votes::of(3);
-    let term = patience(LEASE) / 4;
+    let term = server_timeout(LEASE) / 4;
     votes.next_claims(&[0, 1, 2], Fault::Slow(term * 2));
     let owner = owner();
     assert!(!is_granted(&votes.claim_for(owner, term).await));

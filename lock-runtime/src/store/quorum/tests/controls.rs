@@ -30,27 +30,27 @@ fn each_test_of_a_safeguard_fails_without_it() {
         ),
         (
             "claiming::a_store_that_did_not_answer_is_freed_as_well",
-            "leftovers-are-freed",
+            "residual-votes-are-freed",
             "a store still has the key",
         ),
         (
             "claiming::a_late_vote_for_a_lock_that_was_released_is_undone",
-            "leftovers-are-freed",
+            "residual-votes-are-freed",
             "a store still has the key",
         ),
         (
             "holding::a_store_that_hangs_delays_neither_renewals_nor_releases_and_is_freed_later",
-            "leftovers-are-freed",
+            "residual-votes-are-freed",
             "a store still has the key",
         ),
         (
-            "holding::a_lock_that_a_majority_no_longer_has_is_lost_and_its_votes_run_out",
+            "holding::a_lock_that_a_majority_no_longer_has_is_lost_and_its_votes_expire",
             "majority-renews",
             "renewed by one of three",
         ),
         (
-            "holding::a_lock_that_a_majority_no_longer_has_is_lost_and_its_votes_run_out",
-            "lost-votes-run-out",
+            "holding::a_lock_that_a_majority_no_longer_has_is_lost_and_its_votes_expire",
+            "lost-votes-expire",
             "freed before the deadline",
         ),
         (

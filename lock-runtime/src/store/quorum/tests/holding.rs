@@ -23,7 +23,7 @@ async fn a_lock_is_renewed_by_a_majority_and_never_given_to_a_store_that_lost_it
 }
 
 #[tokio::test]
-async fn a_lock_that_a_majority_no_longer_has_is_lost_and_its_votes_run_out() {
+async fn a_lock_that_a_majority_no_longer_has_is_lost_and_its_votes_expire() {
     let votes = Votes::of(3);
     let owner = held(&votes, &[0, 1]).await;
     let _ = votes.memory[1].release(release(owner), Lane::Caller).await;
@@ -65,7 +65,7 @@ async fn a_store_that_hangs_delays_neither_renewals_nor_releases_and_is_freed_la
     let began = Instant::now();
     assert_eq!(votes.renew(owner).await, Ok(Renewed::Extended));
     assert_eq!(votes.release(owner).await, Ok(Released::Freed { woken: 0 }));
-    assert!(began.elapsed() < patience(LEASE), "after {:?}", began.elapsed());
+    assert!(began.elapsed() < server_timeout(LEASE), "after {:?}", began.elapsed());
     votes.assert_freed(owner).await;
 }
 
@@ -159,7 +159,7 @@ impl MemoryVotes {
         let stores: Vec<_> = (0..3).map(|_| MemoryBackend::new()).collect();
         let members =
             stores.iter().map(|store| (Arc::clone(store) as Arc<dyn Backend>, String::new()));
-        let quorum = QuorumBackend::new(members.collect(), patience(LEASE));
+        let quorum = QuorumBackend::new(members.collect(), server_timeout(LEASE));
         let (renewals, wake_ups) = (Handle::current(), Handle::current());
         quorum.adopt(&BackgroundRuntimes { renewals, wake_ups }, HoldReports::new(|_| {}));
         Self { stores, quorum }

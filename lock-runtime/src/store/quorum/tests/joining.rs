@@ -94,7 +94,7 @@ fn changing(profiles: &[Arc<Mutex<StoreProfile>>; 3]) -> QuorumBackend {
             format!("store {number}"),
         )
     };
-    QuorumBackend::new(profiles.iter().enumerate().map(member).collect(), patience(LEASE))
+    QuorumBackend::new(profiles.iter().enumerate().map(member).collect(), server_timeout(LEASE))
 }
 
 fn profile(server: &str) -> StoreProfile {

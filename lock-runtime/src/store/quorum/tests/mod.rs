@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use super::{QuorumBackend, patience};
+use super::{QuorumBackend, server_timeout};
 use crate::replicas::RequiredReplicas;
 use crate::store::contract::{
     Acquired, Backend, BackgroundRuntimes, Claim, Fenced, Lane, Layout, LockStore, Queueing,
@@ -45,7 +45,7 @@ impl Votes {
             (Arc::new(OneStore(store)) as Arc<dyn Backend>, format!("store {number}"))
         };
         let members = faulty.iter().enumerate().map(named).collect();
-        let quorum = QuorumBackend::new(members, patience(LEASE));
+        let quorum = QuorumBackend::new(members, server_timeout(LEASE));
         let (renewals, wake_ups) = (Handle::current(), Handle::current());
         quorum.adopt(&BackgroundRuntimes { renewals, wake_ups }, HoldReports::new(|_| {}));
         Self { memory, faulty, quorum }

@@ -66,7 +66,7 @@ impl Failures {
 
 /// The answers to a claim.
 #[derive(Debug)]
-pub(super) struct ClaimBallot {
+pub(super) struct ClaimTally {
     stores: usize,
     /// The stores that have granted it.
     pub(super) granted: Vec<usize>,
@@ -77,14 +77,14 @@ pub(super) struct ClaimBallot {
 
 /// The result of a claim.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum ClaimVerdict {
+pub(super) enum ClaimDecision {
     Granted,
     /// Enough stores have answered, and others have the lock at some of them.
     Busy(Left),
     TooFewAnswers,
 }
 
-impl ClaimBallot {
+impl ClaimTally {
     pub(super) fn new(stores: usize) -> Self {
         Self { stores, granted: Vec::new(), busy: Vec::new(), failures: Failures::default() }
     }
@@ -104,7 +104,7 @@ impl ClaimBallot {
         self.granted.len() >= enough
     }
 
-    /// Whether the verdict is known, or all stores have answered.
+    /// Whether the decision is known, or all stores have answered.
     pub(super) fn is_decided(&self) -> bool {
         let (most, answered) = (majority(self.stores), self.granted.len() + self.busy.len());
         let open = self.stores - answered - self.failures.len();
@@ -120,13 +120,13 @@ impl ClaimBallot {
         !self.granted.is_empty() && !self.busy.is_empty()
     }
 
-    pub(super) fn verdict(&self) -> ClaimVerdict {
+    pub(super) fn decision(&self) -> ClaimDecision {
         if self.is_granted() {
-            ClaimVerdict::Granted
+            ClaimDecision::Granted
         } else if self.granted.len() + self.busy.len() >= majority(self.stores) {
-            ClaimVerdict::Busy(self.left())
+            ClaimDecision::Busy(self.left())
         } else {
-            ClaimVerdict::TooFewAnswers
+            ClaimDecision::TooFewAnswers
         }
     }
 
@@ -157,7 +157,7 @@ pub(super) fn left_of_majority(mut leases: Vec<Option<Duration>>, stores: usize)
 
 /// The answers to a request about a hold.
 #[derive(Debug)]
-pub(super) struct HoldBallot<T> {
+pub(super) struct HoldTally<T> {
     stores: usize,
     /// What the stores say that still have the hold.
     pub(super) held: Vec<(usize, T)>,
@@ -178,7 +178,7 @@ pub(super) enum HoldVote<T> {
 
 /// The result of a request about a hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum HoldVerdict {
+pub(super) enum HoldDecision {
     /// A majority still has it.
     Held,
     /// A majority no longer has it; most of these stores have nobody's lock.
@@ -188,7 +188,7 @@ pub(super) enum HoldVerdict {
     TooFewAnswers,
 }
 
-impl<T> HoldBallot<T> {
+impl<T> HoldTally<T> {
     pub(super) fn new(stores: usize) -> Self {
         Self { stores, held: Vec::new(), gone: 0, taken: 0, failures: Failures::default() }
     }
@@ -220,22 +220,22 @@ impl<T> HoldBallot<T> {
         self.answered() >= majority(self.stores)
     }
 
-    /// Whether the verdict is known, or all stores have answered.
+    /// Whether the decision is known, or all stores have answered.
     pub(super) fn is_decided(&self) -> bool {
         self.held.len() >= self.enough()
             || self.is_lost()
             || self.answered() + self.failures.len() == self.stores
     }
 
-    pub(super) fn verdict(&self) -> HoldVerdict {
+    pub(super) fn decision(&self) -> HoldDecision {
         if self.held.len() >= self.enough() {
-            HoldVerdict::Held
+            HoldDecision::Held
         } else if !self.is_lost() {
-            HoldVerdict::TooFewAnswers
+            HoldDecision::TooFewAnswers
         } else if self.taken > self.gone {
-            HoldVerdict::Taken
+            HoldDecision::Taken
         } else {
-            HoldVerdict::Gone
+            HoldDecision::Gone
         }
     }
 }

@@ -37,7 +37,7 @@ const FIRST_PURGE: usize = 1024;
 
 /// One lock to free.
 #[derive(Debug)]
-pub(super) struct Leftover {
+pub(super) struct ResidualVote {
     pub(super) key: Arc<str>,
     pub(super) owner: OwnerId,
     /// The end of `min_hold`.
@@ -48,21 +48,21 @@ pub(super) struct Leftover {
     pub(super) is_certain: bool,
 }
 
-/// Identifies a leftover.
+/// Identifies a vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct LeftoverTicket(BootInstant, u64);
+pub(super) struct ResidualTicket(BootInstant, u64);
 
 /// The locks that may be left at one store.
 #[derive(Debug, Default)]
-pub(super) struct Leftovers {
-    state: Mutex<LeftoverState>,
+pub(super) struct ResidualVotes {
+    state: Mutex<ResidualQueue>,
     added: Notify,
 }
 
 #[derive(Debug, Default)]
-struct LeftoverState {
+struct ResidualQueue {
     /// By the time of the next attempt.
-    queue: BTreeMap<LeftoverTicket, Leftover>,
+    queue: BTreeMap<ResidualTicket, ResidualVote>,
     /// Distinguishes attempts of one instant.
     number: u64,
     /// The owners whose claims have had no answer, and when these leases end.
@@ -70,17 +70,17 @@ struct LeftoverState {
     purge_at: usize,
 }
 
-impl Leftovers {
+impl ResidualVotes {
     /// Frees a lock, not before `due`, unless it is [done](Self::done) by then.
-    pub(super) fn add(&self, leftover: Leftover, due: BootInstant) -> Option<LeftoverTicket> {
-        if !Safeguard::LeftoversAreFreed.is_on() {
+    pub(super) fn add(&self, vote: ResidualVote, due: BootInstant) -> Option<ResidualTicket> {
+        if !Safeguard::ResidualVotesAreFreed.is_on() {
             return None;
         }
         let mut state = self.state();
         if state.queue.len() >= MOST {
             return None;
         }
-        let ticket = state.push(leftover, due);
+        let ticket = state.push(vote, due);
         let is_first = state.queue.first_key_value().is_some_and(|(first, _)| *first == ticket);
         drop(state);
         if is_first {
@@ -90,7 +90,7 @@ impl Leftovers {
     }
 
     /// The store has given a definite answer to another request that frees the lock.
-    pub(super) fn done(&self, ticket: Option<LeftoverTicket>) {
+    pub(super) fn done(&self, ticket: Option<ResidualTicket>) {
         if let Some(ticket) = ticket {
             self.state().queue.remove(&ticket);
         }
@@ -145,49 +145,49 @@ impl Leftovers {
     }
 
     /// Takes locks that are to be freed now, without those whose leases have ended.
-    fn take_due(&self, now: BootInstant) -> Vec<Leftover> {
+    fn take_due(&self, now: BootInstant) -> Vec<ResidualVote> {
         let (mut state, mut due) = (self.state(), Vec::new());
         while due.len() < BATCH
             && let Some(first) = state.queue.first_entry().filter(|first| first.key().0 <= now)
         {
-            let leftover = first.remove();
-            if leftover.until > now {
-                due.push(leftover);
+            let vote = first.remove();
+            if vote.until > now {
+                due.push(vote);
             }
         }
         due
     }
 
     /// Returns whether the store has answered any of these requests.
-    async fn send(&self, store: &dyn LockStore, due: Vec<Leftover>, within: Duration) -> bool {
+    async fn send(&self, store: &dyn LockStore, due: Vec<ResidualVote>, within: Duration) -> bool {
         let now = BootInstant::now();
         let releases: Vec<Release<'_>> = due.iter().map(|one| one.release(now)).collect();
         let answered = timeout(within, store.release_all(&releases, Lane::Background)).await;
         let mut answers = answered.map(|batch| batch.answers).unwrap_or_default().into_iter();
         let (mut state, now, mut is_any) = (self.state(), BootInstant::now(), false);
-        for mut leftover in due {
+        for mut vote in due {
             let is_answered = answers.next().is_some_and(|answer| answer.is_ok());
             is_any |= is_answered;
-            match (is_answered, leftover.is_certain) {
+            match (is_answered, vote.is_certain) {
                 (true, true) => {}
                 (true, false) => {
-                    leftover.is_certain = true;
-                    state.push(leftover, now.after(LATE));
+                    vote.is_certain = true;
+                    state.push(vote, now.after(LATE));
                 }
                 (false, _) => {
-                    state.push(leftover, now.after(PAUSES.0));
+                    state.push(vote, now.after(PAUSES.0));
                 }
             }
         }
         is_any
     }
 
-    fn state(&self) -> MutexGuard<'_, LeftoverState> {
+    fn state(&self) -> MutexGuard<'_, ResidualQueue> {
         lock(&self.state)
     }
 }
 
-impl Leftover {
+impl ResidualVote {
     fn release(&self, now: BootInstant) -> Release<'_> {
         Release {
             resource: Resource { key: &self.key, mode: Mode::Exclusive },
@@ -199,11 +199,11 @@ impl Leftover {
     }
 }
 
-impl LeftoverState {
-    fn push(&mut self, leftover: Leftover, due: BootInstant) -> LeftoverTicket {
+impl ResidualQueue {
+    fn push(&mut self, vote: ResidualVote, due: BootInstant) -> ResidualTicket {
         self.number += 1;
-        let ticket = LeftoverTicket(due, self.number);
-        self.queue.insert(ticket, leftover);
+        let ticket = ResidualTicket(due, self.number);
+        self.queue.insert(ticket, vote);
         ticket
     }
 }

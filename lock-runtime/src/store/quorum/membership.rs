@@ -7,7 +7,7 @@ use crate::sync::{Mutex, lock};
 
 /// The stores of a quorum, as far as they have said who they are.
 #[derive(Debug)]
-pub(super) struct Electorate {
+pub(super) struct Membership {
     /// The addresses of the stores, without credentials.
     names: Vec<String>,
     profiles: Mutex<Vec<Option<StoreProfile>>>,
@@ -22,7 +22,7 @@ pub(super) enum VersionRule {
     MayDiffer,
 }
 
-impl Electorate {
+impl Membership {
     pub(super) fn new(names: Vec<String>) -> Self {
         let profiles = names.iter().map(|_| None).collect();
         Self { names, profiles: Mutex::new(profiles) }
