@@ -12,8 +12,8 @@ use crate::wire_format::WireFormat;
 /// The wait of a call, without the quarantine of new servers.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
-/// How much longer than its lease a lock is remembered: a request may arrive late.
-const LATE: Duration = Duration::from_secs(2);
+/// How much longer than the lease the default quarantine is, apart from 1 % for the speeds of clocks.
+const QUARANTINE_MARGIN: Duration = Duration::from_secs(2);
 
 impl LockClient {
     /// Connects to a quorum of the stores at these URLs, with the default settings. See
@@ -162,7 +162,7 @@ impl LockClientBuilder {
                            `cluster-node-timeout`)";
             return Err(LockError::Config { option: "quarantine", problem: problem.to_owned() });
         }
-        let quarantine = *self.quarantine.get_or_insert(lease + lease / 100 + LATE);
+        let quarantine = *self.quarantine.get_or_insert(lease + lease / 100 + QUARANTINE_MARGIN);
         // The first call on new servers waits for their quarantine.
         let wait = quarantine.saturating_add(DEFAULT_WAIT).min(LONGEST_WAIT);
         self.options.wait.get_or_insert(Wait::For(wait));
@@ -185,8 +185,8 @@ mod tests {
         let (quarantine, wait) = (builder.quarantine.expect("set"), builder.options.wait);
         assert!(quarantine > DEFAULT_LEASE);
         assert_eq!(wait, Some(Wait::For(quarantine + DEFAULT_WAIT)));
-        let own = prepared(LockClient::builder().wait(LATE)).expect("valid").options.wait;
-        assert_eq!(own, Some(Wait::For(LATE)));
+        let own = prepared(LockClient::builder().wait(DEFAULT_LEASE)).expect("valid").options.wait;
+        assert_eq!(own, Some(Wait::For(DEFAULT_LEASE)));
     }
 
     #[test]

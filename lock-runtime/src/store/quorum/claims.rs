@@ -28,7 +28,7 @@ use crate::store::contract::{
 };
 use crate::store::owner::OwnerId;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::timeout::RequestTimeout;
+use crate::timeout::{LONGEST_DELAY, RequestTimeout};
 
 /// The number of the only connection of a quorum, as its callers see it.
 const CONNECTION: u64 = 1;
@@ -38,10 +38,7 @@ const CONNECTION: u64 = 1;
 const SPLIT_PAUSE: u32 = 10;
 const SPLIT_PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
-/// How long a store may need for a request that has already arrived.
-const LATE: Duration = Duration::from_secs(5);
-
-/// What each store is asked.
+/// A claim that owns its key.
 #[derive(Clone)]
 struct OwnedClaim {
     key: Arc<str>,
@@ -96,7 +93,7 @@ impl QuorumStore {
         let requests = (0..self.members.len())
             .map(|number| Some(self.ask(number, owned.clone(), &traces[number], limit)));
         let mut round = VoteRound::new(requests);
-        let until = began.after(term + LATE);
+        let until = began.after(term + LONGEST_DELAY);
         for member in &self.members {
             member.residual_votes.claim_is_open(owner, until);
         }

@@ -22,10 +22,7 @@ use crate::store::owner::OwnerId;
 use crate::store::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
 use crate::store::subscriptions::{Subscription, Subscriptions};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::timeout::RequestTimeout;
-
-/// How long after its lease a key may still exist, because its request arrived late.
-const LATE: Duration = Duration::from_secs(5);
+use crate::timeout::{LONGEST_DELAY, RequestTimeout};
 
 /// Exclusive locks that a majority of stores has to grant.
 pub(super) struct QuorumStore {
@@ -64,9 +61,9 @@ impl QuorumStore {
         }
     }
 
-    /// When all leases have ended that have begun until now.
+    /// When all leases have ended that have begun until now, although their requests may arrive late.
     pub(super) fn latest_expiry(&self, now: BootInstant) -> BootInstant {
-        now.after(Duration::from_nanos(self.longest.load(Ordering::Relaxed)) + LATE)
+        now.after(Duration::from_nanos(self.longest.load(Ordering::Relaxed)) + LONGEST_DELAY)
     }
 
     /// Runs that happen at most once per period need a record that all stores agree on.
