@@ -203,7 +203,7 @@ impl LockClient {
     pub async fn shutdown(&self) -> Result<(), LockError> {
         runtime::checked()?;
         let started = tokio::time::Instant::now();
-        match self.connected.engine.shut_down(SHUTDOWN_GRACE).await {
+        match self.connected.shut_down(SHUTDOWN_GRACE).await {
             0 => Ok(()),
             open => Err(LockError::Unavailable {
                 key: None,

@@ -1,7 +1,6 @@
 //! The parts of a connected client.
 
 use std::sync::{Arc, Weak};
-#[cfg(feature = "admin")]
 use std::time::Duration;
 
 use crate::client_info::ClientInfo;
@@ -146,6 +145,12 @@ impl Connected {
         let started = BootInstant::now();
         let answer = answer.await;
         answer.map_err(|error| error.of_call(key, BootInstant::now().since(started)))
+    }
+
+    /// See [`LockClient::shutdown`](crate::LockClient::shutdown). Returns the number of locks whose release has not been
+    /// confirmed.
+    pub(crate) async fn shut_down(&self, grace: Duration) -> usize {
+        self.engine.shut_down(grace, self.backend.finish()).await
     }
 
     /// The store for locks in this layout.

@@ -203,6 +203,8 @@ safeguards! {
     VotesAreUndone = "votes-are-undone",
     /// The votes that stores of a quorum may have are released when these stores answer again.
     ResidualVotesAreFreed = "residual-votes-are-freed",
+    /// A shutdown releases the residual votes.
+    ShutdownFreesVotes = "shutdown-frees-votes",
     /// The keys that may be left in etcd after a request without an answer are deleted when it answers again.
     LeftoversAreFreed = "leftovers-are-freed",
     /// Each attempt to acquire a lock of a quorum has an owner of its own.

@@ -98,9 +98,11 @@ impl LockClientBuilder {
     /// quarantines, the longest one that a server can name counts for all. The [`wait`](Self::wait) is 30 s longer than the
     /// quarantine by default, so that the first call does not fail.
     ///
-    /// What a server may have kept that did not answer is freed when it answers again, while the client lives. After
-    /// [`shutdown`](crate::LockClient::shutdown), or if it does not answer within the lease and 5 s, such a key stays until its
-    /// lease ends.
+    /// A server that did not answer may still have the key of a lock that was released. The client releases this residual
+    /// key when the server answers again. [`shutdown`](crate::LockClient::shutdown) tries once more. What is left then, or
+    /// when the client is dropped without a shutdown, expires at the end of its lease.
+    ///
+    /// The lease of a call is at least 100 ms, as that of the client. A shorter one is [`LockError::Config`].
     ///
     /// # What a quorum does not have
     ///

@@ -62,6 +62,11 @@ impl TestEngine {
     }
 
     /// The request as the engine takes it, for the store of this engine.
+    /// Shuts the engine down, whose store has no work of its own.
+    pub(crate) async fn shut_down(&self, grace: Duration) -> usize {
+        self.engine.shut_down(grace, std::future::ready(())).await
+    }
+
     pub(crate) fn request(&self, request: Request) -> AcquireRequest {
         let Request { key, mode, wait, terms } = request;
         let (store, timeout) = (Arc::clone(&self.store), Timeout::new(wait));

@@ -207,18 +207,17 @@ impl QuorumStore {
         let due = BootInstant::now().after(self.server_timeout);
         let mut tickets = Vec::with_capacity(self.members.len());
         let requests = self.members.iter().enumerate().map(|(number, member)| {
-            // From now on, it is a residual vote.
+            // From now on, its vote is a residual one.
             member.residual_votes.close_claim(owned.owner);
-            let is_certain = tally.granted.contains(&number);
+            let is_granted = tally.granted.contains(&number);
             let may_have =
-                is_certain || round.awaits(number) || tally.failures.may_have_run(number);
+                is_granted || round.awaits(number) || tally.failures.may_have_run(number);
             if !may_have {
                 tickets.push(None);
                 return None;
             }
             let (key, owner) = (Arc::clone(&owned.key), owned.owner);
-            let kept_until = BootInstant::PAST;
-            let vote = ResidualVote { key: Arc::clone(&key), owner, kept_until, until, is_certain };
+            let vote = ResidualVote::new((&key, owner), is_granted.then_some(until));
             tickets.push(member.residual_votes.add(vote, due));
             let store = Arc::clone(&member.store);
             Some(within(self.server_timeout, async move {
@@ -241,14 +240,14 @@ impl QuorumStore {
         {
             open.retain(|other| *other != number);
             if answer.is_ok_and(|batch| claims.are_undone_by(number, &batch)) {
-                self.members[number].residual_votes.done(tickets[number]);
+                self.members[number].residual_votes.released(tickets[number]);
             }
         }
         let members: Vec<_> =
             self.members.iter().map(|it| Arc::clone(&it.residual_votes)).collect();
         round.finish_later(move |number, answer| {
             if answer.is_ok_and(|batch| claims.are_undone_by(number, &batch)) {
-                members[number].done(tickets[number]);
+                members[number].released(tickets[number]);
             }
         });
     }

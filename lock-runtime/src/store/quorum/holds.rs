@@ -1,10 +1,10 @@
 //! Renewing and releasing locks: a majority of the stores decides about each.
 //!
-//! A store whose key is gone is not given the key again: if it has lost its data, it must not vote until all leases
-//! have ended that it may have forgotten.
+//! A renewal does not create the key at a store that no longer has it: if the store has lost its data, it must not vote
+//! until all leases have ended that were lost with it.
 //!
 //! A lock is lost before its body is dropped, because the body is dropped by its task. The votes that a minority still
-//! has are therefore not freed then, but run out.
+//! has are therefore not released then. They expire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ struct OwnedRelease {
     key: Arc<str>,
     owner: OwnerId,
     keep: Duration,
-    /// The stores whose claims had no answer before the release was sent, so that they may come behind it.
+    /// The stores whose claims had no answer before the release was sent, so that they may arrive after it.
     open_claims: Vec<bool>,
 }
 
@@ -131,7 +131,7 @@ impl QuorumStore {
             for (index, vote) in votes.unwrap_or_default().iter().enumerate() {
                 let of_this = |open: &&OpenRelease| (open.number, open.index) == (number, index);
                 if let (Ok(_), Some(open)) = (vote, tickets.iter().find(of_this)) {
-                    members[number].done(open.ticket);
+                    members[number].released(open.ticket);
                 }
             }
         });
@@ -171,8 +171,8 @@ impl QuorumStore {
         tallies
     }
 
-    /// The release counts. Stores without a definite answer are asked again later, and so are those whose claim is
-    /// still open.
+    /// The release counts. It is repeated later for stores without a definite answer, and for those whose claim is still
+    /// open.
     fn leave_open(
         &self,
         release: &OwnedRelease,
@@ -181,12 +181,8 @@ impl QuorumStore {
     ) -> Vec<OpenRelease> {
         let now = BootInstant::now();
         let (due, until) = (now.after(self.server_timeout), self.latest_expiry(now));
-        let vote = |is_certain| ResidualVote {
-            key: Arc::clone(&release.key),
-            owner: release.owner,
-            kept_until,
-            until,
-            is_certain,
+        let vote = |expires| {
+            ResidualVote::new((&release.key, release.owner), expires).kept_until(kept_until)
         };
         let mut tickets = Vec::new();
         for (number, member) in self.members.iter().enumerate() {
@@ -197,7 +193,7 @@ impl QuorumStore {
                 || is_awaited
                 || tally.failures.contains(number) && member.may_have_votes();
             if may_have {
-                let ticket = member.residual_votes.add(vote(!was_open), due);
+                let ticket = member.residual_votes.add(vote((!was_open).then_some(until)), due);
                 if is_awaited && !was_open {
                     tickets.push(OpenRelease { number, index, ticket });
                 }
@@ -206,18 +202,17 @@ impl QuorumStore {
         tickets
     }
 
-    /// Nobody releases a lock that is lost, and a minority of the stores may still have it. Its body may run until its
-    /// deadline, so the votes are freed when they have run out, for stores that answer late.
+    /// A minority of the stores may still have a lock that is lost. Its body may run until its deadline, so the votes are
+    /// released only after that, for stores that serve a request late. Most of them have expired by then.
     fn expire_votes(&self, lost: &OwnedRenewal) {
         let now = BootInstant::now();
-        let due = if Safeguard::LostVotesExpire.is_on() { now.after(lost.term) } else { now };
+        let not_before =
+            if Safeguard::LostVotesExpire.is_on() { now.after(lost.term) } else { now };
+        let until = self.latest_expiry(now);
         for member in self.members.iter().filter(|member| member.may_have_votes()) {
-            let is_certain = !member.residual_votes.close_claim(lost.owner);
-            let (kept_until, until) = (BootInstant::PAST, self.latest_expiry(now));
-            let (key, owner) = (Arc::clone(&lost.key), lost.owner);
-            member
-                .residual_votes
-                .add(ResidualVote { key, owner, kept_until, until, is_certain }, due);
+            let was_open = member.residual_votes.close_claim(lost.owner);
+            let vote = ResidualVote::new((&lost.key, lost.owner), (!was_open).then_some(until));
+            member.residual_votes.add(vote.not_before(not_before), now);
         }
     }
 }

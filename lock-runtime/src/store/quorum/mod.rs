@@ -44,6 +44,7 @@ use super::contract::{Backend, BackgroundRuntimes, Layout, LockStore, StoreAnswe
 use super::hold_reports::HoldReports;
 use super::key_holder::KeyHolder;
 use crate::clock::BootInstant;
+use crate::join::join_all;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
 use crate::questions::Answerer;
@@ -285,6 +286,12 @@ impl Backend for QuorumBackend {
     fn answer_with(&self, answerer: Weak<dyn Answerer>) {
         for member in &self.members {
             member.backend.answer_with(Weak::clone(&answerer));
+    fn finish(&self) -> MaybeReady<'_, ()> {
+        MaybeReady::pending(async {
+            join_all(self.members.iter().map(|member| member.residual_votes.finish())).await;
+        })
+    }
+
         }
     }
 
