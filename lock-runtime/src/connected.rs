@@ -13,7 +13,7 @@ use crate::lock_mode::LockMode;
 use crate::lock_order::{LockOrders, OrderAction};
 #[cfg(feature = "admin")]
 use crate::lock_state::{Deletion, LockState};
-use crate::options::{Defaults, LockOptions};
+use crate::options::{Defaults, LockOptions, check_shortest};
 use crate::questions::Answerer;
 use crate::runtime;
 #[cfg(feature = "admin")]
@@ -189,6 +189,9 @@ impl Connected {
             (None, None) => format.into(),
         };
         let store = self.store(layout);
+        if let Some(lease) = options.lease {
+            check_shortest(lease, store.capabilities().shortest_lease)?;
+        }
         if !terms.min_hold.is_zero() && !store.capabilities().keeps_after_release {
             let problem = "this store cannot keep a key after its release".into();
             return Err(LockError::Config { option: "min_hold", problem });

@@ -198,6 +198,24 @@ mod tests {
         assert!(matches!(outcome, Err(LockError::Config { option: "lease", .. })), "{outcome:?}");
     }
 
+    #[tokio::test]
+    async fn a_lease_of_a_call_that_is_shorter_than_that_of_a_client_is_an_error() {
+        let client = LockClient::quorum(["memory:"; 3]).await.expect("in memory");
+        let shortest = Duration::from_millis(100);
+        let lock = client.lock("k").lease(shortest / 2);
+        match lock.acquire().await {
+            Err(LockError::Config { option: "lease", problem }) => {
+                assert!(problem.contains("100ms"), "{problem}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let guard = client.lock("k").lease(shortest * 100).acquire().await.expect("long enough");
+        let extended = guard.extend(shortest / 2).await;
+        assert!(matches!(extended, Err(LockError::Config { option: "lease", .. })), "{extended:?}");
+        // A single store has no such limit.
+        drop(LockClient::memory().lock("k").lease(shortest / 2).acquire().await.expect("free"));
+    }
+
     #[test]
     fn groups_of_servers_need_an_explicit_quarantine() {
         for group in ["redis+sentinel://one/locks", "rediss+cluster://one"] {

@@ -24,6 +24,9 @@ use crate::store::subscriptions::{Subscription, Subscriptions};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::timeout::{LONGEST_DELAY, RequestTimeout};
 
+/// The shortest lease of a lock, as for clients. A shorter one would often end before a majority has answered.
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+
 /// Exclusive locks that a majority of stores has to grant.
 pub(super) struct QuorumStore {
     pub(super) members: Vec<Arc<QuorumMember>>,
@@ -179,7 +182,9 @@ impl LockStore for QuorumStore {
             counts_waiters: all.counts_waiters && one.counts_waiters,
             ..all
         });
-        Capabilities { owner_per_attempt: Safeguard::OwnerPerAttempt.is_on(), ..all }
+        let (owner_per_attempt, shortest_lease) =
+            (Safeguard::OwnerPerAttempt.is_on(), SHORTEST_LEASE);
+        Capabilities { owner_per_attempt, shortest_lease, ..all }
     }
 
     fn layout(&self) -> &'static str {
