@@ -224,8 +224,8 @@ impl LockGuard {
     /// # Errors
     ///
     /// * [`LockError::Lost`]: the lock is no longer held.
-    /// * [`LockError::Unavailable`]: the store has not issued a token in time. The lock is still
-    ///   held.
+    /// * [`LockError::Unavailable`]: the store has not issued a token in time, or the clocks of the servers of a quorum
+    ///   differ too much. The lock is still held.
     /// * [`LockError::Denied`]: the user lacks a permission.
     /// * [`LockError::WrongFormat`]: the key of the last fencing token holds another value.
     /// * [`LockError::Config`]: the guard is that of a reader or has permits, or there is no tokio runtime with timers

@@ -113,6 +113,10 @@ lock_tests::controls! {
         without "fence-is-written-back" seeing "a token went back";
     quorum_without_tokens_fit_clocks: "quorum::restarts::tokens_rise_although_a_clock_is_ahead_and_a_server_loses_its_data"
         without "tokens-fit-clocks" seeing "a token far ahead of the clocks was issued";
+    quorum_without_lowest_majority_counts: "quorum::restarts::a_clock_that_is_far_ahead_at_one_server_does_not_prevent_tokens"
+        without "lowest-majority-counts" seeing "two clocks agree";
+    quorum_without_clock_refusals_are_final: "quorum::restarts::a_token_that_the_clocks_of_most_servers_refuse_is_an_error_at_once"
+        without "clock-refusals-are-final" seeing "the request was repeated";
     quorum_without_longest_quarantine: "quorum::restarts::a_client_with_a_shorter_quarantine_waits_for_the_longest_one"
         without "longest-quarantine" seeing "there are two holders";
     quorum_without_quarantine_by_own_clock: "quorum::restarts::a_quarantine_does_not_end_early_when_the_clock_of_its_server_is_set_forward"

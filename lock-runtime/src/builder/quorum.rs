@@ -81,8 +81,8 @@ impl LockClientBuilder {
     ///   which a good operation provides; resources that can compare tokens could order the writers without a lock.
     ///
     /// This library issues [fencing tokens](crate::LockGuard::fencing_token) over a quorum as well. Use them where
-    /// two holders would do harm. For them, the clocks of the servers may differ by nine tenths of the quarantine;
-    /// beyond that, no token is issued ([`LockError::Unavailable`]).
+    /// two holders would do harm. A token comes from a majority whose clocks differ by at most nine tenths of the
+    /// quarantine. If there is none, the call gets [`LockError::Unavailable`] at once.
     ///
     /// # Costs
     ///

@@ -437,11 +437,13 @@ impl Released {
 }
 
 /// The answer to a request for a fencing token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fenced {
     With(u64),
     /// The key does not exist any more.
     Gone,
     /// The key has another owner.
     Taken,
+    /// The store issues none, and would refuse another request as well. The text is the cause.
+    Refused(String),
 }

@@ -186,6 +186,55 @@ async fn tokens_rise_although_the_clock_of_a_server_is_ahead() {
     assert!(second > first, "a token went back: {second} after {first}");
 }
 
+/// All servers answer, so the token is that of the two whose clocks agree.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_far_ahead_at_one_server_does_not_prevent_tokens() {
+    let quorum = Quorum::with_own_clocks(3);
+    quorum.server(0).set_clock(300);
+    let builder = LockClient::builder().url(quorum.url()).lease(QUORUM_LEASE).wait(LONG);
+    let client = builder.connect().await.expect("up");
+    let mut last = 0;
+    // A first majority that contains the server is as likely as one without it.
+    for _ in 0..12 {
+        let guard = client.lock("k").acquire().await.expect("granted");
+        let token = match guard.fencing_token().await {
+            // On a busy machine, the lock may be lost.
+            Err(LockError::Lost { .. }) => continue,
+            token => token.expect("two clocks agree"),
+        };
+        assert!(token > last, "a token went back: {token} after {last}");
+        last = token;
+        guard.release().await.expect("held");
+    }
+}
+
+/// The clocks were ahead, and are set back. The last tokens of all servers are far ahead of their clocks.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_the_clocks_of_most_servers_refuse_is_an_error_at_once() {
+    let quorum = Quorum::with_own_clocks(3);
+    let set_clocks = |ahead| (0..3).for_each(|server| quorum.server(server).set_clock(ahead));
+    set_clocks(300);
+    let wait = LEASE * 20;
+    let builder = LockClient::builder().url(quorum.url()).lease(QUORUM_LEASE).wait(wait);
+    let client = builder.connect().await.expect("up");
+    let guard = client.lock("k").acquire().await.expect("granted");
+    guard.fencing_token().await.expect("the clocks agree");
+    guard.release().await.expect("held");
+    set_clocks(0);
+    let guard = client.lock("k").acquire().await.expect("granted");
+    match guard.fencing_token().await {
+        Err(LockError::Unavailable { waited, cause, .. }) => {
+            let server = quorum.server(1).address();
+            assert!(cause.contains(&server) && cause.contains("ms ahead"), "{cause}");
+            assert!(waited < wait / 2, "the request was repeated for {waited:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(guard.is_held(), "the lock does not depend on the clocks");
+}
+
 /// The clock of one server is ahead. The next holder has a majority without it, of which one server has lost its data.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -194,7 +243,7 @@ async fn tokens_rise_although_a_clock_is_ahead_and_a_server_loses_its_data() {
     for (ahead, is_far) in [(1, false), (300, true)] {
         let mut quorum = Quorum::with_own_clocks(3);
         quorum.server(0).set_clock(ahead);
-        // A request for a token is repeated for as long.
+        // One server is suspended, so the request for a token is repeated for as long.
         let wait = LEASE * 20;
         let builder = LockClient::builder().quorum(quorum.urls()).lease(LEASE).wait(wait);
         let client = builder.connect().await.expect("up");

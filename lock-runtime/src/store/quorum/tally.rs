@@ -1,6 +1,6 @@
 //! Counting the answers of the stores of a quorum: plain data.
 //!
-//! A majority decides. The answer is known as soon as the stores that have not answered could not change it.
+//! A majority decides. The decision is known as soon as the answers that are missing could not change it.
 
 use std::time::Duration;
 
@@ -48,9 +48,9 @@ impl Failures {
             |error: &StoreError| !matches!(error, StoreError::Refused(_) | StoreError::Unknown(_));
         let permanent = self.0.iter().filter(|(_, error)| is_permanent(error)).count();
         if count - permanent < majority(count)
-            && let Some((_, error)) = self.0.iter().find(|(_, error)| is_permanent(error))
+            && let Some((number, error)) = self.0.iter().find(|(_, error)| is_permanent(error))
         {
-            return error.clone();
+            return of_server(&names[*number], error.clone());
         }
         let may_have_run = self.0.iter().any(|(_, error)| error.may_have_run());
         let causes: Vec<String> =
@@ -61,6 +61,18 @@ impl Failures {
             causes.join("; ")
         );
         if may_have_run { StoreError::Unknown(cause) } else { StoreError::Refused(cause) }
+    }
+}
+
+/// A permanent error with the name of its server.
+fn of_server(name: &str, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Denied(cause) => StoreError::Denied(format!("{name}: {cause}")),
+        // The problems of the quorum itself name the servers.
+        StoreError::Config { option, problem } if option != "quorum" => {
+            StoreError::Config { option, problem: format!("{name}: {problem}") }
+        }
+        error => error,
     }
 }
 
@@ -104,7 +116,7 @@ impl ClaimTally {
         self.granted.len() >= enough
     }
 
-    /// Whether the decision is known, or all stores have answered.
+    /// Whether the decision is known, or no more answers come.
     pub(super) fn is_decided(&self) -> bool {
         let (most, answered) = (majority(self.stores), self.granted.len() + self.busy.len());
         let open = self.stores - answered - self.failures.len();
@@ -115,7 +127,7 @@ impl ClaimTally {
         is_lost && (answered >= most || answered + open < most)
     }
 
-    /// Whether some stores have granted it, and others to somebody else.
+    /// Whether some stores have granted it, and others have granted the lock to another owner.
     pub(super) fn is_split(&self) -> bool {
         !self.granted.is_empty() && !self.busy.is_empty()
     }
@@ -130,7 +142,7 @@ impl ClaimTally {
         }
     }
 
-    /// When a majority will be free, as far as these stores tell.
+    /// The time until a majority is free, by the answers of these stores.
     fn left(&self) -> Left {
         if self.busy.contains(&Left::Unknown) {
             return Left::Unknown;
@@ -144,7 +156,7 @@ impl ClaimTally {
     }
 }
 
-/// When so many of these leases have ended that a majority of `stores` is free. `None` is a lease that never
+/// The time until so many of these leases have ended that a majority of `stores` is free. `None` is a lease that never
 /// ends.
 pub(super) fn left_of_majority(mut leases: Vec<Option<Duration>>, stores: usize) -> Left {
     leases.sort_by_key(|left| left.unwrap_or(Duration::MAX));
@@ -159,14 +171,16 @@ pub(super) fn left_of_majority(mut leases: Vec<Option<Duration>>, stores: usize)
 #[derive(Debug)]
 pub(super) struct HoldTally<T> {
     stores: usize,
-    /// What the stores say that still have the hold.
+    /// The answers of the stores that still have the hold.
     pub(super) held: Vec<(usize, T)>,
     gone: usize,
     taken: usize,
+    /// The number of failures that are refusals which last.
+    refused: usize,
     pub(super) failures: Failures,
 }
 
-/// What a store says about a hold.
+/// The answer of one store about a hold.
 #[derive(Debug)]
 pub(super) enum HoldVote<T> {
     Held(T),
@@ -174,6 +188,8 @@ pub(super) enum HoldVote<T> {
     Gone,
     /// The key has another owner.
     Taken,
+    /// The store refuses the request, and would refuse it again.
+    Refused(String),
 }
 
 /// The result of a request about a hold.
@@ -181,16 +197,17 @@ pub(super) enum HoldVote<T> {
 pub(super) enum HoldDecision {
     /// A majority still has it.
     Held,
-    /// A majority no longer has it; most of these stores have nobody's lock.
+    /// A majority no longer has it; the key is free at most of these stores.
     Gone,
-    /// The same; most of these stores have the lock of another owner.
+    /// The same; the key has another owner at most of these stores.
     Taken,
     TooFewAnswers,
 }
 
 impl<T> HoldTally<T> {
     pub(super) fn new(stores: usize) -> Self {
-        Self { stores, held: Vec::new(), gone: 0, taken: 0, failures: Failures::default() }
+        let (held, failures) = (Vec::new(), Failures::default());
+        Self { stores, held, gone: 0, taken: 0, refused: 0, failures }
     }
 
     pub(super) fn add(&mut self, number: usize, vote: Result<HoldVote<T>, StoreError>) {
@@ -198,17 +215,26 @@ impl<T> HoldTally<T> {
             Ok(HoldVote::Held(answer)) => self.held.push((number, answer)),
             Ok(HoldVote::Gone) => self.gone += 1,
             Ok(HoldVote::Taken) => self.taken += 1,
+            Ok(HoldVote::Refused(cause)) => {
+                self.refused += 1;
+                self.failures.add(number, StoreError::Refused(cause));
+            }
             Err(error) => self.failures.add(number, error),
         }
     }
 
-    /// How many stores have to have the hold, so that it counts.
+    /// The number of stores that need to have the hold.
     fn enough(&self) -> usize {
         if Safeguard::MajorityRenews.is_on() { majority(self.stores) } else { 1 }
     }
 
     fn is_lost(&self) -> bool {
         self.stores - (self.gone + self.taken) < self.enough()
+    }
+
+    /// Whether so many stores refuse the request that the others are no majority.
+    pub(super) fn is_refused(&self) -> bool {
+        self.stores - self.refused < majority(self.stores)
     }
 
     fn answered(&self) -> usize {
@@ -220,10 +246,11 @@ impl<T> HoldTally<T> {
         self.answered() >= majority(self.stores)
     }
 
-    /// Whether the decision is known, or all stores have answered.
+    /// Whether the decision is known, or no more answers come.
     pub(super) fn is_decided(&self) -> bool {
         self.held.len() >= self.enough()
             || self.is_lost()
+            || self.is_refused()
             || self.answered() + self.failures.len() == self.stores
     }
 

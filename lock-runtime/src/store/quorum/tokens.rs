@@ -1,9 +1,13 @@
-//! Fencing tokens, announcements, and the number of those who wait.
+//! Fencing tokens, announcements, and the number of waiting processes.
 //!
 //! A fencing token takes two rounds. In the first one, each store that still has the hold issues a token: a number
 //! above its last one, and at least its clock. The highest token of a majority is then written back to a majority,
 //! before it is used. The majority of the next holder contains one of these stores, so its token is higher, also if
 //! another store has lost its data or has a clock that is behind.
+//!
+//! A store refuses a token that is far ahead of its clock. If the first majority contains a store whose clock is ahead,
+//! the others may refuse its token. The first round is then repeated, and awaits all stores: the majority whose tokens
+//! are lowest counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +21,15 @@ use crate::store::announcements::{Announced, Announcement};
 use crate::store::contract::{Fenced, Lane, Left, LockStore, Mode, Resource, StoreError};
 use crate::store::owner::OwnerId;
 
+/// The answers that a round awaits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AwaitedAnswers {
+    /// Those that decide.
+    Majority,
+    /// Those of all stores, for at most the timeout of a store.
+    All,
+}
+
 impl QuorumStore {
     pub(super) async fn issue_token(
         &self,
@@ -25,23 +38,40 @@ impl QuorumStore {
         at_least: u64,
     ) -> Result<Fenced, StoreError> {
         let key = Arc::from(key);
-        let highest = match self.raise_tokens(&key, owner, at_least).await? {
-            Fenced::With(highest) if Safeguard::FenceIsWrittenBack.is_on() => highest,
+        match self.issue_by(&key, owner, (at_least, AwaitedAnswers::Majority)).await? {
+            Fenced::Refused(_) if Safeguard::LowestMajorityCounts.is_on() => {
+                self.issue_by(&key, owner, (at_least, AwaitedAnswers::All)).await
+            }
+            issued => Ok(issued),
+        }
+    }
+
+    /// Issues a token after the first round has had these answers.
+    async fn issue_by(
+        &self,
+        key: &Arc<str>,
+        owner: OwnerId,
+        first_round: (u64, AwaitedAnswers),
+    ) -> Result<Fenced, StoreError> {
+        let token = match self.raise_tokens(key, owner, first_round).await? {
+            Fenced::With(token) if Safeguard::FenceIsWrittenBack.is_on() => token,
             answer => return Ok(answer),
         };
-        Ok(match self.raise_tokens(&key, owner, highest).await? {
+        let second_round = (token, AwaitedAnswers::Majority);
+        Ok(match self.raise_tokens(key, owner, second_round).await? {
             // A majority now has this token, or a higher one.
-            Fenced::With(_) => Fenced::With(highest),
+            Fenced::With(_) => Fenced::With(token),
             lost => lost,
         })
     }
 
-    /// Makes each store issue a token of at least this number, until a majority has done so. Returns the highest.
+    /// Makes each store issue a token of at least this number, until the answers are there. Returns the highest token of
+    /// the majority whose tokens are lowest.
     async fn raise_tokens(
         &self,
         key: &Arc<str>,
         owner: OwnerId,
-        at_least: u64,
+        (at_least, awaited): (u64, AwaitedAnswers),
     ) -> Result<Fenced, StoreError> {
         let ask = |store: Arc<dyn LockStore>| {
             let key = Arc::clone(key);
@@ -51,18 +81,25 @@ impl QuorumStore {
                     Fenced::With(token) => HoldVote::Held(token),
                     Fenced::Gone => HoldVote::Gone,
                     Fenced::Taken => HoldVote::Taken,
+                    Fenced::Refused(cause) => HoldVote::Refused(cause),
                 })
             }
         };
-        let tally = self.ask_about_hold(ask).await;
+        let tally = self.ask_about_hold(ask, awaited).await;
         match tally.decision() {
             HoldDecision::Held => {
-                let tokens = tally.held.iter().map(|(_, token)| *token);
-                Ok(Fenced::With(tokens.max().unwrap_or(at_least)))
+                let mut tokens: Vec<_> = tally.held.iter().map(|(_, token)| *token).collect();
+                tokens.sort_unstable();
+                let of_majority = tokens.get(majority(self.members.len()) - 1).or(tokens.last());
+                Ok(Fenced::With(of_majority.copied().unwrap_or(at_least)))
             }
             HoldDecision::Gone => Ok(Fenced::Gone),
             HoldDecision::Taken => Ok(Fenced::Taken),
-            HoldDecision::TooFewAnswers => Err(self.too_few(tally, "issued a fencing token")),
+            HoldDecision::TooFewAnswers => {
+                let is_refused = tally.is_refused();
+                let error = self.too_few(tally, "issued a fencing token");
+                if is_refused { Ok(Fenced::Refused(error.to_string())) } else { Err(error) }
+            }
         }
     }
 
@@ -83,7 +120,7 @@ impl QuorumStore {
                 })
             }
         };
-        let tally = self.ask_about_hold(ask).await;
+        let tally = self.ask_about_hold(ask, AwaitedAnswers::Majority).await;
         match tally.decision() {
             HoldDecision::Held => Ok(Announced::Done),
             HoldDecision::Gone => Ok(Announced::Gone),
@@ -92,8 +129,8 @@ impl QuorumStore {
         }
     }
 
-    /// What a majority was told by one holder, or what the only holder has told that is known. A holder may have told
-    /// fewer stores, because others have granted its lock later.
+    /// The announcement that a majority has, or the only one that is known. A holder may have announced itself at fewer
+    /// stores, because others have granted its lock later.
     pub(super) async fn announced_holder(
         &self,
         key: &str,
@@ -119,7 +156,7 @@ impl QuorumStore {
             }
         }
         if !tally.has_majority_of_answers() {
-            return Err(self.too_few(tally, "told who leads"));
+            return Err(self.too_few(tally, "named the leader"));
         }
         let mut texts = tally.held.into_iter().filter_map(|(_, announced)| announced);
         let Some((only, left)) = texts.next() else { return Ok(None) };
@@ -135,21 +172,25 @@ impl QuorumStore {
                 store.count_waiters(resource, lane).await.map(HoldVote::Held)
             }
         };
-        let tally = self.ask_about_hold(ask).await;
+        let tally = self.ask_about_hold(ask, AwaitedAnswers::Majority).await;
         if !tally.has_majority_of_answers() {
-            return Err(self.too_few(tally, "counted those who wait"));
+            return Err(self.too_few(tally, "counted the waiting processes"));
         }
         Ok(tally.held.iter().map(|(_, count)| *count).max().unwrap_or_default())
     }
 
-    /// Asks all stores, until a majority has decided.
-    async fn ask_about_hold<T, F>(&self, ask: impl Fn(Arc<dyn LockStore>) -> F) -> HoldTally<T>
+    /// Sends a request to all stores, until the answers are there.
+    async fn ask_about_hold<T, F>(
+        &self,
+        ask: impl Fn(Arc<dyn LockStore>) -> F,
+        awaited: AwaitedAnswers,
+    ) -> HoldTally<T>
     where
         T: Send + Unpin + 'static,
         F: Future<Output = Result<HoldVote<T>, StoreError>> + Send + 'static,
     {
         let (mut round, mut tally) = (self.round(ask), HoldTally::new(self.members.len()));
-        while !tally.is_decided()
+        while (awaited == AwaitedAnswers::All || !tally.is_decided())
             && let Some((number, vote)) = round.next().await
         {
             tally.add(number, vote);
