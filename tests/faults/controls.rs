@@ -105,7 +105,7 @@ lock_tests::controls! {
         without "undo" seeing "left at";
     quorum_without_quarantine: "quorum::restarts::a_server_that_has_restarted_does_not_vote_until_its_locks_have_ended"
         without "quarantine" seeing "there are two holders";
-    quorum_without_quarantine_2: "quorum::restarts::new_servers_vote_after_a_lease_and_remember_that"
+    quorum_without_quarantine_2: "quorum::restarts::new_servers_vote_after_a_lease_and_have_a_record_of_it"
         without "quarantine" seeing "a new server votes at once";
     quorum_without_majority_renews: "quorum::restarts::a_lock_survives_the_restart_of_a_minority_and_is_lost_with_the_majority"
         without "majority-renews" seeing "held by one of three servers";

@@ -53,22 +53,22 @@ impl LockClientBuilder {
     ///
     /// The servers have to be independent of each other: no replicas, and no nodes of one cluster. Their number is
     /// odd, and at least three. They have one version. Other clients of these locks have to use the same servers; those
-    /// in other languages that follow Redlock can share them, as in the format [`Token`](WireFormat::Token). These know no
-    /// quarantine: they take the vote of a server at once that has restarted, and may then become a second holder.
+    /// in other languages that follow Redlock can share them, as in the format [`Token`](WireFormat::Token). These have no
+    /// quarantine: they count the vote of a server as soon as it has restarted, and may then become a second holder.
     ///
     /// A member may be a Sentinel group or a cluster. During a failover it can vote twice, so it needs an explicit
     /// [`quarantine`](Self::quarantine).
     ///
     /// # What it gives, and what it does not
     ///
-    /// There is one holder at a time if three assumptions hold: no server forgets a granted lock except by a restart,
+    /// There is one holder at a time if three assumptions hold: no server loses a granted lock except by a restart,
     /// the clocks of the servers run at about the same speed, and processes notice in time that their lease has ended.
-    /// A server that has restarted does not vote until all leases have ended that it may have forgotten
+    /// A server that has restarted does not vote until all leases have ended that it may have lost
     /// ([`quarantine`](Self::quarantine)). For the last one, the body of a lock is dropped at its deadline.
     ///
     /// The first assumption excludes `FLUSHALL`, eviction, `DEL` by a person, and a clock that is set forward by more than
     /// a lease, even at one server: two of three servers have granted a lock, because the third one was suspended. It
-    /// resumes, one of the two forgets the lock, and these two grant it again.
+    /// resumes, one of the two loses the lock, and these two grant it again.
     ///
     /// The two sides of the debate about Redlock:
     ///
@@ -87,15 +87,15 @@ impl LockClientBuilder {
     /// # Costs
     ///
     /// Each request goes to all servers at once, and is answered as soon as a majority has decided: one round trip to
-    /// acquire, to renew and to release. A server that does not answer is not waited for, unless it is needed for a
-    /// majority, and then for a tenth of the lease, from 50 to 500 ms, and at most a third of the lease. An attempt that gets no majority costs one
-    /// more round trip, to undo it. A fencing token costs two round trips. A client has as many connections to each
-    /// server as to a single one.
+    /// acquire, to renew and to release. A call waits for a server without an answer only if a majority needs it, and at
+    /// most for the timeout of a server: a tenth of the client's lease, from 50 to 500 ms, and at most a third of it. An
+    /// attempt without a majority costs one more round trip, to undo it. A fencing token costs two round trips, and two
+    /// more if the clocks of a minority are far ahead. A client has as many connections to each server as to a single one.
     ///
     /// A client begins to use a server with a quarantine, unless the server was used before: the first lock of a new
     /// quorum is granted after a lease and two seconds. See [`quarantine`](Self::quarantine), which is the lease
     /// and two seconds here by default. No lease may be longer. If the clients of the servers have different
-    /// quarantines, the longest one that a server can name counts for all. The [`wait`](Self::wait) is 30 s longer than the
+    /// quarantines, the longest one that is recorded at a server counts for all. The [`wait`](Self::wait) is 30 s longer than the
     /// quarantine by default, so that the first call does not fail.
     ///
     /// A server that did not answer may still have the key of a lock that was released. The client releases this residual
@@ -116,7 +116,7 @@ impl LockClientBuilder {
     /// three, if a server is named twice, also by another name, or is a replica, if two are parts of one cluster, if
     /// their versions differ, if the client has another format than `Token`, or if a member is a Sentinel group or a cluster
     /// and no quarantine is set. A minority of the servers may be down: they are checked when they answer, for which
-    /// `connect` waits up to 5 s. [`LockError::Unavailable`] means that there is no majority.
+    /// `connect` waits up to 5 s. Without a majority, it returns [`LockError::Unavailable`].
     ///
     /// # Examples
     ///

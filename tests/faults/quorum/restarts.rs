@@ -12,7 +12,7 @@ use crate::support::{LEASE, until};
 /// The lease of a lock that is not renewed, so that its holder does not notice the loss of a vote.
 const FIXED: std::time::Duration = LEASE.saturating_mul(2);
 
-/// Two of three servers have granted the lock. One of them forgets it, and the third one never knew it.
+/// Two of three servers have granted the lock. One of them loses it, and the third one never had it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_has_restarted_does_not_vote_until_its_locks_have_ended() {
     let mut quorum = Quorum::start(3);
@@ -27,7 +27,7 @@ async fn a_server_that_has_restarted_does_not_vote_until_its_locks_have_ended() 
 }
 
 /// The lease of the first client is longer than the quarantine of the second one. One of the two servers that have
-/// granted the lock forgets it, and the third one never knew it.
+/// granted the lock loses it, and the third one never had it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_with_a_shorter_quarantine_waits_for_the_longest_one() {
     let mut quorum = Quorum::start(3);
@@ -46,7 +46,7 @@ async fn a_client_with_a_shorter_quarantine_waits_for_the_longest_one() {
     second.release().await.expect("held");
 }
 
-/// Makes one attempt after the other, because a call would wait until the lease has ended that a server knows of.
+/// Makes one attempt after the other, because a call would wait for the end of the lease that a server has.
 async fn acquired_by_attempts(client: &LockClient) -> LockGuard {
     let end = Instant::now() + LONG;
     loop {
@@ -85,7 +85,7 @@ async fn a_quarantine_does_not_end_early_when_the_clock_of_its_server_is_set_for
 
 /// Servers that clients have never used may have lost the locks of others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_servers_vote_after_a_lease_and_remember_that() {
+async fn new_servers_vote_after_a_lease_and_have_a_record_of_it() {
     let quorum = Quorum::new(3);
     let began = Instant::now();
     let client = quorum_client(&quorum).await;
@@ -99,11 +99,11 @@ async fn new_servers_vote_after_a_lease_and_remember_that() {
     assert!(began.elapsed() > LEASE * 2, "granted after {:?}", began.elapsed());
     let later = quorum_client(&quorum).await;
     let at_once = timeout(LEASE * 2, later.lock("k").acquire()).await;
-    drop(at_once.expect("the servers remember it").expect("granted"));
+    drop(at_once.expect("the servers have a record of it").expect("granted"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_is_no_longer_than_servers_remember_that_they_have_restarted() {
+async fn a_lease_is_no_longer_than_the_quarantine() {
     let quorum = Quorum::start(3);
     let client = quorum_client(&quorum).await;
     match client.lock("k").lease(LEASE * 10).acquire().await {

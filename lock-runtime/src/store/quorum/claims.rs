@@ -1,11 +1,11 @@
 //! Acquiring a lock: a majority of the stores has to grant it, and otherwise it is undone at all of them.
 //!
-//! All stores are asked at the same time. Each has a short timeout, and none is waited for as soon as a majority
-//! has decided. The lease counts from before the first request, by the rule that all stores have: the engine compares
-//! it with the time of the answer.
+//! The claim goes to all stores at the same time. Each has a short timeout, and the call ends as soon as a majority has
+//! decided. The lease counts from before the first request, by the rule that all stores have: the engine compares it with
+//! the time of the answer.
 //!
 //! Before an attempt is sent, its claims are registered as open at all stores. An answer closes the claim at its store.
-//! A release or an undo that finds an open claim is repeated, because the claim may come behind it, also if the call
+//! A release or an undo that finds an open claim is repeated, because the claim may arrive after it, also if the call
 //! was dropped. Each attempt has an owner of its own, so a late undo cannot affect the next attempt.
 
 use std::sync::Arc;
@@ -33,8 +33,8 @@ use crate::timeout::{LONGEST_DELAY, RequestTimeout};
 /// The number of the only connection of a quorum, as its callers see it.
 const CONNECTION: u64 = 1;
 
-/// The longest pause after an attempt that has divided the votes with others, as a multiple of the time that the
-/// attempt took, and its bounds. The attempts of others should fit into it.
+/// The longest pause after an attempt with a split vote, as a multiple of the time that the attempt took, and its
+/// bounds. The attempts of other clients should fit into it.
 const SPLIT_PAUSE: u32 = 10;
 const SPLIT_PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
@@ -49,8 +49,9 @@ struct OwnedClaim {
     acknowledged_by: RequiredReplicas,
 }
 
-/// What is known about the requests of an attempt that is undone.
+/// The requests that undo an attempt.
 struct PendingUndo {
+    /// For each store, what releases its vote if it does not answer the undo in time.
     tickets: Vec<Option<ResidualTicket>>,
     round: VoteRound<Result<ReleasedBatch, StoreError>>,
 }
@@ -61,19 +62,19 @@ struct UndoneClaims {
     granted: Vec<usize>,
     /// What has carried them.
     traces: Vec<Arc<SendTrace>>,
-    /// Whether a store has given a definite answer meanwhile.
+    /// Whether a store has given a definite answer to its claim after the undo was sent.
     answered: Arc<[AtomicBool]>,
 }
 
 impl UndoneClaims {
-    /// Whether a store is known to have undone its claim: the undo has come behind it. A claim without an answer may
-    /// be sent again, also behind its undo, such as one whose script the server does not know.
+    /// Whether a store is known to have undone its claim: it has served the undo after the claim. A claim without an
+    /// answer may be sent again, also after its undo, such as one whose script the server does not have.
     fn are_undone_by(&self, number: usize, undo: &ReleasedBatch) -> bool {
         let claim = self.traces[number].connection();
-        let is_behind = claim.is_some() && claim == undo.connection;
+        let is_in_order = claim.is_some() && claim == undo.connection;
         let is_answered = self.answered[number].load(Ordering::Acquire);
         undo.answers.iter().all(Result::is_ok)
-            && (self.granted.contains(&number) || is_behind && is_answered)
+            && (self.granted.contains(&number) || is_in_order && is_answered)
     }
 }
 
@@ -132,7 +133,7 @@ impl QuorumStore {
         }
         match decision {
             ClaimDecision::Busy(left) if is_split => {
-                // Those who have the other votes should not try again at the same time.
+                // The clients with the other votes should not try again at the same time.
                 let longest = BootInstant::now().since(began) * SPLIT_PAUSE;
                 let longest = longest.clamp(SPLIT_PAUSES.0, SPLIT_PAUSES.1).min(timeout.total / 4);
                 sleep(between(Duration::ZERO, longest)).await;
@@ -199,7 +200,7 @@ impl QuorumStore {
         });
     }
 
-    /// Begins to free a key at all stores that have granted it, or may do so.
+    /// Begins to release a key at all stores that have granted it, or may do so.
     fn undo(
         &self,
         owned: &OwnedClaim,
@@ -233,7 +234,7 @@ impl QuorumStore {
         PendingUndo { tickets, round }
     }
 
-    /// Waits until the stores have undone what they had granted. The others have to answer later.
+    /// Waits until the stores have undone what they had granted. The answers of the others come later.
     async fn await_undo(&self, undo: PendingUndo, claims: UndoneClaims) {
         let PendingUndo { tickets, mut round } = undo;
         let mut open = claims.granted.clone();

@@ -12,7 +12,7 @@ use crate::clock::BootInstant;
 use crate::store::contract::{Backend, LockStore, StoreError};
 use crate::sync::{Mutex, lock};
 
-/// How long it is taken for granted that a store may vote, or may not.
+/// How long the result of a check counts whether a store may vote.
 const CHECK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// One of the stores of a quorum.
@@ -31,7 +31,7 @@ pub(super) struct QuorumMember {
 struct Admission {
     /// When that was last checked, and the result.
     latest: Option<(BootInstant, Result<(), StoreError>)>,
-    /// Whether it was ever allowed to.
+    /// Whether it has ever been admitted.
     has_been_admitted: bool,
 }
 
@@ -50,8 +50,8 @@ impl QuorumMember {
         &self.membership.names()[self.number]
     }
 
-    /// Fails if the store may not vote. Costs a request until it may. Another server may have taken its place, so it is
-    /// checked again from time to time.
+    /// Fails if the store may not vote. Costs a request until it may. Another server may have its address by now, so the
+    /// check is repeated from time to time.
     pub(super) async fn admitted(self: &Arc<Self>) -> Result<(), StoreError> {
         {
             let (mut admission, now) = (lock(&self.admission), BootInstant::now());
@@ -60,7 +60,7 @@ impl QuorumMember {
                     return outcome.clone();
                 }
                 if outcome.is_ok() {
-                    // No claim waits for it.
+                    // No claim waits for the check.
                     *checked = now;
                     let this = Arc::clone(self);
                     tokio::spawn(async move { drop(this.check(VersionRule::MayDiffer).await) });
@@ -71,7 +71,7 @@ impl QuorumMember {
         self.check(VersionRule::MayDiffer).await
     }
 
-    /// Asks the store who it is, and whether it may vote.
+    /// Reads the profile of the store, and checks whether the store may vote.
     pub(super) async fn check(&self, versions: VersionRule) -> Result<(), StoreError> {
         let profile = self.backend.profile().await?;
         let outcome = self.membership.admit(self.number, profile, versions);
@@ -86,12 +86,12 @@ impl QuorumMember {
         outcome
     }
 
-    /// Whether the store may have votes of this client.
+    /// Whether the store may have votes for this client.
     pub(super) fn may_have_votes(&self) -> bool {
         lock(&self.admission).has_been_admitted
     }
 
-    /// A request about votes, which is not sent to a store that cannot have any.
+    /// A request about votes, which is not sent to a store that has none.
     pub(super) fn if_voting<T: Send + Unpin + 'static>(
         &self,
         request: VoteRequest<Result<T, StoreError>>,
@@ -104,12 +104,12 @@ impl QuorumMember {
     }
 }
 
-/// A request to a store that has so much time for an answer.
+/// A request to a store with this timeout.
 pub(super) fn within<T: Send + Unpin + 'static>(
     limit: Duration,
     request: impl Future<Output = Result<T, StoreError>> + Send + 'static,
 ) -> VoteRequest<Result<T, StoreError>> {
-    // The store has a limit of its own, and discards a connection that has gone silent.
+    // The store has the same timeout, and then closes a connection without answers.
     let limit = limit + limit / 4;
     Box::pin(async move {
         timeout(limit, request).await.unwrap_or_else(|_| {

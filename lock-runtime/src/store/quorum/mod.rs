@@ -1,14 +1,13 @@
-//! A quorum of stores that do not know of each other (Redlock,
+//! A quorum of independent stores (Redlock,
 //! <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>).
 //!
-//! A lock is granted when a majority of the stores has granted it, and there is time left in its lease
-//! ([`claims`]). It is renewed and released by a majority ([`holds`]). What a store may have kept that did not answer is
-//! freed when it answers again ([`residual_votes`]). Two majorities have a store in common, so there are no two
-//! holders, as long as the stores remember their locks and their clocks run at about the same speed.
+//! A lock is granted when a majority of the stores has granted it, and its lease has not ended ([`claims`]). It is
+//! renewed and released by a majority ([`holds`]). A store that did not answer may still have a vote, which is released
+//! when it answers again ([`residual_votes`]). Two majorities have a store in common, so there are no two holders, as
+//! long as the stores lose no locks and their clocks run at about the same speed.
 //!
-//! A store that has restarted may have forgotten locks. It does not vote until all leases have ended that it may have
-//! forgotten, which is the `quarantine` of its servers. Stores that are not independent of each other do not vote
-//! ([`membership`]).
+//! A store that has restarted may have lost locks. It does not vote until the leases of these locks have ended, which is
+//! the `quarantine` of its servers. Stores that are not independent of each other do not vote ([`membership`]).
 
 mod claims;
 mod holds;
@@ -44,27 +43,25 @@ use super::contract::{Backend, BackgroundRuntimes, Layout, LockStore, StoreAnswe
 use super::hold_reports::HoldReports;
 use super::key_holder::KeyHolder;
 use crate::clock::BootInstant;
-use crate::join::join_all;
 use crate::error::LockError;
+use crate::join::join_all;
 use crate::maybe_ready::MaybeReady;
 use crate::questions::Answerer;
 use crate::wire_format::WireFormat;
 
-/// The smallest number of stores: a quorum of fewer could not do without any of them.
+/// The smallest number of stores: a quorum of fewer would tolerate no failure.
 const FEWEST: usize = 3;
 
-/// The part of the lease that one store may take for an answer, and its bounds.
-const LEASE_PARTS: u32 = 10;
+/// The shortest and the longest timeout of one store.
 const SERVER_TIMEOUTS: (Duration, Duration) =
     (Duration::from_millis(50), Duration::from_millis(500));
 
-/// How long a client that connects waits for the other stores, which it would have to check later.
-const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
+/// How long a client that connects waits for a minority of the stores. Stores that answer later are checked later.
+const MINORITY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long one of several stores may take for an answer, with leases of this length: little, compared with the lease,
-/// and never more than a third of it.
+/// The timeout of one store for a client with this lease: a tenth of the lease, within bounds, and at most a third.
 pub(super) fn server_timeout(lease: Duration) -> Duration {
-    (lease / LEASE_PARTS).clamp(SERVER_TIMEOUTS.0, SERVER_TIMEOUTS.1).min(lease / 3)
+    (lease / 10).clamp(SERVER_TIMEOUTS.0, SERVER_TIMEOUTS.1).min(lease / 3)
 }
 
 /// Describes the problem with a quorum of so many stores, if there is one.
@@ -76,13 +73,13 @@ pub(super) fn check_size(stores: usize) -> Result<(), String> {
     };
     if stores < FEWEST {
         return Err(format!(
-            "a quorum of {servers} cannot do without any of them; name {FEWEST} or 5 servers that are independent \
+            "a quorum of {servers} tolerates no failure; name {FEWEST} or 5 servers that are independent \
              of each other, or use the URL of the one server"
         ));
     }
     if stores.is_multiple_of(2) {
         return Err(format!(
-            "a quorum of {servers} can do without no more of them than one of {}; name an odd number",
+            "a quorum of {servers} tolerates no more failures than one of {}; name an odd number",
             stores - 1
         ));
     }
@@ -101,7 +98,7 @@ pub(super) struct QuorumBackend {
 }
 
 impl QuorumBackend {
-    /// A quorum of these stores, each with its address. Each has so much time for an answer.
+    /// A quorum of these stores, each with its address.
     pub(super) fn new(stores: Vec<(Arc<dyn Backend>, String)>, server_timeout: Duration) -> Self {
         let (backends, names): (Vec<_>, Vec<_>) = stores.into_iter().unzip();
         let membership = Arc::new(Membership::new(names));
@@ -115,8 +112,8 @@ impl QuorumBackend {
         Self { members, membership, locks, unsupported, server_timeout }
     }
 
-    /// Connects to all stores at once. Fails if one must not vote, or fewer than a majority can be reached. Waits a few
-    /// seconds for the others.
+    /// Connects to all stores at once. Fails if one must not vote, or fewer than a majority can be reached. Waits for the
+    /// minority for [`MINORITY_TIMEOUT`].
     async fn connect_all(&self) -> Result<(), LockError> {
         let started = BootInstant::now();
         let mut connecting: Vec<_> =
@@ -145,7 +142,7 @@ impl QuorumBackend {
                 Some((number, Err(error))) => failures.add(number, self.failure(number, error)?),
             }
             if connected >= majority(self.members.len()) {
-                deadline.get_or_insert_with(|| Instant::now() + WAIT_FOR_OTHERS);
+                deadline.get_or_insert_with(|| Instant::now() + MINORITY_TIMEOUT);
             }
         }
         if connected < majority(self.members.len()) {
@@ -169,7 +166,7 @@ impl QuorumBackend {
     fn failure(&self, number: usize, error: LockError) -> Result<StoreError, LockError> {
         let name = self.members[number].name();
         match error {
-            // The quorum says itself which server it is about.
+            // The problem names the server.
             LockError::Config { option: "quorum", problem } => {
                 Err(LockError::Config { option: "quorum", problem })
             }
@@ -210,15 +207,15 @@ impl QuorumBackend {
         if ready >= majority(self.members.len()) {
             return Ok(());
         }
-        Err(failures.into_error(self.membership.names(), "said that they are ready"))
+        Err(failures.into_error(self.membership.names(), "reported that they are ready"))
     }
 
-    /// The holder that most of the stores name.
-    async fn most_named_holder(&self, key: &str) -> Result<Option<KeyHolder>, StoreError> {
+    /// The holder at most of the stores.
+    async fn holder_of_most(&self, key: &str) -> Result<Option<KeyHolder>, StoreError> {
         let key: Arc<str> = key.into();
         let requests = self.members.iter().map(|member| {
             let (member, key) = (Arc::clone(member), Arc::clone(&key));
-            // A request for the lock, and one for its holder.
+            // One request for the lock, and one for its holder.
             Some(within(self.server_timeout * 2, async move { member.backend.holder(&key).await }))
         });
         let (mut round, mut named) = (VoteRound::new(requests), Vec::<(KeyHolder, usize)>::new());
@@ -233,7 +230,7 @@ impl QuorumBackend {
             };
             answered += 1;
             let Some(holder) = holder else { continue };
-            // Each store knows its client by another id.
+            // A client has another id at each store.
             match named.iter_mut().find(|(other, _)| other.began == holder.began) {
                 Some((_, count)) => *count += 1,
                 None => named.push((holder, 1)),
@@ -263,7 +260,7 @@ impl Backend for QuorumBackend {
         for member in &self.members {
             member.backend.adopt(runtimes, reports.clone());
             let residual_votes = Arc::clone(&member.residual_votes);
-            // The store has a limit of its own.
+            // The store has a timeout of its own.
             let limit = self.server_timeout * 2;
             runtimes.renewals.spawn(residual_votes.run(Arc::clone(&member.store), limit));
         }
@@ -279,20 +276,20 @@ impl Backend for QuorumBackend {
     }
 
     fn holder<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<KeyHolder>> {
-        MaybeReady::pending(self.most_named_holder(key))
+        MaybeReady::pending(self.holder_of_most(key))
     }
 
-    /// Those who ask have to use one of the servers.
+    /// Clients that ask have to use one of the servers.
     fn answer_with(&self, answerer: Weak<dyn Answerer>) {
         for member in &self.members {
             member.backend.answer_with(Weak::clone(&answerer));
+        }
+    }
+
     fn finish(&self) -> MaybeReady<'_, ()> {
         MaybeReady::pending(async {
             join_all(self.members.iter().map(|member| member.residual_votes.finish())).await;
         })
-    }
-
-        }
     }
 
     #[cfg(feature = "admin")]

@@ -31,7 +31,7 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 pub(super) struct QuorumStore {
     pub(super) members: Vec<Arc<QuorumMember>>,
     pub(super) membership: Arc<Membership>,
-    /// How long one store may take for an answer.
+    /// The longest time from a request to the answer of one store.
     pub(super) server_timeout: Duration,
     /// The longest term of a lease so far, in nanoseconds.
     longest: AtomicU64,
@@ -51,12 +51,12 @@ impl QuorumStore {
         Arc::new(Self { members, membership, server_timeout, longest, subscriptions, wake_ups })
     }
 
-    /// From now on, wake-ups are passed on by tasks of this runtime.
+    /// From now on, tasks of this runtime forward wake-ups.
     pub(super) fn wake_on(&self, runtime: Handle) {
         let _ = self.wake_ups.set(runtime);
     }
 
-    /// A lease of this length begins.
+    /// Notes the length of a lease that begins.
     pub(super) fn note_term(&self, term: Duration) {
         let nanos = u64::try_from(term.as_nanos()).unwrap_or(u64::MAX);
         if self.longest.load(Ordering::Relaxed) < nanos {
@@ -69,7 +69,7 @@ impl QuorumStore {
         now.after(Duration::from_nanos(self.longest.load(Ordering::Relaxed)) + LONGEST_DELAY)
     }
 
-    /// Runs that happen at most once per period need a record that all stores agree on.
+    /// Runs that happen at most once per period need one record, and the stores have none in common.
     fn no_runs<T>() -> StoreAnswer<'static, T> {
         let problem = "a quorum has no runs that happen once per period, because its servers have no common record \
                        of them; use a single server, sentinels or a cluster for them";
@@ -156,11 +156,11 @@ impl LockStore for QuorumStore {
         subscription.kept_up_by(runtime.spawn(relay.run()).abort_handle())
     }
 
-    /// When a majority is free, by the latest checks of the stores.
+    /// The time until a majority is free, by the latest checks of the stores.
     fn last_check(&self, resource: Resource<'_>) -> Option<(Left, BootInstant)> {
         let checks = self.members.iter().map(|member| member.store.last_check(resource));
         let checks: Vec<_> = checks.flatten().collect();
-        // The others have nobody's lock, as far as is known.
+        // The key is free at the others, as far as is known.
         let others = vec![Some(Duration::ZERO); self.members.len() - checks.len()];
         let oldest = checks.iter().map(|(_, at)| *at).min()?;
         let left = |(left, at): &(Left, BootInstant)| match left {
