@@ -107,8 +107,9 @@ impl ResidualVotes {
     /// The store has given a definite answer to another request that releases the vote.
     pub(super) fn released(&self, ticket: Option<ResidualTicket>) {
         if let Some(ticket) = ticket {
-            self.state().votes.remove(&ticket);
-            self.notify_if_empty();
+            let mut state = self.state();
+            state.votes.remove(&ticket);
+            self.notify_if_over(&state);
         }
     }
 
@@ -157,7 +158,7 @@ impl ResidualVotes {
             let now = BootInstant::now();
             let due = self.state().take_due(now);
             if due.is_empty() {
-                self.notify_if_empty();
+                self.notify_if_over(&self.state());
                 let next = self.state().votes.first_key_value().map(|(ticket, _)| ticket.0);
                 let next = async {
                     match next {
@@ -202,13 +203,12 @@ impl ResidualVotes {
         if state.is_last && !is_any {
             state.votes.clear();
         }
-        drop(state);
-        self.notify_if_empty();
+        self.notify_if_over(&state);
         is_any
     }
 
-    fn notify_if_empty(&self) {
-        if self.state().is_empty() {
+    fn notify_if_over(&self, state: &ResidualQueue) {
+        if state.is_last && state.is_empty() {
             self.emptied.notify_waiters();
         }
     }
