@@ -89,10 +89,10 @@ impl QuorumStore {
         let Claim { owner, term, renewed, fresh, acknowledged_by, .. } = claim;
         self.note_term(term);
         let key = Arc::from(claim.resource.key);
-        let owned = OwnedClaim { key, owner, term, renewed, fresh, acknowledged_by };
+        let attempt = OwnedClaim { key, owner, term, renewed, fresh, acknowledged_by };
         let traces: Vec<Arc<SendTrace>> = self.members.iter().map(|_| Arc::default()).collect();
         let requests = (0..self.members.len())
-            .map(|number| Some(self.ask(number, owned.clone(), &traces[number], limit)));
+            .map(|number| Some(self.ask(number, attempt.clone(), &traces[number], limit)));
         let mut round = VoteRound::new(requests);
         let until = began.after(term + LONGEST_DELAY);
         for member in &self.members {
@@ -120,7 +120,7 @@ impl QuorumStore {
         round.retain(|number| traces[number].connection().is_some());
         let is_split = tally.is_split();
         if Safeguard::VotesAreUndone.is_on() {
-            let undo = self.undo(&owned, (&tally, &round), until);
+            let undo = self.undo(&attempt, (&tally, &round), until);
             let answered: Arc<[AtomicBool]> =
                 self.members.iter().map(|_| AtomicBool::new(false)).collect();
             let is_answered = Arc::clone(&answered);
@@ -154,14 +154,14 @@ impl QuorumStore {
     fn ask(
         &self,
         number: usize,
-        owned: OwnedClaim,
+        attempt: OwnedClaim,
         trace: &Arc<SendTrace>,
         limit: Duration,
     ) -> VoteRequest<Result<Acquired, StoreError>> {
         let (member, trace) = (Arc::clone(&self.members[number]), Arc::clone(trace));
         within(limit, async move {
             member.admitted().await?;
-            let OwnedClaim { key, owner, term, renewed, fresh, acknowledged_by } = owned;
+            let OwnedClaim { key, owner, term, renewed, fresh, acknowledged_by } = attempt;
             let claim = Claim {
                 resource: Resource { key: &key, mode: Mode::Exclusive },
                 owner,
@@ -203,7 +203,7 @@ impl QuorumStore {
     /// Begins to release a key at all stores that have granted it, or may do so.
     fn undo(
         &self,
-        owned: &OwnedClaim,
+        attempt: &OwnedClaim,
         (tally, round): (&ClaimTally, &VoteRound<Result<Acquired, StoreError>>),
         until: BootInstant,
     ) -> PendingUndo {
@@ -211,7 +211,7 @@ impl QuorumStore {
         let mut tickets = Vec::with_capacity(self.members.len());
         let requests = self.members.iter().enumerate().map(|(number, member)| {
             // From now on, its vote is a residual one.
-            member.residual_votes.close_claim(owned.owner);
+            member.residual_votes.close_claim(attempt.owner);
             let is_granted = tally.granted.contains(&number);
             let may_have =
                 is_granted || round.awaits(number) || tally.failures.may_have_run(number);
@@ -219,7 +219,7 @@ impl QuorumStore {
                 tickets.push(None);
                 return None;
             }
-            let (key, owner) = (Arc::clone(&owned.key), owned.owner);
+            let (key, owner) = (Arc::clone(&attempt.key), attempt.owner);
             let vote = ResidualVote::new((&key, owner), is_granted.then_some(until));
             tickets.push(member.residual_votes.add(vote, due));
             let store = Arc::clone(&member.store);
