@@ -187,8 +187,8 @@ impl LockClient {
     /// From now on, every call that waits for a lock or tries to acquire one returns
     /// [`LockError::ShutDown`]. Running bodies and held guards have 10 s to end by themselves. Then
     /// the remaining locks are lost with the reason [`ShutDown`](crate::LostReason::ShutDown), and
-    /// the shutdown waits up to 5 s for the last releases. Finally, it waits up to 0.5 s for the
-    /// log.
+    /// the shutdown waits up to 5 s for the last releases; with a quorum, also for those that some of its
+    /// servers have not answered yet. Finally, it waits up to 0.5 s for the log.
     ///
     /// Do not call this method inside a locked body: it would wait for that body.
     ///
@@ -203,7 +203,7 @@ impl LockClient {
     pub async fn shutdown(&self) -> Result<(), LockError> {
         runtime::checked()?;
         let started = tokio::time::Instant::now();
-        match self.connected.engine.shut_down(SHUTDOWN_GRACE).await {
+        match self.connected.shut_down(SHUTDOWN_GRACE).await {
             0 => Ok(()),
             open => Err(LockError::Unavailable {
                 key: None,

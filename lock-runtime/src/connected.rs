@@ -1,7 +1,6 @@
 //! The parts of a connected client.
 
 use std::sync::{Arc, Weak};
-#[cfg(feature = "admin")]
 use std::time::Duration;
 
 use crate::client_info::ClientInfo;
@@ -14,7 +13,7 @@ use crate::lock_mode::LockMode;
 use crate::lock_order::{LockOrders, OrderAction};
 #[cfg(feature = "admin")]
 use crate::lock_state::{Deletion, LockState};
-use crate::options::{Defaults, LockOptions};
+use crate::options::{Defaults, LockOptions, check_shortest};
 use crate::questions::Answerer;
 use crate::runtime;
 #[cfg(feature = "admin")]
@@ -148,6 +147,12 @@ impl Connected {
         answer.map_err(|error| error.of_call(key, BootInstant::now().since(started)))
     }
 
+    /// See [`LockClient::shutdown`](crate::LockClient::shutdown). Returns the number of locks whose release has not been
+    /// confirmed.
+    pub(crate) async fn shut_down(&self, grace: Duration) -> usize {
+        self.engine.shut_down(grace, self.backend.finish()).await
+    }
+
     /// The store for locks in this layout.
     pub(crate) fn store(&self, layout: impl Into<Layout>) -> Arc<dyn LockStore> {
         self.backend.handle(layout.into())
@@ -184,6 +189,9 @@ impl Connected {
             (None, None) => format.into(),
         };
         let store = self.store(layout);
+        if let Some(lease) = options.lease {
+            check_shortest(lease, store.capabilities().shortest_lease)?;
+        }
         if !terms.min_hold.is_zero() && !store.capabilities().keeps_after_release {
             let problem = "this store cannot keep a key after its release".into();
             return Err(LockError::Config { option: "min_hold", problem });

@@ -13,7 +13,7 @@ use crate::engine::{Engine, Releasing};
 use crate::error::{LockError, LostReason};
 use crate::lock_mode::LockMode;
 use crate::maybe_ready::MaybeReady;
-use crate::options::{check_quarantine, check_span};
+use crate::options::{check_quarantine, check_shortest, check_span};
 use crate::permits::Permits;
 use crate::runtime;
 use crate::safeguard::Safeguard;
@@ -132,9 +132,9 @@ impl LockGuard {
     ///
     /// * [`LockError::Lost`]: the lock is no longer held.
     /// * [`LockError::Unavailable`]: the store has not answered. The lock is held until its earlier deadline.
-    /// * [`LockError::Config`]: the time is not in the range or longer than the client's
-    ///   [`quarantine`](crate::LockClientBuilder::quarantine), the lock is renewed, or there is no tokio runtime
-    ///   with timers and, for Redis, I/O here.
+    /// * [`LockError::Config`]: the time is not in the range, longer than the client's
+    ///   [`quarantine`](crate::LockClientBuilder::quarantine) or shorter than 100 ms with a quorum, the lock is renewed, or
+    ///   there is no tokio runtime with timers and, for Redis, I/O here.
     ///
     /// # Examples
     ///
@@ -154,6 +154,7 @@ impl LockGuard {
     pub async fn extend(&self, lease: Duration) -> Result<(), LockError> {
         check_span("lease", lease)?;
         check_quarantine(self.engine.config().quarantine, "lease", lease)?;
+        check_shortest(lease, self.hold.lease().store().capabilities().shortest_lease)?;
         runtime::checked()?;
         if self.hold.is_renewed() {
             let problem =
@@ -223,8 +224,8 @@ impl LockGuard {
     /// # Errors
     ///
     /// * [`LockError::Lost`]: the lock is no longer held.
-    /// * [`LockError::Unavailable`]: the store has not issued a token in time. The lock is still
-    ///   held.
+    /// * [`LockError::Unavailable`]: the store has not issued a token in time, or the clocks of the servers of a quorum
+    ///   differ too much. The lock is still held.
     /// * [`LockError::Denied`]: the user lacks a permission.
     /// * [`LockError::WrongFormat`]: the key of the last fencing token holds another value.
     /// * [`LockError::Config`]: the guard is that of a reader or has permits, or there is no tokio runtime with timers

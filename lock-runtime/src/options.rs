@@ -212,6 +212,17 @@ pub(crate) fn check_quarantine(
     Err(LockError::Config { option, problem })
 }
 
+/// Fails if the fixed `lease` of a lock is shorter than its store allows.
+pub(crate) fn check_shortest(lease: Duration, shortest: Duration) -> Result<(), LockError> {
+    if lease >= shortest {
+        return Ok(());
+    }
+    let problem = format!(
+        "{lease:?} is shorter than {shortest:?}, the shortest lease of a lock in this store"
+    );
+    Err(LockError::Config { option: "lease", problem })
+}
+
 /// Checks a duration that has the bounds of a lease.
 pub(crate) fn check_span(option: &'static str, span: Duration) -> Result<(), LockError> {
     if (SHORTEST_LEASE..=LONGEST_LEASE).contains(&span) {

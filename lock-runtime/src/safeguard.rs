@@ -199,11 +199,15 @@ safeguards! {
     MajorityGrants = "majority-grants",
     /// A quorum renews a lock only if a majority of its stores has renewed it.
     MajorityRenews = "majority-renews",
-    /// The votes for a lost lock of a quorum are not freed before its body is dropped.
-    LostVotesRunOut = "lost-votes-run-out",
+    /// The votes for a lost lock of a quorum are not released before its body is dropped.
+    LostVotesExpire = "lost-votes-expire",
     /// An attempt without a majority is undone at all stores of a quorum.
     VotesAreUndone = "votes-are-undone",
-    /// What stores of a quorum, or etcd, may have kept that did not answer is freed when they answer again.
+    /// The votes that stores of a quorum may have are released when these stores answer again.
+    ResidualVotesAreFreed = "residual-votes-are-freed",
+    /// A shutdown releases the residual votes.
+    ShutdownFreesVotes = "shutdown-frees-votes",
+    /// The keys that may be left in etcd after a request without an answer are deleted when it answers again.
     LeftoversAreFreed = "leftovers-are-freed",
     /// Each attempt to acquire a lock of a quorum has an owner of its own.
     OwnerPerAttempt = "owner-per-attempt",
@@ -223,6 +227,10 @@ safeguards! {
     KeysAreVerified = "keys-are-verified",
     /// A fencing token of a quorum is not far ahead of the clocks of the servers that have it.
     TokensFitClocks = "tokens-fit-clocks",
+    /// A request for a fencing token is not repeated if the clocks of most servers refuse it.
+    ClockRefusalsAreFinal = "clock-refusals-are-final",
+    /// A clock that is ahead at a minority does not affect the fencing tokens of a quorum.
+    LowestMajorityCounts = "lowest-majority-counts",
     /// The servers of a quorum have the longest quarantine of any of their clients.
     LongestQuarantine = "longest-quarantine",
     /// A quarantine that a client has seen begin does not end early when the clock of its server is set.

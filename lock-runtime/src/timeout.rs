@@ -9,6 +9,10 @@ use crate::sync::time::{self, Instant};
 /// The longest wait, apart from [`Wait::Forever`].
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
+/// The longest time from sending a request to its effect, unless its server was suspended meanwhile. A connection
+/// without answers is reset, so its requests are not delivered after that.
+pub(crate) const LONGEST_DELAY: Duration = Duration::from_secs(5);
+
 /// With a wait of up to this length, the first request may take the whole response timeout.
 const SHORT_WAIT: Duration = Duration::from_millis(10);
 

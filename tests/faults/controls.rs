@@ -97,15 +97,15 @@ lock_tests::controls! {
         without "tracking" seeing "the lock is passed on at once";
     linger_without_tracking_2: "linger::a_process_that_waits_already_gets_the_lock_at_once"
         without "tracking" seeing "the lock is passed on at once";
-    quorum_without_leftovers_are_freed: "quorum::servers::nothing_is_left_at_servers_that_did_not_answer"
-        without "leftovers-are-freed+undo" seeing "the votes are left";
-    quorum_without_leftovers_are_freed_2: "quorum::servers::a_late_vote_is_freed_although_the_lock_was_released_before"
-        without "leftovers-are-freed" seeing "the late vote is left";
+    quorum_without_residual_votes_are_freed: "quorum::servers::nothing_is_left_at_servers_that_did_not_answer"
+        without "residual-votes-are-freed+undo" seeing "the votes are left";
+    quorum_without_residual_votes_are_freed_2: "quorum::servers::a_late_vote_is_freed_although_the_lock_was_released_before"
+        without "residual-votes-are-freed" seeing "the late vote is left";
     quorum_without_undo: "quorum::servers::a_call_dropped_at_any_time_leaves_nothing"
         without "undo" seeing "left at";
     quorum_without_quarantine: "quorum::restarts::a_server_that_has_restarted_does_not_vote_until_its_locks_have_ended"
         without "quarantine" seeing "there are two holders";
-    quorum_without_quarantine_2: "quorum::restarts::new_servers_vote_after_a_lease_and_remember_that"
+    quorum_without_quarantine_2: "quorum::restarts::new_servers_vote_after_a_lease_and_have_a_record_of_it"
         without "quarantine" seeing "a new server votes at once";
     quorum_without_majority_renews: "quorum::restarts::a_lock_survives_the_restart_of_a_minority_and_is_lost_with_the_majority"
         without "majority-renews" seeing "held by one of three servers";
@@ -113,6 +113,10 @@ lock_tests::controls! {
         without "fence-is-written-back" seeing "a token went back";
     quorum_without_tokens_fit_clocks: "quorum::restarts::tokens_rise_although_a_clock_is_ahead_and_a_server_loses_its_data"
         without "tokens-fit-clocks" seeing "a token far ahead of the clocks was issued";
+    quorum_without_lowest_majority_counts: "quorum::restarts::a_clock_that_is_far_ahead_at_one_server_does_not_prevent_tokens"
+        without "lowest-majority-counts" seeing "two clocks agree";
+    quorum_without_clock_refusals_are_final: "quorum::restarts::a_token_that_the_clocks_of_most_servers_refuse_is_an_error_at_once"
+        without "clock-refusals-are-final" seeing "the request was repeated";
     quorum_without_longest_quarantine: "quorum::restarts::a_client_with_a_shorter_quarantine_waits_for_the_longest_one"
         without "longest-quarantine" seeing "there are two holders";
     quorum_without_quarantine_by_own_clock: "quorum::restarts::a_quarantine_does_not_end_early_when_the_clock_of_its_server_is_set_forward"

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::{RedisServer, TestedStore};
+use crate::{Helper, RedisServer, TestedStore};
 
 /// The lease of most tests. All other durations derive from it. It is long enough for a busy
 /// machine to renew in time, and short enough to wait for its end.
@@ -115,6 +115,29 @@ pub async fn count_under_contention(clients: [&LockClient; 2], tasks: usize) {
         counted.expect("no panic").expect("granted");
     }
     assert_eq!(total.load(Ordering::SeqCst), tasks);
+}
+
+/// Two processes add to `counter` under locks of the store at `url`, each with this number of tasks. Returns the sum.
+/// `program` is the `lock-helper`.
+#[must_use]
+pub fn count_by_processes(
+    program: &str,
+    (url, counter): (&str, &RedisServer),
+    tasks: u64,
+    how: &str,
+) -> u64 {
+    let args = ["count", url, &counter.plain_url(), "hot", &tasks.to_string(), how];
+    let mut processes = [Helper::start(program, &args), Helper::start(program, &args)];
+    for process in &mut processes {
+        assert_eq!(process.line(), "ready");
+    }
+    for process in &mut processes {
+        process.tell("go");
+    }
+    for process in &mut processes {
+        assert_eq!(process.line(), "done");
+    }
+    counter.command(&["GET", "n"])
 }
 
 /// Polls a future up to `times` times, each time after it was woken, and then drops it. Returns

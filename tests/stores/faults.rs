@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_runtime::{LockError, LostReason};
-use lock_tests::support::until_idle;
+use lock_tests::support::{count_by_processes, until_idle};
 use lock_tests::{Helper, RedisServer, StoreFaults, TestedStore};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -201,22 +201,9 @@ async fn calls_dropped_while_the_store_does_not_answer_leave_nothing() {
     until_idle(&one, LONG).await;
 }
 
-/// Two processes with so many tasks each add to a counter. Returns the sum.
 fn count(store: &TestedStore, tasks: u64, how: &str) -> u64 {
     let counter = RedisServer::plain(&[]);
-    let (url, register) = (store.url(), counter.plain_url());
-    let args = ["count", &url, &register, "hot", &tasks.to_string(), how];
-    let mut processes: Vec<Helper> = (0..2).map(|_| helper(&args)).collect();
-    for process in &mut processes {
-        assert_eq!(process.line(), "ready");
-    }
-    for process in &mut processes {
-        process.tell("go");
-    }
-    for process in &mut processes {
-        assert_eq!(process.line(), "done");
-    }
-    counter.command(&["GET", "n"])
+    count_by_processes(env!("CARGO_BIN_EXE_lock-helper"), (&store.url(), &counter), tasks, how)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,26 +1,12 @@
 //! Two processes never hold the same lock at once.
 
-use lock_tests::{Helper, RedisServer};
-
-use crate::support::helper;
+use lock_tests::RedisServer;
+use lock_tests::support::count_by_processes;
 
 const TASKS: u64 = 1000;
 
-/// Two processes with so many tasks each add to a counter. Returns the sum.
 fn count(server: &RedisServer, tasks: u64, how: &str) -> u64 {
-    let (url, counter) = (server.url(), server.plain_url());
-    let args = ["count", &url, &counter, "hot", &tasks.to_string(), how];
-    let mut processes: Vec<Helper> = (0..2).map(|_| helper(&args)).collect();
-    for process in &mut processes {
-        assert_eq!(process.line(), "ready");
-    }
-    for process in &mut processes {
-        process.tell("go");
-    }
-    for process in &mut processes {
-        assert_eq!(process.line(), "done");
-    }
-    server.command(&["GET", "n"])
+    count_by_processes(env!("CARGO_BIN_EXE_lock-helper"), (&server.url(), server), tasks, how)
 }
 
 #[test]

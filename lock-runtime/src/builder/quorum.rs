@@ -12,8 +12,8 @@ use crate::wire_format::WireFormat;
 /// The wait of a call, without the quarantine of new servers.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
-/// How much longer than its lease a lock is remembered: a request may arrive late.
-const LATE: Duration = Duration::from_secs(2);
+/// How much longer than the lease the default quarantine is, apart from 1 % for the speeds of clocks.
+const QUARANTINE_MARGIN: Duration = Duration::from_secs(2);
 
 impl LockClient {
     /// Connects to a quorum of the stores at these URLs, with the default settings. See
@@ -53,22 +53,22 @@ impl LockClientBuilder {
     ///
     /// The servers have to be independent of each other: no replicas, and no nodes of one cluster. Their number is
     /// odd, and at least three. They have one version. Other clients of these locks have to use the same servers; those
-    /// in other languages that follow Redlock can share them, as in the format [`Token`](WireFormat::Token). These know no
-    /// quarantine: they take the vote of a server at once that has restarted, and may then become a second holder.
+    /// in other languages that follow Redlock can share them, as in the format [`Token`](WireFormat::Token). These have no
+    /// quarantine: they count the vote of a server as soon as it has restarted, and may then become a second holder.
     ///
     /// A member may be a Sentinel group or a cluster. During a failover it can vote twice, so it needs an explicit
     /// [`quarantine`](Self::quarantine).
     ///
     /// # What it gives, and what it does not
     ///
-    /// There is one holder at a time if three assumptions hold: no server forgets a granted lock except by a restart,
+    /// There is one holder at a time if three assumptions hold: no server loses a granted lock except by a restart,
     /// the clocks of the servers run at about the same speed, and processes notice in time that their lease has ended.
-    /// A server that has restarted does not vote until all leases have ended that it may have forgotten
+    /// A server that has restarted does not vote until all leases have ended that it may have lost
     /// ([`quarantine`](Self::quarantine)). For the last one, the body of a lock is dropped at its deadline.
     ///
     /// The first assumption excludes `FLUSHALL`, eviction, `DEL` by a person, and a clock that is set forward by more than
     /// a lease, even at one server: two of three servers have granted a lock, because the third one was suspended. It
-    /// resumes, one of the two forgets the lock, and these two grant it again.
+    /// resumes, one of the two loses the lock, and these two grant it again.
     ///
     /// The two sides of the debate about Redlock:
     ///
@@ -81,26 +81,28 @@ impl LockClientBuilder {
     ///   which a good operation provides; resources that can compare tokens could order the writers without a lock.
     ///
     /// This library issues [fencing tokens](crate::LockGuard::fencing_token) over a quorum as well. Use them where
-    /// two holders would do harm. For them, the clocks of the servers may differ by nine tenths of the quarantine;
-    /// beyond that, no token is issued ([`LockError::Unavailable`]).
+    /// two holders would do harm. A token comes from a majority whose clocks differ by at most nine tenths of the
+    /// quarantine. If there is none, the call gets [`LockError::Unavailable`] at once.
     ///
     /// # Costs
     ///
     /// Each request goes to all servers at once, and is answered as soon as a majority has decided: one round trip to
-    /// acquire, to renew and to release. A server that does not answer is not waited for, unless it is needed for a
-    /// majority, and then for a tenth of the lease, from 50 to 500 ms, and at most a third of the lease. An attempt that gets no majority costs one
-    /// more round trip, to undo it. A fencing token costs two round trips. A client has as many connections to each
-    /// server as to a single one.
+    /// acquire, to renew and to release. A call waits for a server without an answer only if a majority needs it, and at
+    /// most for the timeout of a server: a tenth of the client's lease, from 50 to 500 ms, and at most a third of it. An
+    /// attempt without a majority costs one more round trip, to undo it. A fencing token costs two round trips, and two
+    /// more if the clocks of a minority are far ahead. A client has as many connections to each server as to a single one.
     ///
     /// A client begins to use a server with a quarantine, unless the server was used before: the first lock of a new
     /// quorum is granted after a lease and two seconds. See [`quarantine`](Self::quarantine), which is the lease
     /// and two seconds here by default. No lease may be longer. If the clients of the servers have different
-    /// quarantines, the longest one that a server can name counts for all. The [`wait`](Self::wait) is 30 s longer than the
+    /// quarantines, the longest one that is recorded at a server counts for all. The [`wait`](Self::wait) is 30 s longer than the
     /// quarantine by default, so that the first call does not fail.
     ///
-    /// What a server may have kept that did not answer is freed when it answers again, while the client lives. After
-    /// [`shutdown`](crate::LockClient::shutdown), or if it does not answer within the lease and 5 s, such a key stays until its
-    /// lease ends.
+    /// A server that did not answer may still have the key of a lock that was released. The client releases this residual
+    /// key when the server answers again. [`shutdown`](crate::LockClient::shutdown) tries once more. What is left then, or
+    /// when the client is dropped without a shutdown, expires at the end of its lease.
+    ///
+    /// The lease of a call is at least 100 ms, as that of the client. A shorter one is [`LockError::Config`].
     ///
     /// # What a quorum does not have
     ///
@@ -114,7 +116,7 @@ impl LockClientBuilder {
     /// three, if a server is named twice, also by another name, or is a replica, if two are parts of one cluster, if
     /// their versions differ, if the client has another format than `Token`, or if a member is a Sentinel group or a cluster
     /// and no quarantine is set. A minority of the servers may be down: they are checked when they answer, for which
-    /// `connect` waits up to 5 s. [`LockError::Unavailable`] means that there is no majority.
+    /// `connect` waits up to 5 s. Without a majority, it returns [`LockError::Unavailable`].
     ///
     /// # Examples
     ///
@@ -162,7 +164,7 @@ impl LockClientBuilder {
                            `cluster-node-timeout`)";
             return Err(LockError::Config { option: "quarantine", problem: problem.to_owned() });
         }
-        let quarantine = *self.quarantine.get_or_insert(lease + lease / 100 + LATE);
+        let quarantine = *self.quarantine.get_or_insert(lease + lease / 100 + QUARANTINE_MARGIN);
         // The first call on new servers waits for their quarantine.
         let wait = quarantine.saturating_add(DEFAULT_WAIT).min(LONGEST_WAIT);
         self.options.wait.get_or_insert(Wait::For(wait));
@@ -185,8 +187,8 @@ mod tests {
         let (quarantine, wait) = (builder.quarantine.expect("set"), builder.options.wait);
         assert!(quarantine > DEFAULT_LEASE);
         assert_eq!(wait, Some(Wait::For(quarantine + DEFAULT_WAIT)));
-        let own = prepared(LockClient::builder().wait(LATE)).expect("valid").options.wait;
-        assert_eq!(own, Some(Wait::For(LATE)));
+        let own = prepared(LockClient::builder().wait(DEFAULT_LEASE)).expect("valid").options.wait;
+        assert_eq!(own, Some(Wait::For(DEFAULT_LEASE)));
     }
 
     #[test]
@@ -194,6 +196,24 @@ mod tests {
         let builder = LockClient::builder().quorum(["memory:"; 3]).lease(Duration::MAX);
         let outcome = builder.connect_lazy().map(drop);
         assert!(matches!(outcome, Err(LockError::Config { option: "lease", .. })), "{outcome:?}");
+    }
+
+    #[tokio::test]
+    async fn a_lease_of_a_call_that_is_shorter_than_that_of_a_client_is_an_error() {
+        let client = LockClient::quorum(["memory:"; 3]).await.expect("in memory");
+        let shortest = Duration::from_millis(100);
+        let lock = client.lock("k").lease(shortest / 2);
+        match lock.acquire().await {
+            Err(LockError::Config { option: "lease", problem }) => {
+                assert!(problem.contains("100ms"), "{problem}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let guard = client.lock("k").lease(shortest * 100).acquire().await.expect("long enough");
+        let extended = guard.extend(shortest / 2).await;
+        assert!(matches!(extended, Err(LockError::Config { option: "lease", .. })), "{extended:?}");
+        // A single store has no such limit.
+        drop(LockClient::memory().lock("k").lease(shortest / 2).acquire().await.expect("free"));
     }
 
     #[test]

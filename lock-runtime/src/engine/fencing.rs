@@ -117,11 +117,13 @@ impl Engine {
         let locked = hold.lease().locked();
         let fence = || locked.store.fence(locked.resource(), locked.owner, at_least);
         let outcome = |fenced| match fenced {
-            Fenced::With(fence) => Ok(fence),
+            Fenced::With(fence) => Ok(Ok(fence)),
+            Fenced::Refused(cause) => Ok(Err(cause)),
             Fenced::Gone => Err(LostReason::Gone),
             Fenced::Taken => Err(LostReason::Taken),
         };
-        self.repeat_while_held(hold, timeout, refusal, (fence, outcome)).await
+        let issued = self.repeat_while_held(hold, timeout, refusal, (fence, outcome)).await?;
+        issued.map_err(|cause| unavailable(hold.lease(), timeout, cause))
     }
 
     /// Sends a request about a hold until the store answers it, or the timeout ends. Ends the hold if

@@ -9,7 +9,7 @@ use crate::sync::time;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 use crate::telemetry::exporter;
 
-/// The longest time for which a shutdown waits for the last releases.
+/// The longest time for which a shutdown waits for the last releases, also for those that the store sends by itself.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest time for which a shutdown waits for the log.
@@ -21,22 +21,25 @@ const EXPORT_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Engine {
     /// Ends all waits, waits up to `grace` for the holders to finish, ends the remaining holds, and
-    /// waits for the last releases. No lock is granted from the start on.
+    /// waits for the last releases, and for the `last` work of the store. No lock is granted from the start on.
     ///
     /// Returns the number of locks whose release has not been confirmed by then. These releases
     /// continue.
-    pub(crate) async fn shut_down(&self, grace: Duration) -> usize {
+    pub(crate) async fn shut_down(&self, grace: Duration, last: impl Future<Output = ()>) -> usize {
         self.close();
         // The permit of a key has a holder from before the first request for the key until after
         // the last one.
         let is_idle = || self.open() == 0;
-        if !wait_until(grace, is_idle).await {
+        let is_over = wait_until(grace, is_idle).await;
+        let end = time::Instant::now() + RELEASE_TIMEOUT;
+        if !is_over {
             for lease in self.background().held() {
                 self.background().lose(&lease, LostReason::ShutDown);
             }
             wait_until(RELEASE_TIMEOUT, is_idle).await;
         }
         let open = self.open();
+        let _ = time::timeout_at(end, last).await;
         #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
         {
             let number = exporter::request();

@@ -16,8 +16,9 @@ use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::replicas::RequiredReplicas;
 use crate::store::contract::{
-    Acquired, Backend, Claim, Grant, Lane, LockStore, Mode, Queueing, Release, Resource, SendTrace,
+    Acquired, Backend, Grant, Lane, LockStore, Mode, Release, Resource, SendTrace,
 };
+pub(crate) use crate::store::faulty::claim;
 use crate::store::faulty::{FaultyStore, OneStore};
 use crate::store::memory::MemoryStore;
 use crate::store::owner::OwnerId;
@@ -59,6 +60,11 @@ impl TestEngine {
 
     pub(crate) fn store(&self) -> &Arc<dyn LockStore> {
         &self.store
+    }
+
+    /// Shuts the engine down, whose store has no work of its own.
+    pub(crate) async fn shut_down(&self, grace: Duration) -> usize {
+        self.engine.shut_down(grace, std::future::ready(())).await
     }
 
     /// The request as the engine takes it, for the store of this engine.
@@ -141,23 +147,6 @@ pub(crate) fn owner(hold: &Hold) -> OwnerId {
 
 pub(crate) fn new_owner() -> OwnerId {
     OwnerId::new().expect("randomness")
-}
-
-/// A claim to the key `k`.
-pub(crate) fn claim(owner: OwnerId, term: Duration) -> Claim<'static> {
-    let acknowledged_by = RequiredReplicas::NONE;
-    let (resource, none) = (Resource::exclusive("k"), Queueing::None);
-    let (queueing, queued_before) = (none, none);
-    Claim {
-        resource,
-        owner,
-        term,
-        renewed: true,
-        fresh: true,
-        acknowledged_by,
-        queueing,
-        queued_before,
-    }
 }
 
 /// Takes the key `k` without the engine.

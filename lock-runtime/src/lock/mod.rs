@@ -140,8 +140,8 @@ impl Lock {
         self
     }
 
-    /// Sets a fixed lease, from 10 ms to 7 days. The lock is not renewed, and is lost when the
-    /// lease ends. The lease counts from just before the request was sent that acquired the lock,
+    /// Sets a fixed lease, from 10 ms to 7 days, or from 100 ms with a quorum. The lock is not renewed, and is lost when
+    /// the lease ends. The lease counts from just before the request was sent that acquired the lock,
     /// and its holder loses the lock 1 % of the lease and 2 ms before the key expires.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options().lease = Some(lease);

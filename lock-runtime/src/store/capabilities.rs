@@ -1,5 +1,7 @@
 //! What a store can do.
 
+use std::time::Duration;
+
 /// The capabilities of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one independent capability")]
@@ -19,6 +21,8 @@ pub(crate) struct Capabilities {
     /// Whether each attempt of an acquisition needs an owner of its own, because the store undoes
     /// attempts by itself, and the undo of one must not affect the next.
     pub(crate) owner_per_attempt: bool,
+    /// The shortest lease of a lock.
+    pub(crate) shortest_lease: Duration,
 }
 
 impl Capabilities {
@@ -30,5 +34,6 @@ impl Capabilities {
         queues: false,
         verifies_transfers: false,
         owner_per_attempt: false,
+        shortest_lease: Duration::ZERO,
     };
 }

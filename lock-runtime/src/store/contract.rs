@@ -56,14 +56,12 @@ pub(crate) trait Backend: Send + Sync {
         false
     }
 
-    /// Connects and checks the store, so that problems are reported at the start. Called once,
-    /// after [`adopt`](Self::adopt).
+    /// Connects and checks the store, to report problems at the start. Called once, after [`adopt`](Self::adopt).
     fn connect(&self) -> MaybeReady<'_, Result<(), LockError>> {
         MaybeReady::ready(Ok(()))
     }
 
-    /// Fails unless locks in this layout can be acquired and renewed now. Takes at most 5/4 of a response
-    /// timeout.
+    /// Fails unless locks in this layout can be acquired and renewed now. Takes at most 5/4 of a response timeout.
     fn check_readiness(&self, layout: Layout) -> StoreAnswer<'_, ()> {
         let _ = layout;
         MaybeReady::ready(Ok(()))
@@ -80,8 +78,7 @@ pub(crate) trait Backend: Send + Sync {
         MaybeReady::ready(Ok(None))
     }
 
-    /// Has questions of others about the client answered from now on. Called at most once, after
-    /// [`adopt`](Self::adopt).
+    /// Has questions about the client answered from now on. Called at most once, after [`adopt`](Self::adopt).
     fn answer_with(&self, answerer: Weak<dyn Answerer>) {
         drop(answerer);
     }
@@ -100,8 +97,13 @@ pub(crate) trait Backend: Send + Sync {
         Err(StoreError::Refused("its clients cannot be asked".to_owned()))
     }
 
-    /// The handle for locks in this layout. It is always the same one, so that handles can be
-    /// compared by address. A store without layouts also has a handle for each.
+    /// Sends what the store would send later by itself, because the client is being shut down. The caller limits the time.
+    fn finish(&self) -> MaybeReady<'_, ()> {
+        MaybeReady::ready(())
+    }
+
+    /// The handle for locks in this layout. It is always the same one, so that handles can be compared by address. A store
+    /// without layouts also has a handle for each.
     fn handle(&self, layout: Layout) -> Arc<dyn LockStore>;
 }
 
@@ -435,11 +437,13 @@ impl Released {
 }
 
 /// The answer to a request for a fencing token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fenced {
     With(u64),
     /// The key does not exist any more.
     Gone,
     /// The key has another owner.
     Taken,
+    /// The store issues none, and would refuse another request as well. The text is the cause.
+    Refused(String),
 }

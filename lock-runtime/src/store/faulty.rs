@@ -4,20 +4,21 @@ use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::num::NonZeroU64;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
 use super::contract::{
     Acquired, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Lane, Layout, LockStore,
-    ModeChange, ModeChanged, Place, Release, Released, ReleasedBatch, Renewal, Renewed, Resource,
-    SendTrace, SetAcquired, SetClaim, Slot, StoreAnswer, StoreError,
+    ModeChange, ModeChanged, Place, Queueing, Release, Released, ReleasedBatch, Renewal, Renewed,
+    Resource, SendTrace, SetAcquired, SetClaim, Slot, StoreAnswer, StoreError,
 };
 use super::hold_reports::HoldReports;
 use super::owner::OwnerId;
 use super::subscriptions::Subscription;
 use crate::maybe_ready::MaybeReady;
+use crate::replicas::RequiredReplicas;
 use crate::timeout::RequestTimeout;
 
 /// The fault of one request.
@@ -50,6 +51,8 @@ pub(crate) struct FaultyStore {
     renewals: Mutex<VecDeque<Fault>>,
     releases: Mutex<VecDeque<Fault>>,
     fences: Mutex<VecDeque<Fault>>,
+    /// Higher fencing tokens are refused.
+    highest_fence: AtomicU64,
     count_faults: Mutex<VecDeque<Fault>>,
     /// The number of requests to count waiters so far.
     counts: AtomicUsize,
@@ -71,6 +74,7 @@ impl FaultyStore {
             renewals: Mutex::default(),
             releases: Mutex::default(),
             fences: Mutex::default(),
+            highest_fence: AtomicU64::new(u64::MAX),
             count_faults: Mutex::default(),
             counts: AtomicUsize::new(0),
             panics: AtomicBool::new(false),
@@ -110,6 +114,11 @@ impl FaultyStore {
         self.fences.lock().expect("test").extend(faults);
     }
 
+    /// From now on, requests for higher fencing tokens are refused, as by a server whose clock is behind.
+    pub(crate) fn refuse_fences_above(&self, highest: u64) {
+        self.highest_fence.store(highest, Ordering::Relaxed);
+    }
+
     /// The faults of the next requests to count waiters, one each.
     pub(crate) fn next_counts(&self, faults: impl IntoIterator<Item = Fault>) {
         self.count_faults.lock().expect("test").extend(faults);
@@ -128,6 +137,25 @@ impl FaultyStore {
     /// The faults of the next releases, one each.
     pub(crate) fn next_releases(&self, faults: impl IntoIterator<Item = Fault>) {
         self.releases.lock().expect("test").extend(faults);
+    }
+
+    /// From now on, releases are served.
+    pub(crate) fn serve_releases(&self) {
+        self.releases.lock().expect("test").clear();
+    }
+}
+
+/// A claim to the key `k`, without a queue.
+pub(crate) fn claim(owner: OwnerId, term: Duration) -> Claim<'static> {
+    Claim {
+        resource: Resource::exclusive("k"),
+        owner,
+        term,
+        renewed: true,
+        fresh: true,
+        acknowledged_by: RequiredReplicas::NONE,
+        queueing: Queueing::None,
+        queued_before: Queueing::None,
     }
 }
 
@@ -286,6 +314,9 @@ impl LockStore for FaultyStore {
         at_least: u64,
     ) -> MaybeReady<'a, Result<Fenced, StoreError>> {
         let fault = self.fences.lock().expect("test").pop_front();
+        if at_least > self.highest_fence.load(Ordering::Relaxed) {
+            return MaybeReady::ready(Ok(Fenced::Refused("ahead of the clock as planned".into())));
+        }
         MaybeReady::pending(with_fault(fault, move || self.inner.fence(resource, owner, at_least)))
     }
 

@@ -80,14 +80,14 @@ pub(crate) fn open(
             return Err(wrong(problem));
         }
     }
-    Ok(Arc::new(QuorumBackend::new(stores, quorum::patience(settings.lease))))
+    Ok(Arc::new(QuorumBackend::new(stores, quorum::server_timeout(settings.lease))))
 }
 
 /// The settings of the stores of a quorum.
 fn of_members(settings: &Settings) -> Settings {
     let own = settings.quarantine.as_ref().map(|quarantine| quarantine.own());
     Settings {
-        response_timeout: quorum::patience(settings.lease),
+        response_timeout: quorum::server_timeout(settings.lease),
         // A minority of the stores may have the votes of others, so their changes mean nothing.
         tracking: false,
         quarantine: own.map(QuarantineTerms::of_quorum).map(Arc::new),

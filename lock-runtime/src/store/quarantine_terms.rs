@@ -1,8 +1,8 @@
 //! What the connections of a client know of the quarantines of its servers: how long they are, and when they began.
 //!
 //! The servers of a quorum share the longest quarantine that a client has used there. A server that has lost its data
-//! may have forgotten the lock of a client with a longer lease, and no longer knows how long that lease is. The other
-//! servers do.
+//! may have lost the lock of a client with a longer lease, and the record of that length with it. The other servers have
+//! the record.
 //!
 //! A quarantine that this client has seen begin is measured by the clock of this process as well, so that it does not
 //! end early when the clock of the server is set forward.
@@ -22,7 +22,7 @@ const LONGEST: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// start of the clock.
 const SHIFT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// The most terms that are remembered.
+/// The largest number of terms that are kept.
 const MOST: usize = 1024;
 
 /// When a quarantine began.

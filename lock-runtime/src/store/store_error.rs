@@ -75,6 +75,22 @@ impl StoreError {
     }
 }
 
+/// An error of a library, followed by its causes. None of them contains a password.
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        // Some libraries repeat the text of the cause.
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
 impl std::error::Error for StoreError {}
 
 impl std::fmt::Display for StoreError {

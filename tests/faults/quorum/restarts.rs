@@ -12,7 +12,7 @@ use crate::support::{LEASE, until};
 /// The lease of a lock that is not renewed, so that its holder does not notice the loss of a vote.
 const FIXED: std::time::Duration = LEASE.saturating_mul(2);
 
-/// Two of three servers have granted the lock. One of them forgets it, and the third one never knew it.
+/// Two of three servers have granted the lock. One of them loses it, and the third one never had it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_has_restarted_does_not_vote_until_its_locks_have_ended() {
     let mut quorum = Quorum::start(3);
@@ -27,7 +27,7 @@ async fn a_server_that_has_restarted_does_not_vote_until_its_locks_have_ended() 
 }
 
 /// The lease of the first client is longer than the quarantine of the second one. One of the two servers that have
-/// granted the lock forgets it, and the third one never knew it.
+/// granted the lock loses it, and the third one never had it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_with_a_shorter_quarantine_waits_for_the_longest_one() {
     let mut quorum = Quorum::start(3);
@@ -46,7 +46,7 @@ async fn a_client_with_a_shorter_quarantine_waits_for_the_longest_one() {
     second.release().await.expect("held");
 }
 
-/// Makes one attempt after the other, because a call would wait until the lease has ended that a server knows of.
+/// Makes one attempt after the other, because a call would wait for the end of the lease that a server has.
 async fn acquired_by_attempts(client: &LockClient) -> LockGuard {
     let end = Instant::now() + LONG;
     loop {
@@ -85,7 +85,7 @@ async fn a_quarantine_does_not_end_early_when_the_clock_of_its_server_is_set_for
 
 /// Servers that clients have never used may have lost the locks of others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_servers_vote_after_a_lease_and_remember_that() {
+async fn new_servers_vote_after_a_lease_and_have_a_record_of_it() {
     let quorum = Quorum::new(3);
     let began = Instant::now();
     let client = quorum_client(&quorum).await;
@@ -99,11 +99,11 @@ async fn new_servers_vote_after_a_lease_and_remember_that() {
     assert!(began.elapsed() > LEASE * 2, "granted after {:?}", began.elapsed());
     let later = quorum_client(&quorum).await;
     let at_once = timeout(LEASE * 2, later.lock("k").acquire()).await;
-    drop(at_once.expect("the servers remember it").expect("granted"));
+    drop(at_once.expect("the servers have a record of it").expect("granted"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_is_no_longer_than_servers_remember_that_they_have_restarted() {
+async fn a_lease_is_no_longer_than_the_quarantine() {
     let quorum = Quorum::start(3);
     let client = quorum_client(&quorum).await;
     match client.lock("k").lease(LEASE * 10).acquire().await {
@@ -186,6 +186,55 @@ async fn tokens_rise_although_the_clock_of_a_server_is_ahead() {
     assert!(second > first, "a token went back: {second} after {first}");
 }
 
+/// All servers answer, so the token is that of the two whose clocks agree.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_far_ahead_at_one_server_does_not_prevent_tokens() {
+    let quorum = Quorum::with_own_clocks(3);
+    quorum.server(0).set_clock(300);
+    let builder = LockClient::builder().url(quorum.url()).lease(QUORUM_LEASE).wait(LONG);
+    let client = builder.connect().await.expect("up");
+    let mut last = 0;
+    // A first majority that contains the server is as likely as one without it.
+    for _ in 0..12 {
+        let guard = client.lock("k").acquire().await.expect("granted");
+        let token = match guard.fencing_token().await {
+            // On a busy machine, the lock may be lost.
+            Err(LockError::Lost { .. }) => continue,
+            token => token.expect("two clocks agree"),
+        };
+        assert!(token > last, "a token went back: {token} after {last}");
+        last = token;
+        guard.release().await.expect("held");
+    }
+}
+
+/// The clocks were ahead, and are set back. The last tokens of all servers are far ahead of their clocks.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_the_clocks_of_most_servers_refuse_is_an_error_at_once() {
+    let quorum = Quorum::with_own_clocks(3);
+    let set_clocks = |ahead| (0..3).for_each(|server| quorum.server(server).set_clock(ahead));
+    set_clocks(300);
+    let wait = LEASE * 20;
+    let builder = LockClient::builder().url(quorum.url()).lease(QUORUM_LEASE).wait(wait);
+    let client = builder.connect().await.expect("up");
+    let guard = client.lock("k").acquire().await.expect("granted");
+    guard.fencing_token().await.expect("the clocks agree");
+    guard.release().await.expect("held");
+    set_clocks(0);
+    let guard = client.lock("k").acquire().await.expect("granted");
+    match guard.fencing_token().await {
+        Err(LockError::Unavailable { waited, cause, .. }) => {
+            let server = quorum.server(1).address();
+            assert!(cause.contains(&server) && cause.contains("ms ahead"), "{cause}");
+            assert!(waited < wait / 2, "the request was repeated for {waited:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(guard.is_held(), "the lock does not depend on the clocks");
+}
+
 /// The clock of one server is ahead. The next holder has a majority without it, of which one server has lost its data.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -194,7 +243,7 @@ async fn tokens_rise_although_a_clock_is_ahead_and_a_server_loses_its_data() {
     for (ahead, is_far) in [(1, false), (300, true)] {
         let mut quorum = Quorum::with_own_clocks(3);
         quorum.server(0).set_clock(ahead);
-        // A request for a token is repeated for as long.
+        // One server is suspended, so the request for a token is repeated for as long.
         let wait = LEASE * 20;
         let builder = LockClient::builder().quorum(quorum.urls()).lease(LEASE).wait(wait);
         let client = builder.connect().await.expect("up");

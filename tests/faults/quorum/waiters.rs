@@ -49,7 +49,7 @@ async fn a_release_wakes_a_waiter_of_another_client_also_if_a_server_is_down() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_divide_the_votes_all_get_the_lock_in_the_end() {
+async fn clients_whose_votes_are_split_all_get_the_lock_in_the_end() {
     let quorum = Quorum::start(3);
     let mut calls = JoinSet::new();
     for _ in 0..5 {

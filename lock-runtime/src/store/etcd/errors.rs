@@ -4,7 +4,7 @@ use std::error::Error;
 
 use tonic::{Code, ConnectError, Status};
 
-use crate::store::store_error::StoreError;
+use crate::store::store_error::{StoreError, with_causes};
 
 /// What an error means.
 #[derive(Debug, PartialEq, Eq)]
@@ -186,20 +186,6 @@ impl Error for UnusableServer {}
 fn said_with_causes(status: &Status, member: &str) -> String {
     let causes = status.source().map_or_else(|| status.message().to_owned(), with_causes);
     format!("the connection to {member} has failed: {causes}")
-}
-
-/// An error with its causes. None of them contains a password.
-fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
-use crate::store::store_error::StoreError;
+use crate::store::store_error::{StoreError, with_causes};
 
 /// The problem of a URL that demands TLS, in a build without.
 #[cfg(not(feature = "tls"))]
@@ -117,18 +117,9 @@ pub(super) fn config(problem: String) -> StoreError {
     StoreError::Config { option: "url", problem }
 }
 
-/// The error with its causes. None of them contains the password.
+/// The error with its causes.
 pub(super) fn text(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
+    with_causes(error)
 }
 
 #[cfg(test)]

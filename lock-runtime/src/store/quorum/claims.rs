@@ -1,11 +1,11 @@
 //! Acquiring a lock: a majority of the stores has to grant it, and otherwise it is undone at all of them.
 //!
-//! All stores are asked at the same time. Each has a short timeout, and none is waited for as soon as a majority
-//! has decided. The lease counts from before the first request, by the rule that all stores have: the engine compares
-//! it with the time of the answer.
+//! The claim goes to all stores at the same time. Each has a short timeout, and the call ends as soon as a majority has
+//! decided. The lease counts from before the first request, by the rule that all stores have: the engine compares it with
+//! the time of the answer.
 //!
 //! Before an attempt is sent, its claims are registered as open at all stores. An answer closes the claim at its store.
-//! A release or an undo that finds an open claim is repeated, because the claim may come behind it, also if the call
+//! A release or an undo that finds an open claim is repeated, because the claim may arrive after it, also if the call
 //! was dropped. Each attempt has an owner of its own, so a late undo cannot affect the next attempt.
 
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::ballot::{ClaimBallot, ClaimVerdict};
-use super::leftovers::{Leftover, LeftoverTicket};
 use super::member::within;
+use super::residual_votes::{ResidualTicket, ResidualVote};
 use super::round::{VoteRequest, VoteRound};
+use super::tally::{ClaimDecision, ClaimTally};
 use super::votes::QuorumStore;
 use crate::backoff::between;
 use crate::clock::BootInstant;
@@ -28,22 +28,19 @@ use crate::store::contract::{
 };
 use crate::store::owner::OwnerId;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::timeout::RequestTimeout;
+use crate::timeout::{LONGEST_DELAY, RequestTimeout};
 
 /// The number of the only connection of a quorum, as its callers see it.
 const CONNECTION: u64 = 1;
 
-/// The longest pause after an attempt that has divided the votes with others, as a multiple of the time that the
-/// attempt took, and its bounds. The attempts of others should fit into it.
+/// The longest pause after an attempt with a split vote, as a multiple of the time that the attempt took, and its
+/// bounds. The attempts of other clients should fit into it.
 const SPLIT_PAUSE: u32 = 10;
 const SPLIT_PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
-/// How long a store may need for a request that has already arrived.
-const LATE: Duration = Duration::from_secs(5);
-
-/// What each store is asked.
+/// A claim that owns its key.
 #[derive(Clone)]
-struct Candidacy {
+struct OwnedClaim {
     key: Arc<str>,
     owner: OwnerId,
     term: Duration,
@@ -52,9 +49,10 @@ struct Candidacy {
     acknowledged_by: RequiredReplicas,
 }
 
-/// What is known about the requests of an attempt that is undone.
-struct Undoing {
-    tickets: Vec<Option<LeftoverTicket>>,
+/// The requests that undo an attempt.
+struct PendingUndo {
+    /// For each store, what releases its vote if it does not answer the undo in time.
+    tickets: Vec<Option<ResidualTicket>>,
     round: VoteRound<Result<ReleasedBatch, StoreError>>,
 }
 
@@ -64,19 +62,19 @@ struct UndoneClaims {
     granted: Vec<usize>,
     /// What has carried them.
     traces: Vec<Arc<SendTrace>>,
-    /// Whether a store has given a definite answer meanwhile.
+    /// Whether a store has given a definite answer to its claim after the undo was sent.
     answered: Arc<[AtomicBool]>,
 }
 
 impl UndoneClaims {
-    /// Whether a store is known to have undone its claim: the undo has come behind it. A claim without an answer may
-    /// be sent again, also behind its undo, such as one whose script the server does not know.
+    /// Whether a store is known to have undone its claim: it has served the undo after the claim. A claim without an
+    /// answer may be sent again, also after its undo, such as one whose script the server does not have.
     fn are_undone_by(&self, number: usize, undo: &ReleasedBatch) -> bool {
         let claim = self.traces[number].connection();
-        let is_behind = claim.is_some() && claim == undo.connection;
+        let is_in_order = claim.is_some() && claim == undo.connection;
         let is_answered = self.answered[number].load(Ordering::Acquire);
         undo.answers.iter().all(Result::is_ok)
-            && (self.granted.contains(&number) || is_behind && is_answered)
+            && (self.granted.contains(&number) || is_in_order && is_answered)
     }
 }
 
@@ -87,40 +85,42 @@ impl QuorumStore {
         timeout: RequestTimeout,
         trace: &SendTrace,
     ) -> Result<Acquired, StoreError> {
-        let (began, limit) = (BootInstant::now(), self.patience.min(timeout.total));
+        let (began, limit) = (BootInstant::now(), self.server_timeout.min(timeout.total));
         let Claim { owner, term, renewed, fresh, acknowledged_by, .. } = claim;
-        self.covers(term);
+        self.note_term(term);
         let key = Arc::from(claim.resource.key);
-        let candidacy = Candidacy { key, owner, term, renewed, fresh, acknowledged_by };
+        let attempt = OwnedClaim { key, owner, term, renewed, fresh, acknowledged_by };
         let traces: Vec<Arc<SendTrace>> = self.members.iter().map(|_| Arc::default()).collect();
         let requests = (0..self.members.len())
-            .map(|number| Some(self.ask(number, candidacy.clone(), &traces[number], limit)));
+            .map(|number| Some(self.ask(number, attempt.clone(), &traces[number], limit)));
         let mut round = VoteRound::new(requests);
-        let until = began.after(term + LATE);
+        let until = began.after(term + LONGEST_DELAY);
         for member in &self.members {
-            member.leftovers.claim_is_open(owner, until);
+            member.residual_votes.claim_is_open(owner, until);
         }
         // Before the first request is sent, because the lease counts from here.
         trace.sent(CONNECTION);
-        let mut ballot = ClaimBallot::new(self.members.len());
-        while !ballot.is_decided()
+        let mut tally = ClaimTally::new(self.members.len());
+        while !tally.is_decided()
             && let Some((number, answer)) = round.next().await
         {
-            self.count_claim(&mut ballot, owner, (number, answer));
+            self.count_claim(&mut tally, owner, (number, answer));
         }
         while let Some((number, answer)) = round.known() {
-            self.count_claim(&mut ballot, owner, (number, answer));
+            self.count_claim(&mut tally, owner, (number, answer));
         }
-        let verdict = ballot.verdict();
-        if verdict == ClaimVerdict::Granted && BootInstant::now() < began.deadline_of(term) {
+        let decision = tally.decision();
+        let is_valid =
+            BootInstant::now() < began.deadline_of(term) || !Safeguard::DeadlineFromSending.is_on();
+        if decision == ClaimDecision::Granted && is_valid {
             self.expect_late_answers(round, owner);
             return Ok(Acquired::Granted(Grant::of(term)));
         }
         // A request that was not sent yet must not be sent later.
         round.retain(|number| traces[number].connection().is_some());
-        let is_split = ballot.is_split();
+        let is_split = tally.is_split();
         if Safeguard::VotesAreUndone.is_on() {
-            let undoing = self.undo(&candidacy, (&ballot, &round), until);
+            let undo = self.undo(&attempt, (&tally, &round), until);
             let answered: Arc<[AtomicBool]> =
                 self.members.iter().map(|_| AtomicBool::new(false)).collect();
             let is_answered = Arc::clone(&answered);
@@ -128,22 +128,22 @@ impl QuorumStore {
                 let is_definite = !answer.is_err_and(|error| error.may_have_run());
                 is_answered[number].store(is_definite, Ordering::Release);
             });
-            let claims = UndoneClaims { granted: ballot.granted.clone(), traces, answered };
-            self.await_undo(undoing, claims).await;
+            let claims = UndoneClaims { granted: tally.granted.clone(), traces, answered };
+            self.await_undo(undo, claims).await;
         }
-        match verdict {
-            ClaimVerdict::Busy(left) if is_split => {
-                // Those who have the other votes should not try again at the same time.
+        match decision {
+            ClaimDecision::Busy(left) if is_split => {
+                // The clients with the other votes should not try again at the same time.
                 let longest = BootInstant::now().since(began) * SPLIT_PAUSE;
                 let longest = longest.clamp(SPLIT_PAUSES.0, SPLIT_PAUSES.1).min(timeout.total / 4);
                 sleep(between(Duration::ZERO, longest)).await;
                 Ok(Acquired::Busy(left))
             }
-            ClaimVerdict::Busy(left) => Ok(Acquired::Busy(left)),
-            ClaimVerdict::TooFewAnswers => {
-                Err(ballot.failures.into_error(self.electorate.names(), "answered the claim"))
+            ClaimDecision::Busy(left) => Ok(Acquired::Busy(left)),
+            ClaimDecision::TooFewAnswers => {
+                Err(tally.failures.into_error(self.membership.names(), "answered the claim"))
             }
-            ClaimVerdict::Granted => {
+            ClaimDecision::Granted => {
                 let cause = format!("the servers have taken longer than the lease of {term:?}");
                 Err(StoreError::Unknown(cause))
             }
@@ -154,14 +154,14 @@ impl QuorumStore {
     fn ask(
         &self,
         number: usize,
-        candidacy: Candidacy,
+        attempt: OwnedClaim,
         trace: &Arc<SendTrace>,
         limit: Duration,
     ) -> VoteRequest<Result<Acquired, StoreError>> {
         let (member, trace) = (Arc::clone(&self.members[number]), Arc::clone(trace));
         within(limit, async move {
             member.admitted().await?;
-            let Candidacy { key, owner, term, renewed, fresh, acknowledged_by } = candidacy;
+            let OwnedClaim { key, owner, term, renewed, fresh, acknowledged_by } = attempt;
             let claim = Claim {
                 resource: Resource { key: &key, mode: Mode::Exclusive },
                 owner,
@@ -179,19 +179,20 @@ impl QuorumStore {
     /// Counts the answer of a store. A definite one closes the claim there.
     fn count_claim(
         &self,
-        ballot: &mut ClaimBallot,
+        tally: &mut ClaimTally,
         owner: OwnerId,
         (number, answer): (usize, Result<Acquired, StoreError>),
     ) {
         if !answer.as_ref().is_err_and(StoreError::may_have_run) {
-            self.members[number].leftovers.close_claim(owner);
+            self.members[number].residual_votes.close_claim(owner);
         }
-        ballot.add(number, answer);
+        tally.add(number, answer);
     }
 
     /// The lock was granted. A store that has not answered may grant it later, even after its release.
     fn expect_late_answers(&self, round: VoteRound<Result<Acquired, StoreError>>, owner: OwnerId) {
-        let members: Vec<_> = self.members.iter().map(|it| Arc::clone(&it.leftovers)).collect();
+        let members: Vec<_> =
+            self.members.iter().map(|it| Arc::clone(&it.residual_votes)).collect();
         round.finish_later(move |number, answer| {
             if !answer.is_err_and(|error| error.may_have_run()) {
                 members[number].close_claim(owner);
@@ -199,31 +200,30 @@ impl QuorumStore {
         });
     }
 
-    /// Begins to free a key at all stores that have granted it, or may do so.
+    /// Begins to release a key at all stores that have granted it, or may do so.
     fn undo(
         &self,
-        candidacy: &Candidacy,
-        (ballot, round): (&ClaimBallot, &VoteRound<Result<Acquired, StoreError>>),
+        attempt: &OwnedClaim,
+        (tally, round): (&ClaimTally, &VoteRound<Result<Acquired, StoreError>>),
         until: BootInstant,
-    ) -> Undoing {
-        let due = BootInstant::now().after(self.patience);
+    ) -> PendingUndo {
+        let due = BootInstant::now().after(self.server_timeout);
         let mut tickets = Vec::with_capacity(self.members.len());
         let requests = self.members.iter().enumerate().map(|(number, member)| {
-            // From now on, it is a leftover.
-            member.leftovers.close_claim(candidacy.owner);
-            let is_certain = ballot.granted.contains(&number);
+            // From now on, its vote is a residual one.
+            member.residual_votes.close_claim(attempt.owner);
+            let is_granted = tally.granted.contains(&number);
             let may_have =
-                is_certain || round.awaits(number) || ballot.failures.may_have_run(number);
+                is_granted || round.awaits(number) || tally.failures.may_have_run(number);
             if !may_have {
                 tickets.push(None);
                 return None;
             }
-            let (key, owner) = (Arc::clone(&candidacy.key), candidacy.owner);
-            let kept_until = BootInstant::PAST;
-            let leftover = Leftover { key: Arc::clone(&key), owner, kept_until, until, is_certain };
-            tickets.push(member.leftovers.add(leftover, due));
+            let (key, owner) = (Arc::clone(&attempt.key), attempt.owner);
+            let vote = ResidualVote::new((&key, owner), is_granted.then_some(until));
+            tickets.push(member.residual_votes.add(vote, due));
             let store = Arc::clone(&member.store);
-            Some(within(self.patience, async move {
+            Some(within(self.server_timeout, async move {
                 let resource = Resource { key: &key, mode: Mode::Exclusive };
                 let (keep, queued, leaves_gap) = (Duration::ZERO, None, false);
                 let release = [Release { resource, owner, keep, queued, leaves_gap }];
@@ -231,25 +231,26 @@ impl QuorumStore {
             }))
         });
         let round = VoteRound::new(requests.collect::<Vec<_>>().into_iter());
-        Undoing { tickets, round }
+        PendingUndo { tickets, round }
     }
 
-    /// Waits until the stores have undone what they had granted. The others have to answer later.
-    async fn await_undo(&self, undoing: Undoing, claims: UndoneClaims) {
-        let Undoing { tickets, mut round } = undoing;
+    /// Waits until the stores have undone what they had granted. The answers of the others come later.
+    async fn await_undo(&self, undo: PendingUndo, claims: UndoneClaims) {
+        let PendingUndo { tickets, mut round } = undo;
         let mut open = claims.granted.clone();
         while !open.is_empty()
             && let Some((number, answer)) = round.next().await
         {
             open.retain(|other| *other != number);
             if answer.is_ok_and(|batch| claims.are_undone_by(number, &batch)) {
-                self.members[number].leftovers.done(tickets[number]);
+                self.members[number].residual_votes.released(tickets[number]);
             }
         }
-        let members: Vec<_> = self.members.iter().map(|it| Arc::clone(&it.leftovers)).collect();
+        let members: Vec<_> =
+            self.members.iter().map(|it| Arc::clone(&it.residual_votes)).collect();
         round.finish_later(move |number, answer| {
             if answer.is_ok_and(|batch| claims.are_undone_by(number, &batch)) {
-                members[number].done(tickets[number]);
+                members[number].released(tickets[number]);
             }
         });
     }

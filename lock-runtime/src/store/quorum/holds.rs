@@ -1,18 +1,18 @@
 //! Renewing and releasing locks: a majority of the stores decides about each.
 //!
-//! A store whose key is gone is not given the key again: if it has lost its data, it must not vote until all leases
-//! have ended that it may have forgotten.
+//! A renewal does not create the key at a store that no longer has it: if the store has lost its data, it must not vote
+//! until all leases have ended that were lost with it.
 //!
 //! A lock is lost before its body is dropped, because the body is dropped by its task. The votes that a minority still
-//! has are therefore not freed then, but run out.
+//! has are therefore not released then. They expire.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ballot::{HoldBallot, HoldVerdict, HoldVote};
-use super::leftovers::{Leftover, LeftoverTicket};
 use super::member::within;
+use super::residual_votes::{ResidualTicket, ResidualVote};
 use super::round::VoteRound;
+use super::tally::{HoldDecision, HoldTally, HoldVote};
 use super::votes::QuorumStore;
 use crate::clock::BootInstant;
 use crate::replicas::RequiredReplicas;
@@ -35,7 +35,7 @@ struct OwnedRelease {
     key: Arc<str>,
     owner: OwnerId,
     keep: Duration,
-    /// The stores whose claims had no answer before the release was sent, so that they may come behind it.
+    /// The stores whose claims had no answer before the release was sent, so that they may arrive after it.
     open_claims: Vec<bool>,
 }
 
@@ -50,32 +50,32 @@ impl QuorumStore {
     ) -> Vec<Result<Renewed, StoreError>> {
         let owned = |renewal: &Renewal<'_>| {
             let Renewal { resource, owner, term, acknowledged_by } = *renewal;
-            self.covers(term);
+            self.note_term(term);
             OwnedRenewal { key: Arc::from(resource.key), owner, term, acknowledged_by }
         };
         let owned: Arc<[OwnedRenewal]> = batch.iter().map(owned).collect();
         let requests = self.members.iter().map(|member| {
             let (store, owned) = (Arc::clone(&member.store), Arc::clone(&owned));
-            Some(member.if_voting(within(self.patience, async move {
+            Some(member.if_voting(within(self.server_timeout, async move {
                 let batch: Vec<_> = owned.iter().map(OwnedRenewal::request).collect();
                 let answers = store.renew(&batch, lane).await;
                 Ok(answers.into_iter().map(renewal_vote).collect::<BatchVotes<()>>())
             })))
         });
         let mut round = VoteRound::new(requests);
-        let ballots = self.count(&mut round, owned.len()).await;
-        let mut answers = Vec::with_capacity(ballots.len());
-        for (renewal, ballot) in owned.iter().zip(ballots) {
-            let verdict = ballot.verdict();
-            if matches!(verdict, HoldVerdict::Gone | HoldVerdict::Taken) {
-                self.let_run_out(renewal);
+        let tallies = self.count(&mut round, owned.len()).await;
+        let mut answers = Vec::with_capacity(tallies.len());
+        for (renewal, tally) in owned.iter().zip(tallies) {
+            let decision = tally.decision();
+            if matches!(decision, HoldDecision::Gone | HoldDecision::Taken) {
+                self.expire_votes(renewal);
             }
-            answers.push(match verdict {
-                HoldVerdict::Held => Ok(Renewed::Extended),
-                HoldVerdict::Gone => Ok(Renewed::Gone),
-                HoldVerdict::Taken => Ok(Renewed::Taken),
-                HoldVerdict::TooFewAnswers => {
-                    Err(ballot.failures.into_error(self.electorate.names(), "renewed the lock"))
+            answers.push(match decision {
+                HoldDecision::Held => Ok(Renewed::Extended),
+                HoldDecision::Gone => Ok(Renewed::Gone),
+                HoldDecision::Taken => Ok(Renewed::Taken),
+                HoldDecision::TooFewAnswers => {
+                    Err(tally.failures.into_error(self.membership.names(), "renewed the lock"))
                 }
             });
         }
@@ -92,13 +92,13 @@ impl QuorumStore {
         let owned = |release: &Release<'_>| {
             let Release { resource, owner, keep, .. } = *release;
             let members = self.members.iter();
-            let open_claims = members.map(|it| it.leftovers.is_claim_open(owner)).collect();
+            let open_claims = members.map(|it| it.residual_votes.is_claim_open(owner)).collect();
             OwnedRelease { key: Arc::from(resource.key), owner, keep, open_claims }
         };
         let owned: Arc<[OwnedRelease]> = batch.iter().map(owned).collect();
         let requests = self.members.iter().map(|member| {
             let (store, owned) = (Arc::clone(&member.store), Arc::clone(&owned));
-            Some(member.if_voting(within(self.patience, async move {
+            Some(member.if_voting(within(self.server_timeout, async move {
                 let batch: Vec<_> = owned.iter().map(OwnedRelease::request).collect();
                 let answers = match &batch[..] {
                     [single] => vec![store.release(*single, lane).await],
@@ -108,29 +108,30 @@ impl QuorumStore {
             })))
         });
         let mut round = VoteRound::new(requests);
-        let ballots = self.count(&mut round, owned.len()).await;
-        let mut answers = Vec::with_capacity(ballots.len());
+        let tallies = self.count(&mut round, owned.len()).await;
+        let mut answers = Vec::with_capacity(tallies.len());
         let mut tickets = Vec::new();
-        for (index, (release, ballot)) in owned.iter().zip(ballots).enumerate() {
-            let outcome = outcome_of_release(&ballot);
+        for (index, (release, tally)) in owned.iter().zip(tallies).enumerate() {
+            let outcome = outcome_of_release(&tally);
             if outcome.is_some() {
                 let kept_until = if release.keep.is_zero() {
                     BootInstant::PAST
                 } else {
                     now.after(release.keep)
                 };
-                tickets.extend(self.leave_open(release, (&ballot, &round), (index, kept_until)));
+                tickets.extend(self.leave_open(release, (&tally, &round), (index, kept_until)));
             }
             answers.push(outcome.ok_or_else(|| {
-                ballot.failures.into_error(self.electorate.names(), "released the lock")
+                tally.failures.into_error(self.membership.names(), "released the lock")
             }));
         }
-        let members: Vec<_> = self.members.iter().map(|it| Arc::clone(&it.leftovers)).collect();
+        let members: Vec<_> =
+            self.members.iter().map(|it| Arc::clone(&it.residual_votes)).collect();
         round.finish_later(move |number, votes: Result<BatchVotes<usize>, StoreError>| {
             for (index, vote) in votes.unwrap_or_default().iter().enumerate() {
                 let of_this = |open: &&OpenRelease| (open.number, open.index) == (number, index);
                 if let (Ok(_), Some(open)) = (vote, tickets.iter().find(of_this)) {
-                    members[number].done(open.ticket);
+                    members[number].released(open.ticket);
                 }
             }
         });
@@ -142,61 +143,57 @@ impl QuorumStore {
         &self,
         round: &mut VoteRound<Result<BatchVotes<T>, StoreError>>,
         items: usize,
-    ) -> Vec<HoldBallot<T>> {
+    ) -> Vec<HoldTally<T>> {
         let stores = self.members.len();
-        let mut ballots: Vec<_> = (0..items).map(|_| HoldBallot::new(stores)).collect();
-        let add = |ballots: &mut Vec<HoldBallot<T>>, number, votes| match votes {
+        let mut tallies: Vec<_> = (0..items).map(|_| HoldTally::new(stores)).collect();
+        let add = |tallies: &mut Vec<HoldTally<T>>, number, votes| match votes {
             Ok(votes) => {
                 let mut votes = BatchVotes::into_iter(votes);
-                for ballot in ballots {
+                for tally in tallies {
                     let missing = || Err(StoreError::Unknown("an answer is missing".to_owned()));
-                    ballot.add(number, votes.next().unwrap_or_else(missing));
+                    tally.add(number, votes.next().unwrap_or_else(missing));
                 }
             }
             Err(error) => {
-                for ballot in ballots {
-                    ballot.add(number, Err(StoreError::clone(&error)));
+                for tally in tallies {
+                    tally.add(number, Err(StoreError::clone(&error)));
                 }
             }
         };
-        while !ballots.iter().all(HoldBallot::is_decided)
+        while !tallies.iter().all(HoldTally::is_decided)
             && let Some((number, votes)) = round.next().await
         {
-            add(&mut ballots, number, votes);
+            add(&mut tallies, number, votes);
         }
         while let Some((number, votes)) = round.known() {
-            add(&mut ballots, number, votes);
+            add(&mut tallies, number, votes);
         }
-        ballots
+        tallies
     }
 
-    /// The release counts. Stores without a definite answer are asked again later, and so are those whose claim is
-    /// still open.
+    /// The release counts. It is repeated later for stores without a definite answer, and for those whose claim is still
+    /// open.
     fn leave_open(
         &self,
         release: &OwnedRelease,
-        (ballot, round): (&HoldBallot<usize>, &VoteRound<Result<BatchVotes<usize>, StoreError>>),
+        (tally, round): (&HoldTally<usize>, &VoteRound<Result<BatchVotes<usize>, StoreError>>),
         (index, kept_until): (usize, BootInstant),
     ) -> Vec<OpenRelease> {
         let now = BootInstant::now();
-        let (due, until) = (now.after(self.patience), self.all_over(now));
-        let leftover = |is_certain| Leftover {
-            key: Arc::clone(&release.key),
-            owner: release.owner,
-            kept_until,
-            until,
-            is_certain,
+        let (due, until) = (now.after(self.server_timeout), self.latest_expiry(now));
+        let vote = |expires| {
+            ResidualVote::new((&release.key, release.owner), expires).kept_until(kept_until)
         };
         let mut tickets = Vec::new();
         for (number, member) in self.members.iter().enumerate() {
             let was_open =
-                member.leftovers.close_claim(release.owner) || release.open_claims[number];
+                member.residual_votes.close_claim(release.owner) || release.open_claims[number];
             let is_awaited = round.awaits(number);
             let may_have = was_open
                 || is_awaited
-                || ballot.failures.contains(number) && member.may_have_votes();
+                || tally.failures.contains(number) && member.may_have_votes();
             if may_have {
-                let ticket = member.leftovers.add(leftover(!was_open), due);
+                let ticket = member.residual_votes.add(vote((!was_open).then_some(until)), due);
                 if is_awaited && !was_open {
                     tickets.push(OpenRelease { number, index, ticket });
                 }
@@ -205,16 +202,17 @@ impl QuorumStore {
         tickets
     }
 
-    /// Nobody releases a lock that is lost, and a minority of the stores may still have it. Its body may run until its
-    /// deadline, so the votes are freed when they have run out, for stores that answer late.
-    fn let_run_out(&self, lost: &OwnedRenewal) {
+    /// A minority of the stores may still have a lock that is lost. Its body may run until its deadline, so the votes are
+    /// released only after that, for stores that serve a request late. Most of them have expired by then.
+    fn expire_votes(&self, lost: &OwnedRenewal) {
         let now = BootInstant::now();
-        let due = if Safeguard::LostVotesRunOut.is_on() { now.after(lost.term) } else { now };
+        let not_before =
+            if Safeguard::LostVotesExpire.is_on() { now.after(lost.term) } else { now };
+        let until = self.latest_expiry(now);
         for member in self.members.iter().filter(|member| member.may_have_votes()) {
-            let is_certain = !member.leftovers.close_claim(lost.owner);
-            let (kept_until, until) = (BootInstant::PAST, self.all_over(now));
-            let (key, owner) = (Arc::clone(&lost.key), lost.owner);
-            member.leftovers.add(Leftover { key, owner, kept_until, until, is_certain }, due);
+            let was_open = member.residual_votes.close_claim(lost.owner);
+            let vote = ResidualVote::new((&lost.key, lost.owner), (!was_open).then_some(until));
+            member.residual_votes.add(vote.not_before(not_before), now);
         }
     }
 }
@@ -224,7 +222,7 @@ struct OpenRelease {
     number: usize,
     /// The position of the lock in its batch.
     index: usize,
-    ticket: Option<LeftoverTicket>,
+    ticket: Option<ResidualTicket>,
 }
 
 impl OwnedRenewal {
@@ -265,14 +263,14 @@ fn release_vote(answer: Result<Released, StoreError>) -> Result<HoldVote<usize>,
 
 /// The result of a release; `None` if too few stores have answered. The lock was held if a majority may have had
 /// it.
-fn outcome_of_release(ballot: &HoldBallot<usize>) -> Option<Released> {
-    match ballot.verdict() {
-        HoldVerdict::Gone => return Some(Released::Gone),
-        HoldVerdict::Taken => return Some(Released::Taken),
-        HoldVerdict::Held => {}
-        HoldVerdict::TooFewAnswers if ballot.has_majority_of_answers() => {}
-        HoldVerdict::TooFewAnswers => return None,
+fn outcome_of_release(tally: &HoldTally<usize>) -> Option<Released> {
+    match tally.decision() {
+        HoldDecision::Gone => return Some(Released::Gone),
+        HoldDecision::Taken => return Some(Released::Taken),
+        HoldDecision::Held => {}
+        HoldDecision::TooFewAnswers if tally.has_majority_of_answers() => {}
+        HoldDecision::TooFewAnswers => return None,
     }
-    let woken = ballot.held.iter().map(|(_, woken)| *woken).max().unwrap_or_default();
+    let woken = tally.held.iter().map(|(_, woken)| *woken).max().unwrap_or_default();
     Some(Released::Freed { woken })
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::electorate::{Electorate, VersionRule};
-use super::leftovers::Leftovers;
+use super::membership::{Membership, VersionRule};
+use super::residual_votes::ResidualVotes;
 use super::round::VoteRequest;
 use crate::clock::BootInstant;
 use crate::store::contract::{Backend, LockStore, StoreError};
 use crate::sync::{Mutex, lock};
 
-/// How long it is taken for granted that a store may vote, or may not.
+/// How long the result of a check counts whether a store may vote.
 const CHECK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// One of the stores of a quorum.
@@ -21,8 +21,8 @@ pub(super) struct QuorumMember {
     pub(super) backend: Arc<dyn Backend>,
     /// Its handle for votes.
     pub(super) store: Arc<dyn LockStore>,
-    pub(super) leftovers: Arc<Leftovers>,
-    electorate: Arc<Electorate>,
+    pub(super) residual_votes: Arc<ResidualVotes>,
+    membership: Arc<Membership>,
     admission: Mutex<Admission>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct QuorumMember {
 struct Admission {
     /// When that was last checked, and the result.
     latest: Option<(BootInstant, Result<(), StoreError>)>,
-    /// Whether it was ever allowed to.
+    /// Whether it has ever been admitted.
     has_been_admitted: bool,
 }
 
@@ -39,19 +39,19 @@ impl QuorumMember {
     pub(super) fn new(
         number: usize,
         (backend, store): (Arc<dyn Backend>, Arc<dyn LockStore>),
-        electorate: Arc<Electorate>,
+        membership: Arc<Membership>,
     ) -> Arc<Self> {
-        let (leftovers, admission) = (Arc::default(), Mutex::default());
-        Arc::new(Self { number, backend, store, leftovers, electorate, admission })
+        let (residual_votes, admission) = (Arc::default(), Mutex::default());
+        Arc::new(Self { number, backend, store, residual_votes, membership, admission })
     }
 
     /// The address of the store.
     pub(super) fn name(&self) -> &str {
-        &self.electorate.names()[self.number]
+        &self.membership.names()[self.number]
     }
 
-    /// Fails if the store may not vote. Costs a request until it may. Another server may have taken its place, so it is
-    /// checked again from time to time.
+    /// Fails if the store may not vote. Costs a request until it may. Another server may have its address by now, so the
+    /// check is repeated from time to time.
     pub(super) async fn admitted(self: &Arc<Self>) -> Result<(), StoreError> {
         {
             let (mut admission, now) = (lock(&self.admission), BootInstant::now());
@@ -60,7 +60,7 @@ impl QuorumMember {
                     return outcome.clone();
                 }
                 if outcome.is_ok() {
-                    // No claim waits for it.
+                    // No claim waits for the check.
                     *checked = now;
                     let this = Arc::clone(self);
                     tokio::spawn(async move { drop(this.check(VersionRule::MayDiffer).await) });
@@ -71,10 +71,10 @@ impl QuorumMember {
         self.check(VersionRule::MayDiffer).await
     }
 
-    /// Asks the store who it is, and whether it may vote.
+    /// Reads the profile of the store, and checks whether the store may vote.
     pub(super) async fn check(&self, versions: VersionRule) -> Result<(), StoreError> {
         let profile = self.backend.profile().await?;
-        let outcome = self.electorate.admit(self.number, profile, versions);
+        let outcome = self.membership.admit(self.number, profile, versions);
         let mut admission = lock(&self.admission);
         let before = admission.latest.take().map(|(_, outcome)| outcome);
         if let (Err(error), None | Some(Ok(()))) = (&outcome, before) {
@@ -86,12 +86,12 @@ impl QuorumMember {
         outcome
     }
 
-    /// Whether the store may have votes of this client.
+    /// Whether the store may have votes for this client.
     pub(super) fn may_have_votes(&self) -> bool {
         lock(&self.admission).has_been_admitted
     }
 
-    /// A request about votes, which is not sent to a store that cannot have any.
+    /// A request about votes, which is not sent to a store that has none.
     pub(super) fn if_voting<T: Send + Unpin + 'static>(
         &self,
         request: VoteRequest<Result<T, StoreError>>,
@@ -104,12 +104,12 @@ impl QuorumMember {
     }
 }
 
-/// A request to a store that has so much time for an answer.
+/// A request to a store with this timeout.
 pub(super) fn within<T: Send + Unpin + 'static>(
     limit: Duration,
     request: impl Future<Output = Result<T, StoreError>> + Send + 'static,
 ) -> VoteRequest<Result<T, StoreError>> {
-    // The store has a limit of its own, and discards a connection that has gone silent.
+    // The store has the same timeout, and then closes a connection without answers.
     let limit = limit + limit / 4;
     Box::pin(async move {
         timeout(limit, request).await.unwrap_or_else(|_| {

@@ -1,24 +1,23 @@
-//! A quorum of stores that do not know of each other (Redlock,
+//! A quorum of independent stores (Redlock,
 //! <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>).
 //!
-//! A lock is granted when a majority of the stores has granted it, and there is time left in its lease
-//! ([`claims`]). It is renewed and released by a majority ([`holds`]). What a store may have kept that did not answer is
-//! freed when it answers again ([`leftovers`]). Two majorities have a store in common, so there are no two
-//! holders, as long as the stores remember their locks and their clocks run at about the same speed.
+//! A lock is granted when a majority of the stores has granted it, and its lease has not ended ([`claims`]). It is
+//! renewed and released by a majority ([`holds`]). A store that did not answer may still have a vote, which is released
+//! when it answers again ([`residual_votes`]). Two majorities have a store in common, so there are no two holders, as
+//! long as the stores lose no locks and their clocks run at about the same speed.
 //!
-//! A store that has restarted may have forgotten locks. It does not vote until all leases have ended that it may have
-//! forgotten, which is the `quarantine` of its servers. Stores that are not independent of each other do not vote
-//! ([`electorate`]).
+//! A store that has restarted may have lost locks. It does not vote until the leases of these locks have ended, which is
+//! the `quarantine` of its servers. Stores that are not independent of each other do not vote ([`membership`]).
 
-mod ballot;
 mod claims;
-mod electorate;
 mod holds;
-mod leftovers;
 mod member;
+mod membership;
 mod relay;
 mod reports;
+mod residual_votes;
 mod round;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -32,10 +31,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use self::ballot::{Failures, majority};
-use self::electorate::{Electorate, VersionRule};
 use self::member::{QuorumMember, within};
+use self::membership::{Membership, VersionRule};
 use self::round::VoteRound;
+use self::tally::{Failures, majority};
 use self::unsupported::UnsupportedStore;
 use self::votes::QuorumStore;
 #[cfg(feature = "admin")]
@@ -45,24 +44,24 @@ use super::hold_reports::HoldReports;
 use super::key_holder::KeyHolder;
 use crate::clock::BootInstant;
 use crate::error::LockError;
+use crate::join::join_all;
 use crate::maybe_ready::MaybeReady;
 use crate::questions::Answerer;
 use crate::wire_format::WireFormat;
 
-/// The smallest number of stores: a quorum of fewer could not do without any of them.
+/// The smallest number of stores: a quorum of fewer would tolerate no failure.
 const FEWEST: usize = 3;
 
-/// The part of the lease that one store may take for an answer, and its bounds.
-const PATIENCE: u32 = 10;
-const PATIENCES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+/// The shortest and the longest timeout of one store.
+const SERVER_TIMEOUTS: (Duration, Duration) =
+    (Duration::from_millis(50), Duration::from_millis(500));
 
-/// How long a client that connects waits for the other stores, which it would have to check later.
-const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
+/// How long a client that connects waits for a minority of the stores. Stores that answer later are checked later.
+const MINORITY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long one of several stores may take for an answer, with leases of this length: little, compared with the lease,
-/// and never more than a third of it.
-pub(super) fn patience(lease: Duration) -> Duration {
-    (lease / PATIENCE).clamp(PATIENCES.0, PATIENCES.1).min(lease / 3)
+/// The timeout of one store for a client with this lease: a tenth of the lease, within bounds, and at most a third.
+pub(super) fn server_timeout(lease: Duration) -> Duration {
+    (lease / 10).clamp(SERVER_TIMEOUTS.0, SERVER_TIMEOUTS.1).min(lease / 3)
 }
 
 /// Describes the problem with a quorum of so many stores, if there is one.
@@ -74,13 +73,13 @@ pub(super) fn check_size(stores: usize) -> Result<(), String> {
     };
     if stores < FEWEST {
         return Err(format!(
-            "a quorum of {servers} cannot do without any of them; name {FEWEST} or 5 servers that are independent \
+            "a quorum of {servers} tolerates no failure; name {FEWEST} or 5 servers that are independent \
              of each other, or use the URL of the one server"
         ));
     }
     if stores.is_multiple_of(2) {
         return Err(format!(
-            "a quorum of {servers} can do without no more of them than one of {}; name an odd number",
+            "a quorum of {servers} tolerates no more failures than one of {}; name an odd number",
             stores - 1
         ));
     }
@@ -91,30 +90,30 @@ pub(super) fn check_size(stores: usize) -> Result<(), String> {
 pub(super) struct QuorumBackend {
     /// The stores that vote.
     members: Vec<Arc<QuorumMember>>,
-    electorate: Arc<Electorate>,
+    membership: Arc<Membership>,
     locks: Arc<QuorumStore>,
     /// The handles for kinds of locks that a quorum does not have, by [`Layout::index`].
     unsupported: [Arc<UnsupportedStore>; Layout::ALL.len()],
-    patience: Duration,
+    server_timeout: Duration,
 }
 
 impl QuorumBackend {
-    /// A quorum of these stores, each with its address. Each has so much time for an answer.
-    pub(super) fn new(stores: Vec<(Arc<dyn Backend>, String)>, patience: Duration) -> Self {
+    /// A quorum of these stores, each with its address.
+    pub(super) fn new(stores: Vec<(Arc<dyn Backend>, String)>, server_timeout: Duration) -> Self {
         let (backends, names): (Vec<_>, Vec<_>) = stores.into_iter().unzip();
-        let electorate = Arc::new(Electorate::new(names));
+        let membership = Arc::new(Membership::new(names));
         let members = backends.into_iter().enumerate().map(|(number, backend)| {
             let votes = backend.handle(Layout::Vote);
-            QuorumMember::new(number, (backend, votes), Arc::clone(&electorate))
+            QuorumMember::new(number, (backend, votes), Arc::clone(&membership))
         });
         let members: Vec<_> = members.collect();
-        let locks = QuorumStore::new(members.clone(), Arc::clone(&electorate), patience);
+        let locks = QuorumStore::new(members.clone(), Arc::clone(&membership), server_timeout);
         let unsupported = Layout::ALL.map(|layout| Arc::new(UnsupportedStore::new(layout)));
-        Self { members, electorate, locks, unsupported, patience }
+        Self { members, membership, locks, unsupported, server_timeout }
     }
 
-    /// Connects to all stores at once. Fails if one must not vote, or fewer than a majority can be reached. Waits a few
-    /// seconds for the others.
+    /// Connects to all stores at once. Fails if one must not vote, or fewer than a majority can be reached. Waits for the
+    /// minority for [`MINORITY_TIMEOUT`].
     async fn connect_all(&self) -> Result<(), LockError> {
         let started = BootInstant::now();
         let mut connecting: Vec<_> =
@@ -143,12 +142,12 @@ impl QuorumBackend {
                 Some((number, Err(error))) => failures.add(number, self.failure(number, error)?),
             }
             if connected >= majority(self.members.len()) {
-                deadline.get_or_insert_with(|| Instant::now() + WAIT_FOR_OTHERS);
+                deadline.get_or_insert_with(|| Instant::now() + MINORITY_TIMEOUT);
             }
         }
         if connected < majority(self.members.len()) {
             let waited = BootInstant::now().since(started);
-            let error = failures.into_error(self.electorate.names(), "accepted a connection");
+            let error = failures.into_error(self.membership.names(), "accepted a connection");
             return Err(error.without_key(waited));
         }
         for (number, member) in self.members.iter().enumerate() {
@@ -167,7 +166,7 @@ impl QuorumBackend {
     fn failure(&self, number: usize, error: LockError) -> Result<StoreError, LockError> {
         let name = self.members[number].name();
         match error {
-            // The quorum says itself which server it is about.
+            // The problem names the server.
             LockError::Config { option: "quorum", problem } => {
                 Err(LockError::Config { option: "quorum", problem })
             }
@@ -190,7 +189,7 @@ impl QuorumBackend {
     async fn check_majority(&self) -> Result<(), StoreError> {
         let requests = self.members.iter().map(|member| {
             let member = Arc::clone(member);
-            Some(within(self.patience * 2, async move {
+            Some(within(self.server_timeout * 2, async move {
                 member.admitted().await?;
                 member.backend.check_readiness(Layout::Vote).await
             }))
@@ -208,16 +207,16 @@ impl QuorumBackend {
         if ready >= majority(self.members.len()) {
             return Ok(());
         }
-        Err(failures.into_error(self.electorate.names(), "said that they are ready"))
+        Err(failures.into_error(self.membership.names(), "reported that they are ready"))
     }
 
-    /// The holder that most of the stores name.
-    async fn most_named_holder(&self, key: &str) -> Result<Option<KeyHolder>, StoreError> {
+    /// The holder at most of the stores.
+    async fn holder_of_most(&self, key: &str) -> Result<Option<KeyHolder>, StoreError> {
         let key: Arc<str> = key.into();
         let requests = self.members.iter().map(|member| {
             let (member, key) = (Arc::clone(member), Arc::clone(&key));
-            // A request for the lock, and one for its holder.
-            Some(within(self.patience * 2, async move { member.backend.holder(&key).await }))
+            // One request for the lock, and one for its holder.
+            Some(within(self.server_timeout * 2, async move { member.backend.holder(&key).await }))
         });
         let (mut round, mut named) = (VoteRound::new(requests), Vec::<(KeyHolder, usize)>::new());
         let (mut failures, mut answered) = (Failures::default(), 0);
@@ -231,7 +230,7 @@ impl QuorumBackend {
             };
             answered += 1;
             let Some(holder) = holder else { continue };
-            // Each store knows its client by another id.
+            // A client has another id at each store.
             match named.iter_mut().find(|(other, _)| other.began == holder.began) {
                 Some((_, count)) => *count += 1,
                 None => named.push((holder, 1)),
@@ -243,7 +242,7 @@ impl QuorumBackend {
         match named.into_iter().max_by_key(|(_, count)| *count) {
             Some((holder, _)) => Ok(Some(holder)),
             None if answered > 0 => Ok(None),
-            None => Err(failures.into_error(self.electorate.names(), "named the holder")),
+            None => Err(failures.into_error(self.membership.names(), "named the holder")),
         }
     }
 }
@@ -260,10 +259,10 @@ impl Backend for QuorumBackend {
     fn adopt(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {
         for member in &self.members {
             member.backend.adopt(runtimes, reports.clone());
-            let leftovers = Arc::clone(&member.leftovers);
-            // The store has a limit of its own.
-            let limit = self.patience * 2;
-            runtimes.renewals.spawn(leftovers.run(Arc::clone(&member.store), limit));
+            let residual_votes = Arc::clone(&member.residual_votes);
+            // The store has a timeout of its own.
+            let limit = self.server_timeout * 2;
+            runtimes.renewals.spawn(residual_votes.run(Arc::clone(&member.store), limit));
         }
         self.locks.wake_on(runtimes.wake_ups.clone());
     }
@@ -277,14 +276,20 @@ impl Backend for QuorumBackend {
     }
 
     fn holder<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<KeyHolder>> {
-        MaybeReady::pending(self.most_named_holder(key))
+        MaybeReady::pending(self.holder_of_most(key))
     }
 
-    /// Those who ask have to use one of the servers.
+    /// Clients that ask have to use one of the servers.
     fn answer_with(&self, answerer: Weak<dyn Answerer>) {
         for member in &self.members {
             member.backend.answer_with(Weak::clone(&answerer));
         }
+    }
+
+    fn finish(&self) -> MaybeReady<'_, ()> {
+        MaybeReady::pending(async {
+            join_all(self.members.iter().map(|member| member.residual_votes.finish())).await;
+        })
     }
 
     #[cfg(feature = "admin")]

@@ -1,4 +1,4 @@
-//! Passing the wake-ups of the stores of a quorum on to one that waits.
+//! Forwarding the wake-ups of the stores of a quorum to a waiter.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -7,17 +7,17 @@ use std::task::Poll;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::ballot::majority;
 use super::reports::{GATHER, ReportEffect, Reports};
+use super::tally::majority;
 use crate::clock::BootInstant;
 use crate::store::subscriptions::{Listener, Subscription, Subscriptions};
 
-/// Listens at all stores for one that waits.
+/// Subscribes at all stores for one waiter.
 pub(super) struct WakeUpRelay {
     subscriptions: Arc<Subscriptions>,
     listener: Arc<Listener>,
     stores: Vec<Subscription>,
-    /// The releases by others that each store has told so far.
+    /// The number of releases by other clients that each store has reported so far.
     releases: Vec<u64>,
     reports: Reports,
     /// When another wake-up follows.
@@ -37,7 +37,7 @@ impl WakeUpRelay {
         Self { subscriptions, listener, stores, releases, reports, follows, has_been_live }
     }
 
-    /// Passes wake-ups on until it is dropped.
+    /// Forwards wake-ups until it is dropped.
     pub(super) async fn run(mut self) {
         loop {
             self.set_live();
@@ -57,7 +57,7 @@ impl WakeUpRelay {
         }
     }
 
-    /// The stores that have told something. None if a subscription has become live, or a wake-up has to follow.
+    /// The stores that have reported something. None if a subscription has become live, or a wake-up has to follow.
     async fn next(&self) -> Vec<usize> {
         let mut woken: Vec<_> = self.stores.iter().map(|store| Box::pin(store.woken())).collect();
         let dead = self.stores.iter().filter(|store| !store.is_live());
@@ -70,24 +70,24 @@ impl WakeUpRelay {
             }
         });
         poll_fn(|cx| {
-            let mut told = Vec::new();
+            let mut reported = Vec::new();
             for (number, woken) in woken.iter_mut().enumerate() {
                 if woken.as_mut().poll(cx).is_ready() {
-                    told.push(number);
+                    reported.push(number);
                 }
             }
             let is_live = live.iter_mut().any(|live| live.as_mut().poll(cx).is_ready());
             let is_due = timer.as_mut().poll(cx).is_ready();
-            if told.is_empty() && !is_live && !is_due {
+            if reported.is_empty() && !is_live && !is_due {
                 return Poll::Pending;
             }
-            Poll::Ready(told)
+            Poll::Ready(reported)
         })
         .await
     }
 
-    /// Messages arrive about every release if a majority of the subscriptions is live. One that waits makes an attempt
-    /// whenever that begins or ends.
+    /// Messages arrive about every release if a majority of the subscriptions is live. A waiter makes an attempt whenever
+    /// that begins or ends.
     fn set_live(&mut self) {
         let live = self.stores.iter().filter(|store| store.is_live()).count();
         let is_live = live >= majority(self.stores.len());

@@ -1,16 +1,16 @@
-//! When the wake-ups of the stores of a quorum are passed on: plain data.
+//! When the wake-ups of the stores of a quorum are forwarded: plain data.
 //!
-//! Each store tells about the same release. A lock is free when a majority has told so, and the first of these
-//! messages come while other stores have not freed it yet. One wake-up is therefore passed on when a majority has told
+//! Each store reports the same release. A lock is free when a majority has reported it, and the first of these messages
+//! arrive while other stores have not freed it yet. One wake-up is therefore forwarded when a majority has reported
 //! something, and one more if other stores do so just afterwards, because an attempt may have come before them.
 
 use std::time::Duration;
 
-use super::ballot::majority;
+use super::tally::majority;
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
 
-/// How long a message counts. Stores that find a key free tell so once a second.
+/// How long a message counts. Stores that find a key free report it once a second.
 const COUNTS_FOR: Duration = Duration::from_secs(2);
 
 /// How long after a wake-up another one may follow.
@@ -41,7 +41,7 @@ impl Reports {
         Self { last: vec![None; stores], woken: None }
     }
 
-    /// A store has told that a key may be free.
+    /// A store has reported that a key may be free.
     pub(super) fn add(&mut self, number: usize, now: BootInstant) -> ReportEffect {
         if !Safeguard::WakeUpsAreGathered.is_on() {
             return ReportEffect::Wake;
@@ -82,13 +82,13 @@ mod tests {
     }
 
     #[test]
-    fn a_minority_wakes_nobody_however_often_it_tells_something() {
+    fn a_minority_wakes_nobody_however_often_it_reports() {
         let often: Vec<_> = (0..100).flat_map(|millis| [(0, millis), (1, millis)]).collect();
         assert_eq!(effects(5, &often), vec![ReportEffect::None; 200]);
     }
 
     #[test]
-    fn stores_that_find_a_key_free_do_so_within_a_second() {
+    fn stores_that_find_a_key_free_report_it_within_a_second() {
         use ReportEffect::{None, Wake};
         assert_eq!(effects(3, &[(0, 0), (2, 990)]), [None, Wake]);
         assert_eq!(effects(3, &[(0, 0), (2, 2100)]), [None, None]);

@@ -66,8 +66,8 @@ impl<T: Send + 'static> VoteRound<T> {
         }
     }
 
-    /// Awaits the other answers in a task of its own, and passes each to `on_answer`. A connection that has gone
-    /// silent is only noticed by a request that is awaited.
+    /// Awaits the other answers in a task of its own, and passes each to `on_answer`. Only a request that is awaited
+    /// notices that its connection gives no answers any more.
     pub(super) fn finish_later(mut self, on_answer: impl Fn(usize, T) + Send + 'static) {
         if self.requests.iter().all(Option::is_none) && self.answered.is_empty() {
             return;

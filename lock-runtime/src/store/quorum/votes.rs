@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::ballot::left_of_majority;
-use super::electorate::Electorate;
 use super::member::QuorumMember;
+use super::membership::Membership;
 use super::relay::WakeUpRelay;
+use super::tally::left_of_majority;
 use crate::clock::BootInstant;
 use crate::maybe_ready::MaybeReady;
 use crate::safeguard::Safeguard;
@@ -22,17 +22,17 @@ use crate::store::owner::OwnerId;
 use crate::store::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
 use crate::store::subscriptions::{Subscription, Subscriptions};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::timeout::RequestTimeout;
+use crate::timeout::{LONGEST_DELAY, RequestTimeout};
 
-/// How long after its lease a key may still exist, because its request arrived late.
-const LATE: Duration = Duration::from_secs(5);
+/// The shortest lease of a lock, as for clients. A shorter one would often end before a majority has answered.
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 
 /// Exclusive locks that a majority of stores has to grant.
 pub(super) struct QuorumStore {
     pub(super) members: Vec<Arc<QuorumMember>>,
-    pub(super) electorate: Arc<Electorate>,
-    /// How long one store may take for an answer.
-    pub(super) patience: Duration,
+    pub(super) membership: Arc<Membership>,
+    /// The longest time from a request to the answer of one store.
+    pub(super) server_timeout: Duration,
     /// The longest term of a lease so far, in nanoseconds.
     longest: AtomicU64,
     subscriptions: Arc<Subscriptions>,
@@ -43,33 +43,33 @@ pub(super) struct QuorumStore {
 impl QuorumStore {
     pub(super) fn new(
         members: Vec<Arc<QuorumMember>>,
-        electorate: Arc<Electorate>,
-        patience: Duration,
+        membership: Arc<Membership>,
+        server_timeout: Duration,
     ) -> Arc<Self> {
         let (longest, subscriptions) = (AtomicU64::new(0), Subscriptions::relayed());
         let wake_ups = OnceLock::new();
-        Arc::new(Self { members, electorate, patience, longest, subscriptions, wake_ups })
+        Arc::new(Self { members, membership, server_timeout, longest, subscriptions, wake_ups })
     }
 
-    /// From now on, wake-ups are passed on by tasks of this runtime.
+    /// From now on, tasks of this runtime forward wake-ups.
     pub(super) fn wake_on(&self, runtime: Handle) {
         let _ = self.wake_ups.set(runtime);
     }
 
-    /// A lease of this length begins.
-    pub(super) fn covers(&self, term: Duration) {
+    /// Notes the length of a lease that begins.
+    pub(super) fn note_term(&self, term: Duration) {
         let nanos = u64::try_from(term.as_nanos()).unwrap_or(u64::MAX);
         if self.longest.load(Ordering::Relaxed) < nanos {
             self.longest.fetch_max(nanos, Ordering::Relaxed);
         }
     }
 
-    /// When all leases have ended that have begun until now.
-    pub(super) fn all_over(&self, now: BootInstant) -> BootInstant {
-        now.after(Duration::from_nanos(self.longest.load(Ordering::Relaxed)) + LATE)
+    /// When all leases have ended that have begun until now, although their requests may arrive late.
+    pub(super) fn latest_expiry(&self, now: BootInstant) -> BootInstant {
+        now.after(Duration::from_nanos(self.longest.load(Ordering::Relaxed)) + LONGEST_DELAY)
     }
 
-    /// Runs that happen at most once per period need a record that all stores agree on.
+    /// Runs that happen at most once per period need one record, and the stores have none in common.
     fn no_runs<T>() -> StoreAnswer<'static, T> {
         let problem = "a quorum has no runs that happen once per period, because its servers have no common record \
                        of them; use a single server, sentinels or a cluster for them";
@@ -156,11 +156,11 @@ impl LockStore for QuorumStore {
         subscription.kept_up_by(runtime.spawn(relay.run()).abort_handle())
     }
 
-    /// When a majority is free, by the latest checks of the stores.
+    /// The time until a majority is free, by the latest checks of the stores.
     fn last_check(&self, resource: Resource<'_>) -> Option<(Left, BootInstant)> {
         let checks = self.members.iter().map(|member| member.store.last_check(resource));
         let checks: Vec<_> = checks.flatten().collect();
-        // The others have nobody's lock, as far as is known.
+        // The key is free at the others, as far as is known.
         let others = vec![Some(Duration::ZERO); self.members.len() - checks.len()];
         let oldest = checks.iter().map(|(_, at)| *at).min()?;
         let left = |(left, at): &(Left, BootInstant)| match left {
@@ -182,8 +182,12 @@ impl LockStore for QuorumStore {
             counts_waiters: all.counts_waiters && one.counts_waiters,
             ..all
         });
-        let owner_per_attempt = Safeguard::OwnerPerAttempt.is_on();
-        Capabilities { owner_per_attempt, acknowledges: false, ..all }
+        Capabilities {
+            owner_per_attempt: Safeguard::OwnerPerAttempt.is_on(),
+            shortest_lease: SHORTEST_LEASE,
+            acknowledges: false,
+            ..all
+        }
     }
 
     fn layout(&self) -> &'static str {

@@ -43,12 +43,7 @@ impl RedisStore {
                 option: "mode",
                 problem: "the holder is a reader by now".to_owned(),
             }),
-            decode::FenceReply::Ahead(by) => Err(StoreError::Refused(format!(
-                "the token of another server is {} ms ahead of the clock of this one, more than its quarantine \
-                 allows, so tokens could go back after a restart; synchronize the clocks of the servers (NTP), or \
-                 use a `quarantine` longer than they differ",
-                by.as_millis()
-            ))),
+            decode::FenceReply::Ahead(by) => ahead_of_clock(by),
             decode::FenceReply::WrongFormat(found) => {
                 Err(StoreError::WrongFormat { key: last, expected: "fencing token", found })
             }
@@ -63,6 +58,21 @@ impl RedisStore {
         }
         let quarantine = self.shared.servers.quarantine()?.own();
         Some(quarantine.mul_f64(0.9))
+    }
+}
+
+/// A token of a quorum would be so far ahead of the clock of a server.
+fn ahead_of_clock(by: Duration) -> Result<Fenced, StoreError> {
+    let cause = format!(
+        "the fencing token is {} ms ahead of the clock of this server, more than its quarantine allows, so tokens \
+         could go back after a restart; synchronize the clocks of the servers (NTP), or use a `quarantine` longer than \
+         they differ",
+        by.as_millis()
+    );
+    if Safeguard::ClockRefusalsAreFinal.is_on() {
+        Ok(Fenced::Refused(cause))
+    } else {
+        Err(StoreError::Refused(cause))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What has to be true of the certificate of a server.
+//! How much of the certificate of a server is verified.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tokio_rustls::rustls::{
     CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
 
-/// What has to be true of the certificate of a server.
+/// What has to be true of the certificate of a server, so that a client uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verification {
     /// A trusted authority has issued it for the name of the server.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tracing::Level;
 
 use super::queue::{
-    BATCHES_PER_LANE, CleanupReason, Cleanups, LATE, LaneQueue, PAUSES, Pending, Step, log_loss,
+    BATCHES_PER_LANE, CleanupReason, Cleanups, LaneQueue, PAUSES, Pending, Step, log_loss,
 };
 use crate::clock::BootInstant;
 use crate::engine::background::notifier::{Notice, Notifier};
@@ -15,6 +15,7 @@ use crate::events;
 use crate::store::contract::{Lane, LockStore, Place, Release, Released, StoreError};
 use crate::sync::atomic::Ordering;
 use crate::telemetry::SiteMetrics;
+use crate::timeout::LONGEST_DELAY;
 
 /// Cleanups of one lane, store and place that one request carries.
 pub(crate) struct Batch {
@@ -164,7 +165,7 @@ impl Pending {
     /// always sent, because its number is limited by the number of holds.
     pub(super) fn is_over(&self, now: BootInstant) -> bool {
         let is_repeated = self.failures > 0 || self.cleanup.reason != CleanupReason::Released;
-        is_repeated && self.cleanup.gone_by.after(LATE) <= now
+        is_repeated && self.cleanup.gone_by.after(LONGEST_DELAY) <= now
     }
 
     fn give_back_permit(&mut self, answer: &Result<Released, StoreError>, notifier: &Notifier) {

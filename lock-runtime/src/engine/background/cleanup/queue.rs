@@ -24,10 +24,6 @@ use crate::telemetry::SiteMetrics;
 /// The first and the longest pause between two attempts.
 pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
 
-/// The time after the end of its lease for which a key may still exist, because its request arrived
-/// late.
-pub(super) const LATE: Duration = Duration::from_secs(5);
-
 /// The largest number of such requests in flight per lane and place.
 pub(super) const BATCHES_PER_LANE: usize = 4;
 

@@ -3,129 +3,172 @@
 use super::*;
 use crate::store::announcements::{Announced, Announcement};
 
-/// A lock that the first stores have granted, so many of them.
-async fn held(votes: &Votes, by: &[usize]) -> OwnerId {
-    let others: Vec<_> = (0..votes.memory.len()).filter(|store| !by.contains(store)).collect();
-    votes.next_claims(&others, Fault::Refuse);
+/// A lock that these stores have granted.
+async fn held(quorum: &FaultyQuorum, by: &[usize]) -> OwnerId {
+    let others: Vec<_> = (0..quorum.memory.len()).filter(|store| !by.contains(store)).collect();
+    quorum.next_claims(&others, Fault::Refuse);
     let owner = owner();
-    assert!(is_granted(&votes.claim(owner).await));
+    assert!(is_granted(&quorum.claim(owner).await));
     owner
 }
 
 #[tokio::test]
 async fn a_lock_is_renewed_by_a_majority_and_never_given_to_a_store_that_lost_it() {
-    let votes = Votes::of(3);
-    let owner = held(&votes, &[0, 1, 2]).await;
-    let lost = votes.memory[1].release(release(owner), Lane::Caller).await;
+    let quorum = FaultyQuorum::of(3);
+    let owner = held(&quorum, &[0, 1, 2]).await;
+    let lost = quorum.memory[1].release(release(owner), Lane::Caller).await;
     assert_eq!(lost, Ok(Released::Freed { woken: 0 }));
-    assert_eq!(votes.renew(owner).await, Ok(Renewed::Extended));
-    assert_eq!(votes.held_by(owner).await, [true, false, true]);
+    assert_eq!(quorum.renew(owner).await, Ok(Renewed::Extended));
+    assert_eq!(quorum.held_by(owner).await, [true, false, true]);
 }
 
 #[tokio::test]
-async fn a_lock_that_a_majority_no_longer_has_is_lost_and_its_votes_run_out() {
-    let votes = Votes::of(3);
-    let owner = held(&votes, &[0, 1]).await;
-    let _ = votes.memory[1].release(release(owner), Lane::Caller).await;
+async fn a_lock_that_a_majority_no_longer_has_is_lost_and_its_votes_expire() {
+    let quorum = FaultyQuorum::of(3);
+    let owner = held(&quorum, &[0, 1]).await;
+    let _ = quorum.memory[1].release(release(owner), Lane::Caller).await;
     let began = Instant::now();
-    assert_eq!(votes.renew(owner).await, Ok(Renewed::Gone), "renewed by one of three servers");
+    assert_eq!(quorum.renew(owner).await, Ok(Renewed::Gone), "renewed by one of three servers");
     // The body of the lost lock may still run until its deadline.
     while began.elapsed() < LEASE * 9 / 10 {
-        let held = votes.held_by(owner).await;
+        let held = quorum.held_by(owner).await;
         let is_early = began.elapsed() < LEASE * 9 / 10;
         assert!(!is_early || held == [true, false, false], "freed before the deadline: {held:?}");
         sleep(LEASE / 20).await;
     }
-    votes.assert_freed(owner).await;
-    let owner = held(&votes, &[0, 1]).await;
-    let _ = votes.memory[1].release(release(owner), Lane::Caller).await;
+    quorum.assert_freed(owner).await;
+    let owner = held(&quorum, &[0, 1]).await;
+    let _ = quorum.memory[1].release(release(owner), Lane::Caller).await;
     for store in [1, 2] {
-        assert!(is_granted(&claim(&*votes.memory[store], self::owner(), LEASE).await));
+        assert!(is_granted(&claim(&*quorum.memory[store], self::owner(), LEASE).await));
     }
-    assert_eq!(votes.renew(owner).await, Ok(Renewed::Taken));
+    assert_eq!(quorum.renew(owner).await, Ok(Renewed::Taken));
 }
 
 #[tokio::test]
 async fn a_renewal_without_a_majority_is_unknown() {
-    let votes = Votes::of(3);
-    let owner = held(&votes, &[0, 1, 2]).await;
+    let quorum = FaultyQuorum::of(3);
+    let owner = held(&quorum, &[0, 1, 2]).await;
     for store in [0, 1] {
-        votes.faulty[store].next_renewals([Fault::LoseReply]);
+        quorum.faulty[store].next_renewals([Fault::LoseReply]);
     }
-    assert!(matches!(votes.renew(owner).await, Err(StoreError::Unknown(_))));
-    assert_eq!(votes.renew(owner).await, Ok(Renewed::Extended));
+    let renewed = quorum.renew(owner).await;
+    let is_unknown = matches!(renewed, Err(StoreError::Unknown(_)));
+    assert!(is_unknown, "renewed by one answer of three: {renewed:?}");
+    assert_eq!(quorum.renew(owner).await, Ok(Renewed::Extended));
 }
 
 #[tokio::test]
 async fn a_store_that_hangs_delays_neither_renewals_nor_releases_and_is_freed_later() {
-    let votes = Votes::of(3);
-    let owner = held(&votes, &[0, 1, 2]).await;
-    votes.faulty[0].next_renewals([Fault::Hang]);
-    votes.faulty[0].next_releases([Fault::Hang]);
+    let quorum = FaultyQuorum::of(3);
+    let owner = held(&quorum, &[0, 1, 2]).await;
+    quorum.faulty[0].next_renewals([Fault::Hang]);
+    quorum.faulty[0].next_releases([Fault::Hang]);
     let began = Instant::now();
-    assert_eq!(votes.renew(owner).await, Ok(Renewed::Extended));
-    assert_eq!(votes.release(owner).await, Ok(Released::Freed { woken: 0 }));
-    assert!(began.elapsed() < patience(LEASE), "after {:?}", began.elapsed());
-    votes.assert_freed(owner).await;
+    assert_eq!(quorum.renew(owner).await, Ok(Renewed::Extended));
+    assert_eq!(quorum.release(owner).await, Ok(Released::Freed { woken: 0 }));
+    assert!(began.elapsed() < server_timeout(LEASE), "after {:?}", began.elapsed());
+    quorum.assert_freed(owner).await;
 }
 
 #[tokio::test]
 async fn a_release_without_a_majority_of_answers_is_unknown() {
-    let votes = Votes::of(3);
-    let owner = held(&votes, &[0, 1, 2]).await;
+    let quorum = FaultyQuorum::of(3);
+    let owner = held(&quorum, &[0, 1, 2]).await;
     for store in [0, 1] {
-        votes.faulty[store].next_releases([Fault::LoseReply]);
+        quorum.faulty[store].next_releases([Fault::LoseReply]);
     }
-    assert!(matches!(votes.release(owner).await, Err(StoreError::Unknown(_))));
+    let released = quorum.release(owner).await;
+    let is_unknown = matches!(released, Err(StoreError::Unknown(_)));
+    assert!(is_unknown, "released by one answer of three: {released:?}");
     // The answers to the second attempt only reflect the first one.
-    assert_eq!(votes.release(owner).await, Ok(Released::Gone));
+    assert_eq!(quorum.release(owner).await, Ok(Released::Gone));
 }
 
 #[tokio::test]
 async fn a_minimum_hold_keeps_the_key_at_all_stores() {
-    let votes = Votes::of(3);
-    let owner = held(&votes, &[0, 1, 2]).await;
+    let quorum = FaultyQuorum::of(3);
+    let owner = held(&quorum, &[0, 1, 2]).await;
     let keep = Release { keep: LEASE, ..release(owner) };
-    let kept = votes.locks().release(keep, Lane::Caller).await;
+    let kept = quorum.locks().release(keep, Lane::Caller).await;
     assert_eq!(kept, Ok(Released::Freed { woken: 0 }));
-    assert!(matches!(votes.claim(self::owner()).await, Ok(Acquired::Busy(_))));
+    assert!(matches!(quorum.claim(self::owner()).await, Ok(Acquired::Busy(_))));
 }
 
 /// One store has a clock that is ahead, or an older token. The next holder has a majority without it.
 #[tokio::test]
 async fn a_token_is_above_those_of_holders_with_another_majority() {
-    let votes = Votes::of(3);
-    let ahead = held(&votes, &[0, 1]).await;
-    let far = votes.token(ahead).await + 1_000_000_000;
-    let raised = votes.memory[0].fence(Resource::exclusive("k"), ahead, far).await;
+    let quorum = FaultyQuorum::of(3);
+    let ahead = held(&quorum, &[0, 1]).await;
+    let far = quorum.token(ahead).await + 1_000_000_000;
+    let raised = quorum.memory[0].fence(Resource::exclusive("k"), ahead, far).await;
     assert_eq!(raised, Ok(Fenced::With(far)));
-    let first = votes.token(ahead).await;
+    let first = quorum.token(ahead).await;
     assert!(first > far, "the highest token of the majority");
-    assert_eq!(votes.release(ahead).await, Ok(Released::Freed { woken: 0 }));
-    let second = votes.token(held(&votes, &[1, 2]).await).await;
+    assert_eq!(quorum.release(ahead).await, Ok(Released::Freed { woken: 0 }));
+    let second = quorum.token(held(&quorum, &[1, 2]).await).await;
     assert!(second > first, "a token went back: {second} after {first}");
+}
+
+/// The first majority contains the store whose clock is ahead.
+#[tokio::test]
+async fn a_clock_that_is_ahead_at_one_store_does_not_prevent_tokens() {
+    let quorum = FaultyQuorum::of(3);
+    let owner = held(&quorum, &[0, 1, 2]).await;
+    let token = quorum.token(owner).await;
+    let (limit, far) = (token + 1_000_000_000, token + 2_000_000_000);
+    let raised = quorum.memory[0].fence(Resource::exclusive("k"), owner, far).await;
+    assert_eq!(raised, Ok(Fenced::With(far)));
+    for store in [1, 2] {
+        quorum.faulty[store].refuse_fences_above(limit);
+    }
+    let fenced = quorum.locks().fence(Resource::exclusive("k"), owner, 0).await;
+    let Ok(Fenced::With(next)) = fenced else { panic!("no token by two clocks: {fenced:?}") };
+    assert!(next > token && next < limit, "{next} after {token}");
+}
+
+#[tokio::test]
+async fn a_token_that_most_stores_refuse_is_refused() {
+    let quorum = FaultyQuorum::of(3);
+    let owner = held(&quorum, &[0, 1, 2]).await;
+    for store in [0, 1] {
+        quorum.faulty[store].refuse_fences_above(0);
+    }
+    match quorum.locks().fence(Resource::exclusive("k"), owner, 1).await {
+        Ok(Fenced::Refused(cause)) => {
+            let words = ["fewer than 2 of the 3 servers", "store 0: ahead", "store 1: ahead"];
+            assert!(words.iter().all(|word| cause.contains(word)), "{cause}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // A store without an answer may issue a token later.
+    quorum.faulty[1].refuse_fences_above(u64::MAX);
+    quorum.faulty[1].next_fences([Fault::LoseReply, Fault::None]);
+    let fenced = quorum.locks().fence(Resource::exclusive("k"), owner, 1).await;
+    assert!(matches!(fenced, Err(StoreError::Unknown(_))), "{fenced:?}");
+    quorum.token(owner).await;
 }
 
 #[tokio::test]
 async fn only_the_owner_gets_a_token() {
-    let votes = Votes::of(3);
+    let quorum = FaultyQuorum::of(3);
     let (other, resource) = (owner(), Resource::exclusive("k"));
-    assert_eq!(votes.locks().fence(resource, other, 0).await, Ok(Fenced::Gone));
-    let _owner = held(&votes, &[0, 1, 2]).await;
-    assert_eq!(votes.locks().fence(resource, other, 0).await, Ok(Fenced::Taken));
+    assert_eq!(quorum.locks().fence(resource, other, 0).await, Ok(Fenced::Gone));
+    let _owner = held(&quorum, &[0, 1, 2]).await;
+    assert_eq!(quorum.locks().fence(resource, other, 0).await, Ok(Fenced::Taken));
 }
 
 #[tokio::test]
 async fn the_announcement_of_a_majority_counts() {
-    let votes = MemoryVotes::new();
-    let (locks, owner) = (votes.locks(), owner());
+    let quorum = MemoryQuorum::new();
+    let (locks, owner) = (quorum.locks(), owner());
     assert!(is_granted(&claim(&*locks, owner, LEASE).await));
     let announcement = Announcement { key: "k", owner, text: "leader", keep: LEASE };
     assert_eq!(locks.announce(announcement).await, Ok(Announced::Done));
     let announced = locks.announced("k").await.expect("answers");
     assert!(announced.is_some_and(|(text, _)| text == "leader"));
     let release_at = async |store: usize| {
-        let store = votes.stores[store].handle(Layout::Vote);
+        let store = quorum.stores[store].handle(Layout::Vote);
         let released = store.release(release(owner), Lane::Caller).await;
         assert_eq!(released, Ok(Released::Freed { woken: 0 }));
     };
@@ -145,41 +188,47 @@ async fn the_announcement_of_a_majority_counts() {
     assert_eq!(locks.release(release(next), Lane::Caller).await, Ok(Released::Freed { woken: 0 }));
     release_at(2).await;
     assert_eq!(locks.announced("k").await, Ok(None));
-    assert_eq!(locks.announce(announcement).await, Ok(Announced::Gone));
+    // One store still has the lock.
+    assert!(is_granted(&claim(&*quorum.stores[0].handle(Layout::Vote), owner, LEASE).await));
+    assert_eq!(
+        locks.announce(announcement).await,
+        Ok(Announced::Gone),
+        "announced at one of three servers"
+    );
 }
 
 /// A quorum of stores without faults.
-struct MemoryVotes {
+struct MemoryQuorum {
     stores: Vec<Arc<MemoryBackend>>,
-    quorum: QuorumBackend,
+    backend: QuorumBackend,
 }
 
-impl MemoryVotes {
+impl MemoryQuorum {
     fn new() -> Self {
         let stores: Vec<_> = (0..3).map(|_| MemoryBackend::new()).collect();
         let members =
             stores.iter().map(|store| (Arc::clone(store) as Arc<dyn Backend>, String::new()));
-        let quorum = QuorumBackend::new(members.collect(), patience(LEASE));
+        let backend = QuorumBackend::new(members.collect(), server_timeout(LEASE));
         let (renewals, wake_ups) = (Handle::current(), Handle::current());
-        quorum.adopt(&BackgroundRuntimes { renewals, wake_ups }, HoldReports::new(|_| {}));
-        Self { stores, quorum }
+        backend.adopt(&BackgroundRuntimes { renewals, wake_ups }, HoldReports::new(|_| {}));
+        Self { stores, backend }
     }
 
     fn locks(&self) -> Arc<dyn LockStore> {
-        self.quorum.handle(Layout::TOKEN)
+        self.backend.handle(Layout::TOKEN)
     }
 }
 
 #[tokio::test]
 async fn the_messages_about_a_release_wake_those_who_wait_when_a_majority_is_free() {
-    let votes = MemoryVotes::new();
-    let (locks, holder) = (votes.locks(), owner());
+    let quorum = MemoryQuorum::new();
+    let (locks, holder) = (quorum.locks(), owner());
     assert!(is_granted(&claim(&*locks, holder, LEASE).await));
     let waiting = locks.subscribe(Resource::exclusive("k"), owner(), LEASE);
     waiting.live().await;
     let free = async |store: usize| {
         let freed =
-            votes.stores[store].handle(Layout::Vote).release(release(holder), Lane::Caller).await;
+            quorum.stores[store].handle(Layout::Vote).release(release(holder), Lane::Caller).await;
         assert_eq!(freed, Ok(Released::Freed { woken: 0 }));
         tokio::time::timeout(Duration::from_millis(50), waiting.woken()).await.is_ok()
     };
@@ -193,9 +242,9 @@ async fn the_messages_about_a_release_wake_those_who_wait_when_a_majority_is_fre
 
 #[tokio::test]
 async fn votes_of_a_minority_that_are_undone_wake_nobody() {
-    let votes = MemoryVotes::new();
-    let (locks, holder) = (votes.locks(), owner());
-    for store in &votes.stores[..2] {
+    let quorum = MemoryQuorum::new();
+    let (locks, holder) = (quorum.locks(), owner());
+    for store in &quorum.stores[..2] {
         assert!(is_granted(&claim(&*store.handle(Layout::Vote), holder, LEASE).await));
     }
     let waiting = locks.subscribe(Resource::exclusive("k"), owner(), LEASE);

@@ -66,7 +66,7 @@ fn servers_of_a_url_or_of_several_are_checked_without_a_connection() {
     assert!(nested.is_err_and(|error| error.to_string().contains("no server of another quorum")));
 }
 
-/// A store that says this about itself.
+/// A store with this profile.
 struct Described(Arc<dyn LockStore>, Arc<Mutex<StoreProfile>>);
 
 impl Backend for Described {
@@ -94,7 +94,7 @@ fn changing(profiles: &[Arc<Mutex<StoreProfile>>; 3]) -> QuorumBackend {
             format!("store {number}"),
         )
     };
-    QuorumBackend::new(profiles.iter().enumerate().map(member).collect(), patience(LEASE))
+    QuorumBackend::new(profiles.iter().enumerate().map(member).collect(), server_timeout(LEASE))
 }
 
 fn profile(server: &str) -> StoreProfile {
@@ -135,7 +135,8 @@ async fn a_store_that_is_not_independent_has_no_vote() {
     let quorum = described([a.clone(), a.clone(), a]);
     let locks = quorum.handle(Layout::TOKEN);
     let claimed = claim(&*locks, owner(), LEASE).await;
-    assert!(matches!(claimed, Err(StoreError::Config { option: "quorum", .. })), "{claimed:?}");
+    let is_refused = matches!(claimed, Err(StoreError::Config { option: "quorum", .. }));
+    assert!(is_refused, "one server is a majority: {claimed:?}");
 }
 
 #[tokio::test]
@@ -165,9 +166,9 @@ async fn stores_of_different_versions_vote_for_clients_that_are_connected() {
 
 #[tokio::test]
 async fn other_kinds_of_locks_are_errors_that_say_so() {
-    let votes = Votes::of(3);
+    let quorum = FaultyQuorum::of(3);
     for (layout, option) in [(Layout::ReadWrite, "mode"), (Layout::Semaphore, "permits")] {
-        match claim(&*votes.quorum.handle(layout), owner(), LEASE).await {
+        match claim(&*quorum.backend.handle(layout), owner(), LEASE).await {
             Err(StoreError::Config { option: named, problem }) => {
                 assert_eq!(named, option);
                 assert!(problem.contains("a quorum has no"), "{problem}");

@@ -5,6 +5,7 @@ mod claiming;
 mod controls;
 mod holding;
 mod joining;
+mod residual;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,13 +13,13 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use super::{QuorumBackend, patience};
+use super::{QuorumBackend, server_timeout};
 use crate::replicas::RequiredReplicas;
 use crate::store::contract::{
-    Acquired, Backend, BackgroundRuntimes, Claim, Fenced, Lane, Layout, LockStore, Queueing,
-    Release, Released, Renewal, Renewed, Resource, SendTrace, StoreError,
+    Acquired, Backend, BackgroundRuntimes, Fenced, Lane, Layout, LockStore, Release, Released,
+    Renewal, Renewed, Resource, SendTrace, StoreError,
 };
-use crate::store::faulty::{Fault, FaultyStore, OneStore};
+use crate::store::faulty::{self, Fault, FaultyStore, OneStore};
 use crate::store::hold_reports::HoldReports;
 use crate::store::memory::backend::MemoryBackend;
 use crate::store::owner::OwnerId;
@@ -27,14 +28,14 @@ use crate::timeout::RequestTimeout;
 const LEASE: Duration = Duration::from_secs(3);
 
 /// Stores in memory, whose requests meet planned faults, and a quorum of them.
-struct Votes {
+struct FaultyQuorum {
     /// The stores as another client sees them, without faults.
     memory: Vec<Arc<dyn LockStore>>,
     faulty: Vec<Arc<FaultyStore>>,
-    quorum: QuorumBackend,
+    backend: QuorumBackend,
 }
 
-impl Votes {
+impl FaultyQuorum {
     fn of(stores: usize) -> Self {
         let memory: Vec<_> =
             (0..stores).map(|_| MemoryBackend::new().handle(Layout::Vote)).collect();
@@ -45,14 +46,14 @@ impl Votes {
             (Arc::new(OneStore(store)) as Arc<dyn Backend>, format!("store {number}"))
         };
         let members = faulty.iter().enumerate().map(named).collect();
-        let quorum = QuorumBackend::new(members, patience(LEASE));
+        let backend = QuorumBackend::new(members, server_timeout(LEASE));
         let (renewals, wake_ups) = (Handle::current(), Handle::current());
-        quorum.adopt(&BackgroundRuntimes { renewals, wake_ups }, HoldReports::new(|_| {}));
-        Self { memory, faulty, quorum }
+        backend.adopt(&BackgroundRuntimes { renewals, wake_ups }, HoldReports::new(|_| {}));
+        Self { memory, faulty, backend }
     }
 
     fn locks(&self) -> Arc<dyn LockStore> {
-        self.quorum.handle(Layout::TOKEN)
+        self.backend.handle(Layout::TOKEN)
     }
 
     async fn claim(&self, owner: OwnerId) -> Result<Acquired, StoreError> {
@@ -123,18 +124,7 @@ async fn claim(
     owner: OwnerId,
     term: Duration,
 ) -> Result<Acquired, StoreError> {
-    let (resource, acknowledged_by) = (Resource::exclusive("k"), RequiredReplicas::NONE);
-    let (queueing, queued_before) = (Queueing::None, Queueing::None);
-    let claim = Claim {
-        resource,
-        owner,
-        term,
-        renewed: true,
-        fresh: true,
-        acknowledged_by,
-        queueing,
-        queued_before,
-    };
+    let claim = faulty::claim(owner, term);
     store.try_acquire(claim, RequestTimeout::of(LEASE), &SendTrace::default()).await
 }
 

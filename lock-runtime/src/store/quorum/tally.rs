@@ -1,6 +1,6 @@
 //! Counting the answers of the stores of a quorum: plain data.
 //!
-//! A majority decides. The answer is known as soon as the stores that have not answered could not change it.
+//! A majority decides. The decision is known as soon as the answers that are missing could not change it.
 
 use std::time::Duration;
 
@@ -48,9 +48,9 @@ impl Failures {
             |error: &StoreError| !matches!(error, StoreError::Refused(_) | StoreError::Unknown(_));
         let permanent = self.0.iter().filter(|(_, error)| is_permanent(error)).count();
         if count - permanent < majority(count)
-            && let Some((_, error)) = self.0.iter().find(|(_, error)| is_permanent(error))
+            && let Some((number, error)) = self.0.iter().find(|(_, error)| is_permanent(error))
         {
-            return error.clone();
+            return of_server(&names[*number], error.clone());
         }
         let may_have_run = self.0.iter().any(|(_, error)| error.may_have_run());
         let causes: Vec<String> =
@@ -64,9 +64,21 @@ impl Failures {
     }
 }
 
+/// A permanent error with the name of its server.
+fn of_server(name: &str, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Denied(cause) => StoreError::Denied(format!("{name}: {cause}")),
+        // The problems of the quorum itself name the servers.
+        StoreError::Config { option, problem } if option != "quorum" => {
+            StoreError::Config { option, problem: format!("{name}: {problem}") }
+        }
+        error => error,
+    }
+}
+
 /// The answers to a claim.
 #[derive(Debug)]
-pub(super) struct ClaimBallot {
+pub(super) struct ClaimTally {
     stores: usize,
     /// The stores that have granted it.
     pub(super) granted: Vec<usize>,
@@ -77,14 +89,14 @@ pub(super) struct ClaimBallot {
 
 /// The result of a claim.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum ClaimVerdict {
+pub(super) enum ClaimDecision {
     Granted,
     /// Enough stores have answered, and others have the lock at some of them.
     Busy(Left),
     TooFewAnswers,
 }
 
-impl ClaimBallot {
+impl ClaimTally {
     pub(super) fn new(stores: usize) -> Self {
         Self { stores, granted: Vec::new(), busy: Vec::new(), failures: Failures::default() }
     }
@@ -104,7 +116,7 @@ impl ClaimBallot {
         self.granted.len() >= enough
     }
 
-    /// Whether the verdict is known, or all stores have answered.
+    /// Whether the decision is known, or no more answers come.
     pub(super) fn is_decided(&self) -> bool {
         let (most, answered) = (majority(self.stores), self.granted.len() + self.busy.len());
         let open = self.stores - answered - self.failures.len();
@@ -115,22 +127,22 @@ impl ClaimBallot {
         is_lost && (answered >= most || answered + open < most)
     }
 
-    /// Whether some stores have granted it, and others to somebody else.
+    /// Whether some stores have granted it, and others have granted the lock to another owner.
     pub(super) fn is_split(&self) -> bool {
         !self.granted.is_empty() && !self.busy.is_empty()
     }
 
-    pub(super) fn verdict(&self) -> ClaimVerdict {
+    pub(super) fn decision(&self) -> ClaimDecision {
         if self.is_granted() {
-            ClaimVerdict::Granted
+            ClaimDecision::Granted
         } else if self.granted.len() + self.busy.len() >= majority(self.stores) {
-            ClaimVerdict::Busy(self.left())
+            ClaimDecision::Busy(self.left())
         } else {
-            ClaimVerdict::TooFewAnswers
+            ClaimDecision::TooFewAnswers
         }
     }
 
-    /// When a majority will be free, as far as these stores tell.
+    /// The time until a majority is free, by the answers of these stores.
     fn left(&self) -> Left {
         if self.busy.contains(&Left::Unknown) {
             return Left::Unknown;
@@ -144,7 +156,7 @@ impl ClaimBallot {
     }
 }
 
-/// When so many of these leases have ended that a majority of `stores` is free. `None` is a lease that never
+/// The time until so many of these leases have ended that a majority of `stores` is free. `None` is a lease that never
 /// ends.
 pub(super) fn left_of_majority(mut leases: Vec<Option<Duration>>, stores: usize) -> Left {
     leases.sort_by_key(|left| left.unwrap_or(Duration::MAX));
@@ -157,16 +169,18 @@ pub(super) fn left_of_majority(mut leases: Vec<Option<Duration>>, stores: usize)
 
 /// The answers to a request about a hold.
 #[derive(Debug)]
-pub(super) struct HoldBallot<T> {
+pub(super) struct HoldTally<T> {
     stores: usize,
-    /// What the stores say that still have the hold.
+    /// The answers of the stores that still have the hold.
     pub(super) held: Vec<(usize, T)>,
     gone: usize,
     taken: usize,
+    /// The number of failures that are refusals which last.
+    refused: usize,
     pub(super) failures: Failures,
 }
 
-/// What a store says about a hold.
+/// The answer of one store about a hold.
 #[derive(Debug)]
 pub(super) enum HoldVote<T> {
     Held(T),
@@ -174,23 +188,26 @@ pub(super) enum HoldVote<T> {
     Gone,
     /// The key has another owner.
     Taken,
+    /// The store refuses the request, and would refuse it again.
+    Refused(String),
 }
 
 /// The result of a request about a hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum HoldVerdict {
+pub(super) enum HoldDecision {
     /// A majority still has it.
     Held,
-    /// A majority no longer has it; most of these stores have nobody's lock.
+    /// A majority no longer has it; the key is free at most of these stores.
     Gone,
-    /// The same; most of these stores have the lock of another owner.
+    /// The same; the key has another owner at most of these stores.
     Taken,
     TooFewAnswers,
 }
 
-impl<T> HoldBallot<T> {
+impl<T> HoldTally<T> {
     pub(super) fn new(stores: usize) -> Self {
-        Self { stores, held: Vec::new(), gone: 0, taken: 0, failures: Failures::default() }
+        let (held, failures) = (Vec::new(), Failures::default());
+        Self { stores, held, gone: 0, taken: 0, refused: 0, failures }
     }
 
     pub(super) fn add(&mut self, number: usize, vote: Result<HoldVote<T>, StoreError>) {
@@ -198,17 +215,26 @@ impl<T> HoldBallot<T> {
             Ok(HoldVote::Held(answer)) => self.held.push((number, answer)),
             Ok(HoldVote::Gone) => self.gone += 1,
             Ok(HoldVote::Taken) => self.taken += 1,
+            Ok(HoldVote::Refused(cause)) => {
+                self.refused += 1;
+                self.failures.add(number, StoreError::Refused(cause));
+            }
             Err(error) => self.failures.add(number, error),
         }
     }
 
-    /// How many stores have to have the hold, so that it counts.
+    /// The number of stores that need to have the hold.
     fn enough(&self) -> usize {
         if Safeguard::MajorityRenews.is_on() { majority(self.stores) } else { 1 }
     }
 
     fn is_lost(&self) -> bool {
         self.stores - (self.gone + self.taken) < self.enough()
+    }
+
+    /// Whether so many stores refuse the request that the others are no majority.
+    pub(super) fn is_refused(&self) -> bool {
+        self.stores - self.refused < majority(self.stores)
     }
 
     fn answered(&self) -> usize {
@@ -220,22 +246,23 @@ impl<T> HoldBallot<T> {
         self.answered() >= majority(self.stores)
     }
 
-    /// Whether the verdict is known, or all stores have answered.
+    /// Whether the decision is known, or no more answers come.
     pub(super) fn is_decided(&self) -> bool {
         self.held.len() >= self.enough()
             || self.is_lost()
+            || self.is_refused()
             || self.answered() + self.failures.len() == self.stores
     }
 
-    pub(super) fn verdict(&self) -> HoldVerdict {
+    pub(super) fn decision(&self) -> HoldDecision {
         if self.held.len() >= self.enough() {
-            HoldVerdict::Held
+            HoldDecision::Held
         } else if !self.is_lost() {
-            HoldVerdict::TooFewAnswers
+            HoldDecision::TooFewAnswers
         } else if self.taken > self.gone {
-            HoldVerdict::Taken
+            HoldDecision::Taken
         } else {
-            HoldVerdict::Gone
+            HoldDecision::Gone
         }
     }
 }

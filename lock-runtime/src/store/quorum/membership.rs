@@ -5,9 +5,9 @@ use crate::store::contract::StoreError;
 use crate::store::profile::StoreProfile;
 use crate::sync::{Mutex, lock};
 
-/// The stores of a quorum, as far as they have said who they are.
+/// The stores of a quorum, and their profiles as far as they are known.
 #[derive(Debug)]
-pub(super) struct Electorate {
+pub(super) struct Membership {
     /// The addresses of the stores, without credentials.
     names: Vec<String>,
     profiles: Mutex<Vec<Option<StoreProfile>>>,
@@ -22,7 +22,7 @@ pub(super) enum VersionRule {
     MayDiffer,
 }
 
-impl Electorate {
+impl Membership {
     pub(super) fn new(names: Vec<String>) -> Self {
         let profiles = names.iter().map(|_| None).collect();
         Self { names, profiles: Mutex::new(profiles) }
@@ -40,7 +40,7 @@ impl Electorate {
         versions: VersionRule,
     ) -> Result<(), StoreError> {
         let mut profiles = lock(&self.profiles);
-        // Another server may have been at its place before.
+        // Another server may have had its address before.
         profiles[number] = None;
         let own = &self.names[number];
         let others = self.names.iter().zip(&*profiles).enumerate();
