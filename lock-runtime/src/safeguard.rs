@@ -213,6 +213,8 @@ safeguards! {
     OwnerPerAttempt = "owner-per-attempt",
     /// A server votes only once in a quorum.
     VotersAreDistinct = "voters-are-distinct",
+    /// The first vote of a server over a new connection counts only after a check of the server.
+    NewConnectionsAreChecked = "new-connections-are-checked",
     /// A fencing token is written to a majority of a quorum before it is used.
     FenceIsWrittenBack = "fence-is-written-back",
     /// A member of etcd that does not answer is left for another one.

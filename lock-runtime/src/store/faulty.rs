@@ -47,6 +47,8 @@ pub(crate) enum Fault {
 /// A store whose requests meet the planned faults. Requests without a planned fault are served.
 pub(crate) struct FaultyStore {
     inner: Arc<dyn LockStore>,
+    /// The number of the connection.
+    connection: AtomicU64,
     acquires: Mutex<VecDeque<Fault>>,
     renewals: Mutex<VecDeque<Fault>>,
     releases: Mutex<VecDeque<Fault>>,
@@ -70,6 +72,7 @@ impl FaultyStore {
     pub(crate) fn new(inner: Arc<dyn LockStore>) -> Self {
         Self {
             inner,
+            connection: AtomicU64::new(1),
             acquires: Mutex::default(),
             renewals: Mutex::default(),
             releases: Mutex::default(),
@@ -92,6 +95,11 @@ impl FaultyStore {
     /// From now on, leases can only be renewed to the length of their grant.
     pub(crate) fn keep_terms(&self) {
         self.renews_to_any_length.store(false, Ordering::Relaxed);
+    }
+
+    /// From now on, another connection is used.
+    pub(crate) fn reconnect(&self) {
+        self.connection.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The faults of the next acquire requests, one each.
@@ -214,7 +222,8 @@ impl LockStore for FaultyStore {
             let answer = with_fault(fault, || self.inner.try_acquire(claim, timeout, trace));
             let within = timeout.answer.min(timeout.total);
             // A request that hangs uses a connection of its own.
-            trace.sent(if fault == Some(Fault::Hang) { 2 } else { 1 });
+            let connection = self.connection.load(Ordering::Relaxed);
+            trace.sent(connection + u64::from(fault == Some(Fault::Hang)));
             tokio::time::timeout(within, answer).await.unwrap_or_else(|_| Err(unanswered()))
         })
     }

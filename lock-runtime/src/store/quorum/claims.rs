@@ -172,7 +172,11 @@ impl QuorumStore {
                 queueing: Queueing::None,
                 queued_before: Queueing::None,
             };
-            member.store.try_acquire(claim, RequestTimeout::of(limit), &trace).await
+            let answer = member.store.try_acquire(claim, RequestTimeout::of(limit), &trace).await?;
+            if answer.is_grant() {
+                member.has_voted_over(trace.connection()).await?;
+            }
+            Ok(answer)
         })
     }
 

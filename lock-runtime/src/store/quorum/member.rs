@@ -1,5 +1,6 @@
 //! One of the stores of a quorum.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use super::membership::{Membership, VersionRule};
 use super::residual_votes::ResidualVotes;
 use super::round::VoteRequest;
 use crate::clock::BootInstant;
+use crate::safeguard::Safeguard;
 use crate::store::contract::{Backend, LockStore, StoreError};
 use crate::sync::{Mutex, lock};
 
@@ -33,6 +35,8 @@ struct Admission {
     latest: Option<(BootInstant, Result<(), StoreError>)>,
     /// Whether it has ever been admitted.
     has_been_admitted: bool,
+    /// The connection after whose first vote it was last admitted.
+    connection: Option<NonZeroU64>,
 }
 
 impl QuorumMember {
@@ -84,6 +88,23 @@ impl QuorumMember {
         admission.has_been_admitted |= outcome.is_ok();
         admission.latest = Some((BootInstant::now(), outcome.clone()));
         outcome
+    }
+
+    /// The store has voted over this connection. The first vote over each counts only if the store may vote: the address may
+    /// lead to another server since the last check, to one that has a vote already.
+    pub(super) async fn has_voted_over(
+        &self,
+        connection: Option<NonZeroU64>,
+    ) -> Result<(), StoreError> {
+        if lock(&self.admission).connection == connection
+            || !Safeguard::NewConnectionsAreChecked.is_on()
+        {
+            return Ok(());
+        }
+        let checked = self.check(VersionRule::MayDiffer).await;
+        checked.map_err(|error| StoreError::Unknown(error.to_string()))?;
+        lock(&self.admission).connection = connection;
+        Ok(())
     }
 
     /// Whether the store may have votes for this client.

@@ -79,6 +79,11 @@ fn each_test_of_a_safeguard_fails_without_it() {
             "one server is a majority",
         ),
         (
+            "joining::a_server_that_takes_the_place_of_another_one_votes_after_a_check",
+            "new-connections-are-checked",
+            "a server has voted twice",
+        ),
+        (
             "joining::a_store_that_was_refused_votes_when_another_one_has_taken_its_place",
             "voters-are-distinct",
             "one server votes three times",

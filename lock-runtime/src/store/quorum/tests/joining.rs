@@ -139,6 +139,29 @@ async fn a_store_that_is_not_independent_has_no_vote() {
     assert!(is_refused, "one server is a majority: {claimed:?}");
 }
 
+/// The name of a server may lead to another one at any time.
+#[tokio::test]
+async fn a_server_that_takes_the_place_of_another_one_votes_after_a_check() {
+    let profiles = ["a", "b", "c"].map(|name| Arc::new(Mutex::new(profile(name))));
+    let stores =
+        [0; 3].map(|_| Arc::new(FaultyStore::new(MemoryBackend::new().handle(Layout::Vote))));
+    let members = stores.iter().zip(&profiles).enumerate().map(|(number, (store, profile))| {
+        let described = Described(Arc::clone(store) as Arc<dyn LockStore>, Arc::clone(profile));
+        (Arc::new(described) as Arc<dyn Backend>, format!("store {number}"))
+    });
+    let quorum = QuorumBackend::new(members.collect(), server_timeout(LEASE));
+    let locks = quorum.handle(Layout::TOKEN);
+    let first = owner();
+    assert!(is_granted(&claim(&*locks, first, LEASE).await), "three servers");
+    locks.release(release(first), Lane::Caller).await.expect("held");
+    // The second name leads to the first server, and the third server does not grant the lock.
+    *profiles[1].lock().expect("test") = profile("a");
+    stores[1].reconnect();
+    stores[2].next_acquires([Fault::Refuse]);
+    let claimed = claim(&*locks, owner(), LEASE).await;
+    assert!(!is_granted(&claimed), "a server has voted twice: {claimed:?}");
+}
+
 #[tokio::test]
 async fn a_store_that_was_refused_votes_when_another_one_has_taken_its_place() {
     let profiles = ["a", "a", "a"].map(|name| Arc::new(Mutex::new(profile(name))));
