@@ -52,7 +52,7 @@ async fn a_server_that_is_no_etcd_3_is_a_configuration_error() {
     ];
     for address in addresses {
         match refused(&format!("etcd://{address}")).await {
-            LockError::Config { option: "url", problem } => {
+            LockError::Config { option: "url", problem, .. } => {
                 assert!(problem.contains(&address) && problem.contains("2379"), "{problem}");
                 assert!(problem.contains("etcds://"), "{problem}");
             }

@@ -59,7 +59,7 @@ async fn members_of_different_clusters_are_a_configuration_error() {
     let (one, other) = (EtcdCluster::single(), EtcdCluster::single());
     let url = format!("etcd://127.0.0.1:{},127.0.0.1:{}", one.port(0), other.port(0));
     match LockClient::connect(&url).await.map(drop) {
-        Err(LockError::Config { option: "url", problem }) => {
+        Err(LockError::Config { option: "url", problem, .. }) => {
             for port in [one.port(0), other.port(0)] {
                 assert!(problem.contains(&port.to_string()), "{problem}");
             }
