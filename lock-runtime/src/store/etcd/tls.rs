@@ -13,18 +13,16 @@ pub(super) struct EtcdTls {
     pub(super) options: Option<crate::tls::TlsOptions>,
 }
 
-/// The settings with the certificates that they name.
-#[cfg(feature = "tls")]
-pub(super) type EtcdCertificates = tonic::transport::ClientTlsConfig;
-
-/// There are none in this build.
-#[cfg(not(feature = "tls"))]
-pub(super) enum EtcdCertificates {}
+/// The settings with the certificates that they name. There are none in a build without TLS.
+pub(super) struct EtcdCertificates(
+    #[cfg(feature = "tls")] tonic::transport::ClientTlsConfig,
+    #[cfg(not(feature = "tls"))] std::convert::Infallible,
+);
 
 impl EtcdTls {
     #[cfg(feature = "tls")]
     pub(super) fn read(&self) -> Result<EtcdCertificates, LockError> {
-        use tonic::transport::{Certificate, Identity};
+        use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
         let read = |path: &std::path::Path| {
             std::fs::read(path)
@@ -36,7 +34,7 @@ impl EtcdTls {
                 "a rustls configuration cannot be used with etcd; name files".into(),
             ));
         }
-        let mut config = EtcdCertificates::new();
+        let mut config = ClientTlsConfig::new();
         config = match &options.ca {
             Some(path) => config.ca_certificate(Certificate::from_pem(read(path)?)),
             None => config.with_native_roots(),
@@ -54,7 +52,7 @@ impl EtcdTls {
         if let Some(name) = &options.server_name {
             config = config.domain_name(name);
         }
-        Ok(config)
+        Ok(EtcdCertificates(config))
     }
 
     #[cfg(not(feature = "tls"))]
@@ -73,7 +71,7 @@ pub(super) fn with_certificates(
     certificates: &EtcdCertificates,
 ) -> Result<Endpoint, LockError> {
     let wrong = |cause| wrong(format!("invalid TLS options: {cause}"));
-    endpoint.tls_config(certificates.clone()).map_err(wrong)
+    endpoint.tls_config(certificates.0.clone()).map_err(wrong)
 }
 
 #[cfg(not(feature = "tls"))]
@@ -81,7 +79,7 @@ pub(super) fn with_certificates(
     _: Endpoint,
     certificates: &EtcdCertificates,
 ) -> Result<Endpoint, LockError> {
-    match *certificates {}
+    match certificates.0 {}
 }
 
 #[cfg(feature = "tls")]
