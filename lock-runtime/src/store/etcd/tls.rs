@@ -4,13 +4,11 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::error::LockError;
 
-/// The TLS settings of a store.
-#[cfg(feature = "tls")]
-pub(super) struct EtcdTls(std::sync::Arc<crate::store::tls::Tls>);
-
-/// There are none in this build.
-#[cfg(not(feature = "tls"))]
-pub(super) enum EtcdTls {}
+/// The TLS settings of a store. There are none in a build without TLS.
+pub(super) struct EtcdTls(
+    #[cfg(feature = "tls")] std::sync::Arc<crate::store::tls::Tls>,
+    #[cfg(not(feature = "tls"))] std::convert::Infallible,
+);
 
 #[cfg(feature = "tls")]
 impl EtcdTls {
@@ -41,7 +39,7 @@ impl EtcdTls {
     }
 
     pub(super) fn channel(&self, _: &Endpoint, _: &str) -> Channel {
-        match *self {}
+        match self.0 {}
     }
 }
 
