@@ -22,8 +22,8 @@ pub(crate) async fn client_of(url: &str, lease: Duration) -> LockClient {
     client.expect("the server is up")
 }
 
-/// Makes attempts until one is answered by `wanted`.
-async fn eventually<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+/// Makes attempts until one has a result.
+pub(crate) async fn eventually<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
     let end = Instant::now() + LEASE * 60;
     loop {
         if let Some(value) = attempt().await {

@@ -143,7 +143,11 @@ SELECT
     to_regclass('distributed_locks') IS NOT NULL,
     coalesce(obj_description(to_regclass('distributed_locks'), 'pg_class'), '')";
 
-pub(super) const LISTEN: &str = "LISTEN distributed_locks";
+/// One row: the process of the server in which it was executed.
+pub(super) const LISTEN: &str = "LISTEN distributed_locks; SELECT pg_backend_pid()";
+
+/// The same.
+pub(super) const UNLISTEN: &str = "UNLISTEN distributed_locks; SELECT pg_backend_pid()";
 
 /// A payload, as a notification.
 pub(super) const PROBE: &str = "SELECT pg_notify('distributed_locks', $1)";
