@@ -129,6 +129,19 @@ impl PostgresStore {
         Ok(Self::of(DatabaseConnector::with_options(url, options)?))
     }
 
+    /// The next token, if the owner has the key.
+    async fn issue(&self, request: &FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
+        let key = key(request.key);
+        let parameters: [Parameter<'_>; 2] = [(&key, Type::BYTEA), (&request.owner, Type::TEXT)];
+        let row = self.requests.row(statements::FENCE, &parameters).await?;
+        let token: Option<i64> = row.get(0);
+        Ok(match (token.and_then(|token| u64::try_from(token).ok()), row.get(1)) {
+            (Some(token), _) => FencingOutcome::Token(token),
+            (None, true) => FencingOutcome::Taken,
+            (None, false) => FencingOutcome::Gone,
+        })
+    }
+
     fn of(connector: DatabaseConnector) -> Self {
         let (is_live, receiver) = watch::channel(false);
         let (requests, renewals) = (
@@ -254,17 +267,21 @@ impl Store for PostgresStore {
     }
 
     async fn fence(&self, request: FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
-        let key = key(request.key);
+        let issued = self.issue(&request).await?;
+        match issued {
+            FencingOutcome::Token(token) if token < request.at_least => {}
+            issued => return Ok(issued),
+        }
+        // All tokens come from one sequence, which is behind one of its own only if it has been set back in the meantime.
         let at_least = i64::try_from(request.at_least).unwrap_or(i64::MAX);
-        let parameters: [Parameter<'_>; 3] =
-            [(&key, Type::BYTEA), (&request.owner, Type::TEXT), (&at_least, Type::INT8)];
-        let row = self.requests.row(statements::FENCE, &parameters).await?;
-        let token: Option<i64> = row.get(0);
-        Ok(match (token.and_then(|token| u64::try_from(token).ok()), row.get(1)) {
-            (Some(token), _) => FencingOutcome::Token(token),
-            (None, true) => FencingOutcome::Taken,
-            (None, false) => FencingOutcome::Gone,
-        })
+        self.requests.execute(&statements::raise_fences(at_least)).await?;
+        match self.issue(&request).await? {
+            FencingOutcome::Token(token) if token < request.at_least => Err(StoreError::Refused(
+                "the sequence `distributed_lock_fences` was set back; run `lockctl migrate`"
+                    .to_owned(),
+            )),
+            issued => Ok(issued),
+        }
     }
 
     async fn owner(&self, name: &str) -> Result<Option<String>, StoreError> {

@@ -5,6 +5,8 @@
 //! stays taken until its lease ends, as after the death of its holder. Nobody has got the key in between, because the commit
 //! of the next grant also waits for everything before it.
 
+use crate::safeguard::Safeguard;
+
 /// Key, owner and term in seconds. One row: whether the owner has the key, its fencing token, and the rest of the lease in
 /// seconds.
 ///
@@ -128,18 +130,32 @@ SELECT
     NOT (SELECT it FROM idle) OR (EXISTS (SELECT FROM own) AND NOT EXISTS (SELECT FROM freed)),
     0::bigint";
 
-/// Key, owner, and the least token. One row: the token if the owner has the key, and whether another owner has it.
+/// Key and owner. One row: a token if the owner has the key, and whether another owner has it.
 pub(super) const FENCE: &str = "\
-WITH raised AS (
-    SELECT CASE WHEN $3 > last_value THEN setval('distributed_lock_fences', $3) END FROM distributed_lock_fences
-), issued AS (
-    UPDATE distributed_locks SET fence = greatest(nextval('distributed_lock_fences'), $3)
-    WHERE key = $1 AND owner = $2 AND until > clock_timestamp() AND (SELECT count(*) FROM raised) > 0
+WITH issued AS (
+    UPDATE distributed_locks SET fence = nextval('distributed_lock_fences')
+    WHERE key = $1 AND owner = $2 AND until > clock_timestamp()
     RETURNING fence
 )
 SELECT
     (SELECT fence FROM issued),
     EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2)";
+
+/// Makes all later tokens higher than this one. Several statements, in one transaction.
+///
+/// `setval` overwrites what others have drawn since the value was read. So the lock on the table waits for all who may
+/// be drawing, and keeps others from it: each of them changes the table. Transactions that have verified a lock do not.
+pub(super) fn raise_fences(at_least: i64) -> String {
+    let lock = if Safeguard::RaisesAreExclusive.is_on() {
+        "LOCK TABLE distributed_locks IN SHARE ROW EXCLUSIVE MODE"
+    } else {
+        ""
+    };
+    format!(
+        "{lock}; SELECT setval('distributed_lock_fences', {at_least}) \
+         FROM distributed_lock_fences WHERE last_value < {at_least}"
+    )
+}
 
 /// Key. The owner, if there is one.
 pub(super) const OWNER: &str = "SELECT owner FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS NOT NULL";
