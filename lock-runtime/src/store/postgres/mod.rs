@@ -6,6 +6,7 @@ mod listener;
 mod pool;
 pub(crate) mod seen;
 mod statements;
+mod switches;
 mod table;
 #[cfg(feature = "tls")]
 mod tls;

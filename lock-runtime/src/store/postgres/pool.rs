@@ -10,6 +10,7 @@ use tokio_postgres::{Client, Row};
 
 use super::connector::DatabaseConnector;
 use super::errors;
+use super::switches::guarded;
 use crate::store::store_error::StoreError;
 
 /// A parameter of a statement.
@@ -89,7 +90,7 @@ impl ConnectionPool {
     ) -> Result<Vec<Row>, StoreError> {
         let connection = self.connection().await?;
         // Not prepared: a pooler may use another connection to the server for the next request.
-        connection.answer(connection.client.query_typed(statement, parameters)).await
+        connection.answer(connection.client.query_typed(guarded(statement), parameters)).await
     }
 
     /// Runs statements without parameters in one transaction. The same as [`query`](Self::query) otherwise.
