@@ -180,15 +180,19 @@ impl DatabaseServer {
     pub fn standby(&self, name: &str) -> Self {
         let source =
             format!("host=127.0.0.1 port={} user=test application_name={name}", self.port.number());
-        Self::start_with(&POSTGRES_KIND, &[], false, |data, directory| {
+        let settings = [format!("-cprimary_conninfo={source}")];
+        Self::start_with(&POSTGRES_KIND, &settings, false, |data, directory| {
             let arguments = [
                 format!("--pgdata={data}"),
                 format!("--dbname={source}"),
-                "--write-recovery-conf".to_owned(),
                 "--checkpoint=fast".to_owned(),
                 "--no-sync".to_owned(),
             ];
             POSTGRES_KIND.install("pg_basebackup", &arguments, directory);
+            // The program would write what only servers of its own version know.
+            let signal = Path::new(data).join("standby.signal");
+            File::create(&signal).expect("a data directory");
+            own(&signal);
         })
     }
 
