@@ -222,5 +222,8 @@ async fn a_frozen_primary_does_not_keep_clients_from_a_promoted_standby() {
     session.execute("SELECT pg_promote()", &[]).await.expect("a superuser");
     // An attempt may have had its answer too late, and be undone first.
     let guard = client.lock("k").wait(LEASE * 60).acquire().await.expect("granted");
-    guard.release().await.expect("held");
+    // The release may use a connection to the frozen server, and is repeated over another one then.
+    drop(guard);
+    let next = client.lock("k").wait(LEASE * 60).acquire().await.expect("released");
+    drop(next);
 }

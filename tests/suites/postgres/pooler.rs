@@ -158,11 +158,13 @@ async fn no_session_of_a_pooler_listens_in_vain() {
     let pooler = Pooler::start(&server, "transaction", POOL);
     let url = pooler.url("postgres");
     let (client, store) = watched(&url).await;
-    eventually("the client listens", async || {
-        server.log().contains("statement: LISTEN distributed_locks").then_some(())
-    })
-    .await;
-    eventually("a session of the pooler listens in vain", async || {
+    let executed = |statement: &str| server.log().contains(&format!("statement: {statement} "));
+    let listens = async || executed("LISTEN").then_some(());
+    eventually("the client listens", listens).await;
+    // Before that, nothing here may change which session the pooler uses next.
+    let ends = async || executed("UNLISTEN").then_some(());
+    eventually("a session of the pooler listens in vain", ends).await;
+    eventually("another session has ended its listening", async || {
         (listening_sessions(&url, POOL).await == 0).then_some(())
     })
     .await;

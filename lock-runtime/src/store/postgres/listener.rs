@@ -34,8 +34,9 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 const AGAIN_WITHOUT: Duration = Duration::from_secs(60);
 const LONGEST_WITHOUT: Duration = Duration::from_secs(32 * 60);
 
-/// How often a session that listens in vain is looked for.
+/// How often, and with which pauses, a session that listens in vain is looked for.
 const UNLISTEN_ATTEMPTS: usize = 20;
+const UNLISTEN_PAUSE: Duration = Duration::from_millis(20);
 
 /// What a listener needs.
 pub(super) struct ReleaseListener {
@@ -100,13 +101,16 @@ impl ReleaseListener {
                 self.is_live.send_replace(true);
             }
             let probe: [Parameter<'_>; 1] = [(&name, Type::TEXT)];
-            timeout(PROBE_TIMEOUT, self.pool.query(PROBE, &probe)).await.map_err(silent)??;
-            sleep(PROBE_TIMEOUT).await;
+            let probed = timeout(PROBE_TIMEOUT, self.pool.query(PROBE, &probe)).await;
+            if matches!(probed, Ok(Ok(_))) {
+                sleep(PROBE_TIMEOUT).await;
+            }
             let is_heard = *self.is_live.borrow();
             if !is_heard && Safeguard::ListensAreUndone.is_on() {
                 let ended = timeout(PROBE_TIMEOUT, unlisten(&client, session)).await;
                 ended.map_err(silent)?.map_err(lost)?;
             }
+            probed.map_err(silent)??;
             Ok::<_, StoreError>(is_heard)
         };
         let mut listening = pin!(listening);
@@ -154,13 +158,15 @@ fn session(answer: &[SimpleQueryMessage]) -> Option<String> {
     })
 }
 
-/// Ends the listening of this session. Each statement may be executed in another one, most likely in the last that was used;
-/// the others do not listen, or listen in vain as well.
+/// Ends the listening of this session. A pooler may execute each statement in another one, most likely in the last that was
+/// used. The others do not listen, or listen in vain as well.
 async fn unlisten(client: &Client, listening: Option<String>) -> Result<(), tokio_postgres::Error> {
     for _ in 0..UNLISTEN_ATTEMPTS {
         if session(&client.simple_query(UNLISTEN).await?) == listening {
             break;
         }
+        // Others use the pooler, so that it is the turn of another session.
+        sleep(UNLISTEN_PAUSE).await;
     }
     Ok(())
 }
