@@ -227,6 +227,22 @@ safeguards! {
     LeasesAreCompared = "leases-are-compared",
     /// A renewal in etcd counts only if the key is there.
     KeysAreVerified = "keys-are-verified",
+    /// PostgreSQL answers a request that grants a lock only when the grant is on its disk.
+    GrantsAreFlushed = "grants-are-flushed",
+    /// A release in PostgreSQL waits neither for the disk nor for a standby.
+    ReleasesAreNotFlushed = "releases-are-not-flushed",
+    /// A release in PostgreSQL fails while an acquire of its owner is not committed.
+    AcquiresAreAnnounced = "acquires-are-announced",
+    /// The sequence of the fencing tokens in PostgreSQL is raised while nobody draws from it.
+    RaisesAreExclusive = "raises-are-exclusive",
+    /// A transaction that has verified a lock in PostgreSQL keeps others from taking it over.
+    VerifiedRowsAreLocked = "verified-rows-are-locked",
+    /// Leases in PostgreSQL end by the clock of the server.
+    ServerClock = "server-clock",
+    /// A client relies on notifications of PostgreSQL only if one of its own has arrived.
+    ListenersAreProbed = "listeners-are-probed",
+    /// A session of a pooler that listens in vain stops listening.
+    ListensAreUndone = "listens-are-undone",
     /// A fencing token of a quorum is not far ahead of the clocks of the servers that have it.
     TokensFitClocks = "tokens-fit-clocks",
     /// A request for a fencing token is not repeated if the clocks of most servers refuse it.

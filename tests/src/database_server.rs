@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, getuid, kill_process};
 use tempfile::TempDir;
 
+use crate::clock_shim::ClockShim;
 use crate::ports::ReservedPort;
 
 /// How long a server may take to start, or to end. It writes to a disk that other tests use as well.
@@ -36,6 +37,8 @@ pub struct DatabaseServer {
     directory: TempDir,
     /// Settings beside those of all servers of this kind.
     settings: Vec<String>,
+    /// Its wall clock, unless it has that of the machine.
+    clock: Option<ClockShim>,
     is_frozen: bool,
 }
 
@@ -144,9 +147,8 @@ impl DatabaseServer {
     #[must_use]
     pub fn postgres_alone(settings: &[&str], files: &[(&str, &Path)]) -> Self {
         let settings: Vec<String> = settings.iter().map(|setting| format!("-c{setting}")).collect();
-        Self::start_with(&POSTGRES_KIND, &settings, |data, directory| {
-            let arguments = (POSTGRES_KIND.installer_arguments)(data);
-            POSTGRES_KIND.install(POSTGRES_KIND.installer, &arguments, directory);
+        Self::start_with(&POSTGRES_KIND, &settings, false, |data, directory| {
+            POSTGRES_KIND.install_in(data, directory);
             for (name, source) in files {
                 let file = Path::new(data).join(name);
                 std::fs::copy(source, &file).expect("a file");
@@ -154,6 +156,18 @@ impl DatabaseServer {
                 let private = Permissions::from_mode(0o600);
                 std::fs::set_permissions(&file, private).expect("an own file");
             }
+        })
+    }
+
+    /// A PostgreSQL server for one test, whose wall clock can be [set](Self::set_clock). Linux only.
+    ///
+    /// # Panics
+    ///
+    /// If PostgreSQL is not installed, or does not start.
+    #[must_use]
+    pub fn postgres_with_own_clock() -> Self {
+        Self::start_with(&POSTGRES_KIND, &[], true, |data, directory| {
+            POSTGRES_KIND.install_in(data, directory);
         })
     }
 
@@ -166,28 +180,31 @@ impl DatabaseServer {
     pub fn standby(&self, name: &str) -> Self {
         let source =
             format!("host=127.0.0.1 port={} user=test application_name={name}", self.port.number());
-        Self::start_with(&POSTGRES_KIND, &[], |data, directory| {
+        let settings = [format!("-cprimary_conninfo={source}")];
+        Self::start_with(&POSTGRES_KIND, &settings, false, |data, directory| {
             let arguments = [
                 format!("--pgdata={data}"),
                 format!("--dbname={source}"),
-                "--write-recovery-conf".to_owned(),
                 "--checkpoint=fast".to_owned(),
                 "--no-sync".to_owned(),
             ];
             POSTGRES_KIND.install("pg_basebackup", &arguments, directory);
+            // The program would write what only servers of its own version know.
+            let signal = Path::new(data).join("standby.signal");
+            File::create(&signal).expect("a data directory");
+            own(&signal);
         })
     }
 
     fn start(kind: &'static DatabaseKind) -> Self {
-        Self::start_with(kind, &[], |data, directory| {
-            kind.install(kind.installer, &(kind.installer_arguments)(data), directory);
-        })
+        Self::start_with(kind, &[], false, |data, directory| kind.install_in(data, directory))
     }
 
     /// Starts a server whose data directory `install` fills.
     fn start_with(
         kind: &'static DatabaseKind,
         settings: &[String],
+        own_clock: bool,
         install: impl Fn(&str, &Path),
     ) -> Self {
         // Another process may take the port before the server binds it.
@@ -195,10 +212,14 @@ impl DatabaseServer {
             let directory = tempfile::tempdir().expect("a temporary directory");
             own(directory.path());
             install(&data_of(&directory), directory.path());
+            let clock = own_clock.then(|| ClockShim::in_directory(directory.path()));
+            clock.iter().for_each(ClockShim::build);
             let (port, settings) = (ReservedPort::new(), settings.to_vec());
-            let child = spawn(kind, &directory, port.number(), &settings);
+            let arguments = arguments_of(kind, &directory, port.number(), &settings);
+            let child = kind.spawn(&arguments, &directory, clock.as_ref());
             // From here on, the process ends if this function panics.
-            let mut server = Self { kind, child, port, directory, settings, is_frozen: false };
+            let mut server =
+                Self { kind, child, port, directory, settings, clock, is_frozen: false };
             if server.starts(0) {
                 return server;
             }
@@ -290,12 +311,29 @@ impl DatabaseServer {
     pub fn restart(&mut self) {
         for _ in 0..10 {
             let log_start = log(self.directory.path()).len();
-            self.child = spawn(self.kind, &self.directory, self.port.number(), &self.settings);
+            let arguments =
+                arguments_of(self.kind, &self.directory, self.port.number(), &self.settings);
+            self.child = self.kind.spawn(&arguments, &self.directory, self.clock.as_ref());
             if self.starts(log_start) {
                 return;
             }
         }
         panic!("{} does not start again: {}", self.kind.program, log(self.directory.path()));
+    }
+
+    /// Sets the wall clock of the server this many seconds ahead of the machine's.
+    ///
+    /// # Panics
+    ///
+    /// If the server was not started with a clock of its own.
+    pub fn set_clock(&self, seconds: i64) {
+        self.clock.as_ref().expect("a server with its own clock").set(seconds);
+    }
+
+    /// What the server has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        log(self.directory.path())
     }
 
     fn signal(&mut self, signal: Signal) {
@@ -342,10 +380,15 @@ fn data_of(directory: &TempDir) -> String {
     directory.path().join("data").to_str().expect("a path in UTF-8").to_owned()
 }
 
-fn spawn(kind: &DatabaseKind, directory: &TempDir, port: u16, settings: &[String]) -> Child {
+fn arguments_of(
+    kind: &DatabaseKind,
+    directory: &TempDir,
+    port: u16,
+    settings: &[String],
+) -> Vec<String> {
     let mut arguments = (kind.arguments)(&data_of(directory), port);
     arguments.extend_from_slice(settings);
-    kind.spawn(kind.program, &arguments, directory.path())
+    arguments
 }
 
 impl Drop for DatabaseServer {
@@ -364,16 +407,25 @@ impl Drop for DatabaseServer {
 }
 
 impl DatabaseKind {
+    /// Fills a directory.
+    fn install_in(&self, data: &str, directory: &Path) {
+        self.install(self.installer, &(self.installer_arguments)(data), directory);
+    }
+
     /// Runs a program that fills a directory.
     fn install(&self, program: &str, arguments: &[String], directory: &Path) {
-        let installed = self.spawn(program, arguments, directory).wait();
+        let program_path = path_of(program, self.install);
+        let installed = spawn_program(&program_path, arguments, directory).wait();
         let is_installed = installed.expect("a child process").success();
         assert!(is_installed, "{program} fails: {}", log(directory));
     }
 
-    /// Starts a program, whose output goes to the log of the directory.
-    fn spawn(&self, program: &str, arguments: &[String], directory: &Path) -> Child {
-        spawn_program(&path_of(program, self.install), arguments, directory)
+    /// Starts the server, whose output goes to the log of the directory.
+    fn spawn(&self, arguments: &[String], directory: &TempDir, clock: Option<&ClockShim>) -> Child {
+        let program = path_of(self.program, self.install);
+        let mut command = command_of(&program, arguments, directory.path());
+        clock.iter().for_each(|clock| clock.preload(&mut command));
+        start(command)
     }
 }
 
@@ -400,6 +452,10 @@ pub(crate) fn path_of(program: &str, install: &str) -> PathBuf {
 
 /// Starts a program, whose output goes to the log of the directory.
 pub(crate) fn spawn_program(program: &Path, arguments: &[String], directory: &Path) -> Child {
+    start(command_of(program, arguments, directory))
+}
+
+fn command_of(program: &Path, arguments: &[String], directory: &Path) -> Command {
     let output = || {
         let log = directory.join("log");
         File::options().create(true).append(true).open(log).expect("a temporary file")
@@ -410,7 +466,13 @@ pub(crate) fn spawn_program(program: &Path, arguments: &[String], directory: &Pa
     if getuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
     }
-    command.spawn().unwrap_or_else(|error| panic!("cannot start {}: {error}", program.display()))
+    command
+}
+
+fn start(mut command: Command) -> Child {
+    command.spawn().unwrap_or_else(|error| {
+        panic!("cannot start {}: {error}", command.get_program().to_string_lossy())
+    })
 }
 
 /// What the programs of a directory have printed.

@@ -7,6 +7,7 @@
 // The harness reports every failure by a panic.
 #![allow(clippy::missing_panics_doc)]
 
+mod clock_shim;
 mod cluster;
 pub mod controls;
 mod database_server;

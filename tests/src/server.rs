@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use redis::IntoConnectionInfo;
 use tempfile::TempDir;
 
+use crate::clock_shim::ClockShim;
 use crate::ports::{ReservedPort, START_TIMEOUT};
 use crate::sentinel_process::{MASTER, SentinelProcess};
 use crate::suspension::{resume, suspend};
@@ -177,7 +178,7 @@ impl RedisServer {
             directory: tempfile::tempdir().expect("a temporary directory"),
         };
         if own_clock {
-            server.build_clock();
+            server.clock().build();
         }
         // Another process may take a port before the server binds it.
         for _ in 0..10 {
@@ -463,30 +464,11 @@ impl RedisServer {
     /// Sets the wall clock of the server this many seconds ahead of the machine's.
     pub fn set_clock(&self, seconds: i64) {
         assert!(self.own_clock, "the server was not started with its own clock");
-        // One write of constant length, because the shim reads the file at any time. No rename,
-        // because the shim keeps the file open.
-        std::fs::write(self.clock_offset(), format!("{seconds:<20}")).expect("a temporary file");
+        self.clock().set(seconds);
     }
 
-    fn clock_offset(&self) -> PathBuf {
-        self.directory.path().join("clock")
-    }
-
-    fn clock_shim(&self) -> PathBuf {
-        self.directory.path().join("clock.so")
-    }
-
-    /// Compiles the clock shim. A C compiler is present, because Rust needs it for linking.
-    fn build_clock(&self) {
-        let source = self.directory.path().join("clock.c");
-        std::fs::write(&source, include_str!("clock_shim.c")).expect("a temporary file");
-        let mut cc = Command::new("cc");
-        cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(self.clock_shim()).arg(&source);
-        assert!(
-            cc.status().expect("a C compiler, `cc`").success(),
-            "the clock shim does not compile"
-        );
-        self.set_clock(0);
+    fn clock(&self) -> ClockShim {
+        ClockShim::in_directory(self.directory.path())
     }
 
     /// Changes the password of the server.
@@ -541,8 +523,7 @@ impl RedisServer {
             .stdout(log)
             .stderr(Stdio::null());
         if self.own_clock {
-            command.env("LD_PRELOAD", self.clock_shim());
-            command.env("CLOCK_OFFSET_FILE", self.clock_offset());
+            self.clock().preload(&mut command);
         }
         let mut child = match command.spawn() {
             Ok(child) => child,

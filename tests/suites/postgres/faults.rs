@@ -22,8 +22,8 @@ pub(crate) async fn client_of(url: &str, lease: Duration) -> LockClient {
     client.expect("the server is up")
 }
 
-/// Makes attempts until one is answered by `wanted`.
-async fn eventually<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+/// Makes attempts until one has a result.
+pub(crate) async fn eventually<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
     let end = Instant::now() + LEASE * 60;
     loop {
         if let Some(value) = attempt().await {
@@ -96,7 +96,7 @@ async fn a_body_ends_while_the_server_is_frozen_and_another_client_waits_for_its
 /// The control of `locks_survive_a_server_that_is_killed_and_started_again`: a server that answers before it has written.
 #[tokio::test]
 async fn a_crash_can_lose_a_lock_without_synchronous_commit() {
-    let mut server = alone(&["synchronous_commit=off", "wal_writer_delay=10s"]).await;
+    let mut server = alone(&["synchronous_commit=off", SLOW_WRITER]).await;
     let url = server.url("postgres");
     let (one, two) = (client_of(&url, LEASE * 60).await, client_of(&url, LEASE * 60).await);
     // What the start of the server has left to write.
@@ -113,6 +113,64 @@ async fn a_crash_can_lose_a_lock_without_synchronous_commit() {
     let other = other.await;
     assert!(other.is_held() && guard.is_held(), "two holders");
 }
+
+#[tokio::test]
+async fn a_crash_loses_no_acquired_lock_although_releases_do_not_wait_for_the_disk() {
+    let mut server = alone(&[SLOW_WRITER]).await;
+    let url = server.url("postgres");
+    let (one, two) = (client_of(&url, LEASE * 30).await, client_of(&url, LEASE * 30).await);
+    // What the start of the server has left to write.
+    session_of(&url).await.batch_execute("CHECKPOINT").await.expect("a superuser");
+    let mut kept = Vec::new();
+    for number in 0..20 {
+        let released = one.lock("released").acquire().await.expect("free");
+        released.release().await.expect("held");
+        kept.push(one.lock(&format!("kept:{number}")).acquire().await.expect("free"));
+    }
+    server.kill();
+    server.restart();
+    for guard in &kept {
+        let key = guard.key();
+        let answer = eventually("no answer after the restart", async || {
+            match two.lock(key).wait(Duration::ZERO).acquire().await.map(drop) {
+                Err(LockError::Unavailable { .. }) => None,
+                other => Some(other),
+            }
+        });
+        let answer = answer.await;
+        assert!(matches!(answer, Err(LockError::Busy { .. })), "{key} is forgotten: {answer:?}");
+        assert!(guard.is_held());
+    }
+}
+
+/// The price: the key stays taken until the lease ends, as if the holder had died.
+#[tokio::test]
+async fn a_release_that_a_crash_forgets_frees_the_key_when_the_lease_ends() {
+    let mut server = alone(&[SLOW_WRITER]).await;
+    let url = server.url("postgres");
+    let client = client_of(&url, LEASE).await;
+    let (mut forgotten, mut last) = (0, 0);
+    // The server may write a release early, because it has filled a page.
+    for _ in 0..5 {
+        let guard = client.lock("k").lease(LEASE * 3).wait(LEASE * 60).acquire().await;
+        let guard = guard.expect("when the last lease has ended");
+        let token = guard.fencing_token().await.expect("held");
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        guard.release().await.expect("held");
+        server.kill();
+        server.restart();
+        let row = "SELECT FROM distributed_locks WHERE key = 'k'";
+        let session = session_of(&url).await;
+        forgotten += session.query(row, &[]).await.expect("the table").len();
+    }
+    assert!(forgotten > 0, "each release was on the disk when it had an answer");
+    let next = client.lock("k").wait(LEASE * 60).acquire().await.expect("when the lease has ended");
+    next.release().await.expect("held");
+}
+
+/// The server writes what no commit waits for as late as it can.
+const SLOW_WRITER: &str = "wal_writer_delay=10s";
 
 const CLIENTS: &str = "application_name = 'lock-runtime' AND pid <> pg_backend_pid()";
 
@@ -168,6 +226,35 @@ async fn a_listener_that_was_cut_off_comes_back() {
     tokio::time::sleep(LEASE / 2).await;
     guard.release().await.expect("held");
     waiting.await.expect("no panic").expect("woken").release().await.expect("held");
+}
+
+/// The clock of the server is not that of its clients.
+#[tokio::test]
+async fn leases_end_by_the_clock_of_the_server() {
+    let server = DatabaseServer::postgres_with_own_clock();
+    let url = server.url("postgres");
+    let session = session_of(&url).await;
+    session.batch_execute(POSTGRES_SCHEMA).await.expect("valid SQL");
+    // Long enough for several renewals, however busy the machine is.
+    let (one, two) = (client_of(&url, LEASE * 9).await, client_of(&url, LEASE * 9).await);
+    let hour: i64 = 3600;
+    for ahead in [hour, -hour] {
+        server.set_clock(ahead);
+        let guard = one.lock("k").lease(LEASE * 30).acquire().await.expect("free");
+        let sql =
+            "SELECT extract(epoch FROM until - clock_timestamp())::float8 FROM distributed_locks";
+        let left: f64 = session.query_one(sql, &[]).await.expect("the row").get(0);
+        let is_term = left > 0.0 && left <= (LEASE * 30).as_secs_f64();
+        assert!(is_term, "{left} s are left by the clock of the server");
+        let busy = two.lock("k").wait(Duration::ZERO).acquire().await.map(drop);
+        assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+        guard.release().await.expect("held");
+    }
+    // When it jumps, the lease has ended, and its holder is told.
+    let guard = one.lock("k").acquire().await.expect("free");
+    server.set_clock(hour);
+    let reason = guard.lost().await;
+    assert!(matches!(reason, LostReason::Gone), "{reason:?}");
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Locks in PostgreSQL.
 
+#[cfg(lock_controls)]
+mod controls;
 mod failover;
 mod faults;
 mod pauses;

@@ -10,9 +10,10 @@ use lock_runtime::store::{
 use lock_runtime::{LockClient, LockError};
 use lock_tests::Pooler;
 use lock_tests::support::LEASE;
+use tokio_postgres::SimpleQueryMessage;
 
-use crate::Database;
-use crate::faults::client_of;
+use crate::faults::{alone, client_of, eventually};
+use crate::{Database, session_of};
 
 /// A store at which the test can look while a client uses it.
 struct Watched(Arc<PostgresStore>);
@@ -76,7 +77,7 @@ async fn behind_a_pooler_in_transaction_mode_calls_poll() {
     let pooler = Pooler::start(&database.server, "transaction", 3);
     let (one, store) = watched(&pooler.url(&database.name)).await;
     let (two, _) = watched(&pooler.url(&database.name)).await;
-    assert!(!hears_within(&store, KNOWN).await);
+    assert!(!hears_within(&store, KNOWN).await, "notifications are expected from a pooler");
     assert_eq!(store.poll_interval(), Duration::from_millis(250));
     let guard = one.lock("k").acquire().await.expect("free");
     let waiting = tokio::spawn(two.lock("k").wait(LEASE * 60).acquire());
@@ -131,4 +132,45 @@ async fn many_calls_share_few_connections_of_a_pooler() {
     }
     assert!(committed > 0);
     assert_eq!(crate::verify::balance(&database).await, committed);
+}
+
+/// How many of the sessions of a pool listen. Uses all of them at the same time.
+async fn listening_sessions(url: &str, pool: u32) -> usize {
+    let (mut sessions, mut listening) = (Vec::new(), 0);
+    for _ in 0..pool {
+        let session = session_of(url).await;
+        let answer = session.simple_query("BEGIN; SELECT pg_listening_channels()").await;
+        let answer = answer.expect("it is up");
+        let channels = answer.iter().filter(|it| matches!(it, SimpleQueryMessage::Row(_)));
+        listening += channels.count();
+        sessions.push(session);
+    }
+    for session in sessions {
+        session.batch_execute("COMMIT").await.expect("it is up");
+    }
+    listening
+}
+
+#[tokio::test]
+async fn no_session_of_a_pooler_listens_in_vain() {
+    const POOL: u32 = 3;
+    let server = alone(&["log_statement=all"]).await;
+    let pooler = Pooler::start(&server, "transaction", POOL);
+    let url = pooler.url("postgres");
+    let (client, store) = watched(&url).await;
+    let executed = |statement: &str| server.log().contains(&format!("statement: {statement} "));
+    let listens = async || executed("LISTEN").then_some(());
+    eventually("the client listens", listens).await;
+    // Before that, nothing here may change which session the pooler uses next.
+    let ends = async || executed("UNLISTEN").then_some(());
+    eventually("a session of the pooler listens in vain", ends).await;
+    eventually("another session has ended its listening", async || {
+        (listening_sessions(&url, POOL).await == 0).then_some(())
+    })
+    .await;
+    assert!(store.poll_interval() < Duration::from_secs(1), "calls poll");
+    client.lock("k").acquire().await.expect("free").release().await.expect("held");
+    // The control: a session that listens is seen.
+    session_of(&url).await.batch_execute("LISTEN other").await.expect("it is up");
+    assert_eq!(listening_sessions(&url, POOL).await, 1);
 }

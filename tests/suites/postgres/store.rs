@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use lock_runtime::store::{
-    LeaseOutcome, LeaseRequest, POSTGRES_SCHEMA, PostgresStore, ReleaseRequest, Store,
+    FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, POSTGRES_SCHEMA, PostgresStore,
+    ReleaseRequest, Store,
 };
 use lock_runtime::{LockClient, LockError, distributed_lock, with_client};
 use lock_tests::support::LEASE;
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::Database;
+use crate::faults::{alone, eventually};
+use crate::{Database, session_of};
 
 mod conformance {
     use super::{Database, PostgresStore};
@@ -151,4 +154,75 @@ async fn a_token_is_above_those_of_owners_who_came_and_went_during_the_request()
     let row = session.query_one("SELECT fence FROM distributed_locks", &[]).await;
     let drawn: i64 = row.expect("the row").get(0);
     assert!(u64::try_from(drawn).is_ok_and(|drawn| drawn < earlier), "{drawn} and {earlier}");
+}
+
+/// The processes of the server that wait for a lock of this kind on the sequence of the tokens, or on the table.
+async fn waiting_for(session: &tokio_postgres::Client, mode: &str) -> Vec<i32> {
+    let sql = "SELECT pid FROM pg_locks WHERE NOT granted AND mode = $1 AND relation IN \
+               ('distributed_lock_fences'::regclass, 'distributed_locks'::regclass)";
+    let rows = session.query(sql, &[&mode]).await.expect("a view of the system");
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+async fn token(store: &PostgresStore, request: FenceRequest<'_>) -> u64 {
+    match store.fence(request).await {
+        Ok(FencingOutcome::Token(token)) => token,
+        other => panic!("a token for the owner: {other:?}"),
+    }
+}
+
+/// Two owners want tokens that are far above the last one, as after a failover. The server suspends the first one when it is
+/// about to use the sequence for the first or for the second time.
+#[tokio::test]
+async fn tokens_rise_when_two_owners_raise_them_at_the_same_time() {
+    const USE_SEQUENCE: &str = "RowExclusiveLock";
+    const LOCK_SEQUENCE: &str = "ShareRowExclusiveLock";
+    // Reads of the sequence go on, and everything else waits.
+    let lock_sequence = "BEGIN; ALTER SEQUENCE distributed_lock_fences OWNED BY NONE";
+    for uses in [1, 2] {
+        let server = alone(&[]).await;
+        let url = server.url("postgres");
+        let store = || PostgresStore::new(&url).expect("a valid URL");
+        let (one, two, session) = (store(), store(), session_of(&url).await);
+        for (key, owner) in [("a", "slow"), ("b", "quick")] {
+            let acquired = two.acquire(LeaseRequest::new(key, owner, LEASE * 600)).await;
+            assert!(matches!(acquired, Ok(LeaseOutcome::Granted { .. })), "{acquired:?}");
+        }
+        let last = token(&two, FenceRequest::new("b", "quick")).await;
+        let mut locker = session_of(&url).await;
+        locker.batch_execute(lock_sequence).await.expect("the owner");
+        let slow = FenceRequest::new("a", "slow").at_least(last + 100);
+        let slow = tokio::spawn(async move { token(&one, slow).await });
+        let stalls = async || waiting_for(&session, USE_SEQUENCE).await.first().copied();
+        let mut stalled = eventually("it uses the sequence", stalls).await;
+        for _ in 1..uses {
+            let next = session_of(&url).await;
+            let locking = tokio::spawn(async move {
+                next.batch_execute(lock_sequence).await.expect("the owner");
+                next
+            });
+            let is_next = async || waiting_for(&session, LOCK_SEQUENCE).await.first().copied();
+            eventually("the next lock is queued", is_next).await;
+            locker.batch_execute("COMMIT").await.expect("it is up");
+            locker = locking.await.expect("no panic");
+            stalled = eventually("it uses the sequence again", stalls).await;
+        }
+        let stalled = Pid::from_raw(stalled).expect("a process of the server");
+        kill_process(stalled, Signal::STOP).expect("the server runs");
+        locker.batch_execute("COMMIT").await.expect("it is up");
+        let quick = FenceRequest::new("b", "quick").at_least(last + 200);
+        let quick = tokio::spawn(async move { token(&two, quick).await });
+        eventually("the second owner gets its token, or waits for the first", async || {
+            let mut waiting = waiting_for(&session, LOCK_SEQUENCE).await;
+            waiting.append(&mut waiting_for(&session, USE_SEQUENCE).await);
+            (quick.is_finished() || !waiting.is_empty()).then_some(())
+        })
+        .await;
+        kill_process(stalled, Signal::CONT).expect("the server runs");
+        let issued = [slow.await.expect("no panic"), quick.await.expect("no panic")];
+        assert!(issued[0] >= last + 100 && issued[1] >= last + 200, "{issued:?} after {last}");
+        let next = store().acquire(LeaseRequest::new("c", "next", LEASE)).await;
+        let Ok(LeaseOutcome::Granted { fence: Some(next) }) = next else { panic!("{next:?}") };
+        assert!(issued.iter().all(|token| *token < next), "{next} comes after {issued:?}");
+    }
 }

@@ -1,7 +1,8 @@
 //! The notifications of released keys.
 //!
 //! A pooler in transaction mode accepts `LISTEN`, but the notifications go to a connection of its own. So a listener counts
-//! only when a notification has arrived that this client has sent over another connection.
+//! only when a notification has arrived that this client has sent over another connection. Otherwise it ends what it has
+//! begun in the session of the pooler, which would be notified from then on.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -11,14 +12,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::types::Type;
-use tokio_postgres::{AsyncMessage, Connection, Socket};
+use tokio_postgres::{AsyncMessage, Client, Connection, SimpleQueryMessage, Socket};
 use tracing::Level;
 
 use super::connector::{DatabaseConnector, DatabaseStream};
 use super::pool::{ConnectionPool, Parameter};
-use super::statements::{LISTEN, PROBE};
+use super::statements::{LISTEN, PROBE, UNLISTEN};
 use crate::backoff::between;
 use crate::events;
+use crate::safeguard::Safeguard;
 use crate::store::custom::WakeUps;
 use crate::store::store_error::StoreError;
 
@@ -28,8 +30,13 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// How long the first notification may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The pause after notifications did not arrive over a connection that works.
+/// The shortest and the longest pause after notifications did not arrive over a connection that works.
 const AGAIN_WITHOUT: Duration = Duration::from_secs(60);
+const LONGEST_WITHOUT: Duration = Duration::from_secs(32 * 60);
+
+/// How often, and with which pauses, a session that listens in vain is looked for.
+const UNLISTEN_ATTEMPTS: usize = 20;
+const UNLISTEN_PAUSE: Duration = Duration::from_millis(20);
 
 /// What a listener needs.
 pub(super) struct ReleaseListener {
@@ -54,7 +61,7 @@ enum ListenerEnd {
 impl ReleaseListener {
     /// Receives notifications until the receiver of its state is dropped.
     pub(super) async fn run(self) {
-        let mut is_told = false;
+        let mut without = None;
         loop {
             let end = self.receive().await.unwrap_or(ListenerEnd::Lost);
             self.is_live.send_replace(false);
@@ -64,14 +71,14 @@ impl ReleaseListener {
                 // An error is not reported: without notifications, calls poll.
                 ListenerEnd::Lost => between(AGAIN / 2, AGAIN),
                 ListenerEnd::Deaf => {
-                    if !std::mem::replace(&mut is_told, true) {
+                    if without.is_none() {
                         events::emit(Level::INFO, || {
                             tracing::info!(
                                 "notifications of PostgreSQL do not arrive, perhaps because of a pooler in transaction mode; waiting calls poll"
                             );
                         });
                     }
-                    AGAIN_WITHOUT
+                    *without.insert(pause_without(without))
                 }
             };
             tokio::select! {
@@ -88,12 +95,23 @@ impl ReleaseListener {
         let name = format!("probe-{:016x}", fastrand::u64(..));
         let silent = |_| StoreError::Refused("the server does not answer".to_owned());
         let listening = async {
-            let started = timeout(PROBE_TIMEOUT, client.batch_execute(LISTEN)).await;
-            started.map_err(silent)?.map_err(lost)?;
+            let started = timeout(PROBE_TIMEOUT, client.simple_query(LISTEN)).await;
+            let session = session(&started.map_err(silent)?.map_err(lost)?);
+            if !Safeguard::ListenersAreProbed.is_on() {
+                self.is_live.send_replace(true);
+            }
             let probe: [Parameter<'_>; 1] = [(&name, Type::TEXT)];
-            timeout(PROBE_TIMEOUT, self.pool.query(PROBE, &probe)).await.map_err(silent)??;
-            sleep(PROBE_TIMEOUT).await;
-            Ok::<_, StoreError>(())
+            let probed = timeout(PROBE_TIMEOUT, self.pool.query(PROBE, &probe)).await;
+            if matches!(probed, Ok(Ok(_))) {
+                sleep(PROBE_TIMEOUT).await;
+            }
+            let is_heard = *self.is_live.borrow();
+            if !is_heard && Safeguard::ListensAreUndone.is_on() {
+                let ended = timeout(PROBE_TIMEOUT, unlisten(&client, session)).await;
+                ended.map_err(silent)?.map_err(lost)?;
+            }
+            probed.map_err(silent)??;
+            Ok::<_, StoreError>(is_heard)
         };
         let mut listening = pin!(listening);
         let mut is_listening = true;
@@ -103,8 +121,7 @@ impl ReleaseListener {
                 // To its end, also when the notification has come, so that the answer of the pool is read.
                 ended = &mut listening, if is_listening => {
                     is_listening = false;
-                    ended?;
-                    if !*self.is_live.borrow() {
+                    if !ended? {
                         return Ok(ListenerEnd::Deaf);
                     }
                 }
@@ -126,6 +143,32 @@ impl ReleaseListener {
             self.wake_ups.released(&key);
         }
     }
+}
+
+/// The pause after notifications did not arrive, and after the last pause of that kind.
+fn pause_without(last: Option<Duration>) -> Duration {
+    last.map_or(AGAIN_WITHOUT, |last| (last * 2).min(LONGEST_WITHOUT))
+}
+
+/// The process of the server that has answered.
+fn session(answer: &[SimpleQueryMessage]) -> Option<String> {
+    answer.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    })
+}
+
+/// Ends the listening of this session. A pooler may execute each statement in another one, most likely in the last that was
+/// used. The others do not listen, or listen in vain as well.
+async fn unlisten(client: &Client, listening: Option<String>) -> Result<(), tokio_postgres::Error> {
+    for _ in 0..UNLISTEN_ATTEMPTS {
+        if session(&client.simple_query(UNLISTEN).await?) == listening {
+            break;
+        }
+        // Others use the pooler, so that it is the turn of another session.
+        sleep(UNLISTEN_PAUSE).await;
+    }
+    Ok(())
 }
 
 async fn next(
@@ -150,6 +193,16 @@ fn decode(payload: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_pause_without_notifications_doubles_up_to_half_an_hour() {
+        let mut pauses = Vec::new();
+        for _ in 0..7 {
+            pauses.push(pause_without(pauses.last().copied()));
+        }
+        let minutes: Vec<u64> = pauses.iter().map(|pause| pause.as_secs() / 60).collect();
+        assert_eq!(minutes, [1, 2, 4, 8, 16, 32, 32]);
+    }
 
     #[test]
     fn a_payload_is_a_key_or_nothing() {

@@ -6,6 +6,7 @@ mod listener;
 mod pool;
 pub(crate) mod seen;
 mod statements;
+mod switches;
 mod table;
 #[cfg(feature = "tls")]
 mod tls;
@@ -61,8 +62,9 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 /// and follows when a standby is promoted. A host that hangs delays a connection by a quarter of a second.
 ///
 /// **A failover can lose locks** that the promoted standby had not received. With `synchronous_commit = on` (the default)
-/// and `synchronous_standby_names` it has received each lock that was acquired, so none is lost. Without
-/// synchronous standbys, or with `synchronous_commit = off` and a crash of the server, a lock can be lost: another client gets
+/// and `synchronous_standby_names` it has received each lock that was acquired, so none is lost. A release does not wait for it,
+/// nor for the disk: one that is lost in a failover or a crash leaves the lock taken until its lease ends, which is a minute
+/// at most. Without synchronous standbys, or with `synchronous_commit = off` and a crash of the server, a lock can be lost: another client gets
 /// it, and the first one learns that with its next renewal. [`verify_in`](crate::LockGuard::verify_in) finds it in any case.
 ///
 /// # TLS
@@ -126,6 +128,19 @@ impl PostgresStore {
     #[cfg(feature = "tls")]
     pub fn with_tls(url: &str, options: crate::TlsOptions) -> Result<Self, LockError> {
         Ok(Self::of(DatabaseConnector::with_options(url, options)?))
+    }
+
+    /// The next token, if the owner has the key.
+    async fn issue(&self, request: &FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
+        let key = key(request.key);
+        let parameters: [Parameter<'_>; 2] = [(&key, Type::BYTEA), (&request.owner, Type::TEXT)];
+        let row = self.requests.row(statements::FENCE, &parameters).await?;
+        let token: Option<i64> = row.get(0);
+        Ok(match (token.and_then(|token| u64::try_from(token).ok()), row.get(1)) {
+            (Some(token), _) => FencingOutcome::Token(token),
+            (None, true) => FencingOutcome::Taken,
+            (None, false) => FencingOutcome::Gone,
+        })
     }
 
     fn of(connector: DatabaseConnector) -> Self {
@@ -253,17 +268,21 @@ impl Store for PostgresStore {
     }
 
     async fn fence(&self, request: FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
-        let key = key(request.key);
+        let issued = self.issue(&request).await?;
+        match issued {
+            FencingOutcome::Token(token) if token < request.at_least => {}
+            issued => return Ok(issued),
+        }
+        // All tokens come from one sequence, which is behind one of its own only if it has been set back in the meantime.
         let at_least = i64::try_from(request.at_least).unwrap_or(i64::MAX);
-        let parameters: [Parameter<'_>; 3] =
-            [(&key, Type::BYTEA), (&request.owner, Type::TEXT), (&at_least, Type::INT8)];
-        let row = self.requests.row(statements::FENCE, &parameters).await?;
-        let token: Option<i64> = row.get(0);
-        Ok(match (token.and_then(|token| u64::try_from(token).ok()), row.get(1)) {
-            (Some(token), _) => FencingOutcome::Token(token),
-            (None, true) => FencingOutcome::Taken,
-            (None, false) => FencingOutcome::Gone,
-        })
+        self.requests.execute(&statements::raise_fences(at_least)).await?;
+        match self.issue(&request).await? {
+            FencingOutcome::Token(token) if token < request.at_least => Err(StoreError::Refused(
+                "the sequence `distributed_lock_fences` was set back; run `lockctl migrate`"
+                    .to_owned(),
+            )),
+            issued => Ok(issued),
+        }
     }
 
     async fn owner(&self, name: &str) -> Result<Option<String>, StoreError> {

@@ -10,6 +10,7 @@ use tokio_postgres::{Client, Row};
 
 use super::connector::DatabaseConnector;
 use super::errors;
+use super::switches::guarded;
 use crate::store::store_error::StoreError;
 
 /// A parameter of a statement.
@@ -33,6 +34,24 @@ struct PooledConnection {
     /// Whether the next request needs another connection, although this one is open: it is to a server that may not
     /// write, or a request had no answer in time, so that the server may be gone or frozen.
     is_suspect: AtomicBool,
+}
+
+impl PooledConnection {
+    /// The answer to a request, which suspects the connection if there is none.
+    async fn answer<T>(
+        &self,
+        request: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, StoreError> {
+        let mut unanswered = UnansweredStatement(Some(self));
+        let answer = request.await;
+        unanswered.0 = None;
+        answer.map_err(|error| {
+            if errors::ends_connection(&error) {
+                self.is_suspect.store(true, Ordering::Relaxed);
+            }
+            errors::of_request(&error)
+        })
+    }
 }
 
 impl Drop for PooledConnection {
@@ -66,34 +85,33 @@ impl ConnectionPool {
     /// The future may be dropped: the statement may be served nevertheless.
     pub(super) async fn query(
         &self,
-        statement: &str,
+        statement: &'static str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, StoreError> {
-        let slot = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
-        let connection = self.connection(slot).await?;
-        let mut unanswered = UnansweredStatement(Some(&connection));
+        let connection = self.connection().await?;
         // Not prepared: a pooler may use another connection to the server for the next request.
-        let answer = connection.client.query_typed(statement, parameters).await;
-        unanswered.0 = None;
-        answer.map_err(|error| {
-            if errors::ends_connection(&error) {
-                connection.is_suspect.store(true, Ordering::Relaxed);
-            }
-            errors::of_request(&error)
-        })
+        connection.answer(connection.client.query_typed(guarded(statement), parameters)).await
+    }
+
+    /// Runs statements without parameters in one transaction. The same as [`query`](Self::query) otherwise.
+    pub(super) async fn execute(&self, statements: &str) -> Result<(), StoreError> {
+        let connection = self.connection().await?;
+        connection.answer(connection.client.batch_execute(statements)).await
     }
 
     /// The only row of a statement.
     pub(super) async fn row(
         &self,
-        statement: &str,
+        statement: &'static str,
         parameters: &[Parameter<'_>],
     ) -> Result<Row, StoreError> {
         let rows = self.query(statement, parameters).await?;
         rows.into_iter().next().ok_or_else(|| StoreError::Unknown("no answer".to_owned()))
     }
 
-    async fn connection(&self, slot: usize) -> Result<Arc<PooledConnection>, StoreError> {
+    /// The next connection.
+    async fn connection(&self) -> Result<Arc<PooledConnection>, StoreError> {
+        let slot = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
         // Other requests wait for the connection that this one opens.
         let mut slot = Arc::clone(&self.slots[slot]).lock_owned().await;
         let usable = |connection: &&Arc<PooledConnection>| {

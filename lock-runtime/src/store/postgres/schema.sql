@@ -33,7 +33,9 @@ END
 $$;
 
 -- Fencing tokens outlive the rows. They are at least the time in microseconds: where the sequence was lost, or the
--- database comes from a backup, running this again makes them higher than all before.
+-- database comes from a backup, running this again makes them higher than all before. Everyone who draws a token changes
+-- the table, so nobody draws one between the two reads of the value.
+LOCK TABLE distributed_locks IN SHARE ROW EXCLUSIVE MODE;
 SELECT setval('distributed_lock_fences', micros)
 FROM distributed_lock_fences,
     (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS micros) AS now

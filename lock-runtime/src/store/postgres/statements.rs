@@ -1,4 +1,11 @@
 //! The statements. Each is one transaction, and reads the clock of the server.
+//!
+//! A commit waits until it is on the disk, and on the synchronous standby, because a grant or a renewal that a crash or a
+//! failover loses gives the key to two owners. What only frees a key, or marks it, does not wait: when it is lost, the key
+//! stays taken until its lease ends, as after the death of its holder. Nobody has got the key in between, because the commit
+//! of the next grant also waits for everything before it.
+
+use crate::safeguard::Safeguard;
 
 /// Key, owner and term in seconds. One row: whether the owner has the key, its fencing token, and the rest of the lease in
 /// seconds.
@@ -10,6 +17,9 @@
 ///
 /// The advisory lock says that the owner is acquiring, until the commit, which may wait for a standby. A release of this owner
 /// would not see the row before, and fails instead.
+///
+/// The last column is never read. Without a grant, the commit does not wait: a mark that is lost is made again, because a
+/// crash also ends the connections of those who wait. Until the commit, the mark keeps the release waiting.
 pub(super) const ACQUIRE: &str = "\
 WITH begun AS MATERIALIZED (
     SELECT pg_advisory_xact_lock_shared(hashtextextended($2, 0))
@@ -43,7 +53,8 @@ SELECT
         (SELECT extract(epoch FROM until - clock_timestamp()) FROM marked),
         (SELECT extract(epoch FROM until - clock_timestamp()) FROM busy WHERE wanted),
         0.1
-    )::float8";
+    )::float8,
+    (SELECT set_config('synchronous_commit', 'off', true) WHERE NOT EXISTS (SELECT FROM taken))";
 
 /// Keys, owners and terms in seconds. One row for each, in their order: whether the lease was extended, and whether another
 /// owner has the key.
@@ -67,6 +78,9 @@ ORDER BY number";
 ///
 /// First, the row is locked against changes, which waits for renewals and for those who mark the key as wanted. Then only
 /// transactions that have verified the lock can be in the way of its deletion, and those are not waited for.
+///
+/// The last column is never read. The commit does not wait, unless the key would stay taken for more than a minute if it were
+/// lost.
 pub(super) const RELEASE: &str = "\
 WITH idle AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock(hashtextextended($2, 0)) AS it
@@ -79,17 +93,22 @@ WITH idle AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), freed AS (
     DELETE FROM distributed_locks WHERE key = $1 AND owner = $2 AND EXISTS (SELECT FROM unlocked)
-    RETURNING until > clock_timestamp() AS live, wanted
+    RETURNING until, wanted
 ), told AS (
     SELECT pg_notify('distributed_locks', encode($1, 'hex')) FROM freed WHERE wanted
 )
 SELECT
-    coalesce((SELECT live FROM freed), false),
+    coalesce((SELECT until > clock_timestamp() FROM freed), false),
     EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2),
     NOT (SELECT it FROM idle) OR (EXISTS (SELECT FROM own WHERE live) AND NOT EXISTS (SELECT FROM freed)),
-    (SELECT count(*) FROM told)";
+    (SELECT count(*) FROM told),
+    (
+        SELECT set_config('synchronous_commit', 'off', true) FROM freed
+        WHERE until < clock_timestamp() + interval '1 minute'
+    )";
 
-/// Key, owner and the time for which the key stays taken, in seconds. As [`RELEASE`].
+/// Key, owner and the time for which the key stays taken, in seconds. As [`RELEASE`], but the commit waits: if it were lost,
+/// the key could be free too early.
 pub(super) const KEEP: &str = "\
 WITH idle AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock(hashtextextended($2, 0)) AS it
@@ -111,18 +130,32 @@ SELECT
     NOT (SELECT it FROM idle) OR (EXISTS (SELECT FROM own) AND NOT EXISTS (SELECT FROM freed)),
     0::bigint";
 
-/// Key, owner, and the least token. One row: the token if the owner has the key, and whether another owner has it.
+/// Key and owner. One row: a token if the owner has the key, and whether another owner has it.
 pub(super) const FENCE: &str = "\
-WITH raised AS (
-    SELECT CASE WHEN $3 > last_value THEN setval('distributed_lock_fences', $3) END FROM distributed_lock_fences
-), issued AS (
-    UPDATE distributed_locks SET fence = greatest(nextval('distributed_lock_fences'), $3)
-    WHERE key = $1 AND owner = $2 AND until > clock_timestamp() AND (SELECT count(*) FROM raised) > 0
+WITH issued AS (
+    UPDATE distributed_locks SET fence = nextval('distributed_lock_fences')
+    WHERE key = $1 AND owner = $2 AND until > clock_timestamp()
     RETURNING fence
 )
 SELECT
     (SELECT fence FROM issued),
     EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2)";
+
+/// Makes all later tokens higher than this one. Several statements, in one transaction.
+///
+/// `setval` overwrites what others have drawn since the value was read. So the lock on the table waits for all who may
+/// be drawing, and keeps others from it: each of them changes the table. Transactions that have verified a lock do not.
+pub(super) fn raise_fences(at_least: i64) -> String {
+    let lock = if Safeguard::RaisesAreExclusive.is_on() {
+        "LOCK TABLE distributed_locks IN SHARE ROW EXCLUSIVE MODE"
+    } else {
+        ""
+    };
+    format!(
+        "{lock}; SELECT setval('distributed_lock_fences', {at_least}) \
+         FROM distributed_lock_fences WHERE last_value < {at_least}"
+    )
+}
 
 /// Key. The owner, if there is one.
 pub(super) const OWNER: &str = "SELECT owner FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS NOT NULL";
@@ -143,7 +176,11 @@ SELECT
     to_regclass('distributed_locks') IS NOT NULL,
     coalesce(obj_description(to_regclass('distributed_locks'), 'pg_class'), '')";
 
-pub(super) const LISTEN: &str = "LISTEN distributed_locks";
+/// One row: the process of the server in which it was executed.
+pub(super) const LISTEN: &str = "LISTEN distributed_locks; SELECT pg_backend_pid()";
+
+/// The same.
+pub(super) const UNLISTEN: &str = "UNLISTEN distributed_locks; SELECT pg_backend_pid()";
 
 /// A payload, as a notification.
 pub(super) const PROBE: &str = "SELECT pg_notify('distributed_locks', $1)";

@@ -3,6 +3,7 @@
 use super::errors;
 use super::seen::{LockTransaction, SeenLock, Verifies, VerifyFailure};
 use super::statements::{IS_TAKEN, VERIFY};
+use super::switches::guarded;
 
 impl LockTransaction for tokio_postgres::Transaction<'_> {}
 
@@ -12,7 +13,8 @@ impl Verifies for tokio_postgres::Transaction<'_> {
 
         let failure = |error: tokio_postgres::Error| VerifyFailure(errors::text(&error));
         let key = key.as_bytes();
-        let held = self.query_typed(VERIFY, &[(&key, Type::BYTEA), (&owner, Type::TEXT)]).await;
+        let held =
+            self.query_typed(guarded(VERIFY), &[(&key, Type::BYTEA), (&owner, Type::TEXT)]).await;
         let is_held = !held.map_err(failure)?.is_empty();
         if is_held {
             return Ok(SeenLock::Held);
@@ -30,7 +32,7 @@ impl LockTransaction for sqlx::Transaction<'_, sqlx::Postgres> {}
 impl Verifies for sqlx::Transaction<'_, sqlx::Postgres> {
     async fn verify(&mut self, key: &str, owner: &str) -> Result<SeenLock, VerifyFailure> {
         let failure = |error: sqlx::Error| VerifyFailure(error.to_string());
-        let held = sqlx::query(VERIFY).persistent(false).bind(key.as_bytes()).bind(owner);
+        let held = sqlx::query(guarded(VERIFY)).persistent(false).bind(key.as_bytes()).bind(owner);
         let is_held = held.fetch_optional(&mut **self).await.map_err(failure)?.is_some();
         if is_held {
             return Ok(SeenLock::Held);
