@@ -170,12 +170,6 @@ impl EtcdCluster {
         text(&status, "version").expect("every member tells it").to_owned()
     }
 
-    /// The port of a member for the other ones.
-    #[must_use]
-    pub fn peer_port(&self, number: usize) -> u16 {
-        self.members[number].port.bus()
-    }
-
     /// A certificate that a cluster with TLS accepts from a client.
     ///
     /// # Panics

@@ -219,7 +219,8 @@ impl LockStore for FaultyStore {
     ) -> MaybeReady<'a, Result<Acquired, StoreError>> {
         let fault = self.acquires.lock().expect("test").pop_front();
         MaybeReady::pending(async move {
-            let answer = with_fault(fault, || self.inner.try_acquire(claim, timeout, trace));
+            let inner = SendTrace::default();
+            let answer = with_fault(fault, || self.inner.try_acquire(claim, timeout, &inner));
             let within = timeout.answer.min(timeout.total);
             // A request that hangs uses a connection of its own.
             let connection = self.connection.load(Ordering::Relaxed);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use lock_runtime::{LockClient, LockError, TlsOptions};
 use lock_tests::support::{LEASE, until};
 use lock_tests::{Authority, CapturedLog, EtcdCluster, EtcdOptions, RedisServer, Validity};
+use tokio::io::AsyncWriteExt;
 
 use crate::support::{RENEWED, client, revokes_too_early};
 
@@ -40,16 +41,21 @@ async fn a_server_that_is_down_is_unavailable() {
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
 }
 
-/// Also the port for the other members: like etcd before version 3, it speaks an older version of HTTP.
 #[tokio::test]
 async fn a_server_that_is_no_etcd_3_is_a_configuration_error() {
     let (redis, etcd) = (RedisServer::start(), EtcdCluster::single());
+    // As etcd before version 3.
+    let older = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address_of_older = older.local_addr().expect("an address").to_string();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = older.accept().await {
+            let answer = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
+            let _ = socket.write_all(answer).await;
+        }
+    });
     let secured = EtcdCluster::start(1, &EtcdOptions { tls: true, ..EtcdOptions::default() });
-    let addresses = [
-        redis.address().to_owned(),
-        format!("127.0.0.1:{}", etcd.peer_port(0)),
-        format!("127.0.0.1:{}", secured.port(0)),
-    ];
+    let addresses =
+        [redis.address().to_owned(), address_of_older, format!("127.0.0.1:{}", secured.port(0))];
     for address in addresses {
         match refused(&format!("etcd://{address}")).await {
             LockError::Config { option: "url", problem, .. } => {
@@ -255,7 +261,7 @@ async fn a_client_shows_its_certificate_and_reads_it_again() {
     let mut etcd = EtcdCluster::start(1, &options);
     let tls = TlsOptions::new().ca_file(etcd.authority());
     let without = LockClient::builder().url(etcd.url()).tls(tls.clone()).connect().await.map(drop);
-    assert!(matches!(without, Err(LockError::Denied { .. })), "{without:?}");
+    assert!(matches!(without, Err(LockError::Unavailable { .. })), "{without:?}");
     let own = etcd.client_certificate();
     let tls = tls.client_certificate(own.certificate(), own.key());
     let builder = LockClient::builder().url(etcd.url()).tls(tls).lease(RENEWED).wait(LEASE * 4);

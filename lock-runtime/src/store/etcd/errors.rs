@@ -151,24 +151,16 @@ fn unusable(error: &(dyn Error + 'static)) -> Option<StoreError> {
     None
 }
 
-/// A problem of a connection that has nothing to do with the request, which was not carried out.
+/// The problem of a server that speaks another protocol, and so has not carried out the request.
 fn protocol_error(causes: &str, member: &str) -> Option<StoreError> {
     // What is no HTTP/2 is read as a frame with a length that no frame has.
-    if causes.contains("frame with invalid size") {
-        let problem = format!(
+    causes.contains("frame with invalid size").then(|| StoreError::Config {
+        option: "url",
+        problem: format!(
             "{member} speaks another protocol than etcd 3: name the client port (2379) of etcd 3.4 or newer, and write \
              `etcds://` if it uses TLS"
-        );
-        return Some(StoreError::Config { option: "url", problem });
-    }
-    // With TLS 1.3, a server refuses a client without a certificate after the handshake.
-    if causes.contains("CertificateRequired") {
-        let problem = format!(
-            "{member} requires a client certificate; name the files of one with `tls_cert` and `tls_key`"
-        );
-        return Some(StoreError::Denied(problem));
-    }
-    None
+        ),
+    })
 }
 
 /// Why a server cannot be used, as an error of the connector.
@@ -237,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_no_etcd_or_wants_a_certificate_is_named() {
+    fn a_server_that_speaks_another_protocol_is_named() {
         let of_cause = |cause: &'static str| {
             let mut status = Status::new(Code::Unknown, "http2 error");
             status.set_source(std::sync::Arc::new(std::io::Error::other(cause)));
@@ -246,12 +238,6 @@ mod tests {
         match of_cause("connection error detected: frame with invalid size") {
             EtcdFailure::Unusable(StoreError::Config { option: "url", problem }) => {
                 assert!(problem.contains("a:2380") && problem.contains("2379"), "{problem}");
-            }
-            other => panic!("{other:?}"),
-        }
-        match of_cause("received fatal alert: CertificateRequired") {
-            EtcdFailure::Unusable(StoreError::Denied(problem)) => {
-                assert!(problem.contains("tls_cert"), "{problem}");
             }
             other => panic!("{other:?}"),
         }
