@@ -6,6 +6,9 @@ use tonic::{Code, ConnectError, Status};
 
 use crate::store::store_error::{StoreError, with_causes};
 
+/// How the text of a connection that has failed begins.
+pub(super) const CONNECTION_FAILED: &str = "the connection to";
+
 /// What an error means.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum EtcdFailure {
@@ -177,7 +180,7 @@ impl Error for UnusableServer {}
 
 fn said_with_causes(status: &Status, member: &str) -> String {
     let causes = status.source().map_or_else(|| status.message().to_owned(), with_causes);
-    format!("the connection to {member} has failed: {causes}")
+    format!("{CONNECTION_FAILED} {member} has failed: {causes}")
 }
 
 #[cfg(test)]

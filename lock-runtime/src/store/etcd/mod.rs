@@ -30,7 +30,7 @@ use tracing::Level;
 
 use self::address::EtcdAddress;
 use self::client::EtcdClient;
-use self::errors::EtcdFailure;
+use self::errors::{CONNECTION_FAILED, EtcdFailure};
 use self::members::{Members, Method};
 use self::messages::{AlarmRequest, AlarmResponse, AlarmType, StatusRequest, StatusResponse};
 use self::tls::EtcdTls;
@@ -210,6 +210,21 @@ impl EtcdStore {
         }
     }
 
+    /// Says what to look at, if a connection has ended before its first answer.
+    fn with_hint(&self, error: StoreError) -> StoreError {
+        let hint = if self.client.members.uses_tls() {
+            "etcd may require a client certificate: name its files with `tls_cert` and `tls_key`"
+        } else {
+            "name the client port (2379) of etcd 3.4 or newer, and write `etcds://` if it uses TLS"
+        };
+        match error {
+            StoreError::Unknown(cause) if cause.starts_with(CONNECTION_FAILED) => {
+                StoreError::Unknown(format!("{cause}; {hint}"))
+            }
+            error => error,
+        }
+    }
+
     fn warn_of_version(&self, version: Option<String>) {
         let Some(version) = version else { return };
         let member = self.client.members.current().shown.clone();
@@ -256,7 +271,8 @@ impl Store for EtcdStore {
             self.client.check_lease(lease);
         }
         self.client.members.check_url().await?;
-        let version = self.status().await?.map(|status| status.version);
+        let status = self.status().await.map_err(|error| self.with_hint(error))?;
+        let version = status.map(|status| status.version);
         version.as_deref().map_or(Ok(()), check_version)?;
         // Also checks the user.
         self.probe().await?;
