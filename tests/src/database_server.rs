@@ -424,7 +424,9 @@ impl DatabaseKind {
     fn spawn(&self, arguments: &[String], directory: &TempDir, clock: Option<&ClockShim>) -> Child {
         let program = path_of(self.program, self.install);
         let mut command = command_of(&program, arguments, directory.path());
-        clock.iter().for_each(|clock| clock.preload(&mut command));
+        if let Some(clock) = &clock {
+            clock.preload(&mut command);
+        }
         start(command)
     }
 }
