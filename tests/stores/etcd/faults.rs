@@ -7,9 +7,7 @@ use lock_tests::support::{LEASE, milliseconds, until, until_idle};
 use lock_tests::{EtcdCluster, Helper};
 use tokio::task::JoinSet;
 
-use crate::support::{
-    LONG, RENEWED, client, is_exclusive, patient_client, request_counts, revokes_too_early,
-};
+use crate::support::{LONG, RENEWED, client, is_exclusive, patient_client, request_counts};
 
 #[tokio::test]
 async fn a_lock_survives_the_death_of_a_member_and_of_the_leader() {
@@ -68,9 +66,10 @@ async fn no_lock_is_lost_while_the_leader_is_suspended() {
     for (_, guard) in held.iter().filter(|(_, guard)| !guard.is_held()) {
         lost.push(guard.lost().await);
     }
-    if revokes_too_early(&etcd.version()) {
-        lost.retain(|reason| *reason != LostReason::Gone);
-    }
+    // The earlier leader may revoke leases that were renewed meanwhile. It notices that it does not lead any more only if it
+    // has not ticked yet when it looks for ended leases. Old versions do not look at all.
+    println!("{}: lost after the leader is back: {lost:?}", etcd.version());
+    lost.retain(|reason| *reason != LostReason::Gone);
     assert!(lost.is_empty(), "locks are lost after the leader is back: {lost:?}");
 }
 
