@@ -316,16 +316,9 @@ async fn the_locks_of_a_process_that_is_killed_are_free_after_its_lease() {
     guard.release().await.expect("a release");
 }
 
-/// How many leases end at once: 300, unless `scripts/soak leases` says otherwise.
-fn leases_at_once() -> u32 {
-    std::env::var("LOCK_LEASES").map_or(300, |count| count.parse().expect("a number"))
-}
-
 #[tokio::test]
 async fn many_leases_that_end_at_once_leave_their_keys_free() {
-    let count = leases_at_once();
-    // Long enough to acquire all of them.
-    let lease = RENEWED * (1 + count / 1000);
+    let (count, lease) = (300_u32, RENEWED);
     let mut etcd = EtcdCluster::single();
     let (one, two) = (client(&etcd.url()).await, client(&etcd.url()).await);
     let (mut acquiring, mut guards) = (JoinSet::new(), Vec::new());
