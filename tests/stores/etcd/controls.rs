@@ -15,8 +15,6 @@ lock_tests::controls! {
         without "only-if-free" seeing "two have the lock";
     without_returning_to_a_member: "partitions::a_member_that_was_cut_off_is_used_again"
         without "members-need-a-leader+silent-members-are-left" seeing "calls go on by another member";
-    without_undoing_claims: "partitions::a_claim_that_arrives_after_its_release_leaves_no_key"
-        without "leftovers-are-freed" seeing "left behind";
     without_learning_members: "members::a_lock_stays_while_all_members_of_the_url_are_replaced"
         without "members-are-learned" seeing "calls go on by another member";
     without_ignoring_other_clusters: "members::an_announced_address_that_leads_to_another_cluster_is_not_used"

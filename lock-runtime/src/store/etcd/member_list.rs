@@ -10,6 +10,9 @@ use std::sync::{Arc, OnceLock};
 
 use tonic::transport::{Channel, Endpoint};
 
+use super::address::announced;
+use super::messages::ListedMember;
+
 /// A member.
 pub(super) struct Member {
     pub(super) number: usize,
@@ -147,6 +150,16 @@ impl MemberList {
     }
 }
 
+/// The addresses that these members announce, with the numbers of the members in their cluster, as far as they can be used.
+pub(super) fn usable(listed: &[ListedMember], uses_tls: bool) -> Vec<(u64, String)> {
+    let voters = listed.iter().filter(|member| !member.is_learner);
+    let addresses = voters.flat_map(|member| {
+        let addresses = member.client_urls.iter().filter_map(|url| announced(url, uses_tls));
+        addresses.map(|address| (member.id, address))
+    });
+    addresses.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,5 +234,20 @@ mod tests {
         assert_eq!(order(&mut all, 0, 4), ["a:1", "b:1", "d:1", "a:1"]);
         list(&mut all, 0, &[(4, "d:1"), (5, "e:1")]);
         assert_eq!(order(&mut all, 0, 4), ["a:1", "e:1", "d:1", "a:1"]);
+    }
+
+    #[test]
+    fn learners_and_addresses_of_the_other_scheme_are_not_used() {
+        let listed = |id, urls: &[&str], is_learner| {
+            let client_urls = urls.iter().map(ToString::to_string).collect();
+            ListedMember { id, client_urls, is_learner }
+        };
+        let all = [
+            listed(1, &["http://a:1", "https://b:2", "http://c:3"], false),
+            listed(2, &["http://d:4"], true),
+            listed(3, &[], false),
+        ];
+        assert_eq!(usable(&all, false), [(1, "a:1".into()), (1, "c:3".into())]);
+        assert_eq!(usable(&all, true), [(1, "b:2".into())]);
     }
 }

@@ -20,10 +20,10 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{IntoStreamingRequest, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use super::address::{EtcdAddress, announced, invalid};
+use super::address::{EtcdAddress, invalid};
 use super::auth::EtcdLogin;
 use super::errors::{EtcdFailure, meaning};
-use super::member_list::{Member, MemberList};
+use super::member_list::{Member, MemberList, usable};
 use super::messages::{MemberListRequest, MemberListResponse};
 use super::tls::EtcdTls;
 use crate::error::LockError;
@@ -157,13 +157,7 @@ impl Members {
             timeout(self.patience(), request).await.unwrap_or_else(silent)?;
         let Some(header) = list.header else { return Ok(()) };
         asked.id.store(header.member_id, Ordering::Relaxed);
-        let listed = list.members.iter().filter(|member| !member.is_learner);
-        let addresses = listed.flat_map(|member| {
-            let addresses = member.client_urls.iter();
-            let addresses = addresses.filter_map(|url| announced(url, self.uses_tls()));
-            addresses.map(|address| (member.id, address))
-        });
-        let addresses: Vec<_> = addresses.collect();
+        let addresses = usable(&list.members, self.uses_tls());
         let make = |number, shown: &str| {
             let endpoint = endpoint(shown, self.uses_tls()).ok()?;
             Some(Member::new(number, endpoint, shown.to_owned(), Some(header.cluster_id)))
@@ -412,5 +406,22 @@ impl Members {
         let mut grpc = Grpc::new(channel.clone());
         grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
         Ok(grpc)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_with_a_password_learns_of_members_with_tls_only() {
+        let may_learn = |url: &str| {
+            let address = EtcdAddress::parse(url).expect("a URL");
+            Members::new(address, &EtcdTls::default()).expect("a URL").may_learn()
+        };
+        assert!(may_learn("etcd://a"));
+        assert!(!may_learn("etcd://user:password@a"));
+        #[cfg(feature = "tls")]
+        assert!(may_learn("etcds://user:password@a"));
     }
 }

@@ -87,9 +87,9 @@ const PROBE: &str = "lock-runtime/probe";
 /// default. A shorter lease works: the client counts its own term, and releases the key. Only after a crash of the process,
 /// the key stays taken for as long as etcd has granted. The shared lease lasts a second longer than its term. A leader that
 /// fails is replaced after about a second, and all leases then begin anew, so a lease of 10 s or more survives it. Below 3 s,
-/// a client logs a warning. Before etcd 3.4.31 and 3.5.13, a leader that was suspended and replaced may end leases that were
-/// renewed meanwhile; the holder is told at once that its lock is lost, but may overlap with the next one until then. A client
-/// logs a warning when it connects to such a version.
+/// a client logs a warning. A leader that was suspended and replaced may end leases that were renewed meanwhile; the holder
+/// is told at once that its lock is lost, but may overlap with the next one until then. etcd 3.4.31 and 3.5.13 have made this
+/// less likely, and a client logs a warning when it connects to an earlier version.
 ///
 /// # Users
 ///

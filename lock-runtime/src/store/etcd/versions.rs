@@ -11,7 +11,8 @@ pub(super) fn check_version(version: &str) -> Result<(), StoreError> {
     Err(StoreError::Config { option: "url", problem })
 }
 
-/// Whether a leader that was suspended and replaced may revoke leases that were renewed meanwhile.
+/// Whether a leader that was suspended and replaced revokes leases that were renewed meanwhile, without making sure that it
+/// still leads. (Later versions do so unless their clock has just ticked.)
 pub(super) fn revokes_too_early(version: &str) -> bool {
     let version = numbers(version);
     version < [3, 4, 31] || ([3, 5, 0]..[3, 5, 13]).contains(&version)
