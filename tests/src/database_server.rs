@@ -213,7 +213,9 @@ impl DatabaseServer {
             own(directory.path());
             install(&data_of(&directory), directory.path());
             let clock = own_clock.then(|| ClockShim::in_directory(directory.path()));
-            clock.iter().for_each(ClockShim::build);
+            if let Some(clock) = &clock {
+                clock.build();
+            }
             let (port, settings) = (ReservedPort::new(), settings.to_vec());
             let arguments = arguments_of(kind, &directory, port.number(), &settings);
             let child = kind.spawn(&arguments, &directory, clock.as_ref());
@@ -424,7 +426,7 @@ impl DatabaseKind {
     fn spawn(&self, arguments: &[String], directory: &TempDir, clock: Option<&ClockShim>) -> Child {
         let program = path_of(self.program, self.install);
         let mut command = command_of(&program, arguments, directory.path());
-        if let Some(clock) = &clock {
+        if let Some(clock) = clock {
             clock.preload(&mut command);
         }
         start(command)

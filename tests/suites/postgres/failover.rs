@@ -81,7 +81,7 @@ async fn no_acquired_lock_is_lost_with_a_synchronous_standby() {
     let client = one.clone();
     let acquiring = tokio::spawn(async move {
         let mut guards = Vec::new();
-        while let Ok(guard) = client.lock(&format!("k{}", guards.len())).acquire().await {
+        while let Ok(guard) = client.lock(format!("k{}", guards.len())).acquire().await {
             guards.push(guard);
             tokio::task::yield_now().await;
             if guards.len() == 200 {

@@ -125,7 +125,7 @@ async fn a_crash_loses_no_acquired_lock_although_releases_do_not_wait_for_the_di
     for number in 0..20 {
         let released = one.lock("released").acquire().await.expect("free");
         released.release().await.expect("held");
-        kept.push(one.lock(&format!("kept:{number}")).acquire().await.expect("free"));
+        kept.push(one.lock(format!("kept:{number}")).acquire().await.expect("free"));
     }
     server.kill();
     server.restart();

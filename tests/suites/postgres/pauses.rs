@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use crate::Database;
 
 /// Short, so that there are many pauses in a short time. Renewals that come too late are what is tested.
-const SHORT_LEASE: Duration = Duration::from_millis(LEASE.as_millis() as u64 / 10);
+const SHORT_LEASE: Duration = LEASE.checked_div(10).expect("not zero");
 
 /// The accounts, and the processes for each.
 const ACCOUNTS: usize = 2;
@@ -73,7 +73,7 @@ impl Depositors {
         while paused < count && !is_enough().await {
             // A tenth of the pauses between two looks.
             let each = (count / self.children.len() / 10).max(1);
-            let pauses = self.children.iter().map(|child| {
+            let suspended = self.children.iter().map(|child| {
                 let pid = Pid::from_child(child);
                 tokio::spawn(async move {
                     for _ in 0..each {
@@ -85,8 +85,8 @@ impl Depositors {
                     }
                 })
             });
-            for pause in pauses.collect::<Vec<_>>() {
-                pause.await.expect("no panic");
+            for child in suspended.collect::<Vec<_>>() {
+                child.await.expect("no panic");
                 paused += each;
             }
         }
@@ -194,7 +194,7 @@ async fn deposit(
     account: i64,
     protection: Protection,
 ) -> Result<(), Box<dyn Error>> {
-    let guard = client.lock(&format!("account:{account}")).acquire().await?;
+    let guard = client.lock(format!("account:{account}")).acquire().await?;
     if protection == Protection::Fence {
         let token = guard.fencing_token().await?;
         let mut transaction = session.begin().await?;

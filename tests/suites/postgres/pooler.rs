@@ -110,7 +110,7 @@ async fn many_calls_share_few_connections_of_a_pooler() {
     let calls = (0..40).map(|number| {
         let (client, url) = (clients[number % 2].clone(), pooler.url(&database.name));
         tokio::spawn(async move {
-            let guard = client.lock(&format!("k{}", number % 3)).wait(LEASE * 60).acquire().await?;
+            let guard = client.lock(format!("k{}", number % 3)).wait(LEASE * 60).acquire().await?;
             let (mut session, connection) =
                 tokio_postgres::connect(&url, tokio_postgres::NoTls).await.expect("it is up");
             tokio::spawn(connection);
