@@ -16,9 +16,9 @@ fn is_lacking<T>(outcome: &Result<T, LockError>, option: &str) -> bool {
 }
 
 /// Asserts that the outcome is an error of this option, unless the store has what it is about.
-fn assert_lacks<T: Debug>(has: bool, option: &str, outcome: Result<T, LockError>) {
+fn assert_lacks<T: Debug>(has: bool, option: &str, outcome: &Result<T, LockError>) {
     assert!(
-        if has { outcome.is_ok() } else { is_lacking(&outcome, option) },
+        if has { outcome.is_ok() } else { is_lacking(outcome, option) },
         "{option}: {outcome:?}"
     );
 }
@@ -31,17 +31,17 @@ async fn what_a_store_lacks_is_a_configuration_error_that_names_the_option() {
     let (is_redis, is_quorum) =
         (matches!(store, TestedStore::Redis(_)), matches!(store, TestedStore::Quorum(_)));
     let lock = client.lock("fair").fair();
-    assert_lacks(is_redis, "fair", lock.acquire().await);
+    assert_lacks(is_redis, "fair", &lock.acquire().await);
     let lock = client.read_write("shared");
-    assert_lacks(is_redis, "mode", lock.read().acquire().await);
-    assert_lacks(is_redis, "mode", lock.write().acquire().await);
+    assert_lacks(is_redis, "mode", &lock.read().acquire().await);
+    assert_lacks(is_redis, "mode", &lock.write().acquire().await);
     let semaphore = client.semaphore("permits", 3);
-    assert_lacks(is_redis, "permits", semaphore.acquire().await);
+    assert_lacks(is_redis, "permits", &semaphore.acquire().await);
     let lock = client.lock("format").wire_format(WireFormat::Redisson);
-    assert_lacks(is_redis, "wire_format", lock.acquire().await);
+    assert_lacks(is_redis, "wire_format", &lock.acquire().await);
     let periodic = client.periodic("period", Duration::from_secs(3600));
-    assert_lacks(is_redis, "every", periodic.run(async {}).await);
-    assert_lacks(is_redis, "every", client.last_run("period").await);
+    assert_lacks(is_redis, "every", &periodic.run(async {}).await);
+    assert_lacks(is_redis, "every", &client.last_run("period").await);
     // The replicas of the single server are none, so it cannot be held with that.
     let acknowledged = client.lock("acknowledged").acknowledged_by(1).acquire().await;
     assert!(is_redis || is_lacking(&acknowledged, "acknowledged_by"), "{acknowledged:?}");
@@ -51,12 +51,12 @@ async fn what_a_store_lacks_is_a_configuration_error_that_names_the_option() {
     let nested = nested.await.expect("free");
     assert!(is_redis || is_lacking(&nested, "acknowledged_by"), "{nested:?}");
     let admin = LockAdmin::new(&client);
-    assert_lacks(is_redis || is_quorum, "url", admin.clients().await);
-    assert_lacks(is_redis || is_quorum, "url", admin.inspect("k").await);
+    assert_lacks(is_redis || is_quorum, "url", &admin.clients().await);
+    assert_lacks(is_redis || is_quorum, "url", &admin.inspect("k").await);
     let leadership = client.leadership("leader");
     let option = if is_quorum { "leader" } else { "store" };
-    assert_lacks(is_redis || is_quorum, option, leadership.leader().await);
-    assert_lacks(is_redis || is_quorum, option, leadership.observe().next().await);
+    assert_lacks(is_redis || is_quorum, option, &leadership.leader().await);
+    assert_lacks(is_redis || is_quorum, option, &leadership.observe().next().await);
     // Everything else works.
     client.lock("k").run(async {}).await.expect("free");
     client.leadership("leader").run(|_| async {}).await.expect("elected");

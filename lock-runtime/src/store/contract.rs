@@ -342,7 +342,6 @@ pub(crate) enum Acquired {
 
 impl Acquired {
     /// Whether the lock was granted.
-    #[cfg(feature = "redis")]
     pub(crate) fn is_grant(&self) -> bool {
         matches!(self, Self::Granted(_))
     }

@@ -204,8 +204,6 @@ fn url_error(problem: &str) -> LockError {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     #[cfg(feature = "redis")]
     use crate::credentials::{Credentials, CredentialsSource};
@@ -267,7 +265,8 @@ mod tests {
     #[cfg(feature = "etcd")]
     #[test]
     fn etcd_has_no_quarantine() {
-        let quarantine = Some(Arc::new(QuarantineTerms::new(Duration::from_secs(60))));
+        let length = Settings::default().lease;
+        let quarantine = Some(Arc::new(QuarantineTerms::new(length)));
         let settings = Settings { quarantine, ..Settings::default() };
         assert_eq!(refused("etcd://a", &settings).0, "quarantine");
     }

@@ -55,7 +55,7 @@ async fn what_to_change_is_said_about_a_server_that_is_no_etcd_3() {
     });
     let secured = EtcdCluster::start(1, &EtcdOptions { tls: true, ..EtcdOptions::default() });
     let addresses =
-        [redis.address().to_owned(), address_of_older, format!("127.0.0.1:{}", secured.port(0))];
+        [redis.address().clone(), address_of_older, format!("127.0.0.1:{}", secured.port(0))];
     for address in addresses {
         // It is unavailable if it has closed the connection before its answer was read.
         match refused(&format!("etcd://{address}")).await {

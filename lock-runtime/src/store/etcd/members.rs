@@ -412,12 +412,18 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(feature = "tls")]
+    use crate::tls::TlsOptions;
 
     #[tokio::test]
     async fn a_client_with_a_password_learns_of_members_with_tls_only() {
         let may_learn = |url: &str| {
             let address = EtcdAddress::parse(url).expect("a URL");
-            Members::new(address, &EtcdTls::default()).expect("a URL").may_learn()
+            #[cfg(feature = "tls")]
+            let tls = address.tls.then(|| EtcdTls::new(TlsOptions::new()).expect("options"));
+            #[cfg(not(feature = "tls"))]
+            let tls = None;
+            Members::new(address, tls).expect("a URL").may_learn()
         };
         assert!(may_learn("etcd://a"));
         assert!(!may_learn("etcd://user:password@a"));
