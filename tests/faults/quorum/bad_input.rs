@@ -36,7 +36,11 @@ async fn servers_that_are_not_independent_are_refused() {
     assert_refused(twice, "quorum", "are the same server, or parts of one cluster");
     assert_refused(LockClient::quorum(urls(replica.plain_url())).await, "quorum", "is a replica");
     let of_cluster = LockClient::quorum(urls(node.plain_url())).await;
-    assert_refused(of_cluster, "url", "independent of each other: neither nodes of one cluster");
+    assert_refused(
+        of_cluster,
+        "url",
+        "independent of each other; name servers that belong to no cluster",
+    );
 }
 
 #[tokio::test]

@@ -74,6 +74,29 @@ async fn a_database_that_is_not_ready_is_an_error_that_says_what_to_do() {
     database.run(POSTGRES_SCHEMA).await;
     // It can be run again.
     database.run(POSTGRES_SCHEMA).await;
+    for (part, remove, restore) in [
+        (
+            "the column wanted",
+            "DROP COLUMN wanted",
+            "ADD COLUMN wanted boolean NOT NULL DEFAULT false",
+        ),
+        (
+            "the constraint distributed_locks_owner",
+            "DROP CONSTRAINT distributed_locks_owner",
+            "ADD CONSTRAINT distributed_locks_owner UNIQUE (key, owner)",
+        ),
+    ] {
+        database.run(&format!("ALTER TABLE distributed_locks {remove}")).await;
+        let lacks = problem().await;
+        assert!(lacks.contains(part), "{lacks}");
+        match database.store().migrate().await {
+            Err(LockError::Config { problem, .. }) => assert!(problem.contains(part), "{problem}"),
+            other => panic!("{other:?}"),
+        }
+        database.run(&format!("ALTER TABLE distributed_locks {restore}")).await;
+    }
+    database.run("DROP SEQUENCE distributed_lock_fences").await;
+    assert!(problem().await.contains("the sequence distributed_lock_fences"));
     assert!(!database.store().migrate().await.expect("the owner"), "it was there");
     let client = database.client().await;
     database.run("DROP TABLE distributed_locks").await;

@@ -174,7 +174,23 @@ SELECT
     current_setting('server_version_num')::int4,
     pg_is_in_recovery() OR current_setting('transaction_read_only')::bool,
     to_regclass('distributed_locks') IS NOT NULL,
-    coalesce(obj_description(to_regclass('distributed_locks'), 'pg_class'), '')";
+    coalesce(obj_description(to_regclass('distributed_locks'), 'pg_class'), ''),
+    coalesce((
+        SELECT string_agg(part, ', ') FROM (
+            SELECT 'the column ' || needed FROM unnest(ARRAY['key', 'owner', 'until', 'fence', 'wanted']) AS needed
+            WHERE NOT EXISTS (
+                SELECT FROM pg_attribute
+                WHERE attrelid = to_regclass('distributed_locks') AND attname::text = needed AND NOT attisdropped
+            )
+            UNION ALL
+            SELECT 'the constraint distributed_locks_owner' WHERE NOT EXISTS (
+                SELECT FROM pg_constraint
+                WHERE conrelid = to_regclass('distributed_locks') AND conname = 'distributed_locks_owner' AND contype = 'u'
+            )
+            UNION ALL
+            SELECT 'the sequence distributed_lock_fences' WHERE to_regclass('distributed_lock_fences') IS NULL
+        ) AS missing (part)
+    ), '')";
 
 /// One row: the process of the server in which it was executed.
 pub(super) const LISTEN: &str = "LISTEN distributed_locks; SELECT pg_backend_pid()";

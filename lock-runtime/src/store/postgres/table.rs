@@ -1,6 +1,6 @@
 //! The table: whether it can be used, and how it is created.
 
-use tokio_postgres::Row;
+use tokio_postgres::{Client, Row};
 
 use super::connector::DatabaseConnector;
 use super::errors;
@@ -27,6 +27,8 @@ enum TableState {
     Current,
     /// It has another one, or was made by somebody else.
     Other(String),
+    /// It has this version, but not these parts.
+    Incomplete(String),
 }
 
 /// Fails unless locks can be acquired now.
@@ -40,6 +42,7 @@ pub(super) async fn check(pool: &ConnectionPool) -> Result<(), StoreError> {
                 .to_owned(),
         )),
         TableState::Other(comment) => Err(errors::config(other(&comment))),
+        TableState::Incomplete(missing) => Err(errors::config(incomplete(&missing))),
     }
 }
 
@@ -48,17 +51,25 @@ pub(super) async fn migrate(connector: &DatabaseConnector) -> Result<bool, Store
     let (client, connection) = connector.connect().await?;
     // Ends when the client is dropped.
     tokio::spawn(connection);
-    let rows = client.query_typed(CHECK, &[]).await.map_err(|error| errors::of_request(&error))?;
-    let none = || StoreError::Unknown("no answer".to_owned());
-    let row = rows.first().ok_or_else(none)?;
-    check_server(row)?;
-    let is_new = match table(row) {
+    let is_new = match state(&client).await? {
         TableState::Missing => true,
-        TableState::Current => false,
+        // The SQL makes a sequence that is missing.
+        TableState::Current | TableState::Incomplete(_) => false,
         TableState::Other(comment) => return Err(errors::config(other(&comment))),
     };
     client.batch_execute(SCHEMA).await.map_err(|error| errors::of_request(&error))?;
-    Ok(is_new)
+    match state(&client).await? {
+        TableState::Incomplete(missing) => Err(errors::config(incomplete(&missing))),
+        _ => Ok(is_new),
+    }
+}
+
+/// The state of the table, at a server that can be used.
+async fn state(client: &Client) -> Result<TableState, StoreError> {
+    let rows = client.query_typed(CHECK, &[]).await.map_err(|error| errors::of_request(&error))?;
+    let row = rows.first().ok_or_else(|| StoreError::Unknown("no answer".to_owned()))?;
+    check_server(row)?;
+    Ok(table(row))
 }
 
 fn check_server(row: &Row) -> Result<(), StoreError> {
@@ -78,16 +89,25 @@ fn check_server(row: &Row) -> Result<(), StoreError> {
 }
 
 fn table(row: &Row) -> TableState {
-    let (exists, comment): (bool, String) = (row.get(2), row.get(3));
-    if !exists {
-        return TableState::Missing;
+    let (exists, comment, missing): (bool, String, String) = (row.get(2), row.get(3), row.get(4));
+    match version(&comment) {
+        _ if !exists => TableState::Missing,
+        Some(VERSION) if missing.is_empty() => TableState::Current,
+        Some(VERSION) => TableState::Incomplete(missing),
+        _ => TableState::Other(comment),
     }
-    let is_current = version(&comment) == Some(VERSION);
-    if is_current { TableState::Current } else { TableState::Other(comment) }
 }
 
 fn version(comment: &str) -> Option<u32> {
     comment.strip_prefix(NAME)?.strip_prefix(' ')?.parse().ok()
+}
+
+/// What is wrong with a table of this version without these parts.
+fn incomplete(missing: &str) -> String {
+    format!(
+        "the table `distributed_locks` has the version {VERSION} of `lock-runtime`, but lacks {missing}; rename it while no \
+         lock is held, and run `lockctl migrate`"
+    )
 }
 
 /// What is wrong with a table of another version.

@@ -170,6 +170,16 @@ impl QuorumBackend {
             LockError::Config { option: "quorum", problem } => {
                 Err(LockError::Config { option: "quorum", problem })
             }
+            // The advice for a client of that cluster alone would be wrong here.
+            LockError::Config { option, problem }
+                if problem.contains("node of a Redis Cluster") =>
+            {
+                let problem = format!(
+                    "the server {name} of the quorum is a node of a Redis Cluster, and the servers of a quorum are \
+                     independent of each other; name servers that belong to no cluster"
+                );
+                Err(LockError::Config { option, problem })
+            }
             LockError::Config { option, problem } => {
                 let problem = format!(
                     "the server {name} of the quorum cannot be used: {problem}. (The servers of a quorum are \
