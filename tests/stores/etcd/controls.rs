@@ -7,8 +7,6 @@ lock_tests::controls! {
         without "members-need-a-leader" seeing "the member says why";
     without_leaving_members_that_are_cut_off: "partitions::calls_go_on_and_locks_stay_when_the_member_of_their_client_is_cut_off"
         without "members-need-a-leader+silent-members-are-left" seeing "calls go on by another member";
-    without_streams_that_need_a_leader: "partitions::a_waiter_at_a_member_that_is_cut_off_is_woken"
-        without "members-need-a-leader" seeing "woken after";
     without_leaving_a_leader_that_is_cut_off: "partitions::a_leader_that_is_cut_off_for_longer_than_the_lease_grants_nothing_twice"
         without "members-need-a-leader+silent-members-are-left" seeing "a client is not served";
     without_only_if_free_during_a_partition: "partitions::a_leader_that_is_cut_off_for_longer_than_the_lease_grants_nothing_twice"

@@ -9,7 +9,7 @@ use lock_tests::workload::run;
 use lock_tests::{EtcdCluster, EtcdOptions, Expected, Recorder};
 use tokio::time::{sleep, timeout};
 
-use crate::support::{LONG, client_at, is_exclusive, member_of, patient_client};
+use crate::support::{LONG, client_at, is_exclusive, member_of, patient_client, request_counts_of};
 
 /// Long enough for a client to use another member: it waits 0.7 s for an answer.
 const SWITCH: Duration = LEASE.saturating_mul(3);
@@ -53,11 +53,13 @@ async fn a_waiter_at_a_member_that_is_cut_off_is_woken() {
         let lock = two.lock("k");
         async move { lock.acquire().await.map(|guard| (guard, Instant::now())) }
     });
-    // It has made its attempts, and makes the next one 5 s after them.
+    // It has made its attempts by then, and waits for its stream.
     sleep(LEASE / 2).await;
+    let before = request_counts_of(&etcd, follower).ended_watches;
     etcd.cut_off(follower);
     // The member ends its streams when it has had no leader for three times the time of an election.
-    sleep(LEASE * 3).await;
+    let ended = || request_counts_of(&etcd, follower).ended_watches;
+    until(LONG, || ended() > before).await.expect("the stream of the waiter ends");
     held.release().await.expect("a release");
     let released = Instant::now();
     let (guard, granted) = waiting.await.expect("no panic").expect("a lock");

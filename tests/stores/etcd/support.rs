@@ -72,6 +72,8 @@ pub(crate) struct RequestCounts {
     pub(crate) refused: u64,
     /// The requests that extend a lease.
     pub(crate) extensions: u64,
+    /// The streams of watches that have ended.
+    pub(crate) ended_watches: u64,
 }
 
 /// Reads the metrics of the first member.
@@ -101,5 +103,6 @@ pub(crate) fn request_counts_of(etcd: &EtcdCluster, number: usize) -> RequestCou
         transactions: handled("Txn", |_| true),
         refused: handled("Txn", |line| !line.contains("grpc_code=\"OK\"")),
         extensions: handled("LeaseKeepAlive", |_| true),
+        ended_watches: handled("Watch", |_| true),
     }
 }

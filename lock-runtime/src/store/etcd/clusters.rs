@@ -24,7 +24,15 @@ impl Members {
         if named.len() == 1 || !Safeguard::ForeignNodesAreIgnored.is_on() {
             return Ok(());
         }
-        let clusters = join_all(named.iter().map(|member| self.cluster_of(member))).await;
+        let mut clusters = join_all(named.iter().map(|member| self.cluster_of(member))).await;
+        if self.has_login() {
+            for (member, cluster) in named.iter().zip(&mut clusters) {
+                // All have waited for one token, which another cluster does not accept.
+                if matches!(cluster, Err(EtcdFailure::LoggedOut(_) | EtcdFailure::NotHere(_))) {
+                    *cluster = self.cluster_of(member).await;
+                }
+            }
+        }
         let mut known = named
             .iter()
             .zip(clusters)
@@ -44,11 +52,18 @@ impl Members {
         {
             return Ok(());
         }
-        let cluster = self.cluster_of(member).await?;
-        let own = member.cluster.unwrap_or_else(|| *lock(&self.cluster).get_or_insert(cluster));
+        let cluster = match self.cluster_of(member).await {
+            // Some versions tell it to the user `root` only. Grants are checked by their own answers.
+            Err(failure) if failure.is_missing_permission() && !member.is_learned => {
+                member.is_verified.store(true, Ordering::Relaxed);
+                return Ok(());
+            }
+            cluster => cluster?,
+        };
+        let own = *lock(&self.cluster).get_or_insert(cluster);
         if own != cluster {
             // All members may have been restored from a backup.
-            if member.cluster.is_some() || !self.is_of_majority(cluster).await {
+            if member.is_learned || !self.is_of_majority(cluster).await {
                 let problem = format!("{} belongs to another cluster", member.shown);
                 return Err(EtcdFailure::NotHere(problem));
             }
@@ -77,6 +92,9 @@ impl Members {
         let answered = timeout(self.patience(), asked).await.unwrap_or_else(silent);
         let list: MemberListResponse = answered.map_err(|failure| match failure {
             EtcdFailure::Unknown(cause) => EtcdFailure::NotHere(cause),
+            failure if failure.is_missing_permission() => failure,
+            // Another server may be at this address, and the other members may still be there.
+            EtcdFailure::Refused(problem) => EtcdFailure::Unusable(problem),
             failure => failure,
         })?;
         Ok(list.header.map_or(0, |header| header.cluster_id))
@@ -84,9 +102,9 @@ impl Members {
 
     /// Whether an answer comes from another cluster: the address of the current member leads there since its last request.
     pub(super) fn is_foreign(&self, header: Option<&ResponseHeader>) -> bool {
-        let (own, found) = (*lock(&self.cluster), header.map(|header| header.cluster_id));
-        let is_foreign = own.is_some() && found.is_some() && own != found;
-        if is_foreign && Safeguard::ForeignNodesAreIgnored.is_on() {
+        let Some(found) = header.map(|header| header.cluster_id) else { return false };
+        let own = *lock(&self.cluster).get_or_insert(found);
+        if own != found && Safeguard::ForeignNodesAreIgnored.is_on() {
             self.leave(self.current().number);
             return true;
         }

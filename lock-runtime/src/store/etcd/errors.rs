@@ -94,9 +94,12 @@ pub(super) fn meaning(status: &Status, member: &str) -> EtcdFailure {
         Code::InvalidArgument if says("too many operations") => {
             config(format!("{}: start etcd with its default of `--max-txn-ops`, 128", said()))
         }
-        Code::Unimplemented => config(format!(
-            "{member} has no API of etcd, version 3: name the client port (2379) of etcd 3.4 or newer"
-        )),
+        Code::Unimplemented => {
+            let problem = format!(
+                "{member} has no API of etcd, version 3: name the client port (2379) of etcd 3.4 or newer"
+            );
+            EtcdFailure::Unusable(StoreError::Config { option: "url", problem })
+        }
         Code::NotFound if says("lease not found") => EtcdFailure::LeaseGone,
         Code::ResourceExhausted if says("space exceeded") => {
             EtcdFailure::Refused(StoreError::Refused(format!(
@@ -210,7 +213,7 @@ mod tests {
         assert!(config(of(Code::FailedPrecondition, "etcdserver: authentication is not enabled")));
         let many = "etcdserver: too many operations in txn request";
         assert!(config(of(Code::InvalidArgument, many)));
-        assert!(config(of(Code::Unimplemented, "unknown service")));
+        assert!(matches!(of(Code::Unimplemented, "unknown service"), EtcdFailure::Unusable(_)));
         assert_eq!(of(Code::NotFound, "etcdserver: requested lease not found"), LeaseGone);
         let full = "etcdserver: mvcc: database space exceeded";
         assert!(refused(of(Code::ResourceExhausted, full)));

@@ -20,8 +20,8 @@ pub(super) struct Member {
     /// Its address, for messages.
     pub(super) shown: String,
     pub(super) channel: OnceLock<Channel>,
-    /// The cluster that has listed it; `None` if the URL names it.
-    pub(super) cluster: Option<u64>,
+    /// Whether only the cluster lists it, and not the URL.
+    pub(super) is_learned: bool,
     /// Whether it was found to belong to that cluster since it was chosen.
     pub(super) is_verified: AtomicBool,
     /// The number that it has in its cluster; zero if it is not known.
@@ -29,18 +29,13 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) fn new(
-        number: usize,
-        endpoint: Endpoint,
-        shown: String,
-        cluster: Option<u64>,
-    ) -> Self {
+    pub(super) fn new(number: usize, endpoint: Endpoint, shown: String, is_learned: bool) -> Self {
         Self {
             number,
             endpoint,
             shown,
             channel: OnceLock::new(),
-            cluster,
+            is_learned,
             is_verified: AtomicBool::new(false),
             id: AtomicU64::new(0),
         }
@@ -166,7 +161,7 @@ mod tests {
 
     fn member(number: usize, address: &str) -> Member {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
-        Member::new(number, endpoint, address.to_owned(), None)
+        Member::new(number, endpoint, address.to_owned(), false)
     }
 
     fn named(addresses: &[&str]) -> MemberList {

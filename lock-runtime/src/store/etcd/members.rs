@@ -93,7 +93,7 @@ impl Members {
         let EtcdAddress { members, login, .. } = address;
         let member = |(number, shown): (usize, String)| {
             let endpoint = endpoint(&shown, tls.is_some())?;
-            Ok(Member::new(number, endpoint, shown, None))
+            Ok(Member::new(number, endpoint, shown, false))
         };
         let named = members.into_iter().enumerate().map(member);
         let named = named.collect::<Result<Vec<_>, LockError>>()?;
@@ -107,6 +107,10 @@ impl Members {
     /// The addresses in the URL, for messages.
     pub(super) fn shown(&self) -> Vec<String> {
         lock(&self.known).named().iter().map(|member| member.shown.clone()).collect()
+    }
+
+    pub(super) fn has_login(&self) -> bool {
+        self.login.is_some()
     }
 
     pub(super) fn uses_tls(&self) -> bool {
@@ -142,7 +146,7 @@ impl Members {
     }
 
     /// A member has not answered in time.
-    fn is_silent(&self, number: usize) {
+    fn leave_silent(&self, number: usize) {
         if Safeguard::SilentMembersAreLeft.is_on() {
             self.leave(number);
         }
@@ -151,6 +155,7 @@ impl Members {
     /// Asks the current member for all members of its cluster.
     pub(super) async fn learn(&self) -> Result<(), EtcdFailure> {
         let asked = self.current();
+        self.check_cluster(&asked).await?;
         let request = self.once(&asked, Method::MEMBER_LIST, &MemberListRequest {});
         let silent = |_| Err(EtcdFailure::Unknown(format!("{} does not answer", asked.shown)));
         let list: MemberListResponse =
@@ -160,7 +165,7 @@ impl Members {
         let addresses = usable(&list.members, self.uses_tls());
         let make = |number, shown: &str| {
             let endpoint = endpoint(shown, self.uses_tls()).ok()?;
-            Some(Member::new(number, endpoint, shown.to_owned(), Some(header.cluster_id)))
+            Some(Member::new(number, endpoint, shown.to_owned(), true))
         };
         let mut known = lock(&self.known);
         let current = *self.current.borrow();
@@ -180,14 +185,17 @@ impl Members {
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let (mut may_have_run, mut logged_in) = (None, false);
+        let (mut may_have_run, mut not_here, mut logged_in) = (None, None, false);
         let mut tries = lock(&self.known).len() + 1;
         loop {
             tries -= 1;
             let member = self.current();
             let (number, shown) = (member.number, &member.shown);
             let mut unanswered = Unanswered { members: self, number, since: Instant::now() };
-            let answered = timeout(self.patience(), self.once(&member, method, request)).await;
+            let answered = match self.check_cluster(&member).await {
+                Ok(()) => timeout(self.patience(), self.once(&member, method, request)).await,
+                Err(failure) => Ok(Err(failure)),
+            };
             let failure = match answered {
                 Ok(answered) => {
                     unanswered.since = Instant::now();
@@ -215,9 +223,15 @@ impl Members {
                 }
                 failure @ (EtcdFailure::NotHere(_) | EtcdFailure::Unusable(_)) => {
                     self.leave(number);
+                    // The error is permanent only if it is that of all members.
+                    let is_permanent = matches!(failure, EtcdFailure::Unusable(_));
+                    let failure =
+                        if is_permanent { not_here.take().unwrap_or(failure) } else { failure };
                     if tries == 0 {
                         return Err(may_have_run.unwrap_or(failure));
                     }
+                    not_here =
+                        Some(failure).filter(|failure| matches!(failure, EtcdFailure::NotHere(_)));
                 }
                 EtcdFailure::Unknown(cause) => {
                     self.leave(number);
@@ -243,7 +257,6 @@ impl Members {
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        self.check_cluster(member).await?;
         let (request, token) = self.prepare(member, request.clone()).await?;
         let answered = self.send(member, method, request).await;
         answered.map_err(|status| self.failure(member, &status, token.as_ref()))
@@ -283,7 +296,6 @@ impl Members {
         let member = self.current();
         let number = member.number;
         let opened = async {
-            self.check_cluster(&member).await?;
             let (request, token) = self.prepare(&member, requests).await?;
             let (path, codec) = (PathAndQuery::from_static(path), ProstCodec::<Q, A>::default());
             let opened = async {
@@ -295,8 +307,11 @@ impl Members {
             opened.await.map_err(|status| self.failure(&member, &status, token.as_ref()))
         };
         let silent = || EtcdFailure::Unknown(format!("{} does not answer", member.shown));
-        let opened = timeout(self.patience(), opened).await;
-        match opened.unwrap_or_else(|_| Err(silent())) {
+        let opened = match self.check_cluster(&member).await {
+            Ok(()) => timeout(self.patience(), opened).await.unwrap_or_else(|_| Err(silent())),
+            Err(failure) => Err(failure),
+        };
+        match opened {
             Ok(stream) => Ok((number, stream)),
             Err(failure) => {
                 if failure.is_of_member() {
@@ -375,7 +390,7 @@ struct Unanswered<'a> {
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         if self.since.elapsed() >= SILENCE {
-            self.members.is_silent(self.number);
+            self.members.leave_silent(self.number);
         }
     }
 }

@@ -213,13 +213,15 @@ impl EtcdStore {
     /// Says what to look at, if a connection has ended before its first answer.
     fn with_hint(&self, error: StoreError) -> StoreError {
         let hint = if self.client.members.uses_tls() {
-            "etcd may require a client certificate: name its files with `tls_cert` and `tls_key`"
+            "etcd may require a client certificate: name its files with `TlsOptions::client_certificate`"
         } else {
             "name the client port (2379) of etcd 3.4 or newer, and write `etcds://` if it uses TLS"
         };
         match error {
-            StoreError::Unknown(cause) if cause.starts_with(CONNECTION_FAILED) => {
-                StoreError::Unknown(format!("{cause}; {hint}"))
+            StoreError::Unknown(cause) | StoreError::Refused(cause)
+                if cause.starts_with(CONNECTION_FAILED) =>
+            {
+                StoreError::Refused(format!("{cause}; {hint}"))
             }
             error => error,
         }

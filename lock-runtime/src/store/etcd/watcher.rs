@@ -151,6 +151,10 @@ impl KeyWatcher {
         (mut stream, requests): (Streaming<WatchResponse>, Requests),
     ) -> StreamEnd {
         let mut changes = members.changes();
+        // The member may have been left while the stream was opened.
+        if *changes.borrow_and_update() != number {
+            return StreamEnd::Lost;
+        }
         loop {
             tokio::select! {
                 command = self.commands.recv() => match command {

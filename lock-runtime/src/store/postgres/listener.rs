@@ -64,7 +64,10 @@ impl ReleaseListener {
         let mut without = None;
         loop {
             let end = self.receive().await.unwrap_or(ListenerEnd::Lost);
-            self.is_live.send_replace(false);
+            if self.is_live.send_replace(false) {
+                // Notifications did arrive.
+                without = None;
+            }
             self.wake_ups.interrupted();
             let pause = match end {
                 ListenerEnd::Dropped => return,

@@ -34,7 +34,9 @@ $$;
 
 -- Fencing tokens outlive the rows. They are at least the time in microseconds: where the sequence was lost, or the
 -- database comes from a backup, running this again makes them higher than all before. Everyone who draws a token changes
--- the table, so nobody draws one between the two reads of the value.
+-- the table, so nobody draws one between the two reads of the value. All other requests wait behind this, so it fails
+-- if something else, such as a manual VACUUM, keeps the table for longer than a second.
+SELECT set_config('lock_timeout', '1s', true);
 LOCK TABLE distributed_locks IN SHARE ROW EXCLUSIVE MODE;
 SELECT setval('distributed_lock_fences', micros)
 FROM distributed_lock_fences,

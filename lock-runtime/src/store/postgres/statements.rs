@@ -147,7 +147,8 @@ SELECT
 /// be drawing, and keeps others from it: each of them changes the table. Transactions that have verified a lock do not.
 pub(super) fn raise_fences(at_least: i64) -> String {
     let lock = if Safeguard::RaisesAreExclusive.is_on() {
-        "LOCK TABLE distributed_locks IN SHARE ROW EXCLUSIVE MODE"
+        // All other requests wait behind it.
+        "SELECT set_config('lock_timeout', '1s', true); LOCK TABLE distributed_locks IN SHARE ROW EXCLUSIVE MODE"
     } else {
         ""
     };

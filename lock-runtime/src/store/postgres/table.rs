@@ -104,9 +104,13 @@ fn version(comment: &str) -> Option<u32> {
 
 /// What is wrong with a table of this version without these parts.
 fn incomplete(missing: &str) -> String {
+    let advice = if missing == "the sequence distributed_lock_fences" {
+        "run `lockctl migrate`"
+    } else {
+        "drop it while no lock is held, and run `lockctl migrate`"
+    };
     format!(
-        "the table `distributed_locks` has the version {VERSION} of `lock-runtime`, but lacks {missing}; rename it while no \
-         lock is held, and run `lockctl migrate`"
+        "the table `distributed_locks` has the version {VERSION} of `lock-runtime`, but lacks {missing}; {advice}"
     )
 }
 

@@ -1,5 +1,6 @@
 //! One of the stores of a quorum.
 
+use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,9 @@ use crate::sync::{Mutex, lock};
 
 /// How long the result of a check counts whether a store may vote.
 const CHECK_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// How many connections of a store are remembered: one for each runtime and node is in use.
+const MOST_CONNECTIONS: usize = 64;
 
 /// One of the stores of a quorum.
 pub(super) struct QuorumMember {
@@ -35,8 +39,8 @@ struct Admission {
     latest: Option<(BootInstant, Result<(), StoreError>)>,
     /// Whether it has ever been admitted.
     has_been_admitted: bool,
-    /// The connection after whose first vote it was last admitted.
-    connection: Option<NonZeroU64>,
+    /// The connections after whose first votes it was admitted.
+    connections: VecDeque<NonZeroU64>,
 }
 
 impl QuorumMember {
@@ -96,14 +100,22 @@ impl QuorumMember {
         &self,
         connection: Option<NonZeroU64>,
     ) -> Result<(), StoreError> {
-        if lock(&self.admission).connection == connection
+        let Some(connection) = connection else { return Ok(()) };
+        if lock(&self.admission).connections.contains(&connection)
             || !Safeguard::NewConnectionsAreChecked.is_on()
         {
             return Ok(());
         }
         let checked = self.check(VersionRule::MayDiffer).await;
-        checked.map_err(|error| StoreError::Unknown(error.to_string()))?;
-        lock(&self.admission).connection = connection;
+        let mut admission = lock(&self.admission);
+        if let Err(error) = checked {
+            admission.connections.clear();
+            return Err(StoreError::Unknown(error.to_string()));
+        }
+        admission.connections.push_back(connection);
+        if admission.connections.len() > MOST_CONNECTIONS {
+            admission.connections.pop_front();
+        }
         Ok(())
     }
 

@@ -180,7 +180,7 @@ impl ResidualVotes {
 
     /// Returns whether the store has answered any of these requests.
     async fn send(&self, store: &dyn LockStore, due: Vec<ResidualVote>, within: Duration) -> bool {
-        let now = BootInstant::now();
+        let (now, was_last) = (BootInstant::now(), self.state().is_last);
         let releases: Vec<Release<'_>> = due.iter().map(|vote| vote.release(now)).collect();
         let answered = timeout(within, store.release_all(&releases, Lane::Background)).await;
         let answers = answered.map(|batch| batch.answers).unwrap_or_default();
@@ -200,7 +200,7 @@ impl ResidualVotes {
             }
         }
         state.is_sending = false;
-        if state.is_last && !is_any {
+        if was_last && !is_any {
             state.votes.clear();
         }
         self.notify_if_over(&state);

@@ -6,6 +6,7 @@
 //! attempts are up to them.
 
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
@@ -33,6 +34,9 @@ use crate::store::contract::StoreError;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::user_code::contained;
 
+/// The number of the next socket of the process.
+static SOCKETS: AtomicU64 = AtomicU64::new(1);
+
 /// How long one attempt to connect may take.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -57,8 +61,8 @@ pub(super) struct Connector {
 #[derive(Default)]
 struct ConnectorState {
     current: Option<Established>,
-    /// The number of sockets so far. Each socket has a generation of its own, so that a late report
-    /// about one does not affect the next one.
+    /// The number of the last socket. Each has a generation of its own, so that a late report about one
+    /// does not affect the next one.
     generation: u64,
     /// The latest generation that was lost. The loss may be reported before the attempt has
     /// returned the connection.
@@ -231,7 +235,9 @@ impl Connector {
     fn new_socket(self: &Arc<Self>) -> NewSocket {
         let generation = {
             let mut state = self.state();
-            state.generation += 1;
+            // The lower half is unique in the process: runtimes have connectors of their own to the same server.
+            let number = SOCKETS.fetch_add(1, Ordering::Relaxed) & u64::from(u32::MAX);
+            state.generation = self.topology.first_generation() | number;
             state.generation
         };
         let weak = Arc::downgrade(self);

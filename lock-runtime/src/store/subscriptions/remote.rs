@@ -99,7 +99,8 @@ impl Subscriptions {
     pub(crate) fn subscribed_since(&self, name: &Arc<str>, losses: u64) -> Vec<Arc<str>> {
         let channels = self.channels();
         if channels.losses != losses {
-            return Vec::new();
+            let is_wanted = channels.by_name.contains_key(name);
+            return if is_wanted { Vec::new() } else { vec![Arc::clone(name)] };
         }
         self.confirm(channels, std::slice::from_ref(name))
     }

@@ -113,8 +113,8 @@ pub(crate) fn config_error(option: &'static str, problem: String) -> StoreError 
 /// The problem of a server that does not answer in TLS.
 pub(crate) fn speaks_no_tls(server: &str) -> String {
     format!(
-        "{server} does not use TLS; begin the URL with `redis` instead of `rediss`, or use the \
-         server's TLS port"
+        "{server} does not use TLS; begin the URL with the scheme without TLS, such as `redis` instead of \
+         `rediss`, or use the server's TLS port"
     )
 }
 
