@@ -174,10 +174,10 @@ async fn a_late_attempt_does_not_shorten_the_lease() {
 /// The replies to the burst take longer than one response timeout to arrive.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_burst_of_requests_causes_no_error() {
-    const TASKS: usize = 20_000;
+    const TASKS: usize = 10_000;
     /// Bytes per response timeout: far fewer than the 5 bytes of each reply to an acquire, and far
     /// more than the replies to all requests that may be in flight.
-    const RATE: u32 = 60_000;
+    const RATE: u32 = 30_000;
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
     // The response timeout is a third of the lease.
