@@ -158,8 +158,8 @@ impl QuorumStore {
         trace: &Arc<SendTrace>,
         limit: Duration,
     ) -> VoteRequest<Result<Acquired, StoreError>> {
-        let (member, trace) = (Arc::clone(&self.members[number]), Arc::clone(trace));
-        within(limit, async move {
+        let (member, sent) = (Arc::clone(&self.members[number]), Arc::clone(trace));
+        let claimed = within(limit, async move {
             member.admitted().await?;
             let OwnedClaim { key, owner, term, renewed, fresh, acknowledged_by } = attempt;
             let claim = Claim {
@@ -172,9 +172,14 @@ impl QuorumStore {
                 queueing: Queueing::None,
                 queued_before: Queueing::None,
             };
-            let answer = member.store.try_acquire(claim, RequestTimeout::of(limit), &trace).await?;
-            if answer.is_grant() {
-                member.has_voted_over(trace.connection()).await?;
+            member.store.try_acquire(claim, RequestTimeout::of(limit), &sent).await
+        });
+        let (member, trace) = (Arc::clone(&self.members[number]), Arc::clone(trace));
+        Box::pin(async move {
+            let answer = claimed.await?;
+            if answer.is_grant() && !member.has_checked(trace.connection()) {
+                let connection = trace.connection();
+                within(limit, async move { member.has_voted_over(connection).await }).await?;
             }
             Ok(answer)
         })

@@ -94,6 +94,12 @@ impl QuorumMember {
         outcome
     }
 
+    /// Whether a vote over this connection was followed by a check.
+    pub(super) fn has_checked(&self, connection: Option<NonZeroU64>) -> bool {
+        !Safeguard::NewConnectionsAreChecked.is_on()
+            || connection.is_none_or(|it| lock(&self.admission).connections.contains(&it))
+    }
+
     /// The store has voted over this connection. The first vote over each counts only if the store may vote: the address may
     /// lead to another server since the last check, to one that has a vote already.
     pub(super) async fn has_voted_over(
@@ -101,11 +107,6 @@ impl QuorumMember {
         connection: Option<NonZeroU64>,
     ) -> Result<(), StoreError> {
         let Some(connection) = connection else { return Ok(()) };
-        if lock(&self.admission).connections.contains(&connection)
-            || !Safeguard::NewConnectionsAreChecked.is_on()
-        {
-            return Ok(());
-        }
         let checked = self.check(VersionRule::MayDiffer).await;
         let mut admission = lock(&self.admission);
         if let Err(error) = checked {
