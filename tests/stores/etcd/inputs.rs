@@ -266,7 +266,7 @@ async fn a_client_shows_its_certificate_and_reads_it_again() {
     let without = LockClient::builder().url(etcd.url()).tls(tls.clone()).connect().await.map(drop);
     match without {
         Err(LockError::Unavailable { cause, .. }) => {
-            assert!(cause.contains("TlsOptions"), "{cause}")
+            assert!(cause.contains("TlsOptions"), "{cause}");
         }
         Err(LockError::Denied { .. }) => {}
         other => panic!("{other:?}"),
