@@ -143,8 +143,7 @@ fn open_one(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
         "etcd" | "etcds" => {
             use super::OpenStore;
             if settings.quarantine.is_some() {
-                let problem =
-                    "etcd forgets no acknowledged lock, so it has none; remove the option";
+                let problem = "etcd loses no acknowledged lock, so it has none; remove the option";
                 let problem = problem.to_owned();
                 return Err(LockError::Config { option: "quarantine", problem });
             }

@@ -88,7 +88,7 @@ impl<S: Store> Watches<S> {
         if !self.watch(name).await {
             return false;
         }
-        // Without a call that waits for it, or if the store has lost it meanwhile, it is not watched.
+        // No call may wait for it any more. If the store has lost it meanwhile, it is wanted again.
         let orphans = self.subscriptions.subscribed_since(name, losses);
         join_all(orphans.iter().map(|name| self.unwatch(name))).await;
         true

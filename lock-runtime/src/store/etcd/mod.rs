@@ -77,6 +77,7 @@ const PROBE: &str = "lock-runtime/probe";
 /// | a fencing token | 0; 1 for a call that is handed the lock over inside the process, or has locked several keys |
 /// | waiting | 2 when the wait begins and after each release, and one message to watch the key; 1 attempt every 5 s |
 /// | learning of members | 1 a minute for each client |
+/// | checking the cluster of a member | 1 before its first use, and after each of its failures |
 ///
 /// All locks of a client that are renewed share one lease of etcd for each length. etcd writes to the disks of a majority of
 /// its members for each acquire and each release, but not for a renewal.

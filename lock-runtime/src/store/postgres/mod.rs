@@ -62,10 +62,11 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 /// and follows when a standby is promoted. A host that hangs delays a connection by a quarter of a second.
 ///
 /// **A failover can lose locks** that the promoted standby had not received. With `synchronous_commit = on` (the default)
-/// and `synchronous_standby_names` it has received each lock that was acquired, so none is lost. A release does not wait for it,
-/// nor for the disk: one that is lost in a failover or a crash leaves the lock taken until its lease ends, which is a minute
-/// at most. Without synchronous standbys, or with `synchronous_commit = off` and a crash of the server, a lock can be lost: another client gets
-/// it, and the first one learns that with its next renewal. [`verify_in`](crate::LockGuard::verify_in) finds it in any case.
+/// and `synchronous_standby_names` it has received each lock that was acquired, so none is lost. A release does not wait for
+/// it, nor for the disk: one that is lost in a failover or a crash leaves the lock taken until its lease ends, which is a
+/// minute at most. Without synchronous standbys, or with `synchronous_commit = off` and a crash of the server, a lock can be
+/// lost: another client gets it, and the first one learns that with its next renewal.
+/// [`verify_in`](crate::LockGuard::verify_in) finds it in any case.
 ///
 /// # TLS
 ///
@@ -154,7 +155,7 @@ impl PostgresStore {
     }
 
     /// Creates the table, or does what a new version of this library needs. It can be run again, also while locks are held:
-    /// it then only makes fencing tokens higher than all that a database from a backup may have forgotten. This is what
+    /// it then only makes fencing tokens higher than all that a database from a backup may have lost. This is what
     /// `lockctl migrate` does, as the owner of the table; no client does it on its own. Returns whether the table was
     /// created.
     ///
