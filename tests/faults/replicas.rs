@@ -452,7 +452,8 @@ async fn a_server_without_replicas_grants_nothing_and_causes_a_warning() {
 #[tokio::test]
 async fn many_locks_share_their_acknowledgements() {
     let servers = Replicated::start(1).await;
-    let client = client(&servers.url()).await;
+    // A connection that gives no answer for a third of the lease is replaced.
+    let client = client_with_lease(&servers.url(), LEASE * 10).await;
     client.lock("k").acknowledged_by(1).run(async {}).await.expect("acknowledged");
     let before = (servers.master.calls("wait"), servers.acknowledging());
     // A round takes a while, so that the calls meet.
