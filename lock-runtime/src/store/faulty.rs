@@ -38,6 +38,8 @@ pub(crate) enum Fault {
     Hang,
     /// The store serves the request after this time.
     Slow(Duration),
+    /// The store serves the request, and answers after this time.
+    SlowAnswer(Duration),
     /// The key holds a value of another format.
     WrongFormat,
     /// The request panics.
@@ -66,6 +68,8 @@ pub(crate) struct FaultyStore {
     renews_to_any_length: AtomicBool,
     /// The number of releases in flight, and the highest number so far.
     releasing: Mutex<(usize, usize)>,
+    /// The number of releases so far.
+    released: AtomicUsize,
 }
 
 impl FaultyStore {
@@ -84,6 +88,7 @@ impl FaultyStore {
             places: Mutex::default(),
             renews_to_any_length: AtomicBool::new(true),
             releasing: Mutex::default(),
+            released: AtomicUsize::new(0),
         }
     }
 
@@ -115,6 +120,11 @@ impl FaultyStore {
     /// The highest number of releases in flight so far.
     pub(crate) fn most_releases_at_once(&self) -> usize {
         self.releasing.lock().expect("test").1
+    }
+
+    /// The number of releases so far.
+    pub(crate) fn releases(&self) -> usize {
+        self.released.load(Ordering::Relaxed)
     }
 
     /// The faults of the next requests for a fencing token, one each.
@@ -207,6 +217,11 @@ where
             tokio::time::sleep(pause).await;
             request().await
         }
+        Some(Fault::SlowAnswer(pause)) => {
+            let answer = request().await;
+            tokio::time::sleep(pause).await;
+            answer
+        }
     }
 }
 
@@ -270,6 +285,11 @@ impl LockStore for FaultyStore {
                     tokio::time::sleep(pause).await;
                     self.inner.renew(batch, lane).await
                 }
+                Some(Fault::SlowAnswer(pause)) => {
+                    let answers = self.inner.renew(batch, lane).await;
+                    tokio::time::sleep(pause).await;
+                    answers
+                }
             }
         })
     }
@@ -280,6 +300,7 @@ impl LockStore for FaultyStore {
         lane: Lane,
     ) -> MaybeReady<'a, Result<Released, StoreError>> {
         let fault = self.releases.lock().expect("test").pop_front();
+        self.released.fetch_add(1, Ordering::Relaxed);
         MaybeReady::pending(async move {
             {
                 let mut releasing = self.releasing.lock().expect("test");

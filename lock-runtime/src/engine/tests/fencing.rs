@@ -44,7 +44,7 @@ async fn a_request_for_a_fencing_token_ends_when_the_lock_is_lost() {
 async fn a_refused_fencing_token_is_unavailable_and_the_lock_is_still_held() {
     let (store, engine) = engine();
     let hold = acquire(&engine, request(None)).await.expect("free");
-    store.next_fences([Fault::Refuse; 1000]);
+    store.next_fences(std::iter::repeat_n(Fault::Refuse, 1000));
     match engine.fencing_token(&hold).await {
         Err(LockError::Unavailable { key, waited, .. }) => {
             assert_eq!(key.as_deref(), Some("k"));

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::member::within;
+use super::member::{answer_within, within};
 use super::residual_votes::{ResidualTicket, ResidualVote};
 use super::round::{VoteRequest, VoteRound};
 use super::tally::{ClaimDecision, ClaimTally};
@@ -61,7 +61,7 @@ struct UndoneClaims {
     /// The stores that have granted them.
     granted: Vec<usize>,
     /// What has carried them.
-    traces: Vec<Arc<SendTrace>>,
+    traces: Arc<[SendTrace]>,
     /// Whether a store has given a definite answer to its claim after the undo was sent.
     answered: Arc<[AtomicBool]>,
 }
@@ -90,9 +90,9 @@ impl QuorumStore {
         self.note_term(term);
         let key = Arc::from(claim.resource.key);
         let attempt = OwnedClaim { key, owner, term, renewed, fresh, acknowledged_by };
-        let traces: Vec<Arc<SendTrace>> = self.members.iter().map(|_| Arc::default()).collect();
+        let traces: Arc<[SendTrace]> = self.members.iter().map(|_| SendTrace::default()).collect();
         let requests = (0..self.members.len())
-            .map(|number| Some(self.ask(number, attempt.clone(), &traces[number], limit)));
+            .map(|number| Some(self.ask(number, attempt.clone(), &traces, limit)));
         let mut round = VoteRound::new(requests);
         let until = began.after(term + LONGEST_DELAY);
         for member in &self.members {
@@ -113,7 +113,7 @@ impl QuorumStore {
         let is_valid =
             BootInstant::now() < began.deadline_of(term) || !Safeguard::DeadlineFromSending.is_on();
         if decision == ClaimDecision::Granted && is_valid {
-            self.expect_late_answers(round, owner);
+            self.expect_late_answers(round, (owner, fresh), traces);
             return Ok(Acquired::Granted(Grant::of(term)));
         }
         // A request that was not sent yet must not be sent later.
@@ -155,30 +155,30 @@ impl QuorumStore {
         &self,
         number: usize,
         attempt: OwnedClaim,
-        trace: &Arc<SendTrace>,
+        traces: &Arc<[SendTrace]>,
         limit: Duration,
     ) -> VoteRequest<Result<Acquired, StoreError>> {
-        let (member, sent) = (Arc::clone(&self.members[number]), Arc::clone(trace));
-        let claimed = within(limit, async move {
-            member.admitted().await?;
-            let OwnedClaim { key, owner, term, renewed, fresh, acknowledged_by } = attempt;
-            let claim = Claim {
-                resource: Resource { key: &key, mode: Mode::Exclusive },
-                owner,
-                term,
-                renewed,
-                fresh,
-                acknowledged_by,
-                queueing: Queueing::None,
-                queued_before: Queueing::None,
-            };
-            member.store.try_acquire(claim, RequestTimeout::of(limit), &sent).await
-        });
-        let (member, trace) = (Arc::clone(&self.members[number]), Arc::clone(trace));
+        let (member, traces) = (Arc::clone(&self.members[number]), Arc::clone(traces));
         Box::pin(async move {
-            let answer = claimed.await?;
-            if answer.is_grant() && !member.has_checked(trace.connection()) {
-                let connection = trace.connection();
+            let claimed = async {
+                member.admitted().await?;
+                let OwnedClaim { ref key, owner, term, renewed, fresh, acknowledged_by } = attempt;
+                let claim = Claim {
+                    resource: Resource { key, mode: Mode::Exclusive },
+                    owner,
+                    term,
+                    renewed,
+                    fresh,
+                    acknowledged_by,
+                    queueing: Queueing::None,
+                    queued_before: Queueing::None,
+                };
+                member.store.try_acquire(claim, RequestTimeout::of(limit), &traces[number]).await
+            };
+            let answer = answer_within(limit, claimed).await?;
+            let connection = traces[number].connection();
+            if answer.is_grant() && !member.has_checked(connection) {
+                // Boxed, because it is rare.
                 within(limit, async move { member.has_voted_over(connection).await }).await?;
             }
             Ok(answer)
@@ -199,12 +199,26 @@ impl QuorumStore {
     }
 
     /// The lock was granted. A store that has not answered may grant it later, even after its release.
-    fn expect_late_answers(&self, round: VoteRound<Result<Acquired, StoreError>>, owner: OwnerId) {
+    fn expect_late_answers(
+        &self,
+        round: VoteRound<Result<Acquired, StoreError>>,
+        (owner, is_fresh): (OwnerId, bool),
+        traces: Arc<[SendTrace]>,
+    ) {
         let members: Vec<_> =
             self.members.iter().map(|it| Arc::clone(&it.residual_votes)).collect();
+        for (number, member) in members.iter().enumerate() {
+            if round.awaits(number) {
+                member.claim_is_awaited(owner, true);
+            }
+        }
         round.finish_later(move |number, answer| {
-            if !answer.is_err_and(|error| error.may_have_run()) {
-                members[number].close_claim(owner);
+            if answer.is_err_and(|error| error.may_have_run()) {
+                members[number].claim_is_awaited(owner, false);
+            } else {
+                // Another one may have been sent twice: by its hash, and as a text.
+                let carrier = traces[number].connection().filter(|_| is_fresh);
+                members[number].claim_is_answered(owner, carrier);
             }
         });
     }

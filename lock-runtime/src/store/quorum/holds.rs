@@ -6,10 +6,14 @@
 //! A lock is lost before its body is dropped, because the body is dropped by its task. The votes that a minority still
 //! has are therefore not released then. They expire.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::member::within;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use super::member::{QuorumMember, within};
 use super::residual_votes::{ResidualTicket, ResidualVote};
 use super::round::VoteRound;
 use super::tally::{HoldDecision, HoldTally, HoldVote};
@@ -18,9 +22,10 @@ use crate::clock::BootInstant;
 use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{
-    Lane, Mode, Release, Released, Renewal, Renewed, Resource, StoreError,
+    Lane, Mode, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, StoreError,
 };
 use crate::store::owner::OwnerId;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// A renewal that owns its key.
 struct OwnedRenewal {
@@ -35,9 +40,12 @@ struct OwnedRelease {
     key: Arc<str>,
     owner: OwnerId,
     keep: Duration,
-    /// The stores whose claims had no answer before the release was sent, so that they may arrive after it.
-    open_claims: Vec<bool>,
+    /// For each store, whether it has served the claim before the release. Otherwise the claim may arrive after it.
+    is_after_claim: Vec<AtomicBool>,
 }
+
+/// Resolves with the connection that has carried a claim.
+type Carrier = oneshot::Receiver<Option<NonZeroU64>>;
 
 /// The answers of one store to a batch.
 type BatchVotes<T> = Vec<Result<HoldVote<T>, StoreError>>;
@@ -91,18 +99,34 @@ impl QuorumStore {
         let now = BootInstant::now();
         let owned = |release: &Release<'_>| {
             let Release { resource, owner, keep, .. } = *release;
-            let members = self.members.iter();
-            let open_claims = members.map(|it| it.residual_votes.is_claim_open(owner)).collect();
-            OwnedRelease { key: Arc::from(resource.key), owner, keep, open_claims }
+            let is_answered = |member: &Arc<QuorumMember>| {
+                AtomicBool::new(!member.residual_votes.is_claim_open(owner))
+            };
+            let is_after_claim = self.members.iter().map(is_answered).collect();
+            OwnedRelease { key: Arc::from(resource.key), owner, keep, is_after_claim }
         };
         let owned: Arc<[OwnedRelease]> = batch.iter().map(owned).collect();
-        let requests = self.members.iter().map(|member| {
+        let patience = self.server_timeout / 2;
+        let requests = self.members.iter().enumerate().map(|(number, member)| {
             let (store, owned) = (Arc::clone(&member.store), Arc::clone(&owned));
+            let residual_votes = Arc::clone(&member.residual_votes);
             Some(member.if_voting(within(self.server_timeout, async move {
                 let batch: Vec<_> = owned.iter().map(OwnedRelease::request).collect();
+                let open = owned.iter().filter(|release| !release.is_after_claim(number));
+                let open: Vec<_> = open
+                    .map(|release| (release, residual_votes.claim_carrier(release.owner)))
+                    .collect();
                 let answers = match &batch[..] {
-                    [single] => vec![store.release(*single, lane).await],
-                    _ => store.release_all(&batch, lane).await.answers,
+                    [single] if open.is_empty() => vec![store.release(*single, lane).await],
+                    _ => {
+                        let ReleasedBatch { answers, connection } =
+                            store.release_all(&batch, lane).await;
+                        let until = Instant::now() + patience;
+                        for (release, carrier) in open {
+                            release.follows(number, (carrier, connection), until).await;
+                        }
+                        answers
+                    }
                 };
                 Ok(answers.into_iter().map(release_vote).collect::<BatchVotes<usize>>())
             })))
@@ -130,7 +154,9 @@ impl QuorumStore {
         round.finish_later(move |number, votes: Result<BatchVotes<usize>, StoreError>| {
             for (index, vote) in votes.unwrap_or_default().iter().enumerate() {
                 let of_this = |open: &&OpenRelease| (open.number, open.index) == (number, index);
-                if let (Ok(_), Some(open)) = (vote, tickets.iter().find(of_this)) {
+                if let (Ok(_), Some(open)) = (vote, tickets.iter().find(of_this))
+                    && owned[index].is_after_claim(number)
+                {
                     members[number].released(open.ticket);
                 }
             }
@@ -186,15 +212,18 @@ impl QuorumStore {
         };
         let mut tickets = Vec::new();
         for (number, member) in self.members.iter().enumerate() {
-            let was_open =
-                member.residual_votes.close_claim(release.owner) || release.open_claims[number];
             let is_awaited = round.awaits(number);
-            let may_have = was_open
-                || is_awaited
+            let is_after_claim = release.is_after_claim(number);
+            let may_have = is_awaited
+                || !is_after_claim
                 || tally.failures.contains(number) && member.may_have_votes();
+            if !is_after_claim && !is_awaited {
+                member.residual_votes.close_claim(release.owner);
+            }
             if may_have {
-                let ticket = member.residual_votes.add(vote((!was_open).then_some(until)), due);
-                if is_awaited && !was_open {
+                let expires = is_after_claim.then_some(until);
+                let ticket = member.residual_votes.add(vote(expires), due);
+                if is_awaited {
                     tickets.push(OpenRelease { number, index, ticket });
                 }
             }
@@ -234,6 +263,24 @@ impl OwnedRenewal {
 }
 
 impl OwnedRelease {
+    fn is_after_claim(&self, number: usize) -> bool {
+        self.is_after_claim[number].load(Ordering::Acquire)
+    }
+
+    /// The release was answered by a store whose claim had no answer when the release was sent. A connection carries
+    /// requests in order, so the claim was served first if it was sent once, over the same one.
+    async fn follows(
+        &self,
+        number: usize,
+        (claim, release): (Option<Carrier>, Option<NonZeroU64>),
+        until: Instant,
+    ) {
+        let (Some(claim), Some(_)) = (claim, release) else { return };
+        if let Ok(Ok(carrier)) = timeout_at(until, claim).await {
+            self.is_after_claim[number].store(carrier == release, Ordering::Release);
+        }
+    }
+
     fn request(&self) -> Release<'_> {
         let Self { ref key, owner, keep, .. } = *self;
         let resource = Resource { key, mode: Mode::Exclusive };

@@ -143,11 +143,17 @@ pub(super) fn within<T: Send + Unpin + 'static>(
     limit: Duration,
     request: impl Future<Output = Result<T, StoreError>> + Send + 'static,
 ) -> VoteRequest<Result<T, StoreError>> {
+    Box::pin(answer_within(limit, request))
+}
+
+/// The same, for a request that asks the store for more than one thing.
+pub(super) async fn answer_within<T>(
+    limit: Duration,
+    request: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
     // The store has the same timeout, and then closes a connection without answers.
     let limit = limit + limit / 4;
-    Box::pin(async move {
-        timeout(limit, request).await.unwrap_or_else(|_| {
-            Err(StoreError::Unknown(format!("no answer within {} ms", limit.as_millis())))
-        })
+    timeout(limit, request).await.unwrap_or_else(|_| {
+        Err(StoreError::Unknown(format!("no answer within {} ms", limit.as_millis())))
     })
 }

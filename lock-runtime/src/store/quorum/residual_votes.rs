@@ -9,10 +9,11 @@
 //! Keeps the promise that nothing leaks.
 
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::backoff::Backoff;
@@ -76,11 +77,24 @@ struct ResidualQueue {
     number: u64,
     /// Whether a request is on its way.
     is_sending: bool,
+    /// When the task looks for votes that are due, unless it is notified.
+    wakes_at: Option<BootInstant>,
     /// Whether the client is being shut down. From then on, votes are given up when a request has had no answer.
     is_last: bool,
-    /// The owners whose claims have had no answer, and when these leases end.
-    unanswered: HashMap<OwnerId, BootInstant>,
+    /// The owners whose claims have had no definite answer.
+    unanswered: HashMap<OwnerId, OpenClaim>,
     purge_at: usize,
+}
+
+/// A claim without a definite answer.
+#[derive(Debug)]
+struct OpenClaim {
+    /// When its lease ends.
+    until: BootInstant,
+    /// Whether a task awaits the answer.
+    is_awaited: bool,
+    /// Told when there is an answer: see [`ResidualVotes::claim_carrier`].
+    waiting: Option<oneshot::Sender<Option<NonZeroU64>>>,
 }
 
 impl ResidualVotes {
@@ -96,9 +110,12 @@ impl ResidualVotes {
             return None;
         }
         let ticket = state.push(vote, due);
-        let is_first = state.votes.first_key_value().is_some_and(|(first, _)| *first == ticket);
+        let is_in_time = state.wakes_at.is_some_and(|at| at <= ticket.0);
+        if !is_in_time {
+            state.wakes_at = Some(ticket.0);
+        }
         drop(state);
-        if is_first {
+        if !is_in_time {
             self.added.notify_one();
         }
         Some(ticket)
@@ -118,10 +135,10 @@ impl ResidualVotes {
         let mut state = self.state();
         if state.unanswered.len() >= state.purge_at.max(FIRST_PURGE) {
             let now = BootInstant::now();
-            state.unanswered.retain(|_, until| *until > now);
+            state.unanswered.retain(|_, claim| claim.until > now);
             state.purge_at = state.unanswered.len() * 2;
         }
-        state.unanswered.insert(owner, until);
+        state.unanswered.insert(owner, OpenClaim { until, is_awaited: false, waiting: None });
     }
 
     /// Whether the store has given no definite answer to the claim of this owner.
@@ -129,10 +146,38 @@ impl ResidualVotes {
         self.state().unanswered.contains_key(&owner)
     }
 
-    /// The store has given a definite answer to the claim of this owner, or its lock is being released. Returns
-    /// whether there was none before.
+    /// Whether a task awaits the answer to the claim of this owner.
+    pub(super) fn claim_is_awaited(&self, owner: OwnerId, is_awaited: bool) {
+        if let Some(claim) = self.state().unanswered.get_mut(&owner) {
+            (claim.is_awaited, claim.waiting) = (is_awaited, None);
+        }
+    }
+
+    /// Resolves when the store has given a definite answer to the claim of this owner, with the connection that has carried
+    /// the claim if it was sent once. `None` if no task awaits the answer.
+    pub(super) fn claim_carrier(
+        &self,
+        owner: OwnerId,
+    ) -> Option<oneshot::Receiver<Option<NonZeroU64>>> {
+        let mut state = self.state();
+        let claim = state.unanswered.get_mut(&owner).filter(|claim| claim.is_awaited)?;
+        let (waiting, carrier) = oneshot::channel();
+        claim.waiting = Some(waiting);
+        Some(carrier)
+    }
+
+    /// The store has given a definite answer to the claim of this owner. Returns whether there was none before.
     pub(super) fn close_claim(&self, owner: OwnerId) -> bool {
         self.state().unanswered.remove(&owner).is_some()
+    }
+
+    /// The same, for a claim that was awaited.
+    pub(super) fn claim_is_answered(&self, owner: OwnerId, carrier: Option<NonZeroU64>) {
+        let claim = self.state().unanswered.remove(&owner);
+        if let Some(waiting) = claim.and_then(|claim| claim.waiting) {
+            // The release does not wait any more.
+            let _ = waiting.send(carrier);
+        }
     }
 
     /// Releases all votes now, because the client is being shut down. Resolves when the store has answered, or has not
@@ -159,7 +204,7 @@ impl ResidualVotes {
             let due = self.state().take_due(now);
             if due.is_empty() {
                 self.notify_if_over(&self.state());
-                let next = self.state().votes.first_key_value().map(|(ticket, _)| ticket.0);
+                let next = self.state().plan(now);
                 let next = async {
                     match next {
                         Some(next) => sleep(next.since(now)).await,
@@ -272,6 +317,15 @@ impl ResidualQueue {
         }
         self.is_sending = !due.is_empty();
         due
+    }
+
+    /// When the task should look again. Most votes are [released](ResidualVotes::released) before they are due, so it keeps
+    /// to the time that it has planned, and need not be notified of each vote.
+    fn plan(&mut self, now: BootInstant) -> Option<BootInstant> {
+        let planned = self.wakes_at.filter(|at| *at > now);
+        let first = self.votes.first_key_value().map(|(ticket, _)| ticket.0);
+        self.wakes_at = planned.into_iter().chain(first).min();
+        self.wakes_at
     }
 
     /// Makes all votes due. Those whose body may still run expire.

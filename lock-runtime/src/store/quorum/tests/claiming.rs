@@ -1,7 +1,7 @@
 //! Acquiring locks of a quorum.
 
 use super::*;
-use crate::store::contract::Left;
+use crate::store::contract::{Claim, Left};
 
 #[tokio::test]
 async fn a_lock_is_granted_by_a_majority_and_excludes_others() {
@@ -137,16 +137,38 @@ async fn a_late_vote_for_a_claim_that_was_dropped_is_undone() {
     quorum.assert_freed(owner).await;
 }
 
-/// The last store grants the lock after its release.
+/// The last store grants the lock after its release: the claim was sent over another connection, or had to be sent again.
 #[tokio::test]
 async fn a_late_vote_for_a_lock_that_was_released_is_undone() {
+    for (is_reconnected, fresh) in [(true, true), (false, false)] {
+        let quorum = FaultyQuorum::of(3);
+        if is_reconnected {
+            quorum.faulty[2].reconnect();
+        }
+        quorum.next_claims(&[2], Fault::Slow(server_timeout(LEASE) / 4));
+        let owner = owner();
+        let claim = Claim { fresh, ..faulty::claim(owner, LEASE) };
+        let (locks, timeout) = (quorum.locks(), RequestTimeout::of(LEASE));
+        let claimed = locks.try_acquire(claim, timeout, &SendTrace::default()).await;
+        assert!(is_granted(&claimed));
+        assert_eq!(quorum.release(owner).await, Ok(Released::Freed { woken: 0 }));
+        sleep(server_timeout(LEASE)).await;
+        quorum.assert_freed(owner).await;
+        assert!(quorum.faulty[2].releases() > 1, "the release is repeated");
+    }
+}
+
+/// The last store answers the claim after the release was sent.
+#[tokio::test]
+async fn a_release_that_follows_its_claim_is_not_repeated() {
     let quorum = FaultyQuorum::of(3);
-    quorum.next_claims(&[2], Fault::Slow(server_timeout(LEASE) / 2));
+    quorum.next_claims(&[2], Fault::SlowAnswer(server_timeout(LEASE) / 4));
     let owner = owner();
     assert!(is_granted(&quorum.claim(owner).await));
     assert_eq!(quorum.release(owner).await, Ok(Released::Freed { woken: 0 }));
-    sleep(server_timeout(LEASE)).await;
-    quorum.assert_freed(owner).await;
+    sleep(server_timeout(LEASE) * 3 / 2).await;
+    assert_eq!(quorum.held_by(owner).await, [false; 3]);
+    assert_eq!(quorum.faulty[2].releases(), 1, "the release was repeated");
 }
 
 #[tokio::test]
