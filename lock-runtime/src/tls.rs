@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls::ClientConfig;
 
-/// How a client connects to servers with `rediss://`. Needs the feature `tls`.
+/// How a client connects to servers over TLS: with `rediss://`, `etcds://` and PostgreSQL. Needs the feature `tls`.
 ///
 /// By default, a server's certificate must have been issued by an authority that the operating
 /// system trusts, for the host name of the URL. Certificates are always verified.

@@ -58,7 +58,7 @@ impl LockClient {
     /// | `redis+unix:///path[?db=…&user=…&pass=…]` | a Redis server, over a Unix socket |
     /// | `valkey://`, `valkeys://`, `valkey+sentinel://`, `valkeys+sentinel://`, `valkey+cluster://`, `valkeys+cluster://`, `valkey+redlock://`, `valkeys+redlock://`, `valkey+unix://` | the same, for Valkey |
     /// | `etcd://[user:password@]host[:port][,host[:port]]` | the cluster of [etcd](https://etcd.io) with these members, 3.4 or newer (feature `etcd`): see `store::EtcdStore` |
-    /// | `etcds://…` | the same, over TLS (feature `tls`), with the options of [`LockClientBuilder::tls`] |
+    /// | `etcds://…` | the same, over TLS; the options are those of `rediss://` |
     /// | `memory:` | this process's memory, for this client alone |
     /// | `memory:name` | this process's memory, for all its clients that use this name |
     ///

@@ -127,6 +127,8 @@ mod store_error;
 pub(crate) mod subscriptions;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(any(feature = "etcd", feature = "redis"))]
+mod url_options;
 
 #[cfg(feature = "store")]
 pub(crate) use custom::OpenStore;

@@ -249,6 +249,11 @@ async fn locks_work_over_tls() {
     let client = client.expect("a member is up");
     let guard = client.lock("k").acquire().await.expect("a lock");
     guard.release().await.expect("a release");
+    // The same by the URL alone.
+    let by_url = etcd.url() + &format!("?tls_ca={}", etcd.authority().display());
+    LockClient::connect(&by_url).await.expect("a member is up");
+    let twice = LockClient::builder().url(by_url).tls(tls.clone()).connect().await;
+    assert!(matches!(twice.map(drop), Err(LockError::Config { option: "url", .. })));
     // An authority that nobody trusts, and a URL without TLS.
     let error = refused(&etcd.url()).await;
     assert!(matches!(error, LockError::Config { option: "tls", .. }), "{error:?}");
@@ -266,13 +271,20 @@ async fn a_client_shows_its_certificate_and_reads_it_again() {
     let without = LockClient::builder().url(etcd.url()).tls(tls.clone()).connect().await.map(drop);
     match without {
         Err(LockError::Unavailable { cause, .. }) => {
-            assert!(cause.contains("TlsOptions"), "{cause}");
+            assert!(cause.contains("`tls_cert` and `tls_key`"), "{cause}");
         }
         Err(LockError::Denied { .. }) => {}
         other => panic!("{other:?}"),
     }
     let own = etcd.client_certificate();
     let tls = tls.client_certificate(own.certificate(), own.key());
+    let by_url = format!(
+        "?tls_ca={}&tls_cert={}&tls_key={}",
+        etcd.authority().display(),
+        own.certificate().display(),
+        own.key().display()
+    );
+    LockClient::connect(&(etcd.url() + &by_url)).await.expect("a member is up");
     let builder = LockClient::builder().url(etcd.url()).tls(tls).lease(RENEWED).wait(LEASE * 4);
     let client = builder.connect().await.expect("a member is up");
     let guard = client.lock("k").acquire().await.expect("a lock");

@@ -3,11 +3,12 @@
 use std::fmt;
 
 use crate::error::LockError;
+use crate::store::url_options::{TLS_OPTIONS, UrlOptions};
 
 /// The port of clients that etcd uses by default.
 pub(super) const DEFAULT_PORT: u16 = 2379;
 
-/// What a URL names: `etcd://[user:password@]host[:port][,host[:port]…]`, or `etcds://` for TLS.
+/// What a URL names: `etcd://[user:password@]host[:port][,host[:port]…]`, or `etcds://` for TLS, which may have options.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct EtcdAddress {
     /// Hosts with their ports, such as `10.0.0.1:2379` or `[::1]:2379`.
@@ -15,15 +16,17 @@ pub(super) struct EtcdAddress {
     /// The user and the password.
     pub(super) login: Option<(String, String)>,
     pub(super) tls: bool,
+    pub(super) tls_options: UrlOptions,
 }
 
 /// Without the password.
 impl fmt::Debug for EtcdAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { members, login, tls } = self;
+        let Self { members, login, tls, tls_options } = self;
         let login = login.as_ref().map(|_| "…");
         let mut shown = f.debug_struct("EtcdAddress");
-        shown.field("members", members).field("login", &login).field("tls", tls).finish()
+        shown.field("members", members).field("login", &login).field("tls", tls);
+        shown.field("tls_options", tls_options).finish()
     }
 }
 
@@ -38,11 +41,14 @@ impl EtcdAddress {
                 return Err(invalid("the URL of etcd does not start with `etcd://` or `etcds://`"));
             }
         };
-        if rest.contains(['?', '#']) {
-            let problem = "URLs of etcd have no options; remove what follows the members \
-                (in a password, write `%3F` instead of `?`, and `%23` instead of `#`)";
+        if rest.contains('#') {
+            let problem = "the URL of etcd contains a `#` (in a password, write `%23` instead)";
             return Err(invalid(problem));
         }
+        let (rest, tls_options) = match rest.split_once('?') {
+            Some((rest, options)) => (rest, read_options(options, tls)?),
+            None => (rest, UrlOptions::new()),
+        };
         let (login, hosts) = match rest.rsplit_once('@') {
             Some((login, hosts)) => (Some(read_login(login)?), hosts),
             None => (None, rest),
@@ -64,8 +70,34 @@ impl EtcdAddress {
             }
             members.push(member);
         }
-        Ok(Self { members, login, tls })
+        Ok(Self { members, login, tls, tls_options })
     }
+}
+
+/// Reads the options after the `?`. Only names that are known are shown, because a password may have ended too early.
+fn read_options(text: &str, tls: bool) -> Result<UrlOptions, LockError> {
+    let mut options = UrlOptions::new();
+    for option in text.split('&') {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        let Some(name) = TLS_OPTIONS.into_iter().find(|known| *known == name) else {
+            return Err(invalid(&format!(
+                "the URL of etcd has an unknown option after the `?`; the options are `{}` (in a \
+                 password, write `%3F` instead of `?`)",
+                TLS_OPTIONS.join("`, `")
+            )));
+        };
+        if !tls {
+            return Err(invalid(&format!("`{name}` needs `etcds://`")));
+        }
+        let value = decoded(value).filter(|value| !value.is_empty()).ok_or_else(|| {
+            invalid(&format!("`{name}` in the URL of etcd is empty or not percent-encoded"))
+        })?;
+        if options.iter().any(|(earlier, _)| *earlier == name) {
+            return Err(invalid(&format!("the URL of etcd contains `{name}` twice")));
+        }
+        options.push((name, value));
+    }
+    Ok(options)
 }
 
 fn read_login(login: &str) -> Result<(String, String), LockError> {
@@ -165,7 +197,11 @@ mod tests {
         let all = EtcdAddress::parse(url).expect("a URL");
         assert_eq!(all.members, ["a:1", "10.0.0.2:2", "[::1]:3", "[fe80::1]:2379"]);
         assert_eq!(all.login, Some(("us@er".into(), "p:w/".into())));
-        assert!(all.tls);
+        assert!(all.tls && all.tls_options.is_empty());
+        let url = "etcds://u:p@a/?tls_ca=/etc/ca%20a@b.pem&tls_server_name=b";
+        let options = EtcdAddress::parse(url).expect("a URL").tls_options;
+        let expected = [("tls_ca", "/etc/ca a@b.pem".into()), ("tls_server_name", "b".into())];
+        assert_eq!(options, expected);
     }
 
     #[test]
@@ -190,8 +226,13 @@ mod tests {
             ("etcd://a,b,A:2379", "names a:2379 twice"),
             ("etcd://[::1],[0::1]", "names [::1]:2379 twice"),
             ("etcd://a/prefix", "namespace"),
-            ("etcd://a?tls=true", "no options"),
-            ("etcd://a#b", "no options"),
+            ("etcd://a#b", "contains a `#`"),
+            ("etcds://a?tls=true", "an unknown option"),
+            ("etcds://a?", "an unknown option"),
+            ("etcds://a?tls_ca", "`tls_ca` in the URL of etcd is empty"),
+            ("etcds://a?tls_ca=%zz", "not percent-encoded"),
+            ("etcds://a?tls_ca=a&tls_ca=b", "`tls_ca` twice"),
+            ("etcd://a?tls_ca=a", "`tls_ca` needs `etcds://`"),
             ("etcd://user@a", "without a password"),
             ("etcd://:p@a", "an empty user or password"),
             ("etcd://u:@a", "an empty user or password"),
@@ -223,7 +264,14 @@ mod tests {
     fn no_secret_is_shown() {
         let address = EtcdAddress::parse("etcd://user:geheim@a").expect("a URL");
         assert!(!format!("{address:?}").contains("geheim"));
-        for url in ["etcd://user:geheim@", "etcd://user:geheim@a:x", "etcd://u:geheim?@a"] {
+        for url in [
+            "etcd://user:geheim@",
+            "etcd://user:geheim@a:x",
+            "etcd://u:geheim?@a",
+            "etcds://u:p?geheim@a",
+            "etcds://u:p?tls_ca=&geheim@a",
+            "etcds://u:p#geheim@a",
+        ] {
             assert!(!problem(url).contains("geheim"));
         }
     }

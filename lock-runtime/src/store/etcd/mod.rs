@@ -47,6 +47,8 @@ use crate::store::custom::{
 use crate::store::settings::Settings;
 use crate::store::store_error::StoreError;
 #[cfg(feature = "tls")]
+use crate::store::url_options::tls_options;
+#[cfg(feature = "tls")]
 use crate::tls::TlsOptions;
 
 /// How often a waiting call makes an attempt. Deletions are told reliably, and an attempt is a write of etcd.
@@ -119,8 +121,9 @@ pub struct EtcdStore {
 
 impl EtcdStore {
     /// A store in the cluster with these members:
-    /// `etcd://[user:password@]host[:port][,host[:port]…]`, or `etcds://…` for TLS (feature `tls`). Characters of the user
-    /// and the password that have a meaning in URLs are percent-encoded. Does not connect.
+    /// `etcd://[user:password@]host[:port][,host[:port]…]`, or `etcds://…` for TLS (feature `tls`), which may have the options
+    /// `tls_ca`, `tls_cert`, `tls_key` and `tls_server_name` of [`TlsOptions`](crate::TlsOptions) after a `?`. Characters of
+    /// the user, the password and the options that have a meaning in URLs are percent-encoded. Does not connect.
     ///
     /// The URL should name all members: the client uses one, and another one when that one fails. When all of them have
     /// failed, it also uses the other members of the cluster that it has learned of, by the addresses that they announce
@@ -141,7 +144,7 @@ impl EtcdStore {
     pub fn new(url: &str) -> Result<Self, LockError> {
         let address = EtcdAddress::parse(url)?;
         #[cfg(feature = "tls")]
-        let tls = address.tls.then(|| EtcdTls::new(TlsOptions::default())).transpose()?;
+        let tls = Self::tls(&address, None)?;
         #[cfg(not(feature = "tls"))]
         let tls = without_tls(&address)?;
         Self::at(address, tls, None)
@@ -157,17 +160,26 @@ impl EtcdStore {
         }
         let address = EtcdAddress::parse(url)?;
         #[cfg(feature = "tls")]
-        let tls = match (settings.tls.clone(), address.tls) {
-            (Some(_), false) => {
-                let problem = "the URL uses no TLS; write `etcds://`".to_owned();
-                return Err(LockError::Config { option: "tls", problem });
-            }
-            (options, true) => Some(EtcdTls::new(options.unwrap_or_default())?),
-            (None, false) => None,
-        };
+        let tls = Self::tls(&address, settings.tls.as_ref())?;
         #[cfg(not(feature = "tls"))]
         let tls = without_tls(&address)?;
         Self::at(address, tls, Some(settings.lease))
+    }
+
+    #[cfg(feature = "tls")]
+    fn tls(
+        address: &EtcdAddress,
+        of_client: Option<&TlsOptions>,
+    ) -> Result<Option<EtcdTls>, LockError> {
+        if address.tls {
+            let options = tls_options(of_client, address.tls_options.clone())?;
+            return EtcdTls::new(options).map(Some);
+        }
+        if of_client.is_some() {
+            let problem = "the URL uses no TLS; write `etcds://`".to_owned();
+            return Err(LockError::Config { option: "tls", problem });
+        }
+        Ok(None)
     }
 
     fn at(
@@ -214,7 +226,7 @@ impl EtcdStore {
     /// Says what to look at, if a connection has ended before its first answer.
     fn with_hint(&self, error: StoreError) -> StoreError {
         let hint = if self.client.members.uses_tls() {
-            "etcd may require a client certificate: name its files with `TlsOptions::client_certificate`"
+            "etcd may require a client certificate: name its files with `tls_cert` and `tls_key`"
         } else {
             "name the client port (2379) of etcd 3.4 or newer, and write `etcds://` if it uses TLS"
         };

@@ -4,14 +4,12 @@ use std::borrow::Cow;
 
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
 
-use super::scheme::{Scheme, TLS_OPTIONS};
+use super::scheme::Scheme;
 use crate::error::LockError;
 use crate::store::redis::endpoint::Access;
 use crate::store::redis::login::Login;
 use crate::store::settings::Settings;
-
-/// Options after the `?`, by name.
-pub(super) type UrlOptions = Vec<(&'static str, String)>;
+use crate::store::url_options::{TLS_OPTIONS, UrlOptions};
 
 /// Returns an error if there is an `@` after the address. A `/`, `?` or `#` in a password ends the
 /// address too early. A part of the password would then be shown as the address.
@@ -127,20 +125,9 @@ pub(super) fn for_locks(login: RedisConnectionInfo) -> RedisConnectionInfo {
 #[cfg(feature = "tls")]
 fn with_tls(access: Access, settings: &Settings, options: UrlOptions) -> Result<Access, LockError> {
     use crate::store::tls::Tls;
+    use crate::store::url_options::tls_options;
 
-    let mut tls = settings.tls.clone().unwrap_or_default();
-    if !options.is_empty() && !tls.is_default() {
-        return Err(error("TLS options are given both in the URL and with `tls`; choose one"));
-    }
-    for (name, value) in options {
-        match name {
-            "tls_ca" => tls.ca = Some(value.into()),
-            "tls_cert" => tls.certificate = Some(value.into()),
-            "tls_key" => tls.key = Some(value.into()),
-            _ => tls.server_name = Some(value),
-        }
-    }
-    Ok(access.with_tls(Tls::new(tls)?.into()))
+    Ok(access.with_tls(Tls::new(tls_options(settings.tls.as_ref(), options)?)?.into()))
 }
 
 #[cfg(not(feature = "tls"))]

@@ -1,9 +1,8 @@
 //! The schemes of URLs, and the options that each of them has.
 
 use crate::error::LockError;
+use crate::store::url_options::TLS_OPTIONS;
 
-/// The options of a URL with TLS.
-pub(super) const TLS_OPTIONS: [&str; 4] = ["tls_ca", "tls_cert", "tls_key", "tls_server_name"];
 /// The options of a URL with a Unix socket.
 const UNIX_OPTIONS: [&str; 3] = ["db", "user", "pass"];
 /// The options of a URL that names sentinels, without and with TLS.

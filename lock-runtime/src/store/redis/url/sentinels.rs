@@ -3,13 +3,14 @@
 use redis::RedisConnectionInfo;
 
 use super::hosts::{self, HostsUrl};
-use super::parts::{self, UrlOptions, error, unusable};
+use super::parts::{self, error, unusable};
 use super::scheme::Scheme;
 use crate::address_map::AddressMap;
 use crate::error::LockError;
 use crate::store::redis::endpoint::{Access, Endpoint};
 use crate::store::redis::login::Login;
 use crate::store::settings::Settings;
+use crate::store::url_options::UrlOptions;
 
 /// The port of a sentinel.
 const DEFAULT_PORT: u16 = 26379;
