@@ -110,9 +110,12 @@ impl EtcdClient {
             self.revoke_unused(now).await;
         }
         let has_more = due.delete.len() == AT_ONCE;
-        let is_empty = lock(&self.holds).is_empty() && self.leases.retired().is_empty();
-        if is_empty {
-            return None;
+        {
+            let mut holds = lock(&self.holds);
+            if holds.is_empty() && self.leases.retired().is_empty() {
+                holds.cleaner_sleeps();
+                return None;
+            }
         }
         let next = due.next.map_or(PAUSE, |next| next.since(BootInstant::now()));
         Some(if has_more { Duration::ZERO } else { next.min(PAUSE) })

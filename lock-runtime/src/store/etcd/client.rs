@@ -186,8 +186,7 @@ impl EtcdClient {
     ) -> Result<Option<UnansweredClaim<'a>>, EtcdFailure> {
         {
             let mut holds = lock(&self.holds);
-            if holds.is_empty() {
-                // The task that cleans up sleeps while there is nothing.
+            if holds.wake_cleaner() {
                 self.cleanup.notify_one();
             }
             if !holds.claim(owned, lease, until) {
@@ -209,6 +208,14 @@ impl EtcdClient {
         (lease, key_lease): (Attachable, KeyLease),
         answer: TxnAnswer<Claimed>,
     ) -> Result<LeaseOutcome, EtcdFailure> {
+        // Any transaction confirms it, also one that has found the key taken.
+        let is_confirmed = lease.unconfirmed.is_none_or(|extension| {
+            let is_confirmed = extension.is_confirmed_in(answer.raft_term);
+            if is_confirmed {
+                self.leases.confirmed(lease.id, extension);
+            }
+            is_confirmed
+        });
         match answer.what {
             Claimed::Busy { lease } => {
                 lock(&self.holds).declined(owned, key_lease);
@@ -227,18 +234,7 @@ impl EtcdClient {
                 lock(&self.holds).granted(owned, (key_lease, found), answer.revision);
                 lock(&self.busy).remove(&owned.key);
                 self.granted.notify_one();
-                let is_lasting = match lease.unconfirmed {
-                    None => is_expected,
-                    Some(extension) => {
-                        let is_confirmed =
-                            is_expected && extension.is_confirmed_in(answer.raft_term);
-                        if is_confirmed {
-                            self.leases.confirmed(lease.id, extension);
-                        }
-                        is_confirmed
-                    }
-                };
-                if is_lasting {
+                if is_expected && is_confirmed {
                     return Ok(LeaseOutcome::Granted { fence: Some(fence) });
                 }
                 let extended = self.extend(&[(owned.clone(), term)]).await.pop();

@@ -114,6 +114,8 @@ pub(super) struct KeyHolds {
     all: HashMap<Owned, KeyHold>,
     /// Keys that were granted, and are not watched yet.
     unwatched: Vec<Owned>,
+    /// Whether the task that cleans up waits until it is notified.
+    cleaner_sleeps: bool,
 }
 
 impl KeyHolds {
@@ -352,6 +354,16 @@ impl KeyHolds {
     /// Whether there are no entries.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
+    }
+
+    /// The task that cleans up waits until it is notified.
+    pub(super) fn cleaner_sleeps(&mut self) {
+        self.cleaner_sleeps = true;
+    }
+
+    /// Whether the task that cleans up has to be notified, because there are entries now.
+    pub(super) fn wake_cleaner(&mut self) -> bool {
+        std::mem::take(&mut self.cleaner_sleeps)
     }
 }
 

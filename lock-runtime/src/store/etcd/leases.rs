@@ -2,7 +2,8 @@
 //!
 //! All holds that are renewed share one lease per term: one message keeps them all. Its time to live is a second longer than
 //! the term, rounded up, so that most acquires find it fresh enough: a grant is for the whole term, and the lease has to
-//! last as long. If it is older than that second, the acquire extends it first.
+//! last as long. When half of that second has passed, one of the acquires extends it first, and the others go on. If it is
+//! older than that second, all of them wait for the extension.
 //!
 //! A shared lease that is *retired* gets no new holds, and the next acquire grants another one. It is retired when a request
 //! that attaches a key to it, or frees one, has no answer: as long as the lease lives, that request may leave a key behind.
@@ -31,6 +32,12 @@ use crate::sync::{Mutex, lock};
 
 /// By how much the time to live of a shared lease exceeds the term.
 const SLACK: u64 = 1;
+
+/// How much of that is left when an acquire extends the lease, although it would still be fresh enough.
+const EARLY: Duration = Duration::from_millis(500);
+
+/// After such an extension began, the other acquires do not begin another one for so long.
+const EXTENDING: Duration = Duration::from_millis(200);
 
 /// The number of revoked leases that are remembered.
 const REMEMBERED: usize = 1000;
@@ -113,7 +120,7 @@ impl Members {
 }
 
 /// A lease for a key that is about to be acquired.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Attachable {
     pub(super) id: i64,
     /// The extension that a later transaction has to confirm. `None` if the lease is known to last long enough.
@@ -144,6 +151,35 @@ struct SharedLease {
     id: i64,
     /// It lasts at least until then.
     until: BootInstant,
+    /// Until then, an acquire is expected to extend it.
+    extending_until: BootInstant,
+}
+
+/// What an acquire may do with the current lease.
+#[derive(Debug, PartialEq, Eq)]
+enum Freshness {
+    /// Use it.
+    Fresh(Attachable),
+    /// The same, but this acquire should extend it, for the later ones.
+    Aging(Attachable),
+    Stale,
+}
+
+impl LeaseSlot {
+    /// Whether the current lease lasts until then.
+    fn freshness(&self, until: BootInstant) -> Freshness {
+        let mut current = lock(&self.current);
+        let Some(lease) = current.as_mut().filter(|lease| lease.until >= until) else {
+            return Freshness::Stale;
+        };
+        let (attachable, now) =
+            (Attachable { id: lease.id, unconfirmed: None }, BootInstant::now());
+        if lease.until >= until.after(EARLY) || lease.extending_until > now {
+            return Freshness::Fresh(attachable);
+        }
+        lease.extending_until = now.after(EXTENDING);
+        Freshness::Aging(attachable)
+    }
 }
 
 impl SharedLeases {
@@ -160,16 +196,16 @@ impl SharedLeases {
         until: BootInstant,
     ) -> Result<Attachable, EtcdFailure> {
         let slot = self.slot(term);
-        let known = || {
-            let current = lock(&slot.current).filter(|lease| lease.until >= until);
-            current.map(|lease| Attachable { id: lease.id, unconfirmed: None })
+        let known = match slot.freshness(until) {
+            Freshness::Fresh(known) => return Ok(known),
+            Freshness::Aging(known) => Some(known),
+            Freshness::Stale => None,
         };
-        if let Some(known) = known() {
-            return Ok(known);
-        }
         let _asking = slot.asking.lock().await;
-        if let Some(known) = known() {
-            return Ok(known);
+        if known.is_none()
+            && let Freshness::Fresh(fresh) | Freshness::Aging(fresh) = slot.freshness(until)
+        {
+            return Ok(fresh);
         }
         let current = *lock(&slot.current);
         if let Some(lease) = current.filter(|lease| lease.until > BootInstant::now()) {
@@ -183,11 +219,12 @@ impl SharedLeases {
                 Err(failure) if failure.is_missing_permission() => {
                     self.retire(lease.id);
                 }
-                Err(failure) => return Err(failure),
+                Err(failure) => return known.ok_or(failure),
             }
         }
         let (id, lasts_until) = members.grant_lease(seconds(term) + SLACK).await?;
-        *lock(&slot.current) = Some(SharedLease { id, until: lasts_until });
+        let extending_until = BootInstant::PAST;
+        *lock(&slot.current) = Some(SharedLease { id, until: lasts_until, extending_until });
         Ok(Attachable { id, unconfirmed: None })
     }
 
@@ -271,7 +308,8 @@ mod tests {
         let (leases, term) = (SharedLeases::default(), Duration::from_secs(3));
         let set = |id| {
             let until = BootInstant::now().after(term);
-            *lock(&leases.slot(term).current) = Some(SharedLease { id, until });
+            let extending_until = BootInstant::PAST;
+            *lock(&leases.slot(term).current) = Some(SharedLease { id, until, extending_until });
         };
         let current = || lock(&leases.slot(term).current).map(|lease| lease.id);
         set(1);
@@ -287,6 +325,21 @@ mod tests {
         assert!(leases.is_being_revoked(1) && !leases.is_being_revoked(2));
         leases.missing(2);
         assert_eq!(current(), None);
+    }
+
+    #[test]
+    fn one_acquire_extends_a_lease_before_the_others_have_to_wait_for_it() {
+        let (slot, now) = (LeaseSlot::default(), BootInstant::now());
+        let until = now.after(Duration::from_secs(30));
+        let lease = SharedLease { id: 1, until, extending_until: BootInstant::PAST };
+        *lock(&slot.current) = Some(lease);
+        let of_lease = Attachable { id: 1, unconfirmed: None };
+        assert_eq!(slot.freshness(now), Freshness::Fresh(of_lease));
+        assert_eq!(slot.freshness(until), Freshness::Aging(of_lease));
+        assert_eq!(slot.freshness(until), Freshness::Fresh(of_lease), "it is being extended");
+        assert_eq!(slot.freshness(until.after(EARLY)), Freshness::Stale);
+        *lock(&slot.current) = Some(lease);
+        assert_eq!(slot.freshness(until), Freshness::Aging(of_lease), "nobody has extended it");
     }
 
     #[test]
