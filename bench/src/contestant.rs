@@ -140,7 +140,7 @@ pub(crate) const OURS: Contestant = Contestant {
     ..RUST
 };
 
-pub(crate) const ALL: [Contestant; 20] = [
+pub(crate) const ALL: [Contestant; 22] = [
     Contestant {
         name: "raw",
         role: Role::Limit,
@@ -183,7 +183,24 @@ pub(crate) const ALL: [Contestant; 20] = [
     Contestant { by_default: ByDefault::Never, ..peer("go", "bsm") },
     Contestant { by_default: ByDefault::OnlyIn("permits"), ..peer("node", "semaphore") },
     Contestant { servers: &[], stores: &[Etcd, EtcdCluster], ..peer("go", "etcd-mutex") },
+    // The limit of this library's transactions.
+    Contestant {
+        role: Role::Limit,
+        waits: false,
+        servers: &[],
+        stores: &[Etcd, EtcdCluster],
+        ..peer("go", "etcd-txn")
+    },
     Contestant { name: "advisory-lock", servers: &[], stores: &[Postgres], ..RUST },
+    // The limit of locks that survive a crash of the server.
+    Contestant {
+        name: "lease-table",
+        role: Role::Limit,
+        waits: false,
+        servers: &[],
+        stores: &[Postgres],
+        ..RUST
+    },
 ];
 
 impl Contestant {

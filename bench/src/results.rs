@@ -152,11 +152,11 @@ impl Results {
         notes
     }
 
-    /// The best peer, among those whose figures count.
-    pub(crate) fn best_peer(&self, shape: &str, metric: Metric) -> Option<(&'static str, f64)> {
-        let peers = self.contestants(shape).into_iter().filter(|peer| peer.role == Role::Peer);
+    /// The best contestant of a role, among those whose figures count.
+    fn best(&self, role: Role, shape: &str, metric: Metric) -> Option<(&'static str, f64)> {
+        let all = self.contestants(shape).into_iter().filter(|one| one.role == role);
         let figures =
-            peers.filter_map(|peer| Some((peer.name, self.counted(shape, peer.name, metric)?)));
+            all.filter_map(|one| Some((one.name, self.counted(shape, one.name, metric)?)));
         figures.reduce(|best, next| {
             let is_better = if metric.rises() { next.1 > best.1 } else { next.1 < best.1 };
             if is_better { next } else { best }
@@ -170,7 +170,27 @@ impl Results {
         ours: &str,
         metric: Metric,
     ) -> Option<(&'static str, f64)> {
-        let (name, best) = self.best_peer(shape, metric)?;
+        self.against(Role::Peer, shape, ours, metric)
+    }
+
+    /// The same for the limit.
+    pub(crate) fn share_of_limit(
+        &self,
+        shape: &str,
+        ours: &str,
+        metric: Metric,
+    ) -> Option<(&'static str, f64)> {
+        self.against(Role::Limit, shape, ours, metric)
+    }
+
+    fn against(
+        &self,
+        role: Role,
+        shape: &str,
+        ours: &str,
+        metric: Metric,
+    ) -> Option<(&'static str, f64)> {
+        let (name, best) = self.best(role, shape, metric)?;
         let ours = self.counted(shape, ours, metric)?;
         Some((name, if metric.rises() { ours / best } else { best / ours }))
     }
@@ -217,7 +237,7 @@ mod tests {
     fn a_peer_with_an_overlap_is_not_the_best() {
         let (rslock, other) = (("rslock", 0, 100.0, 0), ("async-redis-lock", 0, 900.0, 1));
         let results = results(&[GRANTS], &[rslock, other, ("ours", 0, 200.0, 0)]);
-        assert_eq!(results.best_peer("s", GRANTS), Some(("rslock", 100.0)));
+        assert_eq!(results.best(Role::Peer, "s", GRANTS), Some(("rslock", 100.0)));
         assert_eq!(results.lead("s", "ours", GRANTS), Some(("rslock", 2.0)));
     }
 
@@ -233,6 +253,14 @@ mod tests {
         let (rslock, other) = (("rslock", 0, 100.0, 0), ("async-redis-lock", 0, 50.0, 0));
         let results = results(&[DRAIN], &[rslock, other, ("ours", 0, 10.0, 0)]);
         assert_eq!(results.lead("s", "ours", DRAIN), Some(("async-redis-lock", 5.0)));
+    }
+
+    #[test]
+    fn a_limit_is_no_peer() {
+        let (peer, limit) = (("rslock", 0, 100.0, 0), ("raw", 0, 400.0, 0));
+        let results = results(&[GRANTS], &[peer, limit, ("ours", 0, 200.0, 0)]);
+        assert_eq!(results.lead("s", "ours", GRANTS), Some(("rslock", 2.0)));
+        assert_eq!(results.share_of_limit("s", "ours", GRANTS), Some(("raw", 0.5)));
     }
 
     #[test]

@@ -20,12 +20,13 @@ var libraries = map[string]func(url string) (library, error){
 	"redsync":     newRedsync,
 	"bsm":         newBsm,
 	"etcd-mutex":  newEtcdMutex,
+	"etcd-txn":    newEtcdTxn,
 	"rueidislock": newRueidislock,
 }
 
 func main() {
 	if len(os.Args) != 3 || libraries[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: peer redsync|bsm|rueidislock|etcd-mutex URL")
+		fmt.Fprintln(os.Stderr, "usage: peer redsync|bsm|rueidislock|etcd-mutex|etcd-txn URL")
 		os.Exit(2)
 	}
 	lib, err := libraries[os.Args[1]](os.Args[2])

@@ -5,12 +5,14 @@ mod async_redis_lock;
 mod clients;
 mod distkit;
 mod keys;
+mod lease_table;
 mod library;
 mod ours;
 mod raw;
 mod rslock;
 mod run;
 mod serve;
+mod sessions;
 mod tokio_mutex;
 
 use anyhow::{Result, bail};
@@ -71,6 +73,7 @@ pub(crate) fn start(name: &str, url: &str) -> Result<()> {
             "advisory-lock" => {
                 serve(name, url, advisory_lock::AdvisoryLocks::connect(url).await?).await
             }
+            "lease-table" => serve(name, url, lease_table::LeaseTable::connect(url).await?).await,
             "rslock" => serve(name, url, rslock::Rslock::connect(url).await?).await,
             "async-redis-lock" => {
                 serve(name, url, async_redis_lock::AsyncRedisLock::connect(url).await?).await

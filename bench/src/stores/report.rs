@@ -70,9 +70,9 @@ impl StoreReport {
 fn table(text: &mut String, results: &Results) -> fmt::Result {
     write!(text, "| store | contestant |")?;
     results.metrics.iter().try_for_each(|metric| write!(text, " {} |", metric.name))?;
-    write!(text, " ours, against the best peer |\n|---|---|")?;
+    write!(text, " ours, against the best peer | ours, against the limit |\n|---|---|")?;
     results.metrics.iter().try_for_each(|_| write!(text, "---:|"))?;
-    writeln!(text, "---:|")?;
+    writeln!(text, "---:|---:|")?;
     let mut remarks = Vec::new();
     for store in results.shapes() {
         for contestant in results.contestants(store) {
@@ -86,10 +86,15 @@ fn table(text: &mut String, results: &Results) -> fmt::Result {
                 Some(value) => metric.write(value),
             };
             results.metrics.iter().try_for_each(|metric| write!(text, " {} |", figure(metric)))?;
-            let lead = results.lead(store, name, results.main_metric());
-            let lead = lead.filter(|_| name == "ours");
-            let lead = lead.map(|(peer, lead)| format!("{lead:.2} × {peer}"));
-            writeln!(text, " {} |", lead.unwrap_or_default())?;
+            let main = results.main_metric();
+            for ratio in
+                [results.lead(store, name, main), results.share_of_limit(store, name, main)]
+            {
+                let ratio = ratio.filter(|_| name == "ours");
+                let ratio = ratio.map(|(other, ratio)| format!("{ratio:.2} × {other}"));
+                write!(text, " {} |", ratio.unwrap_or_default())?;
+            }
+            writeln!(text)?;
             let overlaps = results.overlaps(store, name);
             if overlaps > 0 {
                 remarks.push(format!(
