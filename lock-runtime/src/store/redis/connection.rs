@@ -187,7 +187,7 @@ impl Connection {
         };
         if let (RequestClass::Acquires, Some(quarantine)) =
             (options.class, &request.socket.quarantine)
-            && !quarantine.is_over()
+            && !quarantine.is_over(self, request.generation)
         {
             let checked = self.check_quarantine(quarantine, &request, (limits, options.measured));
             limits = Box::pin(checked).await?;

@@ -8,8 +8,9 @@
 //! names the longest quarantine of any client, in milliseconds.
 //!
 //! A failover need not break a connection, so an acquisition reads the marker again if this
-//! connection has not done so for [`READ_AGAIN_AFTER`]. Each read is a task of its own, because a
-//! call that is not polled must not delay others.
+//! connection has not done so for [`READ_AGAIN_AFTER`]. Earlier acquisitions start the read when half of
+//! that time has passed, and do not wait for it. Each read is a task of its own, because a call that is not
+//! polled must not delay others.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -35,12 +36,17 @@ use crate::sync::{Mutex, lock};
 /// How long a connection may grant locks without reading the marker again.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
+/// When acquisitions start to read it, without waiting for the result.
+const READ_EARLY_AFTER: Duration = Duration::from_millis(500);
+
 /// The quarantine of the server at the other end of a connection.
 #[derive(Debug)]
 pub(super) struct Quarantine {
     terms: Arc<QuarantineTerms>,
     /// When the marker was last read, as an instant in nanoseconds.
     read: AtomicU64,
+    /// When a read was last started before it was needed.
+    started_early: AtomicU64,
     /// When the quarantine began, as a [`QuarantineBegin`].
     begun: AtomicU64,
     /// The term of the server when the marker was last read.
@@ -95,18 +101,30 @@ impl Marker {
 
 impl Quarantine {
     pub(super) fn new(terms: Arc<QuarantineTerms>) -> Self {
-        let (read, begun) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { terms, read, begun, term: Mutex::default(), reading: Mutex::default() }
+        let [read, started_early, begun] = std::array::from_fn(|_| AtomicU64::new(0));
+        let (term, reading) = (Mutex::default(), Mutex::default());
+        Self { terms, read, started_early, begun, term, reading }
     }
 
-    /// Whether it is over, as far as the latest read tells. Costs a clock reading.
-    pub(super) fn is_over(&self) -> bool {
-        self.left() == Some(Duration::ZERO) || !Safeguard::Quarantine.is_on()
+    /// Whether it is over, as far as the latest read tells. Costs a clock reading. Starts to read the marker if that will
+    /// soon be needed. The connection has to be of this generation.
+    pub(super) fn is_over(self: &Arc<Self>, server: &impl MarkedServer, generation: u64) -> bool {
+        let now = BootInstant::now();
+        if self.left(now) != Some(Duration::ZERO) {
+            return !Safeguard::Quarantine.is_on();
+        }
+        let is_due = |at: &AtomicU64| {
+            now.since(BootInstant::from_nanos(at.load(Ordering::Acquire))) >= READ_EARLY_AFTER
+        };
+        if is_due(&self.read) && is_due(&self.started_early) {
+            self.started_early.store(now.as_nanos(), Ordering::Release);
+            self.start_to_read(server, generation);
+        }
+        true
     }
 
     /// The time that is left; `None` if the marker has to be read.
-    fn left(&self) -> Option<Duration> {
-        let now = BootInstant::now();
+    fn left(&self, now: BootInstant) -> Option<Duration> {
         let read = BootInstant::from_nanos(self.read.load(Ordering::Acquire));
         (now.since(read) < READ_AGAIN_AFTER).then(|| self.left_of_latest(now))
     }
@@ -127,7 +145,7 @@ impl Quarantine {
         generation: u64,
         within: Duration,
     ) -> Result<(), StoreError> {
-        let left = match self.left() {
+        let left = match self.left(BootInstant::now()) {
             Some(left) => left,
             None => {
                 let mut result = self.start_to_read(server, generation);
@@ -320,4 +338,74 @@ fn not_known(cause: &str) -> StoreError {
     StoreError::Refused(format!(
         "it is not known whether the server has lost locks (`quarantine`): {cause}"
     ))
+}
+
+#[cfg(all(test, not(lock_shuttle)))]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// A server whose marker names a quarantine that began long ago, and that answers after a while.
+    #[derive(Clone, Default)]
+    struct SlowServer {
+        reads: Arc<AtomicUsize>,
+    }
+
+    const PAUSE: Duration = Duration::from_millis(50);
+
+    impl MarkedServer for SlowServer {
+        fn address(&self) -> String {
+            "slow".to_owned()
+        }
+
+        fn quarantine_markers(&self) -> Vec<String> {
+            vec!["marker".to_owned()]
+        }
+
+        fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+            tokio::spawn(task);
+        }
+
+        async fn send_about_marker(
+            &self,
+            _: &Pipeline,
+            trace: &SendTrace,
+        ) -> Result<Vec<Result<MarkerReply, StoreError>>, StoreError> {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            trace.sent(1);
+            tokio::time::sleep(PAUSE).await;
+            let (process, replication) = ("run_id:a\r\n", "master_replid:b\r\n");
+            Ok(vec![
+                Ok(MarkerReply::Text(process.to_owned())),
+                Ok(MarkerReply::Text(replication.to_owned())),
+                Ok(MarkerReply::Time(10_000)),
+                Ok(MarkerReply::Text("a:b 1 1000".to_owned())),
+            ])
+        }
+    }
+
+    #[tokio::test]
+    async fn acquisitions_in_quick_succession_do_not_wait_for_a_read() {
+        let server = SlowServer::default();
+        let terms = Arc::new(QuarantineTerms::new(Duration::from_secs(1)));
+        let quarantine = Arc::new(Quarantine::new(terms));
+        assert!(!quarantine.is_over(&server, 1), "the marker was not read");
+        quarantine.check(&server, 1, PAUSE * 20).await.expect("it is over");
+        let (began, mut waits) = (BootInstant::now(), 0);
+        while BootInstant::now().since(began) < READ_AGAIN_AFTER * 4 {
+            if !quarantine.is_over(&server, 1) {
+                waits += 1;
+                quarantine.check(&server, 1, PAUSE * 20).await.expect("it is over");
+            }
+            tokio::time::sleep(PAUSE / 5).await;
+        }
+        // Otherwise, one acquisition a second would wait. A machine may stop for half a second.
+        assert!(waits <= 1, "{waits} acquisitions had to wait");
+        let reads = server.reads.load(Ordering::Relaxed);
+        assert!((3..=12).contains(&reads), "{reads} reads");
+        // Without acquisitions, nothing is read.
+        tokio::time::sleep(READ_AGAIN_AFTER + PAUSE * 2).await;
+        assert!(!quarantine.is_over(&server, 1), "the marker has to be read again");
+    }
 }

@@ -61,7 +61,7 @@ async fn check_server(route: &Route, key: &str, within: Duration) -> Result<(), 
     let connection = route.server_of(key, within).await?.connection;
     let established = connection.established(within).await?;
     if let Some(quarantine) = &established.socket.quarantine
-        && !quarantine.is_over()
+        && !quarantine.is_over(&connection, established.generation)
     {
         quarantine.check(&connection, established.generation, within).await?;
     }
