@@ -76,8 +76,14 @@ impl EtcdAddress {
 
 /// Reads the options after the `?`. Only names that are known are shown, because a password may have ended too early.
 fn read_options(text: &str, tls: bool) -> Result<UrlOptions, LockError> {
+    if text.contains('@') {
+        return Err(invalid(
+            "the URL of etcd contains an `@` after the members (in a password, write `%3F` instead of `?`, \
+             and in an option, `%40` instead of `@`)",
+        ));
+    }
     let mut options = UrlOptions::new();
-    for option in text.split('&') {
+    for option in text.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         let Some(name) = TLS_OPTIONS.into_iter().find(|known| *known == name) else {
             return Err(invalid(&format!(
@@ -89,9 +95,10 @@ fn read_options(text: &str, tls: bool) -> Result<UrlOptions, LockError> {
         if !tls {
             return Err(invalid(&format!("`{name}` needs `etcds://`")));
         }
-        let value = decoded(value).filter(|value| !value.is_empty()).ok_or_else(|| {
-            invalid(&format!("`{name}` in the URL of etcd is empty or not percent-encoded"))
-        })?;
+        let value =
+            decoded(&value.replace('+', " ")).filter(|value| !value.is_empty()).ok_or_else(
+                || invalid(&format!("`{name}` in the URL of etcd is empty or not percent-encoded")),
+            )?;
         if options.iter().any(|(earlier, _)| *earlier == name) {
             return Err(invalid(&format!("the URL of etcd contains `{name}` twice")));
         }
@@ -198,9 +205,9 @@ mod tests {
         assert_eq!(all.members, ["a:1", "10.0.0.2:2", "[::1]:3", "[fe80::1]:2379"]);
         assert_eq!(all.login, Some(("us@er".into(), "p:w/".into())));
         assert!(all.tls && all.tls_options.is_empty());
-        let url = "etcds://u:p@a/?tls_ca=/etc/ca%20a@b.pem&tls_server_name=b";
+        let url = "etcds://u:p@a/?tls_ca=/etc/ca%20a%40b+c%2B.pem&tls_server_name=b&";
         let options = EtcdAddress::parse(url).expect("a URL").tls_options;
-        let expected = [("tls_ca", "/etc/ca a@b.pem".into()), ("tls_server_name", "b".into())];
+        let expected = [("tls_ca", "/etc/ca a@b c+.pem".into()), ("tls_server_name", "b".into())];
         assert_eq!(options, expected);
     }
 
@@ -228,7 +235,7 @@ mod tests {
             ("etcd://a/prefix", "namespace"),
             ("etcd://a#b", "contains a `#`"),
             ("etcds://a?tls=true", "an unknown option"),
-            ("etcds://a?", "an unknown option"),
+            ("etcds://a?tls_ca=a@b", "contains an `@`"),
             ("etcds://a?tls_ca", "`tls_ca` in the URL of etcd is empty"),
             ("etcds://a?tls_ca=%zz", "not percent-encoded"),
             ("etcds://a?tls_ca=a&tls_ca=b", "`tls_ca` twice"),

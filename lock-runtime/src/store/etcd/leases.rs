@@ -201,7 +201,12 @@ impl SharedLeases {
             Freshness::Aging(known) => Some(known),
             Freshness::Stale => None,
         };
-        let _asking = slot.asking.lock().await;
+        let _asking = match (known, slot.asking.try_lock()) {
+            (_, Ok(asking)) => asking,
+            // Another acquire extends it already.
+            (Some(known), Err(_)) => return Ok(known),
+            (None, Err(_)) => slot.asking.lock().await,
+        };
         if known.is_none()
             && let Freshness::Fresh(fresh) | Freshness::Aging(fresh) = slot.freshness(until)
         {
