@@ -40,6 +40,8 @@ pub(crate) enum Fault {
     Slow(Duration),
     /// The store serves the request, and answers after this time.
     SlowAnswer(Duration),
+    /// The claim is sent after this time, because it waits for a connection.
+    SentLate(Duration),
     /// The key holds a value of another format.
     WrongFormat,
     /// The request panics.
@@ -202,7 +204,7 @@ where
     Result<T, StoreError>: Unpin + 'a,
 {
     match fault {
-        None | Some(Fault::None) => request().await,
+        None | Some(Fault::None | Fault::SentLate(_)) => request().await,
         Some(Fault::Refuse) => Err(refused()),
         Some(Fault::Deny) => Err(denied()),
         Some(Fault::Panic) => panic!("as planned"),
@@ -235,8 +237,11 @@ impl LockStore for FaultyStore {
         let fault = self.acquires.lock().expect("test").pop_front();
         MaybeReady::pending(async move {
             let inner = SendTrace::default();
-            let answer = with_fault(fault, || self.inner.try_acquire(claim, timeout, &inner));
             let within = timeout.answer.min(timeout.total);
+            if let Some(Fault::SentLate(pause)) = fault {
+                tokio::time::sleep(pause).await;
+            }
+            let answer = with_fault(fault, || self.inner.try_acquire(claim, timeout, &inner));
             // A request that hangs uses a connection of its own.
             let connection = self.connection.load(Ordering::Relaxed);
             trace.sent(connection + u64::from(fault == Some(Fault::Hang)));
@@ -271,7 +276,9 @@ impl LockStore for FaultyStore {
         let fault = self.renewals.lock().expect("test").pop_front();
         MaybeReady::pending(async move {
             match fault {
-                None | Some(Fault::None) => self.inner.renew(batch, lane).await,
+                None | Some(Fault::None | Fault::SentLate(_)) => {
+                    self.inner.renew(batch, lane).await
+                }
                 Some(Fault::Refuse) => batch.iter().map(|_| Err(refused())).collect(),
                 Some(Fault::Deny) => batch.iter().map(|_| Err(denied())).collect(),
                 Some(Fault::Panic) => panic!("as planned"),

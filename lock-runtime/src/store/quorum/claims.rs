@@ -6,14 +6,15 @@
 //!
 //! Before an attempt is sent, its claims are registered as open at all stores. An answer closes the claim at its store.
 //! A release or an undo that finds an open claim is repeated, because the claim may arrive after it, also if the call
-//! was dropped. Each attempt has an owner of its own, so a late undo cannot affect the next attempt.
+//! was dropped; unless it turns out that one connection has carried both, and the claim was sent first, and once. Each
+//! attempt has an owner of its own, so a late undo cannot affect the next attempt.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::member::{answer_within, within};
+use super::member::within;
 use super::residual_votes::{ResidualTicket, ResidualVote};
 use super::round::{VoteRequest, VoteRound};
 use super::tally::{ClaimDecision, ClaimTally};
@@ -64,6 +65,8 @@ struct UndoneClaims {
     traces: Arc<[SendTrace]>,
     /// Whether a store has given a definite answer to its claim after the undo was sent.
     answered: Arc<[AtomicBool]>,
+    /// Whether a claim is sent once. Another one may be sent by its hash, and then as a text.
+    is_fresh: bool,
 }
 
 impl UndoneClaims {
@@ -71,7 +74,7 @@ impl UndoneClaims {
     /// answer may be sent again, also after its undo, such as one whose script the server does not have.
     fn are_undone_by(&self, number: usize, undo: &ReleasedBatch) -> bool {
         let claim = self.traces[number].connection();
-        let is_in_order = claim.is_some() && claim == undo.connection;
+        let is_in_order = self.is_fresh && claim.is_some() && claim == undo.connection;
         let is_answered = self.answered[number].load(Ordering::Acquire);
         undo.answers.iter().all(Result::is_ok)
             && (self.granted.contains(&number) || is_in_order && is_answered)
@@ -95,7 +98,7 @@ impl QuorumStore {
             .map(|number| Some(self.ask(number, attempt.clone(), &traces, limit)));
         let mut round = VoteRound::new(requests);
         let until = began.after(term + LONGEST_DELAY);
-        for member in &self.members {
+        for member in self.members.iter() {
             member.residual_votes.claim_is_open(owner, until);
         }
         // Before the first request is sent, because the lease counts from here.
@@ -128,7 +131,8 @@ impl QuorumStore {
                 let is_definite = !answer.is_err_and(|error| error.may_have_run());
                 is_answered[number].store(is_definite, Ordering::Release);
             });
-            let claims = UndoneClaims { granted: tally.granted.clone(), traces, answered };
+            let (granted, is_fresh) = (tally.granted.clone(), fresh);
+            let claims = UndoneClaims { granted, traces, answered, is_fresh };
             self.await_undo(undo, claims).await;
         }
         match decision {
@@ -160,25 +164,29 @@ impl QuorumStore {
     ) -> VoteRequest<Result<Acquired, StoreError>> {
         let (member, traces) = (Arc::clone(&self.members[number]), Arc::clone(traces));
         Box::pin(async move {
-            let claimed = async {
-                member.admitted().await?;
-                let OwnedClaim { ref key, owner, term, renewed, fresh, acknowledged_by } = attempt;
-                let claim = Claim {
-                    resource: Resource { key, mode: Mode::Exclusive },
-                    owner,
-                    term,
-                    renewed,
-                    fresh,
-                    acknowledged_by,
-                    queueing: Queueing::None,
-                    queued_before: Queueing::None,
-                };
-                member.store.try_acquire(claim, RequestTimeout::of(limit), &traces[number]).await
+            match member.known_admission() {
+                Some(known) => known?,
+                None => {
+                    let member = Arc::clone(&member);
+                    within(limit, async move { member.admitted().await }).await?;
+                }
+            }
+            let OwnedClaim { ref key, owner, term, renewed, fresh, acknowledged_by } = attempt;
+            let claim = Claim {
+                resource: Resource { key, mode: Mode::Exclusive },
+                owner,
+                term,
+                renewed,
+                fresh,
+                acknowledged_by,
+                queueing: Queueing::None,
+                queued_before: Queueing::None,
             };
-            let answer = answer_within(limit, claimed).await?;
+            // The store keeps to the timeout by itself.
+            let timeout = RequestTimeout::of(limit);
+            let answer = member.store.try_acquire(claim, timeout, &traces[number]).await?;
             let connection = traces[number].connection();
             if answer.is_grant() && !member.has_checked(connection) {
-                // Boxed, because it is rare.
                 within(limit, async move { member.has_voted_over(connection).await }).await?;
             }
             Ok(answer)
@@ -205,20 +213,21 @@ impl QuorumStore {
         (owner, is_fresh): (OwnerId, bool),
         traces: Arc<[SendTrace]>,
     ) {
-        let members: Vec<_> =
-            self.members.iter().map(|it| Arc::clone(&it.residual_votes)).collect();
-        for (number, member) in members.iter().enumerate() {
-            if round.awaits(number) {
-                member.claim_is_awaited(owner, true);
+        for (number, member) in self.members.iter().enumerate() {
+            // A claim that waits for a connection may be sent after the release.
+            if round.awaits(number) && traces[number].connection().is_some() {
+                member.residual_votes.claim_is_awaited(owner, true);
             }
         }
+        let members = Arc::clone(&self.members);
         round.finish_later(move |number, answer| {
+            let residual_votes = &members[number].residual_votes;
             if answer.is_err_and(|error| error.may_have_run()) {
-                members[number].claim_is_awaited(owner, false);
+                residual_votes.claim_is_awaited(owner, false);
             } else {
                 // Another one may have been sent twice: by its hash, and as a text.
                 let carrier = traces[number].connection().filter(|_| is_fresh);
-                members[number].claim_is_answered(owner, carrier);
+                residual_votes.claim_is_answered(owner, carrier);
             }
         });
     }
@@ -269,11 +278,10 @@ impl QuorumStore {
                 self.members[number].residual_votes.released(tickets[number]);
             }
         }
-        let members: Vec<_> =
-            self.members.iter().map(|it| Arc::clone(&it.residual_votes)).collect();
+        let members = Arc::clone(&self.members);
         round.finish_later(move |number, answer| {
             if answer.is_ok_and(|batch| claims.are_undone_by(number, &batch)) {
-                members[number].released(tickets[number]);
+                members[number].residual_votes.released(tickets[number]);
             }
         });
     }

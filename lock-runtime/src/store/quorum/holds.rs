@@ -10,6 +10,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
@@ -22,10 +23,10 @@ use crate::clock::BootInstant;
 use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{
-    Lane, Mode, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, StoreError,
+    Lane, Mode, Release, Released, Renewal, Renewed, Resource, StoreError,
 };
 use crate::store::owner::OwnerId;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock};
 
 /// A renewal that owns its key.
 struct OwnedRenewal {
@@ -40,12 +41,28 @@ struct OwnedRelease {
     key: Arc<str>,
     owner: OwnerId,
     keep: Duration,
-    /// For each store, whether it has served the claim before the release. Otherwise the claim may arrive after it.
-    is_after_claim: Vec<AtomicBool>,
+    /// The stores whose claims had no definite answer when the release was sent, so that they may arrive after it.
+    open_claims: Vec<bool>,
 }
 
-/// Resolves with the connection that has carried a claim.
-type Carrier = oneshot::Receiver<Option<NonZeroU64>>;
+/// A release that one store has answered, and whose claim had no answer when the release was sent.
+struct FollowingRelease {
+    number: usize,
+    /// The position of the lock in its batch.
+    index: usize,
+    /// The connection that has carried it.
+    carrier: NonZeroU64,
+    /// Resolves with the connection that has carried the claim.
+    claim: oneshot::Receiver<Option<NonZeroU64>>,
+}
+
+/// The releases of a batch that may have to be repeated.
+struct LateReleases {
+    members: Arc<[Arc<QuorumMember>]>,
+    owned: Arc<[OwnedRelease]>,
+    open: Vec<OpenRelease>,
+    following: Arc<Mutex<Vec<FollowingRelease>>>,
+}
 
 /// The answers of one store to a batch.
 type BatchVotes<T> = Vec<Result<HoldVote<T>, StoreError>>;
@@ -99,42 +116,47 @@ impl QuorumStore {
         let now = BootInstant::now();
         let owned = |release: &Release<'_>| {
             let Release { resource, owner, keep, .. } = *release;
-            let is_answered = |member: &Arc<QuorumMember>| {
-                AtomicBool::new(!member.residual_votes.is_claim_open(owner))
-            };
-            let is_after_claim = self.members.iter().map(is_answered).collect();
-            OwnedRelease { key: Arc::from(resource.key), owner, keep, is_after_claim }
+            let members = self.members.iter();
+            let open_claims = members.map(|it| it.residual_votes.is_claim_open(owner)).collect();
+            OwnedRelease { key: Arc::from(resource.key), owner, keep, open_claims }
         };
         let owned: Arc<[OwnedRelease]> = batch.iter().map(owned).collect();
-        let patience = self.server_timeout / 2;
+        let following: Arc<Mutex<Vec<FollowingRelease>>> = Arc::default();
         let requests = self.members.iter().enumerate().map(|(number, member)| {
-            let (store, owned) = (Arc::clone(&member.store), Arc::clone(&owned));
-            let residual_votes = Arc::clone(&member.residual_votes);
-            Some(member.if_voting(within(self.server_timeout, async move {
+            let (member, owned) = (Arc::clone(member), Arc::clone(&owned));
+            let following = Arc::clone(&following);
+            Some(Arc::clone(&member).if_voting(Box::pin(async move {
                 let batch: Vec<_> = owned.iter().map(OwnedRelease::request).collect();
-                let open = owned.iter().filter(|release| !release.is_after_claim(number));
-                let open: Vec<_> = open
-                    .map(|release| (release, residual_votes.claim_carrier(release.owner)))
+                let claims: Vec<_> = owned
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, release)| release.open_claims[number])
+                    .filter_map(|(index, release)| {
+                        Some((index, member.residual_votes.claim_carrier(release.owner)?))
+                    })
                     .collect();
                 let answers = match &batch[..] {
-                    [single] if open.is_empty() => vec![store.release(*single, lane).await],
+                    [single] if claims.is_empty() => {
+                        vec![member.store.release(*single, lane).await]
+                    }
                     _ => {
-                        let ReleasedBatch { answers, connection } =
-                            store.release_all(&batch, lane).await;
-                        let until = Instant::now() + patience;
-                        for (release, carrier) in open {
-                            release.follows(number, (carrier, connection), until).await;
-                        }
-                        answers
+                        let released = member.store.release_all(&batch, lane).await;
+                        let answered = claims.into_iter().filter_map(|(index, claim)| {
+                            let carrier = released.connection?;
+                            released.answers.get(index)?.as_ref().ok()?;
+                            Some(FollowingRelease { number, index, carrier, claim })
+                        });
+                        lock(&following).extend(answered);
+                        released.answers
                     }
                 };
                 Ok(answers.into_iter().map(release_vote).collect::<BatchVotes<usize>>())
             })))
         });
-        let mut round = VoteRound::new(requests);
+        let mut round = VoteRound::new(requests).within(self.server_timeout);
         let tallies = self.count(&mut round, owned.len()).await;
         let mut answers = Vec::with_capacity(tallies.len());
-        let mut tickets = Vec::new();
+        let mut open = Vec::new();
         for (index, (release, tally)) in owned.iter().zip(tallies).enumerate() {
             let outcome = outcome_of_release(&tally);
             if outcome.is_some() {
@@ -143,24 +165,15 @@ impl QuorumStore {
                 } else {
                     now.after(release.keep)
                 };
-                tickets.extend(self.leave_open(release, (&tally, &round), (index, kept_until)));
+                open.extend(self.leave_open(release, (&tally, &round), (index, kept_until)));
             }
             answers.push(outcome.ok_or_else(|| {
                 tally.failures.into_error(self.membership.names(), "released the lock")
             }));
         }
-        let members: Vec<_> =
-            self.members.iter().map(|it| Arc::clone(&it.residual_votes)).collect();
-        round.finish_later(move |number, votes: Result<BatchVotes<usize>, StoreError>| {
-            for (index, vote) in votes.unwrap_or_default().iter().enumerate() {
-                let of_this = |open: &&OpenRelease| (open.number, open.index) == (number, index);
-                if let (Ok(_), Some(open)) = (vote, tickets.iter().find(of_this))
-                    && owned[index].is_after_claim(number)
-                {
-                    members[number].released(open.ticket);
-                }
-            }
-        });
+        let members = Arc::clone(&self.members);
+        let left_open = LateReleases { members, owned, open, following };
+        left_open.finish_later(round, self.server_timeout);
         answers
     }
 
@@ -210,25 +223,21 @@ impl QuorumStore {
         let vote = |expires| {
             ResidualVote::new((&release.key, release.owner), expires).kept_until(kept_until)
         };
-        let mut tickets = Vec::new();
+        let mut open = Vec::new();
         for (number, member) in self.members.iter().enumerate() {
-            let is_awaited = round.awaits(number);
-            let is_after_claim = release.is_after_claim(number);
-            let may_have = is_awaited
-                || !is_after_claim
+            let had_open_claim = release.open_claims[number];
+            let may_have = had_open_claim
+                || round.awaits(number)
                 || tally.failures.contains(number) && member.may_have_votes();
-            if !is_after_claim && !is_awaited {
-                member.residual_votes.close_claim(release.owner);
-            }
             if may_have {
-                let expires = is_after_claim.then_some(until);
+                let expires = (!had_open_claim).then_some(until);
                 let ticket = member.residual_votes.add(vote(expires), due);
-                if is_awaited {
-                    tickets.push(OpenRelease { number, index, ticket });
+                if had_open_claim || round.awaits(number) {
+                    open.push(OpenRelease { number, index, ticket });
                 }
             }
         }
-        tickets
+        open
     }
 
     /// A minority of the stores may still have a lock that is lost. Its body may run until its deadline, so the votes are
@@ -246,7 +255,7 @@ impl QuorumStore {
     }
 }
 
-/// A release that one store has not answered yet.
+/// A release that one store has not answered yet, or whose claim had no answer.
 struct OpenRelease {
     number: usize,
     /// The position of the lock in its batch.
@@ -263,28 +272,57 @@ impl OwnedRenewal {
 }
 
 impl OwnedRelease {
-    fn is_after_claim(&self, number: usize) -> bool {
-        self.is_after_claim[number].load(Ordering::Acquire)
-    }
-
-    /// The release was answered by a store whose claim had no answer when the release was sent. A connection carries
-    /// requests in order, so the claim was served first if it was sent once, over the same one.
-    async fn follows(
-        &self,
-        number: usize,
-        (claim, release): (Option<Carrier>, Option<NonZeroU64>),
-        until: Instant,
-    ) {
-        let (Some(claim), Some(_)) = (claim, release) else { return };
-        if let Ok(Ok(carrier)) = timeout_at(until, claim).await {
-            self.is_after_claim[number].store(carrier == release, Ordering::Release);
-        }
-    }
-
     fn request(&self) -> Release<'_> {
         let Self { ref key, owner, keep, .. } = *self;
         let resource = Resource { key, mode: Mode::Exclusive };
         Release { resource, owner, keep, queued: None, leaves_gap: false }
+    }
+}
+
+impl LateReleases {
+    /// Awaits the other answers, of the releases and of their claims, in a task of its own.
+    fn finish_later(
+        self,
+        mut round: VoteRound<Result<BatchVotes<usize>, StoreError>>,
+        patience: Duration,
+    ) {
+        if self.open.is_empty() {
+            return round.finish_later(|_, _| {});
+        }
+        let Ok(runtime) = Handle::try_current() else { return self.close_claims() };
+        runtime.spawn(async move {
+            while let Some((number, votes)) = round.next().await {
+                for (index, vote) in votes.unwrap_or_default().iter().enumerate() {
+                    if vote.is_ok() && !self.owned[index].open_claims[number] {
+                        self.released(number, index);
+                    }
+                }
+            }
+            let following = std::mem::take(&mut *lock(&self.following));
+            let until = Instant::now() + patience;
+            for FollowingRelease { number, index, carrier, claim } in following {
+                // A connection carries requests in order, so the store has served the claim first.
+                if timeout_at(until, claim).await == Ok(Ok(Some(carrier))) {
+                    self.released(number, index);
+                }
+            }
+            self.close_claims();
+        });
+    }
+
+    /// A store has answered a release, and need not be asked again.
+    fn released(&self, number: usize, index: usize) {
+        let of_this = |open: &&OpenRelease| (open.number, open.index) == (number, index);
+        if let Some(open) = self.open.iter().find(of_this) {
+            self.members[number].residual_votes.released(open.ticket);
+        }
+    }
+
+    /// From now on, the votes are residual ones.
+    fn close_claims(&self) {
+        for OpenRelease { number, index, .. } in &self.open {
+            self.members[*number].residual_votes.close_claim(self.owned[*index].owner);
+        }
     }
 }
 

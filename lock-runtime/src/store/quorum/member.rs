@@ -61,22 +61,27 @@ impl QuorumMember {
     /// Fails if the store may not vote. Costs a request until it may. Another server may have its address by now, so the
     /// check is repeated from time to time.
     pub(super) async fn admitted(self: &Arc<Self>) -> Result<(), StoreError> {
-        {
-            let (mut admission, now) = (lock(&self.admission), BootInstant::now());
-            if let Some((checked, outcome)) = &mut admission.latest {
-                if now.since(*checked) < CHECK_AGAIN_AFTER {
-                    return outcome.clone();
-                }
-                if outcome.is_ok() {
-                    // No claim waits for the check.
-                    *checked = now;
-                    let this = Arc::clone(self);
-                    tokio::spawn(async move { drop(this.check(VersionRule::MayDiffer).await) });
-                    return Ok(());
-                }
-            }
+        match self.known_admission() {
+            Some(known) => known,
+            None => self.check(VersionRule::MayDiffer).await,
         }
-        self.check(VersionRule::MayDiffer).await
+    }
+
+    /// The same, if it need not be checked before the next request.
+    pub(super) fn known_admission(self: &Arc<Self>) -> Option<Result<(), StoreError>> {
+        let (mut admission, now) = (lock(&self.admission), BootInstant::now());
+        let (checked, outcome) = admission.latest.as_mut()?;
+        if now.since(*checked) < CHECK_AGAIN_AFTER {
+            return Some(outcome.clone());
+        }
+        if outcome.is_err() {
+            return None;
+        }
+        // No claim waits for the check.
+        *checked = now;
+        let this = Arc::clone(self);
+        tokio::spawn(async move { drop(this.check(VersionRule::MayDiffer).await) });
+        Some(Ok(()))
     }
 
     /// Reads the profile of the store, and checks whether the store may vote.
@@ -143,17 +148,15 @@ pub(super) fn within<T: Send + Unpin + 'static>(
     limit: Duration,
     request: impl Future<Output = Result<T, StoreError>> + Send + 'static,
 ) -> VoteRequest<Result<T, StoreError>> {
-    Box::pin(answer_within(limit, request))
+    let limit = with_grace(limit);
+    Box::pin(async move { timeout(limit, request).await.unwrap_or_else(|_| Err(no_answer(limit))) })
 }
 
-/// The same, for a request that asks the store for more than one thing.
-pub(super) async fn answer_within<T>(
-    limit: Duration,
-    request: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    // The store has the same timeout, and then closes a connection without answers.
-    let limit = limit + limit / 4;
-    timeout(limit, request).await.unwrap_or_else(|_| {
-        Err(StoreError::Unknown(format!("no answer within {} ms", limit.as_millis())))
-    })
+/// The timeout of a request to a store. The store has a shorter one, after which it closes a connection without answers.
+pub(super) fn with_grace(limit: Duration) -> Duration {
+    limit + limit / 4
+}
+
+pub(super) fn no_answer(limit: Duration) -> StoreError {
+    StoreError::Unknown(format!("no answer within {} ms", limit.as_millis()))
 }

@@ -89,7 +89,7 @@ pub(super) fn check_size(stores: usize) -> Result<(), String> {
 /// A store made of several others.
 pub(super) struct QuorumBackend {
     /// The stores that vote.
-    members: Vec<Arc<QuorumMember>>,
+    members: Arc<[Arc<QuorumMember>]>,
     membership: Arc<Membership>,
     locks: Arc<QuorumStore>,
     /// The handles for kinds of locks that a quorum does not have, by [`Layout::index`].
@@ -106,8 +106,8 @@ impl QuorumBackend {
             let votes = backend.handle(Layout::Vote);
             QuorumMember::new(number, (backend, votes), Arc::clone(&membership))
         });
-        let members: Vec<_> = members.collect();
-        let locks = QuorumStore::new(members.clone(), Arc::clone(&membership), server_timeout);
+        let members: Arc<[_]> = members.collect();
+        let locks = QuorumStore::new(Arc::clone(&members), Arc::clone(&membership), server_timeout);
         let unsupported = Layout::ALL.map(|layout| Arc::new(UnsupportedStore::new(layout)));
         Self { members, membership, locks, unsupported, server_timeout }
     }
@@ -267,7 +267,7 @@ async fn connect(member: &Arc<QuorumMember>) -> Result<(), LockError> {
 
 impl Backend for QuorumBackend {
     fn adopt(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {
-        for member in &self.members {
+        for member in self.members.iter() {
             member.backend.adopt(runtimes, reports.clone());
             let residual_votes = Arc::clone(&member.residual_votes);
             // The store has a timeout of its own.
@@ -291,7 +291,7 @@ impl Backend for QuorumBackend {
 
     /// Clients that ask have to use one of the servers.
     fn answer_with(&self, answerer: Weak<dyn Answerer>) {
-        for member in &self.members {
+        for member in self.members.iter() {
             member.backend.answer_with(Weak::clone(&answerer));
         }
     }

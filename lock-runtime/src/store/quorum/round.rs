@@ -3,9 +3,14 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::Poll;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::time::{Sleep, sleep};
+
+use super::member::{no_answer, with_grace};
+use crate::store::contract::StoreError;
 
 /// A request to one store, which owns what it needs, so that it can outlive the call.
 pub(super) type VoteRequest<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -15,11 +20,20 @@ pub(super) struct VoteRound<T> {
     /// `None` where the answer is known, or nothing is asked.
     requests: Vec<Option<VoteRequest<T>>>,
     answered: VecDeque<(usize, T)>,
+    timeout: Option<RoundTimeout<T>>,
+}
+
+/// The timeout of all requests of a round, for those that have none themselves.
+struct RoundTimeout<T> {
+    limit: Duration,
+    end: Pin<Box<Sleep>>,
+    /// The answer of a store that has not answered in time.
+    missing: fn(Duration) -> T,
 }
 
 impl<T: Send + 'static> VoteRound<T> {
     pub(super) fn new(requests: impl Iterator<Item = Option<VoteRequest<T>>>) -> Self {
-        Self { requests: requests.collect(), answered: VecDeque::new() }
+        Self { requests: requests.collect(), answered: VecDeque::new(), timeout: None }
     }
 
     /// The next answer, and the number of its store; `None` if there are no more. The first poll sends all
@@ -40,6 +54,9 @@ impl<T: Send + 'static> VoteRound<T> {
                     Poll::Pending => is_over = false,
                 }
             }
+            if !is_over && self.answered.is_empty() {
+                self.end_if_late(cx);
+            }
             match self.answered.pop_front() {
                 Some(first) => Poll::Ready(Some(first)),
                 None if is_over => Poll::Ready(None),
@@ -47,6 +64,19 @@ impl<T: Send + 'static> VoteRound<T> {
             }
         })
         .await
+    }
+
+    /// After the timeout, the requests that are left have had no answer.
+    fn end_if_late(&mut self, cx: &mut Context<'_>) {
+        let Some(RoundTimeout { limit, end, missing }) = &mut self.timeout else { return };
+        if end.as_mut().poll(cx).is_pending() {
+            return;
+        }
+        for (number, request) in self.requests.iter_mut().enumerate() {
+            if request.take().is_some() {
+                self.answered.push_back((number, missing(*limit)));
+            }
+        }
     }
 
     /// An answer that has come with an earlier one.
@@ -78,5 +108,14 @@ impl<T: Send + 'static> VoteRound<T> {
                 on_answer(number, answer);
             }
         });
+    }
+}
+
+impl<T: Send + 'static> VoteRound<Result<T, StoreError>> {
+    /// Each store has so much time for its answer, and some grace.
+    pub(super) fn within(self, limit: Duration) -> Self {
+        let limit = with_grace(limit);
+        let (end, missing) = (Box::pin(sleep(limit)), |limit| Err(no_answer(limit)));
+        Self { timeout: Some(RoundTimeout { limit, end, missing }), ..self }
     }
 }

@@ -29,7 +29,7 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 
 /// Exclusive locks that a majority of stores has to grant.
 pub(super) struct QuorumStore {
-    pub(super) members: Vec<Arc<QuorumMember>>,
+    pub(super) members: Arc<[Arc<QuorumMember>]>,
     pub(super) membership: Arc<Membership>,
     /// The longest time from a request to the answer of one store.
     pub(super) server_timeout: Duration,
@@ -42,7 +42,7 @@ pub(super) struct QuorumStore {
 
 impl QuorumStore {
     pub(super) fn new(
-        members: Vec<Arc<QuorumMember>>,
+        members: Arc<[Arc<QuorumMember>]>,
         membership: Arc<Membership>,
         server_timeout: Duration,
     ) -> Arc<Self> {

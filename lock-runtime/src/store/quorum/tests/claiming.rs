@@ -137,15 +137,21 @@ async fn a_late_vote_for_a_claim_that_was_dropped_is_undone() {
     quorum.assert_freed(owner).await;
 }
 
-/// The last store grants the lock after its release: the claim was sent over another connection, or had to be sent again.
+/// The last store grants the lock after its release: the claim was sent over another connection, had to be sent again, or
+/// has waited for the connection.
 #[tokio::test]
 async fn a_late_vote_for_a_lock_that_was_released_is_undone() {
-    for (is_reconnected, fresh) in [(true, true), (false, false)] {
+    let pause = server_timeout(LEASE) / 4;
+    for (fault, is_reconnected, fresh) in [
+        (Fault::Slow(pause), true, true),
+        (Fault::Slow(pause), false, false),
+        (Fault::SentLate(pause), false, true),
+    ] {
         let quorum = FaultyQuorum::of(3);
         if is_reconnected {
             quorum.faulty[2].reconnect();
         }
-        quorum.next_claims(&[2], Fault::Slow(server_timeout(LEASE) / 4));
+        quorum.next_claims(&[2], fault);
         let owner = owner();
         let claim = Claim { fresh, ..faulty::claim(owner, LEASE) };
         let (locks, timeout) = (quorum.locks(), RequestTimeout::of(LEASE));
