@@ -14,9 +14,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::member::within;
 use super::residual_votes::{ResidualTicket, ResidualVote};
-use super::round::{VoteRequest, VoteRound};
+use super::round::{VoteRequest, VoteRound, within};
 use super::tally::{ClaimDecision, ClaimTally};
 use super::votes::QuorumStore;
 use crate::backoff::between;

@@ -14,9 +14,9 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::member::{QuorumMember, within};
+use super::member::QuorumMember;
 use super::residual_votes::{ResidualTicket, ResidualVote};
-use super::round::VoteRound;
+use super::round::{VoteRound, within};
 use super::tally::{HoldDecision, HoldTally, HoldVote};
 use super::votes::QuorumStore;
 use crate::clock::BootInstant;

@@ -5,8 +5,6 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
-
 use super::membership::{Membership, VersionRule};
 use super::residual_votes::ResidualVotes;
 use super::round::VoteRequest;
@@ -141,22 +139,4 @@ impl QuorumMember {
         let refusal = StoreError::Refused("the server has had no vote yet".to_owned());
         Box::pin(async move { Err(refusal) })
     }
-}
-
-/// A request to a store with this timeout.
-pub(super) fn within<T: Send + Unpin + 'static>(
-    limit: Duration,
-    request: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-) -> VoteRequest<Result<T, StoreError>> {
-    let limit = with_grace(limit);
-    Box::pin(async move { timeout(limit, request).await.unwrap_or_else(|_| Err(no_answer(limit))) })
-}
-
-/// The timeout of a request to a store. The store has a shorter one, after which it closes a connection without answers.
-pub(super) fn with_grace(limit: Duration) -> Duration {
-    limit + limit / 4
-}
-
-pub(super) fn no_answer(limit: Duration) -> StoreError {
-    StoreError::Unknown(format!("no answer within {} ms", limit.as_millis()))
 }

@@ -31,9 +31,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use self::member::{QuorumMember, within};
+use self::member::QuorumMember;
 use self::membership::{Membership, VersionRule};
-use self::round::VoteRound;
+use self::round::{VoteRound, within};
 use self::tally::{Failures, majority};
 use self::unsupported::UnsupportedStore;
 use self::votes::QuorumStore;

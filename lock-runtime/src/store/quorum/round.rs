@@ -7,9 +7,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
 
-use super::member::{no_answer, with_grace};
 use crate::store::contract::StoreError;
 
 /// A request to one store, which owns what it needs, so that it can outlive the call.
@@ -118,4 +117,22 @@ impl<T: Send + 'static> VoteRound<Result<T, StoreError>> {
         let (end, missing) = (Box::pin(sleep(limit)), |limit| Err(no_answer(limit)));
         Self { timeout: Some(RoundTimeout { limit, end, missing }), ..self }
     }
+}
+
+/// A request to a store with this timeout.
+pub(super) fn within<T: Send + Unpin + 'static>(
+    limit: Duration,
+    request: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> VoteRequest<Result<T, StoreError>> {
+    let limit = with_grace(limit);
+    Box::pin(async move { timeout(limit, request).await.unwrap_or_else(|_| Err(no_answer(limit))) })
+}
+
+/// The timeout of a request to a store. The store has a shorter one, after which it closes a connection without answers.
+fn with_grace(limit: Duration) -> Duration {
+    limit + limit / 4
+}
+
+fn no_answer(limit: Duration) -> StoreError {
+    StoreError::Unknown(format!("no answer within {} ms", limit.as_millis()))
 }

@@ -12,8 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::member::within;
-use super::round::VoteRound;
+use super::round::{VoteRound, within};
 use super::tally::{HoldDecision, HoldTally, HoldVote, left_of_majority, majority};
 use super::votes::QuorumStore;
 use crate::safeguard::Safeguard;

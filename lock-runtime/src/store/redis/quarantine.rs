@@ -340,7 +340,7 @@ fn not_known(cause: &str) -> StoreError {
     ))
 }
 
-#[cfg(all(test, not(lock_shuttle)))]
+#[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
