@@ -175,13 +175,13 @@ async fn a_late_attempt_does_not_shorten_the_lease() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_burst_of_requests_causes_no_error() {
     const TASKS: usize = 10_000;
-    /// Bytes per response timeout: far fewer than the 5 bytes of each reply to an acquire, and far
-    /// more than the replies to all requests that may be in flight.
-    const RATE: u32 = 30_000;
+    /// Bytes per second. In a response timeout, that is far less than the 5 bytes of each reply to an acquire, and far more
+    /// than the replies to all requests that may be in flight.
+    const RATE: u32 = 15_000;
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
-    // The response timeout is a third of the lease.
-    let client = client_with_lease(&proxy.url(), LEASE * 3).await;
+    // The response timeout is a third of the lease: two seconds, its maximum.
+    let client = client_with_lease(&proxy.url(), LEASE * 6).await;
     proxy.limit_replies(RATE);
     let mut burst = JoinSet::new();
     for n in 0..TASKS {

@@ -283,7 +283,8 @@ impl LockClientBuilder {
     /// A quarantine begins when a client connects or acquires a lock. The server remembers when it
     /// began, so a client that connects later waits for the rest only. The first client that ever
     /// uses a server waits for all of it. Costs one round trip at the connect, and one for each
-    /// connection that acquires locks, at most once a second.
+    /// connection that acquires locks, at most twice a second. An acquisition waits for it only if
+    /// its connection has not done so for a second.
     ///
     /// # Examples
     ///

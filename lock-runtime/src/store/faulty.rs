@@ -42,6 +42,8 @@ pub(crate) enum Fault {
     SlowAnswer(Duration),
     /// The claim is sent after this time, because it waits for a connection.
     SentLate(Duration),
+    /// The claim has no effect, and is sent again after this time.
+    SentAgain(Duration),
     /// The key holds a value of another format.
     WrongFormat,
     /// The request panics.
@@ -204,7 +206,7 @@ where
     Result<T, StoreError>: Unpin + 'a,
 {
     match fault {
-        None | Some(Fault::None | Fault::SentLate(_)) => request().await,
+        None | Some(Fault::None | Fault::SentLate(_) | Fault::SentAgain(_)) => request().await,
         Some(Fault::Refuse) => Err(refused()),
         Some(Fault::Deny) => Err(denied()),
         Some(Fault::Panic) => panic!("as planned"),
@@ -238,7 +240,10 @@ impl LockStore for FaultyStore {
         MaybeReady::pending(async move {
             let inner = SendTrace::default();
             let within = timeout.answer.min(timeout.total);
-            if let Some(Fault::SentLate(pause)) = fault {
+            if let Some(Fault::SentLate(pause) | Fault::SentAgain(pause)) = fault {
+                if matches!(fault, Some(Fault::SentAgain(_))) {
+                    trace.sent(self.connection.load(Ordering::Relaxed));
+                }
                 tokio::time::sleep(pause).await;
             }
             let answer = with_fault(fault, || self.inner.try_acquire(claim, timeout, &inner));
@@ -276,7 +281,7 @@ impl LockStore for FaultyStore {
         let fault = self.renewals.lock().expect("test").pop_front();
         MaybeReady::pending(async move {
             match fault {
-                None | Some(Fault::None | Fault::SentLate(_)) => {
+                None | Some(Fault::None | Fault::SentLate(_) | Fault::SentAgain(_)) => {
                     self.inner.renew(batch, lane).await
                 }
                 Some(Fault::Refuse) => batch.iter().map(|_| Err(refused())).collect(),

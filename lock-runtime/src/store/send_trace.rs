@@ -15,6 +15,8 @@ pub(crate) struct SendTrace {
     connection: AtomicU64,
     /// The instant, by the clock of the deadlines.
     at: AtomicU64,
+    /// How often it was sent: a store may redirect a request, or ask for the text of a script.
+    sendings: AtomicU64,
 }
 
 impl SendTrace {
@@ -22,12 +24,19 @@ impl SendTrace {
     /// are numbered from 1; a store without connections passes 1.
     pub(crate) fn sent(&self, connection: u64) {
         self.at.store(BootInstant::now().as_nanos(), Ordering::Relaxed);
+        let before = self.sendings.load(Ordering::Relaxed);
+        self.sendings.store(before + 1, Ordering::Relaxed);
         self.connection.store(connection, Ordering::Relaxed);
     }
 
     /// The connection that carried the request; `None` if it was not sent.
     pub(crate) fn connection(&self) -> Option<NonZeroU64> {
         NonZeroU64::new(self.connection.load(Ordering::Relaxed))
+    }
+
+    /// The same, if the request was sent once.
+    pub(crate) fn only_connection(&self) -> Option<NonZeroU64> {
+        self.connection().filter(|_| self.sendings.load(Ordering::Relaxed) == 1)
     }
 
     /// The instant just before the request was sent. A lease counts from this instant and not from

@@ -64,16 +64,14 @@ struct UndoneClaims {
     traces: Arc<[SendTrace]>,
     /// Whether a store has given a definite answer to its claim after the undo was sent.
     answered: Arc<[AtomicBool]>,
-    /// Whether a claim is sent once. Another one may be sent by its hash, and then as a text.
-    is_fresh: bool,
 }
 
 impl UndoneClaims {
     /// Whether a store is known to have undone its claim: it has served the undo after the claim. A claim without an
     /// answer may be sent again, also after its undo, such as one whose script the server does not have.
     fn are_undone_by(&self, number: usize, undo: &ReleasedBatch) -> bool {
-        let claim = self.traces[number].connection();
-        let is_in_order = self.is_fresh && claim.is_some() && claim == undo.connection;
+        let claim = self.traces[number].only_connection();
+        let is_in_order = claim.is_some() && claim == undo.connection;
         let is_answered = self.answered[number].load(Ordering::Acquire);
         undo.answers.iter().all(Result::is_ok)
             && (self.granted.contains(&number) || is_in_order && is_answered)
@@ -115,7 +113,7 @@ impl QuorumStore {
         let is_valid =
             BootInstant::now() < began.deadline_of(term) || !Safeguard::DeadlineFromSending.is_on();
         if decision == ClaimDecision::Granted && is_valid {
-            self.expect_late_answers(round, (owner, fresh), traces);
+            self.expect_late_answers(round, owner, traces);
             return Ok(Acquired::Granted(Grant::of(term)));
         }
         // A request that was not sent yet must not be sent later.
@@ -130,8 +128,7 @@ impl QuorumStore {
                 let is_definite = !answer.is_err_and(|error| error.may_have_run());
                 is_answered[number].store(is_definite, Ordering::Release);
             });
-            let (granted, is_fresh) = (tally.granted.clone(), fresh);
-            let claims = UndoneClaims { granted, traces, answered, is_fresh };
+            let claims = UndoneClaims { granted: tally.granted.clone(), traces, answered };
             self.await_undo(undo, claims).await;
         }
         match decision {
@@ -209,7 +206,7 @@ impl QuorumStore {
     fn expect_late_answers(
         &self,
         round: VoteRound<Result<Acquired, StoreError>>,
-        (owner, is_fresh): (OwnerId, bool),
+        owner: OwnerId,
         traces: Arc<[SendTrace]>,
     ) {
         for (number, member) in self.members.iter().enumerate() {
@@ -224,9 +221,7 @@ impl QuorumStore {
             if answer.is_err_and(|error| error.may_have_run()) {
                 residual_votes.claim_is_awaited(owner, false);
             } else {
-                // Another one may have been sent twice: by its hash, and as a text.
-                let carrier = traces[number].connection().filter(|_| is_fresh);
-                residual_votes.claim_is_answered(owner, carrier);
+                residual_votes.claim_is_answered(owner, traces[number].only_connection());
             }
         });
     }

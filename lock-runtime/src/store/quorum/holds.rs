@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, timeout_at};
 
 use super::member::QuorumMember;
@@ -45,7 +46,8 @@ struct OwnedRelease {
     open_claims: Vec<bool>,
 }
 
-/// A release that one store has answered, and whose claim had no answer when the release was sent.
+/// A release that one store has answered, and whose claim had no answer when the release was sent. A connection carries
+/// requests in order, so if it has carried both, the store has served the claim first.
 struct FollowingRelease {
     number: usize,
     /// The position of the lock in its batch.
@@ -156,7 +158,7 @@ impl QuorumStore {
         let mut round = VoteRound::new(requests).within(self.server_timeout);
         let tallies = self.count(&mut round, owned.len()).await;
         let mut answers = Vec::with_capacity(tallies.len());
-        let mut open = Vec::new();
+        let (mut open, followed) = (Vec::new(), followed_already(&following));
         for (index, (release, tally)) in owned.iter().zip(tallies).enumerate() {
             let outcome = outcome_of_release(&tally);
             if outcome.is_some() {
@@ -165,7 +167,9 @@ impl QuorumStore {
                 } else {
                     now.after(release.keep)
                 };
-                open.extend(self.leave_open(release, (&tally, &round), (index, kept_until)));
+                let is_followed = |number| followed.contains(&(number, index));
+                let left = (index, kept_until, &is_followed as &(dyn Fn(usize) -> bool + Sync));
+                open.extend(self.leave_open(release, (&tally, &round), left));
             }
             answers.push(outcome.ok_or_else(|| {
                 tally.failures.into_error(self.membership.names(), "released the lock")
@@ -216,7 +220,7 @@ impl QuorumStore {
         &self,
         release: &OwnedRelease,
         (tally, round): (&HoldTally<usize>, &VoteRound<Result<BatchVotes<usize>, StoreError>>),
-        (index, kept_until): (usize, BootInstant),
+        (index, kept_until, is_followed): (usize, BootInstant, &(dyn Fn(usize) -> bool + Sync)),
     ) -> Vec<OpenRelease> {
         let now = BootInstant::now();
         let (due, until) = (now.after(self.server_timeout), self.latest_expiry(now));
@@ -225,7 +229,7 @@ impl QuorumStore {
         };
         let mut open = Vec::new();
         for (number, member) in self.members.iter().enumerate() {
-            let had_open_claim = release.open_claims[number];
+            let had_open_claim = release.open_claims[number] && !is_followed(number);
             let may_have = had_open_claim
                 || round.awaits(number)
                 || tally.failures.contains(number) && member.may_have_votes();
@@ -279,6 +283,23 @@ impl OwnedRelease {
     }
 }
 
+/// Takes the releases that are known to have followed their claims: the numbers of their stores, and their positions in the
+/// batch.
+fn followed_already(following: &Mutex<Vec<FollowingRelease>>) -> Vec<(usize, usize)> {
+    let mut followed = Vec::new();
+    lock(following).retain_mut(|release| match release.claim.try_recv() {
+        Ok(carrier) => {
+            if carrier == Some(release.carrier) {
+                followed.push((release.number, release.index));
+            }
+            false
+        }
+        Err(TryRecvError::Empty) => true,
+        Err(TryRecvError::Closed) => false,
+    });
+    followed
+}
+
 impl LateReleases {
     /// Awaits the other answers, of the releases and of their claims, in a task of its own.
     fn finish_later(
@@ -291,23 +312,28 @@ impl LateReleases {
         }
         let Ok(runtime) = Handle::try_current() else { return self.close_claims() };
         runtime.spawn(async move {
-            while let Some((number, votes)) = round.next().await {
+            let until = Instant::now() + patience;
+            loop {
+                self.await_claims(until).await;
+                let Some((number, votes)) = round.next().await else { break };
                 for (index, vote) in votes.unwrap_or_default().iter().enumerate() {
                     if vote.is_ok() && !self.owned[index].open_claims[number] {
                         self.released(number, index);
                     }
                 }
             }
-            let following = std::mem::take(&mut *lock(&self.following));
-            let until = Instant::now() + patience;
-            for FollowingRelease { number, index, carrier, claim } in following {
-                // A connection carries requests in order, so the store has served the claim first.
-                if timeout_at(until, claim).await == Ok(Ok(Some(carrier))) {
-                    self.released(number, index);
-                }
-            }
             self.close_claims();
         });
+    }
+
+    /// Awaits the answers to the claims of the releases that were answered.
+    async fn await_claims(&self, until: Instant) {
+        let following = std::mem::take(&mut *lock(&self.following));
+        for FollowingRelease { number, index, carrier, claim } in following {
+            if timeout_at(until, claim).await == Ok(Ok(Some(carrier))) {
+                self.released(number, index);
+            }
+        }
     }
 
     /// A store has answered a release, and need not be asked again.

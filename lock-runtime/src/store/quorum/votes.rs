@@ -31,7 +31,7 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 pub(super) struct QuorumStore {
     pub(super) members: Arc<[Arc<QuorumMember>]>,
     pub(super) membership: Arc<Membership>,
-    /// The longest time from a request to the answer of one store.
+    /// The timeout of a request to one store.
     pub(super) server_timeout: Duration,
     /// The longest term of a lease so far, in nanoseconds.
     longest: AtomicU64,

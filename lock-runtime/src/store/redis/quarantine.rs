@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use redis::Pipeline;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tracing::Level;
 
 use super::decode::MarkerReply;
@@ -145,23 +145,25 @@ impl Quarantine {
         generation: u64,
         within: Duration,
     ) -> Result<(), StoreError> {
-        let left = match self.left(BootInstant::now()) {
-            Some(left) => left,
-            None => {
-                let mut result = self.start_to_read(server, generation);
-                match timeout(within, result.wait_for(Option::is_some)).await {
-                    Ok(Ok(result)) => result.clone().unwrap_or(Ok(()))?,
-                    Ok(Err(_)) | Err(_) => {
-                        return Err(not_known(&format!(
-                            "no answer from {} within {} ms",
-                            server.address(),
-                            within.as_millis()
-                        )));
-                    }
-                }
-                self.left_of_latest(BootInstant::now())
+        let until = Instant::now() + within;
+        // A read that was under way already may be too old when it ends.
+        for _ in 0..2 {
+            if self.left(BootInstant::now()).is_some() {
+                break;
             }
-        };
+            let mut result = self.start_to_read(server, generation);
+            match timeout_at(until, result.wait_for(Option::is_some)).await {
+                Ok(Ok(result)) => result.clone().unwrap_or(Ok(()))?,
+                Ok(Err(_)) | Err(_) => {
+                    return Err(not_known(&format!(
+                        "no answer from {} within {} ms",
+                        server.address(),
+                        within.as_millis()
+                    )));
+                }
+            }
+        }
+        let left = self.left_of_latest(BootInstant::now());
         if left.is_zero() {
             return Ok(());
         }
