@@ -167,9 +167,8 @@ impl QuorumStore {
                 } else {
                     now.after(release.keep)
                 };
-                let is_followed = |number| followed.contains(&(number, index));
-                let left = (index, kept_until, &is_followed as &(dyn Fn(usize) -> bool + Sync));
-                open.extend(self.leave_open(release, (&tally, &round), left));
+                let of_this = (index, kept_until, &followed[..]);
+                open.extend(self.leave_open(release, (&tally, &round), of_this));
             }
             answers.push(outcome.ok_or_else(|| {
                 tally.failures.into_error(self.membership.names(), "released the lock")
@@ -220,7 +219,7 @@ impl QuorumStore {
         &self,
         release: &OwnedRelease,
         (tally, round): (&HoldTally<usize>, &VoteRound<Result<BatchVotes<usize>, StoreError>>),
-        (index, kept_until, is_followed): (usize, BootInstant, &(dyn Fn(usize) -> bool + Sync)),
+        (index, kept_until, followed): (usize, BootInstant, &[(usize, usize)]),
     ) -> Vec<OpenRelease> {
         let now = BootInstant::now();
         let (due, until) = (now.after(self.server_timeout), self.latest_expiry(now));
@@ -229,7 +228,8 @@ impl QuorumStore {
         };
         let mut open = Vec::new();
         for (number, member) in self.members.iter().enumerate() {
-            let had_open_claim = release.open_claims[number] && !is_followed(number);
+            let had_open_claim =
+                release.open_claims[number] && !followed.contains(&(number, index));
             let may_have = had_open_claim
                 || round.awaits(number)
                 || tally.failures.contains(number) && member.may_have_votes();
