@@ -95,14 +95,12 @@ async fn a_flood_of_questions_costs_few_answers_and_no_lock() {
         sleep(LEASE / 100).await;
     }
     let seconds = begun.elapsed().as_secs() + 2;
-    assert!(asked >= 200 * seconds, "{asked} questions are no flood");
-    assert_all_held(&guards);
-    // On a busy machine, the answers come later.
-    until_told(&admin, (200, Some(0))).await;
-    let seconds = begun.elapsed().as_secs() + 2;
     // The harness publishes the questions.
     let answers = published(&server) - before - asked;
+    assert!(asked >= 1000 * seconds, "{asked} questions are no flood");
     assert!(answers <= 10 * seconds, "{answers} answers to {asked} questions in {seconds} s");
+    assert_all_held(&guards);
+    until_told(&admin, (200, Some(0))).await;
 }
 
 /// A client that waits until an answer is sent reads on meanwhile.
