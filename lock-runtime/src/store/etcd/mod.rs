@@ -72,7 +72,7 @@ const PROBE: &str = "lock-runtime/probe";
 ///
 /// | | requests |
 /// |---|---|
-/// | an acquire of a lock that is renewed | 1; 2 if the client has extended its lease neither for a renewal nor for another acquire for half a second |
+/// | an acquire of a lock that is renewed | 1; 2 if the client has not extended its lease for half a second |
 /// | an acquire with a fixed lease | 3 |
 /// | a release | 1; 2 with a fixed lease, which is revoked in the background |
 /// | holding locks that are renewed | 2 for up to 64 locks and 3 for up to 100, every third of the lease |
