@@ -197,9 +197,10 @@ impl Connected {
             return Err(LockError::Config { option: "min_hold", problem });
         }
         if !terms.acknowledged_by.is_none() && !store.capabilities().acknowledges {
-            let problem =
-                "this store has no replicas that acknowledge locks; remove `acknowledged_by`"
-                    .into();
+            let problem = format!(
+                "{} has no replicas that acknowledge locks; remove `acknowledged_by`",
+                store.shown()
+            );
             return Err(LockError::Config { option: "acknowledged_by", problem });
         }
         if !terms.min_hold.is_zero() && options.mode == Some(LockMode::Read) {
@@ -236,7 +237,7 @@ impl Connected {
         // Runs of a period are fair by themselves, and such a store says that it has none.
         let is_fair = options.fair.unwrap_or_default() && options.every.is_none();
         if is_fair && !store.capabilities().queues {
-            let problem = "this store has no queues; remove `fair`".into();
+            let problem = format!("{} has no queues; remove `fair`", store.shown());
             return Err(LockError::Config { option: "fair", problem });
         }
         Ok((wait, terms, store))

@@ -263,6 +263,11 @@ pub(crate) trait LockStore: Send + Sync + 'static {
         false
     }
 
+    /// What error messages call the store.
+    fn shown(&self) -> String {
+        "this store".to_owned()
+    }
+
     /// The name of an owner in the tables of PostgreSQL, if the locks are there.
     #[cfg(feature = "postgres")]
     fn name_in_postgres(&self, owner: OwnerId) -> Option<String> {

@@ -247,6 +247,10 @@ impl<S: Store> LockStore for CustomHandle<S> {
         }
     }
 
+    fn shown(&self) -> String {
+        format!("the store `{}`", self.shared.store.name())
+    }
+
     #[cfg(feature = "postgres")]
     fn name_in_postgres(&self, owner: OwnerId) -> Option<String> {
         let is_there = self.shared.store.is_postgres();
