@@ -9,7 +9,6 @@
 //! A store that can write its locks in several layouts has one handle for each layout. A lease
 //! keeps the handle that granted it, so the engine is independent of layouts.
 
-use std::num::NonZeroU64;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -32,15 +31,17 @@ use super::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
 pub(crate) use super::place::Place;
 use super::profile::StoreProfile;
 pub(crate) use super::queueing::{Queued, Queueing};
+pub(crate) use super::requests::{
+    Acquired, Claim, Fenced, Grant, Release, Released, ReleasedBatch, Renewal, Renewed, Resource,
+};
 pub(crate) use super::send_trace::{Origin, SendTrace};
 pub(crate) use super::sets::{SetAcquired, SetClaim, Slot};
 pub(crate) use super::store_error::StoreError;
 use super::subscriptions::Subscription;
 use crate::clock::BootInstant;
-use crate::error::{LockError, LostReason};
+use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
 use crate::questions::Answerer;
-use crate::replicas::RequiredReplicas;
 use crate::timeout::RequestTimeout;
 
 /// A store that a client uses.
@@ -297,157 +298,4 @@ pub(crate) struct BackgroundRuntimes {
     pub(crate) renewals: Handle,
     /// The runtime of the notifier thread, which wakes waiters.
     pub(crate) wake_ups: Handle,
-}
-
-/// The object of a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Resource<'a> {
-    pub(crate) key: &'a str,
-    pub(crate) mode: Mode,
-}
-
-#[cfg(test)]
-impl<'a> Resource<'a> {
-    pub(crate) fn exclusive(key: &'a str) -> Self {
-        Self { key, mode: Mode::Exclusive }
-    }
-}
-
-/// One attempt to take a resource.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Claim<'a> {
-    pub(crate) resource: Resource<'a>,
-    pub(crate) owner: OwnerId,
-    pub(crate) term: Duration,
-    /// Whether the lease is renewed until its hold ends. Otherwise it is fixed.
-    pub(crate) renewed: bool,
-    /// Whether the store may use its cheapest request: no earlier attempt of this owner is
-    /// unanswered, and the resource is probably free.
-    pub(crate) fresh: bool,
-    /// The replicas that have to acknowledge the grant. Without their acknowledgement, the answer
-    /// is [`StoreError::Unknown`].
-    pub(crate) acknowledged_by: RequiredReplicas,
-    /// Whether the claim stands in the queue if the resource is busy. A store without queues
-    /// ignores it.
-    pub(crate) queueing: Queueing,
-    /// How the claim waited before, if that was in another way. If it still waits, it keeps its place.
-    pub(crate) queued_before: Queueing,
-}
-
-/// The answer to a [`Claim`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Acquired {
-    Granted(Grant),
-    /// Another owner has the resource.
-    Busy(Left),
-    /// The same, and the claim stands in the queue. When its turn comes, the store gives the
-    /// resource to it without another attempt. Releasing the claim makes it leave the queue.
-    Queued(Queued),
-}
-
-impl Acquired {
-    /// Whether the lock was granted.
-    pub(crate) fn is_grant(&self) -> bool {
-        matches!(self, Self::Granted(_))
-    }
-}
-
-/// A grant by the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Grant {
-    /// At least the term that was requested; less if the store has given the resource to a claim
-    /// in a queue.
-    pub(crate) term: Duration,
-    /// The fencing token, if the store issues one with every grant.
-    pub(crate) fence: Option<u64>,
-    /// Whether the store has given the resource to a claim in a queue.
-    pub(crate) is_transfer: bool,
-}
-
-impl Grant {
-    /// A grant of the requested term, without a fencing token.
-    pub(crate) fn of(term: Duration) -> Self {
-        Self { term, fence: None, is_transfer: false }
-    }
-}
-
-/// One lease to extend.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Renewal<'a> {
-    pub(crate) resource: Resource<'a>,
-    pub(crate) owner: OwnerId,
-    pub(crate) term: Duration,
-    /// The replicas that have to acknowledge the renewal, as in [`Claim`].
-    pub(crate) acknowledged_by: RequiredReplicas,
-}
-
-/// The answer to a [`Renewal`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Renewed {
-    Extended,
-    /// The same, but the owner is a reader, and the renewal is that of a writer.
-    AsReader,
-    /// The key does not exist any more.
-    Gone,
-    /// The key has another owner.
-    Taken,
-}
-
-/// One lease to end, or one claim that leaves the queue.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Release<'a> {
-    pub(crate) resource: Resource<'a>,
-    pub(crate) owner: OwnerId,
-    /// How long the key stays taken after the release; usually zero.
-    pub(crate) keep: Duration,
-    /// The term of the claim, if it may have an entry in the queue.
-    pub(crate) queued: Option<Duration>,
-    /// Whether the resource stays free for a moment although claims wait in a queue, so that
-    /// clients get it that know no queue.
-    pub(crate) leaves_gap: bool,
-}
-
-/// The answers to several releases.
-#[derive(Debug)]
-pub(crate) struct ReleasedBatch {
-    /// The connection that carried the releases, numbered as in [`SendTrace`]. All requests that
-    /// were sent over the same connection before were served before.
-    pub(crate) connection: Option<NonZeroU64>,
-    /// One answer for each release.
-    pub(crate) answers: Vec<Result<Released, StoreError>>,
-}
-
-/// The answer to a [`Release`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Released {
-    /// The key is free, or will be free after its `keep`, or was given to the next claim in its queue.
-    /// `woken` is the number of other processes that were woken; with queues, 1 if claims wait.
-    Freed { woken: usize },
-    /// The key does not exist any more.
-    Gone,
-    /// The key has another owner, and was not changed.
-    Taken,
-}
-
-impl Released {
-    /// The reason of the loss, if the owner no longer had the lock.
-    pub(crate) fn loss(self) -> Option<LostReason> {
-        match self {
-            Self::Freed { .. } => None,
-            Self::Gone => Some(LostReason::Gone),
-            Self::Taken => Some(LostReason::Taken),
-        }
-    }
-}
-
-/// The answer to a request for a fencing token.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Fenced {
-    With(u64),
-    /// The key does not exist any more.
-    Gone,
-    /// The key has another owner.
-    Taken,
-    /// The store issues none, and would refuse another request as well. The text is the cause.
-    Refused(String),
 }

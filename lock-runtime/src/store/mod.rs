@@ -118,6 +118,7 @@ pub(crate) mod queueing;
 mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
+pub(crate) mod requests;
 #[cfg(feature = "admin")]
 pub(crate) mod scanning;
 mod send_trace;
