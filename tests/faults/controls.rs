@@ -372,7 +372,7 @@ lock_tests::controls! {
         without "silent-connections-are-discarded" seeing "the silence is noticed";
     wake_ups_without_limited_subscriptions: "wake_ups::hundreds_of_subscriptions_are_restored_and_no_lock_is_lost"
         without "limited-subscriptions" seeing "channels are back";
-    questions_without_limited_answers: "questions::a_flood_of_questions_costs_few_answers_and_no_lock"
+    questions_without_limited_answers: "questions::questions_in_quick_succession_get_few_answers"
         without "limited-answers" seeing "answers to";
     questions_without_answer_channels: "questions::answers_go_to_channels_for_answers_only"
         without "answer-channels" seeing "no answer was published";

@@ -100,7 +100,34 @@ async fn a_flood_of_questions_costs_few_answers_and_no_lock() {
     assert!(asked >= 1000 * seconds, "{asked} questions are no flood");
     assert!(answers <= 10 * seconds, "{answers} answers to {asked} questions in {seconds} s");
     assert_all_held(&guards);
+    // The limit is for each second. A question that is not answered ends after its timeout only.
+    sleep(LEASE).await;
     until_told(&admin, (200, Some(0))).await;
+}
+
+/// The client has time for each question, so only its limit prevents the answers.
+#[tokio::test]
+async fn questions_in_quick_succession_get_few_answers() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let guards = acquire_many(&client, 1).await;
+    let admin = LockAdmin::new(&client).answer_timeout(PATIENT);
+    until_told(&admin, (1, Some(0))).await;
+    let (begun, before) = (Instant::now(), published(&server));
+    let question = question("holds", "lock_answer:quick");
+    for _ in 0..60 {
+        server.flood("lock_ask:", &question, 10);
+        sleep(LEASE / 50).await;
+    }
+    let seconds = begun.elapsed().as_secs() + 2;
+    // The harness publishes the questions.
+    let answers = published(&server) - before - 600;
+    assert!(answers >= 10, "{answers} answers are too few");
+    assert!(answers <= 10 * seconds, "{answers} answers to 600 questions in {seconds} s");
+    assert_all_held(&guards);
+    // The limit is for each second. A question that is not answered ends after its timeout only.
+    sleep(LEASE).await;
+    until_told(&admin, (1, Some(0))).await;
 }
 
 /// A client that waits until an answer is sent reads on meanwhile.

@@ -113,7 +113,7 @@ impl EtcdClient {
         {
             let mut holds = lock(&self.holds);
             if holds.is_empty() && self.leases.retired().is_empty() {
-                holds.cleaner_sleeps();
+                holds.set_cleaner_asleep();
                 return None;
             }
         }

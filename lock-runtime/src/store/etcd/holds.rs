@@ -356,8 +356,8 @@ impl KeyHolds {
         self.all.is_empty()
     }
 
-    /// The task that cleans up waits until it is notified.
-    pub(super) fn cleaner_sleeps(&mut self) {
+    /// Notes that the task that cleans up waits until it is notified.
+    pub(super) fn set_cleaner_asleep(&mut self) {
         self.cleaner_sleeps = true;
     }
 

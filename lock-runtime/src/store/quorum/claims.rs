@@ -96,7 +96,7 @@ impl QuorumStore {
         let mut round = VoteRound::new(requests);
         let until = began.after(term + LONGEST_DELAY);
         for member in self.members.iter() {
-            member.residual_votes.claim_is_open(owner, until);
+            member.residual_votes.open_claim(owner, until);
         }
         // Before the first request is sent, because the lease counts from here.
         trace.sent(CONNECTION);
@@ -212,16 +212,16 @@ impl QuorumStore {
         for (number, member) in self.members.iter().enumerate() {
             // A claim that waits for a connection may be sent after the release.
             if round.awaits(number) && traces[number].connection().is_some() {
-                member.residual_votes.claim_is_awaited(owner, true);
+                member.residual_votes.set_claim_awaited(owner, true);
             }
         }
         let members = Arc::clone(&self.members);
         round.finish_later(move |number, answer| {
             let residual_votes = &members[number].residual_votes;
             if answer.is_err_and(|error| error.may_have_run()) {
-                residual_votes.claim_is_awaited(owner, false);
+                residual_votes.set_claim_awaited(owner, false);
             } else {
-                residual_votes.claim_is_answered(owner, traces[number].only_connection());
+                residual_votes.close_awaited_claim(owner, traces[number].only_connection());
             }
         });
     }

@@ -131,7 +131,7 @@ impl ResidualVotes {
     }
 
     /// The claim of this owner is being sent. The store may grant it at any time.
-    pub(super) fn claim_is_open(&self, owner: OwnerId, until: BootInstant) {
+    pub(super) fn open_claim(&self, owner: OwnerId, until: BootInstant) {
         let mut state = self.state();
         if state.unanswered.len() >= state.purge_at.max(FIRST_PURGE) {
             let now = BootInstant::now();
@@ -146,8 +146,8 @@ impl ResidualVotes {
         self.state().unanswered.contains_key(&owner)
     }
 
-    /// Whether a task awaits the answer to the claim of this owner.
-    pub(super) fn claim_is_awaited(&self, owner: OwnerId, is_awaited: bool) {
+    /// Notes whether a task awaits the answer to the claim of this owner.
+    pub(super) fn set_claim_awaited(&self, owner: OwnerId, is_awaited: bool) {
         if let Some(claim) = self.state().unanswered.get_mut(&owner) {
             (claim.is_awaited, claim.waiting) = (is_awaited, None);
         }
@@ -172,7 +172,7 @@ impl ResidualVotes {
     }
 
     /// The same, for a claim that was awaited.
-    pub(super) fn claim_is_answered(&self, owner: OwnerId, carrier: Option<NonZeroU64>) {
+    pub(super) fn close_awaited_claim(&self, owner: OwnerId, carrier: Option<NonZeroU64>) {
         let claim = self.state().unanswered.remove(&owner);
         if let Some(waiting) = claim.and_then(|claim| claim.waiting) {
             // The release does not wait any more.
