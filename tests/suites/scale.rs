@@ -12,7 +12,7 @@ const LOCKS: usize = 10_000;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_held_locks_are_renewed_on_time() {
     let server = RedisServer::start();
-    let (lease, began) = (LEASE * 12, Instant::now());
+    let lease = LEASE * 12;
     let builder = LockClient::builder().url(server.url()).lease(lease).wait(lease * 10);
     let client = builder.connect().await.expect("up");
     let mut acquiring = JoinSet::new();
@@ -25,7 +25,9 @@ async fn ten_thousand_held_locks_are_renewed_on_time() {
         guards.push(acquired.expect("no panic").expect("free"));
     }
 
-    let end = Instant::now() + lease * 2;
+    // On a busy machine, some of the attempts were repeated.
+    let (began, before) = (Instant::now(), server.calls("evalsha"));
+    let end = began + lease * 2;
     let mut lowest = lease;
     while Instant::now() < end {
         let now = guards.iter().map(LockGuard::remaining).min().unwrap_or_default();
@@ -36,10 +38,10 @@ async fn ten_thousand_held_locks_are_renewed_on_time() {
     // machine.
     assert!(lowest > lease / 4, "the latest renewal left {lowest:?} of {lease:?}");
     assert_eq!(server.key_count(), LOCKS);
-    let calls = server.calls("evalsha");
-    // Renewals go out in batches of 100, three times in a lease.
-    let rounds = began.elapsed().as_secs() / (lease / 3).as_secs() + 4;
-    let most = rounds * LOCKS as u64 / 100;
+    let calls = server.calls("evalsha") - before;
+    // Renewals go out three times in a lease, in batches of up to 100, of which some are not full.
+    let rounds = began.elapsed().as_secs() / (lease / 3).as_secs() + 2;
+    let most = rounds * LOCKS as u64 / 50;
     assert!(calls <= most, "{calls} requests, so renewals are not batched");
 
     drop(guards);
