@@ -37,6 +37,8 @@ pub(crate) struct QuorumModel {
     pub(crate) renewals: Vec<u8>,
     pub(crate) ticks: u8,
     pub(crate) restarts: u8,
+    /// How often a server loses its votes without a restart, so that it votes again at once.
+    pub(crate) losses: u8,
     /// The votes that a grant needs.
     pub(crate) majority: u32,
     /// The servers that have to extend a lease, so that a renewal counts.
@@ -66,6 +68,7 @@ impl Default for QuorumModel {
             renewals: vec![0, 0],
             ticks: 2,
             restarts: 0,
+            losses: 0,
             majority: 2,
             renewal_majority: 2,
             from_sending: true,
@@ -126,6 +129,7 @@ pub(crate) struct QuorumState {
     clients: Vec<QuorumClient>,
     ticks: u8,
     restarts: u8,
+    losses: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,6 +145,7 @@ pub(crate) enum QuorumStep {
     Renewed(usize),
     Tick,
     Restart(usize),
+    Lose(usize),
 }
 
 impl QuorumClient {
@@ -300,6 +305,10 @@ impl QuorumModel {
                 let quarantine = if self.waits_after_restart { TERM } else { 0 };
                 state.servers[server] = VotingServer { quarantine, ..VotingServer::default() };
             }
+            QuorumStep::Lose(server) => {
+                state.losses += 1;
+                state.servers[server] = VotingServer::default();
+            }
         }
     }
 
@@ -346,7 +355,8 @@ impl Model for QuorumModel {
 
     fn init_states(&self) -> Vec<QuorumState> {
         let clients = vec![QuorumClient::default(); self.attempts.len()];
-        vec![QuorumState { servers: Default::default(), clients, ticks: 0, restarts: 0 }]
+        let servers = Default::default();
+        vec![QuorumState { servers, clients, ticks: 0, restarts: 0, losses: 0 }]
     }
 
     fn actions(&self, state: &QuorumState, steps: &mut Vec<QuorumStep>) {
@@ -358,6 +368,9 @@ impl Model for QuorumModel {
         }
         if state.restarts < self.restarts {
             steps.extend((0..SERVERS).map(QuorumStep::Restart));
+        }
+        if state.losses < self.losses {
+            steps.extend((0..SERVERS).map(QuorumStep::Lose));
         }
     }
 

@@ -57,6 +57,12 @@ fn a_server_that_votes_at_once_after_a_restart_leads_to_two_holders() {
     violates(QuorumModel { restarts: 1, ..early }, ONE_HOLDER);
 }
 
+/// The assumption of the algorithm. What breaks it: `FLUSHALL`, an eviction, and a clock that is set forward.
+#[test]
+fn a_vote_that_is_lost_without_a_restart_leads_to_two_holders() {
+    violates(QuorumModel { losses: 1, ..QuorumModel::default() }, ONE_HOLDER);
+}
+
 #[test]
 fn a_lease_that_counts_from_the_last_answer_leads_to_two_holders() {
     violates(without(|model| model.from_sending = false), ONE_HOLDER);
