@@ -275,3 +275,16 @@ impl Safeguard {
         !without.any(|name| name == self.name())
     }
 }
+
+/// Runs a test of this library in a process without a safeguard, and asserts that it fails with output that contains `seen`.
+#[cfg(all(test, lock_controls))]
+pub(crate) fn assert_fails_without(safeguard: &str, test: &str, seen: &str) {
+    let mut program = std::process::Command::new(std::env::current_exe().expect("this program"));
+    let output = program.args(["--exact", test, "--nocapture"]).env("LOCK_WITHOUT", safeguard);
+    let output = output.output().expect("a child process");
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed);
+    assert!(printed.contains("running 1 test"), "there is no test {test}");
+    assert!(!output.status.success(), "{test} passes without {safeguard}");
+    assert!(printed.contains(seen), "{test} fails for another reason: {printed}");
+}

@@ -30,8 +30,8 @@ async fn a_wrong_url_is_a_configuration_error_without_its_secret() {
         assert!(matches!(error, LockError::Config { option: "url", .. }), "{url}: {error:?}");
         assert!(!format!("{error} {error:?}").contains("geheim"), "{error}");
     }
-    let lazy = LockClient::builder().url("etcd://a").connect_lazy();
-    assert!(matches!(lazy.map(drop), Err(LockError::Config { .. })));
+    let lazy = LockClient::builder().url("etcd://a").connect_lazy().map(drop);
+    assert!(matches!(lazy, Err(LockError::Config { option: "url", .. })), "{lazy:?}");
 }
 
 #[tokio::test]
@@ -200,6 +200,7 @@ async fn a_full_database_is_unavailable_until_it_has_room() {
     let etcd = EtcdCluster::start(1, &EtcdOptions { more, ..EtcdOptions::default() });
     let client = LockClient::builder().url(etcd.url()).lease(RENEWED).wait(LEASE).connect().await;
     let client = client.expect("a member is up");
+    let held = client.lock("held").acquire().await.expect("a lock");
     let value = "v".repeat(20_000);
     let mut is_full = false;
     for number in 0..50 {
@@ -214,6 +215,9 @@ async fn a_full_database_is_unavailable_until_it_has_room() {
         other => panic!("{other:?}"),
     }
     assert!(matches!(client.ready().await, Err(LockError::Unavailable { .. })));
+    tokio::time::sleep(RENEWED * 2).await;
+    assert!(held.is_held(), "a lock is renewed although the database is full");
+    held.release().await.expect("a release needs no room");
     etcd.control(&["del", "--prefix", "fill"]);
     let status = etcd.control(&["endpoint", "status", "--write-out=fields"]);
     let revision = status.lines().find_map(|line| line.strip_prefix("\"Revision\" : "));

@@ -350,8 +350,19 @@ mod tests {
     #[test]
     fn an_extension_is_confirmed_in_its_own_term_of_raft_only() {
         let extension = LeaseExtension { until: BootInstant::now(), raft_term: 4 };
-        assert!(extension.is_confirmed_in(4) && !extension.is_confirmed_in(5));
+        assert!(extension.is_confirmed_in(4));
+        assert!(!extension.is_confirmed_in(5), "confirmed by another leader");
         let unknown = LeaseExtension { raft_term: 0, ..extension };
         assert!(!unknown.is_confirmed_in(0));
+    }
+
+    #[cfg(lock_controls)]
+    #[test]
+    fn controls_of_leases() {
+        crate::safeguard::assert_fails_without(
+            "extensions-are-confirmed",
+            "store::etcd::leases::tests::an_extension_is_confirmed_in_its_own_term_of_raft_only",
+            "confirmed by another leader",
+        );
     }
 }

@@ -1,19 +1,6 @@
 //! The negative controls: each of these tests must fail without its safeguard.
 
-use std::process::Command;
-
-/// Runs a test in a process without a safeguard, and asserts that it fails with output that contains `seen`.
-fn assert_fails(test: &str, safeguard: &str, seen: &str) {
-    let name = format!("store::quorum::tests::{test}");
-    let mut program = Command::new(std::env::current_exe().expect("this program"));
-    let output = program.args(["--exact", &name, "--nocapture"]).env("LOCK_WITHOUT", safeguard);
-    let output = output.output().expect("a child process");
-    let printed = [output.stdout, output.stderr].concat();
-    let printed = String::from_utf8_lossy(&printed);
-    assert!(printed.contains("running 1 test"), "there is no test {name}");
-    assert!(!output.status.success(), "{name} passes without {safeguard}");
-    assert!(printed.contains(seen), "{name} fails for another reason: {printed}");
-}
+use crate::safeguard::assert_fails_without;
 
 /// A test, the safeguard that it needs, and what it says without it.
 const CONTROLS: &[(&str, &str, &str)] = &[
@@ -147,6 +134,6 @@ const CONTROLS: &[(&str, &str, &str)] = &[
 #[test]
 fn each_test_of_a_safeguard_fails_without_it() {
     for (test, safeguard, seen) in CONTROLS {
-        assert_fails(test, safeguard, seen);
+        assert_fails_without(safeguard, &format!("store::quorum::tests::{test}"), seen);
     }
 }
