@@ -341,8 +341,8 @@ impl LockClientBuilder {
     ///
     /// # Errors
     ///
-    /// * [`LockError::Config`]: the URL or a setting is invalid, the store is etcd or a custom one, a certificate
-    ///   cannot be read, or tokio's time is paused here.
+    /// * [`LockError::Config`]: the URL or a setting is invalid, the store is etcd, PostgreSQL or a custom one, a
+    ///   certificate cannot be read, or tokio's time is paused here.
     /// * [`LockError::Unavailable`]: the client's threads cannot be started.
     ///
     /// # Examples

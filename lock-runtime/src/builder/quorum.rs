@@ -52,7 +52,7 @@ impl LockClientBuilder {
     /// credentials.
     ///
     /// The servers have to be independent of each other: no replicas, and no nodes of one cluster. Their number is
-    /// odd, and at least three. They have one version. Other clients of these locks have to use the same servers; those
+    /// odd, and at least three. They have one major version. Other clients of these locks have to use the same servers; those
     /// in other languages that follow Redlock can share them, as in the format [`Token`](WireFormat::Token). These have no
     /// quarantine: they count the vote of a server as soon as it has restarted, and may then become a second holder.
     ///
@@ -67,7 +67,7 @@ impl LockClientBuilder {
     /// ([`quarantine`](Self::quarantine)). For the last one, the body of a lock is dropped at its deadline.
     ///
     /// The first assumption excludes `FLUSHALL`, eviction, `DEL` by a person, and a clock that is set forward by more than
-    /// a lease, even at one server: two of three servers have granted a lock, because the third one was suspended. It
+    /// 1 % of a lease, even at one server: two of three servers have granted a lock, because the third one was suspended. It
     /// resumes, one of the two loses the lock, and these two grant it again.
     ///
     /// The two sides of the debate about Redlock:
@@ -114,7 +114,7 @@ impl LockClientBuilder {
     ///
     /// [`connect`](Self::connect) returns [`LockError::Config`] if the number of servers is even or less than
     /// three, if a server is named twice, also by another name, or is a replica, if two are parts of one cluster, if
-    /// their versions differ, if the client has another format than `Token`, or if a member is a Sentinel group or a cluster
+    /// their major versions differ, if the client has another format than `Token`, or if a member is a Sentinel group or a cluster
     /// and no quarantine is set. A minority of the servers may be down: they are checked when they answer, for which
     /// `connect` waits up to 5 s. Without a majority, it returns [`LockError::Unavailable`].
     ///

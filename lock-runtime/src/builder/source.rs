@@ -79,12 +79,15 @@ impl LockClient {
 impl LockClientBuilder {
     /// Whether the store is one that connects with its first request. A custom store does not.
     pub(super) fn check_lazy(&self) -> Result<(), LockError> {
-        let is_etcd = self.url.as_deref().is_some_and(|url| url.trim().starts_with("etcd"));
-        if self.store.is_none() && !is_etcd {
-            return Ok(());
-        }
-        let problem = "a custom store connects before its first request; use `connect`".into();
-        Err(LockError::Config { option: "store", problem })
+        let scheme = self.url.as_deref().and_then(|url| Some(url.trim().split_once(':')?.0));
+        let option = match scheme {
+            Some("etcd" | "etcds") if cfg!(feature = "etcd") => "url",
+            Some("postgres" | "postgresql") if cfg!(feature = "postgres") => "url",
+            _ if self.store.is_some() => "store",
+            _ => return Ok(()),
+        };
+        let problem = "this store connects before its first request; use `connect`".into();
+        Err(LockError::Config { option, problem })
     }
 
     /// Keeps the locks in a custom store, instead of one that a URL names: see [`store`](crate::store).

@@ -61,8 +61,8 @@ const PROBE: &str = "lock-runtime/probe";
 ///
 /// # Promise
 ///
-/// At any time, at most one owner has a key in etcd, whichever minority of the members crashes, is cut off or is paused. The
-/// client stops a body before the lease of its key ends. Like every lock, it cannot stop a write to another system that is
+/// At any time, at most one owner has a key in etcd, whichever minority of the members crashes or is cut off. (An error of
+/// etcd is the exception, for a leader that was suspended: see below.) The client stops a body before the lease of its key ends. Like every lock, it cannot stop a write to another system that is
 /// already on its way: such a system has to reject writes with a [fencing token](crate::LockGuard::fencing_token) below the
 /// highest one that it has seen. The token is the revision of etcd at which the key was acquired; it comes with the grant,
 /// and is above every earlier one for the key, also after restarts. (If etcd is restored from an old backup, its revisions
