@@ -243,6 +243,8 @@ safeguards! {
     ListenersAreProbed = "listeners-are-probed",
     /// A session of a pooler that listens in vain stops listening.
     ListensAreUndone = "listens-are-undone",
+    /// A client of PostgreSQL does not go back to a former primary server.
+    FormerPrimariesAreLeft = "former-primaries-are-left",
     /// A fencing token of a quorum is not far ahead of the clocks of the servers that have it.
     TokensFitClocks = "tokens-fit-clocks",
     /// A request for a fencing token is not repeated if the clocks of most servers refuse it.

@@ -12,21 +12,23 @@ impl LockGuard {
     ///
     /// For locks in PostgreSQL, and a transaction in the same database, whose user needs the permissions `SELECT` and `UPDATE`
     /// for the table of locks. Call it after the last statement, or at any time
-    /// before. It locks the row of the lock: until the transaction ends, nobody else gets the lock, even if its lease ends, and
-    /// a release waits: also for the next call of this process, to which the lock is then not handed off. Renewals go on. If it fails, roll the transaction back. To drop it also does that, but sqlx does so
-    /// only when the connection is used again or returns to its pool.
+    /// before. It locks the row of the lock: until the transaction ends, nobody else gets the lock, even if its lease ends,
+    /// and a release waits. The lock is then not handed off to the next call of this process either. Renewals go on. If the
+    /// verification fails, roll the transaction back. To drop it also does that, but sqlx does so only when the connection is
+    /// used again or returns to its pool.
     ///
     /// Costs one statement of the transaction, and a second one if the lock is not held. Use the isolation level
-    /// `READ COMMITTED`, the default: in a higher one, the statement fails if the lock was renewed since the transaction
-    /// began, and says [`LockError::Lost`] if it was acquired since. Use the outermost transaction: to roll a savepoint back also undoes the
-    /// verification.
+    /// `READ COMMITTED`, the default. In a higher one, the transaction sees the lock as it was when its first statement began:
+    /// it cannot verify a lock that was acquired since, or whose lease would have ended without a renewal since. That is
+    /// [`LockError::Unavailable`], although the lock is held. Use the outermost transaction: to roll a savepoint back also
+    /// undoes the verification.
     ///
     /// Cancel safe for the lock. The transaction has to be rolled back then.
     ///
     /// # Errors
     ///
     /// * [`LockError::Lost`]: the lock is no longer held.
-    /// * [`LockError::Unavailable`]: the statement has failed.
+    /// * [`LockError::Unavailable`]: the statement has failed, or the transaction cannot see the lock as it is now.
     /// * [`LockError::Config`]: the lock is not in PostgreSQL.
     ///
     /// # Examples

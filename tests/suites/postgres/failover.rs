@@ -227,3 +227,44 @@ async fn a_frozen_primary_does_not_keep_clients_from_a_promoted_standby() {
     let next = client.lock("k").wait(LEASE * 60).acquire().await.expect("released");
     drop(next);
 }
+
+/// A former primary would grant the same locks once more. The client does not go back to it, over none of its connections.
+#[tokio::test]
+async fn a_former_primary_that_goes_on_is_not_used_again() {
+    let mut database = ReplicatedDatabase::new(false).await;
+    let url = format!(
+        "postgres://test@{},{}/postgres",
+        database.primary.address(),
+        database.standby.address()
+    );
+    let client = client_of(&url, LEASE * 60).await;
+    for number in 0..32 {
+        let guard = client.lock(format!("before-{number}")).acquire().await.expect("free");
+        guard.release().await.expect("held");
+    }
+    database.primary.freeze();
+    let session = session_of(&database.standby.url("postgres")).await;
+    session.execute("SELECT pg_promote()", &[]).await.expect("a superuser");
+    let guard = client.lock("k").wait(LEASE * 60).acquire().await.expect("granted");
+    database.primary.thaw();
+    let mut guards = vec![guard];
+    for number in 0..32 {
+        let lock = client.lock(format!("after-{number}")).wait(LEASE * 60);
+        guards.push(lock.acquire().await.expect("free"));
+    }
+    let former = session_of(&database.primary.url("postgres")).await;
+    let after = "SELECT FROM distributed_locks WHERE convert_from(key, 'UTF8') LIKE 'after-%'";
+    let granted = former.query(after, &[]).await.expect("the table").len();
+    assert_eq!(granted, 0, "{granted} locks are those of the former primary");
+    assert_eq!(session.query(after, &[]).await.expect("the table").len(), 32);
+    // Neither are new connections opened to it, although it is the first one of the URL.
+    let terminated = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
+    session.execute(terminated, &[]).await.expect("a superuser");
+    for guard in guards {
+        guard.release().await.expect("held");
+    }
+    let next = client.lock("after-0").wait(LEASE * 60).acquire().await.expect("released");
+    next.release().await.expect("held");
+    let granted = former.query(after, &[]).await.expect("the table").len();
+    assert_eq!(granted, 0, "{granted} locks are those of the former primary");
+}

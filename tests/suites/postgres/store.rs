@@ -37,6 +37,15 @@ async fn an_annotated_function_is_renewed_and_leaves_no_row() {
     assert_eq!(database.count().await, 0);
 }
 
+/// Nothing would receive notifications.
+#[tokio::test]
+async fn a_client_connects_before_its_first_call() {
+    for url in ["postgres://app@localhost/shop", " postgresql://app@localhost/shop"] {
+        let lazy = LockClient::builder().url(url).connect_lazy().map(drop);
+        assert!(matches!(lazy, Err(LockError::Config { option: "url", .. })), "{lazy:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_waiting_call_is_notified() {
     let database = Database::new().await;

@@ -131,6 +131,42 @@ async fn a_lock_is_renewed_while_a_transaction_has_verified_it() {
     assert_eq!(database.count().await, 0);
 }
 
+/// Such a transaction sees the lease that the lock had when it began.
+#[tokio::test]
+async fn a_transaction_with_an_old_snapshot_cannot_verify_a_renewed_lock_and_says_so() {
+    let database = Database::new().await;
+    let client = database.client().await;
+    let guard = client.lock("k").acquire().await.expect("free");
+    let pool = sqlx::PgPool::connect(&database.url()).await.expect("it is up");
+    let mut session = database.session(&database.name).await;
+    for (level, sees_renewals) in
+        [("READ COMMITTED", true), ("REPEATABLE READ", false), ("SERIALIZABLE", false)]
+    {
+        let begin = format!("SET TRANSACTION ISOLATION LEVEL {level}");
+        let mut transaction = session.transaction().await.expect("it is up");
+        let mut of_sqlx = pool.begin().await.expect("it is up");
+        transaction.batch_execute(&begin).await.expect("a level");
+        sqlx::raw_sql(&begin).execute(&mut *of_sqlx).await.expect("a level");
+        // Takes the snapshot, and shows that a fresh one is enough.
+        guard.verify_in(&mut of_sqlx).await.expect("held");
+        transaction.batch_execute("SELECT FROM distributed_locks").await.expect("the table");
+        tokio::time::sleep(LEASE * 2).await;
+        let outcomes =
+            [guard.verify_in(&mut transaction).await, guard.verify_in(&mut of_sqlx).await];
+        for outcome in outcomes {
+            match outcome {
+                Ok(()) => assert!(sees_renewals, "{level}"),
+                Err(LockError::Unavailable { cause, .. }) => {
+                    assert!(!sees_renewals && cause.contains("READ COMMITTED"), "{level}: {cause}");
+                }
+                other => panic!("{level}: {other:?}"),
+            }
+        }
+        assert!(guard.is_held(), "{level}");
+    }
+    guard.release().await.expect("held");
+}
+
 #[tokio::test]
 async fn a_transaction_of_sqlx_verifies_a_lock_too() {
     let database = Database::new().await;

@@ -1,6 +1,8 @@
 //! Opening connections: to the first host that can be used.
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,17 +11,23 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::config::SslMode;
 #[cfg(not(feature = "tls"))]
 pub(super) use tokio_postgres::tls::NoTlsStream as DatabaseStream;
-use tokio_postgres::{Client, Config, Connection, Socket};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Socket};
 
 use super::errors;
+use super::primary::{ConnectionEpoch, PrimaryServer, TIMELINE, Timeline};
 #[cfg(feature = "tls")]
 pub(super) use super::tls::SecureStream as DatabaseStream;
 use super::url::{DatabaseUrl, TlsMode, UrlTls, invalid};
 use crate::error::LockError;
 use crate::store::store_error::StoreError;
 
-/// The two halves of a connection.
-pub(super) type OpenedConnection = (Client, Connection<Socket, DatabaseStream>);
+/// A new connection.
+pub(super) struct OpenedConnection {
+    pub(super) client: Client,
+    /// Reads and writes while it is polled.
+    pub(super) connection: Connection<Socket, DatabaseStream>,
+    pub(super) epoch: ConnectionEpoch,
+}
 
 /// The time after which the next host is tried as well, if one neither accepts nor refuses.
 const NEXT_HOST: Duration = Duration::from_millis(250);
@@ -30,6 +38,8 @@ pub(super) struct DatabaseConnector {
     hosts: Arc<[Config]>,
     #[cfg(feature = "tls")]
     tls: Option<Arc<crate::store::tls::Tls>>,
+    /// The one that accepts writes.
+    pub(super) primary: Arc<PrimaryServer>,
 }
 
 impl DatabaseConnector {
@@ -60,7 +70,7 @@ impl DatabaseConnector {
             _ => return Err(invalid(errors::NO_TLS)),
         }
         url.set_mode(SslMode::Disable);
-        Ok(Self { hosts: url.hosts.into() })
+        Ok(Self { hosts: url.hosts.into(), primary: Arc::default() })
     }
 
     #[cfg(feature = "tls")]
@@ -117,7 +127,7 @@ impl DatabaseConnector {
             SslMode::Disable => None,
             _ => Some(Arc::new(Tls::new(tls)?.verify(verification))),
         };
-        Ok(Self { hosts: url.hosts.into(), tls })
+        Ok(Self { hosts: url.hosts.into(), tls, primary: Arc::default() })
     }
 
     /// Connects to one of the hosts. They are tried in their order, and several at the same time if one hangs.
@@ -172,12 +182,50 @@ impl DatabaseConnector {
         #[cfg(not(feature = "tls"))]
         let (tls, has_certificate) = (tokio_postgres::NoTls, false);
         let server = || shown(host);
-        match timeout(within, host.connect(tls)).await {
-            Ok(Ok(opened)) => Ok(opened),
+        let opening = async {
+            let (client, mut connection) = host.connect(tls).await?;
+            let timeline = timeline(&client, &mut connection).await?;
+            Ok((client, connection, timeline))
+        };
+        match timeout(within, opening).await {
+            Ok(Ok((client, connection, timeline))) => {
+                let epoch = self.primary.admit(timeline, &server())?;
+                Ok(OpenedConnection { client, connection, epoch })
+            }
             Ok(Err(error)) => Err(errors::of_connection(&error, &server(), has_certificate)),
             Err(_) => Err(StoreError::Refused(format!("no answer of {} in {within:?}", server()))),
         }
     }
+}
+
+/// The timeline of the server. `None` if the server does not tell.
+async fn timeline(
+    client: &Client,
+    connection: &mut Connection<Socket, DatabaseStream>,
+) -> Result<Option<Timeline>, Error> {
+    let mut asking = pin!(client.simple_query(TIMELINE));
+    let answer = loop {
+        tokio::select! {
+            answer = &mut asking => break answer,
+            message = next_message(connection) => match message {
+                Some(message) => drop(message?),
+                // The connection was closed.
+                None => break asking.await,
+            }
+        }
+    };
+    match answer {
+        Ok(answer) => Ok(Timeline::read(&answer)),
+        Err(error) if error.as_db_error().is_some() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads and writes until the server has sent something that is no answer.
+pub(super) async fn next_message(
+    connection: &mut Connection<Socket, DatabaseStream>,
+) -> Option<Result<AsyncMessage, Error>> {
+    poll_fn(|cx| connection.poll_message(cx)).await
 }
 
 #[cfg(feature = "tls")]

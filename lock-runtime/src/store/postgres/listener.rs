@@ -4,7 +4,6 @@
 //! only when a notification has arrived that this client has sent over another connection. Otherwise it ends what it has
 //! begun in the session of the pooler, which would be notified from then on.
 
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +11,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::types::Type;
-use tokio_postgres::{AsyncMessage, Client, Connection, SimpleQueryMessage, Socket};
+use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage};
 use tracing::Level;
 
-use super::connector::{DatabaseConnector, DatabaseStream};
+use super::connector::{DatabaseConnector, OpenedConnection, next_message};
 use super::pool::{ConnectionPool, Parameter};
 use super::statements::{LISTEN, PROBE, UNLISTEN};
 use crate::backoff::between;
@@ -92,7 +91,7 @@ impl ReleaseListener {
     }
 
     async fn receive(&self) -> Result<ListenerEnd, StoreError> {
-        let (client, mut connection) = self.connector.connect().await?;
+        let OpenedConnection { client, mut connection, epoch } = self.connector.connect().await?;
         let lost = |_| StoreError::Refused("the connection was lost".to_owned());
         // The connection is polled here, also while the statements are served.
         let name = format!("probe-{:016x}", fastrand::u64(..));
@@ -121,6 +120,7 @@ impl ReleaseListener {
         loop {
             tokio::select! {
                 () = self.is_live.closed() => return Ok(ListenerEnd::Dropped),
+                () = self.connector.primary.leaves(epoch) => return Ok(ListenerEnd::Lost),
                 // To its end, also when the notification has come, so that the answer of the pool is read.
                 ended = &mut listening, if is_listening => {
                     is_listening = false;
@@ -128,7 +128,7 @@ impl ReleaseListener {
                         return Ok(ListenerEnd::Deaf);
                     }
                 }
-                message = next(&mut connection) => match message {
+                message = next_message(&mut connection) => match message {
                     Some(message) => self.told(message.map_err(lost)?, &name),
                     None => return Ok(ListenerEnd::Lost),
                 }
@@ -172,12 +172,6 @@ async fn unlisten(client: &Client, listening: Option<String>) -> Result<(), toki
         sleep(UNLISTEN_PAUSE).await;
     }
     Ok(())
-}
-
-async fn next(
-    connection: &mut Connection<Socket, DatabaseStream>,
-) -> Option<Result<AsyncMessage, tokio_postgres::Error>> {
-    poll_fn(|cx| connection.poll_message(cx)).await
 }
 
 /// The key that is written in hexadecimal digits. `None` if somebody else has sent something else.

@@ -4,6 +4,7 @@ mod connector;
 mod errors;
 mod listener;
 mod pool;
+mod primary;
 pub(crate) mod seen;
 mod statements;
 mod switches;

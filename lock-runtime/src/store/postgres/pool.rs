@@ -8,9 +8,11 @@ use tokio::task::AbortHandle;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
-use super::connector::DatabaseConnector;
+use super::connector::{DatabaseConnector, OpenedConnection};
 use super::errors;
+use super::primary::{ConnectionEpoch, PrimaryServer};
 use super::switches::guarded;
+use crate::clock::BootInstant;
 use crate::store::store_error::StoreError;
 
 /// A parameter of a statement.
@@ -34,17 +36,33 @@ struct PooledConnection {
     /// Whether the next request needs another connection, although this one is open: it is to a server that may not
     /// write, or a request had no answer in time, so that the server may be gone or frozen.
     is_suspect: AtomicBool,
+    epoch: ConnectionEpoch,
+    primary: Arc<PrimaryServer>,
 }
 
 impl PooledConnection {
+    fn is_usable(&self) -> bool {
+        !self.client.is_closed()
+            && !self.is_suspect.load(Ordering::Relaxed)
+            && self.primary.is_current(self.epoch)
+    }
+
     /// The answer to a request, which suspects the connection if there is none.
     async fn answer<T>(
         &self,
         request: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, StoreError> {
-        let mut unanswered = UnansweredStatement(Some(self));
+        let mut unanswered =
+            UnansweredStatement { connection: Some(self), sent: BootInstant::now() };
         let answer = request.await;
-        unanswered.0 = None;
+        unanswered.connection = None;
+        if answer.as_ref().map_or_else(|error| error.as_db_error().is_some(), |_| true) {
+            self.primary.answers();
+            if !self.primary.is_primary(self.epoch) {
+                let cause = "the answer is that of a former primary server".to_owned();
+                return Err(StoreError::Unknown(cause));
+            }
+        }
         answer.map_err(|error| {
             if errors::ends_connection(&error) {
                 self.is_suspect.store(true, Ordering::Relaxed);
@@ -64,12 +82,16 @@ impl Drop for PooledConnection {
 }
 
 /// Suspects a connection unless the request over it has an answer.
-struct UnansweredStatement<'a>(Option<&'a PooledConnection>);
+struct UnansweredStatement<'a> {
+    connection: Option<&'a PooledConnection>,
+    sent: BootInstant,
+}
 
 impl Drop for UnansweredStatement<'_> {
     fn drop(&mut self) {
-        if let Some(connection) = self.0 {
+        if let Some(connection) = self.connection {
             connection.is_suspect.store(true, Ordering::Relaxed);
+            connection.primary.has_not_answered(self.sent, connection.epoch);
         }
     }
 }
@@ -114,10 +136,7 @@ impl ConnectionPool {
         let slot = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
         // Other requests wait for the connection that this one opens.
         let mut slot = Arc::clone(&self.slots[slot]).lock_owned().await;
-        let usable = |connection: &&Arc<PooledConnection>| {
-            !connection.client.is_closed() && !connection.is_suspect.load(Ordering::Relaxed)
-        };
-        if let Some(connection) = slot.as_ref().filter(usable) {
+        if let Some(connection) = slot.as_ref().filter(|connection| connection.is_usable()) {
             return Ok(Arc::clone(connection));
         }
         *slot = None;
@@ -133,10 +152,11 @@ async fn open(
     connector: DatabaseConnector,
     mut slot: OwnedMutexGuard<Option<Arc<PooledConnection>>>,
 ) -> Result<Arc<PooledConnection>, StoreError> {
-    let (client, connection) = connector.connect().await?;
+    let OpenedConnection { client, connection, epoch } = connector.connect().await?;
     // Ends with the connection, or when the client is dropped.
     let task = tokio::spawn(connection).abort_handle();
-    let opened = Arc::new(PooledConnection { client, task, is_suspect: AtomicBool::new(false) });
+    let (is_suspect, primary) = (AtomicBool::new(false), connector.primary);
+    let opened = Arc::new(PooledConnection { client, task, is_suspect, epoch, primary });
     *slot = Some(Arc::clone(&opened));
     Ok(opened)
 }

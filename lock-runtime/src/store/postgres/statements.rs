@@ -165,9 +165,11 @@ pub(super) const OWNER: &str = "SELECT owner FROM distributed_locks WHERE key = 
 pub(super) const VERIFY: &str = "\
 SELECT 1 FROM distributed_locks WHERE key = $1 AND owner = $2 AND until > clock_timestamp() FOR KEY SHARE";
 
-/// Key. A row if somebody has it.
-pub(super) const IS_TAKEN: &str =
-    "SELECT 1 FROM distributed_locks WHERE key = $1 AND until > clock_timestamp()";
+/// Key. Whether somebody has it, and whether each statement of the transaction sees what is committed before it.
+pub(super) const IS_TAKEN: &str = "\
+SELECT
+    EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp()),
+    current_setting('transaction_isolation') LIKE 'read %'";
 
 /// The version of the server, whether it is read-only, and the comment on the table.
 pub(super) const CHECK: &str = "\

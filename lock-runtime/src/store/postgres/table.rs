@@ -2,7 +2,7 @@
 
 use tokio_postgres::{Client, Row};
 
-use super::connector::DatabaseConnector;
+use super::connector::{DatabaseConnector, OpenedConnection};
 use super::errors;
 use super::pool::ConnectionPool;
 use super::statements::CHECK;
@@ -48,7 +48,7 @@ pub(super) async fn check(pool: &ConnectionPool) -> Result<(), StoreError> {
 
 /// Creates the table, unless it is there. Returns whether it was created.
 pub(super) async fn migrate(connector: &DatabaseConnector) -> Result<bool, StoreError> {
-    let (client, connection) = connector.connect().await?;
+    let OpenedConnection { client, connection, .. } = connector.connect().await?;
     // Ends when the client is dropped.
     tokio::spawn(connection);
     let is_new = match state(&client).await? {

@@ -5,6 +5,20 @@ use super::seen::{LockTransaction, SeenLock, Verifies, VerifyFailure};
 use super::statements::{IS_TAKEN, VERIFY};
 use super::switches::guarded;
 
+/// Why a lock was not found by a transaction that sees what was there when it began.
+const OLD_SNAPSHOT: &str = "\
+the lock is lost, or was acquired or renewed after the transaction has taken its snapshot; use the isolation level \
+READ COMMITTED, or verify the lock with the first statement";
+
+/// What a transaction has found that has not found the hold.
+fn not_held(is_taken: bool, is_fresh: bool) -> Result<SeenLock, VerifyFailure> {
+    match is_taken {
+        _ if !is_fresh => Err(VerifyFailure(OLD_SNAPSHOT.to_owned())),
+        true => Ok(SeenLock::Taken),
+        false => Ok(SeenLock::Gone),
+    }
+}
+
 impl LockTransaction for tokio_postgres::Transaction<'_> {}
 
 impl Verifies for tokio_postgres::Transaction<'_> {
@@ -19,9 +33,9 @@ impl Verifies for tokio_postgres::Transaction<'_> {
         if is_held {
             return Ok(SeenLock::Held);
         }
-        let taken = self.query_typed(IS_TAKEN, &[(&key, Type::BYTEA)]).await;
-        let is_gone = taken.map_err(failure)?.is_empty();
-        Ok(if is_gone { SeenLock::Gone } else { SeenLock::Taken })
+        let seen = self.query_typed(IS_TAKEN, &[(&key, Type::BYTEA)]).await.map_err(failure)?;
+        let row = seen.first().ok_or_else(|| VerifyFailure("no answer".to_owned()))?;
+        not_held(row.get(0), row.get(1))
     }
 }
 
@@ -37,8 +51,8 @@ impl Verifies for sqlx::Transaction<'_, sqlx::Postgres> {
         if is_held {
             return Ok(SeenLock::Held);
         }
-        let taken = sqlx::query(IS_TAKEN).persistent(false).bind(key.as_bytes());
-        let is_gone = taken.fetch_optional(&mut **self).await.map_err(failure)?.is_none();
-        Ok(if is_gone { SeenLock::Gone } else { SeenLock::Taken })
+        let seen = sqlx::query_as(IS_TAKEN).persistent(false).bind(key.as_bytes());
+        let (is_taken, is_fresh) = seen.fetch_one(&mut **self).await.map_err(failure)?;
+        not_held(is_taken, is_fresh)
     }
 }
