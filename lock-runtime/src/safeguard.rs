@@ -245,6 +245,8 @@ safeguards! {
     ListensAreUndone = "listens-are-undone",
     /// A client of PostgreSQL does not go back to a former primary server.
     FormerPrimariesAreLeft = "former-primaries-are-left",
+    /// Statements are prepared in PostgreSQL only over connections that no pooler shares.
+    PoolersPrepareNothing = "poolers-prepare-nothing",
     /// A fencing token of a quorum is not far ahead of the clocks of the servers that have it.
     TokensFitClocks = "tokens-fit-clocks",
     /// A request for a fencing token is not repeated if the clocks of most servers refuse it.

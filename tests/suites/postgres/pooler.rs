@@ -100,6 +100,25 @@ async fn without_a_pooler_or_in_session_mode_notifications_arrive() {
     }
 }
 
+/// In a session of the pooler, another client may have prepared something else under the same name.
+#[tokio::test]
+async fn nothing_is_prepared_in_the_sessions_of_a_pooler() {
+    let database = Database::new().await;
+    let pooler = Pooler::start(&database.server, "transaction", 1);
+    let client = client_of(&pooler.url(&database.name), LEASE * 30).await;
+    for number in 0..16 {
+        let guard = client.lock(format!("k{number}")).acquire().await.expect("nothing is lost");
+        guard.release().await.expect("held");
+    }
+    // The only session of the pooler.
+    let session = session_of(&pooler.url(&database.name)).await;
+    let prepared = session.simple_query("SELECT name FROM pg_prepared_statements").await;
+    let prepared = prepared.expect("a view of the system");
+    let is_row = |message: &&SimpleQueryMessage| matches!(message, SimpleQueryMessage::Row(_));
+    let names = prepared.iter().filter(is_row).count();
+    assert_eq!(names, 0, "{names} statements are prepared in a session of the pooler");
+}
+
 #[tokio::test]
 async fn many_calls_share_few_connections_of_a_pooler() {
     let database = Database::new().await;

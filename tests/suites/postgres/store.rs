@@ -46,6 +46,30 @@ async fn a_client_connects_before_its_first_call() {
     }
 }
 
+/// Statements that were prepared before the change are planned anew.
+#[tokio::test]
+async fn a_table_that_was_changed_or_made_anew_is_used() {
+    let database = Database::new().await;
+    let client = database.client().await;
+    let lock = async || {
+        // Over each of its connections.
+        for number in 0..16 {
+            let guard = client.lock(format!("k{number}")).wait(Duration::ZERO).acquire().await?;
+            guard.release().await?;
+        }
+        Ok::<_, LockError>(())
+    };
+    lock().await.expect("free");
+    database.run("ALTER TABLE distributed_locks ADD COLUMN note text").await;
+    lock().await.expect("a column of others");
+    database.run("ALTER TABLE distributed_locks RENAME TO put_away").await;
+    let missing = lock().await;
+    assert!(matches!(missing, Err(LockError::Config { option: "url", .. })), "{missing:?}");
+    database.run("DROP TABLE put_away").await;
+    database.run(POSTGRES_SCHEMA).await;
+    lock().await.expect("a new table");
+}
+
 #[tokio::test]
 async fn a_waiting_call_is_notified() {
     let database = Database::new().await;

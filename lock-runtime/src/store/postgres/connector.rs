@@ -11,14 +11,18 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::config::SslMode;
 #[cfg(not(feature = "tls"))]
 pub(super) use tokio_postgres::tls::NoTlsStream as DatabaseStream;
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Socket};
+use tokio_postgres::{
+    AsyncMessage, Client, Config, Connection, Error, SimpleQueryMessage, SimpleQueryRow, Socket,
+};
 
 use super::errors;
 use super::primary::{ConnectionEpoch, PrimaryServer, TIMELINE, Timeline};
+use super::process::{PROCESS, told_process};
 #[cfg(feature = "tls")]
 pub(super) use super::tls::SecureStream as DatabaseStream;
 use super::url::{DatabaseUrl, TlsMode, UrlTls, invalid};
 use crate::error::LockError;
+use crate::safeguard::Safeguard;
 use crate::store::store_error::StoreError;
 
 /// A new connection.
@@ -27,6 +31,15 @@ pub(super) struct OpenedConnection {
     /// Reads and writes while it is polled.
     pub(super) connection: Connection<Socket, DatabaseStream>,
     pub(super) epoch: ConnectionEpoch,
+    /// Whether it leads to the server itself, and not to a pooler.
+    pub(super) is_direct: bool,
+}
+
+/// What a server tells a new connection.
+struct ToldServer {
+    timeline: Option<Timeline>,
+    /// The process that executes statements.
+    process: Option<i32>,
 }
 
 /// The time after which the next host is tried as well, if one neither accepts nor refuses.
@@ -184,13 +197,16 @@ impl DatabaseConnector {
         let server = || shown(host);
         let opening = async {
             let (client, mut connection) = host.connect(tls).await?;
-            let timeline = timeline(&client, &mut connection).await?;
-            Ok((client, connection, timeline))
+            let told = ask_server(&client, &mut connection).await?;
+            Ok((client, connection, told))
         };
         match timeout(within, opening).await {
-            Ok(Ok((client, connection, timeline))) => {
-                let epoch = self.primary.admit(timeline, &server())?;
-                Ok(OpenedConnection { client, connection, epoch })
+            Ok(Ok((client, connection, told))) => {
+                let epoch = self.primary.admit(told.timeline, &server())?;
+                let process = told_process(&client.cancel_token()).await;
+                let is_direct = process.is_some() && process == told.process
+                    || !Safeguard::PoolersPrepareNothing.is_on();
+                Ok(OpenedConnection { client, connection, epoch, is_direct })
             }
             Ok(Err(error)) => Err(errors::of_connection(&error, &server(), has_certificate)),
             Err(_) => Err(StoreError::Refused(format!("no answer of {} in {within:?}", server()))),
@@ -198,15 +214,16 @@ impl DatabaseConnector {
     }
 }
 
-/// The timeline of the server. `None` if the server does not tell.
-async fn timeline(
+/// Asks a server who it is. It need not tell.
+async fn ask_server(
     client: &Client,
     connection: &mut Connection<Socket, DatabaseStream>,
-) -> Result<Option<Timeline>, Error> {
-    let mut asking = pin!(client.simple_query(TIMELINE));
-    let answer = loop {
+) -> Result<ToldServer, Error> {
+    let mut asking =
+        pin!(async { tokio::join!(client.simple_query(TIMELINE), client.simple_query(PROCESS)) });
+    let (timeline, process) = loop {
         tokio::select! {
-            answer = &mut asking => break answer,
+            answers = &mut asking => break answers,
             message = next_message(connection) => match message {
                 Some(message) => drop(message?),
                 // The connection was closed.
@@ -214,8 +231,21 @@ async fn timeline(
             }
         }
     };
+    let (timeline, process) = (row(timeline)?, row(process)?);
+    let of_timeline = |row: &SimpleQueryRow| Timeline::parse(row.get(0)?, row.get(1)?);
+    Ok(ToldServer {
+        timeline: timeline.as_ref().and_then(of_timeline),
+        process: process.and_then(|row| row.get(0)?.parse().ok()),
+    })
+}
+
+/// The row of an answer. `None` if the server refuses to tell.
+fn row(answer: Result<Vec<SimpleQueryMessage>, Error>) -> Result<Option<SimpleQueryRow>, Error> {
     match answer {
-        Ok(answer) => Ok(Timeline::read(&answer)),
+        Ok(answer) => Ok(answer.into_iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        })),
         Err(error) if error.as_db_error().is_some() => Ok(None),
         Err(error) => Err(error),
     }

@@ -77,10 +77,11 @@ fn of_handshake(_: &Error, _: &str, _: bool) -> Option<StoreError> {
     None
 }
 
-/// Whether the next request needs another connection: this one is closed, or is to a server that may not write.
+/// Whether the next request needs another connection: this one is closed, is to a server that may not write, or has lost
+/// what was prepared over it.
 pub(super) fn ends_connection(error: &Error) -> bool {
-    let needs_another =
-        |code: &SqlState| *code == SqlState::READ_ONLY_SQL_TRANSACTION || is_of_connection(code);
+    let lost = [SqlState::READ_ONLY_SQL_TRANSACTION, SqlState::INVALID_SQL_STATEMENT_NAME];
+    let needs_another = |code: &SqlState| lost.contains(code) || is_of_connection(code);
     error.is_closed() || error.code().is_some_and(needs_another)
 }
 

@@ -91,7 +91,8 @@ impl ReleaseListener {
     }
 
     async fn receive(&self) -> Result<ListenerEnd, StoreError> {
-        let OpenedConnection { client, mut connection, epoch } = self.connector.connect().await?;
+        let opened = self.connector.connect().await?;
+        let OpenedConnection { client, mut connection, epoch, .. } = opened;
         let lost = |_| StoreError::Refused("the connection was lost".to_owned());
         // The connection is polled here, also while the statements are served.
         let name = format!("probe-{:016x}", fastrand::u64(..));

@@ -5,6 +5,7 @@ mod errors;
 mod listener;
 mod pool;
 mod primary;
+mod process;
 pub(crate) mod seen;
 mod statements;
 mod switches;
@@ -24,6 +25,7 @@ use self::connector::DatabaseConnector;
 use self::listener::ReleaseListener;
 use self::pool::{ConnectionPool, Parameter};
 pub use self::seen::LockTransaction;
+use self::statements::LockStatement;
 use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::store::custom::{
@@ -52,10 +54,10 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 /// | waiting | 1 statement when the wait begins, and after each release; one a second in case a notification is lost |
 /// | [`verify_in`](crate::LockGuard::verify_in) | 1 statement in the transaction of the program |
 ///
-/// A client opens up to nine connections, and one for notifications. Its statements are not prepared, and depend on no
-/// session, so they also work behind a pooler in transaction mode, such as PgBouncer. Notifications do not arrive there: the
-/// client notices that, and waiting calls make an attempt four times a second. After a connection was lost or a request had
-/// no answer, the next request opens another one.
+/// A client opens up to nine connections, and one for notifications. Over connections to the server itself, each statement is
+/// prepared once. Behind a pooler, such as PgBouncer, nothing is prepared, and the statements depend on no session, so they
+/// work in transaction mode as well. Notifications do not arrive there: the client notices that, and waiting calls make an
+/// attempt four times a second. After a connection was lost or a request had no answer, the next request opens another one.
 ///
 /// # Several hosts
 ///
@@ -136,7 +138,7 @@ impl PostgresStore {
     async fn issue(&self, request: &FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
         let key = key(request.key);
         let parameters: [Parameter<'_>; 2] = [(&key, Type::BYTEA), (&request.owner, Type::TEXT)];
-        let row = self.requests.row(statements::FENCE, &parameters).await?;
+        let row = self.requests.row(LockStatement::Fence, &parameters).await?;
         let token: Option<i64> = row.get(0);
         Ok(match (token.and_then(|token| u64::try_from(token).ok()), row.get(1)) {
             (Some(token), _) => FencingOutcome::Token(token),
@@ -220,7 +222,7 @@ impl Store for PostgresStore {
         let (key, term) = (key(lease.key), lease.term.as_secs_f64());
         let parameters: [Parameter<'_>; 3] =
             [(&key, Type::BYTEA), (&lease.owner, Type::TEXT), (&term, Type::FLOAT8)];
-        let row = self.requests.row(statements::ACQUIRE, &parameters).await?;
+        let row = self.requests.row(LockStatement::Acquire, &parameters).await?;
         Ok(if row.get(0) {
             LeaseOutcome::Granted { fence: u64::try_from(row.get::<_, i64>(1)).ok() }
         } else {
@@ -235,7 +237,7 @@ impl Store for PostgresStore {
         let terms: Vec<_> = leases.iter().map(|lease| lease.term.as_secs_f64()).collect();
         let parameters: [Parameter<'_>; 3] =
             [(&keys, Type::BYTEA_ARRAY), (&owners, Type::TEXT_ARRAY), (&terms, Type::FLOAT8_ARRAY)];
-        match self.renewals.query(statements::RENEW, &parameters).await {
+        match self.renewals.repeat(LockStatement::Renew, &parameters).await {
             Ok(rows) => {
                 let outcome = |row: &tokio_postgres::Row| match (row.get(0), row.get(1)) {
                     (true, _) => RenewOutcome::Extended,
@@ -253,9 +255,9 @@ impl Store for PostgresStore {
         let parameters: [Parameter<'_>; 3] =
             [(&key, Type::BYTEA), (&release.owner, Type::TEXT), (&keep, Type::FLOAT8)];
         let row = if release.keep.is_zero() {
-            self.requests.row(statements::RELEASE, &parameters[..2]).await?
+            self.requests.row(LockStatement::Release, &parameters[..2]).await?
         } else {
-            self.requests.row(statements::KEEP, &parameters).await?
+            self.requests.row(LockStatement::Keep, &parameters).await?
         };
         let told: i64 = row.get(3);
         match (row.get(0), row.get(1), row.get(2)) {

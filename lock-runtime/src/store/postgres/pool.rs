@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard};
 use tokio::task::AbortHandle;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Row};
+use tokio_postgres::{Client, Error, Row, Statement};
 
 use super::connector::{DatabaseConnector, OpenedConnection};
 use super::errors;
 use super::primary::{ConnectionEpoch, PrimaryServer};
+use super::statements::LockStatement;
 use super::switches::guarded;
 use crate::clock::BootInstant;
 use crate::store::store_error::StoreError;
@@ -31,6 +32,10 @@ pub(super) struct ConnectionPool {
 
 struct PooledConnection {
     client: Client,
+    /// Whether it leads to the server itself.
+    is_direct: bool,
+    /// The statements that it has prepared.
+    prepared: [OnceCell<Statement>; LockStatement::COUNT],
     /// Reads and writes.
     task: AbortHandle,
     /// Whether the next request needs another connection, although this one is open: it is to a server that may not
@@ -47,10 +52,30 @@ impl PooledConnection {
             && self.primary.is_current(self.epoch)
     }
 
+    /// Executes a statement about locks. Planning it anew would take the server most of the time.
+    async fn execute(
+        &self,
+        statement: LockStatement,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, Error> {
+        let text = guarded(statement.text());
+        // What a control has changed may change again.
+        if !self.is_direct || !std::ptr::eq(text, statement.text()) {
+            return self.client.query_typed(text, parameters).await;
+        }
+        let prepare = async || {
+            let types: Vec<Type> = parameters.iter().map(|(_, of)| of.clone()).collect();
+            self.client.prepare_typed(text, &types).await
+        };
+        let prepared = self.prepared[statement as usize].get_or_try_init(prepare).await?;
+        let values: Vec<_> = parameters.iter().map(|(value, _)| *value).collect();
+        self.client.query(prepared, &values).await
+    }
+
     /// The answer to a request, which suspects the connection if there is none.
     async fn answer<T>(
         &self,
-        request: impl Future<Output = Result<T, tokio_postgres::Error>>,
+        request: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, StoreError> {
         let mut unanswered =
             UnansweredStatement { connection: Some(self), sent: BootInstant::now() };
@@ -102,32 +127,41 @@ impl ConnectionPool {
         Self { connector, slots, next: AtomicUsize::new(0) }
     }
 
-    /// The rows of a statement, over one of the connections.
+    /// The rows of a statement about locks, over one of the connections.
     ///
     /// The future may be dropped: the statement may be served nevertheless.
+    pub(super) async fn repeat(
+        &self,
+        statement: LockStatement,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        let connection = self.connection().await?;
+        connection.answer(connection.execute(statement, parameters)).await
+    }
+
+    /// The rows of a statement that is rarely needed. The same as [`repeat`](Self::repeat) otherwise.
     pub(super) async fn query(
         &self,
         statement: &'static str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, StoreError> {
         let connection = self.connection().await?;
-        // Not prepared: a pooler may use another connection to the server for the next request.
         connection.answer(connection.client.query_typed(guarded(statement), parameters)).await
     }
 
-    /// Runs statements without parameters in one transaction. The same as [`query`](Self::query) otherwise.
+    /// Runs statements without parameters in one transaction. The same as [`repeat`](Self::repeat) otherwise.
     pub(super) async fn execute(&self, statements: &str) -> Result<(), StoreError> {
         let connection = self.connection().await?;
         connection.answer(connection.client.batch_execute(statements)).await
     }
 
-    /// The only row of a statement.
+    /// The only row of a statement about locks.
     pub(super) async fn row(
         &self,
-        statement: &'static str,
+        statement: LockStatement,
         parameters: &[Parameter<'_>],
     ) -> Result<Row, StoreError> {
-        let rows = self.query(statement, parameters).await?;
+        let rows = self.repeat(statement, parameters).await?;
         rows.into_iter().next().ok_or_else(|| StoreError::Unknown("no answer".to_owned()))
     }
 
@@ -152,11 +186,18 @@ async fn open(
     connector: DatabaseConnector,
     mut slot: OwnedMutexGuard<Option<Arc<PooledConnection>>>,
 ) -> Result<Arc<PooledConnection>, StoreError> {
-    let OpenedConnection { client, connection, epoch } = connector.connect().await?;
+    let OpenedConnection { client, connection, epoch, is_direct } = connector.connect().await?;
     // Ends with the connection, or when the client is dropped.
     let task = tokio::spawn(connection).abort_handle();
-    let (is_suspect, primary) = (AtomicBool::new(false), connector.primary);
-    let opened = Arc::new(PooledConnection { client, task, is_suspect, epoch, primary });
+    let opened = Arc::new(PooledConnection {
+        client,
+        is_direct,
+        prepared: Default::default(),
+        task,
+        is_suspect: AtomicBool::new(false),
+        epoch,
+        primary: connector.primary,
+    });
     *slot = Some(Arc::clone(&opened));
     Ok(opened)
 }

@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio_postgres::SimpleQueryMessage;
 
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
@@ -37,15 +36,8 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    /// Reads the answer to [`TIMELINE`]. `None` for a standby.
-    pub(super) fn read(answer: &[SimpleQueryMessage]) -> Option<Self> {
-        answer.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => Self::parse(row.get(0)?, row.get(1)?),
-            _ => None,
-        })
-    }
-
-    fn parse(system: &str, number: &str) -> Option<Self> {
+    /// Reads a part of the answer to [`TIMELINE`]. `None` for a standby.
+    pub(super) fn parse(system: &str, number: &str) -> Option<Self> {
         let number = number.parse().ok().filter(|number| *number > 0)?;
         Some(Self { system: system.to_owned(), number })
     }

@@ -7,6 +7,31 @@
 
 use crate::safeguard::Safeguard;
 
+/// A statement about locks, which connections to the server itself prepare when they first use it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum LockStatement {
+    Acquire,
+    Renew,
+    Release,
+    Keep,
+    Fence,
+}
+
+impl LockStatement {
+    /// The number of these statements.
+    pub(super) const COUNT: usize = 5;
+
+    pub(super) const fn text(self) -> &'static str {
+        match self {
+            Self::Acquire => ACQUIRE,
+            Self::Renew => RENEW,
+            Self::Release => RELEASE,
+            Self::Keep => KEEP,
+            Self::Fence => FENCE,
+        }
+    }
+}
+
 /// Key, owner and term in seconds. One row: whether the owner has the key, its fencing token, and the rest of the lease in
 /// seconds.
 ///
@@ -109,7 +134,7 @@ SELECT
 
 /// Key, owner and the time for which the key stays taken, in seconds. As [`RELEASE`], but the commit waits: if it were lost,
 /// the key could be free too early.
-pub(super) const KEEP: &str = "\
+const KEEP: &str = "\
 WITH idle AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock(hashtextextended($2, 0)) AS it
 ), own AS (
@@ -131,7 +156,7 @@ SELECT
     0::bigint";
 
 /// Key and owner. One row: a token if the owner has the key, and whether another owner has it.
-pub(super) const FENCE: &str = "\
+const FENCE: &str = "\
 WITH issued AS (
     UPDATE distributed_locks SET fence = nextval('distributed_lock_fences')
     WHERE key = $1 AND owner = $2 AND until > clock_timestamp()

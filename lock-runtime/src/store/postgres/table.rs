@@ -33,9 +33,10 @@ enum TableState {
 
 /// Fails unless locks can be acquired now.
 pub(super) async fn check(pool: &ConnectionPool) -> Result<(), StoreError> {
-    let row = pool.row(CHECK, &[]).await?;
-    check_server(&row)?;
-    match table(&row) {
+    let rows = pool.query(CHECK, &[]).await?;
+    let row = rows.first().ok_or_else(|| StoreError::Unknown("no answer".to_owned()))?;
+    check_server(row)?;
+    match table(row) {
         TableState::Current => Ok(()),
         TableState::Missing => Err(errors::config(
             "the database has no table `distributed_locks`; run `lockctl migrate`, or the SQL of the documentation"
