@@ -307,7 +307,8 @@ impl QuorumModel {
             }
             QuorumStep::Lose(server) => {
                 state.losses += 1;
-                state.servers[server] = VotingServer::default();
+                let voted = &mut state.servers[server];
+                (voted.owner, voted.left) = (None, 0);
             }
         }
     }
