@@ -20,7 +20,7 @@ impl LockGuard {
     /// Costs one statement of the transaction, and a second one if the lock is not held. Use the isolation level
     /// `READ COMMITTED`, the default. In a higher one, the transaction sees the lock as it was when its first statement began:
     /// it cannot verify a lock that was acquired since, or whose lease would have ended without a renewal since. That is
-    /// [`LockError::Unavailable`], although the lock is held. Use the outermost transaction: to roll a savepoint back also
+    /// [`LockError::Unavailable`], whether the lock is held or lost. Use the outermost transaction: to roll a savepoint back also
     /// undoes the verification.
     ///
     /// Cancel safe for the lock. The transaction has to be rolled back then.
@@ -28,6 +28,7 @@ impl LockGuard {
     /// # Errors
     ///
     /// * [`LockError::Lost`]: the lock is no longer held.
+    ///   In higher isolation levels, only if the client knows it already.
     /// * [`LockError::Unavailable`]: the statement has failed, or the transaction cannot see the lock as it is now.
     /// * [`LockError::Config`]: the lock is not in PostgreSQL.
     ///

@@ -34,7 +34,7 @@ lock_tests::controls! {
     without_listens_are_undone: "pooler::no_session_of_a_pooler_listens_in_vain"
         without "listens-are-undone" seeing "a session of the pooler listens in vain";
     without_poolers_prepare_nothing: "pooler::nothing_is_prepared_in_the_sessions_of_a_pooler"
-        without "poolers-prepare-nothing" seeing "prepared";
+        without "poolers-prepare-nothing" seeing "statements are prepared in a session of the pooler";
     without_former_primaries_are_left: "failover::a_former_primary_that_goes_on_is_not_used_again"
         without "former-primaries-are-left" seeing "are those of the former primary";
 }

@@ -10,7 +10,7 @@ use lock_runtime::{LockClient, LockError, distributed_lock, with_client};
 use lock_tests::support::LEASE;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::faults::{alone, eventually};
+use crate::faults::{alone, client_of, eventually};
 use crate::{Database, session_of};
 
 mod conformance {
@@ -46,28 +46,67 @@ async fn a_client_connects_before_its_first_call() {
     }
 }
 
+/// Locks 48 keys, one after the other, which executes each statement several times over each connection. Stops at the
+/// first error.
+async fn lock_many(client: &LockClient) -> Result<(), LockError> {
+    for number in 0..48 {
+        let lock = client.lock(format!("k{number}")).wait(Duration::ZERO);
+        let guard = lock.acquire().await?;
+        guard.fencing_token().await?;
+        guard.release().await?;
+        // A request in between, so that the next key has another connection for each of them.
+        client.lock("between").wait(Duration::ZERO).min_hold(LEASE / 1000).acquire().await.ok();
+    }
+    Ok(())
+}
+
 /// Statements that were prepared before the change are planned anew.
 #[tokio::test]
 async fn a_table_that_was_changed_or_made_anew_is_used() {
     let database = Database::new().await;
     let client = database.client().await;
-    let lock = async || {
-        // Over each of its connections.
-        for number in 0..16 {
-            let guard = client.lock(format!("k{number}")).wait(Duration::ZERO).acquire().await?;
-            guard.release().await?;
-        }
-        Ok::<_, LockError>(())
-    };
-    lock().await.expect("free");
+    lock_many(&client).await.expect("free");
     database.run("ALTER TABLE distributed_locks ADD COLUMN note text").await;
-    lock().await.expect("a column of others");
+    lock_many(&client).await.expect("a column of others");
     database.run("ALTER TABLE distributed_locks RENAME TO put_away").await;
-    let missing = lock().await;
+    let missing = lock_many(&client).await;
     assert!(matches!(missing, Err(LockError::Config { option: "url", .. })), "{missing:?}");
     database.run("DROP TABLE put_away").await;
     database.run(POSTGRES_SCHEMA).await;
-    lock().await.expect("a new table");
+    lock_many(&client).await.expect("a new table");
+}
+
+/// How often the whole table of locks was read. Sessions tell that when they end.
+async fn whole_reads(session: &tokio_postgres::Client) -> i64 {
+    let others = "SELECT FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+    let are_gone = eventually("the other sessions end", async || {
+        session.query(others, &[]).await.expect("a view").is_empty().then_some(())
+    });
+    are_gone.await;
+    let reads =
+        "SELECT coalesce(seq_scan, 0) FROM pg_stat_user_tables WHERE relname = 'distributed_locks'";
+    session.query_one(reads, &[]).await.expect("a view").get(0)
+}
+
+/// A plan that was made while the table was small is kept. Also shows that statements are prepared, because the server would
+/// read the whole of a small table otherwise.
+#[tokio::test]
+async fn no_statement_reads_the_whole_table_however_small_it_was_at_first() {
+    for mode in ["disable", "prefer"] {
+        let server = alone(&[]).await;
+        let session = session_of(&server.url("postgres")).await;
+        session.batch_execute("VACUUM distributed_locks").await.expect("a superuser");
+        let before = whole_reads(&session).await;
+        let client = client_of(&format!("{}?sslmode={mode}", server.url("postgres")), LEASE).await;
+        lock_many(&client).await.expect("free");
+        let full = "INSERT INTO distributed_locks SELECT convert_to('row' || n, 'UTF8'), 'x', now() + interval '1 h', 1 FROM generate_series(1, 20000) AS n";
+        session.batch_execute(full).await.expect("the table");
+        lock_many(&client).await.expect("free");
+        client.shutdown().await.expect("nothing is held");
+        drop(client);
+        let reads = whole_reads(&session).await - before;
+        assert_eq!(reads, 0, "the whole table is read {reads} times, with sslmode={mode}");
+    }
 }
 
 #[tokio::test]

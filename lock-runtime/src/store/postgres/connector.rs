@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -165,10 +166,15 @@ impl DatabaseConnector {
                 ended = attempts.join_next() => match ended {
                     Some(Ok(Ok(opened))) => return Ok(opened),
                     // An error that the program can do something about says more than others.
-                    Some(Ok(Err(error))) => match failure {
-                        Some(StoreError::Config { .. } | StoreError::Denied(_)) => {}
-                        _ => failure = Some(error),
-                    },
+                    Some(Ok(Err(error))) => {
+                        failure = Some(match (failure.take(), error) {
+                            (Some(StoreError::Refused(one)), StoreError::Refused(other)) => {
+                                StoreError::Refused(format!("{one}; {other}"))
+                            }
+                            (Some(first @ (StoreError::Config { .. } | StoreError::Denied(_))), _) => first,
+                            (_, error) => error,
+                        });
+                    }
                     // It has panicked.
                     Some(Err(error)) => failure = Some(StoreError::Refused(error.to_string())),
                     None => {
@@ -219,19 +225,24 @@ async fn ask_server(
     client: &Client,
     connection: &mut Connection<Socket, DatabaseStream>,
 ) -> Result<ToldServer, Error> {
-    let mut asking =
-        pin!(async { tokio::join!(client.simple_query(TIMELINE), client.simple_query(PROCESS)) });
+    let mut asking = pin!(async { tokio::try_join!(ask(client, TIMELINE), ask(client, PROCESS)) });
     let (timeline, process) = loop {
         tokio::select! {
-            answers = &mut asking => break answers,
+            answers = &mut asking => break answers?,
             message = next_message(connection) => match message {
-                Some(message) => drop(message?),
-                // The connection was closed.
-                None => break asking.await,
+                Some(Ok(_)) => {}
+                // The connection was closed. The server may have said why before.
+                Some(Err(error)) => {
+                    let said = poll_fn(|cx| Poll::Ready(asking.as_mut().poll(cx))).await;
+                    return Err(match said {
+                        Poll::Ready(Err(said)) => said,
+                        _ => error,
+                    });
+                }
+                None => break asking.await?,
             }
         }
     };
-    let (timeline, process) = (row(timeline)?, row(process)?);
     let of_timeline = |row: &SimpleQueryRow| Timeline::parse(row.get(0)?, row.get(1)?);
     Ok(ToldServer {
         timeline: timeline.as_ref().and_then(of_timeline),
@@ -240,13 +251,13 @@ async fn ask_server(
 }
 
 /// The row of an answer. `None` if the server refuses to tell.
-fn row(answer: Result<Vec<SimpleQueryMessage>, Error>) -> Result<Option<SimpleQueryRow>, Error> {
-    match answer {
+async fn ask(client: &Client, statement: &str) -> Result<Option<SimpleQueryRow>, Error> {
+    match client.simple_query(statement).await {
         Ok(answer) => Ok(answer.into_iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => Some(row),
             _ => None,
         })),
-        Err(error) if error.as_db_error().is_some() => Ok(None),
+        Err(error) if error.as_db_error().is_some() && !errors::is_last(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -1,7 +1,7 @@
 //! Errors of PostgreSQL.
 
 use tokio_postgres::Error;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{Severity, SqlState};
 
 use crate::store::store_error::{StoreError, with_causes};
 
@@ -77,12 +77,30 @@ fn of_handshake(_: &Error, _: &str, _: bool) -> Option<StoreError> {
     None
 }
 
-/// Whether the next request needs another connection: this one is closed, is to a server that may not write, or has lost
-/// what was prepared over it.
+/// Whether the next request needs another connection: this one is closed, or is to a server that may not write.
 pub(super) fn ends_connection(error: &Error) -> bool {
-    let lost = [SqlState::READ_ONLY_SQL_TRANSACTION, SqlState::INVALID_SQL_STATEMENT_NAME];
-    let needs_another = |code: &SqlState| lost.contains(code) || is_of_connection(code);
+    let needs_another =
+        |code: &SqlState| *code == SqlState::READ_ONLY_SQL_TRANSACTION || is_of_connection(code);
     error.is_closed() || error.code().is_some_and(needs_another)
+}
+
+/// Whether a statement had no effect because of how it was prepared: the session has it no longer, has another one of this
+/// name, or cannot plan it anew.
+pub(super) fn is_of_preparation(error: &Error) -> bool {
+    error.code().is_some_and(|code| {
+        [
+            SqlState::INVALID_SQL_STATEMENT_NAME,
+            SqlState::DUPLICATE_PSTATEMENT,
+            SqlState::FEATURE_NOT_SUPPORTED,
+        ]
+        .contains(code)
+    })
+}
+
+/// Whether the server ends the connection with this answer.
+pub(super) fn is_last(error: &Error) -> bool {
+    let severity = error.as_db_error().and_then(tokio_postgres::error::DbError::parsed_severity);
+    matches!(severity, Some(Severity::Fatal | Severity::Panic))
 }
 
 /// Whether the error is about a connection, and not about the statement.

@@ -11,9 +11,8 @@ use tokio_postgres::{Client, Error, Row, Statement};
 use super::connector::{DatabaseConnector, OpenedConnection};
 use super::errors;
 use super::primary::{ConnectionEpoch, PrimaryServer};
-use super::statements::LockStatement;
-use super::switches::guarded;
-use crate::clock::BootInstant;
+use super::statements::{LockStatement, PLAN};
+use super::switches::{guarded, is_whole};
 use crate::store::store_error::StoreError;
 
 /// A parameter of a statement.
@@ -28,12 +27,17 @@ pub(super) struct ConnectionPool {
     connector: DatabaseConnector,
     slots: Vec<PoolSlot>,
     next: AtomicUsize,
+    /// The slot that the next request uses, whose last request had no answer; [`NO_SLOT`] otherwise. To open its connection
+    /// again shows whether another server is the primary one now, so that not every connection has to find that out.
+    suspect: Arc<AtomicUsize>,
 }
+
+const NO_SLOT: usize = usize::MAX;
 
 struct PooledConnection {
     client: Client,
-    /// Whether it leads to the server itself.
-    is_direct: bool,
+    /// Whether it prepares statements: it leads to the server itself.
+    prepares: AtomicBool,
     /// The statements that it has prepared.
     prepared: [OnceCell<Statement>; LockStatement::COUNT],
     /// Reads and writes.
@@ -43,6 +47,13 @@ struct PooledConnection {
     is_suspect: AtomicBool,
     epoch: ConnectionEpoch,
     primary: Arc<PrimaryServer>,
+    place: PoolPlace,
+}
+
+/// The place of a connection in its pool.
+struct PoolPlace {
+    slot: usize,
+    suspect: Arc<AtomicUsize>,
 }
 
 impl PooledConnection {
@@ -52,24 +63,38 @@ impl PooledConnection {
             && self.primary.is_current(self.epoch)
     }
 
-    /// Executes a statement about locks. Planning it anew would take the server most of the time.
+    /// Executes a statement about locks. Planning one takes longer than executing it.
     async fn execute(
         &self,
         statement: LockStatement,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, Error> {
         let text = guarded(statement.text());
-        // What a control has changed may change again.
-        if !self.is_direct || !std::ptr::eq(text, statement.text()) {
+        if !self.prepares.load(Ordering::Relaxed) || !is_whole(statement.text()) {
             return self.client.query_typed(text, parameters).await;
         }
         let prepare = async || {
             let types: Vec<Type> = parameters.iter().map(|(_, of)| of.clone()).collect();
-            self.client.prepare_typed(text, &types).await
+            // One round trip.
+            let planned = tokio::try_join!(
+                self.client.batch_execute(PLAN),
+                self.client.prepare_typed(text, &types)
+            );
+            planned.map(|((), prepared)| prepared)
         };
-        let prepared = self.prepared[statement as usize].get_or_try_init(prepare).await?;
-        let values: Vec<_> = parameters.iter().map(|(value, _)| *value).collect();
-        self.client.query(prepared, &values).await
+        let executed = async {
+            let prepared = self.prepared[statement as usize].get_or_try_init(prepare).await?;
+            let values: Vec<_> = parameters.iter().map(|(value, _)| *value).collect();
+            self.client.query(prepared, &values).await
+        };
+        match executed.await {
+            Err(error) if errors::is_of_preparation(&error) => {
+                // It had no effect.
+                self.prepares.store(false, Ordering::Relaxed);
+                self.client.query_typed(text, parameters).await
+            }
+            answer => answer,
+        }
     }
 
     /// The answer to a request, which suspects the connection if there is none.
@@ -77,16 +102,12 @@ impl PooledConnection {
         &self,
         request: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, StoreError> {
-        let mut unanswered =
-            UnansweredStatement { connection: Some(self), sent: BootInstant::now() };
+        let mut unanswered = UnansweredStatement(Some(self));
         let answer = request.await;
-        unanswered.connection = None;
-        if answer.as_ref().map_or_else(|error| error.as_db_error().is_some(), |_| true) {
-            self.primary.answers();
-            if !self.primary.is_primary(self.epoch) {
-                let cause = "the answer is that of a former primary server".to_owned();
-                return Err(StoreError::Unknown(cause));
-            }
+        unanswered.0 = None;
+        if !self.primary.is_current(self.epoch) {
+            let cause = "the answer is that of a former primary server".to_owned();
+            return Err(StoreError::Unknown(cause));
         }
         answer.map_err(|error| {
             if errors::ends_connection(&error) {
@@ -107,16 +128,13 @@ impl Drop for PooledConnection {
 }
 
 /// Suspects a connection unless the request over it has an answer.
-struct UnansweredStatement<'a> {
-    connection: Option<&'a PooledConnection>,
-    sent: BootInstant,
-}
+struct UnansweredStatement<'a>(Option<&'a PooledConnection>);
 
 impl Drop for UnansweredStatement<'_> {
     fn drop(&mut self) {
-        if let Some(connection) = self.connection {
+        if let Some(connection) = self.0 {
             connection.is_suspect.store(true, Ordering::Relaxed);
-            connection.primary.has_not_answered(self.sent, connection.epoch);
+            connection.place.suspect.store(connection.place.slot, Ordering::Relaxed);
         }
     }
 }
@@ -124,7 +142,8 @@ impl Drop for UnansweredStatement<'_> {
 impl ConnectionPool {
     pub(super) fn new(connector: DatabaseConnector, size: usize) -> Self {
         let slots = (0..size).map(|_| PoolSlot::default()).collect();
-        Self { connector, slots, next: AtomicUsize::new(0) }
+        let suspect = Arc::new(AtomicUsize::new(NO_SLOT));
+        Self { connector, slots, next: AtomicUsize::new(0), suspect }
     }
 
     /// The rows of a statement about locks, over one of the connections.
@@ -167,15 +186,23 @@ impl ConnectionPool {
 
     /// The next connection.
     async fn connection(&self) -> Result<Arc<PooledConnection>, StoreError> {
-        let slot = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
+        let number = match self.suspect.load(Ordering::Relaxed) {
+            NO_SLOT => NO_SLOT,
+            _ => self.suspect.swap(NO_SLOT, Ordering::Relaxed),
+        };
+        let number = match number {
+            NO_SLOT => self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len(),
+            suspect => suspect,
+        };
         // Other requests wait for the connection that this one opens.
-        let mut slot = Arc::clone(&self.slots[slot]).lock_owned().await;
+        let mut slot = Arc::clone(&self.slots[number]).lock_owned().await;
         if let Some(connection) = slot.as_ref().filter(|connection| connection.is_usable()) {
             return Ok(Arc::clone(connection));
         }
         *slot = None;
         // Goes on if this request is given up: to reach the second host may take longer than one request.
-        let opening = tokio::spawn(open(self.connector.clone(), slot));
+        let place = PoolPlace { slot: number, suspect: Arc::clone(&self.suspect) };
+        let opening = tokio::spawn(open(self.connector.clone(), slot, place));
         opening
             .await
             .unwrap_or_else(|_| Err(StoreError::Refused("the client has ended".to_owned())))
@@ -185,18 +212,20 @@ impl ConnectionPool {
 async fn open(
     connector: DatabaseConnector,
     mut slot: OwnedMutexGuard<Option<Arc<PooledConnection>>>,
+    place: PoolPlace,
 ) -> Result<Arc<PooledConnection>, StoreError> {
     let OpenedConnection { client, connection, epoch, is_direct } = connector.connect().await?;
     // Ends with the connection, or when the client is dropped.
     let task = tokio::spawn(connection).abort_handle();
     let opened = Arc::new(PooledConnection {
         client,
-        is_direct,
+        prepares: AtomicBool::new(is_direct),
         prepared: Default::default(),
         task,
         is_suspect: AtomicBool::new(false),
         epoch,
         primary: connector.primary,
+        place,
     });
     *slot = Some(Arc::clone(&opened));
     Ok(opened)

@@ -4,16 +4,12 @@
 //! it was suspended, and would grant the same locks once more. Each new connection therefore reads the timeline of its
 //! server. A server that is behind a timeline that this client has seen is not used any more, and neither are the connections
 //! that were opened to it before.
+//
 //!
-//! All connections are replaced as well if the server is silent: it may be suspended or gone, and each connection would
-//! otherwise notice that with a request of its own.
-
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+//! Some services do not tell their timelines. Nothing is known about such a server, and it is used.
 
 use tokio::sync::watch;
 
-use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
 use crate::store::store_error::StoreError;
 use crate::sync::{Mutex, lock};
@@ -23,9 +19,6 @@ pub(super) const TIMELINE: &str = "\
 SELECT system_identifier, CASE WHEN pg_is_in_recovery() THEN 0 \
 ELSE ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int4 END \
 FROM pg_control_system()";
-
-/// A server without an answer for so long may be gone, unless it has answered another request meanwhile.
-const SILENCE: Duration = Duration::from_millis(200);
 
 /// A primary server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,22 +36,15 @@ impl Timeline {
     }
 }
 
-/// When a connection was opened, in numbers of what makes connections useless.
+/// How many servers had become the primary one when a connection was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct ConnectionEpoch {
-    /// How many servers have become the primary one.
-    primaries: u64,
-    /// How often the server was silent.
-    silences: u64,
-}
+pub(super) struct ConnectionEpoch(u64);
 
 /// The primary server, as the connections of a client know it.
 #[derive(Debug, Default)]
 pub(super) struct PrimaryServer {
     latest: Mutex<Option<Timeline>>,
     epoch: watch::Sender<ConnectionEpoch>,
-    /// When it last answered.
-    answered: AtomicU64,
 }
 
 impl PrimaryServer {
@@ -73,14 +59,14 @@ impl PrimaryServer {
             match &*latest {
                 Some(seen) if seen.system == found.system && seen.number > found.number => {
                     return Err(StoreError::Refused(format!(
-                        "{address} is a former primary server (timeline {}; another server has {}); stop it, because it \
-                         may grant the same locks to other clients",
+                        "{address} is a former primary server (timeline {}; another one has {}): stop it, because it may \
+                         grant the same locks to other clients; or, if it is to replace the other one, restart the clients",
                         found.number, seen.number
                     )));
                 }
                 Some(seen) if *seen == found => {}
                 Some(_) => {
-                    self.epoch.send_modify(|epoch| epoch.primaries += 1);
+                    self.epoch.send_modify(|epoch| epoch.0 += 1);
                     *latest = Some(found);
                 }
                 None => *latest = Some(found),
@@ -89,38 +75,15 @@ impl PrimaryServer {
         Ok(*self.epoch.borrow())
     }
 
-    /// Whether a connection of this epoch may carry requests.
+    /// Whether a connection of this epoch leads to the primary server.
     pub(super) fn is_current(&self, epoch: ConnectionEpoch) -> bool {
         *self.epoch.borrow() == epoch
-    }
-
-    /// Whether a connection of this epoch leads to the primary server, so that answers over it count.
-    pub(super) fn is_primary(&self, epoch: ConnectionEpoch) -> bool {
-        self.epoch.borrow().primaries == epoch.primaries
     }
 
     /// Resolves when a connection of this epoch has to be replaced.
     pub(super) async fn leaves(&self, epoch: ConnectionEpoch) {
         // Cannot fail, because the sender is here.
         let _ = self.epoch.subscribe().wait_for(|current| *current != epoch).await;
-    }
-
-    /// The server has answered a request.
-    pub(super) fn answers(&self) {
-        self.answered.store(BootInstant::now().as_nanos(), Ordering::Relaxed);
-    }
-
-    /// A request that was sent at this time has no answer, over a connection of this epoch.
-    pub(super) fn has_not_answered(&self, sent: BootInstant, epoch: ConnectionEpoch) {
-        let answered = BootInstant::from_nanos(self.answered.load(Ordering::Relaxed));
-        if answered >= sent || BootInstant::now().since(sent) < SILENCE {
-            return;
-        }
-        self.epoch.send_if_modified(|current| {
-            let is_first = *current == epoch;
-            current.silences += u64::from(is_first);
-            is_first
-        });
     }
 }
 
@@ -136,11 +99,11 @@ mod tests {
     fn a_former_primary_is_refused_and_so_are_the_connections_to_it() {
         let server = PrimaryServer::default();
         let old = server.admit(timeline("s", 1), "a").expect("the first");
-        assert!(server.is_current(old) && server.is_primary(old));
+        assert!(server.is_current(old));
         assert_eq!(server.admit(timeline("s", 1), "a"), Ok(old));
         assert_eq!(server.admit(None, "a"), Ok(old), "nothing is known of it");
         let new = server.admit(timeline("s", 2), "b").expect("promoted");
-        assert!(server.is_primary(new) && !server.is_primary(old) && !server.is_current(old));
+        assert!(server.is_current(new) && !server.is_current(old));
         match server.admit(timeline("s", 1), "a") {
             Err(StoreError::Refused(cause)) => {
                 assert!(cause.starts_with("a is a former"), "{cause}");
@@ -148,31 +111,12 @@ mod tests {
             other => panic!("{other:?}"),
         }
         // Another database has timelines of its own.
-        assert!(server.admit(timeline("other", 1), "c").is_ok() && !server.is_primary(new));
+        assert!(server.admit(timeline("other", 1), "c").is_ok() && !server.is_current(new));
     }
 
     #[test]
     fn a_standby_has_no_timeline() {
         assert_eq!(timeline("s", 0), None);
         assert_eq!(Timeline::parse("s", ""), None);
-    }
-
-    #[test]
-    fn a_silent_server_is_connected_to_again_once() {
-        let server = PrimaryServer::default();
-        let epoch = server.admit(None, "a").expect("a server");
-        let now = BootInstant::now();
-        server.has_not_answered(now, epoch);
-        assert!(server.is_current(epoch), "it had no time to answer");
-        let before = BootInstant::from_nanos(now.as_nanos().saturating_sub(1_000_000_000));
-        server.answers();
-        server.has_not_answered(before, epoch);
-        assert!(server.is_current(epoch), "it has answered another request");
-        server.answered.store(0, Ordering::Relaxed);
-        server.has_not_answered(before, epoch);
-        assert!(!server.is_current(epoch) && server.is_primary(epoch));
-        let next = server.admit(None, "a").expect("a server");
-        server.has_not_answered(before, epoch);
-        assert!(server.is_current(next), "the old connections are replaced already");
     }
 }

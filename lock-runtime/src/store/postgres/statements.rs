@@ -7,6 +7,10 @@
 
 use crate::safeguard::Safeguard;
 
+/// Sent before a statement is prepared. The plan of a prepared statement is kept, and while the table is small, that would be
+/// to read all of it.
+pub(super) const PLAN: &str = "SET enable_seqscan = off";
+
 /// A statement about locks, which connections to the server itself prepare when they first use it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LockStatement {

@@ -6,8 +6,19 @@ pub(super) const fn guarded(statement: &'static str) -> &'static str {
     statement
 }
 
+/// Whether all safeguards of a statement are on.
+#[cfg(not(lock_controls))]
+pub(super) const fn is_whole(_: &'static str) -> bool {
+    true
+}
+
 #[cfg(lock_controls)]
 pub(super) use self::replaced::guarded;
+
+#[cfg(lock_controls)]
+pub(super) fn is_whole(statement: &'static str) -> bool {
+    guarded(statement) == statement
+}
 
 #[cfg(lock_controls)]
 mod replaced {

@@ -10,6 +10,9 @@ const OLD_SNAPSHOT: &str = "\
 the lock is lost, or was acquired or renewed after the transaction has taken its snapshot; use the isolation level \
 READ COMMITTED, or verify the lock with the first statement";
 
+/// The code of an error that a change since the snapshot has caused.
+const CHANGED: &str = "40001";
+
 /// What a transaction has found that has not found the hold.
 fn not_held(is_taken: bool, is_fresh: bool) -> Result<SeenLock, VerifyFailure> {
     match is_taken {
@@ -25,7 +28,10 @@ impl Verifies for tokio_postgres::Transaction<'_> {
     async fn verify(&mut self, key: &str, owner: &str) -> Result<SeenLock, VerifyFailure> {
         use tokio_postgres::types::Type;
 
-        let failure = |error: tokio_postgres::Error| VerifyFailure(errors::text(&error));
+        let failure = |error: tokio_postgres::Error| match error.code() {
+            Some(code) if code.code() == CHANGED => VerifyFailure(OLD_SNAPSHOT.to_owned()),
+            _ => VerifyFailure(errors::text(&error)),
+        };
         let key = key.as_bytes();
         let held =
             self.query_typed(guarded(VERIFY), &[(&key, Type::BYTEA), (&owner, Type::TEXT)]).await;
@@ -45,7 +51,12 @@ impl LockTransaction for sqlx::Transaction<'_, sqlx::Postgres> {}
 #[cfg(feature = "sqlx-postgres")]
 impl Verifies for sqlx::Transaction<'_, sqlx::Postgres> {
     async fn verify(&mut self, key: &str, owner: &str) -> Result<SeenLock, VerifyFailure> {
-        let failure = |error: sqlx::Error| VerifyFailure(error.to_string());
+        let failure = |error: sqlx::Error| match error.as_database_error() {
+            Some(answer) if answer.code().as_deref() == Some(CHANGED) => {
+                VerifyFailure(OLD_SNAPSHOT.to_owned())
+            }
+            _ => VerifyFailure(error.to_string()),
+        };
         let held = sqlx::query(guarded(VERIFY)).persistent(false).bind(key.as_bytes()).bind(owner);
         let is_held = held.fetch_optional(&mut **self).await.map_err(failure)?.is_some();
         if is_held {
