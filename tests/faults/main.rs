@@ -61,7 +61,7 @@ fn the_documentation_matches_this_suite() {
     let this = std::env::current_exe().expect("the path of this program");
     let list = std::process::Command::new(this).arg("--list").output().expect("this program");
     let list = String::from_utf8(list.stdout).expect("names");
-    let table = page.split("## The history checker").next().expect("the fault table");
+    let table = page.split("## The other stores").next().expect("the fault table");
     let rows = table.lines().filter(|line| line.starts_with("| ") && line.contains("::"));
     let mut tests = 0;
     for row in rows {
@@ -83,4 +83,35 @@ fn the_documentation_matches_this_suite() {
         // A slow network is not a fault.
         assert!(documented || name.contains("slow_network"), "{name} is not documented");
     }
+}
+
+/// Checks the same for the other stores, whose tests are in other programs.
+#[test]
+fn the_documentation_matches_the_tests_of_the_other_stores() {
+    let page = include_str!("../../docs/reliability.md");
+    let safeguards = include_str!("../../lock-runtime/src/safeguard.rs");
+    let (_, rest) = page.split_once("## The other stores").expect("the section");
+    let section = rest.split("## The history checker").next().expect("the section");
+    let files = ["stores", "stores/etcd", "suites/postgres"];
+    let is_test = |name: &str| {
+        let (module, test) = name.split_once("::").unwrap_or(("faults", name));
+        files.iter().any(|folder| {
+            let path = format!("{}/{folder}/{module}.rs", env!("CARGO_MANIFEST_DIR"));
+            std::fs::read_to_string(path).is_ok_and(|text| text.contains(&format!("fn {test}()")))
+        })
+    };
+    let mut tests = 0;
+    for row in section.lines().filter(|line| line.starts_with("| ") && line.contains('_')) {
+        let names = row.split('`').skip(1).step_by(2);
+        for name in names.filter(|name| !name.contains([' ', '/', '('])) {
+            let is_safeguard = || safeguards.contains(&format!("\"{name}\""));
+            if name.contains('_') {
+                assert!(is_test(name), "there is no {name}");
+                tests += 1;
+            } else if name.contains('-') {
+                assert!(is_safeguard(), "there is no {name}");
+            }
+        }
+    }
+    assert!(tests > 40, "{tests}");
 }
