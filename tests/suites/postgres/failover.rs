@@ -41,6 +41,10 @@ impl ReplicatedDatabase {
         format!("postgres://test@{},{}/postgres", self.standby.address(), self.primary.address())
     }
 
+    fn url_primary_first(&self) -> String {
+        format!("postgres://test@{},{}/postgres", self.primary.address(), self.standby.address())
+    }
+
     /// Kills the primary, and promotes the standby.
     async fn fail_over(&mut self) {
         self.primary.kill();
@@ -210,12 +214,7 @@ async fn a_read_only_standby_alone_is_an_error_that_says_so() {
 #[tokio::test]
 async fn a_frozen_primary_does_not_keep_clients_from_a_promoted_standby() {
     let mut database = ReplicatedDatabase::new(false).await;
-    let url = format!(
-        "postgres://test@{},{}/postgres",
-        database.primary.address(),
-        database.standby.address()
-    );
-    let client = client_of(&url, LEASE * 3).await;
+    let client = client_of(&database.url_primary_first(), LEASE * 3).await;
     client.lock("k").acquire().await.expect("free").release().await.expect("held");
     database.primary.freeze();
     let session = session_of(&database.standby.url("postgres")).await;
@@ -232,12 +231,7 @@ async fn a_frozen_primary_does_not_keep_clients_from_a_promoted_standby() {
 #[tokio::test]
 async fn a_former_primary_that_goes_on_is_not_used_again() {
     let mut database = ReplicatedDatabase::new(false).await;
-    let url = format!(
-        "postgres://test@{},{}/postgres",
-        database.primary.address(),
-        database.standby.address()
-    );
-    let client = client_of(&url, LEASE * 60).await;
+    let client = client_of(&database.url_primary_first(), LEASE * 60).await;
     for number in 0..32 {
         let guard = client.lock(format!("before-{number}")).acquire().await.expect("free");
         guard.release().await.expect("held");
