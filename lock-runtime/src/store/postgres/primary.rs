@@ -4,7 +4,6 @@
 //! it was suspended, and would grant the same locks once more. Each new connection therefore reads the timeline of its
 //! server. A server that is behind a timeline that this client has seen is not used any more, and neither are the connections
 //! that were opened to it before.
-//
 //!
 //! Some services do not tell their timelines. Nothing is known about such a server, and it is used.
 

@@ -36,12 +36,12 @@ pub(super) async fn told_process(token: &CancelToken) -> Option<i32> {
 
 /// Reads a request that cancels a statement: <https://www.postgresql.org/docs/current/protocol-message-formats.html>.
 async fn read_process(mut stream: DuplexStream) -> io::Result<i32> {
-    let (_length, mut code) = (stream.read_i32().await?, stream.read_i32().await?);
-    if code == TLS_REQUEST {
+    // Each request begins with its length and its code.
+    let _length = stream.read_i32().await?;
+    if stream.read_i32().await? == TLS_REQUEST {
         stream.write_u8(TLS_ACCEPTED).await?;
-        (_, code) = (stream.read_i32().await?, stream.read_i32().await?);
+        let _length_and_code = stream.read_i64().await?;
     }
-    let _ = code;
     let process = stream.read_i32().await?;
     // Until the sender has ended.
     stream.read_to_end(&mut Vec::new()).await?;
