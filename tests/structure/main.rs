@@ -373,7 +373,13 @@ fn the_test_scripts_name_every_test_target() {
         include_str!("../../scripts/databases"),
     ];
     let script = scripts.concat();
-    let sections = include_str!("../Cargo.toml").split("\n\n");
+    let manifests = [
+        include_str!("../Cargo.toml"),
+        include_str!("../models/Cargo.toml"),
+        include_str!("../ui/Cargo.toml"),
+    ];
+    let manifests = manifests.join("\n\n");
+    let sections = manifests.split("\n\n");
     let is_run = |section: &&str| section.contains("[[test]]") && !section.contains("test = false");
     let name = |section: &str| section.split('"').nth(1).expect("a name").to_owned();
     let mut names: Vec<String> = sections.filter(is_run).map(name).collect();

@@ -1,3 +1,5 @@
+//! Code with names that the expansion of the attribute also uses, or that differ from the usual ones. It has to compile.
+
 use lock_runtime::{LockError, distributed_lock};
 
 mod reexported {
@@ -69,7 +71,9 @@ mod strict {
     pub async fn nothing(id: u64, _permit: String, (_a, _): (u8, u8)) {}
 }
 
-fn main() {
+/// The calls are not polled.
+#[test]
+fn names_do_not_collide() {
     let _ = (work(1), shadowed(1, 2, 3), strict::work(1, String::new()), by_macro(1), constants());
     let _ = (strict::one_line(1), strict::nothing(1, String::new(), (1, 2)));
 }
