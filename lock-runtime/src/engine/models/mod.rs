@@ -70,12 +70,11 @@ use crate::store::owner::OwnerId;
 use crate::sync::{Mutex, Notify, model, time};
 use crate::timeout::Wait;
 
-/// The number of orders of each model under the random scheduler.
-const RANDOM_ORDERS: usize = 10_000;
-/// The number of orders of each model under PCT.
-const PCT_ORDERS: usize = 10_000;
+/// The number of orders of each model under the random scheduler, and under PCT, unless the environment variable
+/// `LOCK_ORDERS` has another one.
+const ORDERS: usize = 4_000;
 /// How many times as many orders a control may need until one fails.
-const CONTROL_FACTOR: usize = 50;
+const CONTROL_FACTOR: usize = 125;
 /// The number of orders that run twice, to check that the schedule alone determines the outcome.
 const REPEATED_ORDERS: usize = 100;
 /// The depth of the bugs that PCT searches for: the number of preemptions plus one.
@@ -91,20 +90,24 @@ const TERM: Duration = Duration::from_secs(30);
 /// The term of leases that end within the model.
 const SHORT_TERM: Duration = Duration::from_millis(200);
 
+fn orders() -> usize {
+    std::env::var("LOCK_ORDERS").map_or(ORDERS, |text| text.parse().expect("a number"))
+}
+
 /// Tries many orders of a model's steps.
 fn explore<F: Future<Output = ()> + 'static>(model: fn() -> F) {
-    explore_orders(RANDOM_ORDERS, PCT_ORDERS, model);
+    explore_orders(orders(), orders(), model);
 }
 
 /// The same with `factor` times as many orders under PCT, for models in which one task must be
 /// delayed at one point for long.
 fn explore_deeper<F: Future<Output = ()> + 'static>(factor: usize, model: fn() -> F) {
-    explore_orders(RANDOM_ORDERS, PCT_ORDERS * factor, model);
+    explore_orders(orders(), orders() * factor, model);
 }
 
 /// The same with the number of orders divided by `divisor`, for models with many steps.
 fn explore_less<F: Future<Output = ()> + 'static>(divisor: usize, model: fn() -> F) {
-    explore_orders(RANDOM_ORDERS / divisor, PCT_ORDERS / divisor, model);
+    explore_orders(orders() / divisor, orders() / divisor, model);
 }
 
 /// Runs a control until an order fails. The limit is far higher than any control has needed.
