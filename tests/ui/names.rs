@@ -3,8 +3,8 @@
 use lock_runtime::{LockError, distributed_lock};
 
 mod reexported {
-    pub mod locks {
-        pub use lock_runtime::*;
+    pub(crate) mod locks {
+        pub(crate) use lock_runtime::*;
     }
 }
 
