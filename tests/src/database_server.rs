@@ -178,10 +178,24 @@ impl DatabaseServer {
     /// If this server does not answer.
     #[must_use]
     pub fn standby(&self, name: &str) -> Self {
+        self.standby_with(name, false)
+    }
+
+    /// The same with a wall clock that can be [set](Self::set_clock). Linux only.
+    ///
+    /// # Panics
+    ///
+    /// If this server does not answer.
+    #[must_use]
+    pub fn standby_with_own_clock(&self, name: &str) -> Self {
+        self.standby_with(name, true)
+    }
+
+    fn standby_with(&self, name: &str, own_clock: bool) -> Self {
         let source =
             format!("host=127.0.0.1 port={} user=test application_name={name}", self.port.number());
         let settings = [format!("-cprimary_conninfo={source}")];
-        Self::start_with(&POSTGRES_KIND, &settings, false, |data, directory| {
+        Self::start_with(&POSTGRES_KIND, &settings, own_clock, |data, directory| {
             let arguments = [
                 format!("--pgdata={data}"),
                 format!("--dbname={source}"),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LostReason};
-use lock_tests::DatabaseServer;
 use lock_tests::support::LEASE;
+use lock_tests::{DatabaseServer, LostHost};
 
 use crate::faults::{alone, client_of};
 use crate::session_of;
@@ -19,6 +19,18 @@ impl ReplicatedDatabase {
     async fn new(is_synchronous: bool) -> Self {
         let primary = alone(&[]).await;
         let standby = primary.standby("standby");
+        Self::of(primary, standby, is_synchronous).await
+    }
+
+    /// With a synchronous standby, whose clock can be set.
+    async fn with_two_clocks() -> Self {
+        let primary = alone(&[]).await;
+        let standby = primary.standby_with_own_clock("standby");
+        Self::of(primary, standby, true).await
+    }
+
+    /// Waits until the standby streams.
+    async fn of(primary: DatabaseServer, standby: DatabaseServer, is_synchronous: bool) -> Self {
         let session = session_of(&primary.url("postgres")).await;
         let streams = "SELECT FROM pg_stat_replication WHERE state = 'streaming'";
         while session.query(streams, &[]).await.expect("a view of the system").is_empty() {
@@ -225,6 +237,51 @@ async fn a_frozen_primary_does_not_keep_clients_from_a_promoted_standby() {
     drop(guard);
     let next = client.lock("k").wait(LEASE * 60).acquire().await.expect("released");
     drop(next);
+}
+
+/// Packets to a host that is lost get no answer, not even a refusal.
+#[tokio::test]
+async fn a_lost_host_does_not_keep_clients_from_a_promoted_standby() {
+    let mut database = ReplicatedDatabase::new(false).await;
+    let url = database.url_primary_first();
+    let client = client_of(&url, LEASE * 3).await;
+    client.lock("k").acquire().await.expect("free").release().await.expect("held");
+    database.fail_over().await;
+    let lost = LostHost::on(database.primary.port()).await;
+    assert!(lost.is_silent().await, "the host answers");
+    let guard = client.lock("k").wait(LEASE * 60).acquire().await.expect("granted");
+    guard.release().await.expect("held");
+    let other = client_of(&url, LEASE * 3).await;
+    let guard = other.lock("k").wait(LEASE * 60).acquire().await.expect("granted");
+    guard.release().await.expect("held");
+    assert!(lost.is_silent().await, "the host answers");
+}
+
+/// What a failover assumes: clocks that agree.
+#[tokio::test]
+async fn leases_end_early_at_a_promoted_standby_whose_clock_is_ahead() {
+    let mut database = ReplicatedDatabase::with_two_clocks().await;
+    // Its first renewal is not due before the end of the test.
+    let lease = LEASE * 600;
+    let (one, two) =
+        (client_of(&database.url(), lease).await, client_of(&database.url(), lease).await);
+    let guard = one.lock("k").acquire().await.expect("free");
+    let token = guard.fencing_token().await.expect("held");
+    // The control is `no_acquired_lock_is_lost_with_a_synchronous_standby`.
+    let ahead = i64::try_from(lease.as_secs()).expect("a short time") * 2;
+    database.standby.set_clock(ahead);
+    database.fail_over().await;
+    let next = two.lock("k").wait(LEASE * 60).acquire().await.expect("the lease has ended there");
+    assert!(guard.is_held(), "the first holder does not know it before its next renewal");
+    let later = next.fencing_token().await.expect("held");
+    assert!(later > token, "{later} after {token}");
+    let mut session = session_of(&database.standby.url("postgres")).await;
+    let mut transaction = session.transaction().await.expect("it is up");
+    match guard.verify_in(&mut transaction).await {
+        Err(LockError::Lost { reason: LostReason::Gone, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    next.release().await.expect("held");
 }
 
 /// A former primary would grant the same locks once more. The client does not go back to it, over none of its connections.
