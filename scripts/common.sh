@@ -3,14 +3,14 @@
 
 # The arguments of all builds of the whole project. Commands with the same packages and features share what they build. The
 # feature `testing` of lock-runtime is left out, because it replaces the clock.
-project=(--locked --workspace --features lock-runtime/sqlx,lockctl/postgres,lockctl/serve,lockctl/tui)
+all_packages=(--locked --workspace --features lock-runtime/sqlx,lockctl/postgres,lockctl/serve,lockctl/tui)
 
 # The arguments are those of `cargo test`. Runs tests in the build with switchable safeguards. It shares the dependencies with
 # the other builds: Cargo calls the wrapper only for the packages of the project.
 test_with_switches() {
   local target=${CARGO_TARGET_DIR:-target}
   CARGO_BUILD_BUILD_DIR=$target RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-with-switches \
-    cargo test "${project[@]}" --target-dir "$target/controls" "$@"
+    cargo test "${all_packages[@]}" --target-dir "$target/controls" "$@"
 }
 
 say() { printf '\n== %s\n' "$*"; }

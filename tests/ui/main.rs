@@ -21,7 +21,7 @@ fn misuse_is_explained() {
         cases.compile_fail("rustc/*.rs");
     } else {
         eprintln!(
-            "rustc is skipped: its messages are those of {EXPECTED_FROM}*, and this is {version}"
+            "tests/ui/rustc is skipped: its messages are those of {EXPECTED_FROM}*, and this is {version}"
         );
     }
 }
