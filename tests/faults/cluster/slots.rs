@@ -302,15 +302,18 @@ async fn moves_of_slots_wake_the_waiters_of_other_slots_once() {
     let keys = cluster.keys_of(1, 60);
     let (held, mut waiting) =
         hold_and_wait(&cluster, (&holder, &other), &keys, WireFormat::Token).await;
-    let before = script_calls(&cluster);
+    let (began, before) = (Instant::now(), script_calls(&cluster));
     for key in &keys[..10] {
         cluster.move_slot(cluster.slot_of(key), 1, 2);
     }
     tokio::time::sleep(LEASE * 3 / 10).await;
     let calls = script_calls(&cluster) - before;
-    println!("{calls} calls of {} waiters", keys.len());
-    // Two connections at most, and a check of each key.
-    assert!(calls < keys.len() * 4, "{calls} calls of {} waiters", keys.len());
+    // Each waiter also makes a check of its own each second. A busy machine takes seconds for the moves.
+    let own_checks =
+        keys.len() * usize::try_from(began.elapsed().as_secs() + 1).expect("a short time");
+    println!("{calls} calls of {} waiters, {own_checks} of them their own", keys.len());
+    // Two connections at most, and a check of each key. If each move woke all waiters, there would be ten checks of each.
+    assert!(calls < keys.len() * 4 + own_checks, "{calls} calls of {} waiters", keys.len());
     for guard in held {
         guard.release().await.expect("held");
     }
