@@ -278,7 +278,7 @@ async fn leases_end_early_at_a_promoted_standby_whose_clock_is_ahead() {
     let mut session = session_of(&database.standby.url("postgres")).await;
     let mut transaction = session.transaction().await.expect("it is up");
     match guard.verify_in(&mut transaction).await {
-        Err(LockError::Lost { reason: LostReason::Gone, .. }) => {}
+        Err(LockError::Lost { reason: LostReason::Taken, .. }) => {}
         other => panic!("{other:?}"),
     }
     next.release().await.expect("held");
