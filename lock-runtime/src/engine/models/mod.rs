@@ -72,9 +72,9 @@ use crate::timeout::Wait;
 
 /// The number of orders of each model under the random scheduler, and under PCT, unless the environment variable
 /// `LOCK_ORDERS` has another one.
-const ORDERS: usize = 4_000;
+const ORDERS: usize = 2_500;
 /// How many times as many orders a control may need until one fails.
-const CONTROL_FACTOR: usize = 125;
+const CONTROL_FACTOR: usize = 200;
 /// The number of orders that run twice, to check that the schedule alone determines the outcome.
 const REPEATED_ORDERS: usize = 100;
 /// The depth of the bugs that PCT searches for: the number of preemptions plus one.
