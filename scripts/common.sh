@@ -5,9 +5,9 @@
 # feature `testing` of lock-runtime is left out, because it replaces the clock.
 all_packages=(--locked --workspace --features lock-runtime/sqlx,lockctl/postgres,lockctl/serve,lockctl/tui)
 
-# The arguments are those of `cargo test`. Runs tests in the build with switchable safeguards. Cargo calls the wrapper only for
-# the packages of the project, so the dependencies are those of the suites on other stores and servers. (Cargo selects the
-# features of packages that have one of the targets, which are the same for these packages as for `lock-tests` alone.)
+# test_with_switches ARGUMENT...: `cargo test` in the build with switchable safeguards. Cargo calls the wrapper only for the
+# packages of the project, so the dependencies can be shared. They are those of `scripts/stores` and `scripts/topologies`: with
+# `--test NAME`, Cargo selects only the features of the packages that have this test.
 test_with_switches() {
   local target=${CARGO_TARGET_DIR:-target}
   CARGO_BUILD_BUILD_DIR=$target RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-with-switches \

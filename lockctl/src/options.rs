@@ -173,7 +173,14 @@ mod tests {
 
     #[test]
     fn a_command_of_other_builds_names_its_feature() {
-        // This build may have the command.
+        for (name, is_here) in [
+            ("migrate", cfg!(feature = "postgres")),
+            ("serve", cfg!(feature = "serve")),
+            ("top", cfg!(feature = "tui")),
+        ] {
+            assert_eq!(command().find_subcommand(name).is_some(), is_here, "{name}");
+        }
+        // This build may have the commands, so the errors are those of another one.
         let other = || clap::Command::new("lockctl").subcommand(clap::Command::new("run"));
         let hint = |name| {
             let error = other().try_get_matches_from(["lockctl", name]).expect_err("no command");

@@ -169,7 +169,7 @@ async fn calls_wait_for_their_releases_when_very_many_are_on_their_way() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
     let client = client_with(&proxy.url(), LONG_LEASE, ReleaseMode::Background).await;
-    // So long that a busy machine reaches the limit, too.
+    // Long enough that even a busy machine reaches the limit.
     proxy.delay(Toward::Server, LEASE / 2);
     let mut tasks = JoinSet::new();
     for task in 0..2000 {

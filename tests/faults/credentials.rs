@@ -97,7 +97,7 @@ async fn new_connections_use_new_passwords() {
     let passwords = Arc::new(Mutex::new(VecDeque::from(["old"])));
     let source = Arc::clone(&passwords);
     let url = server.url_without_login();
-    // A busy machine renews a thousand locks within a second only just.
+    // A busy machine barely renews a thousand locks within a second.
     let lease = LEASE * 3;
     let builder = LockClient::builder().url(url).lease(lease).credentials(move || {
         let mut passwords = source.lock().expect("no panic");

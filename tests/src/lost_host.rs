@@ -1,12 +1,11 @@
 //! A host that is lost without a word.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::timeout;
 
-/// How long a host of this machine needs to answer, at most.
-const ANSWER: Duration = Duration::from_millis(500);
+use crate::support::LEASE;
 
 /// A port of the loopback interface that answers no attempt to connect, because the kernel has no room for another
 /// connection to it. Linux only.
@@ -31,14 +30,14 @@ impl LostHost {
         let listener = socket.listen(0).expect("a free port");
         let mut connections = Vec::new();
         // Nobody accepts these connections.
-        while let Ok(connected) = tokio::time::timeout(ANSWER, TcpStream::connect(address)).await {
+        while let Ok(connected) = timeout(LEASE / 2, TcpStream::connect(address)).await {
             connections.push(connected.expect("somebody listens"));
         }
         Self { address, _listener: listener, _connections: connections }
     }
 
-    /// Whether an attempt to connect gets no answer.
+    /// Whether an attempt to connect gets no answer within half a lease.
     pub async fn is_silent(&self) -> bool {
-        tokio::time::timeout(ANSWER, TcpStream::connect(self.address)).await.is_err()
+        timeout(LEASE / 2, TcpStream::connect(self.address)).await.is_err()
     }
 }

@@ -58,3 +58,11 @@ fn help_lists_the_exit_codes() {
         }
     }
 }
+
+#[cfg(not(feature = "serve"))]
+#[test]
+fn a_command_of_other_builds_names_its_feature() {
+    let refused = outcome("memory:", &["serve"]);
+    assert_eq!(refused.code, Some(64), "{refused:?}");
+    assert!(refused.errors.contains("--features serve"), "{refused:?}");
+}

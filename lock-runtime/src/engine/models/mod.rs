@@ -71,7 +71,7 @@ use crate::sync::{Mutex, Notify, model, time};
 use crate::timeout::Wait;
 
 /// The number of orders of each model under the random scheduler, and under PCT, unless the environment variable
-/// `LOCK_ORDERS` has another one.
+/// `LOCK_ORDERS` sets another number.
 const ORDERS: usize = 2_500;
 /// How many times as many orders a control may need until one fails.
 const CONTROL_FACTOR: usize = 200;
