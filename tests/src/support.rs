@@ -64,6 +64,11 @@ impl Pair {
         let url = format!("memory:{name}");
         Self { one: client(&url).await, two: client(&url).await, server: None, store: None }
     }
+
+    /// Whether one request takes the locks of several keys. A cluster and the other stores take one after the other.
+    pub fn takes_sets_in_one_step(&self) -> bool {
+        self.store.is_none() && !self.server.as_ref().is_some_and(|server| server.url().contains("cluster"))
+    }
 }
 
 /// Waits until `condition` is true, for at most `limit`. Returns how long it took, or `None` after
