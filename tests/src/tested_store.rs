@@ -167,6 +167,43 @@ impl TestedStore {
         }
     }
 
+    /// Deletes the key of a lock, as an operator might.
+    pub async fn delete(&self, key: &str) {
+        match self {
+            Self::Redis(server) => server.tell(&["DEL", key]),
+            Self::Quorum(quorum) => {
+                (0..quorum.size()).for_each(|index| quorum.server(index).tell(&["DEL", key]));
+            }
+            Self::Etcd(cluster) => {
+                let _ = cluster.control(&["del", key]);
+            }
+            Self::Postgres(..) | Self::SharedPostgres(..) => {
+                let sql = format!("DELETE FROM distributed_locks WHERE key = '{key}'");
+                run(&self.url(), &sql).await;
+            }
+        }
+    }
+
+    /// Replaces the owner of a lock that is held by a text that is none.
+    pub async fn give_away(&self, key: &str) {
+        const OTHER: &str = "someone else";
+        match self {
+            Self::Redis(server) => server.tell(&["SET", key, OTHER]),
+            Self::Quorum(quorum) => {
+                (0..quorum.size())
+                    .for_each(|index| quorum.server(index).tell(&["SET", key, OTHER]));
+            }
+            Self::Etcd(cluster) => {
+                let _ = cluster.control(&["put", key, OTHER]);
+            }
+            Self::Postgres(..) | Self::SharedPostgres(..) => {
+                let values = format!("owner = '{OTHER}', until = now() + interval '1 hour'");
+                let sql = format!("UPDATE distributed_locks SET {values} WHERE key = '{key}'");
+                run(&self.url(), &sql).await;
+            }
+        }
+    }
+
     /// A client with this lease, whose calls wait for longer than any test takes.
     pub async fn client(&self, lease: Duration) -> LockClient {
         let builder = LockClient::builder().url(self.url()).lease(lease).wait(lease * 60);

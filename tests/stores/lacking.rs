@@ -43,7 +43,8 @@ async fn what_a_store_lacks_is_a_configuration_error_that_names_the_option() {
     assert_lacks(is_redis, "every", &periodic.run(async {}).await);
     assert_lacks(is_redis, "every", &client.last_run("period").await);
     // The replicas of the single server are none, so it cannot be held with that.
-    let acknowledged = client.lock("acknowledged").acknowledged_by(1).acquire().await;
+    let acknowledged = client.lock("acknowledged").acknowledged_by(1).wait(LEASE / 4);
+    let acknowledged = acknowledged.acquire().await;
     assert!(is_redis || is_lacking(&acknowledged, "acknowledged_by"), "{acknowledged:?}");
     let nested = client
         .lock("nested")

@@ -5,6 +5,7 @@
 
 mod faults;
 mod lacking;
+mod losses;
 mod service;
 mod suites;
 mod support;

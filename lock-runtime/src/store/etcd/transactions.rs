@@ -151,15 +151,9 @@ impl Members {
     ) -> Result<TxnAnswer<Vec<SeenKey>>, EtcdFailure> {
         let answer: TxnResponse = self.call(Method::TXN, &request).await?;
         let count = answer.responses.len();
-        let read = all.iter().take(count).enumerate().map(|(number, owned)| {
-            seen(owned, found(&answer, number)).or_else(|error| match error {
-                EtcdFailure::Refused(StoreError::WrongFormat { .. }) => {
-                    Ok(SeenKey::Taken { lease: 0 })
-                }
-                error => Err(error),
-            })
-        });
-        let seen = read.collect::<Result<Vec<_>, _>>()?;
+        let read = all.iter().take(count).enumerate();
+        let seen = read.map(|(number, owned)| seen_by_holder(owned, found(&answer, number)));
+        let seen = seen.collect();
         Ok(answered(&answer, seen))
     }
 
@@ -219,8 +213,11 @@ impl Members {
         let failure = vec![range(owned.key.as_bytes().to_vec())];
         let request = TxnRequest { compare: checks, success, failure };
         let answer: TxnResponse = self.call(method, &request).await?;
-        let what =
-            if answer.succeeded { SeenKey::Own { lease } } else { seen(owned, found(&answer, 0))? };
+        let what = if answer.succeeded {
+            SeenKey::Own { lease }
+        } else {
+            seen_by_holder(owned, found(&answer, 0))
+        };
         Ok(answered(&answer, what))
     }
 
@@ -240,7 +237,7 @@ impl Members {
             };
             let answer: TxnResponse = self.call(Method::TXN, &request).await?;
             if !answer.succeeded {
-                return Ok(Err(seen(owned, found(&answer, 0))?));
+                return Ok(Err(seen_by_holder(owned, found(&answer, 0))));
             }
             let revision = u64::try_from(revision(&answer)).unwrap_or_default();
             let before = found(&answer, 1);
@@ -308,6 +305,11 @@ fn seen(owned: &Owned, found: Option<&KeyValue>) -> Result<SeenKey, EtcdFailure>
         return Ok(SeenKey::Taken { lease: *lease });
     }
     Err(wrong_format(&owned.key, "the token of an owner", value.len()))
+}
+
+/// The same for an owner that has had the key: whatever another value means, the owner has lost it.
+fn seen_by_holder(owned: &Owned, found: Option<&KeyValue>) -> SeenKey {
+    seen(owned, found).unwrap_or(SeenKey::Taken { lease: 0 })
 }
 
 fn is_token(value: &[u8]) -> bool {
@@ -390,6 +392,7 @@ mod tests {
         for foreign in ["", "value", "kept:", "kept:value", &"ä".repeat(16), &"a".repeat(33)] {
             let error = seen(&owned, Some(&kv(foreign))).map_err(EtcdFailure::into_error);
             assert!(matches!(error, Err(StoreError::WrongFormat { .. })), "{foreign}");
+            assert_eq!(seen_by_holder(&owned, Some(&kv(foreign))), SeenKey::Taken { lease: 0 });
         }
     }
 
