@@ -22,6 +22,7 @@ use tonic_prost::ProstCodec;
 
 use super::address::{EtcdAddress, invalid};
 use super::auth::EtcdLogin;
+use super::connection::connect;
 use super::errors::{EtcdFailure, meaning};
 use super::member_list::{Member, MemberList, usable};
 use super::messages::{MemberListRequest, MemberListResponse};
@@ -416,7 +417,7 @@ impl Members {
     async fn ready(&self, member: &Member) -> Result<Grpc<Channel>, Status> {
         let channel = member.channel.get_or_init(|| match &self.tls {
             Some(tls) => tls.channel(&member.endpoint, &member.shown),
-            None => member.endpoint.connect_lazy(),
+            None => member.endpoint.connect_with_connector_lazy(tower::service_fn(connect)),
         });
         let mut grpc = Grpc::new(channel.clone());
         grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;

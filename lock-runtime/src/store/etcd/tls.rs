@@ -54,8 +54,9 @@ mod handshake {
     use tonic::codegen::StdError;
     use tonic::codegen::http::Uri;
 
-    use super::super::address::DEFAULT_PORT;
+    use super::super::connection::{host_of, open_socket};
     use super::super::errors::UnusableServer;
+    use super::super::joined_writes::JoinedWrites;
     use crate::store::store_error::StoreError;
     use crate::store::tls::{Tls, permanent};
 
@@ -67,21 +68,19 @@ mod handshake {
         tls: &Arc<Tls>,
         uri: &Uri,
         member: &str,
-    ) -> Result<TokioIo<TlsStream<TcpStream>>, StdError> {
+    ) -> Result<TokioIo<JoinedWrites<TlsStream<TcpStream>>>, StdError> {
         let unusable = |problem: StoreError| StdError::from(UnusableServer(problem));
-        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-        let socket = TcpStream::connect((host, uri.port_u16().unwrap_or(DEFAULT_PORT))).await?;
-        socket.set_nodelay(true)?;
+        let socket = open_socket(uri).await?;
         let mut config = tls.config().await.map_err(unusable)?.as_ref().clone();
         config.alpn_protocols = vec![HTTP_2.to_vec()];
         let has_certificate = config.client_auth_cert_resolver.has_certs();
-        let name = tls.name_of(host).map_err(unusable)?;
+        let name = tls.name_of(host_of(uri)).map_err(unusable)?;
         let secured = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
         let secured =
             secured.map_err(|error| match permanent(&error, member, has_certificate) {
                 Some(problem) => unusable(problem),
                 None => StdError::from(error),
             })?;
-        Ok(TokioIo::new(secured))
+        Ok(TokioIo::new(JoinedWrites::new(secured)))
     }
 }
