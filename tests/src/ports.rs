@@ -10,8 +10,9 @@ use rustix::fs::{FlockOperation, flock};
 /// How long a server may take to start.
 pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The ports of servers. The operating system gives none of them to clients or proxies.
-const PORTS: Range<u16> = 10_000..20_000;
+/// The ports of servers. The operating system gives none of them to clients or proxies, nor those for the other nodes of a
+/// cluster. None is the number of a slot, because proxies replace a port wherever it occurs in a list of slots.
+const PORTS: Range<u16> = 16_400..22_700;
 
 /// How much higher the port for the other nodes of a cluster is.
 const TO_BUS: u16 = 10_000;

@@ -38,6 +38,11 @@ impl SentinelProcess {
         Self::start_with(master, NEVER_DOWN, None, &[])
     }
 
+    /// The same, with TLS.
+    pub(crate) fn start_with_tls(master: u16, certificates: &Certificates) -> Self {
+        Self::start_with(master, NEVER_DOWN, Some(certificates), &[])
+    }
+
     /// Starts a sentinel with these additional lines in its configuration.
     pub(crate) fn start_with(
         master: u16,

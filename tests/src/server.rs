@@ -17,8 +17,8 @@ use crate::sentinel_process::{MASTER, SentinelProcess};
 use crate::suspension::{resume, suspend};
 use crate::tls::{Authority, Certificates, ServerIdentity, Validity};
 
-/// The variable that says which kind of server all tests run on: `tls`, `sentinel`, `cluster` (a
-/// cluster of one node), or a plain one.
+/// The variable that says which kind of server all tests run on: `sentinel` (a server with TLS whose address clients learn
+/// from a sentinel, also with TLS), `cluster` (a cluster of one node), or a plain one.
 const KIND: &str = "LOCK_TESTS_SERVER";
 
 /// Whether all tests run on a cluster.
@@ -33,7 +33,7 @@ fn localhost() -> Arc<Certificates> {
     let mut shared = LOCALHOST.lock().unwrap_or_else(PoisonError::into_inner);
     shared.upgrade().unwrap_or_else(|| {
         let authority = Authority::new();
-        let identity = authority.issue(&["localhost"], Validity::Now);
+        let identity = authority.issue(&["localhost", "127.0.0.1"], Validity::Now);
         let certificates = Arc::new((authority, identity));
         *shared = Arc::downgrade(&certificates);
         certificates
@@ -53,10 +53,10 @@ pub struct RedisServer {
     password: Option<String>,
     /// Where clients connect with TLS, and the file with the certificate of the authority.
     tls: Option<(u16, PathBuf)>,
-    /// Set if clients use TLS unless a test says otherwise.
-    certificates: Option<Arc<Certificates>>,
     /// Set if clients ask a sentinel for the address unless a test says otherwise.
     sentinel: Option<SentinelProcess>,
+    /// Those of the server and of the sentinel. Kept as long as these run.
+    certificates: Option<Arc<Certificates>>,
     /// Whether clients use the server as a cluster unless a test says otherwise.
     in_cluster: bool,
     /// Whether the wall clock of the server can be set.
@@ -79,25 +79,22 @@ impl RedisServer {
     ///
     /// # Panics
     ///
-    /// If `LOCK_TESTS_SERVER` is set to anything but `tls`, `sentinel` and `cluster`.
+    /// If `LOCK_TESTS_SERVER` is set to anything but `sentinel` and `cluster`.
     #[must_use]
     pub fn with(options: &[&str]) -> Self {
         match std::env::var(KIND).as_deref() {
             Err(_) => Self::start_on(options, None, false),
-            Ok("tls") => {
+            Ok("sentinel") => {
                 let certificates = localhost();
                 let (authority, identity) = &*certificates;
                 let mut server = Self::with_tls(authority, identity, options);
+                server.sentinel =
+                    Some(SentinelProcess::start_with_tls(server.tls_port(), &certificates));
                 server.certificates = Some(certificates);
                 server
             }
-            Ok("sentinel") => {
-                let mut server = Self::start_on(options, None, false);
-                server.sentinel = Some(SentinelProcess::start(server.port));
-                server
-            }
             Ok("cluster") => Self::start_cluster(options, false),
-            Ok(other) => panic!("`{KIND}` is {other:?}, and not `tls`, `sentinel` or `cluster`"),
+            Ok(other) => panic!("`{KIND}` is {other:?}, and not `sentinel` or `cluster`"),
         }
     }
 
@@ -171,8 +168,8 @@ impl RedisServer {
             options: tls.map(tls_options).into_iter().flatten().chain(own_options).collect(),
             password: password.map(ToOwned::to_owned),
             tls: tls.map(|(authority, _)| (0, authority.file().to_owned())),
-            certificates: None,
             sentinel: None,
+            certificates: None,
             in_cluster: false,
             own_clock,
             directory: tempfile::tempdir().expect("a temporary directory"),
@@ -194,16 +191,20 @@ impl RedisServer {
         panic!("redis-server does not start: {}", server.log());
     }
 
-    /// The URL for a client, including the password if there is one. With TLS, with a sentinel, or
-    /// for a cluster if all tests run so.
+    /// The URL for a client, including the password if there is one. With a sentinel and TLS, or for a cluster if all tests
+    /// run so.
     #[must_use]
     pub fn url(&self) -> String {
         match &self.sentinel {
             Some(sentinel) => {
-                format!("redis+sentinel://{}{}/{MASTER}", self.login(), sentinel.address())
+                let (login, address, authority) =
+                    (self.login(), sentinel.address(), self.authority());
+                format!(
+                    "rediss+sentinel://{login}{address}/{MASTER}?tls_ca={}",
+                    authority.display()
+                )
             }
             None if self.in_cluster => self.plain_url().replacen("redis://", "redis+cluster://", 1),
-            None if self.certificates.is_some() => self.trusted_tls_url(),
             None => self.plain_url(),
         }
     }
@@ -249,17 +250,19 @@ impl RedisServer {
     /// If the server was not started [with TLS](Self::with_tls).
     #[must_use]
     pub fn trusted_tls_url(&self) -> String {
-        let (_, authority) = self.tls.as_ref().expect("a server with TLS");
-        format!("{}?tls_ca={}", self.tls_url(), authority.display())
+        format!("{}?tls_ca={}", self.tls_url(), self.authority().display())
+    }
+
+    /// The file with the certificate of the authority.
+    fn authority(&self) -> &Path {
+        &self.tls.as_ref().expect("a server with TLS").1
     }
 
     /// The host and the port that clients connect to.
     #[must_use]
     pub fn address(&self) -> String {
-        match (&self.certificates, &self.tls) {
-            (Some(_), Some((port, _))) => format!("localhost:{port}"),
-            _ => format!("127.0.0.1:{}", self.port),
-        }
+        let port = if self.sentinel.is_some() { self.tls_port() } else { self.port };
+        format!("127.0.0.1:{port}")
     }
 
     /// The port for connections without TLS.

@@ -67,7 +67,8 @@ impl Pair {
 
     /// Whether one request takes the locks of several keys. A cluster and the other stores take one after the other.
     pub fn takes_sets_in_one_step(&self) -> bool {
-        self.store.is_none() && !self.server.as_ref().is_some_and(|server| server.url().contains("cluster"))
+        self.store.is_none()
+            && !self.server.as_ref().is_some_and(|server| server.url().contains("cluster"))
     }
 }
 
