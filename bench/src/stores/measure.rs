@@ -29,7 +29,7 @@ pub(super) struct StoreBench {
     pub(super) servers: StoreServers,
     pub(super) programs: Programs,
     pub(super) files: RecordFiles,
-    /// The duration of one rate measurement.
+    /// The duration of one rate measurement of a hot key. Those without contention take half as long, and are repeated.
     pub(super) time: Duration,
     /// The duration of the loop that meets the fault.
     pub(super) failover_time: Duration,
@@ -53,17 +53,18 @@ impl StoreBench {
         (0..count).map(|key| format!("r{run}k{key}")).collect::<Vec<_>>().join(" ")
     }
 
-    /// Warms the processes up, and measures.
+    /// Warms the processes up, and measures for this time.
     fn run(
         &mut self,
         processes: &mut [ContestantProcess],
         tasks: usize,
         keys: usize,
+        time: Duration,
     ) -> Result<ProgramOutcome> {
         let (warm, keys) = (self.keys(keys), self.keys(keys));
         let load = |keys| Load { tasks, work: Duration::ZERO, keys, one_more: None };
         measure(&self.files, processes, &load(&warm), WARM_UP)?;
-        measure(&self.files, processes, &load(&keys), self.time)
+        measure(&self.files, processes, &load(&keys), time)
     }
 
     /// Tasks on distinct keys, in one process.
@@ -73,7 +74,7 @@ impl StoreBench {
         round: usize,
         tasks: usize,
     ) -> Result<Measurement> {
-        let outcome = self.run(&mut [self.start(contestant)?], tasks, tasks)?;
+        let outcome = self.run(&mut [self.start(contestant)?], tasks, tasks, self.time / 2)?;
         let mut measurement = self.measurement(contestant, round);
         outcome.rate(&mut measurement);
         outcome.pairs(&mut measurement);
@@ -83,7 +84,7 @@ impl StoreBench {
     /// One key, for the tasks of two processes.
     pub(super) fn hot(&mut self, contestant: &Contestant, round: usize) -> Result<Measurement> {
         let mut processes = [self.start(contestant)?, self.start(contestant)?];
-        let outcome = self.run(&mut processes, HOT_TASKS, 1)?;
+        let outcome = self.run(&mut processes, HOT_TASKS, 1, self.time)?;
         let mut measurement = self.measurement(contestant, round);
         outcome.rate(&mut measurement);
         outcome.waits(&mut measurement);

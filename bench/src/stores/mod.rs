@@ -22,6 +22,8 @@ struct StoreWorkload {
     name: &'static str,
     title: &'static str,
     metrics: &'static [Metric],
+    /// How often each round measures all contestants, one after the other. The machine is not equally fast all the time.
+    turns: usize,
     takes: fn(&Contestant) -> bool,
     measure: fn(&mut StoreBench, &Contestant, usize) -> Result<Measurement>,
 }
@@ -31,6 +33,7 @@ const WORKLOADS: [StoreWorkload; 4] = [
         name: "1 task",
         title: "Uncontended, 1 task",
         metrics: &[m::GRANTS, m::PAIR_P50, m::PAIR_P99],
+        turns: 5,
         takes: |_| true,
         measure: |bench, contestant, round| bench.uncontended(contestant, round, 1),
     },
@@ -38,6 +41,7 @@ const WORKLOADS: [StoreWorkload; 4] = [
         name: "64 tasks",
         title: "Uncontended, 64 tasks on distinct keys in one process",
         metrics: &[m::GRANTS, m::PAIR_P50, m::PAIR_P99, m::PROCESSOR],
+        turns: 5,
         takes: |_| true,
         measure: |bench, contestant, round| bench.uncontended(contestant, round, 64),
     },
@@ -52,6 +56,7 @@ const WORKLOADS: [StoreWorkload; 4] = [
             m::JAIN_TASKS,
             m::STARVED,
         ],
+        turns: 1,
         takes: |contestant| contestant.waits,
         measure: StoreBench::hot,
     },
@@ -59,6 +64,7 @@ const WORKLOADS: [StoreWorkload; 4] = [
         name: "failover",
         title: "A server is killed while 8 tasks lock and release distinct keys",
         metrics: &[m::GAP, m::TASK_GAP, m::AWAY, m::FAILED],
+        turns: 1,
         takes: |contestant| contestant.waits,
         measure: StoreBench::failover,
     },
@@ -121,14 +127,17 @@ fn measure(
     }
     for round in 0..options.rounds() {
         for (workload, results) in WORKLOADS.iter().zip(&mut *all) {
-            for contestant in present.iter().filter(|contestant| (workload.takes)(contestant)) {
-                let measured = (workload.measure)(&mut bench, contestant, round);
-                let measurement = measured.unwrap_or_else(|error| {
-                    Measurement::failed(store.title(), contestant, round, &error)
-                });
-                let (name, figure) = (workload.name, measurement.brief(results.main_metric()));
-                println!("  {name} {}: {:>16}: {figure}", round + 1, contestant.name);
-                results.add(measurement);
+            let turns = if options.quick { 1 } else { workload.turns };
+            for turn in (0..turns).map(|turn| round * turns + turn) {
+                for contestant in present.iter().filter(|contestant| (workload.takes)(contestant)) {
+                    let measured = (workload.measure)(&mut bench, contestant, turn);
+                    let measurement = measured.unwrap_or_else(|error| {
+                        Measurement::failed(store.title(), contestant, turn, &error)
+                    });
+                    let (name, figure) = (workload.name, measurement.brief(results.main_metric()));
+                    println!("  {name} {}: {:>16}: {figure}", turn + 1, contestant.name);
+                    results.add(measurement);
+                }
             }
         }
         present.rotate_left(1);
