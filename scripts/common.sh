@@ -14,6 +14,16 @@ test_with_switches() {
     cargo test --locked -p lock-runtime -p lock-tests --features lock-runtime/sqlx --target-dir "$target/controls" "$@"
 }
 
+# run_test NAME ARGUMENT...: runs one test of the build of all packages. `cargo test --test NAME` would select the features of its
+# package alone, and build most dependencies once more.
+run_test() {
+  local name=$1 built
+  shift
+  built=$(cargo test "${all_packages[@]}" --lib --bins --test "$name" --no-run --message-format json |
+    sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"kind":\["test"\].*"name":"'"$name"'".*"executable":"\([^"]*\)".*/\1|\2/p')
+  (cd "${built%|*}" && "${built#*|}" "$@")
+}
+
 say() { printf '\n== %s\n' "$*"; }
 
 # need PROGRAM PURPOSE APT DNF PACMAN APK BREW: the packages that have the program, or - for none.
