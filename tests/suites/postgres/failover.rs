@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LostReason};
-use lock_tests::support::LEASE;
+use lock_tests::support::{LEASE, until};
 use lock_tests::{DatabaseServer, LostHost};
 
 use crate::faults::{alone, client_of};
@@ -255,6 +255,45 @@ async fn a_lost_host_does_not_keep_clients_from_a_promoted_standby() {
     let guard = other.lock("k").wait(LEASE * 60).acquire().await.expect("granted");
     guard.release().await.expect("held");
     assert!(lost.is_silent().await, "the host answers");
+}
+
+/// After how long without data the system checks the connections to this port, for those that it does check.
+#[cfg(target_os = "linux")]
+fn checks_of_connections(port: u16) -> Vec<Duration> {
+    const ESTABLISHED: &str = "01";
+    const KEEPALIVE: &str = "02";
+    let peer = format!(":{port:04X}");
+    let sockets = std::fs::read_to_string("/proc/net/tcp").expect("a file of the system");
+    let check = |line: &str| {
+        let fields: Vec<_> = line.split_ascii_whitespace().collect();
+        let [_, _, remote, state, _, timer, ..] = fields[..] else { return None };
+        let (kind, hundredths) = timer.split_once(':')?;
+        let is_checked = remote.ends_with(&peer) && state == ESTABLISHED && kind == KEEPALIVE;
+        let hundredths = u64::from_str_radix(hundredths, 16).ok().filter(|_| is_checked)?;
+        Some(Duration::from_millis(hundredths * 10))
+    };
+    sockets.lines().filter_map(check).collect()
+}
+
+/// A host that is lost while nothing is sent to it is noticed by the checks of the system alone.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn idle_connections_are_checked() {
+    const DOCUMENTED: Duration = Duration::from_secs(15);
+    let database = alone(&[]).await;
+    let soon = || {
+        let checks = checks_of_connections(database.port());
+        checks.into_iter().filter(|after| *after <= DOCUMENTED).count()
+    };
+    // The control: a program may ask for later checks.
+    let url = format!("{}?keepalives_idle=3600", database.url("postgres"));
+    let late = client_of(&url, LEASE * 60).await;
+    late.lock("late").acquire().await.expect("free").release().await.expect("held");
+    assert_eq!(soon(), 0, "{:?}", checks_of_connections(database.port()));
+    let client = client_of(&database.url("postgres"), LEASE * 60).await;
+    client.lock("k").acquire().await.expect("free").release().await.expect("held");
+    // One for requests, and one for notifications. While the system sends something again, it checks nothing.
+    assert!(until(LEASE * 10, || soon() >= 2).await.is_some(), "{}", soon());
 }
 
 /// What a failover assumes: clocks that agree.
