@@ -66,6 +66,7 @@ impl Pair {
     }
 
     /// Whether one request takes the locks of several keys. A cluster and the other stores take one after the other.
+    #[must_use]
     pub fn takes_sets_in_one_step(&self) -> bool {
         self.store.is_none()
             && !self.server.as_ref().is_some_and(|server| server.url().contains("cluster"))
