@@ -19,8 +19,12 @@ test_with_switches() {
 run_test() {
   local name=$1 built
   shift
-  built=$(cargo test "${all_packages[@]}" --lib --bins --test "$name" --no-run --message-format json |
+  built=$(cargo test "${all_packages[@]}" --lib --bins --test "$name" --no-run --message-format json-render-diagnostics |
     sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"kind":\["test"\].*"name":"'"$name"'".*"executable":"\([^"]*\)".*/\1|\2/p')
+  [ -n "$built" ] || {
+    echo "No package has the test $name." >&2
+    return 1
+  }
   (cd "${built%|*}" && "${built#*|}" "$@")
 }
 

@@ -90,7 +90,7 @@ pub(crate) struct StoreOptions {
     /// The number of rounds per store
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
-    /// The duration of one rate measurement in milliseconds
+    /// The duration of one rate measurement of a hot key in milliseconds; those without contention take half as long
     #[arg(long, value_name = "N")]
     millis: Option<u64>,
     /// Fail if a peer is not built
@@ -115,9 +115,14 @@ impl StoreOptions {
         self.rounds.unwrap_or(if self.quick { 1 } else { 3 })
     }
 
-    /// The duration of one rate measurement.
+    /// The duration of one rate measurement of a hot key.
     pub(crate) fn time(&self) -> Duration {
         Duration::from_millis(self.millis.unwrap_or(if self.quick { 400 } else { 1_000 }))
+    }
+
+    /// How often each round measures all contestants without contention.
+    pub(crate) fn turns(&self) -> usize {
+        if self.quick { 1 } else { 5 }
     }
 
     pub(crate) fn programs(&self) -> Programs {

@@ -55,7 +55,7 @@ pub struct RedisServer {
     tls: Option<(u16, PathBuf)>,
     /// Set if clients ask a sentinel for the address unless a test says otherwise.
     sentinel: Option<SentinelProcess>,
-    /// Those of the server and of the sentinel. Kept as long as these run.
+    /// The certificates of the server and of its sentinel, kept while both run.
     certificates: Option<Arc<Certificates>>,
     /// Whether clients use the server as a cluster unless a test says otherwise.
     in_cluster: bool,

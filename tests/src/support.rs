@@ -69,7 +69,7 @@ impl Pair {
     #[must_use]
     pub fn takes_sets_in_one_step(&self) -> bool {
         self.store.is_none()
-            && !self.server.as_ref().is_some_and(|server| server.url().contains("cluster"))
+            && !self.server.as_ref().is_some_and(|server| server.url().starts_with("redis+cluster"))
     }
 }
 

@@ -184,8 +184,8 @@ impl TestedStore {
         }
     }
 
-    /// Replaces the owner of a lock that is held by a text that is none.
-    pub async fn give_away(&self, key: &str) {
+    /// Overwrites the owner of a held lock with a text that is no token.
+    pub async fn overwrite(&self, key: &str) {
         const OTHER: &str = "someone else";
         match self {
             Self::Redis(server) => server.tell(&["SET", key, OTHER]),

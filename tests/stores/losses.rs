@@ -1,4 +1,4 @@
-//! Locks whose keys are deleted or given away while they are held.
+//! Locks whose keys are deleted or overwritten while they are held.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::LEASE;
 #[derive(Debug, Clone, Copy)]
 enum Mishap {
     Deleted,
-    GivenAway,
+    Overwritten,
 }
 
 impl Mishap {
@@ -21,14 +21,14 @@ impl Mishap {
         let store = pair.store.as_ref().expect("the pair has one");
         match self {
             Self::Deleted => store.delete("k").await,
-            Self::GivenAway => store.give_away("k").await,
+            Self::Overwritten => store.overwrite("k").await,
         }
     }
 
     fn reason(self) -> LostReason {
         match self {
             Self::Deleted => LostReason::Gone,
-            Self::GivenAway => LostReason::Taken,
+            Self::Overwritten => LostReason::Taken,
         }
     }
 }
@@ -73,7 +73,7 @@ async fn lose(pair: &Pair, mishap: Mishap) -> (LostReason, Duration) {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_whose_key_was_deleted_is_dropped_at_the_next_renewal() {
     let pair = pair(LEASE).await;
     let (reason, after) = lose(&pair, Mishap::Deleted).await;
@@ -82,14 +82,13 @@ async fn a_body_whose_key_was_deleted_is_dropped_at_the_next_renewal() {
     assert!(is_free(&pair.two).await, "the key is not created again");
 }
 
-#[tokio::test]
-async fn a_body_whose_key_was_given_away_is_dropped_and_the_key_is_not_changed() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_whose_key_was_overwritten_is_dropped_and_the_key_is_not_changed() {
     let pair = pair(LEASE).await;
-    let (reason, after) = lose(&pair, Mishap::GivenAway).await;
+    let (reason, after) = lose(&pair, Mishap::Overwritten).await;
     assert_eq!(reason, LostReason::Taken);
     assert!(after < LEASE, "{after:?}");
-    // The release of the lost lock has been sent by then.
-    sleep(LEASE).await;
+    pair.one.shutdown().await.expect("drained");
     assert!(!is_free(&pair.two).await, "another owner has the key");
     Mishap::Deleted.befall(&pair).await;
     assert!(is_free(&pair.two).await);
@@ -104,12 +103,12 @@ async fn reporting(
     Ok("done")
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_loss_found_by_the_release_is_an_error_with_on_lost_report() {
     // No renewal is due before the release.
     let pair = pair(LEASE * 20).await;
     assert_eq!(reporting(&pair.one, async {}).await, Ok("done"), "the lock is not lost");
-    for mishap in [Mishap::Deleted, Mishap::GivenAway] {
+    for mishap in [Mishap::Deleted, Mishap::Overwritten] {
         match reporting(&pair.one, mishap.befall(&pair)).await {
             Err(LockError::Lost { key, reason, .. }) => {
                 assert_eq!((key.as_str(), reason), ("k", mishap.reason()));
@@ -120,7 +119,7 @@ async fn a_loss_found_by_the_release_is_an_error_with_on_lost_report() {
     assert!(!is_free(&pair.two).await, "the release does not free the key of another owner");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_lock_is_not_released_when_its_guard_is_dropped() {
     let pair = pair(LEASE).await;
     let guard = pair.one.lock("k").acquire().await.expect("free");

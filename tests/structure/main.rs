@@ -406,6 +406,7 @@ fn the_test_scripts_name_every_test_target() {
         }
     }
     for name in names {
-        assert!(script.contains(&format!("--test {name}")), "{name}");
+        let runs = [format!("--test {name}"), format!("run_test {name}")];
+        assert!(runs.iter().any(|run| script.contains(run)), "{name}");
     }
 }

@@ -22,8 +22,8 @@ struct StoreWorkload {
     name: &'static str,
     title: &'static str,
     metrics: &'static [Metric],
-    /// How often each round measures all contestants, one after the other. The machine is not equally fast all the time.
-    turns: usize,
+    /// Whether a round has several turns, because the machine is not equally fast all the time.
+    has_turns: bool,
     takes: fn(&Contestant) -> bool,
     measure: fn(&mut StoreBench, &Contestant, usize) -> Result<Measurement>,
 }
@@ -33,7 +33,7 @@ const WORKLOADS: [StoreWorkload; 4] = [
         name: "1 task",
         title: "Uncontended, 1 task",
         metrics: &[m::GRANTS, m::PAIR_P50, m::PAIR_P99],
-        turns: 5,
+        has_turns: true,
         takes: |_| true,
         measure: |bench, contestant, round| bench.uncontended(contestant, round, 1),
     },
@@ -41,7 +41,7 @@ const WORKLOADS: [StoreWorkload; 4] = [
         name: "64 tasks",
         title: "Uncontended, 64 tasks on distinct keys in one process",
         metrics: &[m::GRANTS, m::PAIR_P50, m::PAIR_P99, m::PROCESSOR],
-        turns: 5,
+        has_turns: true,
         takes: |_| true,
         measure: |bench, contestant, round| bench.uncontended(contestant, round, 64),
     },
@@ -56,7 +56,7 @@ const WORKLOADS: [StoreWorkload; 4] = [
             m::JAIN_TASKS,
             m::STARVED,
         ],
-        turns: 1,
+        has_turns: false,
         takes: |contestant| contestant.waits,
         measure: StoreBench::hot,
     },
@@ -64,7 +64,7 @@ const WORKLOADS: [StoreWorkload; 4] = [
         name: "failover",
         title: "A server is killed while 8 tasks lock and release distinct keys",
         metrics: &[m::GAP, m::TASK_GAP, m::AWAY, m::FAILED],
-        turns: 1,
+        has_turns: false,
         takes: |contestant| contestant.waits,
         measure: StoreBench::failover,
     },
@@ -127,7 +127,7 @@ fn measure(
     }
     for round in 0..options.rounds() {
         for (workload, results) in WORKLOADS.iter().zip(&mut *all) {
-            let turns = if options.quick { 1 } else { workload.turns };
+            let turns = if workload.has_turns { options.turns() } else { 1 };
             for turn in (0..turns).map(|turn| round * turns + turn) {
                 for contestant in present.iter().filter(|contestant| (workload.takes)(contestant)) {
                     let measured = (workload.measure)(&mut bench, contestant, turn);

@@ -38,10 +38,11 @@ impl StoreReport {
         let minutes = (took.as_secs_f64() / 60.0).ceil();
         writeln!(
             text,
-            "{kind} of {minutes:.0} minutes on {cores} cores, with the servers on the same machine; rates over {:?}, medians over \
-             the rounds; in each round, the contestants of a store run one after the other. Compare only figures of one \
-             run.\n\n| store | servers | failover |\n|---|---|---|",
+            "{kind} of {minutes:.0} minutes on {cores} cores, with the servers on the same machine; rates over {:?} on a hot key, \
+             and over half of that without contention, in {} turns per round; medians over all turns, in which the contestants \
+             of a store run one after the other. Compare only figures of one run.\n\n| store | servers | failover |\n|---|---|---|",
             options.time(),
+            options.turns(),
         )?;
         for (store, about) in &self.servers {
             writeln!(text, "| {} | {about} | {} |", store.title(), store.fault())?;

@@ -257,7 +257,7 @@ async fn a_lost_host_does_not_keep_clients_from_a_promoted_standby() {
     assert!(lost.is_silent().await, "the host answers");
 }
 
-/// After how long without data the system checks the connections to this port, for those that it does check.
+/// The time until the next check (keepalive) of each connection to this port that has one.
 #[cfg(target_os = "linux")]
 fn checks_of_connections(port: u16) -> Vec<Duration> {
     const ESTABLISHED: &str = "01";

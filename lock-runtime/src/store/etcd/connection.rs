@@ -1,28 +1,28 @@
 //! Opening connections to members.
 
-use std::io;
+use std::time::Duration;
 
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tonic::codegen::StdError;
 use tonic::codegen::http::Uri;
+use tower::ServiceExt;
 
-use super::address::DEFAULT_PORT;
 use super::joined_writes::JoinedWrites;
 
+/// How long a connection attempt may take.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// A connection without TLS.
-pub(super) async fn connect(uri: Uri) -> io::Result<TokioIo<JoinedWrites<TcpStream>>> {
-    let socket = open_socket(&uri).await?;
-    Ok(TokioIo::new(JoinedWrites::new(socket)))
+pub(super) async fn connect(member: Uri) -> Result<TokioIo<JoinedWrites<TcpStream>>, StdError> {
+    Ok(TokioIo::new(JoinedWrites::new(open_socket(member).await?)))
 }
 
-/// Connects to the host and the port.
-pub(super) async fn open_socket(uri: &Uri) -> io::Result<TcpStream> {
-    let socket = TcpStream::connect((host_of(uri), uri.port_u16().unwrap_or(DEFAULT_PORT))).await?;
-    socket.set_nodelay(true)?;
-    Ok(socket)
-}
-
-/// The host, without the brackets of an address of IPv6.
-pub(super) fn host_of(uri: &Uri) -> &str {
-    uri.host().unwrap_or_default().trim_matches(['[', ']'])
+/// Tries all addresses of the member's host.
+pub(super) async fn open_socket(member: Uri) -> Result<TcpStream, StdError> {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    Ok(connector.oneshot(member).await?.into_inner())
 }

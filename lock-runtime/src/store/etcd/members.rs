@@ -22,7 +22,7 @@ use tonic_prost::ProstCodec;
 
 use super::address::{EtcdAddress, invalid};
 use super::auth::EtcdLogin;
-use super::connection::connect;
+use super::connection::{CONNECT_TIMEOUT, connect};
 use super::errors::{EtcdFailure, meaning};
 use super::member_list::{Member, MemberList, usable};
 use super::messages::{MemberListRequest, MemberListResponse};
@@ -39,9 +39,6 @@ const SILENCE: Duration = Duration::from_millis(200);
 
 /// The same as the patience, if there is no other member. The next request then uses another stream, but the same connection.
 const LONG_PATIENCE: Duration = Duration::from_secs(2);
-
-/// How long a connection attempt may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection with open streams is checked in this interval. etcd accepts no more than one check in five seconds.
 const CONNECTION_CHECK: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
@@ -408,7 +405,6 @@ fn endpoint(address: &str, uses_tls: bool) -> Result<Endpoint, LockError> {
     };
     Ok(endpoint
         .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
         .http2_keep_alive_interval(CONNECTION_CHECK.0)
         .keep_alive_timeout(CONNECTION_CHECK.1))
 }

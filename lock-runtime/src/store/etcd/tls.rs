@@ -54,7 +54,7 @@ mod handshake {
     use tonic::codegen::StdError;
     use tonic::codegen::http::Uri;
 
-    use super::super::connection::{host_of, open_socket};
+    use super::super::connection::open_socket;
     use super::super::errors::UnusableServer;
     use super::super::joined_writes::JoinedWrites;
     use crate::store::store_error::StoreError;
@@ -70,11 +70,12 @@ mod handshake {
         member: &str,
     ) -> Result<TokioIo<JoinedWrites<TlsStream<TcpStream>>>, StdError> {
         let unusable = |problem: StoreError| StdError::from(UnusableServer(problem));
-        let socket = open_socket(uri).await?;
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+        let socket = open_socket(uri.clone()).await?;
         let mut config = tls.config().await.map_err(unusable)?.as_ref().clone();
         config.alpn_protocols = vec![HTTP_2.to_vec()];
         let has_certificate = config.client_auth_cert_resolver.has_certs();
-        let name = tls.name_of(host_of(uri)).map_err(unusable)?;
+        let name = tls.name_of(host).map_err(unusable)?;
         let secured = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
         let secured =
             secured.map_err(|error| match permanent(&error, member, has_certificate) {

@@ -41,7 +41,7 @@ pub(super) enum SeenKey {
     Gone,
     /// The owner has it, with this lease.
     Own { lease: i64 },
-    /// Another owner has it, or it stays taken after a release.
+    /// Another owner has it, or it stays taken after a release. For an owner that had it: also a value that is no owner.
     Taken { lease: i64 },
 }
 
@@ -307,7 +307,7 @@ fn seen(owned: &Owned, found: Option<&KeyValue>) -> Result<SeenKey, EtcdFailure>
     Err(wrong_format(&owned.key, "the token of an owner", value.len()))
 }
 
-/// The same for an owner that has had the key: whatever another value means, the owner has lost it.
+/// Like [`seen`], for an owner that had the key: any other value means that it has lost it.
 fn seen_by_holder(owned: &Owned, found: Option<&KeyValue>) -> SeenKey {
     seen(owned, found).unwrap_or(SeenKey::Taken { lease: 0 })
 }
