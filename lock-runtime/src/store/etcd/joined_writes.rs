@@ -104,19 +104,19 @@ mod tests {
     type Writes = Arc<Mutex<Vec<Vec<u8>>>>;
 
     /// Records what is written at a time.
-    struct Recorded {
+    struct RecordedWrites {
         inner: DuplexStream,
         writes: Writes,
     }
 
-    impl Recorded {
+    impl RecordedWrites {
         fn new(inner: DuplexStream) -> (Self, Writes) {
             let writes = Writes::default();
             (Self { inner, writes: Arc::clone(&writes) }, writes)
         }
     }
 
-    impl AsyncRead for Recorded {
+    impl AsyncRead for RecordedWrites {
         fn poll_read(
             mut self: Pin<&mut Self>,
             cx: &mut Context<'_>,
@@ -126,7 +126,7 @@ mod tests {
         }
     }
 
-    impl AsyncWrite for Recorded {
+    impl AsyncWrite for RecordedWrites {
         fn poll_write(
             mut self: Pin<&mut Self>,
             cx: &mut Context<'_>,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     /// The number of writes that carry the head and the body of a request, of the second one on a connection.
-    async fn writes_of_a_request<T>(connection: impl FnOnce(Recorded) -> T) -> usize
+    async fn writes_of_a_request<T>(connection: impl FnOnce(RecordedWrites) -> T) -> usize
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -179,7 +179,7 @@ mod tests {
         /// The answer to the first request: `:status` is 200, and `grpc-status` is 12.
         const ANSWER: &[u8] = b"\0\0\x11\x01\x05\0\0\0\x01\x88\0\x0bgrpc-status\x0212";
         let (near, mut server) = duplex(MOST);
-        let (recorded, writes) = Recorded::new(near);
+        let (recorded, writes) = RecordedWrites::new(near);
         let mut connection = Some(TokioIo::new(connection(recorded)));
         let connector = tower::service_fn(move |_: Uri| {
             let connection = connection.take();
@@ -224,7 +224,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_written_before_the_second_poll_of_a_flush_is_sent_together() {
         let (near, mut far) = duplex(1024);
-        let (recorded, writes) = Recorded::new(near);
+        let (recorded, writes) = RecordedWrites::new(near);
         let lengths = || lock(&writes).iter().map(Vec::len).collect::<Vec<_>>();
         let mut joined = JoinedWrites::new(recorded);
         joined.write_all(b"head").await.expect("open");
