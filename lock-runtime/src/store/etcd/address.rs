@@ -6,7 +6,7 @@ use crate::error::LockError;
 use crate::store::url_options::{TLS_OPTIONS, UrlOptions};
 
 /// The port of clients that etcd uses by default.
-pub(super) const DEFAULT_PORT: u16 = 2379;
+const DEFAULT_PORT: u16 = 2379;
 
 /// What a URL names: `etcd://[user:password@]host[:port][,host[:port]…]`, or `etcds://` for TLS, which may have options.
 #[derive(Clone, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! A connection that sends the parts of a request together.
 //!
-//! The implementation of HTTP/2 writes the head of a request, and the body when another task has supplied it, which happens at
-//! once. Two packets would wake the server twice for each request.
+//! The implementation of HTTP/2 writes the head of a request first, and the body after another task has supplied it, which
+//! follows immediately. Sent one by one, the two packets would wake the server twice for each request.
 
 use std::io;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What is collected at most before it is sent.
+/// The largest number of bytes that are collected before they are sent.
 const MOST: usize = 16 * 1024;
 
 /// Collects what is written until other tasks that are ready have been polled.
@@ -183,8 +183,8 @@ mod tests {
         let mut connection = Some(TokioIo::new(connection(recorded)));
         let connector = tower::service_fn(move |_: Uri| {
             let connection = connection.take();
-            let once = || io::Error::from(io::ErrorKind::NotConnected);
-            std::future::ready(connection.ok_or_else(once))
+            let second = || io::Error::from(io::ErrorKind::NotConnected);
+            std::future::ready(connection.ok_or_else(second))
         });
         let channel = Endpoint::from_static("http://member").connect_with_connector_lazy(connector);
         let requests = tokio::spawn(async move {
