@@ -90,12 +90,14 @@ impl AttemptsSoFar {
             }
             Err(StoreError::Unknown(cause)) => {
                 // An attempt that the caller's timeout has cut short does not outweigh a recent
-                // answer, or a previous error of the store.
+                // answer, or a previous error of the store. An attempt that had almost no time
+                // does not outweigh any answer to this call.
                 let response_timeout = engine.config().response_timeout;
                 let cut_short = within < response_timeout || self.timeout.is_over();
                 let answered = last_check.map_or(self.answered, |(_, at)| self.answered.max(at));
-                let recent = answered >= self.timeout.began()
-                    && BootInstant::now().since(answered) <= response_timeout;
+                let is_recent = BootInstant::now().since(answered) <= response_timeout
+                    || within < response_timeout / 4;
+                let recent = answered >= self.timeout.began() && is_recent;
                 if !cut_short || !(recent || is_known_to_fail) {
                     self.known = Some(KeyStatus::Unreachable(cause));
                 }

@@ -3,12 +3,13 @@
 use super::scripted_store::{
     ONCE, ScriptedStore, busy, engine, granted, refused, request, unknown,
 };
+use super::so_far::AttemptsSoFar;
 use super::*;
 use crate::clock::BootInstant;
 use crate::engine::testing::LEASE;
 use crate::holder::{Holder, HolderKind};
 use crate::runtime::Caller;
-use crate::store::contract::{Acquired, Left, StoreError};
+use crate::store::contract::{Acquired, Left, SendTrace, StoreError};
 use crate::sync::{lock, time};
 use crate::timeout::{Timeout, Wait};
 
@@ -195,6 +196,31 @@ async fn an_attempt_that_the_timeout_cuts_off_does_not_replace_a_recent_answer()
     // An error of the store is not replaced either.
     let (cut_off, _) = outcome(wait, [refused("down")]).await;
     assert_eq!(cause(&cut_off), "down");
+}
+
+/// A store that was polled shortly before the end of a wait has not had the time to answer.
+#[tokio::test]
+async fn an_attempt_without_time_does_not_replace_an_old_answer() {
+    let store = ScriptedStore::of([]);
+    let engine = engine(&store);
+    let response_timeout = engine.config().response_timeout;
+    let status = |within: Duration, answered: bool| {
+        let request = request(&store, Wait::For(LEASE));
+        let mut so_far = AttemptsSoFar::new(request.timeout, None);
+        if answered {
+            so_far.busy(Left::Forever);
+        }
+        // The answer is old by now.
+        crate::clock::sleep_through(response_timeout * 2);
+        let (trace, answer) = (SendTrace::default(), Err(StoreError::Unknown("silent".into())));
+        let attempt = Attempt::new(&trace, within, answer, &request.terms);
+        so_far.failed(attempt, None, &engine, &request.terms).expect("another attempt may help");
+        so_far.known
+    };
+    let was_answered = |known| matches!(known, Some(KeyStatus::HeldElsewhere(..)));
+    assert!(was_answered(status(response_timeout / 5, true)));
+    assert!(!was_answered(status(response_timeout / 3, true)), "it had time");
+    assert!(!was_answered(status(response_timeout / 5, false)), "there was no answer");
 }
 
 /// Each acquisition allocates its future. It is so small that the allocator needs no lock (1,032
