@@ -25,7 +25,8 @@ pub(crate) struct DeleteOptions {
     /// The key of the lock
     key: String,
     /// The token of the hold, which `who` shows
-    #[arg(long, value_name = "TOKEN")]
+    // Tokens may begin with a hyphen.
+    #[arg(long, value_name = "TOKEN", allow_hyphen_values = true)]
     token: String,
     /// Do not ask
     #[arg(long)]

@@ -157,9 +157,11 @@ fn exactly_the_hold_that_was_shown_is_deleted() {
     let token = scanned(&server, &[])[0]["token"].as_str().expect("a text").to_owned();
     let unconfirmed = delete(&server, &["--token", &token]);
     assert_eq!(unconfirmed.code, Some(64), "{unconfirmed:?}");
-    let wrong = delete(&server, &["--token", "another", "--yes"]);
-    assert_eq!(wrong.code, Some(75), "{wrong:?}");
-    assert!(wrong.errors.contains("nothing was deleted"), "{wrong:?}");
+    for another in ["another", "-another"] {
+        let wrong = delete(&server, &["--token", another, "--yes"]);
+        assert_eq!(wrong.code, Some(75), "{wrong:?}");
+        assert!(wrong.errors.contains("nothing was deleted"), "{wrong:?}");
+    }
     assert!(server.exists("shop:job"));
     let deleted = delete(&server, &["--token", &token, "--yes"]);
     assert_eq!((deleted.code, &*deleted.output), (Some(0), "The hold was deleted.\n"));

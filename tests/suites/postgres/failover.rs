@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lock_runtime::{LockClient, LockError, LostReason};
+use futures_util::future::try_join_all;
+use lock_runtime::{LockClient, LockError, LockGuard, LostReason};
 use lock_tests::support::{LEASE, until};
 use lock_tests::{DatabaseServer, LostHost};
 
@@ -328,20 +329,21 @@ async fn leases_end_early_at_a_promoted_standby_whose_clock_is_ahead() {
 async fn a_former_primary_that_goes_on_is_not_used_again() {
     let mut database = ReplicatedDatabase::new(false).await;
     let client = client_of(&database.url_primary_first(), LEASE * 60).await;
-    for number in 0..32 {
-        let guard = client.lock(format!("before-{number}")).acquire().await.expect("free");
-        guard.release().await.expect("held");
-    }
+    // At one time, over all connections.
+    let lock_all = async |name: &str| {
+        let lock = |number| client.lock(format!("{name}-{number}")).wait(LEASE * 60).acquire();
+        try_join_all((0..32).map(lock)).await.expect("free")
+    };
+    let release_all = async |guards: Vec<LockGuard>| {
+        try_join_all(guards.into_iter().map(LockGuard::release)).await.expect("held");
+    };
+    release_all(lock_all("before").await).await;
     database.primary.freeze();
     let session = session_of(&database.standby.url("postgres")).await;
     session.execute("SELECT pg_promote()", &[]).await.expect("a superuser");
     let guard = client.lock("k").wait(LEASE * 60).acquire().await.expect("granted");
     database.primary.thaw();
-    let mut guards = vec![guard];
-    for number in 0..32 {
-        let lock = client.lock(format!("after-{number}")).wait(LEASE * 60);
-        guards.push(lock.acquire().await.expect("free"));
-    }
+    let guards = lock_all("after").await;
     let former = session_of(&database.primary.url("postgres")).await;
     let after = "SELECT FROM distributed_locks WHERE convert_from(key, 'UTF8') LIKE 'after-%'";
     let granted = former.query(after, &[]).await.expect("the table").len();
@@ -351,11 +353,8 @@ async fn a_former_primary_that_goes_on_is_not_used_again() {
     let terminated = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
     session.execute(terminated, &[]).await.expect("a superuser");
     // A release over a connection that is just terminated is repeated in the background.
-    drop(guards);
-    for number in 0..32 {
-        let lock = client.lock(format!("after-{number}")).wait(LEASE * 60);
-        lock.acquire().await.expect("released").release().await.expect("held");
-    }
+    drop((guard, guards));
+    release_all(lock_all("after").await).await;
     let granted = former.query(after, &[]).await.expect("the table").len();
     assert_eq!(granted, 0, "{granted} locks are those of the former primary");
 }

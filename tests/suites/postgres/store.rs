@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use lock_runtime::store::{
     FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, POSTGRES_SCHEMA, PostgresStore,
     ReleaseRequest, Store,
@@ -10,7 +11,7 @@ use lock_runtime::{LockClient, LockError, distributed_lock, with_client};
 use lock_tests::support::LEASE;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::faults::{alone, client_of, eventually};
+use crate::faults::{CLIENTS, alone, client_of, eventually};
 use crate::{Database, session_of};
 
 mod conformance {
@@ -37,6 +38,28 @@ async fn an_annotated_function_is_renewed_and_leaves_no_row() {
     assert_eq!(database.count().await, 0);
 }
 
+/// The number of sessions of clients.
+async fn sessions(database: &Database) -> usize {
+    let session = database.session(&database.name).await;
+    let all =
+        format!("SELECT FROM pg_stat_activity WHERE datname = current_database() AND {CLIENTS}");
+    session.query(&all, &[]).await.expect("a view").len()
+}
+
+#[tokio::test]
+async fn a_client_opens_as_many_connections_as_it_has_requests_at_one_time() {
+    let database = Database::new().await;
+    let client = database.client().await;
+    for number in 0..16 {
+        let guard = client.lock(format!("k{number}")).acquire().await.expect("free");
+        guard.release().await.expect("held");
+    }
+    // One for requests, one for renewals, and one for notifications.
+    assert_eq!(sessions(&database).await, 3);
+    lock_many(&client).await.expect("free");
+    assert_eq!(sessions(&database).await, 10, "all that are documented");
+}
+
 /// Nothing would receive notifications.
 #[tokio::test]
 async fn a_client_connects_before_its_first_call() {
@@ -46,18 +69,20 @@ async fn a_client_connects_before_its_first_call() {
     }
 }
 
-/// Locks 48 keys, one after the other, which executes each statement several times over each connection. Stops at the
+/// Locks 16 keys at one time, several times, which executes each statement several times over each connection. Returns the
 /// first error.
 async fn lock_many(client: &LockClient) -> Result<(), LockError> {
-    for number in 0..48 {
-        let lock = client.lock(format!("k{number}")).wait(Duration::ZERO);
-        let guard = lock.acquire().await?;
-        guard.fencing_token().await?;
-        guard.release().await?;
-        // A request in between, so that the next key has another connection for each of them.
-        client.lock("between").wait(Duration::ZERO).min_hold(LEASE / 1000).acquire().await.ok();
-    }
-    Ok(())
+    let times = async |number| {
+        for _ in 0..6 {
+            let lock = client.lock(format!("k{number}")).wait(Duration::ZERO);
+            let guard = lock.acquire().await?;
+            guard.fencing_token().await?;
+            guard.release().await?;
+            client.lock("between").wait(Duration::ZERO).min_hold(LEASE / 1000).acquire().await.ok();
+        }
+        Ok(())
+    };
+    try_join_all((0..16).map(times)).await.map(drop)
 }
 
 /// Statements that were prepared before the change are planned anew.

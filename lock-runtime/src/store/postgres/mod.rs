@@ -54,10 +54,11 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 /// | waiting | 1 statement when the wait begins, and after each release; one a second in case a notification is lost |
 /// | [`verify_in`](crate::LockGuard::verify_in) | 1 statement in the transaction of the program |
 ///
-/// A client opens up to nine connections, and one for notifications. Over connections to the server itself, each statement is
-/// prepared once. Behind a pooler, such as PgBouncer, nothing is prepared, and the statements depend on no session, so they
-/// work in transaction mode as well. Notifications do not arrive there: the client notices that, and waiting calls make an
-/// attempt four times a second. After a connection was lost or a request had no answer, the next request opens another one.
+/// A client opens one connection for renewals, one for notifications, and up to eight for requests, as many as it has
+/// requests at one time. Over connections to the server itself, each statement is prepared once. Behind a pooler, such as
+/// PgBouncer, nothing is prepared, and the statements depend on no session, so they work in transaction mode as well.
+/// Notifications do not arrive there: the client notices that, and waiting calls make an attempt four times a second. After a
+/// connection was lost or a request had no answer, the next request opens another one.
 ///
 /// # Several hosts
 ///

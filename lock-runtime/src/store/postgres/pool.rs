@@ -18,15 +18,20 @@ use crate::store::store_error::StoreError;
 /// A parameter of a statement.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// The connection of a slot, unless none was opened.
-type PoolSlot = Arc<Mutex<Option<Arc<PooledConnection>>>>;
+/// The place of a connection.
+#[derive(Default)]
+struct PoolSlot {
+    /// `None` unless a connection was opened.
+    connection: Arc<Mutex<Option<Arc<PooledConnection>>>>,
+    /// The number of requests that use the connection, or wait for it.
+    requests: AtomicUsize,
+}
 
-/// Connections that are opened when they are first needed, and again after they were lost. Requests share them: PostgreSQL
-/// serves the requests of one connection in their order.
+/// Connections that are opened when they are first needed, and again after they were lost. Requests share them if there are
+/// more requests than connections: PostgreSQL serves the requests of one connection in their order.
 pub(super) struct ConnectionPool {
     connector: DatabaseConnector,
     slots: Vec<PoolSlot>,
-    next: AtomicUsize,
     /// The slot that the next request uses, whose last request had no answer; [`NO_SLOT`] otherwise. To open its connection
     /// again shows whether another server is the primary one now, so that not every connection has to find that out.
     suspect: Arc<AtomicUsize>,
@@ -143,7 +148,7 @@ impl ConnectionPool {
     pub(super) fn new(connector: DatabaseConnector, size: usize) -> Self {
         let slots = (0..size).map(|_| PoolSlot::default()).collect();
         let suspect = Arc::new(AtomicUsize::new(NO_SLOT));
-        Self { connector, slots, next: AtomicUsize::new(0), suspect }
+        Self { connector, slots, suspect }
     }
 
     /// The rows of a statement about locks, over one of the connections.
@@ -154,7 +159,7 @@ impl ConnectionPool {
         statement: LockStatement,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, StoreError> {
-        let connection = self.connection().await?;
+        let PoolTurn { connection, .. } = &self.turn().await?;
         connection.answer(connection.execute(statement, parameters)).await
     }
 
@@ -164,13 +169,13 @@ impl ConnectionPool {
         statement: &'static str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, StoreError> {
-        let connection = self.connection().await?;
+        let PoolTurn { connection, .. } = &self.turn().await?;
         connection.answer(connection.client.query_typed(guarded(statement), parameters)).await
     }
 
     /// Runs statements without parameters in one transaction. The same as [`repeat`](Self::repeat) otherwise.
     pub(super) async fn execute(&self, statements: &str) -> Result<(), StoreError> {
-        let connection = self.connection().await?;
+        let PoolTurn { connection, .. } = &self.turn().await?;
         connection.answer(connection.client.batch_execute(statements)).await
     }
 
@@ -184,28 +189,57 @@ impl ConnectionPool {
         rows.into_iter().next().ok_or_else(|| StoreError::Unknown("no answer".to_owned()))
     }
 
-    /// The next connection.
-    async fn connection(&self) -> Result<Arc<PooledConnection>, StoreError> {
+    /// The connection for the next request.
+    async fn turn(&self) -> Result<PoolTurn<'_>, StoreError> {
         let number = match self.suspect.load(Ordering::Relaxed) {
             NO_SLOT => NO_SLOT,
             _ => self.suspect.swap(NO_SLOT, Ordering::Relaxed),
         };
-        let number = match number {
-            NO_SLOT => self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len(),
-            suspect => suspect,
-        };
+        let number = if number == NO_SLOT { self.idlest() } else { number };
+        let PoolSlot { connection, requests } = &self.slots[number];
+        let request = PooledRequest::begin(requests);
         // Other requests wait for the connection that this one opens.
-        let mut slot = Arc::clone(&self.slots[number]).lock_owned().await;
-        if let Some(connection) = slot.as_ref().filter(|connection| connection.is_usable()) {
-            return Ok(Arc::clone(connection));
+        let mut connection = Arc::clone(connection).lock_owned().await;
+        if let Some(open) = connection.as_ref().filter(|open| open.is_usable()) {
+            return Ok(PoolTurn { connection: Arc::clone(open), _request: request });
         }
-        *slot = None;
+        *connection = None;
         // Goes on if this request is given up: to reach the second host may take longer than one request.
         let place = PoolPlace { slot: number, suspect: Arc::clone(&self.suspect) };
-        let opening = tokio::spawn(open(self.connector.clone(), slot, place));
-        opening
+        let opening = tokio::spawn(open(self.connector.clone(), connection, place));
+        let opened = opening
             .await
-            .unwrap_or_else(|_| Err(StoreError::Refused("the client has ended".to_owned())))
+            .unwrap_or_else(|_| Err(StoreError::Refused("the client has ended".to_owned())));
+        Ok(PoolTurn { connection: opened?, _request: request })
+    }
+
+    /// The first of the slots with the fewest requests. So a client opens no more connections than it has requests at one
+    /// time, and the server process behind the first one has what it needs in its caches.
+    fn idlest(&self) -> usize {
+        let requests = |&slot: &usize| self.slots[slot].requests.load(Ordering::Relaxed);
+        (0..self.slots.len()).min_by_key(requests).unwrap_or_default()
+    }
+}
+
+/// A connection for one request.
+struct PoolTurn<'a> {
+    connection: Arc<PooledConnection>,
+    _request: PooledRequest<'a>,
+}
+
+/// A request that uses a slot.
+struct PooledRequest<'a>(&'a AtomicUsize);
+
+impl<'a> PooledRequest<'a> {
+    fn begin(requests: &'a AtomicUsize) -> Self {
+        requests.fetch_add(1, Ordering::Relaxed);
+        Self(requests)
+    }
+}
+
+impl Drop for PooledRequest<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
