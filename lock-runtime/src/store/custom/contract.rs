@@ -162,6 +162,8 @@ pub struct LeaseRequest<'a> {
     /// fixed, and ends after its term even if the client lives. A store may use it to share what it needs for a lease among
     /// those that are renewed together. In a [`renew`](Store::renew), it is always `true`.
     pub renewed: bool,
+    /// Whether the key seems to be free, so that the request may be one that only then is enough.
+    pub(crate) fresh: bool,
 }
 
 /// The end of a lease. `Debug` does not show the owner.
@@ -191,7 +193,7 @@ pub struct FenceRequest<'a> {
 
 impl fmt::Debug for LeaseRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, owner: _, term, renewed } = self;
+        let Self { key, owner: _, term, renewed, fresh: _ } = self;
         let mut shown = f.debug_struct("LeaseRequest");
         shown
             .field("key", key)
@@ -237,7 +239,7 @@ impl<'a> LeaseRequest<'a> {
     /// A request for tests of a store, for a fixed lease.
     #[must_use]
     pub fn new(key: &'a str, owner: &'a str, term: Duration) -> Self {
-        Self { key, owner, term, renewed: false }
+        Self { key, owner, term, renewed: false, fresh: true }
     }
 
     /// The same, but for a lease that is renewed.

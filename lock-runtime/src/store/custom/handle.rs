@@ -90,6 +90,8 @@ impl<S: Store> LockStore for CustomHandle<S> {
         }
         let (store, key) = (Arc::clone(&self.shared.store), claim.resource.key.to_owned());
         let (owner, term) = (self.shared.owner_name(claim.owner), claim.term);
+        // Who is woken by releases has to be known to the store.
+        let fresh = claim.fresh && !self.shared.subscriptions.is_live(claim.resource.key);
         let renewed = claim.renewed;
         let in_flight = self.shared.in_flight.begin(claim.owner);
         trace.sent(CONNECTION);
@@ -97,7 +99,7 @@ impl<S: Store> LockStore for CustomHandle<S> {
         // The request goes on for another response timeout after the caller has given up.
         let lasts = within + self.shared.response_timeout;
         let acquired = self.shared.thread.request(lasts, async move {
-            let request = LeaseRequest { key: &key, owner: &owner, term, renewed };
+            let request = LeaseRequest { key: &key, owner: &owner, term, renewed, fresh };
             let acquired = store.acquire(request).await;
             drop(in_flight);
             acquired
@@ -133,7 +135,7 @@ impl<S: Store> LockStore for CustomHandle<S> {
         let renewed = self.request(async move {
             let requests: Vec<LeaseRequest<'_>> = leases
                 .iter()
-                .map(|(key, owner, term)| LeaseRequest { key, owner, term: *term, renewed: true })
+                .map(|(key, owner, term)| LeaseRequest::new(key, owner, *term).renewed())
                 .collect();
             Ok(store.renew(&requests).await)
         });

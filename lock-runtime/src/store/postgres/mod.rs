@@ -48,7 +48,7 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 ///
 /// | | costs |
 /// |---|---|
-/// | an acquire, a release | 1 statement |
+/// | an acquire, a release | 1 statement; 2 if the key was not released by its last owner, or another transaction works on it |
 /// | holding | 1 statement for up to 100 locks, every third of the lease |
 /// | a fencing token | 0 for the call that acquires the lock; 1 for a call to which it was handed off inside the process |
 /// | waiting | 1 statement when the wait begins, and after each release; one a second in case a notification is lost |
@@ -198,6 +198,11 @@ impl std::fmt::Debug for PostgresStore {
     }
 }
 
+/// Another owner has the key for this many seconds.
+fn busy(left: f64) -> LeaseOutcome {
+    LeaseOutcome::Busy { left: Some(Duration::try_from_secs_f64(left).unwrap_or_default()) }
+}
+
 fn key(key: &str) -> Vec<u8> {
     key.as_bytes().to_vec()
 }
@@ -223,12 +228,20 @@ impl Store for PostgresStore {
         let (key, term) = (key(lease.key), lease.term.as_secs_f64());
         let parameters: [Parameter<'_>; 3] =
             [(&key, Type::BYTEA), (&lease.owner, Type::TEXT), (&term, Type::FLOAT8)];
+        if lease.fresh {
+            let row = self.requests.row(LockStatement::AcquireFree, &parameters).await?;
+            if let Some(fence) = row.get::<_, Option<i64>>(0) {
+                return Ok(LeaseOutcome::Granted { fence: u64::try_from(fence).ok() });
+            }
+            if let Some(left) = row.get(1) {
+                return Ok(busy(left));
+            }
+        }
         let row = self.requests.row(LockStatement::Acquire, &parameters).await?;
         Ok(if row.get(0) {
             LeaseOutcome::Granted { fence: u64::try_from(row.get::<_, i64>(1)).ok() }
         } else {
-            let left = Duration::try_from_secs_f64(row.get(2)).unwrap_or_default();
-            LeaseOutcome::Busy { left: Some(left) }
+            busy(row.get(2))
         })
     }
 
@@ -256,6 +269,12 @@ impl Store for PostgresStore {
         let parameters: [Parameter<'_>; 3] =
             [(&key, Type::BYTEA), (&release.owner, Type::TEXT), (&keep, Type::FLOAT8)];
         let row = if release.keep.is_zero() {
+            let freed = self.requests.repeat(LockStatement::ReleaseIdle, &parameters[..2]).await?;
+            if let Some(row) = freed.first() {
+                let (live, wanted): (bool, bool) = (row.get(0), row.get(1));
+                let freed = ReleaseOutcome::Freed { waiting: Some(usize::from(wanted)) };
+                return Ok(if live { freed } else { ReleaseOutcome::Gone });
+            }
             self.requests.row(LockStatement::Release, &parameters[..2]).await?
         } else {
             self.requests.row(LockStatement::Keep, &parameters).await?

@@ -14,8 +14,10 @@ pub(super) const PLAN: &str = "SET enable_seqscan = off";
 /// A statement about locks, which connections to the server itself prepare when they first use it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LockStatement {
+    AcquireFree,
     Acquire,
     Renew,
+    ReleaseIdle,
     Release,
     Keep,
     Fence,
@@ -23,18 +25,46 @@ pub(super) enum LockStatement {
 
 impl LockStatement {
     /// The number of these statements.
-    pub(super) const COUNT: usize = 5;
+    pub(super) const COUNT: usize = 7;
 
     pub(super) const fn text(self) -> &'static str {
         match self {
+            Self::AcquireFree => ACQUIRE_FREE,
             Self::Acquire => ACQUIRE,
             Self::Renew => RENEW,
+            Self::ReleaseIdle => RELEASE_IDLE,
             Self::Release => RELEASE,
             Self::Keep => KEEP,
             Self::Fence => FENCE,
         }
     }
 }
+
+/// Key, owner and term in seconds. One row: the fencing token if the owner has got the key, and the rest of the lease in
+/// seconds if another owner has it.
+///
+/// This is a part of [`ACQUIRE`], which costs less, and neither marks a key nor takes over a row. If there is neither a token
+/// nor a rest, [`ACQUIRE`] is necessary.
+///
+/// The last column is never read.
+pub(super) const ACQUIRE_FREE: &str = "\
+WITH begun AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock_shared(hashtextextended($2, 0))
+), busy AS (
+    SELECT until FROM distributed_locks
+    WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2
+), taken AS (
+    INSERT INTO distributed_locks AS l (key, owner, until, fence)
+    SELECT $1, $2, clock_timestamp() + make_interval(secs => $3), nextval('distributed_lock_fences')
+    WHERE (SELECT count(*) FROM begun) = 1
+        AND NOT EXISTS (SELECT FROM busy)
+    ON CONFLICT (key) DO NOTHING
+    RETURNING nextval('distributed_lock_fences') AS fence
+)
+SELECT
+    (SELECT fence FROM taken),
+    (SELECT extract(epoch FROM until - clock_timestamp())::float8 FROM busy),
+    (SELECT set_config('synchronous_commit', 'off', true) WHERE NOT EXISTS (SELECT FROM taken))";
 
 /// Key, owner and term in seconds. One row: whether the owner has the key, its fencing token, and the rest of the lease in
 /// seconds.
@@ -101,6 +131,20 @@ FROM asked AS a
 LEFT JOIN extended AS e USING (number)
 LEFT JOIN distributed_locks AS l ON l.key = a.key AND l.until > clock_timestamp() AND l.owner IS DISTINCT FROM a.owner
 ORDER BY number";
+
+/// Key and owner. A row if the key was freed: whether the lease had not ended, and whether others wait for the key, who are
+/// told. Otherwise there is none, and [`RELEASE`] is necessary: the owner does not have the key, or another transaction has
+/// locked the row, or has just changed it.
+///
+/// The last columns are never read.
+pub(super) const RELEASE_IDLE: &str = "\
+DELETE FROM distributed_locks
+WHERE ctid = (SELECT ctid FROM distributed_locks WHERE key = $1 AND owner = $2 FOR UPDATE SKIP LOCKED)
+RETURNING
+    until > clock_timestamp(),
+    wanted,
+    CASE WHEN wanted THEN pg_notify('distributed_locks', encode($1, 'hex'))::text END,
+    CASE WHEN until < clock_timestamp() + interval '1 minute' THEN set_config('synchronous_commit', 'off', true) END";
 
 /// Key and owner. One row: whether the owner had the key, whether another owner has it, and whether it stays because a
 /// transaction is open that has verified the lock, or because an acquire of the owner is not committed.

@@ -27,7 +27,7 @@ mod replaced {
     use crate::safeguard::Safeguard;
 
     /// Pieces of the statements, and what replaces them when their safeguards are off.
-    pub(super) const SWITCHES: [(Safeguard, &str, &str); 12] = {
+    pub(super) const SWITCHES: [(Safeguard, &str, &str); 13] = {
         use Safeguard::{
             AcquiresAreAnnounced, AttemptsDoNotShorten, FenceAboveLast, GrantsAreFlushed,
             OnlyIfFree, OnlyOwnerReleases, OnlyOwnerRenews, ReleasesAreNotFlushed,
@@ -37,6 +37,11 @@ mod replaced {
             (GrantsAreFlushed, " WHERE NOT EXISTS (SELECT FROM taken))", ")"),
             (ReleasesAreNotFlushed, "interval '1 minute'", "interval '-1 year'"),
             (OnlyIfFree, "AND NOT EXISTS (SELECT FROM busy)", ""),
+            (
+                OnlyIfFree,
+                "(SELECT extract(epoch FROM until - clock_timestamp())::float8 FROM busy)",
+                "NULL::float8",
+            ),
             (
                 OnlyIfFree,
                 "AND (EXISTS (SELECT FROM ended) OR NOT EXISTS (SELECT FROM distributed_locks WHERE key = $1))",
@@ -82,10 +87,10 @@ mod replaced {
 #[cfg(all(test, lock_controls))]
 #[test]
 fn the_pieces_that_controls_replace_exist() {
-    use super::statements::{ACQUIRE, RELEASE, RENEW, VERIFY};
+    use super::statements::{ACQUIRE, ACQUIRE_FREE, RELEASE, RENEW, VERIFY};
 
     for (_, with, _) in replaced::SWITCHES {
-        let mut statements = [ACQUIRE, RELEASE, RENEW, VERIFY].into_iter();
+        let mut statements = [ACQUIRE_FREE, ACQUIRE, RELEASE, RENEW, VERIFY].into_iter();
         assert!(statements.any(|statement| statement.contains(with)), "{with}");
     }
 }
