@@ -56,9 +56,9 @@ impl Store for Watched {
 const KNOWN: Duration = Duration::from_secs(4);
 
 /// A client at this URL, and its store.
-async fn watched(url: &str) -> (LockClient, Arc<PostgresStore>) {
+async fn watched(url: &str, lease: Duration) -> (LockClient, Arc<PostgresStore>) {
     let store = Arc::new(PostgresStore::new(url).expect("a valid URL"));
-    let client = LockClient::builder().store(Watched(Arc::clone(&store))).lease(LEASE);
+    let client = LockClient::builder().store(Watched(Arc::clone(&store))).lease(lease);
     (client.connect().await.expect("the server is up"), store)
 }
 
@@ -75,13 +75,15 @@ async fn hears_within(store: &PostgresStore, within: Duration) -> bool {
 async fn behind_a_pooler_in_transaction_mode_calls_poll() {
     let database = Database::new().await;
     let pooler = Pooler::start(&database.server, "transaction", 3);
-    let (one, store) = watched(&pooler.url(&database.name)).await;
-    let (two, _) = watched(&pooler.url(&database.name)).await;
+    // Long enough for renewals on a slow machine.
+    let (url, lease) = (pooler.url(&database.name), LEASE * 4);
+    let (one, store) = watched(&url, lease).await;
+    let (two, _) = watched(&url, lease).await;
     assert!(!hears_within(&store, KNOWN).await, "notifications are expected from a pooler");
     assert_eq!(store.poll_interval(), Duration::from_millis(250));
     let guard = one.lock("k").acquire().await.expect("free");
     let waiting = tokio::spawn(two.lock("k").wait(LEASE * 60).acquire());
-    tokio::time::sleep(LEASE * 3).await;
+    tokio::time::sleep(lease * 2).await;
     assert!(guard.is_held() && !waiting.is_finished(), "renewed over the pooler");
     guard.release().await.expect("held");
     waiting.await.expect("no panic").expect("polled").release().await.expect("held");
@@ -94,7 +96,7 @@ async fn without_a_pooler_or_in_session_mode_notifications_arrive() {
     let database = Database::new().await;
     let pooler = Pooler::start(&database.server, "session", 20);
     for url in [database.url(), pooler.url(&database.name)] {
-        let (client, store) = watched(&url).await;
+        let (client, store) = watched(&url, LEASE).await;
         assert!(hears_within(&store, LEASE * 30).await);
         client.lock("k").acquire().await.expect("free").release().await.expect("held");
     }
@@ -176,7 +178,7 @@ async fn no_session_of_a_pooler_listens_in_vain() {
     let server = alone(&["log_statement=all"]).await;
     let pooler = Pooler::start(&server, "transaction", POOL);
     let url = pooler.url("postgres");
-    let (client, store) = watched(&url).await;
+    let (client, store) = watched(&url, LEASE).await;
     let executed = |statement: &str| server.log().contains(&format!("statement: {statement} "));
     let listens = async || executed("LISTEN").then_some(());
     eventually("the client listens", listens).await;

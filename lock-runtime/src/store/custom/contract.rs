@@ -239,13 +239,20 @@ impl<'a> LeaseRequest<'a> {
     /// A request for tests of a store, for a fixed lease.
     #[must_use]
     pub fn new(key: &'a str, owner: &'a str, term: Duration) -> Self {
-        Self { key, owner, term, renewed: false, fresh: true }
+        Self { key, owner, term, renewed: false, fresh: false }
     }
 
     /// The same, but for a lease that is renewed.
     #[must_use]
     pub fn renewed(self) -> Self {
         Self { renewed: true, ..self }
+    }
+
+    /// The same, but for a key that seems to be free.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn fresh(self) -> Self {
+        Self { fresh: true, ..self }
     }
 }
 

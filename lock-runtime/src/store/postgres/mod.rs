@@ -48,7 +48,8 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 ///
 /// | | costs |
 /// |---|---|
-/// | an acquire, a release | 1 statement; 2 if the key was not released by its last owner, or another transaction works on it |
+/// | an acquire | 1 statement; 2 for the first call after a lease that has ended, or after a `min_hold` |
+/// | a release | 1 statement; 2 if the lock was lost, or another transaction works on its row |
 /// | holding | 1 statement for up to 100 locks, every third of the lease |
 /// | a fencing token | 0 for the call that acquires the lock; 1 for a call to which it was handed off inside the process |
 /// | waiting | 1 statement when the wait begins, and after each release; one a second in case a notification is lost |

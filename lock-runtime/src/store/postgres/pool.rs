@@ -23,8 +23,8 @@ pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 struct PoolSlot {
     /// `None` unless a connection was opened.
     connection: Arc<Mutex<Option<Arc<PooledConnection>>>>,
-    /// The number of requests that use the connection, or wait for it.
-    requests: AtomicUsize,
+    /// The number of requests that use the connection, or wait for it. To open it counts as well.
+    requests: Arc<AtomicUsize>,
 }
 
 /// Connections that are opened when they are first needed, and again after they were lost. Requests share them if there are
@@ -190,7 +190,7 @@ impl ConnectionPool {
     }
 
     /// The connection for the next request.
-    async fn turn(&self) -> Result<PoolTurn<'_>, StoreError> {
+    async fn turn(&self) -> Result<PoolTurn, StoreError> {
         let number = match self.suspect.load(Ordering::Relaxed) {
             NO_SLOT => NO_SLOT,
             _ => self.suspect.swap(NO_SLOT, Ordering::Relaxed),
@@ -206,7 +206,12 @@ impl ConnectionPool {
         *connection = None;
         // Goes on if this request is given up: to reach the second host may take longer than one request.
         let place = PoolPlace { slot: number, suspect: Arc::clone(&self.suspect) };
-        let opening = tokio::spawn(open(self.connector.clone(), connection, place));
+        let (connector, opening) = (self.connector.clone(), PooledRequest::begin(requests));
+        let opening = tokio::spawn(async move {
+            let opened = open(connector, connection, place).await;
+            drop(opening);
+            opened
+        });
         let opened = opening
             .await
             .unwrap_or_else(|_| Err(StoreError::Refused("the client has ended".to_owned())));
@@ -222,22 +227,22 @@ impl ConnectionPool {
 }
 
 /// A connection for one request.
-struct PoolTurn<'a> {
+struct PoolTurn {
     connection: Arc<PooledConnection>,
-    _request: PooledRequest<'a>,
+    _request: PooledRequest,
 }
 
 /// A request that uses a slot.
-struct PooledRequest<'a>(&'a AtomicUsize);
+struct PooledRequest(Arc<AtomicUsize>);
 
-impl<'a> PooledRequest<'a> {
-    fn begin(requests: &'a AtomicUsize) -> Self {
+impl PooledRequest {
+    fn begin(requests: &Arc<AtomicUsize>) -> Self {
         requests.fetch_add(1, Ordering::Relaxed);
-        Self(requests)
+        Self(Arc::clone(requests))
     }
 }
 
-impl Drop for PooledRequest<'_> {
+impl Drop for PooledRequest {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -44,26 +44,26 @@ impl LockStatement {
 /// seconds if another owner has it.
 ///
 /// This is a part of [`ACQUIRE`], which costs less, and neither marks a key nor takes over a row. If there is neither a token
-/// nor a rest, [`ACQUIRE`] is necessary.
+/// nor a rest, [`ACQUIRE`] is necessary: there is a row, but not the lease of another owner. An insertion would wait for
+/// whoever takes that row over.
 ///
 /// The last column is never read.
 pub(super) const ACQUIRE_FREE: &str = "\
 WITH begun AS MATERIALIZED (
     SELECT pg_advisory_xact_lock_shared(hashtextextended($2, 0))
-), busy AS (
-    SELECT until FROM distributed_locks
-    WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2
+), found AS (
+    SELECT until, until > clock_timestamp() AND owner IS DISTINCT FROM $2 AS busy FROM distributed_locks WHERE key = $1
 ), taken AS (
     INSERT INTO distributed_locks AS l (key, owner, until, fence)
     SELECT $1, $2, clock_timestamp() + make_interval(secs => $3), nextval('distributed_lock_fences')
     WHERE (SELECT count(*) FROM begun) = 1
-        AND NOT EXISTS (SELECT FROM busy)
+        AND NOT EXISTS (SELECT FROM found)
     ON CONFLICT (key) DO NOTHING
     RETURNING nextval('distributed_lock_fences') AS fence
 )
 SELECT
     (SELECT fence FROM taken),
-    (SELECT extract(epoch FROM until - clock_timestamp())::float8 FROM busy),
+    (SELECT extract(epoch FROM until - clock_timestamp())::float8 FROM found WHERE busy),
     (SELECT set_config('synchronous_commit', 'off', true) WHERE NOT EXISTS (SELECT FROM taken))";
 
 /// Key, owner and term in seconds. One row: whether the owner has the key, its fencing token, and the rest of the lease in
@@ -134,7 +134,7 @@ ORDER BY number";
 
 /// Key and owner. A row if the key was freed: whether the lease had not ended, and whether others wait for the key, who are
 /// told. Otherwise there is none, and [`RELEASE`] is necessary: the owner does not have the key, or another transaction has
-/// locked the row, or has just changed it.
+/// locked the row, or has just changed it. (In the last case, the commit waits, although it has freed nothing.)
 ///
 /// The last columns are never read.
 pub(super) const RELEASE_IDLE: &str = "\

@@ -39,7 +39,7 @@ mod replaced {
             (OnlyIfFree, "AND NOT EXISTS (SELECT FROM busy)", ""),
             (
                 OnlyIfFree,
-                "(SELECT extract(epoch FROM until - clock_timestamp())::float8 FROM busy)",
+                "(SELECT extract(epoch FROM until - clock_timestamp())::float8 FROM found WHERE busy)",
                 "NULL::float8",
             ),
             (
