@@ -3,54 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_runtime::store::{
-    FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, PostgresStore, ReleaseOutcome,
-    ReleaseRequest, RenewOutcome, Store, StoreError, WakeUps,
-};
+use lock_runtime::store::{PostgresStore, Store};
 use lock_runtime::{LockClient, LockError};
 use lock_tests::Pooler;
 use lock_tests::support::LEASE;
 use tokio_postgres::SimpleQueryMessage;
 
 use crate::faults::{alone, client_of, eventually};
+use crate::store::SharedStore;
 use crate::{Database, session_of};
-
-/// A store at which the test can look while a client uses it.
-struct Watched(Arc<PostgresStore>);
-
-impl Store for Watched {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    async fn connect(&self, wake_ups: WakeUps) -> Result<(), StoreError> {
-        self.0.connect(wake_ups).await
-    }
-
-    async fn acquire(&self, lease: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
-        self.0.acquire(lease).await
-    }
-
-    async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
-        self.0.renew(leases).await
-    }
-
-    async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
-        self.0.release(release).await
-    }
-
-    async fn fence(&self, request: FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
-        self.0.fence(request).await
-    }
-
-    async fn watch(&self, key: &str) -> Result<(), StoreError> {
-        self.0.watch(key).await
-    }
-
-    fn poll_interval(&self) -> Duration {
-        self.0.poll_interval()
-    }
-}
 
 /// How long it takes at most until a client knows whether notifications arrive.
 const KNOWN: Duration = Duration::from_secs(4);
@@ -58,7 +19,9 @@ const KNOWN: Duration = Duration::from_secs(4);
 /// A client at this URL, and its store.
 async fn watched(url: &str, lease: Duration) -> (LockClient, Arc<PostgresStore>) {
     let store = Arc::new(PostgresStore::new(url).expect("a valid URL"));
-    let client = LockClient::builder().store(Watched(Arc::clone(&store))).lease(lease);
+    let client = LockClient::builder()
+        .store(SharedStore { store: Arc::clone(&store), is_hopeful: false })
+        .lease(lease);
     (client.connect().await.expect("the server is up"), store)
 }
 

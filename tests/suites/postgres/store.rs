@@ -1,5 +1,6 @@
 //! Calls with locks in PostgreSQL, and databases that are not ready.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -23,49 +24,61 @@ mod conformance {
     );
 }
 
-/// A store to which each key seems to be free.
-struct Hopeful(PostgresStore);
+/// A store at which the test can look while a client uses it.
+pub(crate) struct SharedStore {
+    pub(crate) store: Arc<PostgresStore>,
+    /// Whether each key seems to be free.
+    pub(crate) is_hopeful: bool,
+}
 
-impl Store for Hopeful {
+impl Store for SharedStore {
     fn name(&self) -> &str {
-        self.0.name()
+        self.store.name()
     }
 
     async fn connect(&self, wake_ups: WakeUps) -> Result<(), StoreError> {
-        self.0.connect(wake_ups).await
+        self.store.connect(wake_ups).await
     }
 
     async fn acquire(&self, lease: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
-        self.0.acquire(lease.fresh()).await
+        self.store.acquire(if self.is_hopeful { lease.fresh() } else { lease }).await
     }
 
     async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
-        self.0.renew(leases).await
+        self.store.renew(leases).await
     }
 
     async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
-        self.0.release(release).await
+        self.store.release(release).await
     }
 
     async fn fence(&self, request: FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
-        self.0.fence(request).await
+        self.store.fence(request).await
     }
 
     async fn owner(&self, key: &str) -> Result<Option<String>, StoreError> {
-        self.0.owner(key).await
+        self.store.owner(key).await
+    }
+
+    async fn watch(&self, key: &str) -> Result<(), StoreError> {
+        self.store.watch(key).await
+    }
+
+    fn poll_interval(&self) -> Duration {
+        self.store.poll_interval()
     }
 
     fn keeps_after_release(&self) -> bool {
-        self.0.keeps_after_release()
+        self.store.keeps_after_release()
     }
 }
 
 mod conformance_of_fresh_requests {
-    use super::{Database, Hopeful, PostgresStore};
+    use super::{Arc, Database, SharedStore};
 
     lock_runtime::store_conformance!(
         let database = Database::new().await;
-        Hopeful(PostgresStore::new(&database.url()).expect("a valid URL"))
+        SharedStore { store: Arc::new(database.store()), is_hopeful: true }
     );
 }
 
