@@ -50,7 +50,7 @@ on_every_store! {
         for key in ["a", "c"] {
             let is_untouched = !pair.takes_sets_in_one_step() || is_free(&pair.one, key).await;
             assert!(is_untouched && becomes_free(&pair.one, key).await, "{key} was not taken");
-            // The client that gives a key back knows it last.
+            // The client that gives a key back is the last to learn that it is free.
             assert!(becomes_free(&pair.two, key).await, "{key} was given back");
         }
         held.release().await.expect("held");

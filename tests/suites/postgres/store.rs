@@ -412,7 +412,7 @@ async fn an_attempt_does_not_wait_for_a_takeover_that_is_not_committed() {
         assert!(matches!(answer, Ok(LeaseOutcome::Busy { .. })), "{answer:?}");
     }
     taking_over.rollback().await.expect("it is up");
-    // The control: the row is free for whoever comes next.
+    // The control: without the other transaction, the key is granted.
     let answer = store.acquire(lease.fresh()).await;
     assert!(matches!(answer, Ok(LeaseOutcome::Granted { .. })), "{answer:?}");
 }

@@ -162,7 +162,7 @@ pub struct LeaseRequest<'a> {
     /// fixed, and ends after its term even if the client lives. A store may use it to share what it needs for a lease among
     /// those that are renewed together. In a [`renew`](Store::renew), it is always `true`.
     pub renewed: bool,
-    /// Whether the key seems to be free, so that the request may be one that only then is enough.
+    /// Whether the key seems to be free. A cheaper request may be enough then.
     pub(crate) fresh: bool,
 }
 

@@ -90,7 +90,7 @@ impl<S: Store> LockStore for CustomHandle<S> {
         }
         let (store, key) = (Arc::clone(&self.shared.store), claim.resource.key.to_owned());
         let (owner, term) = (self.shared.owner_name(claim.owner), claim.term);
-        // Who is woken by releases has to be known to the store.
+        // The cheaper request does not tell the store that calls of this client wait for the key.
         let fresh = claim.fresh && !self.shared.subscriptions.is_live(claim.resource.key);
         let renewed = claim.renewed;
         let in_flight = self.shared.in_flight.begin(claim.owner);
