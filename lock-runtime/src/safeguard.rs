@@ -117,6 +117,10 @@ safeguards! {
     PermitsExpire = "permits-expire",
     /// A request does not time out while other answers arrive on its connection.
     TimeoutOnlyIfSilent = "timeout-only-if-silent",
+    /// Each runtime has its own connections to a store.
+    RuntimesAreSeparate = "runtimes-are-separate",
+    /// A request on a runtime that was blocked waits a little longer for its answer.
+    LateTasksLookAgain = "late-tasks-look-again",
     /// Log events are emitted on a thread of their own.
     LogThread = "log-thread",
     /// A fencing token is higher than the last one.

@@ -14,6 +14,7 @@ use lock_runtime::{
     HolderKind, LockClient, LockError, LostReason, Replicas, WireFormat, conformance,
     distributed_lock, with_client,
 };
+use tokio::runtime;
 
 const LEASE: Duration = Duration::from_millis(600);
 
@@ -73,7 +74,10 @@ struct Table {
     rows: Arc<Mutex<Rows>>,
     fault: Arc<Mutex<Fault>>,
     acquires: Arc<AtomicUsize>,
+    /// The runtimes of all acquires and releases.
+    runtimes: Arc<Mutex<HashSet<runtime::Id>>>,
     is_notifying: bool,
+    runs_on_callers: bool,
 }
 
 /// What happens to requests.
@@ -93,7 +97,9 @@ enum Fault {
 impl Table {
     fn new(flaw: Flaw) -> Self {
         let (rows, fault) = (Arc::default(), Arc::new(Mutex::new(Fault::None)));
-        Self { flaw, rows, fault, acquires: Arc::default(), is_notifying: false }
+        let (acquires, runtimes) = (Arc::default(), Arc::default());
+        let (is_notifying, runs_on_callers) = (false, false);
+        Self { flaw, rows, fault, acquires, runtimes, is_notifying, runs_on_callers }
     }
 
     fn notifying() -> Self {
@@ -152,6 +158,7 @@ impl Store for Table {
 
     async fn acquire(&self, lease: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
         self.acquires.fetch_add(1, Ordering::Relaxed);
+        self.runtimes.lock().unwrap().insert(runtime::Handle::current().id());
         self.fail().await?;
         let found = self.live(&self.rows.lock().unwrap(), lease.key);
         if self.flaw == Flaw::GrantsBetweenLookAndWrite {
@@ -219,6 +226,7 @@ impl Store for Table {
     }
 
     async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
+        self.runtimes.lock().unwrap().insert(runtime::Handle::current().id());
         let slow = matches!(*self.fault.lock().unwrap(), Fault::Slow(_));
         if !slow {
             self.fail().await?;
@@ -303,6 +311,10 @@ impl Store for Table {
 
     fn poll_interval(&self) -> Duration {
         if self.is_notifying { Duration::from_secs(60) } else { Duration::from_millis(20) }
+    }
+
+    fn runs_on_callers(&self) -> bool {
+        self.runs_on_callers
     }
 
     fn keeps_after_release(&self) -> bool {
@@ -621,4 +633,31 @@ fn requests_do_not_show_their_owner() {
     let (release, fence) = (ReleaseRequest::new("k", "secret"), FenceRequest::new("k", "secret"));
     let shown = format!("{lease:?} {release:?} {fence:?}");
     assert!(shown.contains("\"k\"") && !shown.contains("secret"), "{shown}");
+}
+
+#[test]
+fn requests_run_on_the_first_runtime_of_callers_if_the_store_has_connections_there() {
+    let new = || runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for runs_on_callers in [false, true] {
+        let table = Table { runs_on_callers, ..Table::new(Flaw::None) };
+        let (first, second) = (new(), new());
+        let ids = [&first, &second].map(|runtime| runtime.handle().id());
+        let client = first.block_on(LockClient::with_store(table.clone())).unwrap();
+        let used_by = |runtime: &runtime::Runtime| {
+            runtime.block_on(client.lock("k").run(async {})).unwrap();
+            let used: Vec<_> = table.runtimes.lock().unwrap().drain().collect();
+            assert_eq!(used.len(), 1, "an acquire and its release");
+            used[0]
+        };
+        let used = [used_by(&first), used_by(&second), used_by(&first)];
+        let own = used[1];
+        assert!(!ids.contains(&own), "the thread of the client");
+        if runs_on_callers {
+            assert_eq!(used, [ids[0], own, ids[0]]);
+            drop(first);
+            assert_eq!(used_by(&second), ids[1], "it takes the place of the first one");
+        } else {
+            assert_eq!(used, [own, own, own]);
+        }
+    }
 }

@@ -124,6 +124,42 @@ pub async fn count_under_contention(clients: [&LockClient; 2], tasks: usize) {
     assert_eq!(total.load(Ordering::SeqCst), tasks);
 }
 
+/// Lets another runtime make the first calls of a client, and then blocks it in the middle of a call. Meanwhile, calls and
+/// renewals on this runtime, which has several threads, go on for two of the client's leases.
+///
+/// # Panics
+///
+/// If a call is delayed or fails, or if a lock is lost.
+pub async fn calls_go_on_beside_a_blocked_runtime(client: &LockClient, lease: Duration) {
+    let (block, blocked) = tokio::sync::oneshot::channel();
+    let (unblock, unblocked) = std::sync::mpsc::channel::<()>();
+    let (first, second) = (client.lock("first"), client.lock("second"));
+    let other = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            first.run(async {}).await.expect("free");
+            let call = tokio::spawn(async move { second.acquire().await });
+            tokio::task::yield_now().await;
+            block.send(()).expect("it is awaited");
+            // Ends when the sender is dropped.
+            let _ = unblocked.recv();
+            call.await.expect("no panic").map(drop)
+        })
+    });
+    blocked.await.expect("the first call succeeds");
+    let until = tokio::time::Instant::now() + lease * 2;
+    let held = timeout(lease * 5, client.lock("held").acquire()).await;
+    let held = held.expect("a blocked runtime delays no calls of others").expect("free");
+    while tokio::time::Instant::now() < until {
+        let call = timeout(lease * 5, client.lock("k").run(async {})).await;
+        call.expect("a blocked runtime delays no calls of others").expect("free");
+        tokio::time::sleep(lease / 20).await;
+    }
+    held.release().await.expect("renewed");
+    drop(unblock);
+    other.await.expect("no panic").expect("granted after all");
+}
+
 /// Two processes add to `counter` under locks of the store at `url`, each with this number of tasks. Returns the sum.
 /// `program` is the `lock-helper`.
 #[must_use]

@@ -201,6 +201,39 @@ async fn calls_dropped_while_the_store_does_not_answer_leave_nothing() {
     until_idle(&one, LONG).await;
 }
 
+/// The connections and the requests of its callers end with the runtime.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_runtime_that_ends_while_the_store_does_not_answer_leaves_nothing() {
+    let mut store = TestedStore::start().await;
+    let (one, two) = (store.client(LEASE * 60).await, store.client(LEASE * 60).await);
+    let first = one.lock("k0");
+    let runtime = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        runtime.block_on(first.run(async {})).expect("free");
+        runtime
+    });
+    let runtime = runtime.await.expect("no panic");
+    store.freeze();
+    let locks: Vec<_> = (0..10).map(|n| one.lock(format!("k{n}"))).collect();
+    let ended = tokio::task::spawn_blocking(move || {
+        runtime.block_on(async {
+            for lock in locks {
+                tokio::spawn(async move { lock.run(std::future::pending::<()>()).await });
+            }
+            sleep(LEASE / 20).await;
+        });
+    });
+    ended.await.expect("no panic");
+    store.thaw();
+    for n in 0..10 {
+        let acquired = timeout(LONG, two.lock(format!("k{n}")).acquire()).await;
+        drop(acquired.expect("undone").expect("up"));
+    }
+    one.lock("k0").run(async {}).await.expect("this runtime takes the place of that one");
+    until_idle(&one, LONG).await;
+}
+
 fn count(store: &TestedStore, tasks: u64, how: &str) -> u64 {
     let counter = RedisServer::plain(&[]);
     count_by_processes(env!("CARGO_BIN_EXE_lock-helper"), (&store.url(), &counter), tasks, how)

@@ -97,6 +97,8 @@ mod etcd;
 #[cfg(test)]
 pub(crate) mod faulty;
 pub(crate) mod hold_reports;
+#[cfg(any(feature = "redis", feature = "store"))]
+mod home;
 #[cfg(feature = "admin")]
 mod inspector;
 pub(crate) mod key_holder;
@@ -108,6 +110,10 @@ pub(crate) mod memory;
 mod mode_change;
 mod open;
 pub(crate) mod owner;
+#[cfg(feature = "store")]
+mod patience;
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+mod per_runtime;
 pub(crate) mod periods;
 mod place;
 #[cfg(feature = "postgres")]

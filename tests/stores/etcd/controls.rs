@@ -23,6 +23,8 @@ lock_tests::controls! {
         without "foreign-nodes-are-ignored" seeing "granted by another cluster";
     without_certificates_are_reread: "inputs::a_client_shows_its_certificate_and_reads_it_again"
         without "certificates-are-reread" seeing "the certificate is not read again";
+    without_runtimes_are_separate: "faults::a_blocked_runtime_delays_no_calls_of_others"
+        without "runtimes-are-separate" seeing "a blocked runtime delays no calls of others";
     without_tracking: "faults::a_lock_whose_key_is_deleted_is_lost_at_once"
         without "tracking" seeing "the loss is noticed at once";
     without_tracking_of_fixed_leases: "faults::a_fixed_lease_whose_key_is_deleted_is_lost_at_once"

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::{LockError, LockGuard, LostReason};
-use lock_tests::support::{LEASE, milliseconds, until, until_idle};
+use lock_tests::support::{
+    LEASE, calls_go_on_beside_a_blocked_runtime, milliseconds, until, until_idle,
+};
 use lock_tests::{EtcdCluster, Helper};
 use tokio::task::JoinSet;
 
@@ -42,6 +44,12 @@ async fn locks_are_acquired_again_soon_after_the_leader_was_killed() {
         etcd.restart(leader);
     }
     until(LONG, || etcd.keys("").is_empty()).await.expect("no key is left");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_runtime_delays_no_calls_of_others() {
+    let etcd = EtcdCluster::single();
+    calls_go_on_beside_a_blocked_runtime(&client(&etcd.url()).await, RENEWED).await;
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lock_runtime::store::POSTGRES_SCHEMA;
 use lock_runtime::{LockClient, LockError, LostReason};
 use lock_tests::DatabaseServer;
-use lock_tests::support::LEASE;
+use lock_tests::support::{LEASE, calls_go_on_beside_a_blocked_runtime};
 
 use crate::{Database, session_of};
 
@@ -255,6 +255,13 @@ async fn leases_end_by_the_clock_of_the_server() {
     server.set_clock(hour);
     let reason = guard.lost().await;
     assert!(matches!(reason, LostReason::Gone), "{reason:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_runtime_delays_no_calls_of_others() {
+    let database = Database::new().await;
+    let client = client_of(&database.url(), LEASE).await;
+    calls_go_on_beside_a_blocked_runtime(&client, LEASE).await;
 }
 
 #[tokio::test]

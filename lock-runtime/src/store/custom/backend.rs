@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::caller_runtime::CallerRuntime;
 use super::contract::Store;
 use super::handle::CustomHandle;
 use super::shared::CustomStore;
@@ -50,6 +51,7 @@ impl<S: Store> OpenStore for Arc<S> {
         let shared = Arc::new(CustomStore {
             store: Arc::clone(self),
             thread,
+            callers: CallerRuntime::default(),
             tag,
             response_timeout,
             subscriptions: Subscriptions::remote(Arc::new(AtomicBool::new(false))),

@@ -129,6 +129,13 @@ pub trait Store: Send + Sync + 'static {
         true
     }
 
+    /// Whether the requests of callers may run on the runtime of their callers, as well as on the thread of the client. Each
+    /// runtime needs its own connections then.
+    #[doc(hidden)]
+    fn runs_on_callers(&self) -> bool {
+        false
+    }
+
     #[doc(hidden)]
     #[cfg(feature = "postgres")]
     fn is_postgres(&self) -> bool {

@@ -9,6 +9,7 @@ use super::contract::{
     RenewOutcome, Store,
 };
 use super::shared::{CustomStore, without};
+use super::thread::{run, within};
 use crate::join::join_all;
 use crate::maybe_ready::MaybeReady;
 use crate::store::announcements::{Announced, Announcement};
@@ -46,24 +47,27 @@ impl<S: Store> CustomHandle<S> {
         Err(without(self.shared.store.name(), option, what))
     }
 
+    /// Runs a request of a lane.
     fn request<T: Send + 'static>(
         &self,
+        lane: Lane,
         request: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> impl Future<Output = Result<T, StoreError>> + Send + 'static {
-        self.shared.thread.request(self.shared.response_timeout, request)
+        run(&self.shared.runtime(lane), within(self.shared.response_timeout, request))
     }
 
     /// Frees a key after the acquires of its owner.
     fn release_one(
         &self,
         release: &Release<'_>,
+        lane: Lane,
     ) -> impl Future<Output = Result<Released, StoreError>> + Send + 'static {
         let (store, key) = (Arc::clone(&self.shared.store), release.resource.key.to_owned());
         let (owner, keep) = (self.shared.owner_name(release.owner), release.keep);
         let ended = self.shared.in_flight.ended(release.owner);
         // An acquire ends after two response timeouts.
-        let within = self.shared.response_timeout * 4;
-        self.shared.thread.request(within, async move {
+        let limit = self.shared.response_timeout * 4;
+        let released = async move {
             ended.await;
             let request = ReleaseRequest { key: &key, owner: &owner, keep };
             Ok(match store.release(request).await? {
@@ -74,7 +78,8 @@ impl<S: Store> CustomHandle<S> {
                 ReleaseOutcome::Gone => Released::Gone,
                 ReleaseOutcome::Taken => Released::Taken,
             })
-        })
+        };
+        run(&self.shared.runtime(lane), within(limit, released))
     }
 }
 
@@ -93,21 +98,23 @@ impl<S: Store> LockStore for CustomHandle<S> {
         // The cheaper request does not tell the store that calls of this client wait for the key.
         let fresh = claim.fresh && !self.shared.subscriptions.is_live(claim.resource.key);
         let renewed = claim.renewed;
-        let in_flight = self.shared.in_flight.begin(claim.owner);
-        trace.sent(CONNECTION);
-        let within = timeout.answer.min(timeout.total);
+        let limit = timeout.answer.min(timeout.total);
         // The request goes on for another response timeout after the caller has given up.
-        let lasts = within + self.shared.response_timeout;
-        let acquired = self.shared.thread.request(lasts, async move {
+        let lasts = limit + self.shared.response_timeout;
+        let in_flight = self.shared.in_flight.begin(claim.owner, lasts);
+        trace.sent(CONNECTION);
+        let acquired = run(&self.shared.runtime(Lane::Caller), async move {
             let request = LeaseRequest { key: &key, owner: &owner, term, renewed, fresh };
-            let acquired = store.acquire(request).await;
+            let acquired = if in_flight.is_late() {
+                Err(StoreError::Refused("the runtime of the call did not run in time".to_owned()))
+            } else {
+                within(lasts, store.acquire(request)).await
+            };
             drop(in_flight);
             acquired
         });
         MaybeReady::pending(async move {
-            let answered = tokio::time::timeout(within, acquired).await;
-            let unknown = |_| StoreError::Unknown(format!("no answer in {within:?}"));
-            Ok(match answered.map_err(unknown)?? {
+            Ok(match within(limit, acquired).await? {
                 LeaseOutcome::Granted { fence } => {
                     Acquired::Granted(Grant { fence, ..Grant::of(term) })
                 }
@@ -132,7 +139,7 @@ impl<S: Store> LockStore for CustomHandle<S> {
             })
             .collect();
         let (store, count) = (Arc::clone(&self.shared.store), batch.len());
-        let renewed = self.request(async move {
+        let renewed = self.request(Lane::Background, async move {
             let requests: Vec<LeaseRequest<'_>> = leases
                 .iter()
                 .map(|(key, owner, term)| LeaseRequest::new(key, owner, *term).renewed())
@@ -159,17 +166,18 @@ impl<S: Store> LockStore for CustomHandle<S> {
     fn release<'a>(
         &'a self,
         release: Release<'a>,
-        _: Lane,
+        lane: Lane,
     ) -> MaybeReady<'a, Result<Released, StoreError>> {
-        MaybeReady::pending(self.release_one(&release))
+        MaybeReady::pending(self.release_one(&release, lane))
     }
 
     fn release_all<'a>(
         &'a self,
         batch: &'a [Release<'a>],
-        _: Lane,
+        lane: Lane,
     ) -> MaybeReady<'a, ReleasedBatch> {
-        let releases: Vec<_> = batch.iter().map(|release| self.release_one(release)).collect();
+        let releases: Vec<_> =
+            batch.iter().map(|release| self.release_one(release, lane)).collect();
         MaybeReady::pending(async move {
             let answers = join_all(releases.into_iter()).await;
             let is_ordered = self.shared.store.orders_requests();
@@ -186,7 +194,7 @@ impl<S: Store> LockStore for CustomHandle<S> {
     ) -> MaybeReady<'a, Result<Fenced, StoreError>> {
         let (store, key) = (Arc::clone(&self.shared.store), resource.key.to_owned());
         let owner = self.shared.owner_name(owner);
-        MaybeReady::pending(self.request(async move {
+        MaybeReady::pending(self.request(Lane::Caller, async move {
             let request = FenceRequest { key: &key, owner: &owner, at_least };
             Ok(match store.fence(request).await? {
                 FencingOutcome::Token(token) => Fenced::With(token),

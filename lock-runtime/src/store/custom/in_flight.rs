@@ -4,8 +4,10 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 use crate::store::owner::OwnerId;
 use crate::sync::{Mutex, lock};
@@ -19,6 +21,8 @@ struct PendingAcquires {
     count: usize,
     /// Dropped when the last one ends.
     ended: watch::Sender<()>,
+    /// The last one has ended by then.
+    until: Instant,
 }
 
 /// An acquire that has not ended.
@@ -26,25 +30,36 @@ struct PendingAcquires {
 pub(super) struct AcquireInFlight {
     all: Arc<AcquiresInFlight>,
     owner: OwnerId,
+    until: Instant,
 }
 
 impl AcquiresInFlight {
-    pub(super) fn begin(self: &Arc<Self>, owner: OwnerId) -> AcquireInFlight {
+    /// An acquire of this owner that lasts for at most this time.
+    pub(super) fn begin(self: &Arc<Self>, owner: OwnerId, lasts: Duration) -> AcquireInFlight {
+        let until = Instant::now() + lasts;
         let mut all = lock(&self.0);
-        let new = || PendingAcquires { count: 0, ended: watch::Sender::new(()) };
-        all.entry(owner).or_insert_with(new).count += 1;
-        AcquireInFlight { all: Arc::clone(self), owner }
+        let new = || PendingAcquires { count: 0, ended: watch::Sender::new(()), until };
+        let acquires = all.entry(owner).or_insert_with(new);
+        (acquires.count, acquires.until) = (acquires.count + 1, acquires.until.max(until));
+        AcquireInFlight { all: Arc::clone(self), owner, until }
     }
 
     /// Resolves when no acquire of this owner is in flight.
     pub(super) fn ended(&self, owner: OwnerId) -> impl Future<Output = ()> + Send + use<> {
-        let ended = lock(&self.0).get(&owner).map(|acquires| acquires.ended.subscribe());
+        let pending = lock(&self.0).get(&owner).map(|it| (it.ended.subscribe(), it.until));
         async move {
-            if let Some(mut ended) = ended {
-                // Nothing is ever sent.
-                let _ = ended.changed().await;
+            if let Some((mut ended, until)) = pending {
+                // Nothing is ever sent. A runtime that is not driven ends no acquire.
+                let _ = timeout_at(until, ended.changed()).await;
             }
         }
+    }
+}
+
+impl AcquireInFlight {
+    /// Whether its time is over, so that a release may have come before it.
+    pub(super) fn is_late(&self) -> bool {
+        Instant::now() >= self.until
     }
 }
 
@@ -65,11 +80,13 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
+    const LASTS: Duration = Duration::from_secs(2);
+
+    #[tokio::test(start_paused = true)]
     async fn a_release_waits_for_all_acquires_of_its_owner() {
         let all = Arc::new(AcquiresInFlight::default());
         let [one, other] = [(), ()].map(|()| OwnerId::new().expect("randomness"));
-        let (first, second, _other) = (all.begin(one), all.begin(one), all.begin(other));
+        let [first, second, _other] = [one, one, other].map(|owner| all.begin(owner, LASTS));
         let ended = tokio::spawn(all.ended(one));
         assert!(!is_over(&ended).await);
         drop(first);
@@ -78,6 +95,17 @@ mod tests {
         assert!(is_over(&ended).await);
         all.ended(one).await;
         assert_eq!(lock(&all.0).len(), 1, "nothing is left of it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_release_does_not_wait_for_a_runtime_that_is_not_driven() {
+        let (all, owner) =
+            (Arc::new(AcquiresInFlight::default()), OwnerId::new().expect("randomness"));
+        let (began, unpolled) = (Instant::now(), all.begin(owner, LASTS));
+        assert!(!unpolled.is_late());
+        all.ended(owner).await;
+        assert_eq!(began.elapsed().as_secs(), LASTS.as_secs());
+        assert!(unpolled.is_late(), "it is not sent any more");
     }
 
     async fn is_over(task: &JoinHandle<()>) -> bool {

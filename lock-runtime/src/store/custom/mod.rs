@@ -1,6 +1,7 @@
 //! Stores that the program implements.
 
 mod backend;
+mod caller_runtime;
 mod contract;
 mod handle;
 mod in_flight;

@@ -3,9 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
+use super::caller_runtime::CallerRuntime;
 use super::contract::Store;
 use super::in_flight::AcquiresInFlight;
 use super::thread::StoreThread;
+use crate::store::lane::Lane;
 use crate::store::owner::{ClientTag, OwnerId};
 use crate::store::store_error::StoreError;
 use crate::store::subscriptions::Subscriptions;
@@ -14,6 +18,7 @@ use crate::store::subscriptions::Subscriptions;
 pub(super) struct CustomStore<S> {
     pub(super) store: Arc<S>,
     pub(super) thread: StoreThread,
+    pub(super) callers: CallerRuntime,
     /// Distinguishes the owners of this client from those of others.
     pub(super) tag: ClientTag,
     pub(super) response_timeout: Duration,
@@ -24,6 +29,13 @@ pub(super) struct CustomStore<S> {
 impl<S: Store> CustomStore<S> {
     pub(super) fn owner_name(&self, owner: OwnerId) -> String {
         self.tag.owner_name(owner)
+    }
+
+    /// The runtime for the requests of a lane.
+    pub(super) fn runtime(&self, lane: Lane) -> Handle {
+        let of_caller = lane == Lane::Caller && self.store.runs_on_callers();
+        let of_caller = if of_caller { self.callers.here() } else { None };
+        of_caller.unwrap_or_else(|| self.thread.runtime().clone())
     }
 }
 

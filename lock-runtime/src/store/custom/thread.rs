@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
+use crate::store::patience::answer_within;
 use crate::store::store_error::StoreError;
 
 /// A thread with a runtime, which ends when this is dropped. Its tasks are dropped then.
@@ -44,17 +45,32 @@ impl StoreThread {
     /// Runs a request, for at most this time. A request that was sent goes on if the caller drops the future.
     pub(super) fn request<T: Send + 'static>(
         &self,
-        within: Duration,
+        limit: Duration,
         request: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> impl Future<Output = Result<T, StoreError>> + Send + 'static {
-        // The clock of the caller may be paused, or the executor blocked.
-        let task = self.runtime.spawn(async move {
-            let answered = tokio::time::timeout(within, request).await;
-            answered
-                .unwrap_or_else(|_| Err(StoreError::Unknown(format!("no answer in {within:?}"))))
-        });
-        async move { task.await.unwrap_or_else(|ended| Err(StoreError::Unknown(ended_text(&ended)))) }
+        run(&self.runtime, within(limit, request))
     }
+}
+
+/// Runs a request on this runtime. It goes on if the caller drops the future.
+pub(super) fn run<T: Send + 'static, F>(
+    runtime: &Handle,
+    request: F,
+) -> impl Future<Output = Result<T, StoreError>> + Send + 'static + use<T, F>
+where
+    F: Future<Output = Result<T, StoreError>> + Send + 'static,
+{
+    let task = runtime.spawn(request);
+    async move { task.await.unwrap_or_else(|ended| Err(StoreError::Unknown(ended_text(&ended)))) }
+}
+
+/// The answer to a request, or an error after this time.
+pub(super) async fn within<T>(
+    limit: Duration,
+    request: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let answer = answer_within(limit, request).await;
+    answer.unwrap_or_else(|| Err(StoreError::Unknown(format!("no answer in {limit:?}"))))
 }
 
 fn ended_text(ended: &tokio::task::JoinError) -> String {

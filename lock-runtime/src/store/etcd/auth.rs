@@ -1,11 +1,14 @@
 //! The token of a user. It is fetched when it is first needed, and again when a member says that it is not valid any more:
 //! it has expired, or that member has restarted.
 
+use std::sync::Arc;
+
 use tokio::sync::Mutex;
 use tonic::metadata::{Ascii, MetadataValue};
 
 use super::errors::EtcdFailure;
 use super::messages::{AuthenticateRequest, AuthenticateResponse};
+use crate::store::per_runtime::PerRuntime;
 use crate::sync::lock;
 
 type AuthToken = MetadataValue<Ascii>;
@@ -15,13 +18,19 @@ pub(super) struct EtcdLogin {
     user: String,
     password: String,
     token: crate::sync::Mutex<Option<AuthToken>>,
-    /// Locked while a token is fetched, so that requests at the same time share one.
-    fetching: Mutex<()>,
+    /// Locked while a token is fetched, so that requests at the same time share one. The requests of a runtime do not wait for
+    /// another one, which may be blocked.
+    fetching: PerRuntime<Arc<Mutex<()>>>,
 }
 
 impl EtcdLogin {
     pub(super) fn new(user: String, password: String) -> Self {
-        Self { user, password, token: crate::sync::Mutex::default(), fetching: Mutex::default() }
+        Self {
+            user,
+            password,
+            token: crate::sync::Mutex::default(),
+            fetching: PerRuntime::default(),
+        }
     }
 
     /// The token. `authenticate` sends the request for a new one.
@@ -35,7 +44,8 @@ impl EtcdLogin {
         if let Some(token) = self.current() {
             return Ok(token);
         }
-        let _fetching = self.fetching.lock().await;
+        let fetching = self.fetching.here(Arc::default);
+        let _fetching = fetching.lock().await;
         if let Some(token) = self.current() {
             return Ok(token);
         }

@@ -5,14 +5,13 @@
 
 use std::sync::atomic::Ordering;
 
-use tokio::time::timeout;
-
 use super::errors::EtcdFailure;
 use super::member_list::Member;
 use super::members::{Members, Method};
 use super::messages::{MemberListRequest, MemberListResponse, ResponseHeader};
 use crate::join::join_all;
 use crate::safeguard::Safeguard;
+use crate::store::patience::answer_within;
 use crate::store::store_error::StoreError;
 use crate::sync::lock;
 
@@ -88,8 +87,8 @@ impl Members {
             let answered = self.send(member, Method::MEMBER_LIST, request).await;
             answered.map_err(|status| self.failure(member, &status, token.as_ref()))
         };
-        let silent = |_| Err(EtcdFailure::NotHere(format!("{} does not answer", member.shown)));
-        let answered = timeout(self.patience(), asked).await.unwrap_or_else(silent);
+        let silent = || Err(EtcdFailure::NotHere(format!("{} does not answer", member.shown)));
+        let answered = answer_within(self.patience(), asked).await.unwrap_or_else(silent);
         let list: MemberListResponse = answered.map_err(|failure| match failure {
             EtcdFailure::Unknown(cause) => EtcdFailure::NotHere(cause),
             failure if failure.is_missing_permission() => failure,

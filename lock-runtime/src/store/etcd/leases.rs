@@ -28,6 +28,7 @@ use super::messages::{
 };
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
+use crate::store::per_runtime::PerRuntime;
 use crate::sync::{Mutex, lock};
 
 /// By how much the time to live of a shared lease exceeds the term.
@@ -142,8 +143,9 @@ pub(super) struct SharedLeases {
 #[derive(Default)]
 struct LeaseSlot {
     current: Mutex<Option<SharedLease>>,
-    /// Locked during a request for the lease, so that acquires at the same time share it.
-    asking: tokio::sync::Mutex<()>,
+    /// Locked during a request for the lease, so that acquires at the same time share it. Those of a runtime do not wait for
+    /// another one, which may be blocked.
+    asking: PerRuntime<Arc<tokio::sync::Mutex<()>>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -201,11 +203,12 @@ impl SharedLeases {
             Freshness::Aging(known) => Some(known),
             Freshness::Stale => None,
         };
-        let _asking = match (known, slot.asking.try_lock()) {
+        let asking = slot.asking.here(Arc::default);
+        let _asking = match (known, asking.try_lock()) {
             (_, Ok(asking)) => asking,
             // Another acquire extends it already.
             (Some(known), Err(_)) => return Ok(known),
-            (None, Err(_)) => slot.asking.lock().await,
+            (None, Err(_)) => asking.lock().await,
         };
         if known.is_none()
             && let Freshness::Fresh(fresh) | Freshness::Aging(fresh) = slot.freshness(until)

@@ -5,13 +5,14 @@
 //! When all of them have failed one after the other, it uses the listed ones that the URL does not name, and begins again
 //! with the URL when these have failed as well.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use tonic::transport::{Channel, Endpoint};
 
 use super::address::announced;
 use super::messages::ListedMember;
+use crate::store::per_runtime::PerRuntime;
 
 /// A member.
 pub(super) struct Member {
@@ -19,7 +20,8 @@ pub(super) struct Member {
     pub(super) endpoint: Endpoint,
     /// Its address, for messages.
     pub(super) shown: String,
-    pub(super) channel: OnceLock<Channel>,
+    /// The connection of each runtime.
+    pub(super) channel: PerRuntime<Channel>,
     /// Whether only the cluster lists it, and not the URL.
     pub(super) is_learned: bool,
     /// Whether it was found to belong to that cluster since it was chosen.
@@ -34,7 +36,7 @@ impl Member {
             number,
             endpoint,
             shown,
-            channel: OnceLock::new(),
+            channel: PerRuntime::default(),
             is_learned,
             is_verified: AtomicBool::new(false),
             id: AtomicU64::new(0),

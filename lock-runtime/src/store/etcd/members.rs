@@ -29,6 +29,7 @@ use super::messages::{MemberListRequest, MemberListResponse};
 use super::tls::EtcdTls;
 use crate::error::LockError;
 use crate::safeguard::Safeguard;
+use crate::store::patience::answer_within;
 use crate::sync::{Mutex, lock};
 
 /// How long a member may take for an answer before another one is asked.
@@ -191,11 +192,11 @@ impl Members {
             let (number, shown) = (member.number, &member.shown);
             let mut unanswered = Unanswered { members: self, number, since: Instant::now() };
             let answered = match self.check_cluster(&member).await {
-                Ok(()) => timeout(self.patience(), self.once(&member, method, request)).await,
-                Err(failure) => Ok(Err(failure)),
+                Ok(()) => answer_within(self.patience(), self.once(&member, method, request)).await,
+                Err(failure) => Some(Err(failure)),
             };
             let failure = match answered {
-                Ok(answered) => {
+                Some(answered) => {
                     unanswered.since = Instant::now();
                     match answered {
                         Ok(answer) => {
@@ -205,7 +206,7 @@ impl Members {
                         Err(failure) => failure,
                     }
                 }
-                Err(_) => {
+                None => {
                     drop(unanswered);
                     if tries == 0 || !method.repeats {
                         return Err(EtcdFailure::Unknown(format!("{shown} does not answer")));
@@ -411,11 +412,11 @@ fn endpoint(address: &str, uses_tls: bool) -> Result<Endpoint, LockError> {
 
 impl Members {
     async fn ready(&self, member: &Member) -> Result<Grpc<Channel>, Status> {
-        let channel = member.channel.get_or_init(|| match &self.tls {
+        let channel = member.channel.here(|| match &self.tls {
             Some(tls) => tls.channel(&member.endpoint, &member.shown),
             None => member.endpoint.connect_with_connector_lazy(tower::service_fn(connect)),
         });
-        let mut grpc = Grpc::new(channel.clone());
+        let mut grpc = Grpc::new(channel);
         grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
         Ok(grpc)
     }

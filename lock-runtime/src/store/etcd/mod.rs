@@ -354,6 +354,10 @@ impl Store for EtcdStore {
         POLL
     }
 
+    fn runs_on_callers(&self) -> bool {
+        true
+    }
+
     fn reports_losses(&self) -> bool {
         Safeguard::Tracking.is_on()
     }

@@ -32,6 +32,7 @@ use crate::store::custom::{
     FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
     RenewOutcome, Store, WakeUps,
 };
+use crate::store::per_runtime::PerRuntime;
 use crate::store::store_error::StoreError;
 
 /// The connections for requests, apart from the one for renewals.
@@ -90,7 +91,7 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 pub struct PostgresStore {
     connector: DatabaseConnector,
     /// Requests about one lock. One of them may have to wait for another transaction.
-    requests: ConnectionPool,
+    requests: PerRuntime<Arc<ConnectionPool>>,
     /// Renewals, and what is not about one lock.
     renewals: Arc<ConnectionPool>,
     /// Whether notifications arrive.
@@ -140,7 +141,7 @@ impl PostgresStore {
     async fn issue(&self, request: &FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
         let key = key(request.key);
         let parameters: [Parameter<'_>; 2] = [(&key, Type::BYTEA), (&request.owner, Type::TEXT)];
-        let row = self.requests.row(LockStatement::Fence, &parameters).await?;
+        let row = self.requests().row(LockStatement::Fence, &parameters).await?;
         let token: Option<i64> = row.get(0);
         Ok(match (token.and_then(|token| u64::try_from(token).ok()), row.get(1)) {
             (Some(token), _) => FencingOutcome::Token(token),
@@ -151,12 +152,14 @@ impl PostgresStore {
 
     fn of(connector: DatabaseConnector) -> Self {
         let (is_live, receiver) = watch::channel(false);
-        let (requests, renewals) = (
-            ConnectionPool::new(connector.clone(), POOL),
-            ConnectionPool::new(connector.clone(), 1),
-        );
-        let (renewals, is_live) = (Arc::new(renewals), Arc::new(is_live));
+        let renewals = Arc::new(ConnectionPool::new(connector.clone(), 1));
+        let (requests, is_live) = (PerRuntime::default(), Arc::new(is_live));
         Self { connector, requests, renewals, is_live, receiver }
+    }
+
+    /// The connections of the current runtime.
+    fn requests(&self) -> Arc<ConnectionPool> {
+        self.requests.here(|| Arc::new(ConnectionPool::new(self.connector.clone(), POOL)))
     }
 
     /// Creates the table, or does what a new version of this library needs. It can be run again, also while locks are held:
@@ -230,7 +233,7 @@ impl Store for PostgresStore {
         let parameters: [Parameter<'_>; 3] =
             [(&key, Type::BYTEA), (&lease.owner, Type::TEXT), (&term, Type::FLOAT8)];
         if lease.fresh {
-            let row = self.requests.row(LockStatement::AcquireFree, &parameters).await?;
+            let row = self.requests().row(LockStatement::AcquireFree, &parameters).await?;
             if let Some(fence) = row.get::<_, Option<i64>>(0) {
                 return Ok(LeaseOutcome::Granted { fence: u64::try_from(fence).ok() });
             }
@@ -238,7 +241,7 @@ impl Store for PostgresStore {
                 return Ok(busy(left));
             }
         }
-        let row = self.requests.row(LockStatement::Acquire, &parameters).await?;
+        let row = self.requests().row(LockStatement::Acquire, &parameters).await?;
         Ok(if row.get(0) {
             LeaseOutcome::Granted { fence: u64::try_from(row.get::<_, i64>(1)).ok() }
         } else {
@@ -270,15 +273,16 @@ impl Store for PostgresStore {
         let parameters: [Parameter<'_>; 3] =
             [(&key, Type::BYTEA), (&release.owner, Type::TEXT), (&keep, Type::FLOAT8)];
         let row = if release.keep.is_zero() {
-            let freed = self.requests.repeat(LockStatement::ReleaseIdle, &parameters[..2]).await?;
+            let freed =
+                self.requests().repeat(LockStatement::ReleaseIdle, &parameters[..2]).await?;
             if let Some(row) = freed.first() {
                 let (live, wanted): (bool, bool) = (row.get(0), row.get(1));
                 let freed = ReleaseOutcome::Freed { waiting: Some(usize::from(wanted)) };
                 return Ok(if live { freed } else { ReleaseOutcome::Gone });
             }
-            self.requests.row(LockStatement::Release, &parameters[..2]).await?
+            self.requests().row(LockStatement::Release, &parameters[..2]).await?
         } else {
-            self.requests.row(LockStatement::Keep, &parameters).await?
+            self.requests().row(LockStatement::Keep, &parameters).await?
         };
         let told: i64 = row.get(3);
         match (row.get(0), row.get(1), row.get(2)) {
@@ -300,7 +304,7 @@ impl Store for PostgresStore {
         }
         // All tokens come from one sequence, which is behind one of its own only if it has been set back in the meantime.
         let at_least = i64::try_from(request.at_least).unwrap_or(i64::MAX);
-        self.requests.execute(&statements::raise_fences(at_least)).await?;
+        self.requests().execute(&statements::raise_fences(at_least)).await?;
         match self.issue(&request).await? {
             FencingOutcome::Token(token) if token < request.at_least => Err(StoreError::Refused(
                 "the sequence `distributed_lock_fences` was set back; run `lockctl migrate`"
@@ -311,7 +315,7 @@ impl Store for PostgresStore {
     }
 
     async fn owner(&self, name: &str) -> Result<Option<String>, StoreError> {
-        let rows = self.requests.query(statements::OWNER, &[(&key(name), Type::BYTEA)]).await?;
+        let rows = self.requests().query(statements::OWNER, &[(&key(name), Type::BYTEA)]).await?;
         Ok(rows.first().map(|row| row.get(0)))
     }
 
@@ -333,6 +337,10 @@ impl Store for PostgresStore {
     /// Each request has any of several connections.
     fn orders_requests(&self) -> bool {
         false
+    }
+
+    fn runs_on_callers(&self) -> bool {
+        true
     }
 
     fn is_postgres(&self) -> bool {

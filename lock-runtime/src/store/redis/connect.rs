@@ -22,7 +22,6 @@ use tracing::Level;
 use super::dialects;
 use super::endpoint::Endpoint;
 use super::handshake::{Driver, LoggedIn};
-use super::home::Home;
 use super::in_flight::{InFlightLimit, PERMITS};
 use super::quarantine::Quarantine;
 use super::topology::{NewSocket, Opened, Topology};
@@ -31,6 +30,7 @@ use super::traffic::Traffic;
 use crate::clock::BootInstant;
 use crate::events;
 use crate::store::contract::StoreError;
+use crate::store::home::Home;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::user_code::contained;
 

@@ -35,7 +35,6 @@ mod fencing;
 mod handle;
 mod handshake;
 mod hash_slot;
-mod home;
 mod in_flight;
 #[cfg(feature = "admin")]
 mod inspection;

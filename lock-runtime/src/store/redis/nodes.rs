@@ -15,7 +15,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::{Connection, RequestOptions};
 use super::decode::Unexpected;
-use super::home::Home;
 use super::request::{
     BatchAnswers, KeyServer, RequestAction, RoutedAnswer, RoutedRequest, ScriptBatch,
 };
@@ -27,6 +26,7 @@ use crate::backoff::Backoff;
 use crate::join::join_all;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Place, SendTrace, StoreError};
+use crate::store::home::Home;
 use crate::sync::{Mutex, lock};
 use crate::timeout::RequestTimeout;
 

@@ -6,7 +6,7 @@ use tokio::runtime;
 use tokio::task::AbortHandle;
 
 /// The runtime that serves some connections, and whether it still runs.
-pub(super) struct Home {
+pub(crate) struct Home {
     runtime: runtime::Handle,
     /// Upgradable for as long as the runtime runs its tasks.
     alive: Weak<()>,
@@ -15,7 +15,7 @@ pub(super) struct Home {
 }
 
 impl Home {
-    pub(super) fn new(runtime: runtime::Handle) -> Self {
+    pub(crate) fn new(runtime: runtime::Handle) -> Self {
         let kept = Arc::new(());
         let alive = Arc::downgrade(&kept);
         let task = runtime.spawn(async move {
@@ -25,12 +25,12 @@ impl Home {
         Self { runtime, alive, task: task.abort_handle() }
     }
 
-    pub(super) fn runtime(&self) -> &runtime::Handle {
+    pub(crate) fn runtime(&self) -> &runtime::Handle {
         &self.runtime
     }
 
     /// Whether the runtime still runs.
-    pub(super) fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         self.alive.strong_count() > 0
     }
 }
@@ -44,7 +44,7 @@ impl Drop for Home {
 /// Whether the current runtime can serve sockets. Tokio reports this only by a panic, so it is
 /// checked once per runtime, and not in the middle of a request. The panic hook has printed tokio's
 /// own advice by then.
-pub(super) fn has_io() -> bool {
+pub(crate) fn has_io() -> bool {
     let Ok(socket) = std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)) else {
         return true;
     };
