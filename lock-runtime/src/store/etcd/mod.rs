@@ -83,6 +83,8 @@ const PROBE: &str = "lock-runtime/probe";
 /// | learning of members | 1 a minute for each client |
 /// | checking the cluster of a member | 1 before its first use, and after each of its failures |
 ///
+/// A client has one connection to a member for the calls of the first runtime that uses it, and one for everything else.
+///
 /// All locks of a client that are renewed share one lease of etcd for each length. etcd writes to the disks of a majority of
 /// its members for each acquire and each release, but not for a renewal.
 ///

@@ -35,7 +35,7 @@ use crate::store::custom::{
 use crate::store::per_runtime::PerRuntime;
 use crate::store::store_error::StoreError;
 
-/// The connections for requests, apart from the one for renewals.
+/// The connections of a runtime for requests, apart from the one for renewals.
 const POOL: usize = 8;
 
 /// The SQL that creates the table `distributed_locks`, and what belongs to it. It can be run again.
@@ -57,7 +57,8 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 /// | [`verify_in`](crate::LockGuard::verify_in) | 1 statement in the transaction of the program |
 ///
 /// A client opens one connection for renewals, one for notifications, and up to eight for requests, as many as it has
-/// requests at one time. Over connections to the server itself, each statement is prepared once. Behind a pooler, such as
+/// requests at one time. These belong to the first runtime that calls it; the requests of other runtimes and of the background
+/// have up to eight of their own. Over connections to the server itself, each statement is prepared once. Behind a pooler, such as
 /// PgBouncer, nothing is prepared, and the statements depend on no session, so they work in transaction mode as well.
 /// Notifications do not arrive there: the client notices that, and waiting calls make an attempt four times a second. After a
 /// connection was lost or a request had no answer, the next request opens another one.
@@ -90,7 +91,7 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 /// not use it. Channel binding is not supported.
 pub struct PostgresStore {
     connector: DatabaseConnector,
-    /// Requests about one lock. One of them may have to wait for another transaction.
+    /// For requests about one lock. One of them may have to wait for another transaction.
     requests: PerRuntime<Arc<ConnectionPool>>,
     /// Renewals, and what is not about one lock.
     renewals: Arc<ConnectionPool>,
