@@ -117,6 +117,8 @@ safeguards! {
     PermitsExpire = "permits-expire",
     /// A request does not time out while other answers arrive on its connection.
     TimeoutOnlyIfSilent = "timeout-only-if-silent",
+    /// An acquire that ends after the release of its owner frees the key.
+    LateAcquiresAreReleased = "late-acquires-are-released",
     /// Each runtime has its own connections to a store.
     RuntimesAreSeparate = "runtimes-are-separate",
     /// A request on a runtime that was blocked waits a little longer for its answer.

@@ -133,11 +133,17 @@ pub async fn count_under_contention(clients: [&LockClient; 2], tasks: usize) {
 pub async fn calls_go_on_beside_a_blocked_runtime(client: &LockClient, lease: Duration) {
     let (block, blocked) = tokio::sync::oneshot::channel();
     let (unblock, unblocked) = std::sync::mpsc::channel::<()>();
-    let (first, second) = (client.lock("first"), client.lock("second"));
+    let (client_of_first, second) = (client.clone(), client.lock("second"));
     let other = tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
-            first.run(async {}).await.expect("free");
+            // As many connections as it may have.
+            let calls = (0..16).map(|n| client_of_first.lock(format!("first{n}")));
+            let mut first: JoinSet<_> =
+                calls.map(|lock| async move { lock.run(async {}).await }).collect();
+            while let Some(called) = first.join_next().await {
+                called.expect("no panic").expect("free");
+            }
             let call = tokio::spawn(async move { second.acquire().await });
             tokio::task::yield_now().await;
             block.send(()).expect("it is awaited");

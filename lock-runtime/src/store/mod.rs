@@ -112,7 +112,7 @@ mod open;
 pub(crate) mod owner;
 #[cfg(feature = "store")]
 mod patience;
-#[cfg(any(feature = "etcd", feature = "postgres"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "tls"))]
 mod per_runtime;
 pub(crate) mod periods;
 mod place;

@@ -4,7 +4,9 @@
 //! with callers has connections of its own. The requests of callers on other runtimes run on the thread of the store:
 //! otherwise, a program with many runtimes would open as many connections.
 
-use tokio::runtime::Handle;
+use std::cell::Cell;
+
+use tokio::runtime::{Handle, Id};
 
 use crate::runtime;
 use crate::store::home::{Home, has_io};
@@ -12,28 +14,35 @@ use crate::sync::{Mutex, lock};
 
 /// The first runtime with callers; another one when that has ended.
 #[derive(Default)]
-pub(super) struct CallerRuntime(Mutex<Option<FirstRuntime>>);
+pub(super) struct CallerRuntime(Mutex<Option<Home>>);
 
-struct FirstRuntime {
-    home: Home,
-    has_io: bool,
+thread_local! {
+    /// The last runtime that had no I/O when this thread checked.
+    static WITHOUT_IO: Cell<Option<Id>> = const { Cell::new(None) };
 }
 
 impl CallerRuntime {
     /// The current runtime, if it runs requests.
     pub(super) fn here(&self) -> Option<Handle> {
         let here = runtime::here().ok()?;
+        let is_here = |first: &Home| first.runtime().id() == here.id();
+        if let Some(first) = lock(&self.0).as_ref().filter(|first| first.is_alive()) {
+            return is_here(first).then_some(here);
+        }
+        if WITHOUT_IO.get() == Some(here.id()) {
+            return None;
+        }
+        // Runs the panic hook of the program if there is none.
+        if !has_io() {
+            WITHOUT_IO.set(Some(here.id()));
+            return None;
+        }
         let mut first = lock(&self.0);
-        let known = first.as_ref().filter(|first| first.home.is_alive());
-        let is_usable = match known {
-            Some(first) => first.has_io && first.home.runtime().id() == here.id(),
-            None => {
-                let has_io = has_io();
-                *first = Some(FirstRuntime { home: Home::new(here.clone()), has_io });
-                has_io
-            }
-        };
-        is_usable.then_some(here)
+        if !first.as_ref().is_some_and(Home::is_alive) {
+            // Not alive if the runtime has ended, and is entered nevertheless.
+            *first = Some(Home::new(here.clone())).filter(Home::is_alive);
+        }
+        first.as_ref().is_some_and(is_here).then_some(here)
     }
 }
 
@@ -70,5 +79,18 @@ mod tests {
             let _entered = limited.enter();
             assert!(callers.here().is_none());
         }
+        let full = runtime();
+        let _entered = full.enter();
+        assert!(callers.here().is_some(), "it takes no place");
+    }
+
+    #[test]
+    fn a_runtime_that_has_ended_runs_none() {
+        let callers = CallerRuntime::default();
+        let ended = runtime();
+        let handle = ended.handle().clone();
+        drop(ended);
+        let _entered = handle.enter();
+        assert!(callers.here().is_none());
     }
 }

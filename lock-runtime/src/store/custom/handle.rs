@@ -23,7 +23,7 @@ use crate::store::subscriptions::Subscription;
 use crate::timeout::RequestTimeout;
 use crate::wire_format::WireFormat;
 
-/// The number of the only connection: a release waits for the acquires of its owner.
+/// The number of the only connection, as far as the engine knows: a release comes after the acquires of its owner.
 const CONNECTION: u64 = 1;
 
 /// The shortest term that a store is asked for.
@@ -64,9 +64,12 @@ impl<S: Store> CustomHandle<S> {
     ) -> impl Future<Output = Result<Released, StoreError>> + Send + 'static {
         let (store, key) = (Arc::clone(&self.shared.store), release.resource.key.to_owned());
         let (owner, keep) = (self.shared.owner_name(release.owner), release.keep);
-        let ended = self.shared.in_flight.ended(release.owner);
-        // An acquire ends after two response timeouts.
-        let limit = self.shared.response_timeout * 4;
+        let response_timeout = self.shared.response_timeout;
+        // An acquire on the thread of the store ends after two response timeouts, or a little later. One on the runtime of its
+        // caller may take longer, and frees the key itself then.
+        let brief = store.runs_on_callers().then_some(response_timeout / 8);
+        let ended = self.shared.in_flight.ended(release.owner, brief);
+        let limit = response_timeout * 4;
         let released = async move {
             ended.await;
             let request = ReleaseRequest { key: &key, owner: &owner, keep };
@@ -79,7 +82,9 @@ impl<S: Store> CustomHandle<S> {
                 ReleaseOutcome::Taken => Released::Taken,
             })
         };
-        run(&self.shared.runtime(lane), within(limit, released))
+        let shared = Arc::clone(&self.shared);
+        // Sent when it is polled: a release that is dropped before is sent in the background.
+        async move { run(&shared.runtime(lane), within(limit, released)).await }
     }
 }
 
@@ -101,15 +106,18 @@ impl<S: Store> LockStore for CustomHandle<S> {
         let limit = timeout.answer.min(timeout.total);
         // The request goes on for another response timeout after the caller has given up.
         let lasts = limit + self.shared.response_timeout;
-        let in_flight = self.shared.in_flight.begin(claim.owner, lasts);
+        let (in_flight, shared) =
+            (self.shared.in_flight.begin(claim.owner), Arc::clone(&self.shared));
         trace.sent(CONNECTION);
         let acquired = run(&self.shared.runtime(Lane::Caller), async move {
             let request = LeaseRequest { key: &key, owner: &owner, term, renewed, fresh };
-            let acquired = if in_flight.is_late() {
-                Err(StoreError::Refused("the runtime of the call did not run in time".to_owned()))
-            } else {
-                within(lasts, store.acquire(request)).await
-            };
+            if in_flight.was_released() {
+                return Err(StoreError::Refused("the call has been given up".to_owned()));
+            }
+            let acquired = within(lasts, store.acquire(request)).await;
+            if in_flight.was_released() {
+                shared.release_again(&acquired, key, owner);
+            }
             drop(in_flight);
             acquired
         });

@@ -1,5 +1,8 @@
 //! The acquires of a custom store that have not ended. A release waits for them: otherwise it could come first, and
 //! the lock would be left behind.
+//!
+//! An acquire on the runtime of its caller may take very long, because that runtime may be blocked, or not be driven. A
+//! release waits for it only briefly, and is repeated when the acquire has ended.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
+use crate::safeguard::Safeguard;
 use crate::store::owner::OwnerId;
 use crate::sync::{Mutex, lock};
 
@@ -21,8 +25,8 @@ struct PendingAcquires {
     count: usize,
     /// Dropped when the last one ends.
     ended: watch::Sender<()>,
-    /// The last one has ended by then.
-    until: Instant,
+    /// Whether a release has not waited for them.
+    was_released: bool,
 }
 
 /// An acquire that has not ended.
@@ -30,36 +34,43 @@ struct PendingAcquires {
 pub(super) struct AcquireInFlight {
     all: Arc<AcquiresInFlight>,
     owner: OwnerId,
-    until: Instant,
 }
 
 impl AcquiresInFlight {
-    /// An acquire of this owner that lasts for at most this time.
-    pub(super) fn begin(self: &Arc<Self>, owner: OwnerId, lasts: Duration) -> AcquireInFlight {
-        let until = Instant::now() + lasts;
+    pub(super) fn begin(self: &Arc<Self>, owner: OwnerId) -> AcquireInFlight {
         let mut all = lock(&self.0);
-        let new = || PendingAcquires { count: 0, ended: watch::Sender::new(()), until };
-        let acquires = all.entry(owner).or_insert_with(new);
-        (acquires.count, acquires.until) = (acquires.count + 1, acquires.until.max(until));
-        AcquireInFlight { all: Arc::clone(self), owner, until }
+        let ended = || watch::Sender::new(());
+        let new = || PendingAcquires { count: 0, ended: ended(), was_released: false };
+        all.entry(owner).or_insert_with(new).count += 1;
+        AcquireInFlight { all: Arc::clone(self), owner }
     }
 
-    /// Resolves when no acquire of this owner is in flight.
-    pub(super) fn ended(&self, owner: OwnerId) -> impl Future<Output = ()> + Send + use<> {
-        let pending = lock(&self.0).get(&owner).map(|it| (it.ended.subscribe(), it.until));
+    /// Resolves when no acquire of this owner is in flight, or after this time. The acquires learn of the release then.
+    pub(super) fn ended(
+        self: &Arc<Self>,
+        owner: OwnerId,
+        limit: Option<Duration>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let ended = lock(&self.0).get(&owner).map(|acquires| acquires.ended.subscribe());
+        let all = Arc::clone(self);
         async move {
-            if let Some((mut ended, until)) = pending {
-                // Nothing is ever sent. A runtime that is not driven ends no acquire.
-                let _ = timeout_at(until, ended.changed()).await;
+            let Some(mut ended) = ended else { return };
+            // Nothing is ever sent.
+            let Some(limit) = limit else { return drop(ended.changed().await) };
+            if timeout(limit, ended.changed()).await.is_err()
+                && let Some(acquires) = lock(&all.0).get_mut(&owner)
+            {
+                acquires.was_released = true;
             }
         }
     }
 }
 
 impl AcquireInFlight {
-    /// Whether its time is over, so that a release may have come before it.
-    pub(super) fn is_late(&self) -> bool {
-        Instant::now() >= self.until
+    /// Whether the owner was released, and the release has not waited.
+    pub(super) fn was_released(&self) -> bool {
+        let was_released = lock(&self.all.0).get(&self.owner).is_some_and(|it| it.was_released);
+        was_released && Safeguard::LateAcquiresAreReleased.is_on()
     }
 }
 
@@ -77,35 +88,36 @@ impl Drop for AcquireInFlight {
 #[cfg(test)]
 mod tests {
     use tokio::task::JoinHandle;
+    use tokio::time::Instant;
 
     use super::*;
 
-    const LASTS: Duration = Duration::from_secs(2);
-
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_release_waits_for_all_acquires_of_its_owner() {
         let all = Arc::new(AcquiresInFlight::default());
         let [one, other] = [(), ()].map(|()| OwnerId::new().expect("randomness"));
-        let [first, second, _other] = [one, one, other].map(|owner| all.begin(owner, LASTS));
-        let ended = tokio::spawn(all.ended(one));
+        let (first, second, _other) = (all.begin(one), all.begin(one), all.begin(other));
+        let ended = tokio::spawn(all.ended(one, None));
         assert!(!is_over(&ended).await);
         drop(first);
-        assert!(!is_over(&ended).await);
+        assert!(!is_over(&ended).await && !second.was_released());
         drop(second);
         assert!(is_over(&ended).await);
-        all.ended(one).await;
+        all.ended(one, None).await;
         assert_eq!(lock(&all.0).len(), 1, "nothing is left of it");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_release_does_not_wait_for_a_runtime_that_is_not_driven() {
+    async fn an_acquire_learns_of_a_release_that_has_not_waited() {
+        let limit = Duration::from_secs(1);
         let (all, owner) =
             (Arc::new(AcquiresInFlight::default()), OwnerId::new().expect("randomness"));
-        let (began, unpolled) = (Instant::now(), all.begin(owner, LASTS));
-        assert!(!unpolled.is_late());
-        all.ended(owner).await;
-        assert_eq!(began.elapsed().as_secs(), LASTS.as_secs());
-        assert!(unpolled.is_late(), "it is not sent any more");
+        let (began, acquire) = (Instant::now(), all.begin(owner));
+        all.ended(owner, Some(limit)).await;
+        assert_eq!(began.elapsed().as_secs(), limit.as_secs());
+        assert!(acquire.was_released());
+        drop(acquire);
+        assert!(!all.begin(owner).was_released(), "nothing is left of it");
     }
 
     async fn is_over(task: &JoinHandle<()>) -> bool {

@@ -16,3 +16,6 @@ pub use self::contract::{
     RenewOutcome, Store,
 };
 pub use self::wake_ups::WakeUps;
+
+#[cfg(test)]
+mod tests;

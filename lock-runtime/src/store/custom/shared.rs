@@ -4,15 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::time::sleep;
 
 use super::caller_runtime::CallerRuntime;
-use super::contract::Store;
+use super::contract::{LeaseOutcome, ReleaseRequest, Store};
 use super::in_flight::AcquiresInFlight;
-use super::thread::StoreThread;
+use super::thread::{StoreThread, within};
 use crate::store::lane::Lane;
 use crate::store::owner::{ClientTag, OwnerId};
 use crate::store::store_error::StoreError;
 use crate::store::subscriptions::Subscriptions;
+
+/// How often a key is freed at most that an acquire has taken after the release of its owner.
+const REPEATED: usize = 10;
 
 /// What the handles of a store share.
 pub(super) struct CustomStore<S> {
@@ -29,6 +33,33 @@ pub(super) struct CustomStore<S> {
 impl<S: Store> CustomStore<S> {
     pub(super) fn owner_name(&self, owner: OwnerId) -> String {
         self.tag.owner_name(owner)
+    }
+
+    /// Frees a key for which an acquire has ended that a release has not waited for.
+    pub(super) fn release_again(
+        &self,
+        acquired: &Result<LeaseOutcome, StoreError>,
+        key: String,
+        owner: String,
+    ) {
+        let is_answered = match acquired {
+            Ok(LeaseOutcome::Granted { .. }) => true,
+            // It may still take effect.
+            Err(StoreError::Unknown(_)) => false,
+            Ok(LeaseOutcome::Busy { .. }) | Err(_) => return,
+        };
+        let (store, pause) = (Arc::clone(&self.store), self.response_timeout);
+        self.thread.runtime().spawn(async move {
+            for attempt in 0..REPEATED {
+                if attempt > 0 || !is_answered {
+                    sleep(pause).await;
+                }
+                let request = ReleaseRequest { key: &key, owner: &owner, keep: Duration::ZERO };
+                if within(pause, store.release(request)).await.is_ok() {
+                    return;
+                }
+            }
+        });
     }
 
     /// The runtime for the requests of a lane.

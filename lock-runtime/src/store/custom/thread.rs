@@ -74,5 +74,6 @@ pub(super) async fn within<T>(
 }
 
 fn ended_text(ended: &tokio::task::JoinError) -> String {
-    if ended.is_panic() { "the store has panicked" } else { "the client has ended" }.to_owned()
+    if ended.is_panic() { "the store has panicked" } else { "the client or the runtime has ended" }
+        .to_owned()
 }

@@ -20,6 +20,7 @@ use crate::safeguard::Safeguard;
 use crate::store::custom::{
     LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, RenewOutcome,
 };
+use crate::store::patience::answer_within;
 use crate::sync::{Mutex, lock};
 
 /// How often an acquire is tried with another lease, because the last one has ended.
@@ -231,7 +232,9 @@ impl EtcdClient {
                     self.drop_own(key_lease);
                     KeyLease { id: found, is_shared: key_lease.is_shared }
                 };
-                lock(&self.holds).granted(owned, (key_lease, found), answer.revision);
+                if !lock(&self.holds).granted(owned, (key_lease, found), answer.revision) {
+                    self.cleanup.notify_one();
+                }
                 lock(&self.busy).remove(&owned.key);
                 self.granted.notify_one();
                 if is_expected && is_confirmed {
@@ -258,8 +261,8 @@ impl EtcdClient {
             }
             busy.insert(owned.key.clone(), revision);
         }
-        let rest = tokio::time::timeout(REST, self.members.rest_of_lease(lease));
-        LeaseOutcome::Busy { left: rest.await.ok().flatten() }
+        let rest = answer_within(REST, self.members.rest_of_lease(lease));
+        LeaseOutcome::Busy { left: rest.await.flatten() }
     }
 
     /// Ends a lease that no other key has. It would also end by itself.

@@ -89,6 +89,21 @@ impl KeyHold {
         self.lease = lease;
     }
 
+    /// Whether the owner was released, and nothing is left of it.
+    fn is_released(&self) -> bool {
+        let is_ended = matches!(self.phase, HoldPhase::Ended { due: NEVER, .. });
+        is_ended && !self.was_granted && self.pending.is_empty() && self.doubts.is_empty()
+    }
+
+    /// If the owner was released, while its acquire was in flight, the key is deleted now. Returns whether it was not released.
+    fn is_due_if_ended(&mut self) -> bool {
+        if let HoldPhase::Ended { due, .. } = &mut self.phase {
+            *due = BootInstant::PAST;
+            return false;
+        }
+        true
+    }
+
     /// An acquire with this lease is not in flight any more.
     fn settle(&mut self, lease: i64) {
         if let Some(number) = self.pending.iter().position(|pending| *pending == lease) {
@@ -148,14 +163,15 @@ impl KeyHolds {
         true
     }
 
-    /// The acquire with the lease `asked` was granted. The key has the lease `found`.
+    /// The acquire with the lease `asked` was granted. The key has the lease `found`. Returns whether the owner has it; otherwise,
+    /// it was released meanwhile, and the key is deleted.
     pub(super) fn granted(
         &mut self,
         owned: &Owned,
         (asked, found): (KeyLease, KeyLease),
         revision: i64,
-    ) {
-        let Some(hold) = self.all.get_mut(owned) else { return };
+    ) -> bool {
+        let Some(hold) = self.all.get_mut(owned) else { return true };
         hold.settle(asked.id);
         hold.change_lease(found);
         hold.was_granted = true;
@@ -163,13 +179,15 @@ impl KeyHolds {
             (hold.phase, hold.revision) = (HoldPhase::Held, revision);
             self.unwatched.push(owned.clone());
         }
+        hold.is_due_if_ended()
     }
 
     /// The acquire with this lease had no effect.
     pub(super) fn declined(&mut self, owned: &Owned, lease: KeyLease) {
         let Some(hold) = self.all.get_mut(owned) else { return };
         hold.settle(lease.id);
-        if hold.phase == HoldPhase::Claimed && hold.pending.is_empty() && hold.doubts.is_empty() {
+        let is_unknown = hold.phase == HoldPhase::Claimed && hold.doubts.is_empty();
+        if hold.is_released() || is_unknown && hold.pending.is_empty() {
             self.all.remove(owned);
         }
     }
@@ -181,6 +199,9 @@ impl KeyHolds {
         hold.settle(lease.id);
         if lease.is_shared {
             hold.doubts.push(lease.id);
+            hold.is_due_if_ended();
+        } else if hold.is_released() {
+            self.all.remove(owned);
         }
     }
 
@@ -236,8 +257,11 @@ impl KeyHolds {
         }
         (hold.was_granted, hold.is_moving) = (false, false);
         let Some(id) = hold.doubts.last().copied() else {
-            self.all.remove(owned);
-            return true;
+            let is_over = hold.pending.is_empty();
+            if is_over {
+                self.all.remove(owned);
+            }
+            return is_over;
         };
         hold.lease = KeyLease { id, is_shared: true };
         self.retry(owned, now, Duration::ZERO);

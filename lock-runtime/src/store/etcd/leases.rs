@@ -232,7 +232,11 @@ impl SharedLeases {
         }
         let (id, lasts_until) = members.grant_lease(seconds(term) + SLACK).await?;
         let extending_until = BootInstant::PAST;
-        *lock(&slot.current) = Some(SharedLease { id, until: lasts_until, extending_until });
+        let mut current = lock(&slot.current);
+        // That of another runtime may be newer, if this one was blocked.
+        if current.is_none_or(|current| current.until < lasts_until) {
+            *current = Some(SharedLease { id, until: lasts_until, extending_until });
+        }
         Ok(Attachable { id, unconfirmed: None })
     }
 

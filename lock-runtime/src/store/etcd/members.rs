@@ -2,7 +2,7 @@
 //!
 //! All requests go to one member, as long as it serves them. When it does not answer in time, cannot be reached or has no
 //! leader, the next member takes its place: see `member_list.rs`. (A balancing channel would send every third request to a
-//! member that is down.) Each member keeps its connection, which is opened when it is first needed.
+//! member that is down.) Each member keeps a connection for each runtime, which is opened when it is first needed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

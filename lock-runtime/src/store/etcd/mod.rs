@@ -356,6 +356,11 @@ impl Store for EtcdStore {
         POLL
     }
 
+    /// The requests of callers and those of the background have different connections.
+    fn orders_requests(&self) -> bool {
+        false
+    }
+
     fn runs_on_callers(&self) -> bool {
         true
     }

@@ -20,6 +20,7 @@ pub(crate) use self::verification::Verification;
 use crate::error::LockError;
 use crate::events;
 use crate::safeguard::Safeguard;
+use crate::store::per_runtime::PerRuntime;
 use crate::store::store_error::StoreError;
 use crate::sync::{Mutex, lock};
 use crate::tls::TlsOptions;
@@ -33,8 +34,8 @@ pub(crate) struct Tls {
     /// What was read from the files.
     loaded: Mutex<Option<Loaded>>,
     /// Locked while the files are read, so that files that cannot be read, such as those of a
-    /// network that hangs, block one thread at most.
-    reading: Arc<tokio::sync::Mutex<()>>,
+    /// network that hangs, block one thread of each runtime at most.
+    reading: PerRuntime<Arc<tokio::sync::Mutex<()>>>,
 }
 
 struct Loaded {
@@ -66,7 +67,7 @@ impl Tls {
                 error("`tls_server_name` is neither a host name nor an IP address")
             })?),
         };
-        let (loaded, reading) = (Mutex::default(), Arc::default());
+        let (loaded, reading) = (Mutex::default(), PerRuntime::default());
         Ok(Self { options, server_name, verification: Verification::Full, loaded, reading })
     }
 
@@ -91,7 +92,7 @@ impl Tls {
         if let Some(config) = &self.options.config {
             return Ok(Arc::clone(config));
         }
-        let (tls, reading) = (Arc::clone(self), Arc::clone(&self.reading).lock_owned().await);
+        let (tls, reading) = (Arc::clone(self), self.reading.here(Arc::default).lock_owned().await);
         let load = spawn_blocking(move || {
             let _reading = reading;
             tls.load()

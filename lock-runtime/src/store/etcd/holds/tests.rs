@@ -255,3 +255,42 @@ fn the_watch_of_a_hold_ends_once() {
         assert!(!holds.releasing(&owned()).is_some_and(|hold| hold.was_watched));
     }
 }
+
+/// A claim whose owner was released while it was in flight.
+fn released_claim(lease: KeyLease) -> (KeyHolds, BootInstant) {
+    let (mut holds, now) = claimed(lease);
+    holds.releasing(&owned());
+    assert!(!holds.freed(&owned(), false, now), "the claim may still arrive");
+    assert!(holds.due(now.after(TERM), 9).delete.is_empty(), "nothing is known of it");
+    (holds, now)
+}
+
+#[test]
+fn a_claim_that_is_granted_after_its_release_is_deleted() {
+    for lease in [SHARED, OWN] {
+        let (mut holds, now) = released_claim(lease);
+        assert!(!holds.granted(&owned(), (lease, lease), 7));
+        assert_eq!(holds.due(now, 9).delete, [owned()]);
+        assert!(holds.freed(&owned(), true, now) && holds.is_empty());
+    }
+}
+
+#[test]
+fn a_claim_that_is_declined_after_its_release_leaves_nothing() {
+    let (mut holds, _) = released_claim(SHARED);
+    holds.declined(&owned(), SHARED);
+    assert!(holds.is_empty());
+}
+
+#[test]
+fn a_claim_that_is_in_doubt_after_its_release_is_deleted_until_its_lease_ends() {
+    let (mut holds, now) = released_claim(SHARED);
+    holds.doubted(&owned(), SHARED);
+    assert_eq!(holds.due(now, 9).delete, [owned()]);
+    assert!(!holds.freed(&owned(), false, now));
+    holds.lease_ended(SHARED.id);
+    assert!(holds.is_empty());
+    let (mut holds, _) = released_claim(OWN);
+    holds.doubted(&owned(), OWN);
+    assert!(holds.is_empty(), "a fixed lease ends by itself");
+}

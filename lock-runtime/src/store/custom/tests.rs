@@ -1,0 +1,99 @@
+//! Requests that overtake each other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, RenewOutcome, Store};
+use crate::client::LockClient;
+use crate::store::store_error::StoreError;
+
+/// Its response timeout is 2 s.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// A store with one key, whose acquires wait until they are told to take effect.
+#[derive(Clone, Default)]
+struct SlowStore(Arc<SlowKey>);
+
+#[derive(Default)]
+struct SlowKey {
+    go: Notify,
+    is_taken: AtomicBool,
+    releases: AtomicUsize,
+}
+
+impl Store for SlowStore {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    async fn acquire(&self, _: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
+        self.0.go.notified().await;
+        self.0.is_taken.store(true, Ordering::SeqCst);
+        Ok(LeaseOutcome::Granted { fence: None })
+    }
+
+    async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
+        leases.iter().map(|_| Ok(RenewOutcome::Extended)).collect()
+    }
+
+    async fn release(&self, _: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
+        self.0.releases.fetch_add(1, Ordering::SeqCst);
+        let was_taken = self.0.is_taken.swap(false, Ordering::SeqCst);
+        Ok(if was_taken { ReleaseOutcome::Freed { waiting: None } } else { ReleaseOutcome::Gone })
+    }
+
+    fn runs_on_callers(&self) -> bool {
+        true
+    }
+}
+
+async fn until(condition: impl Fn() -> bool) -> bool {
+    let began = Instant::now();
+    while !condition() && began.elapsed() < LEASE {
+        sleep(LEASE / 3000).await;
+    }
+    condition()
+}
+
+#[tokio::test]
+async fn an_acquire_that_ends_after_the_release_of_its_owner_frees_the_key() {
+    let store = SlowStore::default();
+    let key = Arc::clone(&store.0);
+    let client = LockClient::builder().store(store).lease(LEASE).connect().await.expect("it is up");
+    let call = timeout(LEASE / 300, client.lock("k").acquire()).await;
+    assert!(call.is_err(), "the request has no answer");
+    let releases = || key.releases.load(Ordering::SeqCst);
+    assert!(until(|| releases() > 0).await, "the release does not wait for the request");
+    let before = releases();
+    key.go.notify_one();
+    assert!(until(|| releases() > before).await, "the key stays taken");
+    assert!(!key.is_taken.load(Ordering::SeqCst));
+}
+
+#[tokio::test]
+async fn a_guard_that_is_dropped_sends_one_release_and_reports_no_loss() {
+    let store = SlowStore::default();
+    let key = Arc::clone(&store.0);
+    let client = LockClient::builder().store(store).lease(LEASE).connect().await.expect("it is up");
+    for releases in 1..4 {
+        key.go.notify_one();
+        drop(client.lock("k").acquire().await.expect("free"));
+        assert!(until(|| client.stats().is_idle()).await);
+        assert_eq!(key.releases.load(Ordering::SeqCst), releases);
+    }
+    assert_eq!(client.stats().lost, 0);
+}
+
+#[cfg(lock_controls)]
+#[test]
+fn controls_of_late_acquires() {
+    crate::safeguard::assert_fails_without(
+        "late-acquires-are-released",
+        "store::custom::tests::an_acquire_that_ends_after_the_release_of_its_owner_frees_the_key",
+        "the key stays taken",
+    );
+}
