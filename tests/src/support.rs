@@ -125,12 +125,13 @@ pub async fn count_under_contention(clients: [&LockClient; 2], tasks: usize) {
 }
 
 /// Lets another runtime make the first calls of a client, and then blocks it in the middle of a call. Meanwhile, calls and
-/// renewals on this runtime, which has several threads, go on for two of the client's leases.
+/// renewals on this runtime, which has several threads, go on for longer than the client's lease, which is `LEASE * 6`.
 ///
 /// # Panics
 ///
-/// If a call is delayed or fails, or if a lock is lost.
-pub async fn calls_go_on_beside_a_blocked_runtime(client: &LockClient, lease: Duration) {
+/// If a call takes as long as a response timeout, or fails, or if a lock is lost.
+pub async fn calls_go_on_beside_a_blocked_runtime(client: &LockClient) {
+    let (lease, delayed) = (LEASE * 6, "a blocked runtime delays no calls of others");
     let (block, blocked) = tokio::sync::oneshot::channel();
     let (unblock, unblocked) = std::sync::mpsc::channel::<()>();
     let (client_of_first, second) = (client.clone(), client.lock("second"));
@@ -153,12 +154,12 @@ pub async fn calls_go_on_beside_a_blocked_runtime(client: &LockClient, lease: Du
         })
     });
     blocked.await.expect("the first call succeeds");
-    let until = tokio::time::Instant::now() + lease * 2;
-    let held = timeout(lease * 5, client.lock("held").acquire()).await;
-    let held = held.expect("a blocked runtime delays no calls of others").expect("free");
+    let until = tokio::time::Instant::now() + lease * 6 / 5;
+    let held = timeout(lease / 4, client.lock("held").acquire()).await;
+    let held = held.expect(delayed).expect("free");
     while tokio::time::Instant::now() < until {
-        let call = timeout(lease * 5, client.lock("k").run(async {})).await;
-        call.expect("a blocked runtime delays no calls of others").expect("free");
+        let call = timeout(lease / 4, client.lock("k").run(async {})).await;
+        call.expect(delayed).expect("free");
         tokio::time::sleep(lease / 20).await;
     }
     held.release().await.expect("renewed");

@@ -25,10 +25,13 @@ impl<T: Clone> PerRuntime<T> {
     pub(crate) fn here(&self, make: impl FnOnce() -> T) -> T {
         let here = Handle::current();
         let mut values = lock(&self.0);
-        let is_here = |home: &Home| {
-            let is_same = home.runtime().id() == here.id();
-            (is_same || !Safeguard::RuntimesAreSeparate.is_on()) && home.is_alive()
-        };
+        let is_here = |home: &Home| home.runtime().id() == here.id() && home.is_alive();
+        if !Safeguard::RuntimesAreSeparate.is_on()
+            && values.iter().any(|(home, _)| is_here(home))
+            && let Some((_, other)) = values.iter().find(|(home, _)| !is_here(home))
+        {
+            return other.clone();
+        }
         if let Some((_, known)) = values.iter().find(|(home, _)| is_here(home)) {
             return known.clone();
         }
