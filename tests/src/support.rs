@@ -125,17 +125,18 @@ pub async fn count_under_contention(clients: [&LockClient; 2], tasks: usize) {
 }
 
 /// Lets another runtime make the first calls of a client, and then blocks it in the middle of a call. Meanwhile, calls and
-/// renewals on this runtime, which has several threads, go on for longer than the client's lease, which is `LEASE * 6`.
+/// renewals on this runtime, which has several threads, go on for longer than the client's lease, which is `LEASE * 6`. Then the
+/// other client gets the lock of the call in the middle.
 ///
 /// # Panics
 ///
 /// If a call takes as long as a response timeout, or fails, or if a lock is lost.
-pub async fn calls_go_on_beside_a_blocked_runtime(client: &LockClient) {
+pub async fn calls_go_on_beside_a_blocked_runtime(client: &LockClient, other: &LockClient) {
     let (lease, delayed) = (LEASE * 6, "a blocked runtime delays no calls of others");
     let (block, blocked) = tokio::sync::oneshot::channel();
     let (unblock, unblocked) = std::sync::mpsc::channel::<()>();
     let (client_of_first, second) = (client.clone(), client.lock("second"));
-    let other = tokio::task::spawn_blocking(move || {
+    let blocked_calls = tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
             // As many connections as it may have.
@@ -163,8 +164,11 @@ pub async fn calls_go_on_beside_a_blocked_runtime(client: &LockClient) {
         tokio::time::sleep(lease / 20).await;
     }
     held.release().await.expect("renewed");
+    let second = timeout(lease * 2, other.lock("second").acquire()).await;
+    let second = second.expect("a blocked runtime keeps no key for longer than a lease");
+    second.expect("free").release().await.expect("held");
     drop(unblock);
-    other.await.expect("no panic").expect("granted after all");
+    blocked_calls.await.expect("no panic").expect("granted after all");
 }
 
 /// Two processes add to `counter` under locks of the store at `url`, each with this number of tasks. Returns the sum.

@@ -49,7 +49,8 @@ async fn locks_are_acquired_again_soon_after_the_leader_was_killed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_runtime_delays_no_calls_of_others() {
     let etcd = EtcdCluster::single();
-    calls_go_on_beside_a_blocked_runtime(&patient_client(&etcd.url(), LEASE * 6).await).await;
+    let client = async || patient_client(&etcd.url(), LEASE * 6).await;
+    calls_go_on_beside_a_blocked_runtime(&client().await, &client().await).await;
 }
 
 #[tokio::test]

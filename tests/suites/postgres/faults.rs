@@ -260,7 +260,8 @@ async fn leases_end_by_the_clock_of_the_server() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_runtime_delays_no_calls_of_others() {
     let database = Database::new().await;
-    calls_go_on_beside_a_blocked_runtime(&client_of(&database.url(), LEASE * 6).await).await;
+    let client = async || client_of(&database.url(), LEASE * 6).await;
+    calls_go_on_beside_a_blocked_runtime(&client().await, &client().await).await;
 }
 
 #[tokio::test]

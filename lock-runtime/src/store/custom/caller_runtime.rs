@@ -32,8 +32,8 @@ impl CallerRuntime {
         if WITHOUT_IO.get() == Some(here.id()) {
             return None;
         }
-        // Runs the panic hook of the program if there is none.
-        if !has_io() {
+        // Tokio panics if there is none, which the panic hook of the program reports.
+        if cfg!(panic = "abort") || !has_io() {
             WITHOUT_IO.set(Some(here.id()));
             return None;
         }

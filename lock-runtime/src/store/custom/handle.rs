@@ -62,18 +62,29 @@ impl<S: Store> CustomHandle<S> {
         release: &Release<'_>,
         lane: Lane,
     ) -> impl Future<Output = Result<Released, StoreError>> + Send + 'static {
-        let (store, key) = (Arc::clone(&self.shared.store), release.resource.key.to_owned());
-        let (owner, keep) = (self.shared.owner_name(release.owner), release.keep);
-        let response_timeout = self.shared.response_timeout;
+        let (shared, key) = (Arc::clone(&self.shared), release.resource.key.to_owned());
+        let (id, keep) = (release.owner, release.keep);
+        let owner = shared.owner_name(id);
+        let response_timeout = shared.response_timeout;
         // An acquire on the thread of the store ends after two response timeouts, or a little later. One on the runtime of its
-        // caller may take longer, and frees the key itself then.
-        let brief = store.runs_on_callers().then_some(response_timeout / 8);
-        let ended = self.shared.in_flight.ended(release.owner, brief);
-        let limit = response_timeout * 4;
+        // caller may take longer.
+        let brief = shared.store.runs_on_callers().then_some(response_timeout / 8);
+        let ended = shared.in_flight.ended(id, brief);
+        let limit = response_timeout * if brief.is_some() { 2 } else { 4 };
+        let store = Arc::clone(&shared.store);
+        let in_flight = Arc::clone(&shared.in_flight);
         let released = async move {
-            ended.await;
+            let has_waited = ended.await;
             let request = ReleaseRequest { key: &key, owner: &owner, keep };
-            Ok(match store.release(request).await? {
+            let mut outcome = store.release(request).await;
+            if !has_waited && !in_flight.tell_released(id, keep) {
+                // An acquire has ended in the meantime, and may have taken the key after this release.
+                let again = store.release(request).await;
+                if !matches!(outcome, Ok(ReleaseOutcome::Freed { .. })) {
+                    outcome = again;
+                }
+            }
+            Ok(match outcome? {
                 // If the store does not know it, others may wait.
                 ReleaseOutcome::Freed { waiting } => {
                     Released::Freed { woken: waiting.unwrap_or(1) }
@@ -82,7 +93,6 @@ impl<S: Store> CustomHandle<S> {
                 ReleaseOutcome::Taken => Released::Taken,
             })
         };
-        let shared = Arc::clone(&self.shared);
         // Sent when it is polled: a release that is dropped before is sent in the background.
         async move { run(&shared.runtime(lane), within(limit, released)).await }
     }
@@ -107,18 +117,19 @@ impl<S: Store> LockStore for CustomHandle<S> {
         // The request goes on for another response timeout after the caller has given up.
         let lasts = limit + self.shared.response_timeout;
         let (in_flight, shared) =
-            (self.shared.in_flight.begin(claim.owner), Arc::clone(&self.shared));
+            (self.shared.in_flight.begin(claim.owner), Arc::downgrade(&self.shared));
         trace.sent(CONNECTION);
         let acquired = run(&self.shared.runtime(Lane::Caller), async move {
             let request = LeaseRequest { key: &key, owner: &owner, term, renewed, fresh };
-            if in_flight.was_released() {
+            if in_flight.released().is_some() {
                 return Err(StoreError::Refused("the call has been given up".to_owned()));
             }
             let acquired = within(lasts, store.acquire(request)).await;
-            if in_flight.was_released() {
-                shared.release_again(&acquired, key, owner);
-            }
+            let released = in_flight.released();
             drop(in_flight);
+            if let (Some(keep), Some(shared)) = (released, shared.upgrade()) {
+                shared.release_again(&acquired, (key, owner, keep));
+            }
             acquired
         });
         MaybeReady::pending(async move {

@@ -2,7 +2,7 @@
 //! the lock would be left behind.
 //!
 //! An acquire on the runtime of its caller may take very long, because that runtime may be blocked, or not be driven. A
-//! release waits for it only briefly, and is repeated when the acquire has ended.
+//! release waits for it only briefly. The one of the two that ends last sends another release.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,8 +25,8 @@ struct PendingAcquires {
     count: usize,
     /// Dropped when the last one ends.
     ended: watch::Sender<()>,
-    /// Whether a release has not waited for them.
-    was_released: bool,
+    /// Set when a release was answered that has not waited for them: for how long it keeps the key.
+    released: Option<Duration>,
 }
 
 /// An acquire that has not ended.
@@ -39,38 +39,44 @@ pub(super) struct AcquireInFlight {
 impl AcquiresInFlight {
     pub(super) fn begin(self: &Arc<Self>, owner: OwnerId) -> AcquireInFlight {
         let mut all = lock(&self.0);
-        let ended = || watch::Sender::new(());
-        let new = || PendingAcquires { count: 0, ended: ended(), was_released: false };
+        let new = || PendingAcquires { count: 0, ended: watch::Sender::new(()), released: None };
         all.entry(owner).or_insert_with(new).count += 1;
         AcquireInFlight { all: Arc::clone(self), owner }
     }
 
-    /// Resolves when no acquire of this owner is in flight, or after this time. The acquires learn of the release then.
+    /// Resolves when no acquire of this owner is in flight, or after this time. Returns whether there is none.
     pub(super) fn ended(
-        self: &Arc<Self>,
+        &self,
         owner: OwnerId,
         limit: Option<Duration>,
-    ) -> impl Future<Output = ()> + Send + use<> {
+    ) -> impl Future<Output = bool> + Send + use<> {
         let ended = lock(&self.0).get(&owner).map(|acquires| acquires.ended.subscribe());
-        let all = Arc::clone(self);
         async move {
-            let Some(mut ended) = ended else { return };
+            let Some(mut ended) = ended else { return true };
             // Nothing is ever sent.
-            let Some(limit) = limit else { return drop(ended.changed().await) };
-            if timeout(limit, ended.changed()).await.is_err()
-                && let Some(acquires) = lock(&all.0).get_mut(&owner)
-            {
-                acquires.was_released = true;
+            let ended = async { drop(ended.changed().await) };
+            match limit {
+                None => ended.await,
+                Some(limit) => return timeout(limit, ended).await.is_ok(),
             }
+            true
         }
+    }
+
+    /// Tells the acquires of this owner that are in flight that it was released. Returns whether there are any.
+    pub(super) fn tell_released(&self, owner: OwnerId, keep: Duration) -> bool {
+        let mut all = lock(&self.0);
+        let Some(acquires) = all.get_mut(&owner) else { return false };
+        acquires.released = Some(keep);
+        true
     }
 }
 
 impl AcquireInFlight {
-    /// Whether the owner was released, and the release has not waited.
-    pub(super) fn was_released(&self) -> bool {
-        let was_released = lock(&self.all.0).get(&self.owner).is_some_and(|it| it.was_released);
-        was_released && Safeguard::LateAcquiresAreReleased.is_on()
+    /// For how long the key is kept, if the owner was released, and the release has not waited for this acquire.
+    pub(super) fn released(&self) -> Option<Duration> {
+        let released = lock(&self.all.0).get(&self.owner)?.released;
+        released.filter(|_| Safeguard::LateAcquiresAreReleased.is_on())
     }
 }
 
@@ -100,10 +106,10 @@ mod tests {
         let ended = tokio::spawn(all.ended(one, None));
         assert!(!is_over(&ended).await);
         drop(first);
-        assert!(!is_over(&ended).await && !second.was_released());
+        assert!(!is_over(&ended).await);
         drop(second);
         assert!(is_over(&ended).await);
-        all.ended(one, None).await;
+        assert!(all.ended(one, None).await && !all.tell_released(one, Duration::ZERO));
         assert_eq!(lock(&all.0).len(), 1, "nothing is left of it");
     }
 
@@ -113,14 +119,16 @@ mod tests {
         let (all, owner) =
             (Arc::new(AcquiresInFlight::default()), OwnerId::new().expect("randomness"));
         let (began, acquire) = (Instant::now(), all.begin(owner));
-        all.ended(owner, Some(limit)).await;
+        assert!(!all.ended(owner, Some(limit)).await);
         assert_eq!(began.elapsed().as_secs(), limit.as_secs());
-        assert!(acquire.was_released());
+        assert_eq!(acquire.released(), None, "the release has no answer");
+        assert!(all.tell_released(owner, limit));
+        assert_eq!(acquire.released(), Some(limit));
         drop(acquire);
-        assert!(!all.begin(owner).was_released(), "nothing is left of it");
+        assert_eq!(all.begin(owner).released(), None, "nothing is left of it");
     }
 
-    async fn is_over(task: &JoinHandle<()>) -> bool {
+    async fn is_over<T>(task: &JoinHandle<T>) -> bool {
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }

@@ -15,7 +15,7 @@ use crate::store::owner::{ClientTag, OwnerId};
 use crate::store::store_error::StoreError;
 use crate::store::subscriptions::Subscriptions;
 
-/// How often a key is freed at most that an acquire has taken after the release of its owner.
+/// How often a release after the end of a late acquire is repeated at most while the store does not answer.
 const REPEATED: usize = 10;
 
 /// What the handles of a store share.
@@ -37,10 +37,9 @@ impl<S: Store> CustomStore<S> {
 
     /// Frees a key for which an acquire has ended that a release has not waited for.
     pub(super) fn release_again(
-        &self,
+        self: Arc<Self>,
         acquired: &Result<LeaseOutcome, StoreError>,
-        key: String,
-        owner: String,
+        (key, owner, keep): (String, String, Duration),
     ) {
         let is_answered = match acquired {
             Ok(LeaseOutcome::Granted { .. }) => true,
@@ -48,14 +47,14 @@ impl<S: Store> CustomStore<S> {
             Err(StoreError::Unknown(_)) => false,
             Ok(LeaseOutcome::Busy { .. }) | Err(_) => return,
         };
-        let (store, pause) = (Arc::clone(&self.store), self.response_timeout);
-        self.thread.runtime().spawn(async move {
+        let (runtime, pause) = (self.thread.runtime().clone(), self.response_timeout);
+        runtime.spawn(async move {
             for attempt in 0..REPEATED {
                 if attempt > 0 || !is_answered {
                     sleep(pause).await;
                 }
-                let request = ReleaseRequest { key: &key, owner: &owner, keep: Duration::ZERO };
-                if within(pause, store.release(request)).await.is_ok() {
+                let request = ReleaseRequest { key: &key, owner: &owner, keep };
+                if within(pause, self.store.release(request)).await.is_ok() {
                     return;
                 }
             }

@@ -105,6 +105,9 @@ impl EtcdClient {
         for key in due.unwatch {
             self.tell_watcher(WatchCommand::NoHold { key });
         }
+        for lease in due.retire {
+            self.leases.retire(lease);
+        }
         if Safeguard::LeftoversAreFreed.is_on() {
             join_all(due.delete.iter().map(|owned| self.delete_left(owned))).await;
             self.revoke_unused(now).await;

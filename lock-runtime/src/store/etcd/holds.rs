@@ -95,8 +95,8 @@ impl KeyHold {
         is_ended && !self.was_granted && self.pending.is_empty() && self.doubts.is_empty()
     }
 
-    /// If the owner was released, while its acquire was in flight, the key is deleted now. Returns whether it was not released.
-    fn is_due_if_ended(&mut self) -> bool {
+    /// Whether the owner has not been released. If it was, while its acquire was in flight, the key is deleted now.
+    fn stays(&mut self) -> bool {
         if let HoldPhase::Ended { due, .. } = &mut self.phase {
             *due = BootInstant::PAST;
             return false;
@@ -119,6 +119,8 @@ pub(super) struct DueHolds {
     pub(super) delete: Vec<Owned>,
     /// Keys that were watched because of a hold that is over.
     pub(super) unwatch: Vec<String>,
+    /// Shared leases that get no more holds, because acquires are overdue that may leave keys with them.
+    pub(super) retire: Vec<i64>,
     /// When there is more to do; `None` if nothing is known.
     pub(super) next: Option<BootInstant>,
 }
@@ -179,7 +181,7 @@ impl KeyHolds {
             (hold.phase, hold.revision) = (HoldPhase::Held, revision);
             self.unwatched.push(owned.clone());
         }
-        hold.is_due_if_ended()
+        hold.stays()
     }
 
     /// The acquire with this lease had no effect.
@@ -199,7 +201,7 @@ impl KeyHolds {
         hold.settle(lease.id);
         if lease.is_shared {
             hold.doubts.push(lease.id);
-            hold.is_due_if_ended();
+            hold.stays();
         } else if hold.is_released() {
             self.all.remove(owned);
         }
@@ -255,13 +257,18 @@ impl KeyHolds {
             // It was that acquire that had taken it. If there are several, it is not known which one.
             hold.doubts.clear();
         }
+        // The key may have been granted between this deletion and its answer.
+        let is_due = matches!(hold.phase, HoldPhase::Ended { due: BootInstant::PAST, .. });
+        let was_overtaken = !had_it && hold.was_granted && is_due;
         (hold.was_granted, hold.is_moving) = (false, false);
         let Some(id) = hold.doubts.last().copied() else {
-            let is_over = hold.pending.is_empty();
-            if is_over {
+            if hold.pending.is_empty() && !was_overtaken {
                 self.all.remove(owned);
+                return true;
             }
-            return is_over;
+            let due = if was_overtaken { BootInstant::PAST } else { NEVER };
+            hold.phase = HoldPhase::Ended { due, pause: PAUSES.0 };
+            return false;
         };
         hold.lease = KeyLease { id, is_shared: true };
         self.retry(owned, now, Duration::ZERO);
@@ -272,7 +279,7 @@ impl KeyHolds {
     /// lasts as long.
     pub(super) fn retry(&mut self, owned: &Owned, now: BootInstant, keep: Duration) {
         let Some(hold) = self.all.get_mut(owned) else { return };
-        if !hold.lease.is_shared && hold.doubts.is_empty() {
+        if !hold.lease.is_shared && hold.doubts.is_empty() && hold.pending.is_empty() {
             // It ends with its lease.
             self.all.remove(owned);
             return;
@@ -292,7 +299,8 @@ impl KeyHolds {
     pub(super) fn was_lost(&mut self, owned: &Owned) -> bool {
         let Some(hold) = self.all.get_mut(owned) else { return false };
         let is_watched = std::mem::take(&mut hold.is_watched);
-        if hold.doubts.is_empty() && hold.pending.is_empty() {
+        let is_ended = matches!(hold.phase, HoldPhase::Ended { .. });
+        if !is_ended && hold.doubts.is_empty() && hold.pending.is_empty() {
             self.all.remove(owned);
         }
         is_watched
@@ -302,6 +310,19 @@ impl KeyHolds {
     pub(super) fn due(&mut self, now: BootInstant, limit: usize) -> DueHolds {
         let mut due = DueHolds::default();
         self.all.retain(|owned, hold| {
+            if hold.until <= now && !hold.pending.is_empty() {
+                // The runtime of the call may be blocked: nobody relies on these acquires any more.
+                let overdue = std::mem::take(&mut hold.pending);
+                if !hold.lease.is_shared {
+                    // Their leases end.
+                    return false;
+                }
+                due.retire.extend(&overdue);
+                hold.doubts.extend(overdue);
+                if hold.phase != HoldPhase::Held {
+                    hold.phase = HoldPhase::Ended { due: now, pause: PAUSES.0 };
+                }
+            }
             let at = match hold.phase {
                 HoldPhase::Ended { due, .. } => due,
                 // The client releases the owners of its claims.
@@ -351,6 +372,7 @@ impl KeyHolds {
         self.all.retain(|_, hold| {
             let was_in_doubt = hold.doubts.contains(&lease);
             hold.doubts.retain(|doubt| *doubt != lease);
+            hold.pending.retain(|pending| *pending != lease);
             match (hold.phase, hold.doubts.last().copied()) {
                 (HoldPhase::Claimed, None) => !was_in_doubt || !hold.pending.is_empty(),
                 (HoldPhase::Claimed | HoldPhase::Held, _) => true,
@@ -359,7 +381,7 @@ impl KeyHolds {
                     hold.lease = KeyLease { id, is_shared: true };
                     true
                 }
-                (HoldPhase::Ended { .. }, None) => false,
+                (HoldPhase::Ended { .. }, None) => !hold.pending.is_empty(),
             }
         });
     }

@@ -261,7 +261,7 @@ fn released_claim(lease: KeyLease) -> (KeyHolds, BootInstant) {
     let (mut holds, now) = claimed(lease);
     holds.releasing(&owned());
     assert!(!holds.freed(&owned(), false, now), "the claim may still arrive");
-    assert!(holds.due(now.after(TERM), 9).delete.is_empty(), "nothing is known of it");
+    assert!(holds.due(now.after(TERM / 2), 9).delete.is_empty(), "nothing is known of it");
     (holds, now)
 }
 
@@ -293,4 +293,45 @@ fn a_claim_that_is_in_doubt_after_its_release_is_deleted_until_its_lease_ends() 
     let (mut holds, _) = released_claim(OWN);
     holds.doubted(&owned(), OWN);
     assert!(holds.is_empty(), "a fixed lease ends by itself");
+}
+
+#[test]
+fn a_claim_that_is_in_flight_after_its_term_is_deleted_and_its_lease_is_retired() {
+    for is_released in [false, true] {
+        let (mut holds, now) = if is_released { released_claim(SHARED) } else { claimed(SHARED) };
+        assert!(holds.due(now, 9).retire.is_empty());
+        let late = now.after(TERM);
+        let due = holds.due(late, 9);
+        assert_eq!(due.retire, [SHARED.id]);
+        assert_eq!(due.delete, [owned()]);
+        assert!(!holds.uses(SHARED.id, late), "the lease can be revoked");
+        assert!(!holds.granted(&owned(), (SHARED, SHARED), 7), "nobody relies on it");
+        assert_eq!(holds.due(late, 9).delete, [owned()]);
+        holds.lease_ended(SHARED.id);
+        assert!(holds.is_empty());
+    }
+    let (mut holds, now) = claimed(OWN);
+    holds.due(now.after(TERM), 9);
+    assert!(holds.is_empty(), "a fixed lease ends by itself");
+}
+
+#[test]
+fn a_deletion_without_effect_is_repeated_once_if_the_claim_was_granted_meanwhile() {
+    let (mut holds, now) = claimed(SHARED);
+    holds.releasing(&owned());
+    assert!(!holds.granted(&owned(), (SHARED, SHARED), 7));
+    assert!(!holds.freed(&owned(), false, now), "the deletion came first");
+    assert_eq!(holds.due(now, 9).delete, [owned()]);
+    assert!(holds.freed(&owned(), false, now) && holds.is_empty());
+}
+
+#[test]
+fn deletions_are_not_repeated_for_a_claim_in_flight() {
+    let (mut holds, now) = claimed(SHARED);
+    holds.releasing(&owned());
+    holds.retry(&owned(), now, Duration::ZERO);
+    let next = holds.due(now, 9).next.expect("it is repeated");
+    assert_eq!(holds.due(next, 9).delete, [owned()]);
+    assert!(!holds.freed(&owned(), false, next), "the claim may still arrive");
+    assert!(holds.due(next, 9).delete.is_empty());
 }
