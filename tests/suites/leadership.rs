@@ -95,7 +95,7 @@ on_every_store! {
                 assert_eq!(order.fetch_add(1, Ordering::SeqCst), n);
                 leader.resign().await.expect("it led");
             }));
-            tokio::time::sleep(LEASE / 10).await;
+            tokio::time::sleep(LEASE / 2).await;
         }
         leader.resign().await.expect("it led");
         for candidate in waiting {

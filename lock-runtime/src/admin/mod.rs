@@ -287,6 +287,8 @@ impl LockAdmin {
     /// let client = LockClient::memory();
     /// let guard = client.lock("report").lease(Duration::from_millis(50)).acquire().await?;
     /// guard.lost().await;
+    /// // From here on at the latest, the client has recorded the loss.
+    /// drop(guard);
     /// let losses = LockAdmin::new(&client).losses().await?;
     /// assert_eq!(losses.answers[0].found[0].reason, LostReason::LeaseOver);
     /// # Ok(())

@@ -216,7 +216,6 @@ impl BackgroundState {
     }
 
     fn clean_up(&self, lease: &Arc<Lease>, loss: Loss) {
-        self.notifier.send(Notice::Lost(Arc::clone(lease)));
         let Loss { reason, held_for } = loss;
         if held_for.is_some() {
             self.lost.fetch_add(1, Ordering::Relaxed);
@@ -226,6 +225,8 @@ impl BackgroundState {
                 observer.ended(lease.key(), HoldEnd::Lost(reason));
             }
         }
+        // Whoever is told finds the loss on record.
+        self.notifier.send(Notice::Lost(Arc::clone(lease)));
         log_loss(lease, loss);
         if loss.leaves_the_key() {
             // The last holder frees the key. After a shutdown, the permit is not given back before
