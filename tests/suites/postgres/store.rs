@@ -426,14 +426,15 @@ async fn waiting_for(session: &tokio_postgres::Client, mode: &str) -> Vec<i32> {
 }
 
 async fn token(store: &PostgresStore, request: FenceRequest<'_>) -> u64 {
-    loop {
+    for _ in 0..10 {
         match store.fence(request).await {
             Ok(FencingOutcome::Token(token)) => return token,
-            // It has no effect, and comes on a machine on which the steps of a test take longer than a second.
+            // On a slow machine, the steps of a test may take longer than the second that a request waits for a lock.
             Err(StoreError::Refused(cause)) if cause.contains("lock timeout") => {}
             other => panic!("a token for the owner: {other:?}"),
         }
     }
+    panic!("no token in ten requests");
 }
 
 /// Two owners want tokens that are far above the last one, as after a failover. The server suspends the first one when it is
