@@ -123,6 +123,8 @@ safeguards! {
     RuntimesAreSeparate = "runtimes-are-separate",
     /// A request on a runtime that was blocked waits a little longer for its answer.
     LateTasksLookAgain = "late-tasks-look-again",
+    /// Requests about one key are not sent together.
+    JoinedKeysDiffer = "joined-keys-differ",
     /// Log events are emitted on a thread of their own.
     LogThread = "log-thread",
     /// A fencing token is higher than the last one.

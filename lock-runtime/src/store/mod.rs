@@ -101,6 +101,8 @@ pub(crate) mod hold_reports;
 mod home;
 #[cfg(feature = "admin")]
 mod inspector;
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+pub(crate) mod joiner;
 pub(crate) mod key_holder;
 mod lane;
 mod layout;

@@ -6,6 +6,7 @@ mod contract;
 mod handle;
 mod in_flight;
 mod shared;
+mod started;
 mod thread;
 mod waiting;
 mod wake_ups;

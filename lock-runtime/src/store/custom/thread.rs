@@ -6,8 +6,12 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
+use super::started::start;
 use crate::store::patience::answer_within;
 use crate::store::store_error::StoreError;
+
+const PANICKED: &str = "the store has panicked";
+const ENDED: &str = "the client or the runtime has ended";
 
 /// A thread with a runtime, which ends when this is dropped. Its tasks are dropped then.
 #[derive(Debug)]
@@ -52,7 +56,7 @@ impl StoreThread {
     }
 }
 
-/// Runs a request on this runtime. It goes on if the caller drops the future.
+/// Runs a request on this runtime. It goes on if the caller drops the future, or does not poll it.
 pub(super) fn run<T: Send + 'static, F>(
     runtime: &Handle,
     request: F,
@@ -60,8 +64,27 @@ pub(super) fn run<T: Send + 'static, F>(
 where
     F: Future<Output = Result<T, StoreError>> + Send + 'static,
 {
-    let task = runtime.spawn(request);
-    async move { task.await.unwrap_or_else(|ended| Err(StoreError::Unknown(ended_text(&ended)))) }
+    let is_here = Handle::try_current().is_ok_and(|here| here.id() == runtime.id());
+    let answered = if is_here {
+        let (answer, answered) = oneshot::channel();
+        // The caller may have dropped the future.
+        let request = async move { drop(answer.send(request.await)) };
+        start(runtime, Box::pin(request));
+        Ok(answered)
+    } else {
+        Err(runtime.spawn(request))
+    };
+    async move {
+        match answered {
+            Ok(answered) => {
+                answered.await.unwrap_or_else(|_| Err(StoreError::Unknown(ENDED.to_owned())))
+            }
+            Err(task) => task.await.unwrap_or_else(|ended| {
+                let text = if ended.is_panic() { PANICKED } else { ENDED };
+                Err(StoreError::Unknown(text.to_owned()))
+            }),
+        }
+    }
 }
 
 /// The answer to a request, or an error after this time.
@@ -71,9 +94,4 @@ pub(super) async fn within<T>(
 ) -> Result<T, StoreError> {
     let answer = answer_within(limit, request).await;
     answer.unwrap_or_else(|| Err(StoreError::Unknown(format!("no answer in {limit:?}"))))
-}
-
-fn ended_text(ended: &tokio::task::JoinError) -> String {
-    if ended.is_panic() { "the store has panicked" } else { "the client or the runtime has ended" }
-        .to_owned()
 }

@@ -23,7 +23,8 @@ const AT_ONCE: usize = 32;
 /// The longest pause while there is something to do.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a lock is held before its key is watched. Most are released before that.
+/// How long a lock is held before its key is watched, up to twice this time. Most are released before that, and etcd reads what
+/// it has written since the grant for each key that it begins to watch.
 const BEFORE_WATCH: Duration = Duration::from_millis(50);
 
 /// How often the cluster is asked for its members.
@@ -81,13 +82,17 @@ async fn clean_up(client: Weak<EtcdClient>, notify: Arc<Notify>) {
 }
 
 async fn watch_held(client: Weak<EtcdClient>, notify: Arc<Notify>) {
+    let mut has_more = false;
     loop {
-        notify.notified().await;
+        if !has_more {
+            notify.notified().await;
+        }
         sleep(BEFORE_WATCH).await;
         let Some(client) = client.upgrade() else { return };
         // The command is sent before a release can send the opposite one.
         let mut holds = lock(&client.holds);
         let held = holds.take_unwatched();
+        has_more = holds.has_unwatched();
         if !Safeguard::Tracking.is_on() {
             continue;
         }
@@ -128,7 +133,7 @@ impl EtcdClient {
         let deleted = self.members.delete(owned).await;
         let (mut holds, now) = (lock(&self.holds), BootInstant::now());
         match deleted {
-            Ok(answer) => {
+            Ok((answer, _)) => {
                 let had_it = matches!(answer.what, SeenKey::Own { .. });
                 holds.freed(owned, had_it, now);
             }

@@ -38,7 +38,7 @@ const SHORT_LEASE: Duration = Duration::from_secs(3);
 /// What the tasks of a store share.
 pub(super) struct EtcdClient {
     pub(super) members: Arc<Members>,
-    pub(super) leases: SharedLeases,
+    pub(super) leases: Arc<SharedLeases>,
     pub(super) holds: Mutex<KeyHolds>,
     /// The revisions at which keys were found taken.
     busy: Mutex<HashMap<String, i64>>,
@@ -92,7 +92,7 @@ impl EtcdClient {
     pub(super) fn new(members: Members) -> Arc<Self> {
         Arc::new(Self {
             members: Arc::new(members),
-            leases: SharedLeases::default(),
+            leases: Arc::default(),
             holds: Mutex::default(),
             busy: Mutex::default(),
             watcher: OnceLock::new(),
@@ -147,14 +147,18 @@ impl EtcdClient {
                 // A waiting call makes several attempts, and each lease is two writes.
                 let answer = self.members.look_at(&owned).await?;
                 if let SeenKey::Taken { lease } = answer.what {
+                    if !request.fresh {
+                        // Without it, the holder only takes no notice of this call when it releases the lock.
+                        let _ = self.members.mark_wanted(&owned, lease).await;
+                    }
                     return Ok(self.is_busy(&owned, lease, answer.revision).await);
                 }
                 let (id, _) = self.members.grant_lease(seconds(request.term)).await?;
-                Attachable { id, unconfirmed: None }
+                Attachable::new(id)
             };
             let key_lease = KeyLease { id: lease.id, is_shared: request.renewed };
             let Some(mut claim) = self.claim(&owned, key_lease, until)? else { continue };
-            let claimed = self.members.claim(&owned, lease.id).await;
+            let claimed = self.members.claim(&owned, lease.id, !request.fresh).await;
             match claimed {
                 Ok(answer) => {
                     claim.is_over = true;
@@ -209,14 +213,8 @@ impl EtcdClient {
         (lease, key_lease): (Attachable, KeyLease),
         answer: TxnAnswer<Claimed>,
     ) -> Result<LeaseOutcome, EtcdFailure> {
-        // Any transaction confirms it, also one that has found the key taken.
-        let is_confirmed = lease.unconfirmed.is_none_or(|extension| {
-            let is_confirmed = extension.is_confirmed_in(answer.raft_term);
-            if is_confirmed {
-                self.leases.confirmed(lease.id, extension);
-            }
-            is_confirmed
-        });
+        // Any transaction confirms an extension, also one that has found the key taken.
+        let lasts = self.leases.lasts(&lease, answer.raft_term);
         match answer.what {
             Claimed::Busy { lease } => {
                 lock(&self.holds).declined(owned, key_lease);
@@ -237,7 +235,7 @@ impl EtcdClient {
                 }
                 lock(&self.busy).remove(&owned.key);
                 self.granted.notify_one();
-                if is_expected && is_confirmed {
+                if is_expected && lasts {
                     return Ok(LeaseOutcome::Granted { fence: Some(fence) });
                 }
                 let extended = self.extend(&[(owned.clone(), term)]).await.pop();
@@ -287,11 +285,11 @@ impl EtcdClient {
         let keep = request.keep;
         let mut release =
             UnansweredRelease { client: self, owned: &owned, lease, keep, is_over: false };
-        let answer = if keep.is_zero() {
+        let (answer, was_wanted) = if keep.is_zero() {
             self.members.delete(&owned).await?
         } else {
             let (kept, _) = self.members.grant_lease(seconds(keep)).await?;
-            self.members.keep(&owned, kept).await?
+            (self.members.keep(&owned, kept).await?, false)
         };
         release.is_over = true;
         let had_it = matches!(answer.what, SeenKey::Own { .. });
@@ -302,7 +300,7 @@ impl EtcdClient {
             self.drop_own(lease);
         }
         Ok(match answer.what {
-            SeenKey::Own { .. } => ReleaseOutcome::Freed { waiting: None },
+            SeenKey::Own { .. } => ReleaseOutcome::Freed { waiting: Some(usize::from(was_wanted)) },
             SeenKey::Gone => ReleaseOutcome::Gone,
             SeenKey::Taken { .. } => ReleaseOutcome::Taken,
         })

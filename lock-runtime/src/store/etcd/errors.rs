@@ -10,7 +10,7 @@ use crate::store::store_error::{StoreError, with_causes};
 pub(super) const CONNECTION_FAILED: &str = "the connection to";
 
 /// What an error means.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EtcdFailure {
     /// The server has refused the request, and so would every other member.
     Refused(StoreError),

@@ -131,6 +131,8 @@ pub(super) struct KeyHolds {
     all: HashMap<Owned, KeyHold>,
     /// Keys that were granted, and are not watched yet.
     unwatched: Vec<Owned>,
+    /// Those of them that were granted before the last look at them.
+    long_unwatched: Vec<Owned>,
     /// Whether the task that cleans up waits until it is notified.
     cleaner_sleeps: bool,
 }
@@ -386,15 +388,22 @@ impl KeyHolds {
         });
     }
 
-    /// The held keys that are not watched yet, with the revisions of their grants. They count as watched from now on.
+    /// The held keys that are not watched yet and were granted before the last call, with the revisions of their grants. They
+    /// count as watched from now on.
     pub(super) fn take_unwatched(&mut self) -> Vec<(String, i64)> {
-        let granted = std::mem::take(&mut self.unwatched);
+        let recent = std::mem::take(&mut self.unwatched);
+        let granted = std::mem::replace(&mut self.long_unwatched, recent);
         let held = granted.into_iter().filter_map(|owned| {
             let hold = self.all.get_mut(&owned).filter(|hold| hold.phase == HoldPhase::Held)?;
             hold.is_watched = true;
             Some((owned.key, hold.revision))
         });
         held.collect()
+    }
+
+    /// Whether there are keys that a later call of [`take_unwatched`](Self::take_unwatched) looks at.
+    pub(super) fn has_unwatched(&self) -> bool {
+        !self.unwatched.is_empty() || !self.long_unwatched.is_empty()
     }
 
     /// Whether there are no entries.

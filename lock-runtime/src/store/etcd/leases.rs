@@ -2,8 +2,8 @@
 //!
 //! All holds that are renewed share one lease per term: one message keeps them all. Its time to live is a second longer than
 //! the term, rounded up, so that most acquires find it fresh enough: a grant is for the whole term, and the lease has to
-//! last as long. When half of that second has passed, one of the acquires extends it first, and the others go on. If it is
-//! older than that second, all of them wait for the extension.
+//! last as long. When half of that second has passed, one of the acquires has it extended meanwhile. If it is older than that
+//! second, the acquires wait for the extension.
 //!
 //! A shared lease that is *retired* gets no new holds, and the next acquire grants another one. It is retired when a request
 //! that attaches a key to it, or frees one, has no answer: as long as the lease lives, that request may leave a key behind.
@@ -34,7 +34,7 @@ use crate::sync::{Mutex, lock};
 /// By how much the time to live of a shared lease exceeds the term.
 const SLACK: u64 = 1;
 
-/// How much of that is left when an acquire extends the lease, although it would still be fresh enough.
+/// How much of that is left when an acquire has the lease extended, although it would still be fresh enough.
 const EARLY: Duration = Duration::from_millis(500);
 
 /// After such an extension began, the other acquires do not begin another one for so long.
@@ -124,8 +124,17 @@ impl Members {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Attachable {
     pub(super) id: i64,
-    /// The extension that a later transaction has to confirm. `None` if the lease is known to last long enough.
-    pub(super) unconfirmed: Option<LeaseExtension>,
+    /// Whether it is known to last long enough. Otherwise, that is so if the extension is confirmed.
+    lasts: bool,
+    /// An extension that is confirmed by a later transaction.
+    unconfirmed: Option<LeaseExtension>,
+}
+
+impl Attachable {
+    /// A lease that was granted just now.
+    pub(super) fn new(id: i64) -> Self {
+        Self { id, lasts: true, unconfirmed: None }
+    }
 }
 
 /// The shared leases of a client.
@@ -153,8 +162,16 @@ struct SharedLease {
     id: i64,
     /// It lasts at least until then.
     until: BootInstant,
+    /// The last extension, if no transaction has confirmed it yet.
+    unconfirmed: Option<LeaseExtension>,
     /// Until then, an acquire is expected to extend it.
     extending_until: BootInstant,
+}
+
+impl SharedLease {
+    fn new(id: i64, until: BootInstant) -> Self {
+        Self { id, until, unconfirmed: None, extending_until: BootInstant::PAST }
+    }
 }
 
 /// What an acquire may do with the current lease.
@@ -162,7 +179,7 @@ struct SharedLease {
 enum Freshness {
     /// Use it.
     Fresh(Attachable),
-    /// The same, but this acquire should extend it, for the later ones.
+    /// The same, but have it extended, for the later ones.
     Aging(Attachable),
     Stale,
 }
@@ -171,16 +188,30 @@ impl LeaseSlot {
     /// Whether the current lease lasts until then.
     fn freshness(&self, until: BootInstant) -> Freshness {
         let mut current = lock(&self.current);
-        let Some(lease) = current.as_mut().filter(|lease| lease.until >= until) else {
+        let Some(lease) = current.as_mut() else { return Freshness::Stale };
+        let is_extended =
+            |until| lease.unconfirmed.is_some_and(|extension| extension.until >= until);
+        let lasts = lease.until >= until;
+        if !lasts && !is_extended(until) {
             return Freshness::Stale;
-        };
-        let (attachable, now) =
-            (Attachable { id: lease.id, unconfirmed: None }, BootInstant::now());
-        if lease.until >= until.after(EARLY) || lease.extending_until > now {
+        }
+        let (attachable, now) = (
+            Attachable { id: lease.id, lasts, unconfirmed: lease.unconfirmed },
+            BootInstant::now(),
+        );
+        let early = until.after(EARLY);
+        if lease.until >= early || is_extended(early) || lease.extending_until > now {
             return Freshness::Fresh(attachable);
         }
         lease.extending_until = now.after(EXTENDING);
         Freshness::Aging(attachable)
+    }
+
+    /// The lease was extended.
+    fn extended(&self, id: i64, extension: LeaseExtension) {
+        if let Some(lease) = lock(&self.current).as_mut().filter(|lease| lease.id == id) {
+            lease.unconfirmed = Some(extension);
+        }
     }
 }
 
@@ -192,59 +223,94 @@ impl SharedLeases {
 
     /// A lease of this term that lasts at least until this time.
     pub(super) async fn lasting(
-        &self,
-        members: &Members,
+        self: &Arc<Self>,
+        members: &Arc<Members>,
         term: Duration,
         until: BootInstant,
     ) -> Result<Attachable, EtcdFailure> {
         let slot = self.slot(term);
-        let known = match slot.freshness(until) {
+        match slot.freshness(until) {
             Freshness::Fresh(known) => return Ok(known),
-            Freshness::Aging(known) => Some(known),
-            Freshness::Stale => None,
-        };
+            Freshness::Aging(known) => {
+                let (leases, members) = (Arc::clone(self), Arc::clone(members));
+                tokio::spawn(async move {
+                    let asking = slot.asking.here(Arc::default);
+                    let _asking = asking.lock().await;
+                    // If it fails, the acquire that needs it reports that.
+                    let _ = leases.extend(&members, &slot, known.id).await;
+                });
+                return Ok(known);
+            }
+            Freshness::Stale => {}
+        }
         let asking = slot.asking.here(Arc::default);
-        let _asking = match (known, asking.try_lock()) {
-            (_, Ok(asking)) => asking,
-            // Another acquire extends it already.
-            (Some(known), Err(_)) => return Ok(known),
-            (None, Err(_)) => asking.lock().await,
-        };
-        if known.is_none()
-            && let Freshness::Fresh(fresh) | Freshness::Aging(fresh) = slot.freshness(until)
-        {
+        let _asking = asking.lock().await;
+        if let Freshness::Fresh(fresh) | Freshness::Aging(fresh) = slot.freshness(until) {
             return Ok(fresh);
         }
         let current = *lock(&slot.current);
         if let Some(lease) = current.filter(|lease| lease.until > BootInstant::now()) {
-            match members.extend_lease(lease.id).await {
-                Ok(Extended::Alive(extension)) if extension.until >= until => {
-                    return Ok(Attachable { id: lease.id, unconfirmed: Some(extension) });
-                }
-                Ok(Extended::Alive(_)) => {}
-                Ok(Extended::Missing) => self.missing(lease.id),
-                // It has a key that the user may not write any more.
-                Err(failure) if failure.is_missing_permission() => {
-                    self.retire(lease.id);
-                }
-                Err(failure) => return known.ok_or(failure),
+            let extension = self.extend(members, &slot, lease.id).await?;
+            if extension.is_some_and(|extension| extension.until >= until) {
+                return Ok(Attachable { id: lease.id, lasts: false, unconfirmed: extension });
             }
         }
         let (id, lasts_until) = members.grant_lease(seconds(term) + SLACK).await?;
-        let extending_until = BootInstant::PAST;
         let mut current = lock(&slot.current);
         // That of another runtime may be newer, if this one was blocked.
         if current.is_none_or(|current| current.until < lasts_until) {
-            *current = Some(SharedLease { id, until: lasts_until, extending_until });
+            *current = Some(SharedLease::new(id, lasts_until));
         }
-        Ok(Attachable { id, unconfirmed: None })
+        Ok(Attachable::new(id))
+    }
+
+    /// Extends a lease. `None` if it cannot be used any more.
+    async fn extend(
+        &self,
+        members: &Members,
+        slot: &LeaseSlot,
+        id: i64,
+    ) -> Result<Option<LeaseExtension>, EtcdFailure> {
+        match members.extend_lease(id).await {
+            Ok(Extended::Alive(extension)) => {
+                slot.extended(id, extension);
+                return Ok(Some(extension));
+            }
+            Ok(Extended::Missing) => self.missing(id),
+            // It has a key that the user may not write any more.
+            Err(failure) if failure.is_missing_permission() => {
+                self.retire(id);
+            }
+            Err(failure) => return Err(failure),
+        }
+        Ok(None)
+    }
+
+    /// Whether a lease lasts as long as was asked for, now that a transaction about it was answered in this term of raft.
+    pub(super) fn lasts(&self, lease: &Attachable, raft_term: u64) -> bool {
+        let Some(extension) = lease.unconfirmed else { return lease.lasts };
+        if extension.is_confirmed_in(raft_term) {
+            self.confirmed(lease.id, extension);
+            return true;
+        }
+        self.change(lease.id, |current| {
+            current.unconfirmed = current.unconfirmed.filter(|other| *other != extension);
+        });
+        lease.lasts
     }
 
     /// An extension of a lease was confirmed.
     pub(super) fn confirmed(&self, id: i64, extension: LeaseExtension) {
+        self.change(id, |lease| {
+            lease.until = lease.until.max(extension.until);
+            lease.unconfirmed = lease.unconfirmed.filter(|other| other.until > lease.until);
+        });
+    }
+
+    fn change(&self, id: i64, change: impl Fn(&mut SharedLease)) {
         for slot in lock(&self.by_ttl).values() {
             if let Some(lease) = lock(&slot.current).as_mut().filter(|lease| lease.id == id) {
-                lease.until = lease.until.max(extension.until);
+                change(lease);
             }
         }
     }
@@ -320,8 +386,7 @@ mod tests {
         let (leases, term) = (SharedLeases::default(), Duration::from_secs(3));
         let set = |id| {
             let until = BootInstant::now().after(term);
-            let extending_until = BootInstant::PAST;
-            *lock(&leases.slot(term).current) = Some(SharedLease { id, until, extending_until });
+            *lock(&leases.slot(term).current) = Some(SharedLease::new(id, until));
         };
         let current = || lock(&leases.slot(term).current).map(|lease| lease.id);
         set(1);
@@ -340,18 +405,42 @@ mod tests {
     }
 
     #[test]
-    fn one_acquire_extends_a_lease_before_the_others_have_to_wait_for_it() {
+    fn one_acquire_has_a_lease_extended_before_the_others_have_to_wait_for_it() {
         let (slot, now) = (LeaseSlot::default(), BootInstant::now());
         let until = now.after(Duration::from_secs(30));
-        let lease = SharedLease { id: 1, until, extending_until: BootInstant::PAST };
-        *lock(&slot.current) = Some(lease);
-        let of_lease = Attachable { id: 1, unconfirmed: None };
+        let set = |lease| *lock(&slot.current) = Some(lease);
+        set(SharedLease::new(1, until));
+        let of_lease = Attachable::new(1);
         assert_eq!(slot.freshness(now), Freshness::Fresh(of_lease));
         assert_eq!(slot.freshness(until), Freshness::Aging(of_lease));
         assert_eq!(slot.freshness(until), Freshness::Fresh(of_lease), "it is being extended");
         assert_eq!(slot.freshness(until.after(EARLY)), Freshness::Stale);
-        *lock(&slot.current) = Some(lease);
+        set(SharedLease::new(1, until));
         assert_eq!(slot.freshness(until), Freshness::Aging(of_lease), "nobody has extended it");
+    }
+
+    #[test]
+    fn an_extension_counts_when_a_later_transaction_confirms_it() {
+        let (leases, term) = (SharedLeases::default(), Duration::from_secs(30));
+        let slot = leases.slot(term);
+        let until = BootInstant::now().after(term);
+        let later = until.after(EARLY * 2);
+        *lock(&slot.current) = Some(SharedLease::new(1, until));
+        let extension = LeaseExtension { until: later, raft_term: 4 };
+        slot.extended(2, extension);
+        assert_eq!(slot.freshness(later), Freshness::Stale, "of another lease");
+        slot.extended(1, extension);
+        let (Freshness::Fresh(known), Freshness::Aging(longer)) =
+            (slot.freshness(until), slot.freshness(later))
+        else {
+            panic!("it was extended");
+        };
+        assert!(leases.lasts(&known, 5) && !leases.lasts(&longer, 5), "by another leader");
+        assert_eq!(slot.freshness(later), Freshness::Stale, "it does not count");
+        slot.extended(1, extension);
+        assert!(leases.lasts(&longer, 4));
+        let current = lock(&slot.current).expect("it stays");
+        assert_eq!((current.until, current.unconfirmed), (later, None));
     }
 
     #[test]

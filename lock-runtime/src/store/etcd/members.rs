@@ -24,12 +24,14 @@ use super::address::{EtcdAddress, invalid};
 use super::auth::EtcdLogin;
 use super::connection::{CONNECT_TIMEOUT, connect};
 use super::errors::{EtcdFailure, meaning};
+use super::joined::TxnJoiner;
 use super::member_list::{Member, MemberList, usable};
 use super::messages::{MemberListRequest, MemberListResponse};
 use super::tls::EtcdTls;
 use crate::error::LockError;
 use crate::safeguard::Safeguard;
 use crate::store::patience::answer_within;
+use crate::store::per_runtime::PerRuntime;
 use crate::sync::{Mutex, lock};
 
 /// How long a member may take for an answer before another one is asked.
@@ -85,6 +87,7 @@ pub(super) struct Members {
     tls: Option<EtcdTls>,
     /// The cluster of the members, as soon as one has told it.
     pub(super) cluster: Mutex<Option<u64>>,
+    pub(super) joiners: PerRuntime<Arc<TxnJoiner>>,
 }
 
 impl Members {
@@ -100,7 +103,7 @@ impl Members {
         let current = watch::Sender::new(fastrand::usize(..named.len()));
         let login = login.map(|(user, password)| EtcdLogin::new(user, password));
         let (known, cluster) = (Mutex::new(MemberList::new(named)), Mutex::default());
-        Ok(Self { known, current, login, tls, cluster })
+        Ok(Self { known, current, login, tls, cluster, joiners: PerRuntime::default() })
     }
 
     /// The addresses in the URL, for messages.

@@ -67,11 +67,14 @@ pub(super) struct DeleteRangeRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct DeleteRangeResponse {}
+pub(super) struct DeleteRangeResponse {
+    #[prost(int64, tag = "2")]
+    pub(super) deleted: i64,
+}
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct RequestOp {
-    #[prost(oneof = "Operation", tags = "1, 2, 3")]
+    #[prost(oneof = "Operation", tags = "1, 2, 3, 4")]
     pub(super) operation: Option<Operation>,
 }
 
@@ -83,11 +86,13 @@ pub(super) enum Operation {
     Put(PutRequest),
     #[prost(message, tag = "3")]
     Delete(DeleteRangeRequest),
+    #[prost(message, tag = "4")]
+    Txn(TxnRequest),
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ResponseOp {
-    #[prost(oneof = "OperationResponse", tags = "1, 2, 3")]
+    #[prost(oneof = "OperationResponse", tags = "1, 2, 3, 4")]
     pub(super) response: Option<OperationResponse>,
 }
 
@@ -99,6 +104,8 @@ pub(super) enum OperationResponse {
     Put(PutResponse),
     #[prost(message, tag = "3")]
     Delete(DeleteRangeResponse),
+    #[prost(message, tag = "4")]
+    Txn(TxnResponse),
 }
 
 /// What a comparison looks at. All comparisons of this store are for equality, which is the default.

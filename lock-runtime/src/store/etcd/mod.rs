@@ -12,6 +12,7 @@ mod clusters;
 mod connection;
 mod errors;
 mod holds;
+mod joined;
 mod joined_writes;
 mod leases;
 mod member_list;

@@ -257,7 +257,7 @@ impl EtcdClient {
             self.leases.lasting(&self.members, one.term, began.after(one.term)).await?
         } else {
             let (id, _) = self.members.grant_lease(seconds(one.term)).await?;
-            Attachable { id, unconfirmed: None }
+            Attachable::new(id)
         };
         lock(&self.holds).moving(&one.owned);
         let attached = match self.members.attach(&one.owned, (lease.id, target.id)).await {
@@ -282,18 +282,9 @@ impl EtcdClient {
                 one.lease = Some(moved);
                 lock(&self.holds).moved(&one.owned, moved);
                 self.drop_own(lease);
-                let is_lasting = match target.unconfirmed {
-                    None => true,
-                    Some(extension) => {
-                        let is_confirmed = extension.is_confirmed_in(attached.raft_term);
-                        if is_confirmed {
-                            self.leases.confirmed(target.id, extension);
-                        }
-                        is_confirmed
-                    }
-                };
+                let lasts = self.leases.lasts(&target, attached.raft_term);
                 // Otherwise the next round extends it. From now on, the lease counts as used.
-                if is_lasting && !self.leases.is_being_revoked(target.id) {
+                if lasts && !self.leases.is_being_revoked(target.id) {
                     one.outcome = Some(Ok(RenewOutcome::Extended));
                 }
             }

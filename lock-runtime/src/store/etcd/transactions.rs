@@ -3,12 +3,15 @@
 //! The value of a key is the token of its owner, or, after a release with a minimum hold, that token behind `kept:`.
 //! A fencing token is the revision of the last change of the key, plus an offset that is nearly always zero: it is raised
 //! if a call with several keys asks for a token above the revision of etcd, and is then stored beside the key.
+//!
+//! Another key says that a client waits for the lock. So a release knows whether it has to leave the lock to others. A wait
+//! that was given up leaves the mark until the next release, or the end of the lease, at most.
 
 use super::errors::EtcdFailure;
 use super::members::{Members, Method};
 use super::messages::{
-    Compare, CompareTarget, Compared, DeleteRangeRequest, KeyValue, Operation, OperationResponse,
-    PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
+    Compare, CompareTarget, Compared, DeleteRangeRequest, DeleteRangeResponse, KeyValue, Operation,
+    OperationResponse, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
 };
 use crate::safeguard::Safeguard;
 use crate::store::store_error::StoreError;
@@ -20,6 +23,9 @@ const KEPT: &str = "kept:";
 
 /// What follows a key in the name of its offset. The first byte occurs in no text, and so in no key of a lock.
 const OFFSET: &[u8] = b"\xff/fence";
+
+/// What follows a key in the name of the mark that a client waits for it.
+const WANTED: &[u8] = b"\xff/wanted";
 
 /// A key and an owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -65,24 +71,30 @@ pub(super) enum Claimed {
 }
 
 impl Members {
-    /// Gives the key to the owner, if nobody has it. Not sent again: the answer to a second request would say nothing about
-    /// the first one, which may arrive after the release.
+    /// Gives the key to the owner, if nobody has it; otherwise marks it as wanted, if the owner waits. Not sent again: the
+    /// answer to a second request would say nothing about the first one, which may arrive after the release.
     pub(super) async fn claim(
         &self,
         owned: &Owned,
         lease: i64,
+        waits: bool,
     ) -> Result<TxnAnswer<Claimed>, EtcdFailure> {
         let is_free = if Safeguard::OnlyIfFree.is_on() {
-            vec![compare(&owned.key, CompareTarget::CreateRevision, Compared::CreateRevision(0))]
+            vec![is_absent(owned.key.as_bytes().to_vec())]
         } else {
             Vec::new()
         };
+        let mut failure =
+            vec![range(owned.key.as_bytes().to_vec()), range(beside(&owned.key, OFFSET))];
+        if waits {
+            failure.push(operation(Operation::Txn(mark(owned, lease))));
+        }
         let request = TxnRequest {
             compare: is_free,
-            success: vec![put(owned, lease), range(offset_of(&owned.key))],
-            failure: vec![range(owned.key.as_bytes().to_vec()), range(offset_of(&owned.key))],
+            success: vec![put(owned, lease), range(beside(&owned.key, OFFSET))],
+            failure,
         };
-        let answer: TxnResponse = self.call(Method::TXN_ONCE, &request).await?;
+        let answer = self.join(owned, request).await?;
         if self.is_foreign(answer.header.as_ref()) {
             let problem = "the member belongs to another cluster now";
             return Err(EtcdFailure::Unknown(problem.to_owned()));
@@ -105,6 +117,15 @@ impl Members {
             }
         };
         Ok(answered(&answer, what))
+    }
+
+    /// Marks a key as wanted, as long as another owner has it with this lease.
+    pub(super) async fn mark_wanted(&self, owned: &Owned, lease: i64) -> Result<(), EtcdFailure> {
+        let mut request = mark(owned, lease);
+        let is_held = compare(&owned.key, CompareTarget::Lease, Compared::Lease(lease));
+        request.compare.push(is_held);
+        let _: TxnResponse = self.call(Method::TXN, &request).await?;
+        Ok(())
     }
 
     /// What the key holds.
@@ -168,12 +189,24 @@ impl Members {
         if Safeguard::LeasesAreCompared.is_on() {
             checks.push(compare(&owned.key, CompareTarget::Lease, Compared::Lease(from)));
         }
-        self.change_if(checks, (Method::TXN, owned, to), vec![put(owned, to)]).await
+        let changes = vec![put(owned, to)];
+        let (answer, what) = self.change_if(checks, (Method::TXN, owned, to), changes).await?;
+        Ok(answered(&answer, what))
     }
 
-    /// Frees the key, if the owner has it. `Own` means that the owner had it.
-    pub(super) async fn delete(&self, owned: &Owned) -> Result<TxnAnswer<SeenKey>, EtcdFailure> {
-        self.change(Method::TXN_ONCE, owned, vec![delete(owned)], 0).await
+    /// Frees the key, if the owner has it. `Own` means that the owner had it. Also returns whether it was wanted.
+    pub(super) async fn delete(
+        &self,
+        owned: &Owned,
+    ) -> Result<(TxnAnswer<SeenKey>, bool), EtcdFailure> {
+        let changes =
+            vec![delete(owned.key.as_bytes().to_vec()), delete(beside(&owned.key, WANTED))];
+        let (answer, what) = self.change(Method::TXN_ONCE, owned, changes, 0).await?;
+        let was_wanted = matches!(
+            answer.responses.get(1).and_then(|response| response.response.as_ref()),
+            Some(OperationResponse::Delete(DeleteRangeResponse { deleted: 1.. }))
+        );
+        Ok((answered(&answer, what), was_wanted))
     }
 
     /// The key stays taken with this lease, if the owner has it. `Own` means that the owner had it.
@@ -188,7 +221,9 @@ impl Members {
             lease,
             ..PutRequest::default()
         };
-        self.change(Method::TXN_ONCE, owned, vec![operation(Operation::Put(kept))], lease).await
+        let changes = vec![operation(Operation::Put(kept))];
+        let (answer, what) = self.change(Method::TXN_ONCE, owned, changes, lease).await?;
+        Ok(answered(&answer, what))
     }
 
     async fn change(
@@ -197,7 +232,7 @@ impl Members {
         owned: &Owned,
         success: Vec<RequestOp>,
         lease: i64,
-    ) -> Result<TxnAnswer<SeenKey>, EtcdFailure> {
+    ) -> Result<(TxnResponse, SeenKey), EtcdFailure> {
         let checks =
             if Safeguard::OnlyOwnerReleases.is_on() { vec![is_own(owned)] } else { Vec::new() };
         self.change_if(checks, (method, owned, lease), success).await
@@ -209,16 +244,20 @@ impl Members {
         checks: Vec<Compare>,
         (method, owned, lease): (Method, &Owned, i64),
         success: Vec<RequestOp>,
-    ) -> Result<TxnAnswer<SeenKey>, EtcdFailure> {
+    ) -> Result<(TxnResponse, SeenKey), EtcdFailure> {
         let failure = vec![range(owned.key.as_bytes().to_vec())];
         let request = TxnRequest { compare: checks, success, failure };
-        let answer: TxnResponse = self.call(method, &request).await?;
+        let answer: TxnResponse = if method.repeats {
+            self.call(method, &request).await?
+        } else {
+            self.join(owned, request).await?
+        };
         let what = if answer.succeeded {
             SeenKey::Own { lease }
         } else {
             seen_by_holder(owned, found(&answer, 0))
         };
-        Ok(answered(&answer, what))
+        Ok((answer, what))
     }
 
     /// A fencing token for the owner, of at least this number. `Err` if the owner does not have the key.
@@ -227,7 +266,7 @@ impl Members {
         owned: &Owned,
         at_least: u64,
     ) -> Result<Result<u64, SeenKey>, EtcdFailure> {
-        let offset_key = offset_of(&owned.key);
+        let offset_key = beside(&owned.key, OFFSET);
         loop {
             // The key is written again, with its value and its lease.
             let request = TxnRequest {
@@ -322,8 +361,22 @@ fn wrong_format(key: &str, expected: &'static str, length: usize) -> EtcdFailure
     EtcdFailure::Refused(StoreError::WrongFormat { key: key.to_owned(), expected, found })
 }
 
-fn offset_of(key: &str) -> Vec<u8> {
-    [key.as_bytes(), OFFSET].concat()
+/// A key beside that of a lock.
+fn beside(key: &str, what: &[u8]) -> Vec<u8> {
+    [key.as_bytes(), what].concat()
+}
+
+/// Marks a key as wanted, if it is not marked.
+fn mark(owned: &Owned, lease: i64) -> TxnRequest {
+    let key = beside(&owned.key, WANTED);
+    let put = PutRequest { key: key.clone(), lease, ..PutRequest::default() };
+    let success = vec![operation(Operation::Put(put))];
+    TxnRequest { compare: vec![is_absent(key)], success, failure: Vec::new() }
+}
+
+fn is_absent(key: Vec<u8>) -> Compare {
+    let absent = Some(Compared::CreateRevision(0));
+    Compare { target: CompareTarget::CreateRevision.into(), key, with: absent }
 }
 
 fn read_offset(key: &str, found: Option<&KeyValue>) -> Result<u64, EtcdFailure> {
@@ -368,8 +421,8 @@ fn touch(Owned { key, .. }: &Owned) -> RequestOp {
     }))
 }
 
-fn delete(Owned { key, .. }: &Owned) -> RequestOp {
-    operation(Operation::Delete(DeleteRangeRequest { key: key.as_bytes().to_vec() }))
+fn delete(key: Vec<u8>) -> RequestOp {
+    operation(Operation::Delete(DeleteRangeRequest { key }))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod connector;
 mod errors;
+mod joined;
 mod listener;
 mod pool;
 mod primary;
@@ -22,6 +23,7 @@ use tokio::sync::watch;
 use tokio_postgres::types::Type;
 
 use self::connector::DatabaseConnector;
+use self::joined::{JoinedRequests, KeyRequest};
 use self::listener::ReleaseListener;
 use self::pool::{ConnectionPool, Parameter};
 pub use self::seen::LockTransaction;
@@ -92,7 +94,7 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 pub struct PostgresStore {
     connector: DatabaseConnector,
     /// For requests about one lock. One of them may have to wait for another transaction.
-    requests: PerRuntime<Arc<ConnectionPool>>,
+    requests: PerRuntime<Arc<JoinedRequests>>,
     /// Renewals, and what is not about one lock.
     renewals: Arc<ConnectionPool>,
     /// Whether notifications arrive.
@@ -142,7 +144,7 @@ impl PostgresStore {
     async fn issue(&self, request: &FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
         let key = key(request.key);
         let parameters: [Parameter<'_>; 2] = [(&key, Type::BYTEA), (&request.owner, Type::TEXT)];
-        let row = self.requests().row(LockStatement::Fence, &parameters).await?;
+        let row = self.requests().pool.row(LockStatement::Fence, &parameters).await?;
         let token: Option<i64> = row.get(0);
         Ok(match (token.and_then(|token| u64::try_from(token).ok()), row.get(1)) {
             (Some(token), _) => FencingOutcome::Token(token),
@@ -158,9 +160,10 @@ impl PostgresStore {
         Self { connector, requests, renewals, is_live, receiver }
     }
 
-    /// The connections of the current runtime.
-    fn requests(&self) -> Arc<ConnectionPool> {
-        self.requests.here(|| Arc::new(ConnectionPool::new(self.connector.clone(), POOL)))
+    /// The requests of the current runtime.
+    fn requests(&self) -> Arc<JoinedRequests> {
+        let new = || JoinedRequests::new(ConnectionPool::new(self.connector.clone(), POOL));
+        self.requests.here(|| Arc::new(new()))
     }
 
     /// Creates the table, or does what a new version of this library needs. It can be run again, also while locks are held:
@@ -230,19 +233,17 @@ impl Store for PostgresStore {
     }
 
     async fn acquire(&self, lease: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
-        let (key, term) = (key(lease.key), lease.term.as_secs_f64());
+        let (requests, term) = (self.requests(), lease.term.as_secs_f64());
+        if lease.fresh
+            && let Some(outcome) =
+                requests.acquire_free(KeyRequest::new(lease.key, lease.owner, term)).await?
+        {
+            return Ok(outcome);
+        }
+        let key = key(lease.key);
         let parameters: [Parameter<'_>; 3] =
             [(&key, Type::BYTEA), (&lease.owner, Type::TEXT), (&term, Type::FLOAT8)];
-        if lease.fresh {
-            let row = self.requests().row(LockStatement::AcquireFree, &parameters).await?;
-            if let Some(fence) = row.get::<_, Option<i64>>(0) {
-                return Ok(LeaseOutcome::Granted { fence: u64::try_from(fence).ok() });
-            }
-            if let Some(left) = row.get(1) {
-                return Ok(busy(left));
-            }
-        }
-        let row = self.requests().row(LockStatement::Acquire, &parameters).await?;
+        let row = requests.pool.row(LockStatement::Acquire, &parameters).await?;
         Ok(if row.get(0) {
             LeaseOutcome::Granted { fence: u64::try_from(row.get::<_, i64>(1)).ok() }
         } else {
@@ -270,21 +271,19 @@ impl Store for PostgresStore {
     }
 
     async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
-        let (key, keep) = (key(release.key), release.keep.as_secs_f64());
+        let (requests, keep) = (self.requests(), release.keep.as_secs_f64());
+        if release.keep.is_zero()
+            && let Some(outcome) =
+                requests.release_idle(KeyRequest::new(release.key, release.owner, keep)).await?
+        {
+            return Ok(outcome);
+        }
+        let statement =
+            if release.keep.is_zero() { LockStatement::Release } else { LockStatement::Keep };
+        let key = key(release.key);
         let parameters: [Parameter<'_>; 3] =
             [(&key, Type::BYTEA), (&release.owner, Type::TEXT), (&keep, Type::FLOAT8)];
-        let row = if release.keep.is_zero() {
-            let freed =
-                self.requests().repeat(LockStatement::ReleaseIdle, &parameters[..2]).await?;
-            if let Some(row) = freed.first() {
-                let (live, wanted): (bool, bool) = (row.get(0), row.get(1));
-                let freed = ReleaseOutcome::Freed { waiting: Some(usize::from(wanted)) };
-                return Ok(if live { freed } else { ReleaseOutcome::Gone });
-            }
-            self.requests().row(LockStatement::Release, &parameters[..2]).await?
-        } else {
-            self.requests().row(LockStatement::Keep, &parameters).await?
-        };
+        let row = requests.pool.row(statement, &parameters[..statement.parameters()]).await?;
         let told: i64 = row.get(3);
         match (row.get(0), row.get(1), row.get(2)) {
             (true, _, _) => Ok(ReleaseOutcome::Freed { waiting: usize::try_from(told).ok() }),
@@ -305,7 +304,7 @@ impl Store for PostgresStore {
         }
         // All tokens come from one sequence, which is behind one of its own only if it has been set back in the meantime.
         let at_least = i64::try_from(request.at_least).unwrap_or(i64::MAX);
-        self.requests().execute(&statements::raise_fences(at_least)).await?;
+        self.requests().pool.execute(&statements::raise_fences(at_least)).await?;
         match self.issue(&request).await? {
             FencingOutcome::Token(token) if token < request.at_least => Err(StoreError::Refused(
                 "the sequence `distributed_lock_fences` was set back; run `lockctl migrate`"
@@ -316,7 +315,8 @@ impl Store for PostgresStore {
     }
 
     async fn owner(&self, name: &str) -> Result<Option<String>, StoreError> {
-        let rows = self.requests().query(statements::OWNER, &[(&key(name), Type::BYTEA)]).await?;
+        let rows =
+            self.requests().pool.query(statements::OWNER, &[(&key(name), Type::BYTEA)]).await?;
         Ok(rows.first().map(|row| row.get(0)))
     }
 

@@ -15,9 +15,11 @@ pub(super) const PLAN: &str = "SET enable_seqscan = off";
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LockStatement {
     AcquireFree,
+    AcquireAllFree,
     Acquire,
     Renew,
     ReleaseIdle,
+    ReleaseAllIdle,
     Release,
     Keep,
     Fence,
@@ -25,17 +27,29 @@ pub(super) enum LockStatement {
 
 impl LockStatement {
     /// The number of these statements.
-    pub(super) const COUNT: usize = 7;
+    pub(super) const COUNT: usize = 9;
 
     pub(super) const fn text(self) -> &'static str {
         match self {
             Self::AcquireFree => ACQUIRE_FREE,
+            Self::AcquireAllFree => ACQUIRE_ALL_FREE,
             Self::Acquire => ACQUIRE,
             Self::Renew => RENEW,
             Self::ReleaseIdle => RELEASE_IDLE,
+            Self::ReleaseAllIdle => RELEASE_ALL_IDLE,
             Self::Release => RELEASE,
             Self::Keep => KEEP,
             Self::Fence => FENCE,
+        }
+    }
+
+    /// The number of its parameters, which are a key, an owner and a time, or several of each.
+    pub(super) const fn parameters(self) -> usize {
+        match self {
+            Self::AcquireFree | Self::AcquireAllFree | Self::Acquire | Self::Renew | Self::Keep => {
+                3
+            }
+            Self::ReleaseIdle | Self::ReleaseAllIdle | Self::Release | Self::Fence => 2,
         }
     }
 }
@@ -65,6 +79,37 @@ SELECT
     (SELECT fence FROM taken),
     (SELECT extract(epoch FROM until - clock_timestamp())::float8 FROM found WHERE busy),
     (SELECT set_config('synchronous_commit', 'off', true) WHERE NOT EXISTS (SELECT FROM taken))";
+
+/// Keys, owners and terms in seconds. One row for each, in their order, as that of [`ACQUIRE_FREE`].
+///
+/// An insertion waits for a transaction that inserts or deletes a row with the same key. Because all of them insert their rows in the
+/// order of the keys, none of those waits for this one.
+pub(super) const ACQUIRE_ALL_FREE: &str = "\
+WITH asked AS (
+    SELECT * FROM unnest($1::bytea[], $2::text[], $3::float8[]) WITH ORDINALITY AS a (key, owner, term, number)
+), begun AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock_shared(hashtextextended(owner, 0)) FROM asked
+), found AS MATERIALIZED (
+    SELECT a.number, l.until, l.until > clock_timestamp() AND l.owner IS DISTINCT FROM a.owner AS busy
+    FROM asked AS a JOIN distributed_locks AS l ON l.key = a.key
+), taken AS (
+    INSERT INTO distributed_locks AS l (key, owner, until, fence)
+    SELECT key, owner, clock_timestamp() + make_interval(secs => term), nextval('distributed_lock_fences')
+    FROM asked
+    WHERE (SELECT count(*) FROM begun) > 0
+        AND NOT EXISTS (SELECT FROM found WHERE found.number = asked.number)
+    ORDER BY key
+    ON CONFLICT (key) DO NOTHING
+    RETURNING owner, nextval('distributed_lock_fences') AS fence
+)
+SELECT
+    taken.fence,
+    CASE WHEN found.busy THEN extract(epoch FROM found.until - clock_timestamp())::float8 END,
+    (SELECT set_config('synchronous_commit', 'off', true) WHERE NOT EXISTS (SELECT FROM taken))
+FROM asked
+LEFT JOIN taken USING (owner)
+LEFT JOIN found USING (number)
+ORDER BY number";
 
 /// Key, owner and term in seconds. One row: whether the owner has the key, its fencing token, and the rest of the lease in
 /// seconds.
@@ -145,6 +190,31 @@ RETURNING
     wanted,
     CASE WHEN wanted THEN pg_notify('distributed_locks', encode($1, 'hex'))::text END,
     CASE WHEN until < clock_timestamp() + interval '1 minute' THEN set_config('synchronous_commit', 'off', true) END";
+
+/// Keys and owners. One row for each, in their order, as that of [`RELEASE_IDLE`]; its columns are `NULL` where that has none.
+/// The commit waits if any of the keys would stay taken for more than a minute if it were lost.
+pub(super) const RELEASE_ALL_IDLE: &str = "\
+WITH asked AS (
+    SELECT * FROM unnest($1::bytea[], $2::text[]) WITH ORDINALITY AS a (key, owner, number)
+), freed AS (
+    DELETE FROM distributed_locks
+    WHERE ctid = ANY (ARRAY(
+        SELECT l.ctid FROM asked AS a JOIN distributed_locks AS l ON l.key = a.key AND l.owner = a.owner
+        FOR UPDATE OF l SKIP LOCKED
+    ))
+    RETURNING key, owner, until, wanted
+)
+SELECT
+    freed.until > clock_timestamp(),
+    freed.wanted,
+    CASE WHEN freed.wanted THEN pg_notify('distributed_locks', encode(freed.key, 'hex'))::text END,
+    (
+        SELECT set_config('synchronous_commit', 'off', true)
+        WHERE NOT EXISTS (SELECT FROM freed WHERE until >= clock_timestamp() + interval '1 minute')
+    )
+FROM asked
+LEFT JOIN freed USING (owner)
+ORDER BY number";
 
 /// Key and owner. One row: whether the owner had the key, whether another owner has it, and whether it stays because a
 /// transaction is open that has verified the lock, or because an acquire of the owner is not committed.

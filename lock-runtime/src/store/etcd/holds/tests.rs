@@ -227,28 +227,36 @@ fn a_limited_number_is_deleted_at_a_time() {
     assert_eq!(holds.due(now, 3).delete.len(), 2);
 }
 
+/// A look at the holds of a moment ago.
+fn watched(holds: &mut KeyHolds) -> Vec<(String, i64)> {
+    assert!(holds.take_unwatched().is_empty(), "it was granted since the last look");
+    assert!(holds.has_unwatched());
+    let watched = holds.take_unwatched();
+    assert!(!holds.has_unwatched() && holds.take_unwatched().is_empty());
+    watched
+}
+
 #[test]
-fn a_held_key_is_to_be_watched_once() {
+fn a_key_that_is_held_for_a_moment_is_to_be_watched_once() {
     let (mut holds, _) = held(SHARED);
-    assert_eq!(holds.take_unwatched(), [("k".to_owned(), 7)]);
-    assert!(holds.take_unwatched().is_empty());
+    assert_eq!(watched(&mut holds), [("k".to_owned(), 7)]);
     assert!(holds.was_lost(&owned()), "it was watched");
     assert!(holds.is_empty());
     let (mut holds, _) = held(SHARED);
     holds.releasing(&owned());
-    assert!(holds.take_unwatched().is_empty(), "it was released before");
+    assert!(watched(&mut holds).is_empty(), "it was released before");
 }
 
 #[test]
 fn the_watch_of_a_hold_ends_once() {
     for lease in [SHARED, OWN] {
         let (mut holds, _) = held(lease);
-        holds.take_unwatched();
+        watched(&mut holds);
         assert!(holds.releasing(&owned()).is_some_and(|hold| hold.was_watched));
         assert!(!holds.releasing(&owned()).is_some_and(|hold| hold.was_watched));
         assert!(!holds.was_lost(&owned()));
         let (mut holds, now) = held(lease);
-        holds.take_unwatched();
+        watched(&mut holds);
         assert!(holds.due(now, 9).unwatch.is_empty());
         assert_eq!(holds.due(now.after(TERM), 9).unwatch, ["k"], "nobody has released it");
         assert!(holds.due(now.after(TERM * 2), 9).unwatch.is_empty());

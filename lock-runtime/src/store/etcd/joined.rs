@@ -1,0 +1,77 @@
+//! Transactions of acquires and releases that are sent together, as parts of one.
+//!
+//! etcd writes each transaction to its log on its own, and answers it on its own: both cost more than the change of a key.
+//! The parts of a transaction have comparisons of their own, which are all made before any part changes something. So no
+//! two parts are about one key.
+
+use super::errors::EtcdFailure;
+use super::members::{Members, Method};
+use super::messages::{Operation, OperationResponse, RequestOp, TxnRequest, TxnResponse};
+use super::transactions::Owned;
+use crate::join::join_all;
+use crate::store::joiner::{JoinLimits, JoinableRequest, RequestJoiner};
+
+/// How transactions are sent. etcd refuses more than 128 operations in one by default, those of the longest part included.
+const LIMITS: JoinLimits = JoinLimits { in_flight: 8, together: 64 };
+
+/// A transaction about one key.
+pub(super) struct KeyTxn {
+    key: Vec<u8>,
+    request: TxnRequest,
+}
+
+impl JoinableRequest for KeyTxn {
+    fn key(&self) -> &[u8] {
+        &self.key
+    }
+}
+
+/// The transactions of a runtime.
+pub(super) type TxnJoiner = RequestJoiner<KeyTxn, Result<TxnResponse, EtcdFailure>>;
+
+impl Members {
+    /// Sends a transaction about this key, perhaps together with others. It is not sent again.
+    pub(super) async fn join(
+        &self,
+        owned: &Owned,
+        request: TxnRequest,
+    ) -> Result<TxnResponse, EtcdFailure> {
+        let joiner = self.joiners.here(|| TxnJoiner::new(LIMITS));
+        let request = KeyTxn { key: owned.key.as_bytes().to_vec(), request };
+        let answer = joiner.join(request, |requests| self.send_joined(requests)).await;
+        answer.unwrap_or_else(|| Err(unanswered()))
+    }
+
+    async fn send_joined(&self, requests: Vec<KeyTxn>) -> Vec<Result<TxnResponse, EtcdFailure>> {
+        let send_one =
+            |KeyTxn { request, .. }| async move { self.call(Method::TXN_ONCE, &request).await };
+        if requests.len() == 1 {
+            return join_all(requests.into_iter().map(send_one)).await;
+        }
+        let parts = requests.iter().map(|KeyTxn { request, .. }| RequestOp {
+            operation: Some(Operation::Txn(request.clone())),
+        });
+        let all = TxnRequest { success: parts.collect(), ..TxnRequest::default() };
+        let answered: Result<TxnResponse, _> = self.call(Method::TXN_ONCE, &all).await;
+        match answered {
+            Ok(answer) => (0..requests.len()).map(|part| answer_of(&answer, part)).collect(),
+            // It had no effect, perhaps because of one of the parts.
+            Err(EtcdFailure::Refused(_) | EtcdFailure::LeaseGone) => {
+                join_all(requests.into_iter().map(send_one)).await
+            }
+            Err(failure) => requests.iter().map(|_| Err(failure.clone())).collect(),
+        }
+    }
+}
+
+/// The answer to a part of a transaction.
+fn answer_of(all: &TxnResponse, part: usize) -> Result<TxnResponse, EtcdFailure> {
+    let response = all.responses.get(part).and_then(|part| part.response.as_ref());
+    let Some(OperationResponse::Txn(answer)) = response else { return Err(unanswered()) };
+    // Its own header is empty.
+    Ok(TxnResponse { header: all.header.clone(), ..answer.clone() })
+}
+
+fn unanswered() -> EtcdFailure {
+    EtcdFailure::Unknown("no answer".to_owned())
+}
