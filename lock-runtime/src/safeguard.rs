@@ -125,6 +125,8 @@ safeguards! {
     LateTasksLookAgain = "late-tasks-look-again",
     /// Requests about one key are not sent together.
     JoinedKeysDiffer = "joined-keys-differ",
+    /// The rows of acquires that are sent together are inserted in the order of their keys.
+    JoinedRowsAreOrdered = "joined-rows-are-ordered",
     /// Log events are emitted on a thread of their own.
     LogThread = "log-thread",
     /// A fencing token is higher than the last one.

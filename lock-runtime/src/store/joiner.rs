@@ -327,4 +327,14 @@ mod tests {
         let state = lock(&joiner.state);
         assert_eq!((state.in_flight, state.queue.len()), (0, 0));
     }
+
+    #[cfg(lock_controls)]
+    #[test]
+    fn controls_of_joiner() {
+        crate::safeguard::assert_fails_without(
+            "joined-keys-differ",
+            "store::joiner::tests::requests_about_one_key_do_not_go_together",
+            "one key twice",
+        );
+    }
 }

@@ -100,7 +100,7 @@ async fn a_key_with_another_value_has_the_wrong_format() {
 }
 
 /// Users with passwords. `locks` may use the keys that begin with `own`.
-fn with_users(options: &[&str]) -> EtcdCluster {
+pub(crate) fn with_users(options: &[&str]) -> EtcdCluster {
     let more = options.iter().map(ToString::to_string).collect();
     let etcd = EtcdCluster::start(1, &EtcdOptions { more, ..EtcdOptions::default() });
     etcd.control(&["user", "add", "root:root"]);

@@ -6,6 +6,7 @@ mod conformance;
 mod controls;
 mod faults;
 mod inputs;
+mod joined;
 mod members;
 mod partitions;
 mod support;

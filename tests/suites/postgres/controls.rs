@@ -11,6 +11,8 @@ lock_tests::controls! {
         without "releases-are-not-flushed" seeing "each release was on the disk";
     without_acquires_are_announced: "failover::no_acquired_lock_is_lost_with_a_synchronous_standby"
         without "acquires-are-announced" seeing "undone long before the lease ends";
+    without_joined_rows_are_ordered: "joined::statements_that_share_keys_do_not_wait_for_each_other_in_a_circle"
+        without "joined-rows-are-ordered" seeing "wait for each other in a circle";
     without_runtimes_are_separate: "faults::a_blocked_runtime_delays_no_calls_of_others"
         without "runtimes-are-separate" seeing "a blocked runtime delays no calls of others";
     without_server_clock: "faults::leases_end_by_the_clock_of_the_server"

@@ -4,6 +4,7 @@
 mod controls;
 mod failover;
 mod faults;
+mod joined;
 mod pauses;
 mod pooler;
 mod store;

@@ -70,3 +70,89 @@ impl Wake for StartedRequest {
         self.runtime.spawn(request);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use tokio::sync::oneshot;
+    use tokio::task::yield_now;
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    /// A request that waits for this, and then says that it has ended.
+    fn request(wait: impl Future<Output = ()> + Send + 'static) -> (BoxedRequest, Arc<AtomicBool>) {
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&has_ended);
+        let request = async move {
+            wait.await;
+            ended.store(true, Ordering::Relaxed);
+        };
+        (Box::pin(request), has_ended)
+    }
+
+    async fn ends(has_ended: &AtomicBool) -> bool {
+        for _ in 0..20 {
+            yield_now().await;
+        }
+        has_ended.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test]
+    async fn a_request_is_polled_at_once_and_goes_on_by_itself() {
+        let (here, (send, receive)) = (Handle::current(), oneshot::channel::<()>());
+        let (waiting, has_ended) = request(async { drop(receive.await) });
+        start(&here, waiting);
+        assert!(!ends(&has_ended).await);
+        send.send(()).expect("it waits");
+        assert!(ends(&has_ended).await);
+
+        let (ready, has_ended) = request(std::future::ready(()));
+        start(&here, ready);
+        assert!(has_ended.load(Ordering::Relaxed), "without another task");
+
+        let (woken, has_ended) = request(yield_now());
+        start(&here, woken);
+        assert!(ends(&has_ended).await, "it was woken while it was polled");
+
+        let (late, has_ended) = request(sleep(Duration::from_millis(1)));
+        start(&here, late);
+        while !ends(&has_ended).await {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_panics_is_dropped() {
+        let (dropped, told) = oneshot::channel::<()>();
+        start(
+            &Handle::current(),
+            Box::pin(async move {
+                let _dropped = dropped;
+                panic!("as expected");
+            }),
+        );
+        assert!(told.await.is_err());
+    }
+
+    #[test]
+    fn a_request_is_dropped_with_its_runtime() {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime().expect("a runtime");
+        let (dropped, told) = oneshot::channel::<()>();
+        let entered = runtime.enter();
+        start(
+            runtime.handle(),
+            Box::pin(async move {
+                let _dropped = dropped;
+                // As all requests, it has a limit.
+                let _ = timeout(Duration::from_secs(60), std::future::pending::<()>()).await;
+            }),
+        );
+        drop(entered);
+        drop(runtime);
+        assert!(told.blocking_recv().is_err());
+    }
+}

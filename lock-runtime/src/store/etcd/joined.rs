@@ -3,16 +3,22 @@
 //! etcd writes each transaction to its log on its own, and answers it on its own: both cost more than the change of a key.
 //! The parts of a transaction have comparisons of their own, which are all made before any part changes something. So no
 //! two parts are about one key.
+//!
+//! Many versions of etcd do not check whether the user may do what a part says. They check what a transaction itself says, also
+//! the operations that are not carried out. So those name all keys.
 
 use super::errors::EtcdFailure;
 use super::members::{Members, Method};
-use super::messages::{Operation, OperationResponse, RequestOp, TxnRequest, TxnResponse};
-use super::transactions::Owned;
+use super::messages::{
+    DeleteRangeRequest, Operation, OperationResponse, RangeRequest, RequestOp, TxnRequest,
+    TxnResponse,
+};
+use super::transactions::{BEHIND, Owned};
 use crate::join::join_all;
 use crate::store::joiner::{JoinLimits, JoinableRequest, RequestJoiner};
 
-/// How transactions are sent. etcd refuses more than 128 operations in one by default, those of the longest part included.
-const LIMITS: JoinLimits = JoinLimits { in_flight: 8, together: 64 };
+/// How transactions are sent. By default, etcd refuses more than 128 operations in one, those of the longest part included.
+const LIMITS: JoinLimits = JoinLimits { in_flight: 8, together: 48 };
 
 /// A transaction about one key.
 pub(super) struct KeyTxn {
@@ -51,7 +57,9 @@ impl Members {
         let parts = requests.iter().map(|KeyTxn { request, .. }| RequestOp {
             operation: Some(Operation::Txn(request.clone())),
         });
-        let all = TxnRequest { success: parts.collect(), ..TxnRequest::default() };
+        // Without a comparison, nothing of `failure` is carried out.
+        let failure = requests.iter().flat_map(|KeyTxn { key, .. }| permissions(key)).collect();
+        let all = TxnRequest { success: parts.collect(), failure, ..TxnRequest::default() };
         let answered: Result<TxnResponse, _> = self.call(Method::TXN_ONCE, &all).await;
         match answered {
             Ok(answer) => (0..requests.len()).map(|part| answer_of(&answer, part)).collect(),
@@ -62,6 +70,15 @@ impl Members {
             Err(failure) => requests.iter().map(|_| Err(failure.clone())).collect(),
         }
     }
+}
+
+/// Operations for which a user needs all permissions for a key and what is beside it.
+fn permissions(key: &[u8]) -> [RequestOp; 2] {
+    let end = [key, BEHIND].concat();
+    let read = RangeRequest { key: key.to_vec(), range_end: end.clone() };
+    let write = DeleteRangeRequest { key: key.to_vec(), range_end: end };
+    [Operation::Range(read), Operation::Delete(write)]
+        .map(|operation| RequestOp { operation: Some(operation) })
 }
 
 /// The answer to a part of a transaction.

@@ -33,6 +33,9 @@ pub(super) struct KeyValue {
 pub(super) struct RangeRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub(super) key: Vec<u8>,
+    /// Empty for one key.
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) range_end: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -64,6 +67,9 @@ pub(super) struct PutResponse {}
 pub(super) struct DeleteRangeRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub(super) key: Vec<u8>,
+    /// Empty for one key.
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) range_end: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -75,14 +75,18 @@ const PROBE: &str = "lock-runtime/probe";
 ///
 /// | | requests |
 /// |---|---|
-/// | an acquire of a lock that is renewed | 1; 2 if the client has not extended its lease for half a second |
+/// | an acquire of a lock that is renewed | 1; 2 if the client has not extended its lease for a second |
+/// | extending that lease while locks are acquired | 1 every half second, beside them |
 /// | an acquire with a fixed lease | 3 |
 /// | a release | 1; 2 with a fixed lease, which is revoked in the background |
 /// | holding locks that are renewed | 2 for up to 64 locks and 3 for up to 100, every third of the lease |
 /// | a fencing token | 0; 1 for a call that is handed the lock over inside the process, or has locked several keys |
-/// | waiting | 2 when the wait begins and after each release, and one message to watch the key; 1 attempt every 5 s |
+/// | waiting | 2 when the wait begins and after each release (3 with a fixed lease), and one message to watch the key; 1 attempt every 5 s |
 /// | learning of members | 1 a minute for each client |
 /// | checking the cluster of a member | 1 before its first use, and after each of its failures |
+///
+/// While eight acquires and releases are in flight, more of them wait for one of those to end, and then go together, up to 48 in
+/// one transaction of etcd.
 ///
 /// A client has one connection to a member for the calls of the first runtime that uses it, and one for everything else.
 ///

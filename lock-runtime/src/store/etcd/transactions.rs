@@ -27,6 +27,9 @@ const OFFSET: &[u8] = b"\xff/fence";
 /// What follows a key in the name of the mark that a client waits for it.
 const WANTED: &[u8] = b"\xff/wanted";
 
+/// What follows a key in a name behind all of these.
+pub(super) const BEHIND: &[u8] = b"\xff\xff";
+
 /// A key and an owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Owned {
@@ -400,7 +403,7 @@ fn operation(operation: Operation) -> RequestOp {
 }
 
 fn range(key: Vec<u8>) -> RequestOp {
-    operation(Operation::Range(RangeRequest { key }))
+    operation(Operation::Range(RangeRequest { key, ..RangeRequest::default() }))
 }
 
 fn put(Owned { key, owner }: &Owned, lease: i64) -> RequestOp {
@@ -422,7 +425,7 @@ fn touch(Owned { key, .. }: &Owned) -> RequestOp {
 }
 
 fn delete(key: Vec<u8>) -> RequestOp {
-    operation(Operation::Delete(DeleteRangeRequest { key }))
+    operation(Operation::Delete(DeleteRangeRequest { key, ..DeleteRangeRequest::default() }))
 }
 
 #[cfg(test)]

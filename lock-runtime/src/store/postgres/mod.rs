@@ -58,6 +58,9 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 /// | waiting | 1 statement when the wait begins, and after each release; one a second in case a notification is lost |
 /// | [`verify_in`](crate::LockGuard::verify_in) | 1 statement in the transaction of the program |
 ///
+/// While eight acquires are in flight, more of them wait for one of those to end, and then go together, up to 64 in one
+/// statement. The same holds for releases.
+///
 /// A client opens one connection for renewals, one for notifications, and up to eight for requests, as many as it has
 /// requests at one time. These belong to the first runtime that calls it; the requests of other runtimes and of the background
 /// have up to eight of their own. Over connections to the server itself, each statement is prepared once. Behind a pooler, such as

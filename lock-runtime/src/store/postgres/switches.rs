@@ -27,11 +27,11 @@ mod replaced {
     use crate::safeguard::Safeguard;
 
     /// Pieces of the statements, and what replaces them when their safeguards are off.
-    pub(super) const SWITCHES: [(Safeguard, &str, &str); 13] = {
+    pub(super) const SWITCHES: [(Safeguard, &str, &str); 14] = {
         use Safeguard::{
             AcquiresAreAnnounced, AttemptsDoNotShorten, FenceAboveLast, GrantsAreFlushed,
-            OnlyIfFree, OnlyOwnerReleases, OnlyOwnerRenews, ReleasesAreNotFlushed,
-            VerifiedRowsAreLocked,
+            JoinedRowsAreOrdered, OnlyIfFree, OnlyOwnerReleases, OnlyOwnerRenews,
+            ReleasesAreNotFlushed, VerifiedRowsAreLocked,
         };
         [
             (GrantsAreFlushed, " WHERE NOT EXISTS (SELECT FROM taken))", ")"),
@@ -56,6 +56,7 @@ mod replaced {
             (AttemptsDoNotShorten, "greatest(l.until, clock_timestamp()", "(clock_timestamp()"),
             (OnlyOwnerRenews, "l.owner = a.owner AND", ""),
             (OnlyOwnerReleases, "WHERE key = $1 AND owner = $2", "WHERE key = $1"),
+            (JoinedRowsAreOrdered, "    ORDER BY key\n", ""),
             (AcquiresAreAnnounced, "NOT (SELECT it FROM idle) OR ", ""),
             (
                 FenceAboveLast,
@@ -87,10 +88,11 @@ mod replaced {
 #[cfg(all(test, lock_controls))]
 #[test]
 fn the_pieces_that_controls_replace_exist() {
-    use super::statements::{ACQUIRE, ACQUIRE_FREE, RELEASE, RENEW, VERIFY};
+    use super::statements::{ACQUIRE, ACQUIRE_ALL_FREE, ACQUIRE_FREE, RELEASE, RENEW, VERIFY};
 
     for (_, with, _) in replaced::SWITCHES {
-        let mut statements = [ACQUIRE_FREE, ACQUIRE, RELEASE, RENEW, VERIFY].into_iter();
+        let mut statements =
+            [ACQUIRE_FREE, ACQUIRE_ALL_FREE, ACQUIRE, RELEASE, RENEW, VERIFY].into_iter();
         assert!(statements.any(|statement| statement.contains(with)), "{with}");
     }
 }

@@ -1,0 +1,186 @@
+//! Requests that go together, and what a release knows of those who wait.
+
+use lock_runtime::store::{
+    EtcdStore, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, Store,
+};
+use lock_runtime::{LockClient, LockError, LockGuard, LostReason};
+use lock_tests::EtcdCluster;
+use lock_tests::support::{LEASE, until, until_idle};
+use tokio::task::JoinHandle;
+
+use crate::inputs::with_users;
+use crate::support::{client, request_counts};
+
+/// More than are sent one by one, and more than one transaction has.
+const CALLS: usize = 200;
+
+/// The outcomes of calls.
+async fn outcomes_of<T: Send + 'static>(calls: Vec<JoinHandle<T>>) -> Vec<T> {
+    let mut outcomes = Vec::new();
+    for call in calls {
+        outcomes.push(call.await.expect("no panic"));
+    }
+    outcomes
+}
+
+/// The outcomes of calls that begin at the same time.
+async fn try_all(
+    client: &LockClient,
+    keys: &[String],
+) -> Vec<Result<Option<LockGuard>, LockError>> {
+    let calls = keys.iter().map(|key| tokio::spawn(client.lock(key.as_str()).try_acquire()));
+    outcomes_of(calls.collect()).await
+}
+
+/// The outcomes of these calls, which begin while etcd does not answer, and the number of transactions for them.
+async fn while_frozen<T: Send + 'static>(
+    etcd: &EtcdCluster,
+    calls: impl FnOnce() -> Vec<JoinHandle<T>>,
+) -> (Vec<T>, u64) {
+    let before = request_counts(etcd).transactions;
+    etcd.freeze(0);
+    let calls = calls();
+    tokio::time::sleep(LEASE / 5).await;
+    etcd.thaw(0);
+    let outcomes = outcomes_of(calls).await;
+    (outcomes, request_counts(etcd).transactions - before)
+}
+
+fn keys() -> Vec<String> {
+    (0..CALLS).map(|number| format!("own:{number}")).collect()
+}
+
+#[tokio::test]
+async fn calls_at_the_same_time_share_transactions_and_have_their_own_outcomes() {
+    let etcd = EtcdCluster::single();
+    let (one, two) = (client(&etcd.url()).await, client(&etcd.url()).await);
+    let keys = keys();
+    let taken: Vec<_> = keys.iter().step_by(3).cloned().collect();
+    let others = try_all(&two, &taken).await;
+    let calls = || keys.iter().map(|key| tokio::spawn(one.lock(key.as_str()).try_acquire()));
+    let (outcomes, sent) = while_frozen(&etcd, || calls().collect()).await;
+    assert!(sent < CALLS as u64 / 4, "{sent} transactions for {CALLS} acquires");
+    let mut guards = Vec::new();
+    for (number, outcome) in outcomes.into_iter().enumerate() {
+        let guard = outcome.expect("an answer");
+        assert_eq!(guard.is_none(), number % 3 == 0, "{number}");
+        guards.extend(guard);
+    }
+    let mut tokens = Vec::new();
+    for guard in &guards {
+        tokens.push(guard.fencing_token().await.expect("a token"));
+    }
+    for (guard, value) in guards.iter().zip(&tokens) {
+        let printed = etcd.control(&["get", "--write-out=fields", guard.key()]);
+        let revision = format!("\"ModRevision\" : {value}");
+        assert!(printed.contains(&revision), "{printed} of {value}");
+    }
+    // The holders are told of these, and their releases find nothing.
+    let gone: Vec<_> = guards.iter().step_by(5).map(|guard| guard.key().to_owned()).collect();
+    for key in &gone {
+        etcd.control(&["del", key]);
+    }
+    let names: Vec<_> = guards.iter().map(|guard| guard.key().to_owned()).collect();
+    let releases = || guards.into_iter().map(|guard| tokio::spawn(guard.release()));
+    let (outcomes, sent) = while_frozen(&etcd, || releases().collect()).await;
+    assert!(sent < names.len() as u64 / 4, "{sent} transactions for {} releases", names.len());
+    for (key, outcome) in names.iter().zip(outcomes) {
+        match outcome {
+            Ok(()) => assert!(!gone.contains(key), "{key}"),
+            Err(LockError::Lost { reason: LostReason::Gone, .. }) => {
+                assert!(gone.contains(key), "{key}");
+            }
+            Err(error) => panic!("{key}: {error}"),
+        }
+    }
+    drop(others);
+    until_idle(&two, LEASE * 10).await;
+    assert!(etcd.keys("").is_empty());
+}
+
+/// Versions of etcd do not check whether a user may make the parts of a transaction.
+#[tokio::test]
+async fn a_call_that_is_refused_refuses_no_other_one() {
+    let etcd = with_users(&["--bcrypt-cost=4"]);
+    let client = client(&etcd.url_with("locks:geheim@")).await;
+    let mut keys = keys();
+    keys[CALLS / 2] = "other".to_owned();
+    let outcomes = try_all(&client, &keys).await;
+    for (key, outcome) in keys.iter().zip(outcomes) {
+        match outcome {
+            Ok(Some(_)) => assert_ne!(key, "other"),
+            Err(LockError::Denied { .. }) => assert_eq!(key, "other"),
+            other => panic!("{key}: {other:?}"),
+        }
+    }
+}
+
+/// The lease of a client is revoked while it makes calls: they are made again, with another lease.
+#[tokio::test]
+async fn calls_go_on_when_the_shared_lease_was_revoked() {
+    let etcd = EtcdCluster::single();
+    let client = client(&etcd.url()).await;
+    client.lock("k").acquire().await.expect("a lock").release().await.expect("a release");
+    for lease in etcd.leases() {
+        etcd.control(&["lease", "revoke", &lease]);
+    }
+    for outcome in try_all(&client, &keys()).await {
+        drop(outcome.expect("an answer").expect("a free lock"));
+    }
+}
+
+/// The name of the mark of a key.
+fn mark(key: &str) -> String {
+    format!("{key}\u{fffd}/wanted")
+}
+
+#[tokio::test]
+async fn a_release_knows_whether_others_wait() {
+    let etcd = EtcdCluster::single();
+    let store = EtcdStore::new(&etcd.url()).expect("a URL");
+    let waits = |owner| LeaseRequest::new("k", owner, LEASE * 10);
+    let [one, two] = ["a", "b"].map(|letter| letter.repeat(32));
+    let acquire = async |request| {
+        let outcome = store.acquire(request).await.expect("an answer");
+        matches!(outcome, LeaseOutcome::Granted { .. })
+    };
+    let release = async |owner: &str| store.release(ReleaseRequest::new("k", owner)).await;
+    for is_renewed in [true, false] {
+        let request = |owner| if is_renewed { waits(owner).renewed() } else { waits(owner) };
+        assert!(acquire(request(&one).fresh()).await);
+        assert!(!acquire(request(&two).fresh()).await);
+        assert_eq!(release(&one).await, Ok(ReleaseOutcome::Freed { waiting: Some(0) }));
+        assert!(acquire(request(&one)).await);
+        assert!(!acquire(request(&two)).await);
+        assert!(!acquire(request(&two)).await, "it is marked once");
+        assert_eq!(etcd.keys("").len(), 2, "{:?}", etcd.keys(""));
+        assert_eq!(release(&one).await, Ok(ReleaseOutcome::Freed { waiting: Some(1) }));
+        assert!(acquire(request(&two)).await);
+        assert_eq!(release(&two).await, Ok(ReleaseOutcome::Freed { waiting: Some(0) }));
+        assert!(etcd.keys("").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_wait_that_is_given_up_leaves_a_mark_until_the_release() {
+    let etcd = EtcdCluster::single();
+    let (one, two) = (client(&etcd.url()).await, client(&etcd.url()).await);
+    let is_marked = || etcd.keys("k").contains(&mark("k"));
+    let held = one.lock("k").acquire().await.expect("a lock");
+    assert!(two.lock("k").try_acquire().await.expect("an answer").is_none());
+    assert!(!is_marked(), "a try writes nothing");
+    let waiting = tokio::spawn(two.lock("k").acquire());
+    until(LEASE * 20, is_marked).await.expect("a waiting call marks the key");
+    waiting.abort();
+    waiting.await.map(drop).expect_err("aborted");
+    assert!(is_marked());
+    held.release().await.expect("a release");
+    until(LEASE * 20, || etcd.keys("").is_empty()).await.expect("nothing is left");
+    // The mark of a holder that is never released ends with a lease.
+    let held = one.lock("k").lease(LEASE * 2).acquire().await.expect("a lock");
+    let waiting = tokio::spawn(two.lock("k").lease(LEASE * 2).acquire());
+    until(LEASE * 20, is_marked).await.expect("a waiting call marks the key");
+    waiting.abort();
+    std::mem::forget(held);
+    until(LEASE * 60, || etcd.keys("").is_empty()).await.expect("nothing is left");
+}
