@@ -3,7 +3,8 @@
 //! A server works longer for a request than for the lock that it is about. Up to a number of requests at one time, each is
 //! sent on its own, at once. The ones after that wait until one of those has ended, and are then sent together.
 //!
-//! The first of the requests that go together sends all of them, as a part of its own future: no task has to end with them.
+//! One of the requests that go together sends all of them, as a part of its own future: no task has to end with them. It is the
+//! last one, which has the most time left.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,6 +39,10 @@ struct JoinerState<Q: JoinableRequest, A> {
     in_flight: usize,
     /// Empty unless as many are in flight as may be.
     queue: VecDeque<QueuedRequest<Q, A>>,
+    /// The number of flights that have ended, and were not passed on yet.
+    ended: usize,
+    /// Whether a flight is being passed on.
+    is_passing: bool,
 }
 
 struct QueuedRequest<Q: JoinableRequest, A> {
@@ -45,54 +50,101 @@ struct QueuedRequest<Q: JoinableRequest, A> {
     turn: oneshot::Sender<JoinTurn<Q, A>>,
 }
 
-/// What a request that waits is told.
-enum JoinTurn<Q: JoinableRequest, A> {
+/// What a request is told.
+pub(crate) enum JoinTurn<Q: JoinableRequest, A> {
     /// It was sent together with others.
     Answered(A),
-    /// It sends this, and what the flight says.
-    Sends(Q, Flight<Q, A>),
+    /// It sends these.
+    Sends(JoinedBatch<Q, A>),
 }
 
-/// The right to send a request, together with these. When it is dropped, the next ones have it.
-struct Flight<Q: JoinableRequest, A> {
+/// Requests that are to be sent now, and the right to do so, which passes on to the next ones when this is dropped.
+pub(crate) struct JoinedBatch<Q: JoinableRequest, A> {
     joiner: Arc<RequestJoiner<Q, A>>,
+    /// The request of the sender; `None` after it was taken.
+    own: Option<Q>,
+    /// Those of others that were not taken.
     unsent: Vec<QueuedRequest<Q, A>>,
+    /// Those of others that were taken.
+    turns: Vec<oneshot::Sender<JoinTurn<Q, A>>>,
 }
 
 impl<Q: JoinableRequest, A> RequestJoiner<Q, A> {
     pub(crate) fn new(limits: JoinLimits) -> Arc<Self> {
-        let state = JoinerState { in_flight: 0, queue: VecDeque::new() };
+        let queue = VecDeque::new();
+        let state = JoinerState { in_flight: 0, queue, ended: 0, is_passing: false };
         Arc::new(Self { limits, state: Mutex::new(state) })
     }
 
-    /// The answer to a request. `send` sends it, perhaps with others, and returns the answers in the order of the requests.
-    /// `None` if another request has sent it, and has ended without answers: it may have had an effect.
+    /// Waits until a request was sent, or has to be. `None` if another one has sent it, and has ended without answers: it may
+    /// have had an effect.
     ///
-    /// If the future is dropped before the request is sent, it is not sent.
-    pub(crate) async fn join<F>(
-        self: &Arc<Self>,
-        request: Q,
-        send: impl FnOnce(Vec<Q>) -> F,
-    ) -> Option<A>
-    where
-        F: Future<Output = Vec<A>>,
-    {
-        let (request, mut flight) = match self.begin(request) {
-            Ok(begun) => begun,
-            Err(turn) => match turn.await.ok()? {
-                JoinTurn::Answered(answer) => return Some(answer),
-                JoinTurn::Sends(request, flight) => (request, flight),
-            },
+    /// If the future is dropped, and the request has not been taken out of a batch, it is not sent.
+    pub(crate) async fn turn(self: &Arc<Self>, request: Q) -> Option<JoinTurn<Q, A>> {
+        let told = {
+            let mut state = lock(&self.state);
+            if state.in_flight < self.limits.in_flight {
+                state.in_flight += 1;
+                return Some(JoinTurn::Sends(self.batch(request, Vec::new())));
+            }
+            let (turn, told) = oneshot::channel();
+            state.queue.push_back(QueuedRequest { request, turn });
+            told
         };
-        let mut requests = vec![request];
-        let mut turns = Vec::new();
-        for QueuedRequest { request, turn } in flight.unsent.drain(..) {
-            requests.push(request);
-            turns.push(turn);
+        told.await.ok()
+    }
+
+    fn batch(self: &Arc<Self>, own: Q, unsent: Vec<QueuedRequest<Q, A>>) -> JoinedBatch<Q, A> {
+        let joiner = Arc::clone(self);
+        JoinedBatch { joiner, own: Some(own), unsent, turns: Vec::new() }
+    }
+}
+
+impl<Q: JoinableRequest, A> JoinerState<Q, A> {
+    /// The requests that go next; none if nobody waits.
+    fn next(&mut self, together: usize) -> Vec<QueuedRequest<Q, A>> {
+        let mut next: Vec<QueuedRequest<Q, A>> = Vec::new();
+        while next.len() < together
+            && let Some(queued) = self.queue.pop_front()
+        {
+            let is_same = |other: &QueuedRequest<Q, A>| other.request.key() == queued.request.key();
+            if queued.turn.is_closed() {
+                // It was given up.
+            } else if next.iter().any(is_same) && Safeguard::JoinedKeysDiffer.is_on() {
+                self.queue.push_front(queued);
+                break;
+            } else {
+                next.push(queued);
+            }
         }
-        let mut answers = send(requests).await.into_iter();
+        next
+    }
+}
+
+impl<Q: JoinableRequest, A> JoinedBatch<Q, A> {
+    /// The number of requests at most.
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.own.is_some()) + self.unsent.len()
+    }
+
+    /// The requests, which have to be sent at once: those that were given up before are left out.
+    pub(crate) fn take(&mut self) -> Vec<Q> {
+        let mut requests: Vec<Q> = self.own.take().into_iter().collect();
+        for QueuedRequest { request, turn } in self.unsent.drain(..) {
+            if !turn.is_closed() {
+                requests.push(request);
+                self.turns.push(turn);
+            }
+        }
+        requests
+    }
+
+    /// Tells the answers to the requests that were taken, in their order. Returns that of the sender.
+    pub(crate) fn tell(mut self, answers: impl IntoIterator<Item = A>) -> Option<A> {
+        let turns = std::mem::take(&mut self.turns);
         // The next requests go first.
-        drop(flight);
+        drop(self);
+        let mut answers = answers.into_iter();
         let own = answers.next();
         for (turn, answer) in turns.into_iter().zip(answers) {
             // It may have been given up.
@@ -100,61 +152,36 @@ impl<Q: JoinableRequest, A> RequestJoiner<Q, A> {
         }
         own
     }
-
-    /// The right to send a request, or what it waits for.
-    #[expect(clippy::type_complexity, reason = "used once")]
-    fn begin(
-        self: &Arc<Self>,
-        request: Q,
-    ) -> Result<(Q, Flight<Q, A>), oneshot::Receiver<JoinTurn<Q, A>>> {
-        let mut state = lock(&self.state);
-        if state.in_flight < self.limits.in_flight {
-            state.in_flight += 1;
-            return Ok((request, Flight { joiner: Arc::clone(self), unsent: Vec::new() }));
-        }
-        let (turn, told) = oneshot::channel();
-        state.queue.push_back(QueuedRequest { request, turn });
-        Err(told)
-    }
-
-    /// The requests that go next; none if nobody waits.
-    fn next(&self) -> Vec<QueuedRequest<Q, A>> {
-        let mut state = lock(&self.state);
-        let mut next: Vec<QueuedRequest<Q, A>> = Vec::new();
-        while next.len() < self.limits.together
-            && let Some(queued) = state.queue.pop_front()
-        {
-            let is_same = |other: &QueuedRequest<Q, A>| other.request.key() == queued.request.key();
-            if queued.turn.is_closed() {
-                // It was given up.
-            } else if next.iter().any(is_same) && Safeguard::JoinedKeysDiffer.is_on() {
-                state.queue.push_front(queued);
-                break;
-            } else {
-                next.push(queued);
-            }
-        }
-        if next.is_empty() {
-            state.in_flight -= 1;
-        }
-        next
-    }
 }
 
-impl<Q: JoinableRequest, A> Drop for Flight<Q, A> {
+impl<Q: JoinableRequest, A> Drop for JoinedBatch<Q, A> {
     fn drop(&mut self) {
-        if !self.unsent.is_empty() {
-            // The request that was to send them was given up.
-            let mut state = lock(&self.joiner.state);
-            for queued in self.unsent.drain(..).rev() {
-                state.queue.push_front(queued);
-            }
+        let joiner = &self.joiner;
+        let mut state = lock(&joiner.state);
+        // The request that was to send these was given up.
+        for queued in self.unsent.drain(..).rev() {
+            state.queue.push_front(queued);
         }
-        let mut next = self.joiner.next().into_iter();
-        let Some(QueuedRequest { request, turn }) = next.next() else { return };
-        let flight = Flight { joiner: Arc::clone(&self.joiner), unsent: next.collect() };
-        // If that request has just been given up, the flight is dropped here.
-        drop(turn.send(JoinTurn::Sends(request, flight)));
+        state.ended += 1;
+        // To tell a request may drop it, and its batch with it. The outer call passes that on.
+        if state.is_passing {
+            return;
+        }
+        state.is_passing = true;
+        while state.ended > 0 {
+            state.ended -= 1;
+            let mut next = state.next(joiner.limits.together);
+            let Some(QueuedRequest { request, turn }) = next.pop() else {
+                state.in_flight -= 1;
+                continue;
+            };
+            let batch = joiner.batch(request, next);
+            drop(state);
+            // If that request has just been given up, the batch is dropped here.
+            drop(turn.send(JoinTurn::Sends(batch)));
+            state = lock(&joiner.state);
+        }
+        state.is_passing = false;
     }
 }
 
@@ -164,7 +191,7 @@ mod tests {
     use std::future::poll_fn;
     use std::pin::Pin;
     use std::rc::Rc;
-    use std::task::Poll;
+    use std::task::{Context, Poll, Wake, Waker};
     use std::time::Duration;
 
     use tokio::task::{LocalSet, yield_now};
@@ -192,16 +219,21 @@ mod tests {
 
     /// The joiner, and what was sent.
     #[derive(Clone)]
-    struct Server(Arc<RequestJoiner<&'static str, String>>, Sent);
+    struct SentRequests(Arc<RequestJoiner<&'static str, String>>, Sent);
 
-    impl Server {
+    impl SentRequests {
         fn new() -> Self {
             Self(RequestJoiner::new(LIMITS), Sent::default())
         }
 
         async fn ask(self, key: &'static str) -> Option<String> {
-            let sent = self.1;
-            self.0.join(key, |requests| send(requests, sent)).await
+            match self.0.turn(key).await? {
+                JoinTurn::Answered(answer) => Some(answer),
+                JoinTurn::Sends(mut batch) => {
+                    let answers = send(batch.take(), self.1).await;
+                    batch.tell(answers)
+                }
+            }
         }
 
         fn sent(&self) -> String {
@@ -224,7 +256,7 @@ mod tests {
     #[test]
     fn requests_go_together_while_as_many_are_in_flight_as_may_be() {
         simulate(async {
-            let (server, began) = (Server::new(), Instant::now());
+            let (server, began) = (SentRequests::new(), Instant::now());
             let asked = ["a", "b", "c", "d", "e", "f"].map(|key| {
                 let answer = tokio::task::spawn_local(server.clone().ask(key));
                 async move { answer.await.expect("no panic") }
@@ -232,7 +264,7 @@ mod tests {
             for (answer, expected) in asked.into_iter().zip(["A", "B", "C", "D", "E", "F"]) {
                 assert_eq!(answer.await.as_deref(), Some(expected));
             }
-            assert_eq!(server.sent(), "a b c+d+e f");
+            assert_eq!(server.sent(), "a b e+c+d f");
             assert_eq!(began.elapsed(), TRIP * 2);
             server.assert_idle();
         });
@@ -241,12 +273,12 @@ mod tests {
     #[test]
     fn requests_about_one_key_do_not_go_together() {
         simulate(async {
-            let server = Server::new();
+            let server = SentRequests::new();
             for key in ["a", "b", "c", "c", "d"] {
                 tokio::task::spawn_local(server.clone().ask(key));
             }
             sleep(TRIP * 3).await;
-            assert_eq!(server.sent(), "a b c c+d", "one key twice");
+            assert_eq!(server.sent(), "a b c d+c", "one key twice");
             server.assert_idle();
         });
     }
@@ -255,38 +287,86 @@ mod tests {
     #[test]
     fn what_is_given_up_keeps_no_other_request_from_its_answer() {
         simulate(async {
-            let server = Server::new();
+            let server = SentRequests::new();
             for key in ["a", "b"] {
                 tokio::task::spawn_local(server.clone().ask(key));
             }
             yield_now().await;
             let waiting = tokio::task::spawn_local(server.clone().ask("c"));
+            let follower = tokio::task::spawn_local(server.clone().ask("d"));
             yield_now().await;
-            let mut leader = Box::pin(server.clone().ask("d"));
-            assert!(is_pending(&mut leader).await);
-            let follower = tokio::task::spawn_local(server.clone().ask("e"));
-            yield_now().await;
+            let mut sender = Box::pin(server.clone().ask("e"));
+            assert!(is_pending(&mut sender).await);
             waiting.abort();
             sleep(TRIP + TRIP / 2).await;
             // It has its turn, and has not begun.
-            drop(leader);
-            assert_eq!(follower.await.expect("no panic").as_deref(), Some("E"));
-            assert_eq!(server.sent(), "a b e");
+            drop(sender);
+            assert_eq!(follower.await.expect("no panic").as_deref(), Some("D"));
+            assert_eq!(server.sent(), "a b d");
             server.assert_idle();
 
             for key in ["f", "g"] {
                 tokio::task::spawn_local(server.clone().ask(key));
             }
             yield_now().await;
-            let patient = timeout(TRIP + TRIP / 2, server.clone().ask("h"));
-            let leader = tokio::task::spawn_local(patient);
+            let follower = tokio::task::spawn_local(server.clone().ask("h"));
             yield_now().await;
-            let follower = tokio::task::spawn_local(server.clone().ask("i"));
-            assert!(leader.await.expect("no panic").is_err(), "it is slower than that");
+            let sender = timeout(TRIP + TRIP / 2, server.clone().ask("i")).await;
+            assert!(sender.is_err(), "it is slower than that");
             assert_eq!(follower.await.expect("no panic"), None, "its request was sent");
-            assert_eq!(server.sent(), "a b e f g h+i");
+            assert_eq!(server.sent(), "a b d f g i+h");
             server.assert_idle();
         });
+    }
+
+    /// A joiner that sends as much as it may, and a part of that.
+    fn busy_joiner() -> (SentRequests, JoinedBatch<&'static str, String>) {
+        let server = SentRequests::new();
+        lock(&server.0.state).in_flight = LIMITS.in_flight;
+        let batch = server.0.batch("a", Vec::new());
+        (server, batch)
+    }
+
+    #[tokio::test]
+    async fn what_was_given_up_before_a_batch_is_taken_is_not_sent() {
+        let (server, first) = busy_joiner();
+        let [mut given_up, mut other, mut sender] =
+            ["b", "c", "d"].map(|key| Box::pin(server.0.turn(key)));
+        for turn in [&mut given_up, &mut other, &mut sender] {
+            assert!(is_pending(turn).await);
+        }
+        drop(first);
+        let Some(JoinTurn::Sends(mut batch)) = sender.await else { panic!("it has its turn") };
+        drop(given_up);
+        assert_eq!(batch.len(), 3);
+        assert_eq!(batch.take(), ["d", "c"]);
+        assert_eq!(batch.tell(["D".to_owned(), "C".to_owned()]).as_deref(), Some("D"));
+        assert!(matches!(other.await, Some(JoinTurn::Answered(answer)) if answer == "C"));
+    }
+
+    /// As when a runtime ends, whose requests are dropped when they are woken.
+    #[tokio::test]
+    async fn requests_that_are_dropped_when_they_are_woken_take_no_stack() {
+        type Waiting = Pin<Box<dyn Future<Output = Option<JoinTurn<&'static str, String>>> + Send>>;
+        struct DroppedWhenWoken(Mutex<Option<Waiting>>);
+        impl Wake for DroppedWhenWoken {
+            fn wake(self: Arc<Self>) {
+                let dropped = lock(&self.0).take();
+                drop(dropped);
+            }
+        }
+        let (server, first) = busy_joiner();
+        for _ in 0..20_000 {
+            let joiner = Arc::clone(&server.0);
+            let mut turn: Waiting = Box::pin(async move { joiner.turn("b").await });
+            let waiting = Arc::new(DroppedWhenWoken(Mutex::new(None)));
+            let waker = Waker::from(Arc::clone(&waiting));
+            assert!(turn.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            *lock(&waiting.0) = Some(turn);
+        }
+        drop(first);
+        let state = lock(&server.0.state);
+        assert_eq!((state.in_flight, state.queue.len()), (LIMITS.in_flight - 1, 0));
     }
 
     /// Polls a future once.
@@ -309,11 +389,17 @@ mod tests {
             let patience = Duration::from_micros(fastrand::u64(..20_000));
             tokio::spawn(async move {
                 let request = Numbered(number, (number as u64 % 50).to_be_bytes());
-                let answer = joiner.join(request, |requests| async move {
-                    assert!(requests.len() <= 5);
-                    sleep(Duration::from_micros(fastrand::u64(..500))).await;
-                    requests.into_iter().map(|request| request.0).collect()
-                });
+                let answer = async {
+                    match joiner.turn(request).await? {
+                        JoinTurn::Answered(answer) => Some(answer),
+                        JoinTurn::Sends(mut batch) => {
+                            assert!(batch.len() <= 5);
+                            let requests = batch.take();
+                            sleep(Duration::from_micros(fastrand::u64(..500))).await;
+                            batch.tell(requests.into_iter().map(|request| request.0))
+                        }
+                    }
+                };
                 let answer = match number % 4 {
                     0 => timeout(patience, answer).await.unwrap_or_default(),
                     _ => answer.await,

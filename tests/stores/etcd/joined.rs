@@ -179,11 +179,37 @@ async fn a_wait_that_is_given_up_leaves_a_mark_until_the_release() {
     assert!(is_marked());
     held.release().await.expect("a release");
     until(LEASE * 20, || etcd.keys("").is_empty()).await.expect("nothing is left");
-    // The mark of a holder that is never released ends with a lease.
-    let held = one.lock("k").lease(LEASE * 2).acquire().await.expect("a lock");
-    let waiting = tokio::spawn(two.lock("k").lease(LEASE * 2).acquire());
-    until(LEASE * 20, is_marked).await.expect("a waiting call marks the key");
+}
+
+/// The rest of the lease of a mark, in seconds.
+fn rest_of_mark(etcd: &EtcdCluster, key: &str) -> u64 {
+    let number_in = |text: &str, before: &str| {
+        let (_, rest) = text.split_once(before).expect("etcdctl shows it");
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse::<u64>().expect("a number")
+    };
+    // The mark is the second one.
+    let printed = etcd.control(&["get", "--prefix", "--write-out=fields", key]);
+    let (_, of_mark) = printed.split_once("/wanted").expect("a mark");
+    let lease = format!("{:x}", number_in(of_mark, "\"Lease\" : "));
+    number_in(&etcd.control(&["lease", "timetolive", &lease]), "remaining(")
+}
+
+/// So it ends also if nobody releases the lock.
+#[tokio::test]
+async fn no_client_extends_the_lease_of_a_mark() {
+    let etcd = EtcdCluster::single();
+    let (one, two) = (client(&etcd.url()).await, client(&etcd.url()).await);
+    let _held = one.lock("k").acquire().await.expect("a lock");
+    let waiting = tokio::spawn(two.lock("k").acquire());
+    until(LEASE * 20, || etcd.keys("k").contains(&mark("k"))).await.expect("a mark");
+    let rest = rest_of_mark(&etcd, "k");
+    assert!(rest <= 60, "{rest}");
+    let began = std::time::Instant::now();
+    let another = two.lock("another").acquire().await.expect("a lock");
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    assert!(another.is_held(), "renewed with the shared lease");
+    let passed = began.elapsed().as_secs();
+    assert!(rest_of_mark(&etcd, "k") < rest, "after {passed} s");
     waiting.abort();
-    std::mem::forget(held);
-    until(LEASE * 60, || etcd.keys("").is_empty()).await.expect("nothing is left");
 }

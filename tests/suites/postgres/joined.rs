@@ -145,23 +145,32 @@ async fn calls_at_the_same_time_share_statements_and_have_their_own_outcomes() {
     assert_eq!(database.count().await, 1, "that of the other owner");
 }
 
+/// Triggers, row-level security and constraints may refuse one of the rows.
 #[tokio::test]
 async fn a_call_that_is_refused_refuses_no_other_one() {
+    for code in ["P0001", "42501"] {
+        a_row_is_refused(code).await;
+    }
+}
+
+async fn a_row_is_refused(code: &str) {
     let database = Database::new().await;
     database
-        .run(
+        .run(&format!(
             "CREATE FUNCTION refused() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-             IF coalesce(NEW.key, OLD.key) = 'k100' THEN RAISE 'not this one'; END IF; \
+             IF coalesce(NEW.key, OLD.key) = 'k100' THEN RAISE 'not this one' USING ERRCODE = '{code}'; END IF; \
              RETURN coalesce(NEW, OLD); END $$; \
              CREATE TRIGGER refused BEFORE INSERT OR DELETE ON distributed_locks FOR EACH ROW EXECUTE FUNCTION refused()",
-        )
+        ))
         .await;
     let client = database.patient_client().await;
     let mut guards = Vec::new();
     for (key, outcome) in keys().zip(try_all(&client, keys()).await) {
         match outcome {
             Ok(Some(guard)) => guards.push(guard),
-            Err(LockError::Unavailable { cause, .. }) if key == "k100" => {
+            Err(LockError::Unavailable { cause, .. } | LockError::Denied { cause, .. })
+                if key == "k100" =>
+            {
                 assert!(cause.contains("not this one"), "{cause}");
             }
             other => panic!("{key}: {other:?}"),

@@ -71,30 +71,31 @@ impl<S: Store> CustomHandle<S> {
         let brief = shared.store.runs_on_callers().then_some(response_timeout / 8);
         let ended = shared.in_flight.ended(id, brief);
         let limit = response_timeout * if brief.is_some() { 2 } else { 4 };
-        let store = Arc::clone(&shared.store);
-        let in_flight = Arc::clone(&shared.in_flight);
-        let released = async move {
-            let has_waited = ended.await;
-            let request = ReleaseRequest { key: &key, owner: &owner, keep };
-            let mut outcome = store.release(request).await;
-            if !has_waited && !in_flight.tell_released(id, keep) {
-                // An acquire has ended in the meantime, and may have taken the key after this release.
-                let again = store.release(request).await;
-                if !matches!(outcome, Ok(ReleaseOutcome::Freed { .. })) {
-                    outcome = again;
-                }
-            }
-            Ok(match outcome? {
-                // If the store does not know it, others may wait.
-                ReleaseOutcome::Freed { waiting } => {
-                    Released::Freed { woken: waiting.unwrap_or(1) }
-                }
-                ReleaseOutcome::Gone => Released::Gone,
-                ReleaseOutcome::Taken => Released::Taken,
-            })
-        };
         // Sent when it is polled: a release that is dropped before is sent in the background.
-        async move { run(&shared.runtime(lane), within(limit, released)).await }
+        async move {
+            let runtime = shared.runtime(lane);
+            let released = async move {
+                let has_waited = ended.await;
+                let request = ReleaseRequest { key: &key, owner: &owner, keep };
+                let mut outcome = shared.store.release(request).await;
+                if !has_waited && !shared.in_flight.tell_released(id, keep) {
+                    // An acquire has ended in the meantime, and may have taken the key after this release.
+                    let again = shared.store.release(request).await;
+                    if !matches!(outcome, Ok(ReleaseOutcome::Freed { .. })) {
+                        outcome = again;
+                    }
+                }
+                Ok(match outcome? {
+                    // If the store does not know it, others may wait.
+                    ReleaseOutcome::Freed { waiting } => {
+                        Released::Freed { woken: waiting.unwrap_or(1) }
+                    }
+                    ReleaseOutcome::Gone => Released::Gone,
+                    ReleaseOutcome::Taken => Released::Taken,
+                })
+            };
+            run(&runtime, within(limit, released)).await
+        }
     }
 }
 

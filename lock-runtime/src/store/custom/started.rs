@@ -18,10 +18,10 @@ type BoxedRequest = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A request that was polled once, and its waker.
 struct StartedRequest {
     runtime: Handle,
-    stage: Mutex<Stage>,
+    stage: Mutex<RequestStage>,
 }
 
-enum Stage {
+enum RequestStage {
     /// It is being polled by the task that has started it.
     Polled,
     /// The same, and was woken.
@@ -34,8 +34,10 @@ enum Stage {
 
 /// Polls a request once. It becomes a task of this runtime, which is the current one, when it is woken.
 pub(super) fn start(runtime: &Handle, mut request: BoxedRequest) {
-    let started =
-        Arc::new(StartedRequest { runtime: runtime.clone(), stage: Mutex::new(Stage::Polled) });
+    let started = Arc::new(StartedRequest {
+        runtime: runtime.clone(),
+        stage: Mutex::new(RequestStage::Polled),
+    });
     let waker = Waker::from(Arc::clone(&started));
     let mut context = Context::from_waker(&waker);
     // As in a task of its own, a panic is not one of the caller. The request is only dropped then.
@@ -43,10 +45,10 @@ pub(super) fn start(runtime: &Handle, mut request: BoxedRequest) {
     let is_pending = matches!(polled, Ok(Poll::Pending));
     let mut stage = lock(&started.stage);
     match *stage {
-        _ if !is_pending => *stage = Stage::Gone,
-        Stage::Polled => *stage = Stage::Waiting(request),
-        Stage::Woken | Stage::Waiting(_) | Stage::Gone => {
-            *stage = Stage::Gone;
+        _ if !is_pending => *stage = RequestStage::Gone,
+        RequestStage::Polled => *stage = RequestStage::Waiting(request),
+        RequestStage::Woken | RequestStage::Waiting(_) | RequestStage::Gone => {
+            *stage = RequestStage::Gone;
             drop(stage);
             started.runtime.spawn(request);
         }
@@ -57,13 +59,13 @@ impl Wake for StartedRequest {
     fn wake(self: Arc<Self>) {
         let request = {
             let mut stage = lock(&self.stage);
-            match std::mem::replace(&mut *stage, Stage::Gone) {
-                Stage::Waiting(request) => request,
-                Stage::Polled | Stage::Woken => {
-                    *stage = Stage::Woken;
+            match std::mem::replace(&mut *stage, RequestStage::Gone) {
+                RequestStage::Waiting(request) => request,
+                RequestStage::Polled | RequestStage::Woken => {
+                    *stage = RequestStage::Woken;
                     return;
                 }
-                Stage::Gone => return,
+                RequestStage::Gone => return,
             }
         };
         // Dropped if the runtime has ended.

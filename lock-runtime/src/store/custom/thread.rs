@@ -77,7 +77,8 @@ where
     async move {
         match answered {
             Ok(answered) => {
-                answered.await.unwrap_or_else(|_| Err(StoreError::Unknown(ENDED.to_owned())))
+                let ended = |_| Err(StoreError::Unknown(format!("{ENDED}, or {PANICKED}")));
+                answered.await.unwrap_or_else(ended)
             }
             Err(task) => task.await.unwrap_or_else(|ended| {
                 let text = if ended.is_panic() { PANICKED } else { ENDED };

@@ -141,15 +141,17 @@ impl EtcdClient {
             self.check_lease(request.term);
         }
         for _ in 0..ROUNDS {
+            let of_mark =
+                if request.fresh { None } else { self.leases.of_mark(&self.members).await };
             let lease = if request.renewed {
                 self.leases.lasting(&self.members, request.term, until).await?
             } else {
                 // A waiting call makes several attempts, and each lease is two writes.
                 let answer = self.members.look_at(&owned).await?;
                 if let SeenKey::Taken { lease } = answer.what {
-                    if !request.fresh {
+                    if let Some(of_mark) = of_mark {
                         // Without it, the holder only takes no notice of this call when it releases the lock.
-                        let _ = self.members.mark_wanted(&owned, lease).await;
+                        let _ = self.members.mark_wanted(&owned, of_mark).await;
                     }
                     return Ok(self.is_busy(&owned, lease, answer.revision).await);
                 }
@@ -158,7 +160,7 @@ impl EtcdClient {
             };
             let key_lease = KeyLease { id: lease.id, is_shared: request.renewed };
             let Some(mut claim) = self.claim(&owned, key_lease, until)? else { continue };
-            let claimed = self.members.claim(&owned, lease.id, !request.fresh).await;
+            let claimed = self.members.claim(&owned, lease.id, of_mark).await;
             match claimed {
                 Ok(answer) => {
                     claim.is_over = true;

@@ -22,6 +22,9 @@ pub(super) enum EtcdFailure {
     LoggedOut(String),
     /// The lease of the request does not exist. The request has had no effect.
     LeaseGone,
+    /// The database is full. If the request needs room, it may have been carried out: etcd says so also when it has just taken
+    /// the last room.
+    NoSpace(String),
     /// The request may have been carried out, or may yet be.
     Unknown(String),
 }
@@ -31,7 +34,10 @@ impl EtcdFailure {
     pub(super) fn text(&self) -> String {
         match self {
             Self::Refused(error) | Self::Unusable(error) => error.to_string(),
-            Self::NotHere(cause) | Self::LoggedOut(cause) | Self::Unknown(cause) => cause.clone(),
+            Self::NotHere(cause)
+            | Self::LoggedOut(cause)
+            | Self::NoSpace(cause)
+            | Self::Unknown(cause) => cause.clone(),
             Self::LeaseGone => "the lease in etcd has ended".to_owned(),
         }
     }
@@ -39,6 +45,23 @@ impl EtcdFailure {
     /// Whether the user may not make this request.
     pub(super) fn is_missing_permission(&self) -> bool {
         matches!(self, Self::Refused(StoreError::Denied(text)) if text.contains("permission denied"))
+    }
+
+    /// What it means for a request that needs room.
+    pub(super) fn of_write(self) -> Self {
+        match self {
+            Self::NoSpace(cause) => Self::Unknown(cause),
+            failure => failure,
+        }
+    }
+
+    /// Whether a transaction of several parts may have failed because of one of them. It had no effect then.
+    pub(super) fn may_be_of_part(&self) -> bool {
+        match self {
+            Self::LeaseGone => true,
+            Self::Refused(error) => !error.to_string().contains("too many requests"),
+            _ => false,
+        }
     }
 
     /// Whether another member may serve the request.
@@ -50,7 +73,7 @@ impl EtcdFailure {
     pub(super) fn into_error(self) -> StoreError {
         match self {
             Self::Refused(error) | Self::Unusable(error) => error,
-            Self::NotHere(cause) => StoreError::Refused(cause),
+            Self::NotHere(cause) | Self::NoSpace(cause) => StoreError::Refused(cause),
             Self::LoggedOut(cause) => StoreError::Denied(cause),
             Self::LeaseGone => StoreError::Refused(self.text()),
             Self::Unknown(cause) => StoreError::Unknown(cause),
@@ -101,12 +124,10 @@ pub(super) fn meaning(status: &Status, member: &str) -> EtcdFailure {
             EtcdFailure::Unusable(StoreError::Config { option: "url", problem })
         }
         Code::NotFound if says("lease not found") => EtcdFailure::LeaseGone,
-        Code::ResourceExhausted if says("space exceeded") => {
-            EtcdFailure::Refused(StoreError::Refused(format!(
-                "{}: compact and defragment etcd, or raise `--quota-backend-bytes`, and run `etcdctl alarm disarm`",
-                said()
-            )))
-        }
+        Code::ResourceExhausted if says("space exceeded") => EtcdFailure::NoSpace(format!(
+            "{}: compact and defragment etcd, or raise `--quota-backend-bytes`, and run `etcdctl alarm disarm`",
+            said()
+        )),
         Code::ResourceExhausted => EtcdFailure::Refused(StoreError::Refused(said())),
         Code::Unavailable | Code::FailedPrecondition
             if text == "etcdserver: no leader" || says("not supported for learner") =>
@@ -216,7 +237,10 @@ mod tests {
         assert!(matches!(of(Code::Unimplemented, "unknown service"), EtcdFailure::Unusable(_)));
         assert_eq!(of(Code::NotFound, "etcdserver: requested lease not found"), LeaseGone);
         let full = "etcdserver: mvcc: database space exceeded";
-        assert!(refused(of(Code::ResourceExhausted, full)));
+        let full = of(Code::ResourceExhausted, full);
+        assert!(matches!(full, EtcdFailure::NoSpace(_)));
+        assert!(refused(EtcdFailure::Refused(full.clone().into_error())));
+        assert!(matches!(full.of_write(), Unknown(_)), "it may have been carried out");
         assert!(refused(of(Code::ResourceExhausted, "etcdserver: too many requests")));
         assert!(refused(of(Code::InvalidArgument, "etcdserver: key is not provided")));
         assert!(matches!(of(Code::Unavailable, "etcdserver: no leader"), NotHere(_)));
@@ -231,6 +255,21 @@ mod tests {
             (Code::DeadlineExceeded, "late"),
         ] {
             assert!(matches!(of(code, text), Unknown(_)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_of_one_part_is_sent_again_without_the_others() {
+        for (code, text, may_be_of_part) in [
+            (Code::NotFound, "etcdserver: requested lease not found", true),
+            (Code::PermissionDenied, "etcdserver: permission denied", true),
+            (Code::InvalidArgument, "etcdserver: request is too large", true),
+            (Code::InvalidArgument, "etcdserver: too many operations in txn request", true),
+            (Code::ResourceExhausted, "etcdserver: too many requests", false),
+            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", false),
+            (Code::Unavailable, "etcdserver: request timed out", false),
+        ] {
+            assert_eq!(of(code, text).may_be_of_part(), may_be_of_part, "{text}");
         }
     }
 

@@ -7,6 +7,9 @@
 //! Many versions of etcd do not check whether the user may do what a part says. They check what a transaction itself says, also
 //! the operations that are not carried out. So those name all keys.
 
+use std::sync::Arc;
+
+use super::batch::{JoinedTxns, KeyTxn, TxnJoiner};
 use super::errors::EtcdFailure;
 use super::members::{Members, Method};
 use super::messages::{
@@ -15,37 +18,48 @@ use super::messages::{
 };
 use super::transactions::{BEHIND, Owned};
 use crate::join::join_all;
-use crate::store::joiner::{JoinLimits, JoinableRequest, RequestJoiner};
-
-/// How transactions are sent. By default, etcd refuses more than 128 operations in one, those of the longest part included.
-const LIMITS: JoinLimits = JoinLimits { in_flight: 8, together: 48 };
-
-/// A transaction about one key.
-pub(super) struct KeyTxn {
-    key: Vec<u8>,
-    request: TxnRequest,
-}
-
-impl JoinableRequest for KeyTxn {
-    fn key(&self) -> &[u8] {
-        &self.key
-    }
-}
-
-/// The transactions of a runtime.
-pub(super) type TxnJoiner = RequestJoiner<KeyTxn, Result<TxnResponse, EtcdFailure>>;
+use crate::store::joiner::JoinTurn;
 
 impl Members {
-    /// Sends a transaction about this key, perhaps together with others. It is not sent again.
-    pub(super) async fn join(
+    /// Sends a transaction that gives this key to an owner, perhaps together with others. It is not sent again.
+    pub(super) async fn claim_joined(
         &self,
         owned: &Owned,
         request: TxnRequest,
     ) -> Result<TxnResponse, EtcdFailure> {
-        let joiner = self.joiners.here(|| TxnJoiner::new(LIMITS));
+        let joiner = Arc::clone(&self.joined().claims);
+        self.join(&joiner, owned, request).await
+    }
+
+    /// The same, for a transaction that frees this key.
+    pub(super) async fn release_joined(
+        &self,
+        owned: &Owned,
+        request: TxnRequest,
+    ) -> Result<TxnResponse, EtcdFailure> {
+        let joiner = Arc::clone(&self.joined().releases);
+        self.join(&joiner, owned, request).await
+    }
+
+    fn joined(&self) -> Arc<JoinedTxns> {
+        self.joined.here(|| Arc::new(JoinedTxns::new()))
+    }
+
+    async fn join(
+        &self,
+        joiner: &Arc<TxnJoiner>,
+        owned: &Owned,
+        request: TxnRequest,
+    ) -> Result<TxnResponse, EtcdFailure> {
         let request = KeyTxn { key: owned.key.as_bytes().to_vec(), request };
-        let answer = joiner.join(request, |requests| self.send_joined(requests)).await;
-        answer.unwrap_or_else(|| Err(unanswered()))
+        let mut batch = match joiner.turn(request).await {
+            Some(JoinTurn::Answered(answer)) => return answer,
+            Some(JoinTurn::Sends(batch)) => batch,
+            None => return Err(unanswered()),
+        };
+        let requests = batch.take();
+        let answers = self.send_joined(requests).await;
+        batch.tell(answers).unwrap_or_else(|| Err(unanswered()))
     }
 
     async fn send_joined(&self, requests: Vec<KeyTxn>) -> Vec<Result<TxnResponse, EtcdFailure>> {
@@ -63,8 +77,8 @@ impl Members {
         let answered: Result<TxnResponse, _> = self.call(Method::TXN_ONCE, &all).await;
         match answered {
             Ok(answer) => (0..requests.len()).map(|part| answer_of(&answer, part)).collect(),
-            // It had no effect, perhaps because of one of the parts.
-            Err(EtcdFailure::Refused(_) | EtcdFailure::LeaseGone) => {
+            // It had no effect.
+            Err(failure) if failure.may_be_of_part() => {
                 join_all(requests.into_iter().map(send_one)).await
             }
             Err(failure) => requests.iter().map(|_| Err(failure.clone())).collect(),

@@ -22,9 +22,9 @@ use tonic_prost::ProstCodec;
 
 use super::address::{EtcdAddress, invalid};
 use super::auth::EtcdLogin;
+use super::batch::JoinedTxns;
 use super::connection::{CONNECT_TIMEOUT, connect};
 use super::errors::{EtcdFailure, meaning};
-use super::joined::TxnJoiner;
 use super::member_list::{Member, MemberList, usable};
 use super::messages::{MemberListRequest, MemberListResponse};
 use super::tls::EtcdTls;
@@ -87,7 +87,7 @@ pub(super) struct Members {
     tls: Option<EtcdTls>,
     /// The cluster of the members, as soon as one has told it.
     pub(super) cluster: Mutex<Option<u64>>,
-    pub(super) joiners: PerRuntime<Arc<TxnJoiner>>,
+    pub(super) joined: PerRuntime<Arc<JoinedTxns>>,
 }
 
 impl Members {
@@ -103,7 +103,7 @@ impl Members {
         let current = watch::Sender::new(fastrand::usize(..named.len()));
         let login = login.map(|(user, password)| EtcdLogin::new(user, password));
         let (known, cluster) = (Mutex::new(MemberList::new(named)), Mutex::default());
-        Ok(Self { known, current, login, tls, cluster, joiners: PerRuntime::default() })
+        Ok(Self { known, current, login, tls, cluster, joined: PerRuntime::default() })
     }
 
     /// The addresses in the URL, for messages.

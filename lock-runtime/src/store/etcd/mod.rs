@@ -6,6 +6,7 @@
 
 mod address;
 mod auth;
+mod batch;
 mod cleanup;
 mod client;
 mod clusters;
@@ -82,11 +83,12 @@ const PROBE: &str = "lock-runtime/probe";
 /// | holding locks that are renewed | 2 for up to 64 locks and 3 for up to 100, every third of the lease |
 /// | a fencing token | 0; 1 for a call that is handed the lock over inside the process, or has locked several keys |
 /// | waiting | 2 when the wait begins and after each release (3 with a fixed lease), and one message to watch the key; 1 attempt every 5 s |
+/// | a lease for the marks of waiting calls | 1 every 30 s while there are any |
 /// | learning of members | 1 a minute for each client |
 /// | checking the cluster of a member | 1 before its first use, and after each of its failures |
 ///
-/// While eight acquires and releases are in flight, more of them wait for one of those to end, and then go together, up to 48 in
-/// one transaction of etcd.
+/// While eight acquires are in flight, more of them wait for one of those to end, and then go together, up to 48 in one
+/// transaction of etcd. The same holds for releases.
 ///
 /// A client has one connection to a member for the calls of the first runtime that uses it, and one for everything else.
 ///

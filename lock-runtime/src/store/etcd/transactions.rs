@@ -4,8 +4,8 @@
 //! A fencing token is the revision of the last change of the key, plus an offset that is nearly always zero: it is raised
 //! if a call with several keys asks for a token above the revision of etcd, and is then stored beside the key.
 //!
-//! Another key says that a client waits for the lock. So a release knows whether it has to leave the lock to others. A wait
-//! that was given up leaves the mark until the next release, or the end of the lease, at most.
+//! Another key says that a client waits for the lock. So a release knows whether it has to leave the lock to others. The mark
+//! of a wait that was given up ends with the next release, or with its lease, which no client extends.
 
 use super::errors::EtcdFailure;
 use super::members::{Members, Method};
@@ -74,13 +74,13 @@ pub(super) enum Claimed {
 }
 
 impl Members {
-    /// Gives the key to the owner, if nobody has it; otherwise marks it as wanted, if the owner waits. Not sent again: the
-    /// answer to a second request would say nothing about the first one, which may arrive after the release.
+    /// Gives the key to the owner, if nobody has it; otherwise marks it as wanted, if there is a lease for that. Not sent again:
+    /// the answer to a second request would say nothing about the first one, which may arrive after the release.
     pub(super) async fn claim(
         &self,
         owned: &Owned,
         lease: i64,
-        waits: bool,
+        of_mark: Option<i64>,
     ) -> Result<TxnAnswer<Claimed>, EtcdFailure> {
         let is_free = if Safeguard::OnlyIfFree.is_on() {
             vec![is_absent(owned.key.as_bytes().to_vec())]
@@ -89,7 +89,7 @@ impl Members {
         };
         let mut failure =
             vec![range(owned.key.as_bytes().to_vec()), range(beside(&owned.key, OFFSET))];
-        if waits {
+        if let Some(lease) = of_mark {
             failure.push(operation(Operation::Txn(mark(owned, lease))));
         }
         let request = TxnRequest {
@@ -97,7 +97,7 @@ impl Members {
             success: vec![put(owned, lease), range(beside(&owned.key, OFFSET))],
             failure,
         };
-        let answer = self.join(owned, request).await?;
+        let answer = self.claim_joined(owned, request).await.map_err(EtcdFailure::of_write)?;
         if self.is_foreign(answer.header.as_ref()) {
             let problem = "the member belongs to another cluster now";
             return Err(EtcdFailure::Unknown(problem.to_owned()));
@@ -122,12 +122,9 @@ impl Members {
         Ok(answered(&answer, what))
     }
 
-    /// Marks a key as wanted, as long as another owner has it with this lease.
+    /// Marks a key as wanted, for as long as this lease lasts.
     pub(super) async fn mark_wanted(&self, owned: &Owned, lease: i64) -> Result<(), EtcdFailure> {
-        let mut request = mark(owned, lease);
-        let is_held = compare(&owned.key, CompareTarget::Lease, Compared::Lease(lease));
-        request.compare.push(is_held);
-        let _: TxnResponse = self.call(Method::TXN, &request).await?;
+        let _: TxnResponse = self.call(Method::TXN, &mark(owned, lease)).await?;
         Ok(())
     }
 
@@ -192,9 +189,9 @@ impl Members {
         if Safeguard::LeasesAreCompared.is_on() {
             checks.push(compare(&owned.key, CompareTarget::Lease, Compared::Lease(from)));
         }
-        let changes = vec![put(owned, to)];
-        let (answer, what) = self.change_if(checks, (Method::TXN, owned, to), changes).await?;
-        Ok(answered(&answer, what))
+        let request = change_if(checks, owned, vec![put(owned, to)]);
+        let answer: TxnResponse = self.call(Method::TXN, &request).await?;
+        Ok(answered(&answer, changed(owned, &answer, to)))
     }
 
     /// Frees the key, if the owner has it. `Own` means that the owner had it. Also returns whether it was wanted.
@@ -204,12 +201,13 @@ impl Members {
     ) -> Result<(TxnAnswer<SeenKey>, bool), EtcdFailure> {
         let changes =
             vec![delete(owned.key.as_bytes().to_vec()), delete(beside(&owned.key, WANTED))];
-        let (answer, what) = self.change(Method::TXN_ONCE, owned, changes, 0).await?;
+        let request = change_if(release_checks(owned), owned, changes);
+        let answer = self.release_joined(owned, request).await?;
         let was_wanted = matches!(
             answer.responses.get(1).and_then(|response| response.response.as_ref()),
             Some(OperationResponse::Delete(DeleteRangeResponse { deleted: 1.. }))
         );
-        Ok((answered(&answer, what), was_wanted))
+        Ok((answered(&answer, changed(owned, &answer, 0)), was_wanted))
     }
 
     /// The key stays taken with this lease, if the owner has it. `Own` means that the owner had it.
@@ -225,42 +223,10 @@ impl Members {
             ..PutRequest::default()
         };
         let changes = vec![operation(Operation::Put(kept))];
-        let (answer, what) = self.change(Method::TXN_ONCE, owned, changes, lease).await?;
-        Ok(answered(&answer, what))
-    }
-
-    async fn change(
-        &self,
-        method: Method,
-        owned: &Owned,
-        success: Vec<RequestOp>,
-        lease: i64,
-    ) -> Result<(TxnResponse, SeenKey), EtcdFailure> {
-        let checks =
-            if Safeguard::OnlyOwnerReleases.is_on() { vec![is_own(owned)] } else { Vec::new() };
-        self.change_if(checks, (method, owned, lease), success).await
-    }
-
-    /// Carries out the operations if all checks hold. `lease` is that of the key afterwards.
-    async fn change_if(
-        &self,
-        checks: Vec<Compare>,
-        (method, owned, lease): (Method, &Owned, i64),
-        success: Vec<RequestOp>,
-    ) -> Result<(TxnResponse, SeenKey), EtcdFailure> {
-        let failure = vec![range(owned.key.as_bytes().to_vec())];
-        let request = TxnRequest { compare: checks, success, failure };
-        let answer: TxnResponse = if method.repeats {
-            self.call(method, &request).await?
-        } else {
-            self.join(owned, request).await?
-        };
-        let what = if answer.succeeded {
-            SeenKey::Own { lease }
-        } else {
-            seen_by_holder(owned, found(&answer, 0))
-        };
-        Ok((answer, what))
+        let request = change_if(release_checks(owned), owned, changes);
+        let answer: Result<TxnResponse, _> = self.call(Method::TXN_ONCE, &request).await;
+        let answer = answer.map_err(EtcdFailure::of_write)?;
+        Ok(answered(&answer, changed(owned, &answer, lease)))
     }
 
     /// A fencing token for the owner, of at least this number. `Err` if the owner does not have the key.
@@ -387,6 +353,22 @@ fn read_offset(key: &str, found: Option<&KeyValue>) -> Result<u64, EtcdFailure> 
     let text = std::str::from_utf8(value).ok();
     let offset = text.and_then(|text| text.parse::<u64>().ok()).filter(|offset| *offset < 1 << 62);
     offset.ok_or_else(|| wrong_format(key, "the offset of fencing tokens", value.len()))
+}
+
+/// What has to be true of a key that is released.
+fn release_checks(owned: &Owned) -> Vec<Compare> {
+    if Safeguard::OnlyOwnerReleases.is_on() { vec![is_own(owned)] } else { Vec::new() }
+}
+
+/// Carries out these operations if all checks hold. Otherwise, reads the key.
+fn change_if(checks: Vec<Compare>, owned: &Owned, success: Vec<RequestOp>) -> TxnRequest {
+    let failure = vec![range(owned.key.as_bytes().to_vec())];
+    TxnRequest { compare: checks, success, failure }
+}
+
+/// What the answer to such a transaction says. `lease` is that of the key after the operations.
+fn changed(owned: &Owned, answer: &TxnResponse, lease: i64) -> SeenKey {
+    if answer.succeeded { SeenKey::Own { lease } } else { seen_by_holder(owned, found(answer, 0)) }
 }
 
 fn compare(key: &str, target: CompareTarget, with: Compared) -> Compare {

@@ -97,6 +97,16 @@ pub(super) fn is_of_preparation(error: &Error) -> bool {
     })
 }
 
+/// Whether a statement about several locks may have failed because of one of them. It had no effect then.
+pub(super) fn may_be_of_row(error: &Error) -> bool {
+    let Some(code) = error.code() else { return false };
+    // Wrong data, constraints, rollbacks, limits, and what triggers raise.
+    let classes = ["22", "23", "40001", "40P01", "54", "P0"];
+    // Also of row-level security.
+    let is_denied = *code == SqlState::INSUFFICIENT_PRIVILEGE;
+    is_denied || classes.iter().any(|class| code.code().starts_with(class))
+}
+
 /// Whether the server ends the connection with this answer.
 pub(super) fn is_last(error: &Error) -> bool {
     let severity = error.as_db_error().and_then(tokio_postgres::error::DbError::parsed_severity);

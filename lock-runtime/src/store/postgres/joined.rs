@@ -7,17 +7,20 @@
 //! others have locked are not deleted, and a release does not wait for an acquire.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
 
-use super::pool::{ConnectionPool, Parameter};
+use super::connector::DatabaseConnector;
+use super::pool::{ConnectionPool, PoolTurn, StatementFailure, Value};
 use super::statements::LockStatement;
-use super::{POOL, busy};
 use crate::join::join_all;
 use crate::store::custom::{LeaseOutcome, ReleaseOutcome};
-use crate::store::joiner::{JoinLimits, JoinableRequest, RequestJoiner};
+use crate::store::joiner::{JoinLimits, JoinTurn, JoinableRequest, RequestJoiner};
 use crate::store::store_error::StoreError;
+
+/// The connections of a runtime for requests, apart from the one for renewals.
+const POOL: usize = 8;
 
 /// How requests are sent.
 const LIMITS: JoinLimits = JoinLimits { in_flight: POOL, together: 64 };
@@ -40,6 +43,10 @@ impl KeyRequest {
     pub(super) fn new(key: &str, owner: &str, term: f64) -> Self {
         Self { key: key.as_bytes().to_vec(), owner: owner.to_owned(), term }
     }
+
+    fn values(&self) -> [Value<'_>; 3] {
+        [&self.key, &self.owner, &self.term]
+    }
 }
 
 /// An answer; `None` if the full statement is necessary.
@@ -53,59 +60,78 @@ pub(super) struct JoinedRequests {
 }
 
 impl JoinedRequests {
-    pub(super) fn new(pool: ConnectionPool) -> Self {
+    pub(super) fn new(connector: DatabaseConnector) -> Self {
+        let pool = ConnectionPool::new(connector, POOL);
         Self { pool, acquires: RequestJoiner::new(LIMITS), releases: RequestJoiner::new(LIMITS) }
     }
 
     /// Acquires a lock whose key has no row.
     pub(super) async fn acquire_free(&self, request: KeyRequest) -> JoinedAnswer<LeaseOutcome> {
-        let send = |requests: Vec<KeyRequest>| async move {
-            self.send(&requests, LockStatement::AcquireFree, LockStatement::AcquireAllFree, granted)
-                .await
-        };
-        self.acquires.join(request, send).await.unwrap_or_else(unanswered)
+        let statements = (LockStatement::AcquireFree, LockStatement::AcquireAllFree);
+        self.send(&self.acquires, request, statements, granted).await
     }
 
     /// Releases a lock on whose row nobody else works.
     pub(super) async fn release_idle(&self, request: KeyRequest) -> JoinedAnswer<ReleaseOutcome> {
-        let send = |requests: Vec<KeyRequest>| async move {
-            self.send(&requests, LockStatement::ReleaseIdle, LockStatement::ReleaseAllIdle, freed)
-                .await
+        let statements = (LockStatement::ReleaseIdle, LockStatement::ReleaseAllIdle);
+        self.send(&self.releases, request, statements, freed).await
+    }
+
+    /// The answer to a request, which is sent with others, or on its own.
+    async fn send<T>(
+        &self,
+        joiner: &Arc<RequestJoiner<KeyRequest, JoinedAnswer<T>>>,
+        request: KeyRequest,
+        (one, all): (LockStatement, LockStatement),
+        answer: fn(&Row) -> Option<T>,
+    ) -> JoinedAnswer<T> {
+        let mut batch = match joiner.turn(request).await {
+            Some(JoinTurn::Answered(answer)) => return answer,
+            Some(JoinTurn::Sends(batch)) => batch,
+            None => return unanswered(),
         };
-        self.releases.join(request, send).await.unwrap_or_else(unanswered)
+        let statement = if batch.len() > 1 { all } else { one };
+        let turn = self.pool.prepared(statement).await;
+        let requests = batch.take();
+        let answers = match (turn, requests.as_slice()) {
+            (Err(error), _) => requests.iter().map(|_| Err(error.clone())).collect(),
+            (Ok(turn), [request]) if statement == one => {
+                let rows = turn.rows(one, &request.values()).await;
+                vec![
+                    rows.map(|rows| rows.first().and_then(answer)).map_err(|failure| failure.error),
+                ]
+            }
+            (Ok(turn), _) => self.send_all(&turn, &requests, (one, all), answer).await,
+        };
+        batch.tell(answers).unwrap_or_else(unanswered)
     }
 
     /// The answers to requests, in their order.
-    async fn send<T>(
+    async fn send_all<T>(
         &self,
+        turn: &PoolTurn,
         requests: &[KeyRequest],
-        one: LockStatement,
-        all: LockStatement,
+        (one, all): (LockStatement, LockStatement),
         answer: fn(&Row) -> Option<T>,
     ) -> Vec<JoinedAnswer<T>> {
-        let send_one = async |request: &KeyRequest| {
-            let KeyRequest { key, owner, term } = request;
-            let parameters: [Parameter<'_>; 3] =
-                [(key, Type::BYTEA), (owner, Type::TEXT), (term, Type::FLOAT8)];
-            let rows = self.pool.repeat(one, &parameters[..one.parameters()]).await?;
-            Ok(rows.first().and_then(answer))
-        };
-        if let [request] = requests {
-            return vec![send_one(request).await];
-        }
         let keys: Vec<_> = requests.iter().map(|request| &request.key).collect();
         let owners: Vec<_> = requests.iter().map(|request| &request.owner).collect();
         let terms: Vec<_> = requests.iter().map(|request| request.term).collect();
-        let parameters: [Parameter<'_>; 3] =
-            [(&keys, Type::BYTEA_ARRAY), (&owners, Type::TEXT_ARRAY), (&terms, Type::FLOAT8_ARRAY)];
-        match self.pool.repeat(all, &parameters[..all.parameters()]).await {
+        match turn.rows(all, &[&keys, &owners, &terms]).await {
             Ok(rows) if rows.len() == requests.len() => {
                 rows.iter().map(|row| Ok(answer(row))).collect()
             }
             Ok(_) => requests.iter().map(|_| unanswered()).collect(),
-            // It had no effect, perhaps because of one of the requests.
-            Err(StoreError::Refused(_)) => join_all(requests.iter().map(send_one)).await,
-            Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
+            Err(StatementFailure { may_be_of_row: false, error }) => {
+                requests.iter().map(|_| Err(error.clone())).collect()
+            }
+            Err(_) => {
+                let one_by_one = requests.iter().map(async |request| {
+                    let rows = self.pool.repeat(one, &request.values()).await?;
+                    Ok(rows.first().and_then(answer))
+                });
+                join_all(one_by_one).await
+            }
         }
     }
 }
@@ -113,6 +139,11 @@ impl JoinedRequests {
 /// The request with which it was sent was given up.
 fn unanswered<T>() -> JoinedAnswer<T> {
     Err(StoreError::Unknown("no answer".to_owned()))
+}
+
+/// Another owner has the key for this many seconds.
+pub(super) fn busy(left: f64) -> LeaseOutcome {
+    LeaseOutcome::Busy { left: Some(Duration::try_from_secs_f64(left).unwrap_or_default()) }
 }
 
 fn granted(row: &Row) -> Option<LeaseOutcome> {

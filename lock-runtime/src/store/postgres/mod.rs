@@ -23,9 +23,9 @@ use tokio::sync::watch;
 use tokio_postgres::types::Type;
 
 use self::connector::DatabaseConnector;
-use self::joined::{JoinedRequests, KeyRequest};
+use self::joined::{JoinedRequests, KeyRequest, busy};
 use self::listener::ReleaseListener;
-use self::pool::{ConnectionPool, Parameter};
+use self::pool::{ConnectionPool, Value};
 pub use self::seen::LockTransaction;
 use self::statements::LockStatement;
 use crate::clock::BootInstant;
@@ -36,9 +36,6 @@ use crate::store::custom::{
 };
 use crate::store::per_runtime::PerRuntime;
 use crate::store::store_error::StoreError;
-
-/// The connections of a runtime for requests, apart from the one for renewals.
-const POOL: usize = 8;
 
 /// The SQL that creates the table `distributed_locks`, and what belongs to it. It can be run again.
 pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
@@ -146,8 +143,7 @@ impl PostgresStore {
     /// The next token, if the owner has the key.
     async fn issue(&self, request: &FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
         let key = key(request.key);
-        let parameters: [Parameter<'_>; 2] = [(&key, Type::BYTEA), (&request.owner, Type::TEXT)];
-        let row = self.requests().pool.row(LockStatement::Fence, &parameters).await?;
+        let row = self.requests().pool.row(LockStatement::Fence, &[&key, &request.owner]).await?;
         let token: Option<i64> = row.get(0);
         Ok(match (token.and_then(|token| u64::try_from(token).ok()), row.get(1)) {
             (Some(token), _) => FencingOutcome::Token(token),
@@ -165,8 +161,7 @@ impl PostgresStore {
 
     /// The requests of the current runtime.
     fn requests(&self) -> Arc<JoinedRequests> {
-        let new = || JoinedRequests::new(ConnectionPool::new(self.connector.clone(), POOL));
-        self.requests.here(|| Arc::new(new()))
+        self.requests.here(|| Arc::new(JoinedRequests::new(self.connector.clone())))
     }
 
     /// Creates the table, or does what a new version of this library needs. It can be run again, also while locks are held:
@@ -209,11 +204,6 @@ impl std::fmt::Debug for PostgresStore {
     }
 }
 
-/// Another owner has the key for this many seconds.
-fn busy(left: f64) -> LeaseOutcome {
-    LeaseOutcome::Busy { left: Some(Duration::try_from_secs_f64(left).unwrap_or_default()) }
-}
-
 fn key(key: &str) -> Vec<u8> {
     key.as_bytes().to_vec()
 }
@@ -244,9 +234,8 @@ impl Store for PostgresStore {
             return Ok(outcome);
         }
         let key = key(lease.key);
-        let parameters: [Parameter<'_>; 3] =
-            [(&key, Type::BYTEA), (&lease.owner, Type::TEXT), (&term, Type::FLOAT8)];
-        let row = requests.pool.row(LockStatement::Acquire, &parameters).await?;
+        let values: [Value<'_>; 3] = [&key, &lease.owner, &term];
+        let row = requests.pool.row(LockStatement::Acquire, &values).await?;
         Ok(if row.get(0) {
             LeaseOutcome::Granted { fence: u64::try_from(row.get::<_, i64>(1)).ok() }
         } else {
@@ -258,9 +247,8 @@ impl Store for PostgresStore {
         let keys: Vec<_> = leases.iter().map(|lease| key(lease.key)).collect();
         let owners: Vec<_> = leases.iter().map(|lease| lease.owner).collect();
         let terms: Vec<_> = leases.iter().map(|lease| lease.term.as_secs_f64()).collect();
-        let parameters: [Parameter<'_>; 3] =
-            [(&keys, Type::BYTEA_ARRAY), (&owners, Type::TEXT_ARRAY), (&terms, Type::FLOAT8_ARRAY)];
-        match self.renewals.repeat(LockStatement::Renew, &parameters).await {
+        let values: [Value<'_>; 3] = [&keys, &owners, &terms];
+        match self.renewals.repeat(LockStatement::Renew, &values).await {
             Ok(rows) => {
                 let outcome = |row: &tokio_postgres::Row| match (row.get(0), row.get(1)) {
                     (true, _) => RenewOutcome::Extended,
@@ -284,9 +272,8 @@ impl Store for PostgresStore {
         let statement =
             if release.keep.is_zero() { LockStatement::Release } else { LockStatement::Keep };
         let key = key(release.key);
-        let parameters: [Parameter<'_>; 3] =
-            [(&key, Type::BYTEA), (&release.owner, Type::TEXT), (&keep, Type::FLOAT8)];
-        let row = requests.pool.row(statement, &parameters[..statement.parameters()]).await?;
+        let values: [Value<'_>; 3] = [&key, &release.owner, &keep];
+        let row = requests.pool.row(statement, &values).await?;
         let told: i64 = row.get(3);
         match (row.get(0), row.get(1), row.get(2)) {
             (true, _, _) => Ok(ReleaseOutcome::Freed { waiting: usize::try_from(told).ok() }),

@@ -15,8 +15,11 @@ use super::statements::{LockStatement, PLAN};
 use super::switches::{guarded, is_whole};
 use crate::store::store_error::StoreError;
 
-/// A parameter of a statement.
-pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+/// A value of a parameter of a statement.
+pub(super) type Value<'a> = &'a (dyn ToSql + Sync);
+
+/// The same, with its type.
+pub(super) type Parameter<'a> = (Value<'a>, Type);
 
 /// The place of a connection.
 #[derive(Default)]
@@ -68,38 +71,50 @@ impl PooledConnection {
             && self.primary.is_current(self.epoch)
     }
 
-    /// Executes a statement about locks. Planning one takes longer than executing it.
-    async fn execute(
-        &self,
-        statement: LockStatement,
-        parameters: &[Parameter<'_>],
-    ) -> Result<Vec<Row>, Error> {
-        let text = guarded(statement.text());
+    /// Prepares a statement about locks, unless that was done: planning one takes longer than executing it. `None` if it is
+    /// not prepared over this connection.
+    async fn prepare(&self, statement: LockStatement) -> Result<Option<&Statement>, Error> {
         if !self.prepares.load(Ordering::Relaxed) || !is_whole(statement.text()) {
-            return self.client.query_typed(text, parameters).await;
+            return Ok(None);
         }
         let prepare = async || {
-            let types: Vec<Type> = parameters.iter().map(|(_, of)| of.clone()).collect();
+            let text = guarded(statement.text());
             // One round trip.
             let planned = tokio::try_join!(
                 self.client.batch_execute(PLAN),
-                self.client.prepare_typed(text, &types)
+                self.client.prepare_typed(text, statement.types())
             );
             planned.map(|((), prepared)| prepared)
         };
-        let executed = async {
-            let prepared = self.prepared[statement as usize].get_or_try_init(prepare).await?;
-            let values: Vec<_> = parameters.iter().map(|(value, _)| *value).collect();
-            self.client.query(prepared, &values).await
-        };
-        match executed.await {
+        match self.prepared[statement as usize].get_or_try_init(prepare).await {
             Err(error) if errors::is_of_preparation(&error) => {
-                // It had no effect.
                 self.prepares.store(false, Ordering::Relaxed);
-                self.client.query_typed(text, parameters).await
+                Ok(None)
             }
-            answer => answer,
+            prepared => prepared.map(Some),
         }
+    }
+
+    /// Executes a statement about locks. Values without a parameter are not used.
+    async fn execute(
+        &self,
+        statement: LockStatement,
+        values: &[Value<'_>],
+    ) -> Result<Vec<Row>, Error> {
+        let types = statement.types();
+        let values = &values[..types.len().min(values.len())];
+        if let Some(prepared) = self.prepare(statement).await? {
+            match self.client.query(prepared, values).await {
+                // It had no effect.
+                Err(error) if errors::is_of_preparation(&error) => {
+                    self.prepares.store(false, Ordering::Relaxed);
+                }
+                answer => return answer,
+            }
+        }
+        let parameters: Vec<Parameter<'_>> =
+            values.iter().copied().zip(types.iter().cloned()).collect();
+        self.client.query_typed(guarded(statement.text()), &parameters).await
     }
 
     /// The answer to a request, which suspects the connection if there is none.
@@ -157,10 +172,17 @@ impl ConnectionPool {
     pub(super) async fn repeat(
         &self,
         statement: LockStatement,
-        parameters: &[Parameter<'_>],
+        values: &[Value<'_>],
     ) -> Result<Vec<Row>, StoreError> {
         let PoolTurn { connection, .. } = &self.turn().await?;
-        connection.answer(connection.execute(statement, parameters)).await
+        connection.answer(connection.execute(statement, values)).await
+    }
+
+    /// A connection that has prepared a statement, so that it is sent at once.
+    pub(super) async fn prepared(&self, statement: LockStatement) -> Result<PoolTurn, StoreError> {
+        let turn = self.turn().await?;
+        turn.connection.answer(turn.connection.prepare(statement)).await?;
+        Ok(turn)
     }
 
     /// The rows of a statement that is rarely needed. The same as [`repeat`](Self::repeat) otherwise.
@@ -183,9 +205,9 @@ impl ConnectionPool {
     pub(super) async fn row(
         &self,
         statement: LockStatement,
-        parameters: &[Parameter<'_>],
+        values: &[Value<'_>],
     ) -> Result<Row, StoreError> {
-        let rows = self.repeat(statement, parameters).await?;
+        let rows = self.repeat(statement, values).await?;
         rows.into_iter().next().ok_or_else(|| StoreError::Unknown("no answer".to_owned()))
     }
 
@@ -227,9 +249,34 @@ impl ConnectionPool {
 }
 
 /// A connection for one request.
-struct PoolTurn {
+pub(super) struct PoolTurn {
     connection: Arc<PooledConnection>,
     _request: PooledRequest,
+}
+
+/// Why a statement about several locks has failed.
+pub(super) struct StatementFailure {
+    pub(super) error: StoreError,
+    /// Whether that may be because of one of them. The statement had no effect then.
+    pub(super) may_be_of_row: bool,
+}
+
+impl PoolTurn {
+    /// The rows of a statement.
+    pub(super) async fn rows(
+        &self,
+        statement: LockStatement,
+        values: &[Value<'_>],
+    ) -> Result<Vec<Row>, StatementFailure> {
+        let mut may_be_of_row = false;
+        let executed = async {
+            let executed = self.connection.execute(statement, values).await;
+            may_be_of_row = executed.as_ref().is_err_and(errors::may_be_of_row);
+            executed
+        };
+        let answer = self.connection.answer(executed).await;
+        answer.map_err(|error| StatementFailure { error, may_be_of_row })
+    }
 }
 
 /// A request that uses a slot.

@@ -5,6 +5,8 @@
 //! stays taken until its lease ends, as after the death of its holder. Nobody has got the key in between, because the commit
 //! of the next grant also waits for everything before it.
 
+use tokio_postgres::types::Type;
+
 use crate::safeguard::Safeguard;
 
 /// Sent before a statement is prepared. The plan of a prepared statement is kept, and while the table is small, that would be
@@ -12,7 +14,7 @@ use crate::safeguard::Safeguard;
 pub(super) const PLAN: &str = "SET enable_seqscan = off";
 
 /// A statement about locks, which connections to the server itself prepare when they first use it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LockStatement {
     AcquireFree,
     AcquireAllFree,
@@ -43,13 +45,17 @@ impl LockStatement {
         }
     }
 
-    /// The number of its parameters, which are a key, an owner and a time, or several of each.
-    pub(super) const fn parameters(self) -> usize {
+    /// The types of its parameters: of a key, an owner and a time, or of several of each.
+    pub(super) const fn types(self) -> &'static [Type] {
         match self {
-            Self::AcquireFree | Self::AcquireAllFree | Self::Acquire | Self::Renew | Self::Keep => {
-                3
+            Self::AcquireFree | Self::Acquire | Self::Keep => {
+                &[Type::BYTEA, Type::TEXT, Type::FLOAT8]
             }
-            Self::ReleaseIdle | Self::ReleaseAllIdle | Self::Release | Self::Fence => 2,
+            Self::AcquireAllFree | Self::Renew => {
+                &[Type::BYTEA_ARRAY, Type::TEXT_ARRAY, Type::FLOAT8_ARRAY]
+            }
+            Self::ReleaseIdle | Self::Release | Self::Fence => &[Type::BYTEA, Type::TEXT],
+            Self::ReleaseAllIdle => &[Type::BYTEA_ARRAY, Type::TEXT_ARRAY],
         }
     }
 }
@@ -80,7 +86,8 @@ SELECT
     (SELECT extract(epoch FROM until - clock_timestamp())::float8 FROM found WHERE busy),
     (SELECT set_config('synchronous_commit', 'off', true) WHERE NOT EXISTS (SELECT FROM taken))";
 
-/// Keys, owners and terms in seconds. One row for each, in their order, as that of [`ACQUIRE_FREE`].
+/// Keys, owners and terms in seconds. One row for each, in their order, as that of [`ACQUIRE_FREE`]. Each key is looked up on
+/// its own: a plan that is made for a small table would read all of it otherwise, and is kept.
 ///
 /// An insertion waits for a transaction that inserts or deletes a row with the same key. Because all of them insert their rows in the
 /// order of the keys, none of those waits for this one.
@@ -91,7 +98,7 @@ WITH asked AS (
     SELECT pg_advisory_xact_lock_shared(hashtextextended(owner, 0)) FROM asked
 ), found AS MATERIALIZED (
     SELECT a.number, l.until, l.until > clock_timestamp() AND l.owner IS DISTINCT FROM a.owner AS busy
-    FROM asked AS a JOIN distributed_locks AS l ON l.key = a.key
+    FROM asked AS a CROSS JOIN LATERAL (SELECT until, owner FROM distributed_locks WHERE key = a.key LIMIT 1) AS l
 ), taken AS (
     INSERT INTO distributed_locks AS l (key, owner, until, fence)
     SELECT key, owner, clock_timestamp() + make_interval(secs => term), nextval('distributed_lock_fences')
@@ -199,8 +206,9 @@ WITH asked AS (
 ), freed AS (
     DELETE FROM distributed_locks
     WHERE ctid = ANY (ARRAY(
-        SELECT l.ctid FROM asked AS a JOIN distributed_locks AS l ON l.key = a.key AND l.owner = a.owner
-        FOR UPDATE OF l SKIP LOCKED
+        SELECT l.ctid FROM asked AS a CROSS JOIN LATERAL (
+            SELECT ctid FROM distributed_locks WHERE key = a.key AND owner = a.owner LIMIT 1 FOR UPDATE SKIP LOCKED
+        ) AS l
     ))
     RETURNING key, owner, until, wanted
 )
