@@ -127,7 +127,7 @@ impl<Q: JoinableRequest, A> JoinedBatch<Q, A> {
         usize::from(self.own.is_some()) + self.unsent.len()
     }
 
-    /// The requests, which have to be sent at once: those that were given up before are left out.
+    /// The requests, which are sent now: those that were given up before are left out.
     pub(crate) fn take(&mut self) -> Vec<Q> {
         let mut requests: Vec<Q> = self.own.take().into_iter().collect();
         for QueuedRequest { request, turn } in self.unsent.drain(..) {
@@ -137,6 +137,12 @@ impl<Q: JoinableRequest, A> JoinedBatch<Q, A> {
             }
         }
         requests
+    }
+
+    /// Whether one of the requests that were taken has not been given up since.
+    pub(crate) fn is_wanted(&self, number: usize) -> bool {
+        let Some(number) = number.checked_sub(1) else { return true };
+        self.turns.get(number).is_some_and(|turn| !turn.is_closed())
     }
 
     /// Tells the answers to the requests that were taken, in their order. Returns that of the sender.
@@ -340,6 +346,7 @@ mod tests {
         drop(given_up);
         assert_eq!(batch.len(), 3);
         assert_eq!(batch.take(), ["d", "c"]);
+        assert!(batch.is_wanted(0) && batch.is_wanted(1) && !batch.is_wanted(2));
         assert_eq!(batch.tell(["D".to_owned(), "C".to_owned()]).as_deref(), Some("D"));
         assert!(matches!(other.await, Some(JoinTurn::Answered(answer)) if answer == "C"));
     }

@@ -75,7 +75,7 @@ async fn calls_at_the_same_time_share_transactions_and_have_their_own_outcomes()
     }
     for (guard, value) in guards.iter().zip(&tokens) {
         let printed = etcd.control(&["get", "--write-out=fields", guard.key()]);
-        let revision = format!("\"ModRevision\" : {value}");
+        let revision = format!("\"ModRevision\" : {value}\n");
         assert!(printed.contains(&revision), "{printed} of {value}");
     }
     // The holders are told of these, and their releases find nothing.
@@ -108,7 +108,9 @@ async fn a_call_that_is_refused_refuses_no_other_one() {
     let client = client(&etcd.url_with("locks:geheim@")).await;
     let mut keys = keys();
     keys[CALLS / 2] = "other".to_owned();
-    let outcomes = try_all(&client, &keys).await;
+    let calls = || keys.iter().map(|key| tokio::spawn(client.lock(key.as_str()).try_acquire()));
+    let (outcomes, sent) = while_frozen(&etcd, &client, || calls().collect()).await;
+    assert!(sent < CALLS as u64 * 2, "{sent} transactions");
     for (key, outcome) in keys.iter().zip(outcomes) {
         match outcome {
             Ok(Some(_)) => assert_ne!(key, "other"),
@@ -204,7 +206,7 @@ async fn no_client_extends_the_lease_of_a_mark() {
     let waiting = tokio::spawn(two.lock("k").acquire());
     until(LEASE * 20, || etcd.keys("k").contains(&mark("k"))).await.expect("a mark");
     let rest = rest_of_mark(&etcd, "k");
-    assert!(rest <= 60, "{rest}");
+    assert!((31..=60).contains(&rest), "{rest}");
     let began = std::time::Instant::now();
     let another = two.lock("another").acquire().await.expect("a lock");
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;

@@ -11,6 +11,12 @@ lock_tests::controls! {
         without "releases-are-not-flushed" seeing "each release was on the disk";
     without_acquires_are_announced: "failover::no_acquired_lock_is_lost_with_a_synchronous_standby"
         without "acquires-are-announced" seeing "undone long before the lease ends";
+    without_only_if_free_together: "joined::calls_at_the_same_time_share_statements_and_have_their_own_outcomes"
+        without "only-if-free" seeing "a key that is taken";
+    without_fence_above_last_together: "joined::calls_at_the_same_time_share_statements_and_have_their_own_outcomes"
+        without "fence-above-last" seeing "drawn before";
+    without_only_owner_releases_together: "joined::calls_at_the_same_time_share_statements_and_have_their_own_outcomes"
+        without "only-owner-releases" seeing "k11: Ok";
     without_joined_rows_are_ordered: "joined::statements_that_share_keys_do_not_wait_for_each_other_in_a_circle"
         without "joined-rows-are-ordered" seeing "wait for each other in a circle";
     without_runtimes_are_separate: "faults::a_blocked_runtime_delays_no_calls_of_others"

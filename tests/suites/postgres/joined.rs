@@ -66,9 +66,12 @@ async fn while_locked<T: Send + 'static>(
     let calls = calls();
     let waiting =
         "SELECT FROM pg_locks WHERE NOT granted AND relation = 'distributed_locks'::regclass";
-    while locked.query(waiting, &[]).await.expect("a view of the system").len() < CONNECTIONS {
-        tokio::time::sleep(LEASE / 100).await;
-    }
+    let all_wait = async {
+        while locked.query(waiting, &[]).await.expect("a view of the system").len() < CONNECTIONS {
+            tokio::time::sleep(LEASE / 100).await;
+        }
+    };
+    tokio::time::timeout(LEASE * 100, all_wait).await.expect("all connections are used");
     locked.commit().await.expect("it is up");
     let outcomes = outcomes_of(calls).await;
     (outcomes, database.statements().await)
@@ -95,7 +98,7 @@ async fn calls_at_the_same_time_share_statements_and_have_their_own_outcomes() {
     let mut tokens = Vec::new();
     for (number, outcome) in outcomes.into_iter().enumerate() {
         let guard = outcome.expect("an answer");
-        assert_eq!(guard.is_none(), number % 3 == 0, "{number}");
+        assert_eq!(guard.is_none(), number % 3 == 0, "a key that is taken: {number}");
         guards.extend(guard);
     }
     let session = database.session(&database.name).await;
@@ -105,7 +108,10 @@ async fn calls_at_the_same_time_share_statements_and_have_their_own_outcomes() {
         let row = session.query_one(row, &[&guard.key()]).await.expect("a row");
         // The token was drawn after the number in the row.
         let drawn = u64::try_from(row.get::<_, i64>(0)).expect("a positive number");
-        assert!(drawn < token && token <= drawn + CALLS as u64 * 2, "{drawn} and {token}");
+        assert!(
+            drawn < token && token <= drawn + CALLS as u64 * 2,
+            "{token}, and {drawn} was drawn before"
+        );
         tokens.push(token);
     }
     tokens.sort_unstable();

@@ -4,8 +4,10 @@
 //! The parts of a transaction have comparisons of their own, which are all made before any part changes something. So no
 //! two parts are about one key.
 //!
-//! Many versions of etcd do not check whether the user may do what a part says. They check what a transaction itself says, also
-//! the operations that are not carried out. So those name all keys.
+//! Many versions of etcd look only at what a transaction itself says when they check whether the user may do it, and whether
+//! the database has room for it. They also look at operations that are not carried out. So those say what the parts do.
+//!
+//! A claim that is given up after it was taken out of the queue may still be sent, as any claim: see `holds.rs`.
 
 use std::sync::Arc;
 
@@ -13,8 +15,7 @@ use super::batch::{JoinedTxns, KeyTxn, TxnJoiner};
 use super::errors::EtcdFailure;
 use super::members::{Members, Method};
 use super::messages::{
-    DeleteRangeRequest, Operation, OperationResponse, RangeRequest, RequestOp, TxnRequest,
-    TxnResponse,
+    Operation, OperationResponse, RangeRequest, RequestOp, TxnRequest, TxnResponse,
 };
 use super::transactions::{BEHIND, Owned};
 use crate::join::join_all;
@@ -72,7 +73,7 @@ impl Members {
             operation: Some(Operation::Txn(request.clone())),
         });
         // Without a comparison, nothing of `failure` is carried out.
-        let failure = requests.iter().flat_map(|KeyTxn { key, .. }| permissions(key)).collect();
+        let failure = requests.iter().flat_map(checked).collect();
         let all = TxnRequest { success: parts.collect(), failure, ..TxnRequest::default() };
         let answered: Result<TxnResponse, _> = self.call(Method::TXN_ONCE, &all).await;
         match answered {
@@ -86,13 +87,11 @@ impl Members {
     }
 }
 
-/// Operations for which a user needs all permissions for a key and what is beside it.
-fn permissions(key: &[u8]) -> [RequestOp; 2] {
-    let end = [key, BEHIND].concat();
-    let read = RangeRequest { key: key.to_vec(), range_end: end.clone() };
-    let write = DeleteRangeRequest { key: key.to_vec(), range_end: end };
-    [Operation::Range(read), Operation::Delete(write)]
-        .map(|operation| RequestOp { operation: Some(operation) })
+/// What etcd has to check for a part: a look at the key and what is beside it, and the change of the key.
+fn checked(KeyTxn { key, request }: &KeyTxn) -> Vec<RequestOp> {
+    let read = RangeRequest { key: key.clone(), range_end: [key, BEHIND].concat() };
+    let read = RequestOp { operation: Some(Operation::Range(read)) };
+    [Some(read), request.success.first().cloned()].into_iter().flatten().collect()
 }
 
 /// The answer to a part of a transaction.

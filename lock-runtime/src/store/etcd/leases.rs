@@ -152,6 +152,8 @@ pub(super) struct SharedLeases {
     retired: Mutex<Vec<i64>>,
     /// The lease of marks, and until when marks get it.
     of_marks: Mutex<Option<(i64, BootInstant)>>,
+    /// Locked during a request for that lease, as that of a slot.
+    asking_for_marks: PerRuntime<Arc<tokio::sync::Mutex<()>>>,
     /// The leases that were last revoked, whether or not there is an answer. An answer that has found a key with one of them
     /// may be older.
     revoked: Mutex<VecDeque<i64>>,
@@ -275,13 +277,21 @@ impl SharedLeases {
 
     /// A lease for the mark that a client waits for a key. `None` if there is none now: the holder then takes no notice of that.
     pub(super) async fn of_mark(&self, members: &Members) -> Option<i64> {
-        let now = BootInstant::now();
-        let current = *lock(&self.of_marks);
-        if let Some((id, _)) = current.filter(|(_, until)| *until > now) {
+        let current = || {
+            let current = lock(&self.of_marks).filter(|(_, until)| *until > BootInstant::now());
+            current.map(|(id, _)| id)
+        };
+        if let Some(id) = current() {
             return Some(id);
         }
+        let asking = self.asking_for_marks.here(Arc::default);
+        let _asking = asking.lock().await;
+        if let Some(id) = current() {
+            return Some(id);
+        }
+        let until = BootInstant::now().after(MARKING);
         let (id, _) = members.grant_lease(seconds(MARKED)).await.ok()?;
-        *lock(&self.of_marks) = Some((id, now.after(MARKING)));
+        *lock(&self.of_marks) = Some((id, until));
         Some(id)
     }
 

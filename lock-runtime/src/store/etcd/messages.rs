@@ -67,9 +67,6 @@ pub(super) struct PutResponse {}
 pub(super) struct DeleteRangeRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub(super) key: Vec<u8>,
-    /// Empty for one key.
-    #[prost(bytes = "vec", tag = "2")]
-    pub(super) range_end: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]

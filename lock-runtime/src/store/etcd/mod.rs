@@ -87,7 +87,7 @@ const PROBE: &str = "lock-runtime/probe";
 /// | learning of members | 1 a minute for each client |
 /// | checking the cluster of a member | 1 before its first use, and after each of its failures |
 ///
-/// While eight acquires are in flight, more of them wait for one of those to end, and then go together, up to 48 in one
+/// While eight acquires of a runtime are in flight, more of them wait for one of those to end, and then go together, up to 48 in one
 /// transaction of etcd. The same holds for releases.
 ///
 /// A client has one connection to a member for the calls of the first runtime that uses it, and one for everything else.

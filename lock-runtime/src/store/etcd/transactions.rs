@@ -407,7 +407,7 @@ fn touch(Owned { key, .. }: &Owned) -> RequestOp {
 }
 
 fn delete(key: Vec<u8>) -> RequestOp {
-    operation(Operation::Delete(DeleteRangeRequest { key, ..DeleteRangeRequest::default() }))
+    operation(Operation::Delete(DeleteRangeRequest { key }))
 }
 
 #[cfg(test)]

@@ -100,11 +100,10 @@ pub(super) fn is_of_preparation(error: &Error) -> bool {
 /// Whether a statement about several locks may have failed because of one of them. It had no effect then.
 pub(super) fn may_be_of_row(error: &Error) -> bool {
     let Some(code) = error.code() else { return false };
-    // Wrong data, constraints, rollbacks, limits, and what triggers raise.
-    let classes = ["22", "23", "40001", "40P01", "54", "P0"];
-    // Also of row-level security.
-    let is_denied = *code == SqlState::INSUFFICIENT_PRIVILEGE;
-    is_denied || classes.iter().any(|class| code.code().starts_with(class))
+    // Connections and logins, the state of a transaction, a missing table or database, resources, the end of the server, the
+    // operating system, and internal errors.
+    let others = ["08", "25", "28", "3D", "3F", "42P", "42703", "53", "57P", "58", "XX"];
+    !others.iter().any(|class| code.code().starts_with(class))
 }
 
 /// Whether the server ends the connection with this answer.

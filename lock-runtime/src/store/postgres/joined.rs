@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 
 use super::connector::DatabaseConnector;
-use super::pool::{ConnectionPool, PoolTurn, StatementFailure, Value};
+use super::pool::{ConnectionPool, PoolTurn, SqlValue, StatementFailure};
 use super::statements::LockStatement;
 use crate::join::join_all;
 use crate::store::custom::{LeaseOutcome, ReleaseOutcome};
@@ -22,8 +22,8 @@ use crate::store::store_error::StoreError;
 /// The connections of a runtime for requests, apart from the one for renewals.
 const POOL: usize = 8;
 
-/// How requests are sent.
-const LIMITS: JoinLimits = JoinLimits { in_flight: POOL, together: 64 };
+/// How requests are sent. Each acquire takes an advisory lock, of which a server has 64 for each of its connections by default.
+const LIMITS: JoinLimits = JoinLimits { in_flight: POOL, together: 32 };
 
 /// What is asked for a key.
 pub(super) struct KeyRequest {
@@ -44,7 +44,7 @@ impl KeyRequest {
         Self { key: key.as_bytes().to_vec(), owner: owner.to_owned(), term }
     }
 
-    fn values(&self) -> [Value<'_>; 3] {
+    fn values(&self) -> [SqlValue<'_>; 3] {
         [&self.key, &self.owner, &self.term]
     }
 }
@@ -101,7 +101,10 @@ impl JoinedRequests {
                     rows.map(|rows| rows.first().and_then(answer)).map_err(|failure| failure.error),
                 ]
             }
-            (Ok(turn), _) => self.send_all(&turn, &requests, (one, all), answer).await,
+            (Ok(turn), _) => {
+                let is_wanted = |number| batch.is_wanted(number);
+                self.send_all(&turn, &requests, is_wanted, (one, all), answer).await
+            }
         };
         batch.tell(answers).unwrap_or_else(unanswered)
     }
@@ -111,6 +114,7 @@ impl JoinedRequests {
         &self,
         turn: &PoolTurn,
         requests: &[KeyRequest],
+        is_wanted: impl Fn(usize) -> bool,
         (one, all): (LockStatement, LockStatement),
         answer: fn(&Row) -> Option<T>,
     ) -> Vec<JoinedAnswer<T>> {
@@ -126,7 +130,10 @@ impl JoinedRequests {
                 requests.iter().map(|_| Err(error.clone())).collect()
             }
             Err(_) => {
-                let one_by_one = requests.iter().map(async |request| {
+                let one_by_one = requests.iter().enumerate().map(async |(number, request)| {
+                    if !is_wanted(number) {
+                        return unanswered();
+                    }
                     let rows = self.pool.repeat(one, &request.values()).await?;
                     Ok(rows.first().and_then(answer))
                 });

@@ -25,7 +25,7 @@ use tokio_postgres::types::Type;
 use self::connector::DatabaseConnector;
 use self::joined::{JoinedRequests, KeyRequest, busy};
 use self::listener::ReleaseListener;
-use self::pool::{ConnectionPool, Value};
+use self::pool::{ConnectionPool, SqlValue};
 pub use self::seen::LockTransaction;
 use self::statements::LockStatement;
 use crate::clock::BootInstant;
@@ -55,7 +55,7 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 /// | waiting | 1 statement when the wait begins, and after each release; one a second in case a notification is lost |
 /// | [`verify_in`](crate::LockGuard::verify_in) | 1 statement in the transaction of the program |
 ///
-/// While eight acquires are in flight, more of them wait for one of those to end, and then go together, up to 64 in one
+/// While eight acquires of a runtime are in flight, more of them wait for one of those to end, and then go together, up to 32 in one
 /// statement. The same holds for releases.
 ///
 /// A client opens one connection for renewals, one for notifications, and up to eight for requests, as many as it has
@@ -234,7 +234,7 @@ impl Store for PostgresStore {
             return Ok(outcome);
         }
         let key = key(lease.key);
-        let values: [Value<'_>; 3] = [&key, &lease.owner, &term];
+        let values: [SqlValue<'_>; 3] = [&key, &lease.owner, &term];
         let row = requests.pool.row(LockStatement::Acquire, &values).await?;
         Ok(if row.get(0) {
             LeaseOutcome::Granted { fence: u64::try_from(row.get::<_, i64>(1)).ok() }
@@ -247,7 +247,7 @@ impl Store for PostgresStore {
         let keys: Vec<_> = leases.iter().map(|lease| key(lease.key)).collect();
         let owners: Vec<_> = leases.iter().map(|lease| lease.owner).collect();
         let terms: Vec<_> = leases.iter().map(|lease| lease.term.as_secs_f64()).collect();
-        let values: [Value<'_>; 3] = [&keys, &owners, &terms];
+        let values: [SqlValue<'_>; 3] = [&keys, &owners, &terms];
         match self.renewals.repeat(LockStatement::Renew, &values).await {
             Ok(rows) => {
                 let outcome = |row: &tokio_postgres::Row| match (row.get(0), row.get(1)) {
@@ -272,7 +272,7 @@ impl Store for PostgresStore {
         let statement =
             if release.keep.is_zero() { LockStatement::Release } else { LockStatement::Keep };
         let key = key(release.key);
-        let values: [Value<'_>; 3] = [&key, &release.owner, &keep];
+        let values: [SqlValue<'_>; 3] = [&key, &release.owner, &keep];
         let row = requests.pool.row(statement, &values).await?;
         let told: i64 = row.get(3);
         match (row.get(0), row.get(1), row.get(2)) {

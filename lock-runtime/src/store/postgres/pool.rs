@@ -16,10 +16,10 @@ use super::switches::{guarded, is_whole};
 use crate::store::store_error::StoreError;
 
 /// A value of a parameter of a statement.
-pub(super) type Value<'a> = &'a (dyn ToSql + Sync);
+pub(super) type SqlValue<'a> = &'a (dyn ToSql + Sync);
 
 /// The same, with its type.
-pub(super) type Parameter<'a> = (Value<'a>, Type);
+pub(super) type Parameter<'a> = (SqlValue<'a>, Type);
 
 /// The place of a connection.
 #[derive(Default)]
@@ -99,7 +99,7 @@ impl PooledConnection {
     async fn execute(
         &self,
         statement: LockStatement,
-        values: &[Value<'_>],
+        values: &[SqlValue<'_>],
     ) -> Result<Vec<Row>, Error> {
         let types = statement.types();
         let values = &values[..types.len().min(values.len())];
@@ -172,7 +172,7 @@ impl ConnectionPool {
     pub(super) async fn repeat(
         &self,
         statement: LockStatement,
-        values: &[Value<'_>],
+        values: &[SqlValue<'_>],
     ) -> Result<Vec<Row>, StoreError> {
         let PoolTurn { connection, .. } = &self.turn().await?;
         connection.answer(connection.execute(statement, values)).await
@@ -181,8 +181,13 @@ impl ConnectionPool {
     /// A connection that has prepared a statement, so that it is sent at once.
     pub(super) async fn prepared(&self, statement: LockStatement) -> Result<PoolTurn, StoreError> {
         let turn = self.turn().await?;
-        turn.connection.answer(turn.connection.prepare(statement)).await?;
-        Ok(turn)
+        let prepared = turn.connection.answer(turn.connection.prepare(statement)).await;
+        match prepared.map(drop) {
+            Ok(()) => Ok(turn),
+            // The statement was not sent.
+            Err(StoreError::Unknown(cause)) => Err(StoreError::Refused(cause)),
+            Err(error) => Err(error),
+        }
     }
 
     /// The rows of a statement that is rarely needed. The same as [`repeat`](Self::repeat) otherwise.
@@ -205,7 +210,7 @@ impl ConnectionPool {
     pub(super) async fn row(
         &self,
         statement: LockStatement,
-        values: &[Value<'_>],
+        values: &[SqlValue<'_>],
     ) -> Result<Row, StoreError> {
         let rows = self.repeat(statement, values).await?;
         rows.into_iter().next().ok_or_else(|| StoreError::Unknown("no answer".to_owned()))
@@ -266,7 +271,7 @@ impl PoolTurn {
     pub(super) async fn rows(
         &self,
         statement: LockStatement,
-        values: &[Value<'_>],
+        values: &[SqlValue<'_>],
     ) -> Result<Vec<Row>, StatementFailure> {
         let mut may_be_of_row = false;
         let executed = async {

@@ -107,7 +107,7 @@ WITH asked AS (
         AND NOT EXISTS (SELECT FROM found WHERE found.number = asked.number)
     ORDER BY key
     ON CONFLICT (key) DO NOTHING
-    RETURNING owner, nextval('distributed_lock_fences') AS fence
+    RETURNING nextval('distributed_lock_fences') AS fence, owner
 )
 SELECT
     taken.fence,

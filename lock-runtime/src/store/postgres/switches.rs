@@ -27,7 +27,7 @@ mod replaced {
     use crate::safeguard::Safeguard;
 
     /// Pieces of the statements, and what replaces them when their safeguards are off.
-    pub(super) const SWITCHES: [(Safeguard, &str, &str); 14] = {
+    pub(super) const SWITCHES: [(Safeguard, &str, &str); 16] = {
         use Safeguard::{
             AcquiresAreAnnounced, AttemptsDoNotShorten, FenceAboveLast, GrantsAreFlushed,
             JoinedRowsAreOrdered, OnlyIfFree, OnlyOwnerReleases, OnlyOwnerRenews,
@@ -56,6 +56,12 @@ mod replaced {
             (AttemptsDoNotShorten, "greatest(l.until, clock_timestamp()", "(clock_timestamp()"),
             (OnlyOwnerRenews, "l.owner = a.owner AND", ""),
             (OnlyOwnerReleases, "WHERE key = $1 AND owner = $2", "WHERE key = $1"),
+            (OnlyOwnerReleases, " AND owner = a.owner LIMIT 1", " LIMIT 1"),
+            (
+                OnlyIfFree,
+                "CASE WHEN found.busy THEN extract(epoch FROM found.until - clock_timestamp())::float8 END",
+                "NULL::float8",
+            ),
             (JoinedRowsAreOrdered, "    ORDER BY key\n", ""),
             (AcquiresAreAnnounced, "NOT (SELECT it FROM idle) OR ", ""),
             (
@@ -88,11 +94,14 @@ mod replaced {
 #[cfg(all(test, lock_controls))]
 #[test]
 fn the_pieces_that_controls_replace_exist() {
-    use super::statements::{ACQUIRE, ACQUIRE_ALL_FREE, ACQUIRE_FREE, RELEASE, RENEW, VERIFY};
+    use super::statements::{
+        ACQUIRE, ACQUIRE_ALL_FREE, ACQUIRE_FREE, RELEASE, RELEASE_ALL_IDLE, RENEW, VERIFY,
+    };
 
     for (_, with, _) in replaced::SWITCHES {
         let mut statements =
-            [ACQUIRE_FREE, ACQUIRE_ALL_FREE, ACQUIRE, RELEASE, RENEW, VERIFY].into_iter();
+            [ACQUIRE_FREE, ACQUIRE_ALL_FREE, ACQUIRE, RELEASE, RELEASE_ALL_IDLE, RENEW, VERIFY]
+                .into_iter();
         assert!(statements.any(|statement| statement.contains(with)), "{with}");
     }
 }
