@@ -216,7 +216,8 @@ async fn answers_go_to_channels_for_answers_only() {
 
 #[tokio::test]
 async fn a_client_is_asked_again_after_a_reconnection_and_after_a_restart() {
-    let mut server = RedisServer::start();
+    // The lock survives the restart: the client would notice that it is lost, and not tell it.
+    let mut server = RedisServer::with(&["--appendonly", "yes", "--appendfsync", "always"]);
     let (one, two) = (client(&server.url()).await, client(&server.url()).await);
     let admin = LockAdmin::new(&two).answer_timeout(PATIENT);
     let guard = one.lock("k").lease(LEASE * 600).acquire().await.expect("free");

@@ -88,6 +88,19 @@ pub async fn until(limit: Duration, mut condition: impl FnMut() -> bool) -> Opti
     }
 }
 
+/// The outcomes of calls that run as tasks.
+///
+/// # Panics
+///
+/// If a call has panicked.
+pub async fn outcomes_of<T: Send + 'static>(calls: Vec<tokio::task::JoinHandle<T>>) -> Vec<T> {
+    let mut outcomes = Vec::new();
+    for call in calls {
+        outcomes.push(call.await.expect("no panic"));
+    }
+    outcomes
+}
+
 /// Waits until the client is idle, for at most `limit`, and asserts that it is.
 pub async fn until_idle(client: &LockClient, limit: Duration) {
     until(limit, || client.stats().is_idle()).await;

@@ -5,7 +5,7 @@ use lock_runtime::store::{
 };
 use lock_runtime::{LockClient, LockError, LockGuard, LostReason};
 use lock_tests::EtcdCluster;
-use lock_tests::support::{LEASE, until, until_idle};
+use lock_tests::support::{LEASE, outcomes_of, until, until_idle};
 use tokio::task::JoinHandle;
 
 use crate::inputs::with_users;
@@ -13,15 +13,6 @@ use crate::support::{client, request_counts};
 
 /// More than are sent one by one, and more than one transaction has.
 const CALLS: usize = 200;
-
-/// The outcomes of calls.
-async fn outcomes_of<T: Send + 'static>(calls: Vec<JoinHandle<T>>) -> Vec<T> {
-    let mut outcomes = Vec::new();
-    for call in calls {
-        outcomes.push(call.await.expect("no panic"));
-    }
-    outcomes
-}
 
 /// The outcomes of calls that begin at the same time.
 async fn try_all(

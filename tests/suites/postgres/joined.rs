@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LockGuard, LostReason};
-use lock_tests::support::{LEASE, until_idle};
+use lock_tests::support::{LEASE, outcomes_of, until_idle};
 use tokio::task::JoinHandle;
 
 use crate::Database;
@@ -34,15 +34,6 @@ impl Database {
         let client = LockClient::builder().url(self.url()).lease(LEASE * 100).connect().await;
         client.expect("the server is up")
     }
-}
-
-/// The outcomes of calls.
-async fn outcomes_of<T: Send + 'static>(calls: Vec<JoinHandle<T>>) -> Vec<T> {
-    let mut outcomes = Vec::new();
-    for call in calls {
-        outcomes.push(call.await.expect("no panic"));
-    }
-    outcomes
 }
 
 /// The outcomes of calls that begin at the same time.
