@@ -9,7 +9,7 @@ use lock_tests::support::{LEASE, outcomes_of, until, until_idle};
 use tokio::task::JoinHandle;
 
 use crate::inputs::with_users;
-use crate::support::{client, request_counts};
+use crate::support::{client, patient_client, request_counts};
 
 /// More than are sent one by one, and more than one transaction has.
 const CALLS: usize = 200;
@@ -115,7 +115,7 @@ async fn a_call_that_is_refused_refuses_no_other_one() {
 #[tokio::test]
 async fn calls_go_on_when_the_shared_lease_was_revoked() {
     let etcd = EtcdCluster::single();
-    let client = client(&etcd.url()).await;
+    let client = patient_client(&etcd.url(), LEASE * 30).await;
     client.lock("k").acquire().await.expect("a lock").release().await.expect("a release");
     for lease in etcd.leases() {
         etcd.control(&["lease", "revoke", &lease]);

@@ -78,13 +78,30 @@ impl Members {
         let answered: Result<TxnResponse, _> = self.call(Method::TXN_ONCE, &all).await;
         match answered {
             Ok(answer) => (0..requests.len()).map(|part| answer_of(&answer, part)).collect(),
-            // It had no effect.
+            // It had no effect, and each of them would fail.
+            Err(EtcdFailure::LeaseGone) if have_one_lease(&requests) => {
+                requests.iter().map(|_| Err(EtcdFailure::LeaseGone)).collect()
+            }
+            // The same, and perhaps only one of them would.
             Err(failure) if failure.may_be_of_part() => {
                 join_all(requests.into_iter().map(send_one)).await
             }
             Err(failure) => requests.iter().map(|_| Err(failure.clone())).collect(),
         }
     }
+}
+
+/// Whether all keys would get the same lease, as those of locks that are renewed.
+fn have_one_lease(requests: &[KeyTxn]) -> bool {
+    let lease = |KeyTxn { request, .. }: &KeyTxn| match request
+        .success
+        .first()
+        .and_then(|first| first.operation.as_ref())
+    {
+        Some(Operation::Put(put)) => Some(put.lease),
+        _ => None,
+    };
+    requests.windows(2).all(|pair| lease(&pair[0]) == lease(&pair[1]))
 }
 
 /// What etcd has to check for a part: a look at the key and what is beside it, and the change of the key.
