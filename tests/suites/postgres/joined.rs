@@ -22,11 +22,11 @@ const COUNTED: &str = "CREATE SEQUENCE statements; \
 
 impl Database {
     /// The number of statements since the last call.
-    async fn statements(&self) -> i64 {
+    async fn statements(&self) -> usize {
         let session = self.session(&self.name).await;
         let count = session.query_one("SELECT nextval('statements')", &[]).await.expect("it is up");
         session.execute("ALTER SEQUENCE statements RESTART", &[]).await.expect("it is up");
-        count.get::<_, i64>(0) - 1
+        usize::try_from(count.get::<_, i64>(0) - 1).expect("a count")
     }
 
     /// A client whose leases are longer than the test.
@@ -49,7 +49,7 @@ async fn try_all(
 async fn while_locked<T: Send + 'static>(
     database: &Database,
     calls: impl FnOnce() -> Vec<JoinHandle<T>>,
-) -> (Vec<T>, i64) {
+) -> (Vec<T>, usize) {
     database.statements().await;
     let mut session = database.session(&database.name).await;
     let locked = session.transaction().await.expect("it is up");
@@ -77,7 +77,7 @@ async fn calls_at_the_same_time_share_statements_and_have_their_own_outcomes() {
     let database = Database::new().await;
     database.run(COUNTED).await;
     let (one, two) = (database.patient_client().await, database.patient_client().await);
-    let taken = try_all(&two, keys().step_by(3)).await;
+    let others = try_all(&two, keys().step_by(3)).await;
     // An ended lease, for which the short statement is not enough.
     database
         .run("INSERT INTO distributed_locks VALUES ('k1', 'gone', now() - interval '1 h', 1)")
@@ -91,7 +91,7 @@ async fn calls_at_the_same_time_share_statements_and_have_their_own_outcomes() {
         assert_eq!(guard.is_none(), number % 3 == 0, "a key that is taken: {number}");
         guards.extend(guard);
     }
-    assert!(sent < CALLS as i64 / 4, "{sent} statements for {CALLS} acquires");
+    assert!(sent < CALLS / 4, "{sent} statements for {CALLS} acquires");
     let session = database.session(&database.name).await;
     for guard in &guards {
         let token = guard.fencing_token().await.expect("a token");
@@ -126,7 +126,7 @@ async fn calls_at_the_same_time_share_statements_and_have_their_own_outcomes() {
     let names: Vec<_> = guards.iter().map(|guard| guard.key().to_owned()).collect();
     let releases = || guards.into_iter().map(|guard| tokio::spawn(guard.release()));
     let (outcomes, sent) = while_locked(&database, || releases().collect()).await;
-    assert!(sent < names.len() as i64 / 4, "{sent} statements for {} releases", names.len());
+    assert!(sent < names.len() / 4, "{sent} statements for {} releases", names.len());
     for (key, outcome) in names.iter().zip(outcomes) {
         let is_expected = match (key.as_str(), &outcome) {
             ("k10" | "k13", Err(LockError::Lost { reason, .. })) => *reason == LostReason::Gone,
@@ -137,7 +137,7 @@ async fn calls_at_the_same_time_share_statements_and_have_their_own_outcomes() {
         assert!(is_expected, "{key}: {outcome:?}");
     }
     let woken = waiting.await.expect("no panic").expect("it is notified");
-    drop((woken, taken));
+    drop((woken, others));
     until_idle(&two, LEASE * 10).await;
     assert_eq!(database.count().await, 1, "that of the other owner");
 }
