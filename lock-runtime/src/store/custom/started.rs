@@ -1,8 +1,8 @@
 //! Requests that begin in the task of their caller.
 //!
-//! To spawn a task that only sends a request, and then waits, would cost a change of tasks. With the one of the connection and the
-//! one of the caller, that would be more changes in a row than tokio makes without waking another thread. So a request is
-//! polled once where it begins, and becomes a task when there is something to do for it.
+//! Tokio runs only a few tasks in a row that wake each other before it wakes another worker thread. The task of the connection,
+//! that of the request and that of the caller exceed this if each request is spawned at once. So a request is polled once by its
+//! caller, which usually sends it, and is spawned when it is woken.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;

@@ -150,7 +150,7 @@ impl EtcdClient {
                 let answer = self.members.look_at(&owned).await?;
                 if let SeenKey::Taken { lease } = answer.what {
                     if let Some(of_mark) = of_mark {
-                        // Without it, the holder only takes no notice of this call when it releases the lock.
+                        // If it fails, the holder does not leave the lock to this call when it releases it.
                         let _ = self.members.mark_wanted(&owned, of_mark).await;
                     }
                     return Ok(self.is_busy(&owned, lease, answer.revision).await);

@@ -4,8 +4,9 @@
 //! The parts of a transaction have comparisons of their own, which are all made before any part changes something. So no
 //! two parts are about one key.
 //!
-//! Many versions of etcd look only at what a transaction itself says when they check whether the user may do it, and whether
-//! the database has room for it. They also look at operations that are not carried out. So those say what the parts do.
+//! Many versions of etcd check the permissions of the user, and the room in the database, for the operations of a transaction
+//! itself, but not for those inside its parts. They check both branches, so the branch that is never taken reads each key and what
+//! is beside it, and repeats the change of the key.
 //!
 //! A claim that is given up after it was taken out of the queue may still be sent, as any claim: see `holds.rs`.
 

@@ -275,7 +275,7 @@ impl SharedLeases {
         Ok(Attachable::new(id))
     }
 
-    /// A lease for the mark that a client waits for a key. `None` if there is none now: the holder then takes no notice of that.
+    /// A lease for the mark that a client waits for a key. `None` if etcd grants none now: the key is not marked then.
     pub(super) async fn of_mark(&self, members: &Members) -> Option<i64> {
         let current = || {
             let current = lock(&self.of_marks).filter(|(_, until)| *until > BootInstant::now());
