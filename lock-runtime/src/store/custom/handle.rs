@@ -81,9 +81,7 @@ impl<S: Store> CustomHandle<S> {
                 if !has_waited && !shared.in_flight.tell_released(id, keep) {
                     // An acquire has ended in the meantime, and may have taken the key after this release.
                     let again = shared.store.release(request).await;
-                    if !matches!(outcome, Ok(ReleaseOutcome::Freed { .. })) {
-                        outcome = again;
-                    }
+                    outcome = outcome_of_both(outcome, again);
                 }
                 Ok(match outcome? {
                     // If the store does not know it, others may wait.
@@ -96,6 +94,21 @@ impl<S: Store> CustomHandle<S> {
             };
             run(&runtime, within(limit, released)).await
         }
+    }
+}
+
+/// The outcome of two releases of one owner.
+fn outcome_of_both(
+    first: Result<ReleaseOutcome, StoreError>,
+    second: Result<ReleaseOutcome, StoreError>,
+) -> Result<ReleaseOutcome, StoreError> {
+    match (first, second) {
+        (freed @ Ok(ReleaseOutcome::Freed { .. }), _) => freed,
+        // The first one may have freed it.
+        (Err(StoreError::Unknown(_)), Ok(ReleaseOutcome::Gone | ReleaseOutcome::Taken)) => {
+            Ok(ReleaseOutcome::Freed { waiting: None })
+        }
+        (_, second) => second,
     }
 }
 
@@ -293,5 +306,33 @@ impl<S: Store> LockStore for CustomHandle<S> {
 
     fn layout(&self) -> &'static str {
         self.layout.value()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_after_one_without_an_answer_reports_no_loss() {
+        use ReleaseOutcome::{Freed, Gone, Taken};
+
+        const FREED: ReleaseOutcome = Freed { waiting: Some(3) };
+        let unknown = || Err(StoreError::Unknown("no answer".to_owned()));
+        let refused = || Err(StoreError::Refused("stopped".to_owned()));
+        for second in [Ok(Gone), Ok(Taken), Ok(FREED), unknown()] {
+            assert_eq!(outcome_of_both(Ok(FREED), second), Ok(FREED));
+        }
+        for (first, second, outcome) in [
+            (unknown(), Ok(Gone), Ok(Freed { waiting: None })),
+            (unknown(), Ok(Taken), Ok(Freed { waiting: None })),
+            (unknown(), Ok(FREED), Ok(FREED)),
+            (unknown(), refused(), refused()),
+            (refused(), Ok(Gone), Ok(Gone)),
+            (Ok(Gone), Ok(FREED), Ok(FREED)),
+            (Ok(Gone), Ok(Taken), Ok(Taken)),
+        ] {
+            assert_eq!(outcome_of_both(first, second), outcome);
+        }
     }
 }

@@ -80,7 +80,7 @@ struct UnansweredRelease<'a> {
 impl Drop for UnansweredRelease<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            lock(&self.client.holds).retry(self.owned, BootInstant::now(), self.keep);
+            lock(&self.client.holds).not_released(self.owned, BootInstant::now(), self.keep);
             if let Some(lease) = self.lease {
                 self.client.left_behind(lease);
             }
@@ -295,7 +295,7 @@ impl EtcdClient {
         };
         release.is_over = true;
         let had_it = matches!(answer.what, SeenKey::Own { .. });
-        if !lock(&self.holds).freed(&owned, had_it, BootInstant::now()) {
+        if !lock(&self.holds).released(&owned, had_it, BootInstant::now()) {
             self.cleanup.notify_one();
         }
         if let Some(lease) = lease {

@@ -58,6 +58,8 @@ pub(super) struct KeyHold {
     doubts: Vec<i64>,
     /// Until when the key is to stay taken although it was released.
     kept_until: BootInstant,
+    /// The releases in flight. Nothing else frees the key then: a release that finds it gone reports a loss.
+    releases: usize,
     /// Whether a request that gives the key another lease may still arrive.
     is_moving: bool,
     /// Whether an acquire was granted.
@@ -152,6 +154,7 @@ impl KeyHolds {
             pending: Vec::new(),
             doubts: Vec::new(),
             kept_until: BootInstant::PAST,
+            releases: 0,
             is_moving: false,
             was_granted: false,
             revision: 0,
@@ -247,12 +250,32 @@ impl KeyHolds {
     pub(super) fn releasing(&mut self, owned: &Owned) -> Option<ReleasedHold> {
         let hold = self.all.get_mut(owned)?;
         hold.phase = HoldPhase::Ended { due: NEVER, pause: PAUSES.0 };
+        hold.releases += 1;
         let was_watched = std::mem::take(&mut hold.is_watched);
         Some(ReleasedHold { lease: hold.lease, was_watched })
     }
 
-    /// The key was freed, or was not there: a definite answer. Returns whether the entry is gone. If not, an acquire may
-    /// still arrive.
+    /// A release has a definite answer. Returns whether the entry is gone. If not, an acquire may still arrive.
+    pub(super) fn released(&mut self, owned: &Owned, had_it: bool, now: BootInstant) -> bool {
+        let Some(hold) = self.all.get_mut(owned) else { return true };
+        hold.releases = hold.releases.saturating_sub(1);
+        // An acquire that was answered meanwhile may have come after the release.
+        let is_due = matches!(hold.phase, HoldPhase::Ended { due: BootInstant::PAST, .. });
+        hold.was_granted &= !is_due;
+        if hold.releases > 0 || is_due {
+            return false;
+        }
+        self.freed(owned, had_it, now)
+    }
+
+    /// A release has no answer. See [`retry`](Self::retry).
+    pub(super) fn not_released(&mut self, owned: &Owned, now: BootInstant, keep: Duration) {
+        let Some(hold) = self.all.get_mut(owned) else { return };
+        hold.releases = hold.releases.saturating_sub(1);
+        self.retry(owned, now, keep);
+    }
+
+    /// The key was freed, or was not there: a definite answer. Returns the same.
     pub(super) fn freed(&mut self, owned: &Owned, had_it: bool, now: BootInstant) -> bool {
         let Some(hold) = self.all.get_mut(owned) else { return true };
         if had_it && !hold.was_granted && hold.doubts.len() == 1 {
@@ -326,6 +349,7 @@ impl KeyHolds {
                 }
             }
             let at = match hold.phase {
+                HoldPhase::Ended { .. } if hold.releases > 0 => NEVER,
                 HoldPhase::Ended { due, .. } => due,
                 // The client releases the owners of its claims.
                 HoldPhase::Claimed => {
@@ -362,7 +386,7 @@ impl KeyHolds {
         let is_used = |hold: &KeyHold| match hold.phase {
             HoldPhase::Claimed => hold.until > now,
             HoldPhase::Held => true,
-            HoldPhase::Ended { .. } => hold.kept_until > now,
+            HoldPhase::Ended { .. } => hold.kept_until > now || hold.releases > 0,
         };
         self.all
             .values()

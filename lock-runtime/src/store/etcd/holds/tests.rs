@@ -37,7 +37,7 @@ fn a_hold_that_is_released_leaves_nothing() {
         let (mut holds, now) = held(lease);
         assert_eq!(holds.releasing(&owned()).map(|hold| hold.lease), Some(lease));
         assert!(holds.due(now.after(TERM * 100), 9).delete.is_empty(), "the release is in flight");
-        assert!(holds.freed(&owned(), true, now));
+        assert!(holds.released(&owned(), true, now));
         assert!(holds.is_empty());
     }
 }
@@ -46,7 +46,7 @@ fn a_hold_that_is_released_leaves_nothing() {
 fn a_release_without_an_answer_is_repeated_until_it_has_one() {
     let (mut holds, now) = held(SHARED);
     holds.releasing(&owned());
-    holds.retry(&owned(), now, Duration::ZERO);
+    holds.not_released(&owned(), now, Duration::ZERO);
     assert!(!holds.uses(SHARED.id, now));
     assert!(!holds.renew(&owned(), now.after(TERM)), "it cannot be renewed any more");
     assert!(!holds.claim(&owned(), SHARED, now.after(TERM)), "nor be acquired");
@@ -65,7 +65,7 @@ fn a_release_without_an_answer_is_repeated_until_it_has_one() {
 fn a_release_that_keeps_the_key_is_repeated_after_that_time() {
     let (mut holds, now) = held(SHARED);
     holds.releasing(&owned());
-    holds.retry(&owned(), now, TERM * 2);
+    holds.not_released(&owned(), now, TERM * 2);
     assert!(holds.due(now.after(TERM), 9).delete.is_empty());
     assert_eq!(holds.due(now.after(TERM * 2), 9).delete, [owned()]);
     assert!(holds.uses(SHARED.id, now.after(TERM)), "its lease is not revoked before");
@@ -76,13 +76,13 @@ fn a_release_that_keeps_the_key_is_repeated_after_that_time() {
 fn a_fixed_lease_is_left_to_its_end() {
     let (mut holds, now) = held(OWN);
     holds.releasing(&owned());
-    holds.retry(&owned(), now, Duration::ZERO);
+    holds.not_released(&owned(), now, Duration::ZERO);
     assert!(holds.is_empty());
     let (mut holds, now) = claimed(OWN);
     holds.doubted(&owned(), OWN);
     let released = holds.releasing(&owned()).map(|hold| hold.lease);
     assert_eq!(released, Some(OWN), "the release ends it, so the acquire does not arrive later");
-    assert!(holds.freed(&owned(), false, now));
+    assert!(holds.released(&owned(), false, now));
     assert!(holds.is_empty());
     let (mut holds, _) = held(OWN);
     assert!(holds.due(now.after(TERM * 2), 9).delete.is_empty());
@@ -96,7 +96,7 @@ fn an_acquire_that_may_still_arrive_is_undone_until_its_lease_has_ended() {
     assert!(holds.due(now.after(TERM / 2), 9).delete.is_empty(), "its owner may ask again");
     assert!(holds.uses(SHARED.id, now) && !holds.uses(SHARED.id, now.after(TERM)));
     holds.releasing(&owned());
-    assert!(!holds.freed(&owned(), false, now), "it may arrive after the release");
+    assert!(!holds.released(&owned(), false, now), "it may arrive after the release");
     let next = holds.due(now, 9).next.expect("it is deleted later");
     assert_eq!(holds.due(next, 9).delete, [owned()]);
     assert!(!holds.freed(&owned(), false, next));
@@ -111,7 +111,7 @@ fn an_acquire_that_has_arrived_does_not_arrive_again() {
     let (mut holds, now) = claimed(SHARED);
     holds.doubted(&owned(), SHARED);
     holds.releasing(&owned());
-    assert!(holds.freed(&owned(), true, now), "it had taken the key");
+    assert!(holds.released(&owned(), true, now), "it had taken the key");
     assert!(holds.is_empty());
 }
 
@@ -123,7 +123,7 @@ fn a_later_grant_does_not_answer_for_an_earlier_acquire() {
     assert!(holds.claim(&owned(), later, now.after(TERM)));
     holds.granted(&owned(), (later, later), 8);
     holds.releasing(&owned());
-    assert!(!holds.freed(&owned(), true, now), "the first one may still arrive");
+    assert!(!holds.released(&owned(), true, now), "the first one may still arrive");
     holds.lease_ended(SHARED.id);
     assert!(holds.is_empty());
 }
@@ -150,7 +150,7 @@ fn doubts_end_with_their_leases_in_any_order() {
             holds.doubted(&owned(), two);
             if is_released {
                 holds.releasing(&owned());
-                assert!(!holds.freed(&owned(), true, now), "either of them had taken it");
+                assert!(!holds.released(&owned(), true, now), "either of them had taken it");
             }
             holds.lease_ended(order[0].id);
             assert!(!holds.is_empty());
@@ -164,7 +164,7 @@ fn doubts_end_with_their_leases_in_any_order() {
     holds.granted(&owned(), (two, two), 7);
     holds.lease_ended(one.id);
     holds.releasing(&owned());
-    assert!(holds.freed(&owned(), true, now), "nothing is in doubt any more");
+    assert!(holds.released(&owned(), true, now), "nothing is in doubt any more");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_key_that_may_get_another_lease_is_deleted_although_its_lease_has_ended() {
     let (mut holds, now) = held(SHARED);
     holds.moving(&owned());
     holds.releasing(&owned());
-    holds.retry(&owned(), now, Duration::ZERO);
+    holds.not_released(&owned(), now, Duration::ZERO);
     holds.lease_ended(SHARED.id);
     assert_eq!(holds.due(now.after(TERM), 9).delete, [owned()]);
     assert!(holds.freed(&owned(), true, now));
@@ -180,7 +180,7 @@ fn a_key_that_may_get_another_lease_is_deleted_although_its_lease_has_ended() {
     holds.moving(&owned());
     holds.moved(&owned(), SHARED);
     holds.releasing(&owned());
-    holds.retry(&owned(), now, Duration::ZERO);
+    holds.not_released(&owned(), now, Duration::ZERO);
     holds.lease_ended(SHARED.id);
     assert!(holds.is_empty());
 }
@@ -268,7 +268,7 @@ fn the_watch_of_a_hold_ends_once() {
 fn released_claim(lease: KeyLease) -> (KeyHolds, BootInstant) {
     let (mut holds, now) = claimed(lease);
     holds.releasing(&owned());
-    assert!(!holds.freed(&owned(), false, now), "the claim may still arrive");
+    assert!(!holds.released(&owned(), false, now), "the claim may still arrive");
     assert!(holds.due(now.after(TERM / 2), 9).delete.is_empty(), "nothing is known of it");
     (holds, now)
 }
@@ -328,8 +328,27 @@ fn a_deletion_without_effect_is_repeated_once_if_the_claim_was_granted_meanwhile
     let (mut holds, now) = claimed(SHARED);
     holds.releasing(&owned());
     assert!(!holds.granted(&owned(), (SHARED, SHARED), 7));
-    assert!(!holds.freed(&owned(), false, now), "the deletion came first");
+    assert!(!holds.released(&owned(), false, now), "the deletion came first");
     assert_eq!(holds.due(now, 9).delete, [owned()]);
+    assert!(holds.freed(&owned(), false, now) && holds.is_empty());
+}
+
+#[test]
+fn nothing_else_frees_the_key_while_a_release_is_in_flight() {
+    let later = |now: BootInstant| now.after(TERM / 2);
+    let (mut holds, now) = held(SHARED);
+    // The same owner makes another attempt, because the answer to the first one is late.
+    assert!(holds.claim(&owned(), SHARED, now.after(TERM)));
+    holds.releasing(&owned());
+    holds.releasing(&owned());
+    assert!(!holds.granted(&owned(), (SHARED, SHARED), 7));
+    for _ in 0..2 {
+        assert!(holds.due(later(now), 9).delete.is_empty());
+        assert!(holds.uses(SHARED.id, later(now)), "the lease is not revoked");
+        assert!(!holds.released(&owned(), true, now));
+    }
+    assert!(!holds.uses(SHARED.id, later(now)));
+    assert_eq!(holds.due(later(now), 9).delete, [owned()], "the attempt may have come last");
     assert!(holds.freed(&owned(), false, now) && holds.is_empty());
 }
 
@@ -337,7 +356,7 @@ fn a_deletion_without_effect_is_repeated_once_if_the_claim_was_granted_meanwhile
 fn deletions_are_not_repeated_for_a_claim_in_flight() {
     let (mut holds, now) = claimed(SHARED);
     holds.releasing(&owned());
-    holds.retry(&owned(), now, Duration::ZERO);
+    holds.not_released(&owned(), now, Duration::ZERO);
     let next = holds.due(now, 9).next.expect("it is repeated");
     assert_eq!(holds.due(next, 9).delete, [owned()]);
     assert!(!holds.freed(&owned(), false, next), "the claim may still arrive");
