@@ -123,6 +123,16 @@ safeguards! {
     RuntimesAreSeparate = "runtimes-are-separate",
     /// A request on a runtime that was blocked waits a little longer for its answer.
     LateTasksLookAgain = "late-tasks-look-again",
+    /// While a release is in flight, its client frees the key in no other way.
+    ReleasesGoFirst = "releases-go-first",
+    /// A waiting call marks the key that it waits for, so that a release knows of it.
+    WaitersAreMarked = "waiters-are-marked",
+    /// The permissions for requests that are sent together are checked for each of them.
+    JoinedPartsAreChecked = "joined-parts-are-checked",
+    /// Releases that were denied together are sent one by one.
+    DeniedReleasesGoAlone = "denied-releases-go-alone",
+    /// Releases that go together are sent by a task of their own.
+    JoinedReleasesHaveATask = "joined-releases-have-a-task",
     /// Requests about one key are not sent together.
     JoinedKeysDiffer = "joined-keys-differ",
     /// The rows of acquires that are sent together are inserted in the order of their keys.

@@ -15,6 +15,7 @@ mod fair;
 mod fairness;
 mod foreign;
 mod holders;
+mod joined_releases;
 mod kinds;
 mod leadership;
 mod linger;

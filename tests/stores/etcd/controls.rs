@@ -37,6 +37,10 @@ lock_tests::controls! {
         without "reconnect-wakes" seeing "at once after the restart";
     without_leftovers_are_freed: "inputs::a_release_that_was_refused_is_made_up_for"
         without "leftovers-are-freed" seeing "the key that was left is deleted";
+    without_checking_joined_parts: "joined::a_call_that_is_refused_refuses_no_other_one"
+        without "joined-parts-are-checked" seeing "granted without permission";
+    without_marking_waiters: "joined::a_release_knows_whether_others_wait"
+        without "waiters-are-marked" seeing "the key and its mark";
     without_only_if_free: "conformance::single::one_of_many_requests_is_granted"
         without "only-if-free" seeing "the number of owners";
     without_leases_are_compared: "conformance::single::renewals_at_the_same_time_shorten_nothing"

@@ -104,7 +104,7 @@ async fn a_call_that_is_refused_refuses_no_other_one() {
     assert!(sent < CALLS as u64 * 2, "{sent} transactions");
     for (key, outcome) in keys.iter().zip(outcomes) {
         match outcome {
-            Ok(Some(_)) => assert_ne!(key, "other"),
+            Ok(Some(_)) => assert_ne!(key, "other", "granted without permission"),
             Err(LockError::Denied { .. }) => assert_eq!(key, "other"),
             other => panic!("{key}: {other:?}"),
         }
@@ -149,7 +149,7 @@ async fn a_release_knows_whether_others_wait() {
         assert!(acquire(request(&one)).await);
         assert!(!acquire(request(&two)).await);
         assert!(!acquire(request(&two)).await, "it is marked once");
-        assert_eq!(etcd.keys("").len(), 2, "{:?}", etcd.keys(""));
+        assert_eq!(etcd.keys("").len(), 2, "the key and its mark: {:?}", etcd.keys(""));
         assert_eq!(release(&one).await, Ok(ReleaseOutcome::Freed { waiting: Some(1) }));
         assert!(acquire(request(&two)).await);
         assert_eq!(release(&two).await, Ok(ReleaseOutcome::Freed { waiting: Some(0) }));

@@ -103,11 +103,12 @@ fn outcome_of_both(
     second: Result<ReleaseOutcome, StoreError>,
 ) -> Result<ReleaseOutcome, StoreError> {
     match (first, second) {
-        (freed @ Ok(ReleaseOutcome::Freed { .. }), _) => freed,
+        (known @ Ok(_), Ok(_)) => known,
         // The first one may have freed it.
-        (Err(StoreError::Unknown(_)), Ok(ReleaseOutcome::Gone | ReleaseOutcome::Taken)) => {
+        (Err(_), Ok(ReleaseOutcome::Gone | ReleaseOutcome::Taken)) => {
             Ok(ReleaseOutcome::Freed { waiting: None })
         }
+        (freed @ Ok(ReleaseOutcome::Freed { .. }), _) => freed,
         (_, second) => second,
     }
 }
@@ -325,12 +326,12 @@ mod tests {
         }
         for (first, second, outcome) in [
             (unknown(), Ok(Gone), Ok(Freed { waiting: None })),
-            (unknown(), Ok(Taken), Ok(Freed { waiting: None })),
+            (refused(), Ok(Taken), Ok(Freed { waiting: None })),
             (unknown(), Ok(FREED), Ok(FREED)),
             (unknown(), refused(), refused()),
-            (refused(), Ok(Gone), Ok(Gone)),
-            (Ok(Gone), Ok(FREED), Ok(FREED)),
-            (Ok(Gone), Ok(Taken), Ok(Taken)),
+            (Ok(Gone), Ok(FREED), Ok(Gone)),
+            (Ok(Taken), Ok(Gone), Ok(Taken)),
+            (Ok(Gone), unknown(), unknown()),
         ] {
             assert_eq!(outcome_of_both(first, second), outcome);
         }

@@ -141,8 +141,8 @@ impl EtcdClient {
             self.check_lease(request.term);
         }
         for _ in 0..ROUNDS {
-            let of_mark =
-                if request.fresh { None } else { self.leases.of_mark(&self.members).await };
+            let is_marked = !request.fresh && Safeguard::WaitersAreMarked.is_on();
+            let of_mark = if is_marked { self.leases.of_mark(&self.members).await } else { None };
             let lease = if request.renewed {
                 self.leases.lasting(&self.members, request.term, until).await?
             } else {

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::transactions::Owned;
 use crate::clock::BootInstant;
+use crate::safeguard::Safeguard;
 
 /// The first and the longest pause between two requests that delete a key.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
@@ -58,8 +59,8 @@ pub(super) struct KeyHold {
     doubts: Vec<i64>,
     /// Until when the key is to stay taken although it was released.
     kept_until: BootInstant,
-    /// The releases in flight. Nothing else frees the key then: a release that finds it gone reports a loss.
-    releases: usize,
+    /// Whether a release is in flight. Nothing else frees the key then: a release that finds it gone reports a loss.
+    is_releasing: bool,
     /// Whether a request that gives the key another lease may still arrive.
     is_moving: bool,
     /// Whether an acquire was granted.
@@ -95,6 +96,11 @@ impl KeyHold {
     fn is_released(&self) -> bool {
         let is_ended = matches!(self.phase, HoldPhase::Ended { due: NEVER, .. });
         is_ended && !self.was_granted && self.pending.is_empty() && self.doubts.is_empty()
+    }
+
+    /// Whether an acquire was answered after the release, so that the key is deleted at once.
+    fn is_due_now(&self) -> bool {
+        matches!(self.phase, HoldPhase::Ended { due: BootInstant::PAST, .. })
     }
 
     /// Whether the owner has not been released. If it was, while its acquire was in flight, the key is deleted now.
@@ -154,7 +160,7 @@ impl KeyHolds {
             pending: Vec::new(),
             doubts: Vec::new(),
             kept_until: BootInstant::PAST,
-            releases: 0,
+            is_releasing: false,
             is_moving: false,
             was_granted: false,
             revision: 0,
@@ -249,8 +255,10 @@ impl KeyHolds {
     /// A release is about to be sent: from now on, the entry has ended, but nothing is to be done for it before the answer.
     pub(super) fn releasing(&mut self, owned: &Owned) -> Option<ReleasedHold> {
         let hold = self.all.get_mut(owned)?;
-        hold.phase = HoldPhase::Ended { due: NEVER, pause: PAUSES.0 };
-        hold.releases += 1;
+        if !hold.is_due_now() {
+            hold.phase = HoldPhase::Ended { due: NEVER, pause: PAUSES.0 };
+        }
+        hold.is_releasing = Safeguard::ReleasesGoFirst.is_on();
         let was_watched = std::mem::take(&mut hold.is_watched);
         Some(ReleasedHold { lease: hold.lease, was_watched })
     }
@@ -258,33 +266,26 @@ impl KeyHolds {
     /// A release has a definite answer. Returns whether the entry is gone. If not, an acquire may still arrive.
     pub(super) fn released(&mut self, owned: &Owned, had_it: bool, now: BootInstant) -> bool {
         let Some(hold) = self.all.get_mut(owned) else { return true };
-        hold.releases = hold.releases.saturating_sub(1);
-        // An acquire that was answered meanwhile may have come after the release.
-        let is_due = matches!(hold.phase, HoldPhase::Ended { due: BootInstant::PAST, .. });
-        hold.was_granted &= !is_due;
-        if hold.releases > 0 || is_due {
-            return false;
-        }
+        hold.is_releasing = false;
         self.freed(owned, had_it, now)
     }
 
-    /// A release has no answer. See [`retry`](Self::retry).
+    /// A release has no definite answer. See [`retry`](Self::retry).
     pub(super) fn not_released(&mut self, owned: &Owned, now: BootInstant, keep: Duration) {
         let Some(hold) = self.all.get_mut(owned) else { return };
-        hold.releases = hold.releases.saturating_sub(1);
+        hold.is_releasing = false;
         self.retry(owned, now, keep);
     }
 
-    /// The key was freed, or was not there: a definite answer. Returns the same.
+    /// The same after any definite answer to a request that frees the key.
     pub(super) fn freed(&mut self, owned: &Owned, had_it: bool, now: BootInstant) -> bool {
         let Some(hold) = self.all.get_mut(owned) else { return true };
         if had_it && !hold.was_granted && hold.doubts.len() == 1 {
             // It was that acquire that had taken it. If there are several, it is not known which one.
             hold.doubts.clear();
         }
-        // The key may have been granted between this deletion and its answer.
-        let is_due = matches!(hold.phase, HoldPhase::Ended { due: BootInstant::PAST, .. });
-        let was_overtaken = !had_it && hold.was_granted && is_due;
+        // An acquire may have been granted after this request, and answered before it.
+        let was_overtaken = hold.was_granted && hold.is_due_now();
         (hold.was_granted, hold.is_moving) = (false, false);
         let Some(id) = hold.doubts.last().copied() else {
             if hold.pending.is_empty() && !was_overtaken {
@@ -300,8 +301,7 @@ impl KeyHolds {
         false
     }
 
-    /// Deletes the key of a shared lease later, because there was no definite answer. It stays taken for `keep`, if the lease
-    /// lasts as long.
+    /// Deletes the key of a shared lease later. It stays taken for `keep`, if the lease lasts as long.
     pub(super) fn retry(&mut self, owned: &Owned, now: BootInstant, keep: Duration) {
         let Some(hold) = self.all.get_mut(owned) else { return };
         if !hold.lease.is_shared && hold.doubts.is_empty() && hold.pending.is_empty() {
@@ -349,7 +349,7 @@ impl KeyHolds {
                 }
             }
             let at = match hold.phase {
-                HoldPhase::Ended { .. } if hold.releases > 0 => NEVER,
+                HoldPhase::Ended { .. } if hold.is_releasing => NEVER,
                 HoldPhase::Ended { due, .. } => due,
                 // The client releases the owners of its claims.
                 HoldPhase::Claimed => {
@@ -381,12 +381,12 @@ impl KeyHolds {
         due
     }
 
-    /// Whether a lease has holds, or acquires that may become holds: one without an answer does not after its term.
+    /// Whether a lease has holds, releases in flight, or acquires that may become holds: no acquire does after its term.
     pub(super) fn uses(&self, lease: i64, now: BootInstant) -> bool {
         let is_used = |hold: &KeyHold| match hold.phase {
             HoldPhase::Claimed => hold.until > now,
             HoldPhase::Held => true,
-            HoldPhase::Ended { .. } => hold.kept_until > now || hold.releases > 0,
+            HoldPhase::Ended { .. } => hold.kept_until > now || hold.is_releasing,
         };
         self.all
             .values()

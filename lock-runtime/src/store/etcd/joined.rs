@@ -20,6 +20,7 @@ use super::messages::{
 };
 use super::transactions::{BEHIND, Owned};
 use crate::join::join_all;
+use crate::safeguard::Safeguard;
 use crate::store::joiner::JoinTurn;
 
 impl Members {
@@ -74,7 +75,8 @@ impl Members {
             operation: Some(Operation::Txn(request.clone())),
         });
         // Without a comparison, nothing of `failure` is carried out.
-        let failure = requests.iter().flat_map(checked).collect();
+        let is_checked = |_: &&KeyTxn| Safeguard::JoinedPartsAreChecked.is_on();
+        let failure = requests.iter().filter(is_checked).flat_map(checked).collect();
         let all = TxnRequest { success: parts.collect(), failure, ..TxnRequest::default() };
         let answered: Result<TxnResponse, _> = self.call(Method::TXN_ONCE, &all).await;
         match answered {

@@ -81,8 +81,7 @@ impl Connection {
         Self { connector, response_timeout, asking: false }
     }
 
-    /// The same connection. Each of its requests is served although its slot is only being moved to
-    /// this node.
+    /// The same connection. Each of its requests is served although its slot is only being moved to this node.
     pub(super) fn asking(&self) -> Self {
         Self { asking: true, ..self.clone() }
     }
@@ -95,6 +94,11 @@ impl Connection {
     /// Whether the connection is never used again.
     pub(super) fn is_obsolete(&self) -> bool {
         !self.is_alive() || self.connector.is_obsolete()
+    }
+
+    /// Whether an answer has shown that the network to the server is fast.
+    pub(super) fn is_near(&self) -> bool {
+        self.connector.current().is_some_and(|current| current.socket.traffic.is_near())
     }
 
     pub(super) fn response_timeout(&self) -> Duration {
@@ -176,8 +180,7 @@ impl Connection {
         (options, mut began): (&RequestOptions<'_>, BootInstant),
         decode: impl FnOnce(&Value) -> Result<T, Unexpected>,
     ) -> Result<T, StoreError> {
-        // A connection and a permit are usually available. The other case is boxed, to keep this
-        // future small.
+        // A connection and a permit are usually available. The other case is boxed, to keep this future small.
         let (mut request, mut limits) = if let Some(request) = self.try_admit(options.class) {
             (request, options.timeout)
         } else {
@@ -218,8 +221,7 @@ impl Connection {
                         waited = waited.saturating_add(short_milliseconds(grace));
                     }
                 }
-                // The server answers in order, so while other answers arrive, this one is still to
-                // come.
+                // The server answers in order, so while other answers arrive, this one is still to come.
                 let may_arrive = !left.is_zero() && !self.is_silent(&request.socket);
                 if answer.is_ok() || !may_arrive || !Safeguard::TimeoutOnlyIfSilent.is_on() {
                     break answer;
@@ -236,8 +238,7 @@ impl Connection {
                 Err(StoreError::Unknown(cause))
             }
             Ok(Ok(reply)) => decode(&reply).map_err(|Unexpected(kind)| {
-                // The replies may be out of step with the requests, so later ones cannot be
-                // trusted.
+                // The replies may be out of step with the requests, so later ones cannot be trusted.
                 self.connector.discard(request.generation);
                 let address = request.socket.server.shown();
                 StoreError::Unknown(format!("unexpected reply from {address}: {kind}"))

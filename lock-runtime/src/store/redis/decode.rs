@@ -183,11 +183,14 @@ pub(super) fn released(reply: &Value) -> Result<ReleaseReply, Unexpected> {
     }
 }
 
-/// Decodes the reply of `release_all.lua` for this number of locks.
+/// Decodes the reply of `release_all.lua` for this number of locks. 0 stands for that many.
 pub(super) fn released_all(
     reply: &Value,
     locks: usize,
 ) -> Result<Vec<Result<ReleaseReply, StoreError>>, Unexpected> {
+    if let Value::Int(0) = reply {
+        return Ok((0..locks).map(|_| Ok(ReleaseReply::Freed { subscribers: 0 })).collect());
+    }
     each(reply, locks, |reply| match status(reply) {
         Some(("FAILED", Field::Text(error))) => Ok(Err(error::classify_text(error))),
         _ => released(reply).map(Ok),

@@ -31,6 +31,7 @@ static TOKEN: Dialect = Dialect {
         "token/release_one.lua"
     )),
     release_all: PublishingScript::new(script!(
+        "token/free_all.lua",
         "tell.lua",
         "token/transfer.lua",
         "token/held.lua",
@@ -300,6 +301,7 @@ static VOTE: Dialect = Dialect {
         "release_one.lua"
     )),
     release_all: PublishingScript::new(script!(
+        "vote/free_all.lua",
         "token/held.lua",
         "token/keep.lua",
         "release.lua",

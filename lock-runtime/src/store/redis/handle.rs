@@ -5,16 +5,16 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, cmd};
+use redis::Cmd;
 
 use super::admission::RequestClass;
 use super::connection::RequestOptions;
 use super::decode;
 use super::dialect::{Dialect, first_permit, milliseconds};
 use super::hash_slot;
+use super::joined::JoinedReleases;
 use super::request::{BatchAnswers, ScriptBatch};
 use super::route::Route;
-use super::script::Publish;
 use super::shared::Shared;
 use crate::clock::BootInstant;
 use crate::maybe_ready::MaybeReady;
@@ -28,7 +28,7 @@ use crate::store::contract::{
 };
 use crate::store::owner::OwnerId;
 use crate::store::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
-use crate::store::subscriptions::{OwnRelease, Subscription};
+use crate::store::subscriptions::Subscription;
 use crate::telemetry::StoreOperation;
 use crate::timeout::RequestTimeout;
 
@@ -36,14 +36,16 @@ use crate::timeout::RequestTimeout;
 /// releases very many locks at once makes it wait, and nothing is wrong then.
 const HOLDER_SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
+#[derive(Clone)]
 pub(super) struct RedisStore {
     pub(super) shared: Arc<Shared>,
     pub(super) dialect: &'static Dialect,
+    pub(super) joined: Arc<JoinedReleases>,
 }
 
 impl RedisStore {
     pub(super) fn new(shared: Arc<Shared>, dialect: &'static Dialect) -> Self {
-        Self { shared, dialect }
+        Self { shared, dialect, joined: Arc::default() }
     }
 
     /// Whether the server reports changes of the keys that the background connection reads.
@@ -110,129 +112,6 @@ impl RedisStore {
         let requests = ScriptBatch { script, locks, key: &key, options, wants_carriers };
         route.run_for_each(&requests, &args, decode::renewed).await
     }
-
-    fn free(
-        &self,
-        release: Release<'_>,
-        lane: Lane,
-    ) -> impl Future<Output = Result<Released, StoreError>> {
-        let (dialect, key) = (self.dialect, release.resource.key);
-        let channel = self.key_channel(key);
-        // A block, because the future of an async function has room for its arguments twice.
-        async move {
-            let args = |call: &mut Cmd| {
-                self.add_keys(call, [key].into_iter());
-                self.add_single_release(call, &release, &channel);
-            };
-            let own = self.own_release(&channel);
-            let route = self.shared.route(lane)?;
-            let options = self.holder_options(StoreOperation::Release);
-            let script = dialect.release(self.shared.servers.publish());
-            let answer = route.run((key, script), &args, &options, decode::released).await?;
-            if answer.was_asked && !dialect.queues {
-                self.publish_at_owner(&route, channel.clone());
-            }
-            Ok(self.freed(&answer.value, (key, &channel), own))
-        }
-    }
-
-    /// Frees several with one script.
-    async fn free_all(
-        &self,
-        batch: &[Release<'_>],
-        lane: Lane,
-        trace: &SendTrace,
-    ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
-        let dialect = self.dialect;
-        let channels: Vec<String> =
-            batch.iter().map(|release| self.key_channel(release.resource.key)).collect();
-        let args = |call: &mut Cmd, some: Range<usize>| {
-            let (batch, channels) = (&batch[some.clone()], &channels[some]);
-            self.add_keys(call, batch.iter().map(|release| release.resource.key));
-            // In a cluster, there is one call for each lock.
-            self.add_before_releases(call, batch.first().map_or("", |it| it.resource.key));
-            for (release, channel) in batch.iter().zip(channels) {
-                self.add_release(call, release, channel);
-            }
-            self.add_after_releases(call);
-        };
-        let own: Vec<_> = channels.iter().map(|channel| self.own_release(channel)).collect();
-        let route = self.shared.route(lane)?;
-        // The sender limits how many of these are in flight. Returning a permit would wake callers,
-        // which the background thread must not do.
-        let options = RequestOptions {
-            trace: Some(trace),
-            class: RequestClass::Unlimited,
-            ..self.holder_options(StoreOperation::Release)
-        };
-        let script = dialect.release_all(self.shared.servers.publish());
-        let key = |index: usize| batch[index].resource.key;
-        let (locks, wants_carriers) = (batch.len(), false);
-        let requests = ScriptBatch { script, locks, key: &key, options, wants_carriers };
-        let replies = route.run_for_each(&requests, &args, decode::released_all).await;
-        for index in replies.asked.into_iter().filter(|_| !dialect.queues) {
-            self.publish_at_owner(&route, channels[index].clone());
-        }
-        let keys = batch.iter().map(|release| release.resource.key);
-        let answers = replies.answers.into_iter().zip(keys.zip(&channels)).zip(own);
-        let freed = |((reply, (key, channel)), own): ((Result<_, _>, (&str, &String)), _)| {
-            reply.map(|reply| self.freed(&reply, (key, channel), own))
-        };
-        Ok(answers.map(freed).collect())
-    }
-
-    /// Publishes the message of a release once more, at the node that has the slot of the channel.
-    /// The release ran at another node, to which the slot is being moved, and the waiters have
-    /// subscribed at its owner. Without this message, they would find the key free a second later.
-    ///
-    /// Runs in a task of its own: the release is complete, and the owner may not answer.
-    fn publish_at_owner(&self, route: &Route, channel: String) {
-        if self.shared.servers.publish() != Publish::ToShard {
-            return;
-        }
-        let mut publish = cmd("SPUBLISH");
-        publish.arg(&channel).arg(self.dialect.message(self.shared.id.uuid()));
-        let (route, timeout) = (route.clone(), RequestTimeout::of(self.shared.response_timeout));
-        let options = RequestOptions::new(RequestClass::Unlimited, timeout);
-        drop(tokio::spawn(async move {
-            let _ = route.send(&channel, &publish, &options, |_| Ok(())).await;
-        }));
-    }
-
-    /// Expects the message of a release by this process, if messages do not name the sender.
-    fn own_release<'a>(&'a self, channel: &'a str) -> Option<OwnRelease<'a>> {
-        let is_anonymous = self.dialect.is_anonymous();
-        is_anonymous.then(|| self.shared.subscriptions.own_release(channel))
-    }
-
-    fn freed(
-        &self,
-        reply: &decode::ReleaseReply,
-        (key, channel): (&str, &str),
-        own: Option<OwnRelease<'_>>,
-    ) -> Released {
-        let (subscribers, woken) = match reply {
-            // The next claim has the lock already (1), or nobody waits (0).
-            decode::ReleaseReply::Freed { subscribers } if self.dialect.queues => {
-                (0, usize::try_from(*subscribers).unwrap_or_default())
-            }
-            decode::ReleaseReply::Gone => return Released::Gone,
-            decode::ReleaseReply::Taken => return Released::Taken,
-            decode::ReleaseReply::Freed { subscribers } => {
-                (*subscribers, self.shared.others_of(channel, *subscribers))
-            }
-            // The key stays taken, so the woken waiters cannot acquire it yet.
-            decode::ReleaseReply::Kept { subscribers } => (*subscribers, 0),
-            decode::ReleaseReply::Unpublished(cause) => {
-                self.shared.could_not_publish(key, cause);
-                (0, usize::from(self.dialect.queues))
-            }
-        };
-        if let Some(own) = own.filter(|_| subscribers > 0) {
-            own.published();
-        }
-        Released::Freed { woken }
-    }
 }
 
 impl LockStore for RedisStore {
@@ -277,7 +156,11 @@ impl LockStore for RedisStore {
         lane: Lane,
     ) -> MaybeReady<'a, Result<Released, StoreError>> {
         self.shared.presence.covers_kept(slice::from_ref(&release));
-        MaybeReady::pending(self.free(release, lane))
+        let (in_flight, are_many) = self.joined.begin();
+        if are_many && self.can_join(lane) {
+            return MaybeReady::pending(self.free_together(release, in_flight));
+        }
+        MaybeReady::pending(self.free_alone(release, lane, Some(in_flight)))
     }
 
     fn release_all<'a>(
@@ -288,7 +171,8 @@ impl LockStore for RedisStore {
         self.shared.presence.covers_kept(batch);
         MaybeReady::pending(async move {
             let trace = SendTrace::default();
-            let answers = self.free_all(batch, lane, &trace).await;
+            let options = self.background_options(&trace);
+            let answers = self.free_all(batch, lane, &options).await;
             let answers = answers.unwrap_or_else(|error| vec![Err(error); batch.len()]);
             ReleasedBatch { connection: trace.connection(), answers }
         })
@@ -433,12 +317,12 @@ mod tests {
         let release = Release { resource, owner, keep, queued: None, leaves_gap };
         let sizes = [
             size_of_val(&store.acquire(claim, RequestTimeout::of(term), &trace)),
-            size_of_val(&store.free(release, Lane::Caller)),
+            size_of_val(&store.free_alone(release, Lane::Caller, Some(store.joined.begin().0))),
         ];
         assert!(sizes.iter().all(|size| *size <= 1032), "{sizes:?} bytes");
         let sizes = [
             size_of_val(&store.renew(&[], Lane::Caller)),
-            size_of_val(&store.free_all(&[], Lane::Caller, &trace)),
+            size_of_val(&store.free_all(&[], Lane::Caller, &store.background_options(&trace))),
             size_of_val(&store.fencing_token("k", owner, 0)),
         ];
         assert!(sizes.iter().all(|size| *size < 1400), "{sizes:?} bytes");

@@ -38,6 +38,7 @@ mod hash_slot;
 mod in_flight;
 #[cfg(feature = "admin")]
 mod inspection;
+mod joined;
 mod lock_holder;
 mod login;
 mod measured;
@@ -54,6 +55,7 @@ mod questions;
 mod queue;
 mod readiness;
 mod record_replies;
+mod releases;
 mod replicas;
 mod request;
 mod route;

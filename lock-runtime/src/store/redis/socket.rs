@@ -39,8 +39,7 @@ use crate::store::contract::StoreError;
 /// and detect a dead one before a request needs it.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// The number of requests in flight from which writes are delayed: with fewer, no other write is
-/// likely to follow soon.
+/// The number of requests in flight from which writes are delayed: with fewer, no other write is likely to follow soon.
 const MANY: usize = 4;
 /// The same for a connection that uses Nagle's algorithm.
 const MANY_WITH_NAGLE: usize = 128;
@@ -109,8 +108,9 @@ impl Socket {
         let Latency::Unknown { written, samples } = &mut self.latency else { return };
         let Some(written) = written.take() else { return };
         if written.elapsed() < LOW_LATENCY {
-            self.latency = if self.transport.enable_nagle() { Latency::Low } else { Latency::High };
-            return;
+            self.traffic.set_near();
+            let has_nagle = self.transport.enable_nagle();
+            return self.latency = if has_nagle { Latency::Low } else { Latency::High };
         }
         *samples += 1;
         if *samples == SAMPLES {

@@ -278,8 +278,11 @@ fn a_claim_that_is_granted_after_its_release_is_deleted() {
     for lease in [SHARED, OWN] {
         let (mut holds, now) = released_claim(lease);
         assert!(!holds.granted(&owned(), (lease, lease), 7));
-        assert_eq!(holds.due(now, 9).delete, [owned()]);
-        assert!(holds.freed(&owned(), true, now) && holds.is_empty());
+        for is_gone in [false, true] {
+            assert_eq!(holds.due(now, 9).delete, [owned()]);
+            assert_eq!(holds.freed(&owned(), true, now), is_gone, "it is deleted twice");
+        }
+        assert!(holds.is_empty());
     }
 }
 
@@ -335,20 +338,18 @@ fn a_deletion_without_effect_is_repeated_once_if_the_claim_was_granted_meanwhile
 
 #[test]
 fn nothing_else_frees_the_key_while_a_release_is_in_flight() {
-    let later = |now: BootInstant| now.after(TERM / 2);
     let (mut holds, now) = held(SHARED);
+    let later = now.after(TERM / 2);
     // The same owner makes another attempt, because the answer to the first one is late.
     assert!(holds.claim(&owned(), SHARED, now.after(TERM)));
     holds.releasing(&owned());
-    holds.releasing(&owned());
     assert!(!holds.granted(&owned(), (SHARED, SHARED), 7));
-    for _ in 0..2 {
-        assert!(holds.due(later(now), 9).delete.is_empty());
-        assert!(holds.uses(SHARED.id, later(now)), "the lease is not revoked");
-        assert!(!holds.released(&owned(), true, now));
-    }
-    assert!(!holds.uses(SHARED.id, later(now)));
-    assert_eq!(holds.due(later(now), 9).delete, [owned()], "the attempt may have come last");
+    holds.releasing(&owned());
+    assert!(holds.due(later, 9).delete.is_empty(), "the key is freed twice");
+    assert!(holds.uses(SHARED.id, later), "the lease is not revoked");
+    assert!(!holds.released(&owned(), true, now));
+    assert!(!holds.uses(SHARED.id, later));
+    assert_eq!(holds.due(later, 9).delete, [owned()], "the attempt may have come last");
     assert!(holds.freed(&owned(), false, now) && holds.is_empty());
 }
 
@@ -361,4 +362,14 @@ fn deletions_are_not_repeated_for_a_claim_in_flight() {
     assert_eq!(holds.due(next, 9).delete, [owned()]);
     assert!(!holds.freed(&owned(), false, next), "the claim may still arrive");
     assert!(holds.due(next, 9).delete.is_empty());
+}
+
+#[cfg(lock_controls)]
+#[test]
+fn controls_of_holds() {
+    crate::safeguard::assert_fails_without(
+        "releases-go-first",
+        "store::etcd::holds::tests::nothing_else_frees_the_key_while_a_release_is_in_flight",
+        "the key is freed twice",
+    );
 }
