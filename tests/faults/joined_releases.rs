@@ -118,12 +118,12 @@ async fn a_release_that_is_denied_denies_no_other_one() {
     until_idle(&client, LONG_LEASE).await;
 }
 
-type Releasing = Pin<Box<dyn Future<Output = Result<(), LockError>> + Send>>;
+type BegunRelease = Pin<Box<dyn Future<Output = Result<(), LockError>> + Send>>;
 
 /// Begins releases, and polls each once.
-fn begin(guards: Vec<LockGuard>) -> Vec<Releasing> {
+fn begin(guards: Vec<LockGuard>) -> Vec<BegunRelease> {
     let begun = guards.into_iter().map(|guard| {
-        let mut release: Releasing = Box::pin(guard.release());
+        let mut release: BegunRelease = Box::pin(guard.release());
         let polled = release.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(matches!(polled, Poll::Pending), "it needs an answer");
         release
@@ -173,4 +173,26 @@ async fn releases_of_a_runtime_that_ends_are_made_in_the_background() {
     assert!(until(LONG_LEASE / 6, is_free).await.is_some(), "a key is left");
     until_idle(&client, LONG_LEASE).await;
     assert_eq!(client.stats().lost, 0);
+}
+
+/// As many other releases are in flight.
+#[tokio::test]
+async fn a_release_that_is_awaited_outside_of_a_runtime_is_an_error_and_is_made_in_the_background()
+{
+    let server = RedisServer::plain(&[]);
+    let client = near_client(&server, &server.url()).await;
+    let mut begun: Vec<BegunRelease> = Vec::new();
+    for guard in hold(&client, LOCKS).await {
+        begun.push(Box::pin(guard.release()));
+    }
+    let outcomes = std::thread::spawn(move || {
+        let mut cx = Context::from_waker(Waker::noop());
+        begun.into_iter().map(|mut one| one.as_mut().poll(&mut cx)).collect::<Vec<_>>()
+    });
+    for outcome in outcomes.join().expect("no panic") {
+        assert!(matches!(outcome, Poll::Ready(Err(_)) | Poll::Pending), "{outcome:?}");
+    }
+    let is_free = || server.keys().is_empty();
+    assert!(until(LONG_LEASE / 6, is_free).await.is_some(), "a key is left");
+    until_idle(&client, LONG_LEASE).await;
 }

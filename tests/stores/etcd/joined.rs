@@ -12,7 +12,7 @@ use crate::inputs::with_users;
 use crate::support::{client, patient_client, request_counts};
 
 /// More than are sent one by one, and more than one transaction has.
-const CALLS: usize = 200;
+const CALLS: usize = 100;
 
 /// The outcomes of calls that begin at the same time.
 async fn try_all(
@@ -47,7 +47,9 @@ fn keys() -> Vec<String> {
 #[tokio::test]
 async fn calls_at_the_same_time_share_transactions_and_have_their_own_outcomes() {
     let etcd = EtcdCluster::single();
-    let (one, two) = (client(&etcd.url()).await, client(&etcd.url()).await);
+    let url = etcd.url();
+    let connect = || patient_client(&url, LEASE * 30);
+    let (one, two) = (connect().await, connect().await);
     let keys = keys();
     let taken: Vec<_> = keys.iter().step_by(3).cloned().collect();
     let others = try_all(&two, &taken).await;
@@ -96,7 +98,7 @@ async fn calls_at_the_same_time_share_transactions_and_have_their_own_outcomes()
 #[tokio::test]
 async fn a_call_that_is_refused_refuses_no_other_one() {
     let etcd = with_users(&["--bcrypt-cost=4"]);
-    let client = client(&etcd.url_with("locks:geheim@")).await;
+    let client = patient_client(&etcd.url_with("locks:geheim@"), LEASE * 30).await;
     let mut keys = keys();
     keys[CALLS / 2] = "other".to_owned();
     let calls = || keys.iter().map(|key| tokio::spawn(client.lock(key.as_str()).try_acquire()));

@@ -1,6 +1,7 @@
 //! The requests that free locks.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use redis::{Cmd, cmd};
 
@@ -8,10 +9,13 @@ use super::admission::RequestClass;
 use super::connection::RequestOptions;
 use super::decode;
 use super::handle::RedisStore;
-use super::joined::ReleaseInFlight;
+use super::joined::{QueuedRelease, ReleaseFlight, ReleaseInFlight, TOGETHER};
 use super::request::ScriptBatch;
 use super::route::Route;
 use super::script::Publish;
+use crate::join::join_all;
+use crate::runtime;
+use crate::safeguard::Safeguard;
 use crate::store::contract::{Lane, Release, Released, SendTrace, StoreError};
 use crate::store::subscriptions::OwnRelease;
 use crate::telemetry::StoreOperation;
@@ -25,6 +29,71 @@ impl RedisStore {
             trace: Some(trace),
             class: RequestClass::Unlimited,
             ..self.holder_options(StoreOperation::Release)
+        }
+    }
+
+    /// Whether a release of this lane may go together with others. In a cluster, keys have different nodes.
+    pub(super) fn can_join(&self, lane: Lane) -> bool {
+        let is_near = |route: &Route| match route {
+            Route::One(connection) => connection.is_near(),
+            Route::Cluster(_) => false,
+        };
+        lane == Lane::Caller && self.shared.route(lane).is_ok_and(|route| is_near(&route))
+    }
+
+    /// Frees one together with others.
+    pub(super) async fn free_together(
+        &self,
+        release: Release<'_>,
+        in_flight: ReleaseInFlight<'_>,
+    ) -> Result<Released, StoreError> {
+        if runtime::here().is_err() {
+            return self.free_alone(release, Lane::Caller, Some(in_flight)).await;
+        }
+        let _in_flight = in_flight;
+        let (release, told) = QueuedRelease::new(release);
+        let queue = self.joined.queues.here(Arc::default);
+        if let Some(flight) = ReleaseFlight::begin(queue, release) {
+            let flight = self.clone().send_flight(flight);
+            if Safeguard::JoinedReleasesHaveATask.is_on() {
+                drop(tokio::spawn(flight));
+            } else {
+                flight.await;
+            }
+        }
+        let ended = |_| Err(StoreError::Unknown("the runtime has ended".to_owned()));
+        told.await.unwrap_or_else(ended)
+    }
+
+    /// Sends what is queued until nothing is.
+    async fn send_flight(self, mut flight: ReleaseFlight) {
+        while let Some(releases) = flight.next().await {
+            let mut releases = releases.into_iter();
+            let next = || Some(releases.by_ref().take(TOGETHER).collect::<Vec<_>>());
+            let batches = std::iter::from_fn(next).take_while(|batch| !batch.is_empty());
+            join_all(batches.map(|batch| self.send_together(batch))).await;
+        }
+    }
+
+    async fn send_together(&self, batch: Vec<QueuedRelease>) {
+        let releases: Vec<Release<'_>> = batch.iter().map(QueuedRelease::release).collect();
+        let mut answers = match &releases[..] {
+            [single] => vec![self.free_alone(*single, Lane::Caller, None).await],
+            _ => {
+                let options = self.holder_options(StoreOperation::Release);
+                let answers = self.free_all(&releases, Lane::Caller, &options).await;
+                answers.unwrap_or_else(|error| vec![Err(error); releases.len()])
+            }
+        };
+        // The user may have no permission for one of the keys.
+        let is_denied = matches!(answers[..], [Err(StoreError::Denied(_)), ..]);
+        if releases.len() > 1 && is_denied && Safeguard::DeniedReleasesGoAlone.is_on() {
+            let alone = releases.iter().map(|one| self.free_alone(*one, Lane::Caller, None));
+            answers = join_all(alone).await;
+        }
+        for (release, answer) in batch.into_iter().zip(answers) {
+            // It may have been given up.
+            let _ = release.caller.send(answer);
         }
     }
 
