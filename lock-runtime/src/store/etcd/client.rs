@@ -279,7 +279,7 @@ impl EtcdClient {
         request: ReleaseRequest<'_>,
     ) -> Result<ReleaseOutcome, EtcdFailure> {
         let owned = Owned::new(request.key, request.owner);
-        let hold = lock(&self.holds).releasing(&owned);
+        let hold = lock(&self.holds).releasing(&owned, BootInstant::now());
         if hold.is_some_and(|hold| hold.was_watched) {
             self.tell_watcher(WatchCommand::NoHold { key: owned.key.clone() });
         }

@@ -19,6 +19,9 @@ use crate::safeguard::Safeguard;
 /// The first and the longest pause between two requests that delete a key.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 
+/// How long a release is in flight at most. A runtime that is not driven sends none, and gets no answer.
+const RELEASING: Duration = Duration::from_secs(10);
+
 /// The time of a deletion that waits for an answer.
 const NEVER: BootInstant = BootInstant::from_nanos(u64::MAX);
 
@@ -59,8 +62,8 @@ pub(super) struct KeyHold {
     doubts: Vec<i64>,
     /// Until when the key is to stay taken although it was released.
     kept_until: BootInstant,
-    /// Whether a release is in flight. Nothing else frees the key then: a release that finds it gone reports a loss.
-    is_releasing: bool,
+    /// Until then, a release is in flight. Nothing else frees the key: a release that finds it gone reports a loss.
+    releasing_until: BootInstant,
     /// Whether a request that gives the key another lease may still arrive.
     is_moving: bool,
     /// Whether an acquire was granted.
@@ -160,7 +163,7 @@ impl KeyHolds {
             pending: Vec::new(),
             doubts: Vec::new(),
             kept_until: BootInstant::PAST,
-            is_releasing: false,
+            releasing_until: BootInstant::PAST,
             is_moving: false,
             was_granted: false,
             revision: 0,
@@ -176,8 +179,7 @@ impl KeyHolds {
         true
     }
 
-    /// The acquire with the lease `asked` was granted. The key has the lease `found`. Returns whether the owner has it; otherwise,
-    /// it was released meanwhile, and the key is deleted.
+    /// The acquire with the lease `asked` was granted, and the key has the lease `found`. Returns whether the owner still has it.
     pub(super) fn granted(
         &mut self,
         owned: &Owned,
@@ -232,17 +234,15 @@ impl KeyHolds {
 
     /// A request that gives the key another lease is about to be sent.
     pub(super) fn moving(&mut self, owned: &Owned) {
-        if let Some(hold) = self.all.get_mut(owned) {
-            hold.is_moving = true;
-        }
+        let Some(hold) = self.all.get_mut(owned) else { return };
+        hold.is_moving = true;
     }
 
     /// The key has another lease now. Earlier requests that give it one have no effect any more.
     pub(super) fn moved(&mut self, owned: &Owned, lease: KeyLease) {
-        if let Some(hold) = self.all.get_mut(owned) {
-            hold.change_lease(lease);
-            hold.is_moving = false;
-        }
+        let Some(hold) = self.all.get_mut(owned) else { return };
+        hold.change_lease(lease);
+        hold.is_moving = false;
     }
 
     /// An answer has said that the key has this lease, and that the lease lasts until then.
@@ -252,13 +252,14 @@ impl KeyHolds {
         }
     }
 
-    /// A release is about to be sent: from now on, the entry has ended, but nothing is to be done for it before the answer.
-    pub(super) fn releasing(&mut self, owned: &Owned) -> Option<ReleasedHold> {
+    /// A release is about to be sent. From now on, the entry has ended, but nothing is to be done for it before the answer.
+    pub(super) fn releasing(&mut self, owned: &Owned, now: BootInstant) -> Option<ReleasedHold> {
         let hold = self.all.get_mut(owned)?;
         if !hold.is_due_now() {
             hold.phase = HoldPhase::Ended { due: NEVER, pause: PAUSES.0 };
         }
-        hold.is_releasing = Safeguard::ReleasesGoFirst.is_on();
+        let longest = if Safeguard::ReleasesGoFirst.is_on() { RELEASING } else { Duration::ZERO };
+        hold.releasing_until = now.after(longest);
         let was_watched = std::mem::take(&mut hold.is_watched);
         Some(ReleasedHold { lease: hold.lease, was_watched })
     }
@@ -266,14 +267,14 @@ impl KeyHolds {
     /// A release has a definite answer. Returns whether the entry is gone. If not, an acquire may still arrive.
     pub(super) fn released(&mut self, owned: &Owned, had_it: bool, now: BootInstant) -> bool {
         let Some(hold) = self.all.get_mut(owned) else { return true };
-        hold.is_releasing = false;
+        hold.releasing_until = BootInstant::PAST;
         self.freed(owned, had_it, now)
     }
 
     /// A release has no definite answer. See [`retry`](Self::retry).
     pub(super) fn not_released(&mut self, owned: &Owned, now: BootInstant, keep: Duration) {
         let Some(hold) = self.all.get_mut(owned) else { return };
-        hold.is_releasing = false;
+        hold.releasing_until = BootInstant::PAST;
         self.retry(owned, now, keep);
     }
 
@@ -349,7 +350,7 @@ impl KeyHolds {
                 }
             }
             let at = match hold.phase {
-                HoldPhase::Ended { .. } if hold.is_releasing => NEVER,
+                HoldPhase::Ended { .. } if hold.releasing_until > now => hold.releasing_until,
                 HoldPhase::Ended { due, .. } => due,
                 // The client releases the owners of its claims.
                 HoldPhase::Claimed => {
@@ -386,7 +387,7 @@ impl KeyHolds {
         let is_used = |hold: &KeyHold| match hold.phase {
             HoldPhase::Claimed => hold.until > now,
             HoldPhase::Held => true,
-            HoldPhase::Ended { .. } => hold.kept_until > now || hold.is_releasing,
+            HoldPhase::Ended { .. } => hold.kept_until.max(hold.releasing_until) > now,
         };
         self.all
             .values()
@@ -412,8 +413,7 @@ impl KeyHolds {
         });
     }
 
-    /// The held keys that are not watched yet and were granted before the last call, with the revisions of their grants. They
-    /// count as watched from now on.
+    /// The held keys that were granted before the last call, and are watched from now on, with the revisions of their grants.
     pub(super) fn take_unwatched(&mut self) -> Vec<(String, i64)> {
         let recent = std::mem::take(&mut self.unwatched);
         let granted = std::mem::replace(&mut self.long_unwatched, recent);

@@ -183,7 +183,7 @@ pub(super) fn released(reply: &Value) -> Result<ReleaseReply, Unexpected> {
     }
 }
 
-/// Decodes the reply of `release_all.lua` for this number of locks. 0 stands for that many.
+/// Decodes the reply of `release_all.lua` for this number of locks. 0 means that all of them are free.
 pub(super) fn released_all(
     reply: &Value,
     locks: usize,

@@ -317,6 +317,7 @@ mod tests {
         let release = Release { resource, owner, keep, queued: None, leaves_gap };
         let sizes = [
             size_of_val(&store.acquire(claim, RequestTimeout::of(term), &trace)),
+            size_of_val(&store.free_together(release, store.joined.begin().0)),
             size_of_val(&store.free_alone(release, Lane::Caller, Some(store.joined.begin().0))),
         ];
         assert!(sizes.iter().all(|size| *size <= 1032), "{sizes:?} bytes");

@@ -1,14 +1,16 @@
 //! Releases that go together.
 //!
 //! A server works longer for a script than for the lock that it frees, and a client longer for a request than for a release. So
-//! while many releases of a layout are in flight on a fast network, further ones are sent together: at most two such requests
-//! are in flight on a runtime, and the next one takes all that have begun meanwhile. On a slow network, they would wait for
+//! while many releases of a layout are in flight on a fast network, further ones are sent together, by at most two tasks of a
+//! runtime. When a task has its answers, it takes all that have begun meanwhile. On a slow network, they would wait for
 //! longer than the server works.
 //!
-//! Tasks of their own send them, because a caller may not poll its release.
+//! The callers do not send them, because they may not poll their releases.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -16,7 +18,7 @@ use tokio::sync::oneshot;
 use crate::store::contract::{Mode, Release, Released, Resource, StoreError};
 use crate::store::owner::OwnerId;
 use crate::store::per_runtime::PerRuntime;
-use crate::sync::{Mutex, lock, yield_now};
+use crate::sync::{Mutex, lock};
 
 /// How many releases are in flight before further ones go together.
 const ALONE: usize = 16;
@@ -24,10 +26,10 @@ const ALONE: usize = 16;
 /// How many are sent together at most.
 pub(super) const TOGETHER: usize = 32;
 
-/// How many requests with several releases are in flight on a runtime.
+/// How many tasks of a runtime send them.
 const FLIGHTS: usize = 2;
 
-/// The releases of one layout that callers await.
+/// The releases of one layout.
 #[derive(Default)]
 pub(super) struct JoinedReleases {
     in_flight: AtomicUsize,
@@ -53,13 +55,27 @@ pub(super) struct QueuedRelease {
     keep: Duration,
     queued: Option<Duration>,
     leaves_gap: bool,
-    pub(super) caller: oneshot::Sender<Result<Released, StoreError>>,
+    caller: oneshot::Sender<Result<Released, StoreError>>,
 }
 
 /// A task that sends releases. If the last one is dropped with its runtime, the callers are told that there is no answer.
 pub(super) struct ReleaseFlight {
     queue: Arc<Mutex<ReleaseQueue>>,
     is_over: bool,
+}
+
+/// Lets other tasks run that are ready. Unlike with tokio's function, any idle thread of the runtime may go on with this one.
+async fn yield_once() {
+    let mut has_yielded = false;
+    poll_fn(|cx| {
+        if has_yielded {
+            return Poll::Ready(());
+        }
+        has_yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 impl JoinedReleases {
@@ -88,6 +104,11 @@ impl QueuedRelease {
         (Self { key, mode, owner, keep, queued, leaves_gap, caller }, told)
     }
 
+    pub(super) fn tell(self, answer: Result<Released, StoreError>) {
+        // It may have been given up.
+        let _ = self.caller.send(answer);
+    }
+
     pub(super) fn release(&self) -> Release<'_> {
         let Self { mode, owner, keep, queued, leaves_gap, .. } = *self;
         Release { resource: Resource { key: &self.key, mode }, owner, keep, queued, leaves_gap }
@@ -111,7 +132,7 @@ impl ReleaseFlight {
     /// What is to be sent next; `None` if nothing is, and the flight is over.
     pub(super) async fn next(&mut self) -> Option<Vec<QueuedRelease>> {
         // The tasks that are ready come first.
-        yield_now().await;
+        yield_once().await;
         let mut releases = {
             let mut queue = lock(&self.queue);
             if queue.queued.is_empty() {
@@ -124,6 +145,14 @@ impl ReleaseFlight {
         // The others have been given up.
         releases.retain(|release| !release.caller.is_closed());
         Some(releases)
+    }
+
+    /// Tells what is queued that there is no answer. Nothing of it was sent.
+    pub(super) fn give_up(&self, failure: &StoreError) {
+        let queued = std::mem::take(&mut lock(&self.queue).queued);
+        for release in queued {
+            release.tell(Err(failure.clone()));
+        }
     }
 }
 

@@ -349,7 +349,7 @@ impl NodeConnections {
         for error in answers.iter().filter_map(|answer| answer.as_ref().err()) {
             self.failed(error);
         }
-        BatchAnswers { answers, asked, carriers }
+        BatchAnswers { answers, have_one_error: false, asked, carriers }
     }
 }
 

@@ -22,8 +22,8 @@ use crate::telemetry::StoreOperation;
 use crate::timeout::RequestTimeout;
 
 impl RedisStore {
-    /// For releases of the background. Their sender limits how many are in flight. Returning a permit would wake callers, which
-    /// the background thread must not do.
+    /// For releases whose sender limits how many are in flight. Returning a permit would wake callers, which the background thread
+    /// must not do.
     pub(super) fn background_options<'a>(&'a self, trace: &'a SendTrace) -> RequestOptions<'a> {
         RequestOptions {
             trace: Some(trace),
@@ -48,7 +48,8 @@ impl RedisStore {
         in_flight: ReleaseInFlight<'_>,
     ) -> Result<Released, StoreError> {
         if runtime::here().is_err() {
-            return self.free_alone(release, Lane::Caller, Some(in_flight)).await;
+            // Boxed, because it is an error.
+            return Box::pin(self.free_alone(release, Lane::Caller, Some(in_flight))).await;
         }
         let _in_flight = in_flight;
         let (release, told) = QueuedRelease::new(release);
@@ -58,7 +59,7 @@ impl RedisStore {
             if Safeguard::JoinedReleasesHaveATask.is_on() {
                 drop(tokio::spawn(flight));
             } else {
-                flight.await;
+                Box::pin(flight).await;
             }
         }
         let ended = |_| Err(StoreError::Unknown("the runtime has ended".to_owned()));
@@ -71,30 +72,42 @@ impl RedisStore {
             let mut releases = releases.into_iter();
             let next = || Some(releases.by_ref().take(TOGETHER).collect::<Vec<_>>());
             let batches = std::iter::from_fn(next).take_while(|batch| !batch.is_empty());
-            join_all(batches.map(|batch| self.send_together(batch))).await;
+            let failures = join_all(batches.map(|batch| self.send_together(batch))).await;
+            // Those that are queued have waited long enough.
+            if let Some(failure) = failures.into_iter().flatten().next() {
+                flight.give_up(&failure);
+            }
         }
     }
 
-    async fn send_together(&self, batch: Vec<QueuedRelease>) {
+    /// Sends releases as one request. Returns the error if there was no answer.
+    async fn send_together(&self, batch: Vec<QueuedRelease>) -> Option<StoreError> {
         let releases: Vec<Release<'_>> = batch.iter().map(QueuedRelease::release).collect();
-        let mut answers = match &releases[..] {
-            [single] => vec![self.free_alone(*single, Lane::Caller, None).await],
-            _ => {
-                let options = self.holder_options(StoreOperation::Release);
-                let answers = self.free_all(&releases, Lane::Caller, &options).await;
-                answers.unwrap_or_else(|error| vec![Err(error); releases.len()])
+        let send_alone = || {
+            let alone = releases.iter().map(|one| self.free_alone(*one, Lane::Caller, None));
+            join_all(alone)
+        };
+        let answers = if releases.len() == 1 {
+            send_alone().await
+        } else {
+            let options = self.holder_options(StoreOperation::Release);
+            match self.free_all(&releases, Lane::Caller, &options).await {
+                Ok(answers) => answers,
+                // Nothing was changed, and the user may have no permission for one of the keys only.
+                Err(StoreError::Denied(_)) if Safeguard::DeniedReleasesGoAlone.is_on() => {
+                    send_alone().await
+                }
+                Err(error) => vec![Err(error); releases.len()],
             }
         };
-        // The user may have no permission for one of the keys.
-        let is_denied = matches!(answers[..], [Err(StoreError::Denied(_)), ..]);
-        if releases.len() > 1 && is_denied && Safeguard::DeniedReleasesGoAlone.is_on() {
-            let alone = releases.iter().map(|one| self.free_alone(*one, Lane::Caller, None));
-            answers = join_all(alone).await;
-        }
+        let failure = answers.iter().find_map(|answer| match answer {
+            Err(error @ StoreError::Unknown(_)) => Some(error.clone()),
+            _ => None,
+        });
         for (release, answer) in batch.into_iter().zip(answers) {
-            // It may have been given up.
-            let _ = release.caller.send(answer);
+            release.tell(answer);
         }
+        failure
     }
 
     /// Frees one, without others. `in_flight` counts it until it ends.
@@ -125,7 +138,7 @@ impl RedisStore {
         }
     }
 
-    /// Frees several with one script.
+    /// Frees several with one script. Fails if the script was not run, or its reply is not known.
     pub(super) async fn free_all(
         &self,
         batch: &[Release<'_>],
@@ -151,7 +164,12 @@ impl RedisStore {
         let key = |index: usize| batch[index].resource.key;
         let (locks, wants_carriers) = (batch.len(), false);
         let requests = ScriptBatch { script, locks, key: &key, options: *options, wants_carriers };
-        let replies = route.run_for_each(&requests, &args, decode::released_all).await;
+        let mut replies = route.run_for_each(&requests, &args, decode::released_all).await;
+        if replies.have_one_error
+            && let Some(Err(error)) = replies.answers.pop()
+        {
+            return Err(error);
+        }
         for index in replies.asked.into_iter().filter(|_| !dialect.queues) {
             self.publish_at_owner(&route, channels[index].clone());
         }

@@ -44,6 +44,8 @@ pub(super) struct RoutedAnswer<T> {
 pub(super) struct BatchAnswers<T> {
     /// One for each lock.
     pub(super) answers: Vec<Result<T, StoreError>>,
+    /// Whether one error is the answer for all of them, because their request has failed.
+    pub(super) have_one_error: bool,
     /// The locks whose slots are being moved, and about which another node than the owner of the
     /// slot has answered.
     pub(super) asked: Vec<usize>,

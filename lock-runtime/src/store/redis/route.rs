@@ -160,10 +160,11 @@ impl Route {
                 let trace = batch.options.trace.or(batch.wants_carriers.then_some(&own));
                 let options = RequestOptions { trace, ..batch.options };
                 let answers = connection.run(batch.script, &args, &options, &decode).await;
+                let have_one_error = answers.is_err();
                 let answers = answers.unwrap_or_else(|error| vec_of(&explain(error), locks));
                 let carriers = if batch.wants_carriers { locks } else { 0 };
                 let carriers = vec![own.connection(); carriers];
-                BatchAnswers { answers, asked: Vec::new(), carriers }
+                BatchAnswers { answers, have_one_error, asked: Vec::new(), carriers }
             }
             Self::Cluster(nodes) => Box::pin(nodes.run_for_each(batch, &args, &decode)).await,
         }

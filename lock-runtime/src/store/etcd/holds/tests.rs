@@ -35,7 +35,7 @@ fn a_claim_that_is_declined_leaves_nothing() {
 fn a_hold_that_is_released_leaves_nothing() {
     for lease in [SHARED, OWN] {
         let (mut holds, now) = held(lease);
-        assert_eq!(holds.releasing(&owned()).map(|hold| hold.lease), Some(lease));
+        assert_eq!(holds.releasing(&owned(), now).map(|hold| hold.lease), Some(lease));
         assert!(holds.due(now.after(TERM * 100), 9).delete.is_empty(), "the release is in flight");
         assert!(holds.released(&owned(), true, now));
         assert!(holds.is_empty());
@@ -45,7 +45,7 @@ fn a_hold_that_is_released_leaves_nothing() {
 #[test]
 fn a_release_without_an_answer_is_repeated_until_it_has_one() {
     let (mut holds, now) = held(SHARED);
-    holds.releasing(&owned());
+    holds.releasing(&owned(), now);
     holds.not_released(&owned(), now, Duration::ZERO);
     assert!(!holds.uses(SHARED.id, now));
     assert!(!holds.renew(&owned(), now.after(TERM)), "it cannot be renewed any more");
@@ -64,7 +64,7 @@ fn a_release_without_an_answer_is_repeated_until_it_has_one() {
 #[test]
 fn a_release_that_keeps_the_key_is_repeated_after_that_time() {
     let (mut holds, now) = held(SHARED);
-    holds.releasing(&owned());
+    holds.releasing(&owned(), now);
     holds.not_released(&owned(), now, TERM * 2);
     assert!(holds.due(now.after(TERM), 9).delete.is_empty());
     assert_eq!(holds.due(now.after(TERM * 2), 9).delete, [owned()]);
@@ -75,16 +75,16 @@ fn a_release_that_keeps_the_key_is_repeated_after_that_time() {
 #[test]
 fn a_fixed_lease_is_left_to_its_end() {
     let (mut holds, now) = held(OWN);
-    holds.releasing(&owned());
+    holds.releasing(&owned(), now);
     holds.not_released(&owned(), now, Duration::ZERO);
     assert!(holds.is_empty());
     let (mut holds, now) = claimed(OWN);
     holds.doubted(&owned(), OWN);
-    let released = holds.releasing(&owned()).map(|hold| hold.lease);
+    let released = holds.releasing(&owned(), now).map(|hold| hold.lease);
     assert_eq!(released, Some(OWN), "the release ends it, so the acquire does not arrive later");
     assert!(holds.released(&owned(), false, now));
     assert!(holds.is_empty());
-    let (mut holds, _) = held(OWN);
+    let (mut holds, now) = held(OWN);
     assert!(holds.due(now.after(TERM * 2), 9).delete.is_empty());
     assert!(holds.is_empty());
 }
@@ -95,7 +95,7 @@ fn an_acquire_that_may_still_arrive_is_undone_until_its_lease_has_ended() {
     holds.doubted(&owned(), SHARED);
     assert!(holds.due(now.after(TERM / 2), 9).delete.is_empty(), "its owner may ask again");
     assert!(holds.uses(SHARED.id, now) && !holds.uses(SHARED.id, now.after(TERM)));
-    holds.releasing(&owned());
+    holds.releasing(&owned(), now);
     assert!(!holds.released(&owned(), false, now), "it may arrive after the release");
     let next = holds.due(now, 9).next.expect("it is deleted later");
     assert_eq!(holds.due(next, 9).delete, [owned()]);
@@ -110,7 +110,7 @@ fn an_acquire_that_may_still_arrive_is_undone_until_its_lease_has_ended() {
 fn an_acquire_that_has_arrived_does_not_arrive_again() {
     let (mut holds, now) = claimed(SHARED);
     holds.doubted(&owned(), SHARED);
-    holds.releasing(&owned());
+    holds.releasing(&owned(), now);
     assert!(holds.released(&owned(), true, now), "it had taken the key");
     assert!(holds.is_empty());
 }
@@ -122,7 +122,7 @@ fn a_later_grant_does_not_answer_for_an_earlier_acquire() {
     let later = KeyLease { id: 3, is_shared: true };
     assert!(holds.claim(&owned(), later, now.after(TERM)));
     holds.granted(&owned(), (later, later), 8);
-    holds.releasing(&owned());
+    holds.releasing(&owned(), now);
     assert!(!holds.released(&owned(), true, now), "the first one may still arrive");
     holds.lease_ended(SHARED.id);
     assert!(holds.is_empty());
@@ -149,7 +149,7 @@ fn doubts_end_with_their_leases_in_any_order() {
             assert!(holds.claim(&owned(), two, now.after(TERM)));
             holds.doubted(&owned(), two);
             if is_released {
-                holds.releasing(&owned());
+                holds.releasing(&owned(), now);
                 assert!(!holds.released(&owned(), true, now), "either of them had taken it");
             }
             holds.lease_ended(order[0].id);
@@ -163,7 +163,7 @@ fn doubts_end_with_their_leases_in_any_order() {
     assert!(holds.claim(&owned(), two, now.after(TERM)));
     holds.granted(&owned(), (two, two), 7);
     holds.lease_ended(one.id);
-    holds.releasing(&owned());
+    holds.releasing(&owned(), now);
     assert!(holds.released(&owned(), true, now), "nothing is in doubt any more");
 }
 
@@ -171,7 +171,7 @@ fn doubts_end_with_their_leases_in_any_order() {
 fn a_key_that_may_get_another_lease_is_deleted_although_its_lease_has_ended() {
     let (mut holds, now) = held(SHARED);
     holds.moving(&owned());
-    holds.releasing(&owned());
+    holds.releasing(&owned(), now);
     holds.not_released(&owned(), now, Duration::ZERO);
     holds.lease_ended(SHARED.id);
     assert_eq!(holds.due(now.after(TERM), 9).delete, [owned()]);
@@ -179,7 +179,7 @@ fn a_key_that_may_get_another_lease_is_deleted_although_its_lease_has_ended() {
     let (mut holds, now) = held(SHARED);
     holds.moving(&owned());
     holds.moved(&owned(), SHARED);
-    holds.releasing(&owned());
+    holds.releasing(&owned(), now);
     holds.not_released(&owned(), now, Duration::ZERO);
     holds.lease_ended(SHARED.id);
     assert!(holds.is_empty());
@@ -242,32 +242,32 @@ fn a_key_that_is_held_for_a_moment_is_to_be_watched_once() {
     assert_eq!(watched(&mut holds), [("k".to_owned(), 7)]);
     assert!(holds.was_lost(&owned()), "it was watched");
     assert!(holds.is_empty());
-    let (mut holds, _) = held(SHARED);
-    holds.releasing(&owned());
+    let (mut holds, now) = held(SHARED);
+    holds.releasing(&owned(), now);
     assert!(watched(&mut holds).is_empty(), "it was released before");
 }
 
 #[test]
 fn the_watch_of_a_hold_ends_once() {
     for lease in [SHARED, OWN] {
-        let (mut holds, _) = held(lease);
+        let (mut holds, now) = held(lease);
         watched(&mut holds);
-        assert!(holds.releasing(&owned()).is_some_and(|hold| hold.was_watched));
-        assert!(!holds.releasing(&owned()).is_some_and(|hold| hold.was_watched));
+        assert!(holds.releasing(&owned(), now).is_some_and(|hold| hold.was_watched));
+        assert!(!holds.releasing(&owned(), now).is_some_and(|hold| hold.was_watched));
         assert!(!holds.was_lost(&owned()));
         let (mut holds, now) = held(lease);
         watched(&mut holds);
         assert!(holds.due(now, 9).unwatch.is_empty());
         assert_eq!(holds.due(now.after(TERM), 9).unwatch, ["k"], "nobody has released it");
         assert!(holds.due(now.after(TERM * 2), 9).unwatch.is_empty());
-        assert!(!holds.releasing(&owned()).is_some_and(|hold| hold.was_watched));
+        assert!(!holds.releasing(&owned(), now).is_some_and(|hold| hold.was_watched));
     }
 }
 
 /// A claim whose owner was released while it was in flight.
 fn released_claim(lease: KeyLease) -> (KeyHolds, BootInstant) {
     let (mut holds, now) = claimed(lease);
-    holds.releasing(&owned());
+    holds.releasing(&owned(), now);
     assert!(!holds.released(&owned(), false, now), "the claim may still arrive");
     assert!(holds.due(now.after(TERM / 2), 9).delete.is_empty(), "nothing is known of it");
     (holds, now)
@@ -329,7 +329,7 @@ fn a_claim_that_is_in_flight_after_its_term_is_deleted_and_its_lease_is_retired(
 #[test]
 fn a_deletion_without_effect_is_repeated_once_if_the_claim_was_granted_meanwhile() {
     let (mut holds, now) = claimed(SHARED);
-    holds.releasing(&owned());
+    holds.releasing(&owned(), now);
     assert!(!holds.granted(&owned(), (SHARED, SHARED), 7));
     assert!(!holds.released(&owned(), false, now), "the deletion came first");
     assert_eq!(holds.due(now, 9).delete, [owned()]);
@@ -342,9 +342,9 @@ fn nothing_else_frees_the_key_while_a_release_is_in_flight() {
     let later = now.after(TERM / 2);
     // The same owner makes another attempt, because the answer to the first one is late.
     assert!(holds.claim(&owned(), SHARED, now.after(TERM)));
-    holds.releasing(&owned());
+    holds.releasing(&owned(), now);
     assert!(!holds.granted(&owned(), (SHARED, SHARED), 7));
-    holds.releasing(&owned());
+    holds.releasing(&owned(), now);
     assert!(holds.due(later, 9).delete.is_empty(), "the key is freed twice");
     assert!(holds.uses(SHARED.id, later), "the lease is not revoked");
     assert!(!holds.released(&owned(), true, now));
@@ -356,7 +356,7 @@ fn nothing_else_frees_the_key_while_a_release_is_in_flight() {
 #[test]
 fn deletions_are_not_repeated_for_a_claim_in_flight() {
     let (mut holds, now) = claimed(SHARED);
-    holds.releasing(&owned());
+    holds.releasing(&owned(), now);
     holds.not_released(&owned(), now, Duration::ZERO);
     let next = holds.due(now, 9).next.expect("it is repeated");
     assert_eq!(holds.due(next, 9).delete, [owned()]);

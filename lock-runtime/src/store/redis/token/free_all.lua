@@ -1,6 +1,7 @@
 -- Fast path of several releases: the owners have the locks, no key need stay taken, and nobody waits. It comes first, so
 -- that no function is created for it. A node of a cluster is not told the queues in advance.
--- KEYS and ARGV as for release.lua; replies 0 if all locks are free
+-- KEYS and ARGV as for release.lua
+-- Replies 0 if it has freed all locks
 local locks = (#ARGV - 1) / 4
 local is_slow = #KEYS == locks or redis.pcall('exists', unpack(KEYS, locks + 1)) ~= 0
 for i = 1, locks do

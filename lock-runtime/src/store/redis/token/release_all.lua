@@ -1,6 +1,6 @@
 
 -- Releases several locks. An error of one does not affect the others.
--- Replies (`decode::released_all`), for each lock:
+-- Replies (`decode::released_all`): 0 (see free_all.lua), or for each lock:
 --   FAILED, error       its release has failed with this error
 --   otherwise           the reply of release.lua
 local replies = {}

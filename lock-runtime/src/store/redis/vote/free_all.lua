@@ -1,6 +1,6 @@
 -- Fast path of several releases: the owners have the locks, and no key need stay taken. It comes first, so that no
 -- function is created for it.
--- KEYS and ARGV as for release.lua
+-- KEYS, ARGV and replies as for release_all.lua
 local is_slow = false
 for i = 1, #KEYS do
   is_slow = is_slow or ARGV[3 * i] ~= '0' or redis.pcall('get', KEYS[i]) ~= ARGV[3 * i - 2]
