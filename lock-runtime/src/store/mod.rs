@@ -114,7 +114,7 @@ mod open;
 pub(crate) mod owner;
 #[cfg(feature = "store")]
 mod patience;
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "tls"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 mod per_runtime;
 pub(crate) mod periods;
 mod place;

@@ -1,9 +1,8 @@
 //! Releases that go together.
 //!
-//! A server works longer for a script than for the lock that it frees, and a client longer for a request than for a release. So
-//! while many releases of a layout are in flight on a fast network, further ones are sent together, by at most two tasks of a
-//! runtime. When a task has its answers, it takes all that have begun meanwhile. On a slow network, they would wait for
-//! longer than the server works.
+//! To start a script takes the server longer than to free a lock. So while many releases of a layout are in flight on a fast
+//! network, at most two tasks of a runtime send further ones, many at a time. When a task has its answers, it takes all releases
+//! that have begun meanwhile. On a slow network, that wait would cost more than the scripts.
 //!
 //! The callers do not send them, because they may not poll their releases.
 
