@@ -49,13 +49,10 @@ need() {
     exit 1
   fi
   say "Installing $program: $install"
-  # Scripts that run side by side install one after the other.
-  local locked=()
-  if command -v flock >/dev/null; then locked=(flock -o "${TMPDIR:-/tmp}/lock-runtime-install"); fi
   if [ "${install%% *}" = brew ] || [ "$(id -u)" -eq 0 ]; then
-    "${locked[@]}" sh -c "$install"
+    sh -c "$install"
   elif sudo -n true 2>/dev/null; then
-    "${locked[@]}" sudo sh -c "$install"
+    sudo sh -c "$install"
   else
     printf '%s %s, and installing it needs root permissions. Run this command, and then this script again:\n\n  sudo sh -c "%s"\n\n' \
       "$purpose" "$program" "$install" >&2
