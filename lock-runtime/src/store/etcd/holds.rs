@@ -278,7 +278,7 @@ impl KeyHolds {
         self.retry(owned, now, keep);
     }
 
-    /// The same after any definite answer to a request that frees the key.
+    /// Like [`released`](Self::released), for any request that frees the key.
     pub(super) fn freed(&mut self, owned: &Owned, had_it: bool, now: BootInstant) -> bool {
         let Some(hold) = self.all.get_mut(owned) else { return true };
         if had_it && !hold.was_granted && hold.doubts.len() == 1 {

@@ -146,7 +146,7 @@ impl ReleaseFlight {
         Some(releases)
     }
 
-    /// Tells what is queued that there is no answer. Nothing of it was sent.
+    /// Tells the callers of what is queued that there is no answer. None of it was sent.
     pub(super) fn give_up(&self, failure: &StoreError) {
         let queued = std::mem::take(&mut lock(&self.queue).queued);
         for release in queued {

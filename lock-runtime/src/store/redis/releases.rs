@@ -48,7 +48,7 @@ impl RedisStore {
         in_flight: ReleaseInFlight<'_>,
     ) -> Result<Released, StoreError> {
         if runtime::here().is_err() {
-            // Boxed, because it is an error.
+            // Boxed, because this is rare: the call fails.
             return Box::pin(self.free_alone(release, Lane::Caller, Some(in_flight))).await;
         }
         let _in_flight = in_flight;
