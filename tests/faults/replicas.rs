@@ -432,7 +432,8 @@ async fn a_server_without_replicas_grants_nothing_and_causes_a_warning() {
     let server = RedisServer::plain(&[]);
     let log = CapturedLog::here();
     let builder = || LockClient::builder().url(server.url()).lease(LEASE).wait(LEASE / 2);
-    let warnings = || log.lines(&["WARN", "no lock is granted", "the server has 0 replicas"]);
+    let words = ["WARN", "no lock is granted", "the server has 0 replicas", &server.address()];
+    let warnings = || log.lines(&words);
     for (replicas, requires) in [(Replicas::from(2), "requires 2"), (Replicas::All, "requires all")]
     {
         let before = warnings().len();

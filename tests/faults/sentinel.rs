@@ -313,11 +313,18 @@ async fn a_wrong_address_or_name_is_explained() {
 async fn sentinels_that_notice_a_failure_too_late_for_the_lease_cause_a_warning() {
     let sentinels = Sentinels::start();
     let log = CapturedLog::here();
-    let warnings = || log.lines(&["WARN", "counts as down", "down-after-milliseconds"]);
-    client_with_lease(&sentinels.url(), DOWN_AFTER * 6).await;
-    assert_eq!(warnings(), Vec::<String>::new());
-    client_with_lease(&sentinels.url(), DOWN_AFTER * 5).await;
-    assert_eq!(warnings().len(), 1);
+    let warnings = |lease: Duration| {
+        // The clients of other tests warn as well.
+        let lease = format!("for a lease of {lease:?}");
+        log.lines(&["WARN", "counts as down", "down-after-milliseconds", &lease])
+    };
+    // Leases that no other test has.
+    let long_enough = DOWN_AFTER * 6 + Duration::from_millis(1);
+    let too_short = DOWN_AFTER * 6 - Duration::from_millis(1);
+    client_with_lease(&sentinels.url(), long_enough).await;
+    assert_eq!(warnings(long_enough), Vec::<String>::new());
+    client_with_lease(&sentinels.url(), too_short).await;
+    assert_eq!(warnings(too_short).len(), 1);
 }
 
 #[tokio::test]

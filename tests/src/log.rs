@@ -24,8 +24,8 @@ impl CapturedLog {
         Self::of_level(LevelFilter::TRACE)
     }
 
-    /// The same with warnings and errors only, for processes with libraries that log each message. A process uses one of
-    /// both.
+    /// The same with warnings and errors only, for processes with libraries that log each message.
+    /// A process uses one of both.
     #[must_use]
     pub fn warnings() -> Self {
         Self::of_level(LevelFilter::WARN)
