@@ -3,7 +3,7 @@
 
 # The arguments of all builds of the whole project. Commands with the same packages and features share what they build. The
 # feature `testing` of lock-runtime is left out, because it replaces the clock.
-all_packages=(--locked --workspace --features lock-runtime/sqlx,lockctl/postgres,lockctl/serve,lockctl/tui)
+all_packages=(--locked --workspace --features lock-runtime/sqlx,lockctl/etcd,lockctl/postgres,lockctl/serve,lockctl/tui)
 
 # test_with_switches ARGUMENT...: `cargo test` in the build with switchable safeguards. Cargo calls the wrapper only for the
 # packages of the project, so the dependencies can be shared. They are those of `scripts/stores` and `scripts/topologies`: with

@@ -10,9 +10,36 @@ use crate::options::GlobalOptions;
 /// The time for the last requests of a client.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 
+/// The stores that only some builds have: the schemes of their URLs, their feature, and whether this build has it.
+const OPTIONAL_STORES: [([&str; 2], &str, bool); 2] = [
+    (["etcd", "etcds"], "etcd", cfg!(feature = "etcd")),
+    (["postgres", "postgresql"], "postgres", cfg!(feature = "postgres")),
+];
+
+/// Refuses the URL of a store that only other builds have.
+fn check_store(url: &str, optional: &[([&str; 2], &str, bool)]) -> Result<(), Failure> {
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    match optional.iter().find(|(schemes, ..)| schemes.contains(&scheme)) {
+        Some((_, feature, false)) => {
+            let text = format!(
+                "locks of `{scheme}://` are only in builds with the feature `{feature}`: cargo build --release -p \
+                 lockctl --features {feature}"
+            );
+            Err(Failure::new(Code::Config, text))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl GlobalOptions {
     /// The URL of the store, from the file if there is one.
     pub(crate) fn store_url(&self) -> Result<String, Failure> {
+        let url = self.given_url()?;
+        check_store(&url, &OPTIONAL_STORES)?;
+        Ok(url)
+    }
+
+    fn given_url(&self) -> Result<String, Failure> {
         let Some(file) = &self.url_file else {
             let text = "no store: set the variable `LOCK_URL`, or use `--url` or `--url-file`";
             let url = self.url.clone().filter(|url| !url.is_empty());
@@ -36,4 +63,28 @@ impl GlobalOptions {
 /// for long: what is left there ends by itself.
 pub(crate) async fn close(client: &LockClient) {
     let _ = tokio::time::timeout(SHUTDOWN_LIMIT, client.shutdown()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_of_other_builds_names_its_feature() {
+        let of_builds =
+            |has: bool| OPTIONAL_STORES.map(|(schemes, feature, _)| (schemes, feature, has));
+        for (schemes, feature, _) in OPTIONAL_STORES {
+            for scheme in schemes {
+                let url = format!("{scheme}://user:c4nary@host/name");
+                let refused = check_store(&url, &of_builds(false)).expect_err("not in this build");
+                let text = refused.to_string();
+                assert!(text.contains(&format!("--features {feature}")), "{text}");
+                assert!(!text.contains("c4nary"), "{text}");
+                assert!(check_store(&url, &of_builds(true)).is_ok());
+            }
+        }
+        for url in ["redis://host", "rediss+redlock://a,b,c", "memory:", ""] {
+            assert!(check_store(url, &of_builds(false)).is_ok(), "{url}");
+        }
+    }
 }

@@ -320,7 +320,7 @@ async fn sentinels_that_notice_a_failure_too_late_for_the_lease_cause_a_warning(
     };
     // Leases that no other test has.
     let long_enough = DOWN_AFTER * 6 + Duration::from_millis(1);
-    let too_short = DOWN_AFTER * 6 - Duration::from_millis(1);
+    let too_short = DOWN_AFTER * 5 + Duration::from_millis(1);
     client_with_lease(&sentinels.url(), long_enough).await;
     assert_eq!(warnings(long_enough), Vec::<String>::new());
     client_with_lease(&sentinels.url(), too_short).await;

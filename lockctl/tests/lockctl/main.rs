@@ -5,6 +5,8 @@
 mod asking;
 mod doctor;
 mod documentation;
+#[cfg(feature = "etcd")]
+mod etcd_runs;
 mod failures;
 #[cfg(target_os = "linux")]
 mod jobs;
