@@ -50,6 +50,12 @@ async fn questions(client: &LockClient) -> Finding {
             Finding::ok("messages", format!("clients that answer: {}", answers.answers.len()))
         }
         Ok(_) => Finding::warn("messages", "no client answers, not even this one", change),
+        // The store has no messages.
+        Err(error @ LockError::Config { .. }) => {
+            let change = "nothing, if this is intended: of the commands for locks, only `run`, `bench` and `doctor` \
+                          work with this store";
+            Finding::warn("messages", wording::of_error(&error), change)
+        }
         Err(error) => Finding::warn("messages", wording::of_error(&error), change),
     }
 }
@@ -70,5 +76,9 @@ async fn latency(client: &LockClient) -> Finding {
     if p99 < SLOW {
         return Finding::ok("latency", found);
     }
-    Finding::warn("latency", found, "use a server nearby, and look for slow commands (`SLOWLOG`)")
+    Finding::warn(
+        "latency",
+        found,
+        "use a server nearby, and look for slow requests (`SLOWLOG` in Redis)",
+    )
 }

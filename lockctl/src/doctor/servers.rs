@@ -20,7 +20,7 @@ pub(super) async fn examine(global: &GlobalOptions, url: &str, messages: Message
     let servers = match ServersUrl::read(url).await {
         Ok(servers) => servers,
         Err(NoServers::OtherStore) => {
-            let found = "not looked at: the URL names no server";
+            let found = "not looked at: `doctor` looks at Redis servers only";
             return vec![Finding::warn("server", found, "nothing, if this is intended")];
         }
         Err(NoServers::ServerName) => {

@@ -43,12 +43,17 @@ fn commands_run_under_locks_one_at_a_time_and_with_rising_tokens() {
 fn what_etcd_does_not_have_is_refused_by_its_name() {
     let etcd = EtcdCluster::single();
     let url = etcd.url();
-    for words in [&["ls"][..], &["who", "job"], &["clients"], &["doctor"]] {
+    for words in [&["ls"][..], &["who", "job"], &["clients"]] {
         let refused = outcome(&url, words);
         assert_eq!((refused.code, &*refused.output), (Some(78), ""), "{words:?}: {refused:?}");
         assert!(refused.errors.contains("etcd"), "{words:?}: {refused:?}");
     }
-    // The control: what it has is not refused.
+    // The control: what works is not refused.
+    let healthy = outcome(&url, &["doctor"]);
+    assert_eq!((healthy.code, &*healthy.errors), (Some(0), ""), "{healthy:?}");
+    for words in ["acquired, fenced and released", "only `run`, `bench` and `doctor`"] {
+        assert!(healthy.output.contains(words), "{healthy:?}");
+    }
     let measured = outcome(&url, &["bench", "--count", "5"]);
     assert_eq!(measured.code, Some(0), "{measured:?}");
     assert!(measured.output.contains("release"), "{measured:?}");
