@@ -2,13 +2,13 @@
 
 use lock_tests::EtcdCluster;
 
-use crate::support::{RunningProcess, outcome};
+use crate::support::{RunningProcess, lockctl, outcome};
 
 /// A run of a command that holds its lock until its input ends.
 fn holder(etcd: &EtcdCluster) -> RunningProcess {
     let script = "echo token $LOCK_FENCING_TOKEN; read line; exit 3";
     let words = ["run", "job", "--", "sh", "-c", script];
-    RunningProcess::start(crate::support::lockctl(&etcd.url(), &words))
+    RunningProcess::start(lockctl(&etcd.url(), &words))
 }
 
 fn token(line: &str) -> u64 {
@@ -22,6 +22,7 @@ fn commands_run_under_locks_one_at_a_time_and_with_rising_tokens() {
     let url = etcd.url();
     let mut first = holder(&etcd);
     let before = token(&first.line());
+    assert_eq!(etcd.keys("job").len(), 1);
     let refused = outcome(&url, &["run", "-n", "job", "--", "echo", "ran"]);
     assert_eq!((refused.code, &*refused.output), (Some(75), ""), "{refused:?}");
     assert!(refused.errors.contains("lock \"job\" is busy"), "{refused:?}");
