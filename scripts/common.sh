@@ -28,6 +28,14 @@ run_test() {
   (cd "${built%|*}" && "${built#*|}" "$@")
 }
 
+# test_races: the models of races, in the build with a scheduler. They need no store of a server. To optimize lock-runtime takes
+# less time than it saves.
+test_races() {
+  RUSTFLAGS="${RUSTFLAGS:-} --cfg lock_shuttle" \
+    cargo test --locked --target-dir target/shuttle --config 'profile.dev.package.lock-runtime.opt-level=1' \
+    -p lock-runtime --no-default-features --lib models
+}
+
 say() { printf '\n== %s\n' "$*"; }
 
 # need PROGRAM PURPOSE APT DNF PACMAN APK BREW: the packages that have the program, or - for none.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_runtime::{Identity, LockClient, LockClientBuilder};
 
 use crate::exit::{Code, Failure};
-use crate::options::GlobalOptions;
+use crate::options::{GlobalOptions, only_with_feature};
 
 /// The time for the last requests of a client.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
@@ -18,14 +18,11 @@ const OPTIONAL_STORES: [([&str; 2], &str, bool); 2] = [
 
 /// Refuses the URL of a store that only other builds have.
 fn check_store(url: &str, optional: &[([&str; 2], &str, bool)]) -> Result<(), Failure> {
-    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    let scheme = url.trim().split_once(':').map_or("", |(scheme, _)| scheme);
     match optional.iter().find(|(schemes, ..)| schemes.contains(&scheme)) {
         Some((_, feature, false)) => {
-            let text = format!(
-                "locks of `{scheme}://` are only in builds with the feature `{feature}`: cargo build --release -p \
-                 lockctl --features {feature}"
-            );
-            Err(Failure::new(Code::Config, text))
+            let what = format!("locks of `{scheme}://` are");
+            Err(Failure::new(Code::Config, only_with_feature(&what, feature)))
         }
         _ => Ok(()),
     }
@@ -75,7 +72,7 @@ mod tests {
             |has: bool| OPTIONAL_STORES.map(|(schemes, feature, _)| (schemes, feature, has));
         for (schemes, feature, _) in OPTIONAL_STORES {
             for scheme in schemes {
-                let url = format!("{scheme}://user:c4nary@host/name");
+                let url = format!(" {scheme}://user:c4nary@host/name");
                 let refused = check_store(&url, &of_builds(false)).expect_err("not in this build");
                 let text = refused.to_string();
                 assert!(text.contains(&format!("--features {feature}")), "{text}");

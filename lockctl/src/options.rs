@@ -97,9 +97,14 @@ pub(crate) fn missing_feature(error: &clap::Error) -> Option<String> {
         return None;
     };
     let (name, feature) = OPTIONAL_COMMANDS.into_iter().find(|(command, _)| command == name)?;
-    Some(format!(
-        "`{name}` is only in builds with the feature `{feature}`: cargo build --release -p lockctl --features {feature}"
-    ))
+    Some(only_with_feature(&format!("`{name}` is"), feature))
+}
+
+/// Says which build has something; `what` ends with the verb.
+pub(crate) fn only_with_feature(what: &str, feature: &str) -> String {
+    format!(
+        "{what} only in builds with the feature `{feature}`: cargo build --release -p lockctl --features {feature}"
+    )
 }
 
 /// What is wrong with a `--watch` whose time is a word of its own: it would be read as a key.
