@@ -127,6 +127,8 @@ lock_tests::controls! {
         without "quarantine-by-own-clock" seeing "there are two holders";
     quorum_without_voters_are_distinct: "quorum::bad_input::servers_that_are_not_independent_are_refused"
         without "voters-are-distinct" seeing "LockClient";
+    quorum_without_voters_have_one_version: "quorum::bad_input::servers_of_different_versions_are_refused"
+        without "voters-have-one-version" seeing "LockClient";
     quorum_without_majority_grants: "quorum::servers::two_or_three_of_three_servers_down_are_an_outage"
         without "majority-grants" seeing "LockGuard";
     readiness_without_quarantine: "readiness::a_server_in_quarantine_is_not_ready"

@@ -11,6 +11,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::LEASE;
 
+/// The lease of the clients, which is renewed while a body runs.
+const RENEWED: Duration = LEASE.saturating_mul(6);
+
 /// The accounts of the service. Each operation reads and writes in two steps, so it needs its lock.
 #[derive(Debug, Default)]
 struct Balances {
@@ -105,12 +108,12 @@ async fn serve(one: LockClient, two: LockClient) {
     let reason = LostReason::LeaseOver;
     assert!(matches!(lost, Err(LockError::Lost { reason: r, .. }) if r == reason), "{lost:?}");
 
-    // Another lease does not, and the next call has its turn when the body ends.
-    let body = tokio::spawn(with_client(one.clone(), slow(LEASE * 2)));
+    // Another lease is renewed, and the next call has its turn when the body ends.
+    let body = tokio::spawn(with_client(one.clone(), slow(RENEWED + LEASE * 2)));
     sleep(LEASE / 4).await;
     let began = Instant::now();
     with_client(two.clone(), slow(Duration::ZERO)).await.expect("granted");
-    assert!(began.elapsed() > LEASE, "the locks exclude each other");
+    assert!(began.elapsed() > RENEWED, "the locks exclude each other");
     body.await.expect("no panic").expect("held to the end");
     one.shutdown().await.expect("drained");
     two.shutdown().await.expect("drained");
@@ -119,6 +122,9 @@ async fn serve(one: LockClient, two: LockClient) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_service_runs_on_this_store_by_its_url_alone() {
     let store = TestedStore::start_shared().await;
-    let connect = async || LockClient::connect(store.url()).await.expect("the store is up");
+    let connect = async || {
+        let client = LockClient::builder().url(store.url()).lease(RENEWED).connect().await;
+        client.expect("the store is up")
+    };
     serve(connect().await, connect().await).await;
 }

@@ -59,6 +59,7 @@ impl LockClient {
     /// | `valkey://`, `valkeys://`, `valkey+sentinel://`, `valkeys+sentinel://`, `valkey+cluster://`, `valkeys+cluster://`, `valkey+redlock://`, `valkeys+redlock://`, `valkey+unix://` | the same, for Valkey |
     /// | `etcd://[user:password@]host[:port][,host[:port]]` | the cluster of [etcd](https://etcd.io) with these members, 3.4 or newer (feature `etcd`): see `store::EtcdStore` |
     /// | `etcds://…` | the same, over TLS; the options are those of `rediss://` |
+    /// | `postgres://[user[:password]@]host[:port][,host[:port]]/database` | a table in [PostgreSQL](https://www.postgresql.org) 12 or newer (feature `postgres`): see `store::PostgresStore` |
     /// | `memory:` | this process's memory, for this client alone |
     /// | `memory:name` | this process's memory, for all its clients that use this name |
     ///

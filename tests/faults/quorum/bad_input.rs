@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_runtime::admin::LockAdmin;
 use lock_runtime::{LockClient, LockError, WireFormat};
-use lock_tests::{Authority, Quorum, RedisServer, Validity};
+use lock_tests::{Authority, Proxy, Quorum, RedisServer, Validity};
 
 use super::{LONG, quorum_client};
 use crate::support::LEASE;
@@ -41,6 +41,27 @@ async fn servers_that_are_not_independent_are_refused() {
         "url",
         "independent of each other; name servers that belong to no cluster",
     );
+}
+
+#[tokio::test]
+async fn servers_of_different_versions_are_refused() {
+    let quorum = Quorum::new(3);
+    let last = Proxy::to(quorum.server(2).port());
+    let mut urls = quorum.urls();
+    urls[2] = last.url();
+    let same = LockClient::quorum(urls.clone()).await.expect("servers of one version");
+    same.shutdown().await.expect("drained");
+    let info: String = quorum.server(2).command(&["INFO"]);
+    let is_version = |line: &&str| line.starts_with("redis_version:");
+    let version = info.lines().find(is_version).expect("a version");
+    let newer = info.replace(version, "redis_version:99.1.2");
+    let reply = format!("${}\r\n{newer}\r\n", newer.len());
+    // To check the server, and to find out who votes.
+    for _ in 0..2 {
+        last.replace_reply_to("INFO", reply.as_bytes());
+    }
+    let upgraded = LockClient::quorum(urls).await;
+    assert_refused(upgraded, "quorum", "use one version for all servers, and upgrade them while");
 }
 
 #[tokio::test]

@@ -5,10 +5,11 @@
 //! lock-quorum-soak MINUTES [SEED]
 //! ```
 //!
-//! In every second round, a server that has restarted counts as disturbed until it votes again, so that there is a
-//! majority all the time. In the others, servers also restart one after the other, and no lock is granted for a while.
-//! The clocks of servers are set back, by up to three seconds. (A clock that is set forward ends leases early, against
-//! which a quorum has no protection.)
+//! Three kinds of rounds take turns. In the first, a server that has restarted counts as disturbed until it votes again, so
+//! that there is a majority all the time. In the second, servers also restart one after the other, and no lock is granted
+//! for a while. In both, the clocks of servers are set back, by up to three seconds. In the third, all clocks are set back
+//! and forward by up to a minute, and no server loses its data. A clock that is set forward ends leases early, against which a
+//! quorum has no protection, so exclusion is not expected there; tokens have to rise all the same.
 //!
 //! The faults are chosen at random from the seed. The first violation ends the soak with an error and keeps the
 //! recordings.
@@ -41,6 +42,19 @@ const WORKLOADS: usize = 3;
 const KEYS: u32 = 6;
 const TASKS: u32 = 6;
 
+/// How far clocks are set in rounds of clocks, in seconds.
+const FURTHEST: i64 = 60;
+
+/// What a round is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RoundKind {
+    /// A majority votes all the time.
+    Majority,
+    /// Sometimes no majority votes.
+    AnyServers,
+    Clocks,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum QuorumFault {
     /// The server is down for a while, and comes back without its data.
@@ -50,23 +64,49 @@ enum QuorumFault {
     Suspend,
     /// The clock of the server is set back by a second.
     SetClockBack,
+    /// The clock of the server is set to a time within a minute of the right one.
+    SetClock,
     SuspendProcess,
     KillProcess,
 }
 
-const FAULTS: [QuorumFault; 6] = [
-    QuorumFault::Kill,
-    QuorumFault::Restart,
-    QuorumFault::Suspend,
-    QuorumFault::SetClockBack,
-    QuorumFault::SuspendProcess,
-    QuorumFault::KillProcess,
-];
+impl RoundKind {
+    const ALL: [Self; 3] = [Self::Majority, Self::AnyServers, Self::Clocks];
+
+    fn faults(self) -> &'static [QuorumFault] {
+        match self {
+            Self::Majority | Self::AnyServers => &[
+                QuorumFault::Kill,
+                QuorumFault::Restart,
+                QuorumFault::Suspend,
+                QuorumFault::SetClockBack,
+                QuorumFault::SuspendProcess,
+                QuorumFault::KillProcess,
+            ],
+            Self::Clocks => &[
+                QuorumFault::SetClock,
+                QuorumFault::Suspend,
+                QuorumFault::SuspendProcess,
+                QuorumFault::KillProcess,
+            ],
+        }
+    }
+
+    fn expected(self) -> Expected {
+        match self {
+            // A write that was in flight when its lock was lost arrives late.
+            Self::Majority | Self::AnyServers => {
+                Expected { exclusion: true, no_stale_write: false }
+            }
+            Self::Clocks => Expected::THE_LEAST,
+        }
+    }
+}
 
 /// The totals of all rounds.
 #[derive(Default)]
 struct QuorumFigures {
-    rounds: u64,
+    rounds: usize,
     grants: usize,
     overlaps: u64,
     stale: u64,
@@ -101,7 +141,9 @@ async fn run(mut quorum: Quorum, rng: &mut Rng, figures: &mut QuorumFigures) -> 
         wait: LEASE * 5,
         setting: "plain",
     };
-    let has_majority = figures.rounds.is_multiple_of(2);
+    let kind = *RoundKind::ALL.iter().cycle().nth(figures.rounds).expect("some");
+    let has_majority = kind == RoundKind::Majority;
+    let faults = kind.faults();
     let mut workloads = WorkloadProcesses::start(plan, (0..WORKLOADS).map(|_| quorum.url()));
     // The servers that are disturbed, and until when.
     let mut disturbed: BTreeMap<usize, (QuorumFault, Instant)> = BTreeMap::new();
@@ -110,7 +152,7 @@ async fn run(mut quorum: Quorum, rng: &mut Rng, figures: &mut QuorumFigures) -> 
     while Instant::now() < end {
         tokio::time::sleep(LEASE.mul_f64(rng.f64() / 2.0)).await;
         restore(&mut quorum, &mut disturbed, (Instant::now(), has_majority));
-        let fault = FAULTS[rng.usize(..FAULTS.len())];
+        let fault = faults[rng.usize(..faults.len())];
         let process = rng.usize(..WORKLOADS);
         let lasts = match fault {
             QuorumFault::Restart => QUARANTINE,
@@ -128,6 +170,10 @@ async fn run(mut quorum: Quorum, rng: &mut Rng, figures: &mut QuorumFigures) -> 
                 let server = rng.usize(..SERVERS);
                 clocks[server] = (clocks[server] - 1).max(FURTHEST_BACK);
                 quorum.server(server).set_clock(clocks[server]);
+            }
+            QuorumFault::SetClock => {
+                let by = rng.i64(-FURTHEST..=FURTHEST);
+                quorum.server(rng.usize(..SERVERS)).set_clock(by);
             }
             _ if disturbed.len() >= MINORITY => continue,
             _ => {
@@ -148,15 +194,20 @@ async fn run(mut quorum: Quorum, rng: &mut Rng, figures: &mut QuorumFigures) -> 
     let outcomes = Outcomes::default();
     let history = workloads.stop(LEASE * 30, &outcomes);
     figures.outcomes.add(&outcomes.to_string());
-    // A write that was in flight when its lock was lost arrives late.
-    let mut violations = history.violations(Expected { exclusion: true, no_stale_write: false });
+    let mut violations = history.violations(kind.expected());
     let (overlaps, stale) = history.overlaps_and_stale_writes();
-    if until(LEASE * 5, || left(&quorum).is_empty()).await.is_none() {
+    if kind == RoundKind::Clocks {
+        // The votes of processes that were killed may be those of clocks that were ahead.
+        (0..SERVERS).for_each(|server| quorum.server(server).set_clock(FURTHEST));
+    }
+    // The votes of processes that were killed last for a lease, and for the time by which a clock was set back meanwhile.
+    let back = Duration::from_secs(FURTHEST_BACK.unsigned_abs());
+    if until(LEASE + back + LEASE / 4, || left(&quorum).is_empty()).await.is_none() {
         violations.extend(left(&quorum).into_iter().map(|key| Violation::Leaked { key }));
     }
     assert_eq!(outcomes.unexpected.load(Ordering::Relaxed), 0, "unexpected errors");
     let grants = history.grants();
-    println!("{grants} grants, {outcomes}, {overlaps} overlaps, {stale} stale");
+    println!("{kind:?}: {grants} grants, {outcomes}, {overlaps} overlaps, {stale} stale");
     figures.rounds += 1;
     figures.grants += grants;
     figures.overlaps += overlaps;

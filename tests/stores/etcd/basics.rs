@@ -22,6 +22,22 @@ async fn a_call_is_one_key_which_is_gone_afterwards() {
 }
 
 #[tokio::test]
+async fn a_call_is_one_request_and_its_release_another_one() {
+    let etcd = EtcdCluster::single();
+    let client = client(&etcd.url()).await;
+    // It is on the shared lease.
+    let held = client.lock("held").acquire().await.expect("a lock");
+    let before = request_counts(&etcd).transactions;
+    for _ in 0..10 {
+        let guard = client.lock("k").acquire().await.expect("a lock");
+        guard.fencing_token().await.expect("a token");
+        guard.release().await.expect("a release");
+    }
+    assert_eq!(request_counts(&etcd).transactions - before, 20);
+    drop(held);
+}
+
+#[tokio::test]
 async fn renewed_locks_share_a_lease_that_ends_when_nothing_is_held() {
     let etcd = EtcdCluster::single();
     let client = client(&etcd.url()).await;

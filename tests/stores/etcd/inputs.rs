@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use lock_runtime::{LockClient, LockError, TlsOptions};
+use lock_runtime::{LockClient, LockError, LostReason, TlsOptions};
 use lock_tests::support::{LEASE, until};
 use lock_tests::{Authority, CapturedLog, EtcdCluster, EtcdOptions, RedisServer, Validity};
 use tokio::io::AsyncWriteExt;
 
-use crate::support::{RENEWED, client, revokes_too_early};
+use crate::support::{LONG, RENEWED, client, patient_client, revokes_too_early};
 
 async fn refused(url: &str) -> LockError {
     match LockClient::connect(url).await {
@@ -150,6 +150,19 @@ async fn a_client_logs_in_again_when_its_token_has_expired() {
     etcd.restart(0);
     let guard = client.lock("own:1").acquire().await.expect("a lock");
     guard.release().await.expect("a release");
+}
+
+/// The next renewal, which would notice it as well, comes later.
+#[tokio::test]
+async fn a_watch_that_is_refused_after_a_restart_comes_back_with_a_new_login() {
+    let mut etcd = with_users(&["--bcrypt-cost=4"]);
+    let client = patient_client(&etcd.url_with("locks:geheim@"), LONG * 6).await;
+    let guard = client.lock("own:1").acquire().await.expect("a lock");
+    // It knows no tokens any more.
+    etcd.restart(0);
+    etcd.control(&["--user=root:root", "del", "own:1"]);
+    let lost = tokio::time::timeout(LONG, guard.lost()).await;
+    assert_eq!(lost.expect("the watch is still refused"), LostReason::Gone);
 }
 
 /// A lock that cannot be released stays for as long as the lease of the other locks, unless it is deleted later.

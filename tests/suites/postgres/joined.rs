@@ -73,6 +73,38 @@ fn keys() -> impl Iterator<Item = String> {
 }
 
 #[tokio::test]
+async fn a_call_alone_is_a_statement_and_its_release_another_one() {
+    let database = Database::new().await;
+    database.run(COUNTED).await;
+    let client = database.patient_client().await;
+    database.statements().await;
+    for _ in 0..10 {
+        let guard = client.lock("k").acquire().await.expect("free");
+        guard.fencing_token().await.expect("a token");
+        guard.release().await.expect("held");
+    }
+    assert_eq!(database.statements().await, 20);
+}
+
+/// Each lock has to be renewed twice at least.
+#[tokio::test]
+async fn the_renewals_of_many_locks_share_statements() {
+    let database = Database::new().await;
+    database.run(&COUNTED.replace("INSERT OR DELETE", "UPDATE")).await;
+    let lease = LEASE * 6;
+    let client = LockClient::builder().url(database.url()).lease(lease).connect().await;
+    let client = client.expect("the server is up");
+    let guards: Vec<_> =
+        try_all(&client, keys()).await.into_iter().map(|it| it.expect("an answer")).collect();
+    database.statements().await;
+    tokio::time::sleep(lease).await;
+    assert!(guards.iter().flatten().all(LockGuard::is_held), "a lock is lost");
+    let sent = database.statements().await;
+    assert!(sent > 0 && sent < CALLS / 4, "{sent} statements for {CALLS} locks");
+    assert_eq!(guards.into_iter().flatten().count(), CALLS, "each was free");
+}
+
+#[tokio::test]
 async fn calls_at_the_same_time_share_statements_and_have_their_own_outcomes() {
     let database = Database::new().await;
     database.run(COUNTED).await;

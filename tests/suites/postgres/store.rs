@@ -283,9 +283,14 @@ async fn a_database_that_is_not_ready_is_an_error_that_says_what_to_do() {
     database.run(POSTGRES_SCHEMA).await;
     for (part, remove, restore) in [
         (
-            "the column wanted",
+            "the column wanted of the type boolean",
             "DROP COLUMN wanted",
             "ADD COLUMN wanted boolean NOT NULL DEFAULT false",
+        ),
+        (
+            "the column until of the type timestamp with time zone",
+            "ALTER COLUMN until TYPE text",
+            "ALTER COLUMN until TYPE timestamptz USING until::timestamptz",
         ),
         (
             "the constraint distributed_locks_owner",

@@ -164,7 +164,9 @@ impl KeyWatcher {
                 answer = stream.message() => match answer {
                     Ok(Some(answer)) => {
                         if self.answered(answer, &requests).is_err() {
-                            members.log_in_again();
+                            if Safeguard::RefusedWatchesLogIn.is_on() {
+                                members.log_in_again();
+                            }
                             return StreamEnd::Lost;
                         }
                     }

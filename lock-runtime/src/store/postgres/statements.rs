@@ -331,10 +331,14 @@ SELECT
     coalesce(obj_description(to_regclass('distributed_locks'), 'pg_class'), ''),
     coalesce((
         SELECT string_agg(part, ', ') FROM (
-            SELECT 'the column ' || needed FROM unnest(ARRAY['key', 'owner', 'until', 'fence', 'wanted']) AS needed
+            SELECT 'the column ' || name || ' of the type ' || type FROM unnest(
+                ARRAY['key', 'owner', 'until', 'fence', 'wanted'],
+                ARRAY['bytea', 'text', 'timestamp with time zone', 'bigint', 'boolean']
+            ) AS needed (name, type)
             WHERE NOT EXISTS (
                 SELECT FROM pg_attribute
-                WHERE attrelid = to_regclass('distributed_locks') AND attname::text = needed AND NOT attisdropped
+                WHERE attrelid = to_regclass('distributed_locks') AND attname::text = name
+                    AND atttypid::regtype::text = type AND NOT attisdropped
             )
             UNION ALL
             SELECT 'the constraint distributed_locks_owner' WHERE NOT EXISTS (

@@ -66,6 +66,7 @@ impl Membership {
             (own != other).then(|| (*name, own.clone(), other.clone()))
         };
         if versions == VersionRule::One
+            && Safeguard::VotersHaveOneVersion.is_on()
             && let Some((other, own_version, version)) = others.iter().find_map(different)
         {
             return Err(wrong(format!(
