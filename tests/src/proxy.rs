@@ -39,6 +39,8 @@ struct Faults {
     delay: [Duration; 2],
     /// How many bytes per second are delivered to clients on each connection, if limited.
     rate: Option<u32>,
+    /// A text in replies, and what it is replaced by.
+    rewritten: Option<[Vec<u8>; 2]>,
     /// Whether data is held back, per direction.
     blocked: [bool; 2],
     /// The number of resets. Each ends all connections that are older.
@@ -198,6 +200,17 @@ impl Proxy {
     /// instead of the reply. No other request may be in flight on that connection.
     pub fn replace_reply_to(&self, word: &str, bytes: &[u8]) {
         self.request_fault(word, Effect::ReplaceReply(bytes.to_vec()));
+    }
+
+    /// Replaces a text in all replies by another one.
+    ///
+    /// # Panics
+    ///
+    /// If their lengths differ: a reply tells the length of its texts.
+    pub fn rewrite_replies(&self, from: &str, to: &str) {
+        assert_eq!(from.len(), to.len());
+        let rewritten = [from, to].map(|text| text.as_bytes().to_vec());
+        self.shared.faults.send_modify(|faults| faults.rewritten = Some(rewritten));
     }
 
     /// Holds back the next request that has the argument `word`, and everything behind it on its
@@ -381,8 +394,9 @@ async fn deliver_all(
         let effect = match toward {
             Toward::Server => shared.effect(&bytes),
             Toward::Client => {
-                if let Some([port, own]) = &shared.announced {
-                    bytes = replaced(&bytes, port, own);
+                let rewritten = faults.borrow().rewritten.clone();
+                for [from, to] in shared.announced.iter().chain(&rewritten) {
+                    bytes = replaced(&bytes, from, to);
                 }
                 let now = phase.borrow().clone();
                 match now {

@@ -52,14 +52,11 @@ async fn servers_of_different_versions_are_refused() {
     let same = LockClient::quorum(urls.clone()).await.expect("servers of one version");
     same.shutdown().await.expect("drained");
     let info: String = quorum.server(2).command(&["INFO"]);
-    let is_version = |line: &&str| line.starts_with("redis_version:");
-    let version = info.lines().find(is_version).expect("a version");
-    let newer = info.replace(version, "redis_version:99.1.2");
-    let reply = format!("${}\r\n{newer}\r\n", newer.len());
-    // To check the server, and to find out who votes.
-    for _ in 0..2 {
-        last.replace_reply_to("INFO", reply.as_bytes());
-    }
+    let line = |name: &str| info.lines().find(|line| line.starts_with(name));
+    let version = line("valkey_version:").or_else(|| line("redis_version:")).expect("a version");
+    let (name, number) = version.split_once(':').expect("a number");
+    let newer = format!("{name}:{}", "9".repeat(number.len()));
+    last.rewrite_replies(version, &newer);
     let upgraded = LockClient::quorum(urls).await;
     assert_refused(upgraded, "quorum", "use one version for all servers, and upgrade them while");
 }
