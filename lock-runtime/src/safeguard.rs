@@ -133,6 +133,8 @@ safeguards! {
     DeniedReleasesGoAlone = "denied-releases-go-alone",
     /// Releases that go together are sent by a task of their own.
     JoinedReleasesHaveATask = "joined-releases-have-a-task",
+    /// Releases that are queued behind a request without an answer are not sent.
+    QueuedReleasesFail = "queued-releases-fail",
     /// Requests about one key are not sent together.
     JoinedKeysDiffer = "joined-keys-differ",
     /// The rows of acquires that are sent together are inserted in the order of their keys.

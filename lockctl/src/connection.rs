@@ -18,7 +18,7 @@ const OPTIONAL_STORES: [([&str; 2], &str, bool); 2] = [
 
 /// Refuses the URL of a store that only other builds have.
 fn check_store(url: &str, optional: &[([&str; 2], &str, bool)]) -> Result<(), Failure> {
-    let scheme = url.trim().split_once(':').map_or("", |(scheme, _)| scheme);
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match optional.iter().find(|(schemes, ..)| schemes.contains(&scheme)) {
         Some((_, feature, false)) => {
             let what = format!("locks of `{scheme}://` are");
@@ -32,8 +32,9 @@ impl GlobalOptions {
     /// The URL of the store, from the file if there is one.
     pub(crate) fn store_url(&self) -> Result<String, Failure> {
         let url = self.given_url()?;
-        check_store(&url, &OPTIONAL_STORES)?;
-        Ok(url)
+        let url = url.trim();
+        check_store(url, &OPTIONAL_STORES)?;
+        Ok(url.to_owned())
     }
 
     fn given_url(&self) -> Result<String, Failure> {
@@ -72,7 +73,7 @@ mod tests {
             |has: bool| OPTIONAL_STORES.map(|(schemes, feature, _)| (schemes, feature, has));
         for (schemes, feature, _) in OPTIONAL_STORES {
             for scheme in schemes {
-                let url = format!(" {scheme}://user:c4nary@host/name");
+                let url = format!("{scheme}://user:c4nary@host/name");
                 let refused = check_store(&url, &of_builds(false)).expect_err("not in this build");
                 let text = refused.to_string();
                 assert!(text.contains(&format!("--features {feature}")), "{text}");

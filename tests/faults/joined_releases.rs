@@ -151,31 +151,88 @@ async fn a_release_that_is_not_polled_or_dropped_delays_no_other_one() {
     }
 }
 
-/// Only the tasks of that runtime could send them.
+/// After a second, nearly every release leaves a gap for clients that know no queue.
 #[tokio::test]
-async fn releases_of_a_runtime_that_ends_are_made_in_the_background() {
+async fn releases_after_long_holds_share_requests_as_well() {
     let server = RedisServer::plain(&[]);
     let client = near_client(&server, &server.url()).await;
     let guards = hold(&client, LOCKS).await;
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.expect("a runtime");
-        let begun = {
-            let _entered = runtime.enter();
-            begin(guards)
-        };
-        drop(runtime);
-        drop(begun);
-    })
-    .join()
-    .expect("no panic");
+    tokio::time::sleep(LEASE * 5 / 4).await;
+    let (requests, looks) = (server.calls("evalsha"), server.calls("zpopmin"));
+    assert!(release_all(guards).await.iter().all(Result::is_ok));
+    let (requests, looks) = (server.calls("evalsha") - requests, server.calls("zpopmin") - looks);
+    assert!(requests <= MOST_REQUESTS, "{requests} requests for {LOCKS} releases");
+    // Those that are sent one by one look into their queues.
+    assert!(looks <= MOST_REQUESTS, "{looks} queues were looked into");
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn releases_that_are_queued_fail_with_the_request_before_them() {
+    let server = RedisServer::plain(&[]);
+    let client = near_client(&server, &server.url()).await;
+    let mut guards = hold(&client, LOCKS).await;
+    server.freeze();
+    let mut waves = Vec::new();
+    // Each of the two tasks sends all that have begun before.
+    for count in [LOCKS / 2, LOCKS / 4, LOCKS / 4] {
+        let wave = guards.drain(..count).collect();
+        waves.push(tokio::spawn(release_all(wave)));
+        tokio::time::sleep(LEASE / 10).await;
+    }
+    for (number, wave) in waves.into_iter().enumerate() {
+        for outcome in wave.await.expect("no panic") {
+            let Err(LockError::Unavailable { cause, .. }) = outcome else { panic!("{outcome:?}") };
+            assert_eq!(cause.contains("a request before it failed"), number == 2, "{cause}");
+        }
+    }
+    server.thaw();
     let is_free = || server.keys().is_empty();
     assert!(until(LONG_LEASE / 6, is_free).await.is_some(), "a key is left");
     until_idle(&client, LONG_LEASE).await;
     assert_eq!(client.stats().lost, 0);
 }
 
-/// As many other releases are in flight.
+/// Begins releases on a new runtime on which they go together, and ends that.
+fn begin_and_end(server: &RedisServer, client: &LockClient) -> Vec<BegunRelease> {
+    let began = Instant::now();
+    while began.elapsed() < LONG_LEASE {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let guards = runtime.block_on(async {
+            let guards = hold(client, LOCKS).await;
+            let before = server.calls("evalsha");
+            assert!(release_all(guards).await.iter().all(Result::is_ok));
+            let is_near = server.calls("evalsha") - before <= MOST_REQUESTS;
+            if is_near { Some(hold(client, LOCKS).await) } else { None }
+        });
+        if let Some(guards) = guards {
+            return runtime.block_on(async { begin(guards) });
+        }
+    }
+    panic!("on none of the runtimes, releases go together");
+}
+
+/// Only the tasks of that runtime could send them.
+#[tokio::test]
+async fn releases_of_a_runtime_that_ends_are_made_in_the_background() {
+    let server = RedisServer::plain(&[]);
+    let client = client(&server.url()).await;
+    let begun = std::thread::scope(|scope| {
+        scope.spawn(|| begin_and_end(&server, &client)).join().expect("no panic")
+    });
+    for (number, release) in begun.into_iter().enumerate() {
+        let outcome = timeout(LONG_LEASE, release).await.expect("it ends");
+        let Err(LockError::Unavailable { cause, .. }) = outcome else { panic!("{outcome:?}") };
+        let was_queued = cause.contains("the task that sends releases has ended");
+        assert_eq!(was_queued, number >= 16, "{number}: {cause}");
+    }
+    let is_free = || server.keys().is_empty();
+    assert!(until(LONG_LEASE / 6, is_free).await.is_some(), "a key is left");
+    until_idle(&client, LONG_LEASE).await;
+    assert_eq!(client.stats().lost, 0);
+}
+
 #[tokio::test]
 async fn a_release_that_is_awaited_outside_of_a_runtime_is_an_error_and_is_made_in_the_background()
 {

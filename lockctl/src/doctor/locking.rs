@@ -50,10 +50,10 @@ async fn questions(client: &LockClient) -> Finding {
             Finding::ok("messages", format!("clients that answer: {}", answers.answers.len()))
         }
         Ok(_) => Finding::warn("messages", "no client answers, not even this one", change),
-        // The store has no messages.
+        // The store has no messages, or is a quorum, whose messages go over each of its servers.
         Err(error @ LockError::Config { .. }) => {
             let change = "nothing, if this is intended: of the commands for locks, only `run`, `bench` and `doctor` \
-                          work with this store";
+                          work with this URL";
             Finding::warn("messages", wording::of_error(&error), change)
         }
         Err(error) => Finding::warn("messages", wording::of_error(&error), change),

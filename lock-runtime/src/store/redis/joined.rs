@@ -57,7 +57,7 @@ pub(super) struct QueuedRelease {
     caller: oneshot::Sender<Result<Released, StoreError>>,
 }
 
-/// A task that sends releases. If the last one is dropped with its runtime, the callers are told that there is no answer.
+/// A task that sends releases. If the last one is dropped with its runtime, the callers are told so.
 pub(super) struct ReleaseFlight {
     queue: Arc<Mutex<ReleaseQueue>>,
     is_over: bool,
@@ -146,11 +146,12 @@ impl ReleaseFlight {
         Some(releases)
     }
 
-    /// Tells the callers of what is queued that there is no answer. None of it was sent.
-    pub(super) fn give_up(&self, failure: &StoreError) {
+    /// Ends what is queued, because a request before it had no answer.
+    pub(super) fn give_up(&self, cause: &str) {
         let queued = std::mem::take(&mut lock(&self.queue).queued);
         for release in queued {
-            release.tell(Err(failure.clone()));
+            let failure = format!("not sent, because a request before it failed: {cause}");
+            release.tell(Err(StoreError::Refused(failure)));
         }
     }
 }

@@ -62,7 +62,8 @@ impl RedisStore {
                 Box::pin(flight).await;
             }
         }
-        let ended = |_| Err(StoreError::Unknown("the runtime has ended".to_owned()));
+        let ended =
+            |_| Err(StoreError::Unknown("the task that sends releases has ended".to_owned()));
         told.await.unwrap_or_else(ended)
     }
 
@@ -73,15 +74,17 @@ impl RedisStore {
             let next = || Some(releases.by_ref().take(TOGETHER).collect::<Vec<_>>());
             let batches = std::iter::from_fn(next).take_while(|batch| !batch.is_empty());
             let failures = join_all(batches.map(|batch| self.send_together(batch))).await;
-            // Those that are queued have waited long enough.
-            if let Some(failure) = failures.into_iter().flatten().next() {
-                flight.give_up(&failure);
+            // Otherwise, those that are queued would wait for an answer for as long again.
+            if let Some(cause) = failures.into_iter().flatten().next()
+                && Safeguard::QueuedReleasesFail.is_on()
+            {
+                flight.give_up(&cause);
             }
         }
     }
 
-    /// Sends releases as one request. Returns the error if there was no answer.
-    async fn send_together(&self, batch: Vec<QueuedRelease>) -> Option<StoreError> {
+    /// Sends releases as one request. Returns why if there was no answer.
+    async fn send_together(&self, batch: Vec<QueuedRelease>) -> Option<String> {
         let releases: Vec<Release<'_>> = batch.iter().map(QueuedRelease::release).collect();
         let send_alone = || {
             let alone = releases.iter().map(|one| self.free_alone(*one, Lane::Caller, None));
@@ -101,7 +104,7 @@ impl RedisStore {
             }
         };
         let failure = answers.iter().find_map(|answer| match answer {
-            Err(error @ StoreError::Unknown(_)) => Some(error.clone()),
+            Err(StoreError::Unknown(cause)) => Some(cause.clone()),
             _ => None,
         });
         for (release, answer) in batch.into_iter().zip(answers) {
