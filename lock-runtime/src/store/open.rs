@@ -261,13 +261,15 @@ mod tests {
         super::open(&StoreAddress::Quorum(urls), &Settings::default()).expect("three stores");
     }
 
-    #[cfg(feature = "etcd")]
+    #[cfg(all(feature = "etcd", feature = "postgres"))]
     #[test]
-    fn etcd_has_no_quarantine() {
+    fn etcd_and_postgresql_have_no_quarantine() {
         let length = Settings::default().lease;
         let quarantine = Some(Arc::new(QuarantineTerms::new(length)));
         let settings = Settings { quarantine, ..Settings::default() };
-        assert_eq!(refused("etcd://a", &settings).0, "quarantine");
+        for url in ["etcd://a", "postgres://a/d"] {
+            assert_eq!(refused(url, &settings).0, "quarantine", "{url}");
+        }
     }
 
     #[cfg(feature = "redis")]
@@ -277,6 +279,8 @@ mod tests {
         let credentials = Some(CredentialsSource::new(source));
         let settings = Settings { credentials, ..Settings::default() };
         assert_eq!(refused("memory:", &settings).0, "credentials");
+        #[cfg(feature = "postgres")]
+        assert_eq!(refused("postgres://a/d", &settings).0, "credentials");
         open("redis://localhost", &settings).expect("a URL without credentials");
     }
 
