@@ -39,7 +39,7 @@ async fn transfer(accounts: &Balances, from: usize, to: usize) -> Result<u64, Lo
     deposit(accounts, to, 1).await
 }
 
-#[distributed_lock(key = "import", wait = "0s", on_busy = Ok(false), min_hold = "20s")]
+#[distributed_lock(key = "import", wait = "0s", on_busy = Ok(false), min_hold = "10s")]
 async fn import(accounts: &Balances) -> Result<bool, LockError> {
     accounts.imports.fetch_add(1, Ordering::SeqCst);
     Ok(true)

@@ -6,7 +6,7 @@ use lock_runtime::{LockClient, LockError};
 use lock_tests::support::{LEASE, until, until_idle};
 use lock_tests::{EtcdCluster, EtcdOptions};
 
-use crate::support::{RENEWED, client, request_counts};
+use crate::support::{LONG, RENEWED, client, patient_client, request_counts};
 
 #[tokio::test]
 async fn a_call_is_one_key_which_is_gone_afterwards() {
@@ -24,7 +24,8 @@ async fn a_call_is_one_key_which_is_gone_afterwards() {
 #[tokio::test]
 async fn a_call_is_one_request_and_its_release_another_one() {
     let etcd = EtcdCluster::single();
-    let client = client(&etcd.url()).await;
+    // Nothing is renewed meanwhile.
+    let client = patient_client(&etcd.url(), LONG * 6).await;
     // It is on the shared lease.
     let held = client.lock("held").acquire().await.expect("a lock");
     let before = request_counts(&etcd).transactions;
