@@ -138,7 +138,8 @@ async fn a_forced_unlock_by_java_is_a_loss_and_wakes_a_waiter() {
     let (guard, got) = waiter.await.expect("no panic").expect("free");
     assert!(got - forced < WOKEN, "{:?}", got - forced);
     match body.await.expect("no panic") {
-        Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Taken),
+        // The holder may look before the waiter has the lock, or after that.
+        Err(LockError::Lost { reason: LostReason::Gone | LostReason::Taken, .. }) => {}
         other => panic!("{other:?}"),
     }
     assert!(forced.elapsed() < LEASE, "{:?}", forced.elapsed());
@@ -482,7 +483,16 @@ async fn work_through_names(tries: bool) {
                 if !tries {
                     lock.run(work).await.expect("granted");
                     taken += 1;
-                } else if let Some(guard) = lock.try_acquire().await.expect("up") {
+                    continue;
+                }
+                let guard = match lock.try_acquire().await {
+                    // On a busy machine, the answer to another task of this process may be late.
+                    Err(LockError::Unavailable { cause, .. }) if cause.contains("not answered") => {
+                        continue;
+                    }
+                    tried => tried.expect("up"),
+                };
+                if let Some(guard) = guard {
                     work.await;
                     guard.release().await.expect("held");
                     taken += 1;
