@@ -183,7 +183,9 @@ async fn releases_that_are_queued_fail_with_the_request_before_them() {
     for (number, wave) in waves.into_iter().enumerate() {
         for outcome in wave.await.expect("no panic") {
             let Err(LockError::Unavailable { cause, .. }) = outcome else { panic!("{outcome:?}") };
-            assert_eq!(cause.contains("a request before it failed"), number == 2, "{cause}");
+            let was_sent = !cause.contains("a request before it failed");
+            assert!(was_sent || number == 2, "it was not sent: {cause}");
+            assert!(!was_sent || number < 2, "it was sent: {cause}");
         }
     }
     server.thaw();

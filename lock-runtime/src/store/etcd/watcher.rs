@@ -163,10 +163,9 @@ impl KeyWatcher {
                 },
                 answer = stream.message() => match answer {
                     Ok(Some(answer)) => {
-                        if self.answered(answer, &requests).is_err() {
-                            if Safeguard::RefusedWatchesLogIn.is_on() {
-                                members.log_in_again();
-                            }
+                        let is_refused = self.answered(answer, &requests).is_err();
+                        if is_refused && Safeguard::RefusedWatchesReturn.is_on() {
+                            members.log_in_again();
                             return StreamEnd::Lost;
                         }
                     }
