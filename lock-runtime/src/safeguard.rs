@@ -239,8 +239,6 @@ safeguards! {
     NewConnectionsAreChecked = "new-connections-are-checked",
     /// A fencing token is written to a majority of a quorum before it is used.
     FenceIsWrittenBack = "fence-is-written-back",
-    /// When etcd refuses a watch, the client logs in again and opens a new stream for all watches.
-    RefusedWatchesReturn = "refused-watches-return",
     /// The servers of a quorum have one version when a client connects.
     VotersHaveOneVersion = "voters-have-one-version",
     /// A member of etcd that does not answer is left for another one.

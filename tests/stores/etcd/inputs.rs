@@ -154,16 +154,15 @@ async fn a_client_logs_in_again_when_its_token_has_expired() {
 
 /// The next renewal, which would notice it as well, comes later.
 #[tokio::test]
-async fn a_watch_that_is_refused_because_its_login_has_expired_comes_back() {
+async fn a_key_is_watched_although_the_login_of_the_earlier_watches_has_expired() {
     let etcd = with_users(&["--bcrypt-cost=4", "--auth-token-ttl=1"]);
     let client = patient_client(&etcd.url_with("locks:geheim@"), LONG * 6).await;
-    // All watches go over one stream, which keeps the login with which it began.
     let held = client.lock("own:1").acquire().await.expect("a lock");
     tokio::time::sleep(LEASE * 4).await;
     let guard = client.lock("own:2").acquire().await.expect("a lock");
     etcd.control(&["--user=root:root", "del", "own:2"]);
     let lost = tokio::time::timeout(LONG, guard.lost()).await;
-    assert_eq!(lost.expect("the watch is still refused"), LostReason::Gone);
+    assert_eq!(lost.expect("the key is watched"), LostReason::Gone);
     held.release().await.expect("a release");
 }
 

@@ -163,8 +163,7 @@ impl KeyWatcher {
                 },
                 answer = stream.message() => match answer {
                     Ok(Some(answer)) => {
-                        let is_refused = self.answered(answer, &requests).is_err();
-                        if is_refused && Safeguard::RefusedWatchesReturn.is_on() {
+                        if self.answered(answer, &requests).is_err() {
                             members.log_in_again();
                             return StreamEnd::Lost;
                         }
