@@ -490,7 +490,7 @@ async fn work_through_names(tries: bool) {
                     Err(LockError::Unavailable { cause, .. }) if cause.contains("not answered") => {
                         continue;
                     }
-                    tried => tried.expect("up"),
+                    answer => answer.expect("up"),
                 };
                 if let Some(guard) = guard {
                     work.await;
