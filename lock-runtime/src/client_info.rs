@@ -4,7 +4,7 @@
 //! people can read it as well.
 
 use std::fmt;
-#[cfg(any(feature = "redis", feature = "admin", test))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "admin", test))]
 use std::time::Duration;
 use std::time::SystemTime;
 
@@ -12,7 +12,7 @@ use std::time::SystemTime;
 pub(crate) const LONGEST_TEXT: usize = 253;
 
 /// The longest presence that is read, in bytes.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "etcd"))]
 pub(crate) const LONGEST_PRESENCE: usize = 1024;
 
 /// What a client tells about itself, as far as it is known. Other libraries tell nothing.
@@ -41,7 +41,7 @@ pub struct ClientInfo {
 
 impl ClientInfo {
     /// The text of the presence.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "etcd"))]
     pub(crate) fn to_presence(&self) -> String {
         let mut text = "v=1\n".to_owned();
         for (name, value) in self.fields() {
@@ -53,7 +53,7 @@ impl ClientInfo {
     }
 
     /// What a presence tells, which may be any text.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "etcd"))]
     pub(crate) fn of_presence(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
         let fields: Vec<_> = text.lines().filter_map(|line| line.split_once('=')).collect();
@@ -79,7 +79,7 @@ impl ClientInfo {
     }
 
     /// What a client has told, which may be any texts.
-    #[cfg(any(feature = "redis", feature = "admin", test))]
+    #[cfg(any(feature = "redis", feature = "etcd", feature = "admin", test))]
     pub(crate) fn of_fields(field: impl Fn(&str) -> Option<String>) -> Self {
         let text = |name| field(name).and_then(|value| harmless(&value));
         let started = field("started").and_then(|millis| millis.parse().ok());
@@ -119,7 +119,7 @@ pub(crate) fn harmless(text: &str) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Such as `web-3 (pid 4711, shop 1.4.2)`.
+/// Such as `web-3 (pid 4711, shop 1.4.2)`, or `client kX3_8fRtq` if only its id is known.
 impl fmt::Display for ClientInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let process = self.process.map(|process| format!("pid {process}"));
@@ -129,7 +129,10 @@ impl fmt::Display for ClientInfo {
         });
         let rest = [process, service].into_iter().flatten().collect::<Vec<_>>().join(", ");
         match (&self.name, &*rest) {
-            (None, "") => f.write_str("a client that does not say who it is"),
+            (None, "") => match &self.id {
+                Some(id) => write!(f, "client {id}"),
+                None => f.write_str("a client that does not say who it is"),
+            },
             (None, rest) => f.write_str(rest),
             (Some(name), "") => f.write_str(name),
             (Some(name), rest) => write!(f, "{name} ({rest})"),
@@ -166,6 +169,8 @@ mod tests {
         let nameless = ClientInfo { name: None, ..full };
         assert_eq!(nameless.to_string(), "pid 4711, shop 1.4.2");
         assert_eq!(ClientInfo::default().to_string(), "a client that does not say who it is");
+        let id = ClientInfo { id: Some("kX3_8fRtq".to_owned()), ..ClientInfo::default() };
+        assert_eq!(id.to_string(), "client kX3_8fRtq");
     }
 
     #[cfg(feature = "redis")]

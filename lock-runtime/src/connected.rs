@@ -77,6 +77,12 @@ impl Connected {
         connected
     }
 
+    /// Whether the clients of the store can be asked.
+    #[cfg(feature = "admin")]
+    pub(crate) fn has_questions(&self) -> bool {
+        self.backend.has_questions()
+    }
+
     /// A way to ask the clients with the namespace of this one.
     #[cfg(feature = "admin")]
     pub(crate) fn asker(&self) -> Result<Box<dyn Asker>, LockError> {

@@ -52,7 +52,7 @@ impl Identity {
         Self(Some(Told { name: Some(name.into()), ..Told::default() }))
     }
 
-    /// Nothing. The client has no presence, and others see a client that does not say who it is.
+    /// Nothing. The client has no presence, and others see its id alone.
     pub fn none() -> Self {
         Self(None)
     }

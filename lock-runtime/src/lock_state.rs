@@ -21,7 +21,7 @@ pub struct LockState {
     /// whose leases end first.
     pub is_complete: bool,
     /// The number of processes that wait in the queue of the store. The other calls of a process wait in the
-    /// process itself, and clients that poll are not in the queue.
+    /// process itself, and clients that poll are not in the queue. Zero in stores without queues.
     pub queued: u64,
 }
 
@@ -62,7 +62,7 @@ impl StoredLayout {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoredHolder {
-    /// The owner in the key.
+    /// The owner in the key. Empty in a store that keeps no owner of a lock that [was released](Self::is_released).
     pub token: HolderToken,
     /// The client of the owner. Without any value for a client of another library.
     pub client: ClientInfo,
@@ -94,7 +94,7 @@ pub(crate) const LONGEST_TOKEN: usize = 256;
 pub struct HolderToken(String);
 
 impl HolderToken {
-    #[cfg(any(feature = "redis", test))]
+    #[cfg(any(feature = "redis", feature = "store", test))]
     pub(crate) fn new(token: impl Into<String>) -> Self {
         Self(token.into())
     }

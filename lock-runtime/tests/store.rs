@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lock_runtime::store::{
-    FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
-    RenewOutcome, Store, StoreError, WakeUps,
+    FenceRequest, FencingOutcome, LeaseOutcome, LeasePage, LeaseRequest, LeaseScan, ReleaseOutcome,
+    ReleaseRequest, RenewOutcome, Store, StoreError, StoredLease, WakeUps,
 };
 use lock_runtime::{
     HolderKind, LockClient, LockError, LostReason, Replicas, WireFormat, conformance,
@@ -47,6 +47,12 @@ enum Flaw {
     TokensForAnybody,
     TokensOfTheDead,
     TellsAnybody,
+    TellsOwnersOfKeptKeys,
+    ScanForgetsKeys,
+    ScanRepeatsKeys,
+    ScanIgnoresThePrefix,
+    ScanIgnoresTheLimit,
+    ScanNeverEnds,
     DroppedRequestsNeverEnd,
 }
 
@@ -138,6 +144,17 @@ impl Table {
         let now = Instant::now();
         let entry = rows.entries.get(&self.key(key))?;
         (entry.end > now || self.flaw == Flaw::LeasesNeverEnd).then(|| entry.clone())
+    }
+
+    /// What operators read about an entry.
+    fn stored(&self, key: &str, entry: Entry) -> StoredLease {
+        let left = entry.end.saturating_duration_since(Instant::now());
+        match (self.flaw, entry.owner) {
+            (Flaw::TellsAnybody, _) => StoredLease::new(key, "anybody", Some(left)),
+            (_, Some(owner)) => StoredLease::new(key, owner, Some(left)),
+            (Flaw::TellsOwnersOfKeptKeys, None) => StoredLease::new(key, "somebody", Some(left)),
+            (_, None) => StoredLease::kept(key, left),
+        }
     }
 
     fn write(&self, rows: &mut Rows, key: &str, owner: Option<&str>, end: Instant) {
@@ -282,10 +299,37 @@ impl Store for Table {
         Ok(FencingOutcome::Token(rows.token))
     }
 
-    async fn owner(&self, key: &str) -> Result<Option<String>, StoreError> {
+    async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
         self.fail().await?;
-        let owner = self.live(&self.rows.lock().unwrap(), key).and_then(|entry| entry.owner);
-        Ok(if self.flaw == Flaw::TellsAnybody { Some("anybody".to_owned()) } else { owner })
+        let entry = self.live(&self.rows.lock().unwrap(), key);
+        Ok(entry.map(|entry| self.stored(key, entry)))
+    }
+
+    async fn scan(&self, scan: LeaseScan<'_>) -> Result<LeasePage, StoreError> {
+        self.fail().await?;
+        let rows = self.rows.lock().unwrap();
+        let is_wanted = |key: &&String| {
+            let is_behind = scan.from.is_none_or(|from| match self.flaw {
+                Flaw::ScanRepeatsKeys => key.as_bytes() >= from,
+                _ => key.as_bytes() > from,
+            });
+            is_behind && (key.starts_with(scan.prefix) || self.flaw == Flaw::ScanIgnoresThePrefix)
+        };
+        let mut keys: Vec<&String> = rows.entries.keys().filter(is_wanted).collect();
+        keys.sort_unstable();
+        let limit = if self.flaw == Flaw::ScanIgnoresTheLimit { usize::MAX } else { scan.limit };
+        let is_last = keys.len() <= limit;
+        keys.truncate(limit);
+        let next = keys.last().filter(|_| !is_last).map(|key| key.as_bytes().to_vec());
+        if self.flaw == Flaw::ScanNeverEnds && scan.limit < 100 {
+            return Ok(LeasePage::new(Vec::new(), Some(b"again".to_vec())));
+        }
+        if self.flaw == Flaw::ScanForgetsKeys && scan.from.is_some() {
+            keys.truncate(1);
+        }
+        let live = keys.into_iter().filter_map(|key| Some((key, self.live(&rows, key)?)));
+        let leases = live.map(|(key, entry)| self.stored(key, entry));
+        Ok(LeasePage::new(leases.collect(), next))
     }
 
     async fn check(&self) -> Result<(), StoreError> {
@@ -405,7 +449,13 @@ finds! {
     low_tokens: TokensAreTooLow by tokens_rise(one, two);
     tokens_for_anybody: TokensForAnybody by tokens_are_for_the_owner_only(one);
     tokens_of_the_dead: TokensOfTheDead by tokens_are_for_the_owner_only(one);
-    a_wrong_owner: TellsAnybody by the_owner_is_told_if_anybody_is(one);
+    a_wrong_owner: TellsAnybody by a_lease_can_be_inspected(one);
+    an_owner_of_a_kept_key: TellsOwnersOfKeptKeys by a_lease_can_be_inspected(one);
+    a_scan_with_gaps: ScanForgetsKeys by a_scan_finds_all_keys_with_a_prefix(one);
+    a_scan_that_repeats_keys: ScanRepeatsKeys by a_scan_finds_all_keys_with_a_prefix(one);
+    a_scan_of_all_keys: ScanIgnoresThePrefix by a_scan_finds_all_keys_with_a_prefix(one);
+    an_endless_scan: ScanNeverEnds by a_scan_finds_all_keys_with_a_prefix(one);
+    a_scan_without_limit: ScanIgnoresTheLimit by a_scan_finds_all_keys_with_a_prefix(one);
     requests_that_stay: DroppedRequestsNeverEnd by a_dropped_request_leaves_a_lease_at_most(one);
 }
 
@@ -659,5 +709,112 @@ fn requests_run_on_the_first_runtime_of_callers_if_the_store_has_connections_the
         } else {
             assert_eq!(used, [own, own, own]);
         }
+    }
+}
+
+#[cfg(feature = "admin")]
+mod operators {
+    use lock_runtime::Identity;
+    use lock_runtime::admin::{Deletion, LockAdmin, LockState, StoredLayout};
+
+    use super::*;
+
+    /// The locks that a scan finds, by key.
+    async fn scanned(admin: &LockAdmin, pattern: &str, others: bool) -> Vec<LockState> {
+        let (mut scan, mut locks) = (admin.scan(pattern).pause(0).others(others), Vec::new());
+        while let Some(step) = scan.next().await.expect("an answer") {
+            locks.extend(step);
+        }
+        locks.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        locks
+    }
+
+    async fn keys(admin: &LockAdmin, pattern: &str, others: bool) -> Vec<String> {
+        scanned(admin, pattern, others).await.into_iter().map(|lock| lock.key).collect()
+    }
+
+    #[tokio::test]
+    async fn operators_read_the_locks_of_all_clients_and_delete_one() {
+        let table = Table::new(Flaw::None);
+        let named = |name: &str, namespace: &str| {
+            let builder = LockClient::builder().store(table.clone()).lease(LEASE * 100);
+            builder.namespace(namespace).identity(Identity::named(name))
+        };
+        let one = named("one", "shop").connect().await.expect("it connects");
+        let two = named("two", "shop").connect().await.expect("it connects");
+        let admin = LockAdmin::new(&one);
+        assert_eq!(admin.inspect("order:1").await, Ok(None));
+        let own = one.lock("order:1").acquire().await.expect("free");
+        let other = two.lock("order:2").acquire().await.expect("free");
+        let kept = two.lock("kept").min_hold(LEASE * 100).acquire().await.expect("free");
+        kept.release().await.expect("held");
+        let until = Instant::now() + LEASE * 100;
+        let elsewhere = [("shop:foreign", "no token of this library"), ("shopping:1", "x")];
+        for (key, owner) in elsewhere {
+            table.write(&mut table.rows.lock().unwrap(), key, Some(owner), until);
+        }
+
+        let lock = admin.inspect("order:1").await.expect("an answer").expect("held");
+        let holder = &lock.holders[0];
+        assert_eq!(
+            (&*lock.key, lock.layout, lock.queued),
+            ("shop:order:1", StoredLayout::Token, 0)
+        );
+        assert_eq!(holder.client.name.as_deref(), Some("one"), "the client knows itself");
+        assert!(holder.lease_left.is_some_and(|left| left <= LEASE * 100), "{holder:?}");
+        assert!(holder.held_for.is_some_and(|time| time < LEASE * 10), "{holder:?}");
+        let lock = admin.inspect("order:2").await.expect("an answer").expect("held");
+        let stuck = &lock.holders[0];
+        assert!(stuck.client.id.is_some() && stuck.client.id != holder.client.id, "{stuck:?}");
+        let kept = admin.inspect("kept").await.expect("an answer").expect("taken");
+        assert!(kept.holders[0].is_released, "{kept:?}");
+
+        assert_eq!(keys(&admin, "*", false).await, ["shop:kept", "shop:order:1", "shop:order:2"]);
+        assert_eq!(keys(&admin, "f*", true).await, ["shop:foreign"]);
+        assert_eq!(keys(&admin, "order:[^1]", false).await, ["shop:order:2"]);
+        let all = LockAdmin::new(&named("all", "").connect().await.expect("it connects"));
+        assert_eq!(keys(&all, "shopping*", true).await, ["shopping:1"]);
+
+        assert_eq!(admin.delete("order:1", &stuck.token).await, Ok(Deletion::Changed));
+        assert_eq!(admin.delete("order:2", &stuck.token).await, Ok(Deletion::Deleted));
+        assert_eq!(admin.delete("order:2", &stuck.token).await, Ok(Deletion::Gone));
+        let token = &kept.holders[0].token;
+        let refused = admin.delete("kept", token).await;
+        assert!(matches!(refused, Err(LockError::Config { option: "token", .. })), "{refused:?}");
+        one.lock("order:2").run(async {}).await.expect("it was deleted");
+        own.release().await.expect("held");
+        let lost = other.release().await;
+        assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    }
+
+    #[tokio::test]
+    async fn a_scan_of_many_locks_has_several_steps() {
+        const MANY: usize = 600;
+        let table = Table::new(Flaw::None);
+        let until = Instant::now() + LEASE * 100;
+        let owner = "kX3_8fRtq.AABrmE8eHkD2vXnq4mTjP5";
+        for number in 0..MANY {
+            let key = format!("job:{number}");
+            table.write(&mut table.rows.lock().unwrap(), &key, Some(owner), until);
+        }
+        let admin = LockAdmin::new(&client(&table).await);
+        assert_eq!(keys(&admin, "job:*", false).await.len(), MANY);
+        let (mut scan, mut steps) = (admin.scan("*"), 0);
+        while scan.next().await.expect("an answer").is_some() {
+            steps += 1;
+        }
+        assert_eq!(steps, 3, "of at most 250 locks");
+        table.set(Fault::Refuse);
+        let refused = admin.scan("*").next().await;
+        assert!(matches!(refused, Err(LockError::Unavailable { .. })), "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn clients_of_a_custom_store_cannot_be_asked() {
+        let admin = LockAdmin::new(&client(&Table::new(Flaw::None)).await);
+        assert!(!admin.can_ask());
+        let refused = admin.clients().await.map(drop);
+        assert!(matches!(refused, Err(LockError::Config { option: "url", .. })), "{refused:?}");
+        assert!(LockAdmin::new(&LockClient::memory()).can_ask());
     }
 }

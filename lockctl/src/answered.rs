@@ -68,7 +68,7 @@ impl Answered {
         let ambiguous: HashSet<usize> =
             holds.values().filter(|places| places.len() > 1).flatten().copied().collect();
         for lock in &mut locks {
-            lock.waiting = self.waiting(&lock.key);
+            lock.waiting = Some(self.waiting(&lock.key));
             // Only clients of this library can be asked.
             let id = lock.holder.as_ref().and_then(|holder| holder.id.clone());
             let Some(id) = id else { continue };

@@ -70,12 +70,16 @@ impl AskingClient {
         Ok(Answered::new(holds?, waits?))
     }
 
-    /// Asks, and tells what is missing. `None` without the permission: what the store knows is better than nothing.
+    /// Asks, and tells what is missing. `None` without the permission, and if the clients of the store cannot be asked:
+    /// what the store knows is better than nothing.
     pub(crate) async fn ask_if_allowed(
         &self,
         key: Option<&str>,
         messages: Messages,
     ) -> Result<Option<Answered>, LockError> {
+        if !self.admin.can_ask() {
+            return Ok(None);
+        }
         match self.ask(key).await {
             Ok(answered) => {
                 answered.complain(messages);

@@ -11,7 +11,7 @@ use crate::connection::close;
 use crate::exit::{Code, Failure};
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
-use crate::output::records::seconds;
+use crate::output::records::{cell, seconds};
 use crate::output::table::Table;
 use crate::output::{Listing, OutputOptions};
 use crate::probe::unique;
@@ -44,8 +44,8 @@ struct MeasuredCosts {
 #[derive(Debug, Serialize)]
 struct CostRow {
     operation: &'static str,
-    /// The requests to the store for each operation, on average.
-    round_trips: f64,
+    /// The requests to the store for each operation, on average. `None` if the client does not count those to this store.
+    round_trips: Option<f64>,
     #[serde(rename = "p50_seconds", serialize_with = "seconds")]
     p50: Duration,
     #[serde(rename = "p99_seconds", serialize_with = "seconds")]
@@ -55,11 +55,12 @@ struct CostRow {
 }
 
 impl CostRow {
-    fn new(operation: &'static str, measured: MeasuredCalls) -> Self {
+    fn new(operation: &'static str, measured: MeasuredCalls, is_counted: bool) -> Self {
         let calls = u32::try_from(measured.times.len()).unwrap_or(u32::MAX).max(1);
         let requests = u32::try_from(measured.requests).unwrap_or(u32::MAX);
         // To two digits after the point.
         let round_trips = (f64::from(requests) / f64::from(calls) * 100.0).round() / 100.0;
+        let round_trips = Some(round_trips).filter(|_| is_counted);
         let samples = Samples::new(measured.times);
         let [p50, p99, max] = [50, 99, 100].map(|percent| samples.percentile(percent));
         Self { operation, round_trips, p50, p99, max }
@@ -77,7 +78,7 @@ impl Listing for MeasuredCosts {
         let mut table = Table::new(&["OPERATION", "ROUND TRIPS", "P50", "P99", "MAX"], &[]);
         for row in &self.costs {
             let times = [row.p50, row.p99, row.max].map(milliseconds);
-            let cells = [row.operation.to_owned(), row.round_trips.to_string()];
+            let cells = [row.operation.to_owned(), cell(row.round_trips.as_ref())];
             table.row(cells.into_iter().chain(times));
         }
         table
@@ -145,5 +146,8 @@ async fn measure(client: &LockClient, count: u32) -> Result<MeasuredCosts, Failu
     }
     let [reads, acquired, released] = calls;
     let costs = [("read", reads), ("acquire", acquired), ("release", released)];
-    Ok(MeasuredCosts { count, costs: costs.map(|(name, calls)| CostRow::new(name, calls)) })
+    // Clients do not count requests to custom stores, which etcd and PostgreSQL are for them.
+    let is_counted = admin.can_ask() || costs.iter().any(|(_, calls)| calls.requests > 0);
+    let costs = costs.map(|(name, calls)| CostRow::new(name, calls, is_counted));
+    Ok(MeasuredCosts { count, costs })
 }

@@ -37,6 +37,19 @@ impl GlobalOptions {
         Ok(url.to_owned())
     }
 
+    /// Refuses a store whose clients cannot be asked, for a command that shows only what they answer.
+    pub(crate) fn check_can_ask(&self, command: &str) -> Result<(), Failure> {
+        let url = self.store_url()?;
+        let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+        if OPTIONAL_STORES.iter().any(|(schemes, ..)| schemes.contains(&scheme)) {
+            let text = format!(
+                "`{command}` shows what clients answer, and those of `{scheme}://` cannot be asked: use `ls --watch`"
+            );
+            return Err(Failure::new(Code::Config, text));
+        }
+        Ok(())
+    }
+
     fn given_url(&self) -> Result<String, Failure> {
         let Some(file) = &self.url_file else {
             let text = "no store: set the variable `LOCK_URL`, or use `--url` or `--url-file`";

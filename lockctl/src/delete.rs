@@ -53,6 +53,12 @@ pub(crate) async fn run(
         return Err(no_holder(&key));
     }
     let hold = shown.holders.iter().find(|holder| holder.token.as_ref() == Some(&token));
+    if hold.is_none() && shown.holders.iter().all(|holder| holder.token.is_none()) {
+        let text = format!(
+            "lock {key:?} was released, and stays for its min_hold: it has no holder; nothing was deleted"
+        );
+        return Err(Failure::new(Code::Busy, text));
+    }
     let hold = hold.ok_or_else(|| other_holder(&key))?;
     let consequence = consequence(hold);
     if yes {
@@ -96,5 +102,8 @@ fn no_holder(key: &str) -> Failure {
 }
 
 fn other_holder(key: &str) -> Failure {
-    Failure::new(Code::Busy, format!("lock {key:?} has another holder by now; nothing was deleted"))
+    Failure::new(
+        Code::Busy,
+        format!("lock {key:?} has another holder by now, or another token; nothing was deleted"),
+    )
 }

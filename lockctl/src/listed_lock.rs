@@ -48,14 +48,14 @@ pub(crate) struct ListedLock {
     pub(crate) fencing_token: Option<u64>,
     /// What the store knows the hold by, for `delete`.
     pub(crate) token: Option<String>,
-    /// The calls of all clients that wait for the key.
-    pub(crate) waiting: u64,
+    /// The calls of all clients that wait for the key. `None` if the clients could not be asked.
+    pub(crate) waiting: Option<u64>,
 }
 
 impl ListedLock {
     /// A key whose holder is not known.
     pub(crate) fn without_holder(key: String, waiting: u64) -> Self {
-        Self { key, waiting, ..Self::default() }
+        Self { key, waiting: Some(waiting), ..Self::default() }
     }
 
     /// The holders of a lock that the store knows, and whose leases have not ended.
@@ -73,7 +73,7 @@ impl ListedLock {
             mode: holder.mode.map(LockMode::as_str),
             permits: holder.permits.map(Permits::count),
             released: Some(holder.is_released),
-            token: Some(holder.token.as_str().to_owned()),
+            token: Some(holder.token.as_str().to_owned()).filter(|token| !token.is_empty()),
             ..Self::default()
         };
         holders.into_iter().map(row).collect()
@@ -81,6 +81,8 @@ impl ListedLock {
 
     /// The cells of a table: key, time held, time left, waiting calls, holder and function.
     pub(crate) fn cells(&self) -> [String; 6] {
+        let is_kept = self.released == Some(true) && self.token.is_none();
+        let holder = self.holder.as_ref().filter(|_| !is_kept);
         let left = match self.expires {
             Some(false) => "never".to_owned(),
             _ => self.left.map_or_else(unknown, span::show),
@@ -89,8 +91,8 @@ impl ListedLock {
             self.key.clone(),
             self.held_for.map_or_else(unknown, span::show),
             left,
-            self.waiting.to_string(),
-            self.holder.as_ref().map_or_else(unknown, |holder| holder.shown.clone()),
+            cell(self.waiting.as_ref()),
+            holder.map_or_else(unknown, |holder| holder.shown.clone()),
             cell(self.function.as_ref()),
         ]
     }

@@ -3,7 +3,7 @@
 use clap::Args;
 use lock_runtime::store::{POSTGRES_SCHEMA, PostgresStore};
 
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
 use crate::output::write;
@@ -28,7 +28,12 @@ pub(crate) async fn run(
     if options.print {
         return write(POSTGRES_SCHEMA);
     }
-    let is_new = PostgresStore::new(&global.store_url()?)?.migrate().await?;
+    let url = global.store_url()?;
+    if !matches!(url.split_once(':'), Some(("postgres" | "postgresql", _))) {
+        let text = "`migrate` needs the URL of a PostgreSQL database, such as `postgres://owner@host/database`";
+        return Err(Failure::new(Code::Config, text));
+    }
+    let is_new = PostgresStore::new(&url)?.migrate().await?;
     let what = if is_new { "was created" } else { "is there, and has the current version" };
     messages.note(format!("the table `distributed_locks` {what}"));
     Ok(())

@@ -58,12 +58,19 @@ impl Listing for ShownLock {
         let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
         row("key", self.key.clone());
         row("state", if self.held { "held" } else { "not held" }.to_owned());
-        let waiting = self.waiting.map_or_else(unknown, |calls| format!("{calls} calls"));
-        row("waiting", format!("{waiting}, {} processes in the queue", self.queued));
+        let calls = self.waiting.map_or_else(unknown, |calls| format!("{calls} calls"));
+        let was_asked = self.waiting.is_some();
+        row(
+            "waiting",
+            match self.queued {
+                0 if !was_asked => calls,
+                queued => format!("{calls}, {queued} processes in the queue"),
+            },
+        );
         for holder in &self.holders {
-            let shown = holder.holder.as_ref().map(|client| client.shown.clone());
-            row("holder", shown.unwrap_or_else(unknown));
-            for (name, value) in details(holder) {
+            let [.., shown, _] = holder.cells();
+            row("holder", shown);
+            for (name, value) in details(holder, was_asked) {
                 if let Some(value) = value {
                     row(&format!("  {name}"), value);
                 }
@@ -73,11 +80,12 @@ impl Listing for ShownLock {
     }
 }
 
-/// What is known about a holder.
-fn details(holder: &ListedLock) -> [(&'static str, Option<String>); 10] {
+/// What is known about a holder, who may have been asked.
+fn details(holder: &ListedLock, was_asked: bool) -> [(&'static str, Option<String>); 10] {
     let is_known = holder.holder.as_ref().is_some_and(|client| client.id.is_some());
     let state = match holder.answers {
         _ if holder.released == Some(true) => "was released, and stays for its min_hold",
+        _ if !was_asked => "was not asked",
         Some(true) => "answers",
         Some(false) => "does not answer: it has died, or its connection is interrupted",
         None if is_known => "has not answered about this lock, and may be alive",

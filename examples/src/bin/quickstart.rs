@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -64,7 +65,7 @@ async fn report(story: Story, who: &str, day: u32) -> Result<(), LockError> {
     Ok(())
 }
 
-async fn run() -> Result<(), LockError> {
+async fn run() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("LOCK_URL").unwrap_or_else(|_| "memory:".into());
     LockClient::builder().url(&url).lease(LEASE).connect().await?.install()?;
     if url.starts_with("memory:") {
@@ -78,12 +79,13 @@ async fn run() -> Result<(), LockError> {
     if !url.starts_with("memory:") {
         story.tell("", "If another process holds the lock, both have to wait.");
     }
-    let (ada, bob) = tokio::join!(pay(story, "Ada", 7), pay(story, "Bob", 7));
-    ada.and(bob)?;
+    let [ada, bob] = ["Ada", "Bob"].map(|who| tokio::spawn(pay(story, who, 7)));
+    ada.await??;
+    bob.await??;
 
     story.tell("", "Dan's report takes longer than the lease. The watchdog renews the lock.");
     story.tell("", "Eve pays order 7 again. Cleo wants to cancel it and waits at most 300 ms.");
-    let impatient = async {
+    let impatient = async move {
         sleep(Duration::from_millis(50)).await;
         match cancel(story, "Cleo", 7).await {
             Err(error @ LockError::Busy { .. }) => {
@@ -93,8 +95,12 @@ async fn run() -> Result<(), LockError> {
             other => other,
         }
     };
-    let (dan, eve, cleo) = tokio::join!(report(story, "Dan", 1), pay(story, "Eve", 7), impatient);
-    dan.and(eve).and(cleo)?;
+    let dan = tokio::spawn(report(story, "Dan", 1));
+    let eve = tokio::spawn(pay(story, "Eve", 7));
+    let cleo = tokio::spawn(impatient);
+    for call in [dan, eve, cleo] {
+        call.await??;
+    }
 
     lock_runtime::global()?.shutdown().await?;
     story.tell("", "All locks are released.");

@@ -120,6 +120,22 @@ impl LockAdmin {
         &self.connected.namespace
     }
 
+    /// Whether clients can be asked. Those of a quorum, of etcd, of PostgreSQL and of custom stores cannot: the methods that
+    /// ask them return [`LockError::Config`], and those that read the store work.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::LockClient;
+    /// use lock_runtime::admin::LockAdmin;
+    ///
+    /// assert!(LockAdmin::new(&LockClient::memory()).can_ask());
+    /// ```
+    #[must_use]
+    pub fn can_ask(&self) -> bool {
+        self.connected.has_questions()
+    }
+
     /// The clients.
     ///
     /// Costs two round trips, the first question one more, and an answer of each client.

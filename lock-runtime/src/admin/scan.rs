@@ -21,15 +21,17 @@ const PAUSE: u32 = 10;
 
 /// A scan of the store for locks; see [`LockAdmin::scan`](super::LockAdmin::scan).
 ///
-/// The server has to look at all of its keys, also at those that are no locks, because it has no index of locks: the
+/// A Redis server has to look at all of its keys, also at those that are no locks, because it has no index of locks: the
 /// server needs about 0.5 s of CPU time for a million keys. The scan therefore goes in steps of 250 keys, one at
-/// a time, with pauses that are ten times as long, so that other clients hardly notice it.
+/// a time, with pauses that are ten times as long, so that other clients hardly notice it. PostgreSQL and etcd have an
+/// index, so they look only at keys that begin with the part of the pattern before its first special character.
 ///
 /// A key that is there for the whole scan is found; one that comes or goes in the meantime may be found. A lock may be
 /// found twice, because the server may name a key twice. In a cluster, the masters are scanned one after the other; a
 /// key whose slot is moved meanwhile may be missed.
 ///
-/// Needs the permission for `SCAN`. Its user sees the names of all keys of the server that match.
+/// Needs the permission for `SCAN` in Redis, and in etcd the one to read all keys with that beginning. Its user sees the
+/// names of all keys that match.
 pub struct LockScan {
     connected: Arc<Connected>,
     /// With the namespace.
@@ -88,7 +90,7 @@ impl LockScan {
         self
     }
 
-    /// Sets whether strings are found that no client of this library has written: tokens of other libraries, and any
+    /// Sets whether strings are found that no client of this library has written: tokens of other libraries, and in Redis any
     /// other text. They are not by default.
     ///
     /// # Examples
@@ -125,14 +127,15 @@ impl LockScan {
     /// The locks of the next step, which may be none. `None` at the end.
     ///
     /// Costs one round trip, one for every hundred keys that match, and one for every hundred clients among the
-    /// holders. After an error, the next call repeats the step.
+    /// holders; two in PostgreSQL; in etcd one, and one for each lease of the keys. After an error, the next call repeats
+    /// the step.
     ///
     /// Cancel safe: the next call repeats the step, after a pause for the part that was done.
     ///
     /// # Errors
     ///
     /// * [`LockError::Unavailable`]: the store has not answered.
-    /// * [`LockError::Denied`]: the user may not use `SCAN`.
+    /// * [`LockError::Denied`]: the user may not use `SCAN`, or not read all keys with that beginning in etcd.
     /// * [`LockError::Config`]: the store has no keys that could be scanned, or there is no tokio runtime with timers.
     /// * [`LockError::ShutDown`].
     ///
@@ -162,7 +165,7 @@ impl LockScan {
         let _pause = PauseAfterStep::of(&mut self.not_before, self.pause);
         let mut page = connected.scan(position, &self.pattern).await?;
         page.keys.retain(|key| !key::is_reserved(key));
-        let (mut locks, mut denied) = (Vec::new(), 0);
+        let (mut locks, mut denied) = (page.locks, 0);
         for keys in page.keys.chunks(AT_ONCE) {
             for read in join_all(keys.iter().map(|key| connected.read_lock(key))).await {
                 match read {

@@ -13,7 +13,7 @@ impl LockAdmin {
     /// which does not say who it is. `None` if nobody has it. For readers and permits, one of the holders;
     /// [`inspect`](Self::inspect) returns all.
     ///
-    /// Costs at most two round trips.
+    /// Costs at most two round trips, in etcd three.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl LockAdmin {
     /// What the key of a lock holds, in any layout: its holders with their tokens, and how many processes wait. `None`
     /// if the key does not exist, or holds something that cannot be a lock.
     ///
-    /// Costs one round trip, and one more for every hundred clients among the holders. Needs a server.
+    /// Costs one round trip, in etcd two, and one more for every hundred clients among the holders. Needs a server.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl LockAdmin {
     /// A holder that still runs continues until it notices: at once if its client tracks the key, otherwise at its
     /// next renewal. So two bodies may run at the same time. [`revoke`](Self::revoke) is safe.
     ///
-    /// Costs two round trips. Needs a server.
+    /// Costs at most two round trips. Needs a server.
     ///
     /// # Errors
     ///

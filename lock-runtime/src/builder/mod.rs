@@ -387,6 +387,8 @@ impl LockClientBuilder {
             credentials: self.credentials.clone(),
             address_map: self.address_map.clone(),
             told: self.identity.info(),
+            #[cfg(feature = "store")]
+            namespace: self.namespace.clone(),
             requests: Arc::default(),
             #[cfg(feature = "tls")]
             tls: self.tls.clone(),

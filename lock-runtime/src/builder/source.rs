@@ -23,7 +23,7 @@ impl StoreSource {
         match self {
             Self::Address(address) => open(address, settings),
             #[cfg(feature = "store")]
-            Self::Custom(store) => store.open(settings.response_timeout),
+            Self::Custom(store) => store.open(settings),
         }
     }
 }

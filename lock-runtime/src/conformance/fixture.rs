@@ -38,6 +38,11 @@ impl Fixture {
         Self { key: format!("conformance:{}", owner()), owners: self.owners.clone() }
     }
 
+    /// The same owners, for a key that begins with this one.
+    pub(super) fn behind(&self, end: &str) -> Self {
+        Self { key: format!("{}{end}", self.key), owners: self.owners.clone() }
+    }
+
     pub(super) fn lease(&self, owner: usize, term: Duration) -> LeaseRequest<'_> {
         LeaseRequest::new(&self.key, &self.owners[owner], term)
     }

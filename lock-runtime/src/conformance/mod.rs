@@ -10,6 +10,7 @@
 
 mod expiry;
 mod fixture;
+mod inspection;
 mod owners;
 mod requests;
 mod tokens;
@@ -20,10 +21,10 @@ pub use self::expiry::{
     a_renewal_extends_a_lease, a_renewal_shortens_nothing,
     renewals_at_the_same_time_shorten_nothing, the_second_request_shortens_nothing,
 };
+pub use self::inspection::{a_lease_can_be_inspected, a_scan_finds_all_keys_with_a_prefix};
 pub use self::owners::{
     a_batch_is_answered_one_by_one, a_free_key_is_granted_to_one_owner, a_released_key_is_free,
-    only_the_owner_releases, only_the_owner_renews, the_owner_is_told_if_anybody_is,
-    the_owner_may_ask_again,
+    only_the_owner_releases, only_the_owner_renews, the_owner_may_ask_again,
 };
 pub use self::requests::{
     a_dropped_request_leaves_a_lease_at_most, a_key_is_any_text, one_of_many_requests_is_granted,
@@ -62,7 +63,7 @@ macro_rules! store_conformance {
     };
     (let $fixture:ident = $made:expr; $store:expr) => {
         $crate::store_conformance! { @tests ($fixture, $made, $store);
-            one: the_owner_may_ask_again, the_owner_is_told_if_anybody_is, a_released_key_is_free, only_the_owner_renews,
+            one: the_owner_may_ask_again, a_lease_can_be_inspected, a_scan_finds_all_keys_with_a_prefix, a_released_key_is_free, only_the_owner_renews,
                 only_the_owner_releases, a_batch_is_answered_one_by_one, a_lease_ends,
                 a_lease_lasts_for_its_term, a_renewal_extends_a_lease,
                 a_renewal_shortens_nothing, renewals_at_the_same_time_shorten_nothing, the_second_request_shortens_nothing,

@@ -121,19 +121,3 @@ pub async fn a_batch_is_answered_one_by_one<S: Store>(store: &S) {
         assert!(matches!(store.release(request).await, Ok(ReleaseOutcome::Freed { .. })));
     }
 }
-
-/// A store tells the owner of a key, or never tells one.
-///
-/// # Panics
-///
-/// If the store breaks its contract.
-pub async fn the_owner_is_told_if_anybody_is<S: Store>(store: &S) {
-    let fixture = Fixture::new(&[store]).await;
-    assert_eq!(store.owner(&fixture.key).await, Ok(None), "nobody has the key");
-    fixture.acquire(store, 0, LONG).await;
-    let told = store.owner(&fixture.key).await.expect("an answer");
-    assert!(told.is_none_or(|told| told == fixture.owners[0]), "another owner is told");
-    fixture.free(store, 0).await;
-    assert_eq!(store.owner(&fixture.key).await, Ok(None), "the key was released");
-    store.check().await.expect("the store works");
-}

@@ -91,6 +91,12 @@ pub(crate) trait Backend: Send + Sync {
         Err(StoreError::Config { option: "url", problem: problem.to_owned() })
     }
 
+    /// Whether the clients of the store can be asked.
+    #[cfg(feature = "admin")]
+    fn has_questions(&self) -> bool {
+        true
+    }
+
     /// A way to ask the clients of the store that have this namespace.
     #[cfg(feature = "admin")]
     fn asker(&self, namespace: &str) -> Result<Box<dyn Asker>, StoreError> {

@@ -123,6 +123,7 @@ impl<Q: JoinableRequest, A> JoinerState<Q, A> {
 
 impl<Q: JoinableRequest, A> JoinedBatch<Q, A> {
     /// The number of requests at most.
+    #[cfg(any(feature = "postgres", test))]
     pub(crate) fn len(&self) -> usize {
         usize::from(self.own.is_some()) + self.unsent.len()
     }
@@ -140,6 +141,7 @@ impl<Q: JoinableRequest, A> JoinedBatch<Q, A> {
     }
 
     /// Whether one of the requests that were taken has not been given up since.
+    #[cfg(any(feature = "postgres", test))]
     pub(crate) fn is_wanted(&self, number: usize) -> bool {
         let Some(number) = number.checked_sub(1) else { return true };
         self.turns.get(number).is_some_and(|turn| !turn.is_closed())

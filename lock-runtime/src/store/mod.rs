@@ -6,7 +6,7 @@
 //!
 //! | works | if the store has it | does not work |
 //! |---|---|---|
-//! | exclusive locks, re-entrant; fixed leases and renewed ones; several keys (one request for each); `max_hold`, `linger` | fencing tokens ([`Store::fence`]), `min_hold` ([`Store::keeps_after_release`]), wake-ups ([`Store::watch`]), who holds a lock ([`Store::owner`]) | `fair`, read-write locks, semaphores, `every`, the announcements of leaders, other wire formats, `LockAdmin`: [`LockError::Config`](crate::LockError::Config) |
+//! | exclusive locks, re-entrant; fixed leases and renewed ones; several keys (one request for each); `max_hold`, `linger` | fencing tokens ([`Store::fence`]), `min_hold` ([`Store::keeps_after_release`]), wake-ups ([`Store::watch`]), who holds a lock ([`Store::inspect`]), and who holds which locks ([`Store::scan`]) | `fair`, read-write locks, semaphores, `every`, the announcements of leaders, other wire formats, questions of `LockAdmin` to clients: [`LockError::Config`](crate::LockError::Config) |
 //!
 //! # Example
 //!
@@ -143,8 +143,8 @@ mod url_options;
 pub(crate) use custom::OpenStore;
 #[cfg(feature = "store")]
 pub use custom::{
-    FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
-    RenewOutcome, Store, WakeUps,
+    FenceRequest, FencingOutcome, LeaseOutcome, LeasePage, LeaseRequest, LeaseScan, ReleaseOutcome,
+    ReleaseRequest, RenewOutcome, Store, StoredLease, WakeUps,
 };
 #[cfg(feature = "etcd")]
 pub use etcd::EtcdStore;

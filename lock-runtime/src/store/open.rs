@@ -148,7 +148,7 @@ fn open_one(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
                 return Err(LockError::Config { option: "quarantine", problem });
             }
             let store = Arc::new(super::EtcdStore::of_client(url, settings)?);
-            Ok((store.open(settings.response_timeout)?, String::new()))
+            Ok((store.open(settings)?, String::new()))
         }
         #[cfg(not(feature = "etcd"))]
         "etcd" | "etcds" => Err(url_error(
@@ -194,7 +194,7 @@ fn postgres(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
     };
     #[cfg(not(feature = "tls"))]
     let store = PostgresStore::new(url)?;
-    Ok((Arc::new(store).open(settings.response_timeout)?, String::new()))
+    Ok((Arc::new(store).open(settings)?, String::new()))
 }
 
 fn url_error(problem: &str) -> LockError {

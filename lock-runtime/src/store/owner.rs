@@ -86,7 +86,7 @@ impl fmt::Debug for OwnerId {
 
 /// Distinguishes the owners of a client from those of others.
 #[cfg(feature = "store")]
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ClientTag([u8; TAG_DIGITS]);
 
 #[cfg(feature = "store")]
@@ -107,11 +107,16 @@ impl ClientTag {
         String::from_utf8(text).unwrap_or_default()
     }
 
-    /// The owner with this name, and whether it is one of this client.
-    pub(crate) fn owner(self, name: &str) -> Option<(OwnerId, bool)> {
-        let (tag, owner) = name.as_bytes().split_at_checked(TAG_DIGITS)?;
+    /// The client of the owner with this name, and its id of the owner. `None` for the token of another library.
+    pub(crate) fn of_owner(name: &str) -> Option<(Self, OwnerId)> {
+        let (tag, owner) = name.as_bytes().split_first_chunk()?;
         let owner = OwnerId::from_text(owner.strip_prefix(b".")?)?;
-        Some((owner, tag == self.0))
+        number(tag).map(|_| (Self(*tag), owner))
+    }
+
+    /// The tag as text, which is the id of the client.
+    pub(crate) fn to_text(self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
     }
 }
 
@@ -121,17 +126,14 @@ mod tests {
 
     #[cfg(feature = "store")]
     #[test]
-    fn a_name_tells_its_owner_and_whether_it_is_an_own_one() {
-        let [one, other] = [(), ()].map(|()| ClientTag::random().expect("randomness"));
-        let owner = OwnerId::new().expect("randomness");
-        let name = one.owner_name(owner);
-        assert_eq!(name.len(), 32);
-        assert_eq!(
-            (one.owner(&name), other.owner(&name)),
-            (Some((owner, true)), Some((owner, false)))
-        );
+    fn a_name_tells_its_owner_and_the_client() {
+        let (client, owner) =
+            (ClientTag::random().expect("randomness"), OwnerId::new().expect("randomness"));
+        let name = client.owner_name(owner);
+        assert_eq!((name.len(), &name[..TAG_DIGITS]), (32, &*client.to_text()));
+        assert_eq!(ClientTag::of_owner(&name), Some((client, owner)));
         let unknown = ["", "somebody", &name[1..], &name.replace('.', "-"), &"é".repeat(16)];
-        assert!(unknown.iter().all(|name| one.owner(name).is_none()));
+        assert!(unknown.iter().all(|name| ClientTag::of_owner(name).is_none()));
     }
 
     #[test]

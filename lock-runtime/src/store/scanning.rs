@@ -1,18 +1,31 @@
-//! Reading the names of all keys, step by step.
+//! Reading all locks of a store, step by step.
+
+use crate::lock_state::LockState;
 
 /// Where a scan continues.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ScanPosition {
-    /// One key of each server that was not scanned yet, the current one last; `None` at the beginning.
-    pub(crate) nodes: Option<Vec<String>>,
-    /// The position in the current server.
-    pub(crate) cursor: u64,
+pub(crate) enum ScanPosition {
+    #[default]
+    Beginning,
+    /// In a store that has several servers, each with an order of keys of its own.
+    Servers {
+        /// One key of each server that was not scanned yet, the current one last.
+        nodes: Vec<String>,
+        /// The position in the current server.
+        cursor: u64,
+    },
+    /// In a store with an index of keys.
+    #[cfg(feature = "store")]
+    Index(Vec<u8>),
 }
 
 /// One step of a scan.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ScanPage {
+    /// Keys that may be those of locks, which have to be read.
     pub(crate) keys: Vec<String>,
+    /// What is known already.
+    pub(crate) locks: Vec<LockState>,
     /// `None` at the end.
     pub(crate) next: Option<ScanPosition>,
 }

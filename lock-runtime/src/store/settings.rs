@@ -31,6 +31,9 @@ pub(crate) struct Settings {
     pub(crate) address_map: Option<AddressMap>,
     /// What the client tells others about itself, if it does.
     pub(crate) told: Option<ClientInfo>,
+    /// The namespace of the client.
+    #[cfg(feature = "store")]
+    pub(crate) namespace: String,
     /// The measurements of requests.
     pub(crate) requests: Arc<StoreMetrics>,
     /// TLS options that are not part of the URL.
@@ -50,6 +53,8 @@ impl Default for Settings {
             credentials: None,
             address_map: None,
             told: None,
+            #[cfg(feature = "store")]
+            namespace: String::new(),
             requests: Arc::default(),
             #[cfg(feature = "tls")]
             tls: None,

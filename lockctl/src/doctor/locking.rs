@@ -35,7 +35,7 @@ async fn lock(client: &LockClient) -> Finding {
     match attempt.await {
         Ok(()) => Finding::ok("lock", "acquired, fenced and released"),
         Err(error @ LockError::Denied { .. }) => {
-            Finding::fail("lock", wording::of_error(&error), "check the ACL line of the user")
+            Finding::fail("lock", wording::of_error(&error), "check the permissions of the user")
         }
         Err(error) => Finding::fail("lock", wording::of_error(&error), "see the message"),
     }
@@ -44,7 +44,8 @@ async fn lock(client: &LockClient) -> Finding {
 async fn questions(client: &LockClient) -> Finding {
     let change = "grant +publish, +subscribe, +unsubscribe, +pubsub|numsub, and the channels of the ACL line: without \
                   them, `ls` and `revoke` do not see the clients";
-    match LockAdmin::new(client).clients().await {
+    let admin = LockAdmin::new(client);
+    match admin.clients().await {
         // This client answers as well.
         Ok(answers) if !answers.answers.is_empty() => {
             Finding::ok("messages", format!("clients that answer: {}", answers.answers.len()))
@@ -52,8 +53,16 @@ async fn questions(client: &LockClient) -> Finding {
         Ok(_) => Finding::warn("messages", "no client answers, not even this one", change),
         // The store has no messages, or is a quorum, whose messages go over each of its servers.
         Err(error @ LockError::Config { .. }) => {
-            let change = "nothing, if this is intended: of the commands for locks, only `run`, `bench` and `doctor` \
-                          work with this URL";
+            let change = match admin.inspect(KEY).await {
+                Ok(_) => {
+                    "nothing, if this is intended: `revoke`, `clients`, `top` and `serve` do not work with this URL, and \
+                     `ls` and `who` show what the store knows"
+                }
+                Err(_) => {
+                    "nothing, if this is intended: of the commands for locks, only `run`, `bench` and `doctor` \
+                     work with this URL"
+                }
+            };
             Finding::warn("messages", wording::of_error(&error), change)
         }
         Err(error) => Finding::warn("messages", wording::of_error(&error), change),

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use self::scan::ScanOptions;
 use crate::asking::{AskOptions, AskingClient};
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 use crate::listed_lock::{HEADER, ListedLock, RowOrder};
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
@@ -18,10 +18,11 @@ use crate::pattern::KeyPattern;
 /// Lists the locks that the clients hold, and the keys for which they wait.
 ///
 /// All clients of the namespace are asked. Clients of other libraries, and processes that have died, do not
-/// answer: `--scan` also lists their locks.
+/// answer: `--scan` also lists their locks. The clients of etcd and PostgreSQL cannot be asked: their locks are read
+/// from the store, also without `--scan`.
 #[derive(Debug, Args)]
 pub(crate) struct LsOptions {
-    /// Only keys that match: `*` is any text, and `?` any character
+    /// Only keys that match: `*` is any text, `?` any character, and a backslash takes the next character as it is
     pattern: Option<KeyPattern>,
     /// Only keys for which calls wait
     #[arg(long)]
@@ -75,8 +76,11 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     options.scan.check(global)?;
     let asking = AskingClient::connect(global, &options.ask).await?;
+    if !asking.admin.can_ask() {
+        options.check_without_answers()?;
+    }
     let read = async || {
-        let (mut rows, unanswered) = if options.scan.is_wanted() {
+        let (mut rows, unanswered) = if options.scan.is_wanted() || !asking.admin.can_ask() {
             let stored = options.scan.read(&asking.admin, options.pattern.as_ref(), messages);
             let stored = stored.await?;
             match asking.ask_if_allowed(None, messages).await? {
@@ -98,10 +102,24 @@ pub(crate) async fn run(
 }
 
 impl LsOptions {
+    /// Refuses what only the answers of clients tell.
+    fn check_without_answers(&self) -> Result<(), Failure> {
+        let unknown = if self.waiting {
+            "for which keys calls wait"
+        } else if self.scan.is_for_stale_locks() {
+            "which holders are connected"
+        } else {
+            return Ok(());
+        };
+        let text =
+            format!("the clients of this store cannot be asked, so it is not known {unknown}");
+        Err(Failure::new(Code::Config, text))
+    }
+
     fn select(&self, mut rows: Vec<ListedLock>) -> Vec<ListedLock> {
         rows.retain(|row| {
             let matches = self.pattern.as_ref().is_none_or(|pattern| pattern.matches(&row.key));
-            matches && (row.waiting > 0 || !self.waiting) && self.scan.includes(row)
+            matches && (row.waiting > Some(0) || !self.waiting) && self.scan.includes(row)
         });
         self.sort.sort(&mut rows);
         rows.truncate(self.limit.unwrap_or(usize::MAX));

@@ -38,6 +38,10 @@ impl ScanOptions {
         self.scan
     }
 
+    pub(super) fn is_for_stale_locks(&self) -> bool {
+        self.stale
+    }
+
     pub(super) fn check(&self, global: &GlobalOptions) -> Result<(), Failure> {
         if self.scan && global.namespace.is_empty() && !self.all {
             let text = "without a namespace, a scan inspects all keys of the server: use `--namespace`, or `--all`";
@@ -60,7 +64,9 @@ impl ScanOptions {
         messages: Messages,
     ) -> Result<Vec<ListedLock>, Failure> {
         let glob = pattern.map_or_else(|| "*".to_owned(), KeyPattern::to_glob);
-        let mut scan = admin.scan(&glob).pause(self.scan_pause).others(self.others);
+        // A store with an index of locks is hardly busy with a scan.
+        let pause = if admin.can_ask() { self.scan_pause } else { self.scan_pause.min(1) };
+        let mut scan = admin.scan(&glob).pause(pause).others(self.others);
         let (mut rows, mut keys, mut steps) = (Vec::new(), HashSet::new(), 0_u64);
         let mut are_complete = true;
         loop {
@@ -76,7 +82,7 @@ impl ScanOptions {
                 rows.extend(ListedLock::stored(lock));
             }
             steps += 1;
-            messages.progress(format!("{steps} steps of the scan, {} locks", rows.len()));
+            messages.progress(format!("step {steps} of the scan: {} locks", rows.len()));
         }
         messages.end_progress();
         if scan.unreadable() > 0 {

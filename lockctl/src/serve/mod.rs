@@ -77,6 +77,7 @@ pub(crate) async fn run(
     }
     let listening = Signals::listen();
     let mut signals = listening.map_err(|error| Failure::internal("receive signals", error))?;
+    global.check_can_ask("serve")?;
     // The page tells of a store that is down, and recovers.
     let client = global.client()?.identity(Identity::none()).connect_lazy()?;
     let listener = options.listen.bind().await?;

@@ -42,6 +42,7 @@ pub(crate) async fn run(global: &GlobalOptions, options: TopOptions) -> Result<E
         let text = "`top` needs a terminal; elsewhere, use `ls --watch`";
         return Err(Failure::new(Code::Usage, text));
     }
+    global.check_can_ask("top")?;
     let asking = AskingClient::connect(global, &options.ask).await?;
     let ended = ending_signal().map_err(|error| Failure::internal("receive signals", error))?;
     let terminal = ratatui::try_init();

@@ -116,7 +116,7 @@ impl TopView {
     /// Sorts and selects the rows, once for each change.
     fn arrange(&mut self, selected: Option<&(String, Option<String>)>) {
         self.order.sort(&mut self.rows);
-        let is_shown = |row: &ListedLock| row.waiting > 0 || !self.only_waiting;
+        let is_shown = |row: &ListedLock| row.waiting > Some(0) || !self.only_waiting;
         let places = (0..self.rows.len()).filter(|at| is_shown(&self.rows[*at]));
         self.shown = places.collect();
         let is_selected = |at: &usize| Some(&identity(&self.rows[*at])) == selected;
@@ -172,7 +172,7 @@ impl TopView {
         if self.updated.is_empty() {
             return Line::from("asking the clients");
         }
-        let waiting: u64 = self.shown.iter().map(|at| self.rows[*at].waiting).sum();
+        let waiting: u64 = self.shown.iter().filter_map(|at| self.rows[*at].waiting).sum();
         let silent = match self.unanswered {
             Some(0) => String::new(),
             Some(count) => format!(", clients without an answer: {count}"),

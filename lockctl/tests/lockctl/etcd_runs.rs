@@ -3,6 +3,7 @@
 use lock_tests::EtcdCluster;
 
 use crate::support::{RunningProcess, lockctl, outcome};
+use crate::unasked::assert_a_lock_is_seen_and_deleted;
 
 /// A run of a command that holds its lock until its input ends.
 fn holder(etcd: &EtcdCluster) -> RunningProcess {
@@ -44,18 +45,31 @@ fn commands_run_under_locks_one_at_a_time_and_with_rising_tokens() {
 fn what_etcd_does_not_have_is_refused_by_its_name() {
     let etcd = EtcdCluster::single();
     let url = etcd.url();
-    for words in [&["ls"][..], &["who", "job"], &["clients"]] {
+    for (words, expected) in [
+        (&["revoke", "job"][..], "the store `etcd` has no clients"),
+        (&["clients"], "the store `etcd` has no clients"),
+        (&["ls", "--waiting"], "for which keys calls wait"),
+        (&["ls", "--scan", "--all", "--stale"], "which holders are connected"),
+    ] {
         let refused = outcome(&url, words);
         assert_eq!((refused.code, &*refused.output), (Some(78), ""), "{words:?}: {refused:?}");
-        assert!(refused.errors.contains("etcd"), "{words:?}: {refused:?}");
+        assert!(refused.errors.contains(expected), "{words:?}: {refused:?}");
     }
     // The control: what works is not refused.
     let healthy = outcome(&url, &["doctor"]);
     assert_eq!((healthy.code, &*healthy.errors), (Some(0), ""), "{healthy:?}");
-    for words in ["acquired, fenced and released", "only `run`, `bench` and `doctor`"] {
+    for words in ["acquired, fenced and released", "`ls` and `who` show what the store knows"] {
         assert!(healthy.output.contains(words), "{healthy:?}");
     }
     let measured = outcome(&url, &["bench", "--count", "5"]);
     assert_eq!(measured.code, Some(0), "{measured:?}");
     assert!(measured.output.contains("release"), "{measured:?}");
+}
+
+#[test]
+fn operators_see_locks_in_etcd_with_their_processes_and_delete_one() {
+    let etcd = EtcdCluster::single();
+    let (client, process) = assert_a_lock_is_seen_and_deleted(&etcd.url(), "other");
+    assert_eq!((&client["pid"], &client["service"]), (&process.into(), &"lockctl".into()));
+    assert_eq!(etcd.keys("shop:"), Vec::<String>::new(), "nothing is left");
 }

@@ -13,6 +13,8 @@ mod jobs;
 #[cfg(feature = "postgres")]
 mod migrate;
 mod output;
+#[cfg(feature = "postgres")]
+mod postgres_runs;
 mod run;
 #[cfg(feature = "serve")]
 mod serve;
@@ -21,3 +23,5 @@ mod stored;
 mod support;
 mod terminal;
 mod tools;
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+mod unasked;

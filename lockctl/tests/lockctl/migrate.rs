@@ -20,8 +20,11 @@ fn migrate_creates_the_table_once_and_leaves_other_tables_alone() {
     let missing = run("template1", &["run", "job", "--", "true"]);
     assert_eq!(missing.code, Some(78), "{missing:?}");
     assert!(missing.errors.contains("lockctl migrate"), "{missing:?}");
-    let elsewhere = outcome("memory:", &["migrate"]);
-    assert_eq!(elsewhere.code, Some(78), "{elsewhere:?}");
+    for other in ["memory:", "etcd://localhost"] {
+        let elsewhere = outcome(other, &["migrate"]);
+        assert_eq!(elsewhere.code, Some(78), "{elsewhere:?}");
+        assert!(elsewhere.errors.contains("the URL of a PostgreSQL database"), "{elsewhere:?}");
+    }
 }
 
 #[test]

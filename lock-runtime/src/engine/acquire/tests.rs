@@ -171,7 +171,7 @@ async fn an_error_that_waiting_cannot_cure_is_returned_immediately() {
 
 #[tokio::test]
 async fn unavailable_reports_the_last_error_of_the_store() {
-    let wait = Wait::For(LEASE);
+    let wait = Wait::For(LEASE * 5);
     let (refusals, attempts) = outcome(wait, (0..99).map(|n| refused(&format!("{n}")))).await;
     let attempts = attempts.len();
     // There may have been no time for another attempt after the last error.

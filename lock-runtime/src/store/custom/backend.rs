@@ -6,24 +6,28 @@ use std::time::Duration;
 
 use super::caller_runtime::CallerRuntime;
 use super::contract::Store;
-use super::handle::CustomHandle;
-use super::shared::CustomStore;
 #[cfg(feature = "admin")]
-use super::shared::without;
+use super::contract::without;
+use super::handle::CustomHandle;
+#[cfg(feature = "admin")]
+use super::inspector::LeaseInspector;
+use super::shared::CustomStore;
 use super::thread::StoreThread;
 use super::waiting;
 use super::wake_ups::WakeUps;
 use crate::client_info::ClientInfo;
 use crate::clock::BootInstant;
 use crate::error::LockError;
-use crate::identity::Identity;
 use crate::maybe_ready::MaybeReady;
 #[cfg(feature = "admin")]
-use crate::store::contract::{Asker, KeyInspector, StoreError};
-use crate::store::contract::{Backend, BackgroundRuntimes, Layout, LockStore, StoreAnswer};
+use crate::store::contract::{Asker, KeyInspector};
+use crate::store::contract::{
+    Backend, BackgroundRuntimes, Layout, LockStore, StoreAnswer, StoreError,
+};
 use crate::store::hold_reports::HoldReports;
 use crate::store::key_holder::KeyHolder;
 use crate::store::owner::ClientTag;
+use crate::store::settings::Settings;
 use crate::store::subscriptions::Subscriptions;
 
 /// The longest time to connect to a store.
@@ -33,7 +37,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) trait OpenStore: Send + Sync {
     fn name(&self) -> &str;
 
-    fn open(&self, response_timeout: Duration) -> Result<Arc<dyn Backend>, LockError>;
+    fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError>;
 }
 
 impl<S: Store> OpenStore for Arc<S> {
@@ -41,24 +45,31 @@ impl<S: Store> OpenStore for Arc<S> {
         S::name(self)
     }
 
-    fn open(&self, response_timeout: Duration) -> Result<Arc<dyn Backend>, LockError> {
+    fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
         let cannot =
             |cause: String| LockError::Unavailable { key: None, waited: Duration::ZERO, cause };
         let thread = StoreThread::start();
         let thread = thread.map_err(|error| cannot(format!("no thread for the store: {error}")))?;
         let tag =
             ClientTag::random().map_err(|error| cannot(format!("no random numbers: {error}")))?;
+        let told = settings.told.clone();
+        let is_told = told.is_some();
+        let own = ClientInfo { id: Some(tag.to_text()), ..told.unwrap_or_default() };
+        self.introduce(Some(&own).filter(|_| is_told), &settings.namespace);
         let shared = Arc::new(CustomStore {
             store: Arc::clone(self),
+            own,
             thread,
             callers: CallerRuntime::default(),
             tag,
-            response_timeout,
+            response_timeout: settings.response_timeout,
             subscriptions: Subscriptions::remote(Arc::new(AtomicBool::new(false))),
             in_flight: Arc::default(),
         });
         let handle = |layout| Arc::new(CustomHandle { shared: Arc::clone(&shared), layout });
         Ok(Arc::new(CustomBackend {
+            #[cfg(feature = "admin")]
+            inspector: LeaseInspector { shared: Arc::clone(&shared) },
             handles: Layout::ALL.map(handle),
             shared,
             started: OnceLock::new(),
@@ -68,6 +79,8 @@ impl<S: Store> OpenStore for Arc<S> {
 }
 
 struct CustomBackend<S> {
+    #[cfg(feature = "admin")]
+    inspector: LeaseInspector<S>,
     handles: [Arc<CustomHandle<S>>; Layout::ALL.len()],
     shared: Arc<CustomStore<S>>,
     started: OnceLock<()>,
@@ -108,24 +121,31 @@ impl<S: Store> Backend for CustomBackend<S> {
     }
 
     fn holder<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<KeyHolder>> {
-        let (store, key) = (Arc::clone(&self.shared.store), key.to_owned());
-        let owner = async move { store.owner(&key).await };
-        let owner = self.shared.thread.request(self.shared.response_timeout, owner);
-        MaybeReady::pending(async move {
-            Ok(owner.await?.map(|owner| match self.shared.tag.owner(&owner) {
-                Some((id, is_own)) => {
-                    let process = Identity::of_process().info().filter(|_| is_own);
-                    let client = ClientInfo { started: None, ..process.unwrap_or_default() };
-                    KeyHolder { client, is_own, ..KeyHolder::of(Some(id)) }
-                }
-                None => KeyHolder::default(),
-            }))
-        })
+        let (shared, key) = (Arc::clone(&self.shared), key.to_owned());
+        let found = async move {
+            let owner = match shared.store.inspect(&key).await {
+                // The store does not tell.
+                Err(StoreError::Config { option: "store", .. }) => None,
+                lease => lease?.and_then(|lease| lease.owner),
+            };
+            let Some(owner) = owner else { return Ok(None) };
+            let Some((tag, id)) = ClientTag::of_owner(&owner) else {
+                return Ok(Some(KeyHolder::default()));
+            };
+            let (client, is_own) = (shared.client(tag).await, tag == shared.tag);
+            Ok(Some(KeyHolder { client, is_own, ..KeyHolder::of(Some(id)) }))
+        };
+        MaybeReady::pending(self.shared.thread.request(self.shared.response_timeout, found))
     }
 
     #[cfg(feature = "admin")]
     fn inspector(&self) -> Result<&dyn KeyInspector, StoreError> {
-        Err(without(self.shared.store.name(), "url", "keys that `LockAdmin` can inspect"))
+        Ok(&self.inspector)
+    }
+
+    #[cfg(feature = "admin")]
+    fn has_questions(&self) -> bool {
+        false
     }
 
     #[cfg(feature = "admin")]

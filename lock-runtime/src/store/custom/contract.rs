@@ -4,7 +4,9 @@ use std::fmt;
 use std::future::{Future, ready};
 use std::time::Duration;
 
+use super::stored::{LeasePage, LeaseScan, StoredLease};
 use super::wake_ups::WakeUps;
+use crate::client_info::ClientInfo;
 use crate::store::store_error::StoreError;
 
 /// A store of locks, of which the program has its own implementation: see the [module](crate::store).
@@ -90,11 +92,43 @@ pub trait Store: Send + Sync + 'static {
         }))
     }
 
-    /// The owner of a key, for [`LockError::Busy`](crate::LockError::Busy): since when it has the lock, and whether it is in
-    /// this process. `None` if nobody has the key, or if the store does not tell, which is the default.
-    fn owner(&self, key: &str) -> impl Future<Output = Result<Option<String>, StoreError>> + Send {
+    /// What is stored about a key, for [`LockError::Busy`](crate::LockError::Busy) and for operators (`LockAdmin` with the
+    /// feature `admin`). `None` if nobody has the key, and it does not stay taken after a release.
+    ///
+    /// By default, the store does not tell: [`StoreError::Config`] with the option `store`.
+    fn inspect(
+        &self,
+        key: &str,
+    ) -> impl Future<Output = Result<Option<StoredLease>, StoreError>> + Send {
         let _ = key;
-        ready(Ok(None))
+        ready(Err(without(self.name(), "store", "keys that can be inspected")))
+    }
+
+    /// A part of the keys that are taken, for operators. A key that is taken for the whole scan is in one of the parts.
+    ///
+    /// By default, the store does not tell: [`StoreError::Config`] with the option `store`.
+    fn scan(
+        &self,
+        scan: LeaseScan<'_>,
+    ) -> impl Future<Output = Result<LeasePage, StoreError>> + Send {
+        let _ = scan;
+        ready(Err(without(self.name(), "store", "keys that can be scanned")))
+    }
+
+    /// Called before [`connect`](Self::connect) with what the client tells about itself, if it does, and its namespace.
+    #[doc(hidden)]
+    fn introduce(&self, client: Option<&ClientInfo>, namespace: &str) {
+        let _ = (client, namespace);
+    }
+
+    /// What connected clients tell about themselves, of those with these ids.
+    #[doc(hidden)]
+    fn clients(
+        &self,
+        ids: &[String],
+    ) -> impl Future<Output = Result<Vec<ClientInfo>, StoreError>> + Send {
+        let _ = ids;
+        ready(Ok(Vec::new()))
     }
 
     /// Fails unless locks can be acquired and renewed now, for [`LockClient::ready`](crate::LockClient::ready). Always
@@ -327,4 +361,9 @@ pub enum FencingOutcome {
     Gone,
     /// Another owner has the key.
     Taken,
+}
+
+/// The error of a call that needs what the store does not have.
+pub(super) fn without(name: &str, option: &'static str, what: &str) -> StoreError {
+    StoreError::Config { option, problem: format!("the store `{name}` has no {what}") }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::contract::{
     FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
-    RenewOutcome, Store,
+    RenewOutcome, Store, without,
 };
-use super::shared::{CustomStore, without};
+use super::shared::CustomStore;
 use super::thread::{run, within};
 use crate::join::join_all;
 use crate::maybe_ready::MaybeReady;
@@ -105,9 +105,10 @@ fn outcome_of_both(
     match (first, second) {
         (known @ Ok(_), Ok(_)) => known,
         // The first one may have freed it.
-        (Err(_), Ok(ReleaseOutcome::Gone | ReleaseOutcome::Taken)) => {
+        (Err(first), Ok(ReleaseOutcome::Gone | ReleaseOutcome::Taken)) if first.may_have_run() => {
             Ok(ReleaseOutcome::Freed { waiting: None })
         }
+        (Err(first), Err(_)) if first.may_have_run() => Err(first),
         (freed @ Ok(ReleaseOutcome::Freed { .. }), _) => freed,
         (_, second) => second,
     }
@@ -315,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_release_after_one_without_an_answer_reports_no_loss() {
+    fn only_a_release_after_one_without_an_answer_reports_no_loss() {
         use ReleaseOutcome::{Freed, Gone, Taken};
 
         const FREED: ReleaseOutcome = Freed { waiting: Some(3) };
@@ -326,9 +327,11 @@ mod tests {
         }
         for (first, second, outcome) in [
             (unknown(), Ok(Gone), Ok(Freed { waiting: None })),
-            (refused(), Ok(Taken), Ok(Freed { waiting: None })),
             (unknown(), Ok(FREED), Ok(FREED)),
-            (unknown(), refused(), refused()),
+            (unknown(), refused(), unknown()),
+            (refused(), unknown(), unknown()),
+            (refused(), Ok(Gone), Ok(Gone)),
+            (refused(), Ok(Taken), Ok(Taken)),
             (Ok(Gone), Ok(FREED), Ok(Gone)),
             (Ok(Taken), Ok(Gone), Ok(Taken)),
             (Ok(Gone), unknown(), unknown()),

@@ -5,8 +5,13 @@ mod caller_runtime;
 mod contract;
 mod handle;
 mod in_flight;
+#[cfg(feature = "admin")]
+mod inspector;
+#[cfg(feature = "admin")]
+mod pattern;
 mod shared;
 mod started;
+mod stored;
 mod thread;
 mod waiting;
 mod wake_ups;
@@ -16,6 +21,7 @@ pub use self::contract::{
     FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
     RenewOutcome, Store,
 };
+pub use self::stored::{LeasePage, LeaseScan, StoredLease};
 pub use self::wake_ups::WakeUps;
 
 #[cfg(test)]

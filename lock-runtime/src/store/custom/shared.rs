@@ -10,6 +10,7 @@ use super::caller_runtime::CallerRuntime;
 use super::contract::{LeaseOutcome, ReleaseRequest, Store};
 use super::in_flight::AcquiresInFlight;
 use super::thread::{StoreThread, within};
+use crate::client_info::ClientInfo;
 use crate::store::lane::Lane;
 use crate::store::owner::{ClientTag, OwnerId};
 use crate::store::store_error::StoreError;
@@ -21,6 +22,8 @@ const REPEATED: usize = 10;
 /// What the handles of a store share.
 pub(super) struct CustomStore<S> {
     pub(super) store: Arc<S>,
+    /// What the client tells about itself, and its id.
+    pub(super) own: ClientInfo,
     pub(super) thread: StoreThread,
     pub(super) callers: CallerRuntime,
     /// Distinguishes the owners of this client from those of others.
@@ -33,6 +36,18 @@ pub(super) struct CustomStore<S> {
 impl<S: Store> CustomStore<S> {
     pub(super) fn owner_name(&self, owner: OwnerId) -> String {
         self.tag.owner_name(owner)
+    }
+
+    /// What is known about the client with this tag. An unavailable store is not an error: the id is known.
+    pub(super) async fn client(&self, tag: ClientTag) -> ClientInfo {
+        if tag == self.tag {
+            return self.own.clone();
+        }
+        let id = tag.to_text();
+        let known = self.store.clients(std::slice::from_ref(&id));
+        let known = within(self.response_timeout / 2, known).await.unwrap_or_default();
+        let known = known.into_iter().find(|client| client.id.as_ref() == Some(&id));
+        known.unwrap_or(ClientInfo { id: Some(id), ..ClientInfo::default() })
     }
 
     /// Frees a key for which an acquire has ended that a release has not waited for.
@@ -67,9 +82,4 @@ impl<S: Store> CustomStore<S> {
         let of_caller = if of_caller { self.callers.here() } else { None };
         of_caller.unwrap_or_else(|| self.thread.runtime().clone())
     }
-}
-
-/// The error of a call that needs what the store does not have.
-pub(super) fn without(name: &str, option: &'static str, what: &str) -> StoreError {
-    StoreError::Config { option, problem: format!("the store `{name}` has no {what}") }
 }

@@ -262,7 +262,7 @@ impl EtcdClient {
             busy.insert(owned.key.clone(), revision);
         }
         let rest = answer_within(REST, self.members.rest_of_lease(lease));
-        LeaseOutcome::Busy { left: rest.await.flatten() }
+        LeaseOutcome::Busy { left: rest.await.and_then(Result::ok).flatten() }
     }
 
     /// Ends a lease that no other key has. It would also end by itself.

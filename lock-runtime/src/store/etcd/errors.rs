@@ -6,6 +6,9 @@ use tonic::{Code, ConnectError, Status};
 
 use crate::store::store_error::{StoreError, with_causes};
 
+/// What tonic says about a message that has more than 4 MiB.
+const TOO_LARGE: &str = "message length too large";
+
 /// How the text of a connection that has failed begins.
 pub(super) const CONNECTION_FAILED: &str = "the connection to";
 
@@ -45,6 +48,11 @@ impl EtcdFailure {
     /// Whether the user may not make this request.
     pub(super) fn is_missing_permission(&self) -> bool {
         matches!(self, Self::Refused(StoreError::Denied(text)) if text.contains("permission denied"))
+    }
+
+    /// Whether the answer has more bytes than a client accepts.
+    pub(super) fn is_too_large(&self) -> bool {
+        matches!(self, Self::Refused(StoreError::Refused(text)) if text.contains(TOO_LARGE))
     }
 
     /// What it means for a request that needs room.
@@ -139,6 +147,10 @@ pub(super) fn meaning(status: &Status, member: &str) -> EtcdFailure {
             if text.starts_with("etcdserver: ") =>
         {
             EtcdFailure::Refused(StoreError::Refused(said()))
+        }
+        // The client has not read it. Another member would answer the same.
+        Code::OutOfRange if says(TOO_LARGE) => {
+            EtcdFailure::Refused(StoreError::Refused(format!("the answer of {member}: {text}")))
         }
         _ => EtcdFailure::Unknown(said()),
     }

@@ -109,7 +109,8 @@ fn have_one_lease(requests: &[KeyTxn]) -> bool {
 
 /// What etcd has to check for a part: a look at the key and what is beside it, and the change of the key.
 fn checked(KeyTxn { key, request }: &KeyTxn) -> Vec<RequestOp> {
-    let read = RangeRequest { key: key.clone(), range_end: [key, BEHIND].concat() };
+    let range_end = [&key[..], BEHIND].concat();
+    let read = RangeRequest { key: key.clone(), range_end, ..RangeRequest::default() };
     let read = RequestOp { operation: Some(Operation::Range(read)) };
     [Some(read), request.success.first().cloned()].into_iter().flatten().collect()
 }

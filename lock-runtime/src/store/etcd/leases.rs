@@ -26,6 +26,7 @@ use super::messages::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
     LeaseRevokeRequest, LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
+use super::presence::LeasePresence;
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
 use crate::store::per_runtime::PerRuntime;
@@ -118,12 +119,12 @@ impl Members {
         }
     }
 
-    /// The rest of a lease, as far as it is known.
-    pub(super) async fn rest_of_lease(&self, id: i64) -> Option<Duration> {
+    /// The rest of a lease; `None` if it has ended.
+    pub(super) async fn rest_of_lease(&self, id: i64) -> Result<Option<Duration>, EtcdFailure> {
         let request = LeaseTimeToLiveRequest { id };
-        let answer: LeaseTimeToLiveResponse = self.call(Method::LEASE_TIME, &request).await.ok()?;
+        let answer: LeaseTimeToLiveResponse = self.call(Method::LEASE_TIME, &request).await?;
         // The answer is rounded down.
-        Some(Duration::from_secs(u64::try_from(answer.ttl).ok()? + 1))
+        Ok(u64::try_from(answer.ttl).ok().map(|rest| Duration::from_secs(rest + 1)))
     }
 }
 
@@ -157,6 +158,8 @@ pub(super) struct SharedLeases {
     /// The leases that were last revoked, whether or not there is an answer. An answer that has found a key with one of them
     /// may be older.
     revoked: Mutex<VecDeque<i64>>,
+    /// What is written beside each of these leases, if the client tells anything about itself.
+    presence: Mutex<Option<Arc<LeasePresence>>>,
 }
 
 /// The current lease of one time to live.
@@ -227,6 +230,11 @@ impl LeaseSlot {
 }
 
 impl SharedLeases {
+    /// Has this written beside each lease from now on.
+    pub(super) fn introduce(&self, presence: Option<LeasePresence>) {
+        *lock(&self.presence) = presence.map(Arc::new);
+    }
+
     fn slot(&self, term: Duration) -> Arc<LeaseSlot> {
         let ttl = seconds(term) + SLACK;
         Arc::clone(lock(&self.by_ttl).entry(ttl).or_default())
@@ -267,6 +275,9 @@ impl SharedLeases {
             }
         }
         let (id, lasts_until) = members.grant_lease(seconds(term) + SLACK).await?;
+        if let Some(presence) = &*lock(&self.presence) {
+            presence.write(members, id);
+        }
         let mut current = lock(&slot.current);
         // That of another runtime may be newer, if this one was blocked.
         if current.is_none_or(|current| current.until < lasts_until) {

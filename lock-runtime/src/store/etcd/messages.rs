@@ -36,6 +36,9 @@ pub(super) struct RangeRequest {
     /// Empty for one key.
     #[prost(bytes = "vec", tag = "2")]
     pub(super) range_end: Vec<u8>,
+    /// The most keys; zero for all.
+    #[prost(int64, tag = "3")]
+    pub(super) limit: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -44,6 +47,9 @@ pub(super) struct RangeResponse {
     pub(super) header: Option<ResponseHeader>,
     #[prost(message, repeated, tag = "2")]
     pub(super) kvs: Vec<KeyValue>,
+    /// Whether there are more keys than the limit.
+    #[prost(bool, tag = "3")]
+    pub(super) more: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -13,12 +13,14 @@ mod clusters;
 mod connection;
 mod errors;
 mod holds;
+mod inspection;
 mod joined;
 mod joined_writes;
 mod leases;
 mod member_list;
 mod members;
 mod messages;
+mod presence;
 mod renewals;
 mod tls;
 mod transactions;
@@ -37,21 +39,24 @@ use self::client::EtcdClient;
 use self::errors::{CONNECTION_FAILED, EtcdFailure};
 use self::members::{Members, Method};
 use self::messages::{AlarmRequest, AlarmResponse, AlarmType, StatusRequest, StatusResponse};
+use self::presence::LeasePresence;
 use self::tls::EtcdTls;
 use self::transactions::{Owned, SeenKey};
 use self::versions::{check_version, revokes_too_early};
 use self::watcher::{KeyWatcher, WatchCommand};
+use crate::client_info::ClientInfo;
 use crate::error::LockError;
 use crate::events;
 use crate::safeguard::Safeguard;
 use crate::store::custom::{
-    FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
-    RenewOutcome, Store, WakeUps,
+    FenceRequest, FencingOutcome, LeaseOutcome, LeasePage, LeaseRequest, LeaseScan, ReleaseOutcome,
+    ReleaseRequest, RenewOutcome, Store, StoredLease, WakeUps,
 };
 use crate::store::settings::Settings;
 use crate::store::store_error::StoreError;
 #[cfg(feature = "tls")]
 use crate::store::url_options::tls_options;
+use crate::sync::{Mutex, lock};
 #[cfg(feature = "tls")]
 use crate::tls::TlsOptions;
 
@@ -83,7 +88,9 @@ const PROBE: &str = "lock-runtime/probe";
 /// | holding locks that are renewed | 2 for up to 64 locks and 3 for up to 100, every third of the lease |
 /// | a fencing token | 0; 1 for a call that is handed the lock over inside the process, or has locked several keys |
 /// | waiting | 2 when the wait begins and after each release (3 with a fixed lease), and one message to watch the key; 1 attempt every 5 s |
+/// | who has the lock, when a wait ends without it | 3, which calls for the key share for a second |
 /// | a lease for the marks of waiting calls | 1 every 30 s while there are any |
+/// | who the client is ([`identity`](crate::LockClientBuilder::identity)) | 1 for each lease that its holds share, beside the acquire that grants it |
 /// | learning of members | 1 a minute for each client |
 /// | checking the cluster of a member | 1 before its first use, and after each of its failures |
 ///
@@ -128,6 +135,8 @@ pub struct EtcdStore {
     client: Arc<EtcdClient>,
     /// The lease of the client, if it is known.
     lease: Option<Duration>,
+    /// That of the client.
+    namespace: Mutex<String>,
 }
 
 impl EtcdStore {
@@ -198,7 +207,8 @@ impl EtcdStore {
         tls: Option<EtcdTls>,
         lease: Option<Duration>,
     ) -> Result<Self, LockError> {
-        Ok(Self { client: EtcdClient::new(Members::new(address, tls)?), lease })
+        let client = EtcdClient::new(Members::new(address, tls)?);
+        Ok(Self { client, lease, namespace: Mutex::default() })
     }
 
     /// Fails unless a leader answers.
@@ -336,8 +346,26 @@ impl Store for EtcdStore {
         })
     }
 
-    async fn owner(&self, key: &str) -> Result<Option<String>, StoreError> {
-        self.client.members.owner(key).await.map_err(EtcdFailure::into_error)
+    async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
+        self.client.members.inspect(key).await.map_err(EtcdFailure::into_error)
+    }
+
+    async fn scan(&self, scan: LeaseScan<'_>) -> Result<LeasePage, StoreError> {
+        self.client.members.scan(scan).await.map_err(EtcdFailure::into_error)
+    }
+
+    fn introduce(&self, client: Option<&ClientInfo>, namespace: &str) {
+        namespace.clone_into(&mut lock(&self.namespace));
+        let presence = client.map(|client| LeasePresence::new(client, namespace));
+        self.client.leases.introduce(presence);
+    }
+
+    async fn clients(&self, ids: &[String]) -> Result<Vec<ClientInfo>, StoreError> {
+        let namespace = lock(&self.namespace).clone();
+        match self.client.members.clients(ids, &namespace).await {
+            Err(failure) if failure.is_missing_permission() => Ok(Vec::new()),
+            found => found.map_err(EtcdFailure::into_error),
+        }
     }
 
     async fn check(&self) -> Result<(), StoreError> {

@@ -19,7 +19,8 @@ use crate::store::store_error::StoreError;
 /// The length of a token.
 const TOKEN: usize = 32;
 
-const KEPT: &str = "kept:";
+/// What the value of a key begins with that stays taken after its release.
+pub(super) const KEPT: &str = "kept:";
 
 /// What follows a key in the name of its offset. The first byte occurs in no text, and so in no key of a lock.
 const OFFSET: &[u8] = b"\xff/fence";
@@ -272,18 +273,6 @@ impl Members {
             let _: TxnResponse = self.call(Method::TXN, &request).await?;
         }
     }
-
-    /// The owner of a key, if there is one.
-    pub(super) async fn owner(&self, key: &str) -> Result<Option<String>, EtcdFailure> {
-        let nobody = Owned::new(key, "");
-        let request =
-            TxnRequest { success: vec![range(key.as_bytes().to_vec())], ..TxnRequest::default() };
-        let answer: TxnResponse = self.call(Method::TXN, &request).await?;
-        let Some(kv) = found(&answer, 0) else { return Ok(None) };
-        seen(&nobody, Some(kv))?;
-        let value = String::from_utf8(kv.value.clone()).unwrap_or_default();
-        Ok((!value.starts_with(KEPT)).then_some(value))
-    }
 }
 
 fn answered<T>(answer: &TxnResponse, what: T) -> TxnAnswer<T> {
@@ -303,7 +292,7 @@ fn found(answer: &TxnResponse, number: usize) -> Option<&KeyValue> {
     }
 }
 
-fn seen(owned: &Owned, found: Option<&KeyValue>) -> Result<SeenKey, EtcdFailure> {
+pub(super) fn seen(owned: &Owned, found: Option<&KeyValue>) -> Result<SeenKey, EtcdFailure> {
     let Some(KeyValue { value, lease, .. }) = found else { return Ok(SeenKey::Gone) };
     if value == owned.owner.as_bytes() {
         return Ok(SeenKey::Own { lease: *lease });
@@ -312,7 +301,7 @@ fn seen(owned: &Owned, found: Option<&KeyValue>) -> Result<SeenKey, EtcdFailure>
     if is_token(token) {
         return Ok(SeenKey::Taken { lease: *lease });
     }
-    Err(wrong_format(&owned.key, "the token of an owner", value.len()))
+    Err(wrong_format(&owned.key, "token of an owner", value.len()))
 }
 
 /// Like [`seen`], for an owner that had the key: any other value means that it has lost it.
@@ -320,13 +309,13 @@ fn seen_by_holder(owned: &Owned, found: Option<&KeyValue>) -> SeenKey {
     seen(owned, found).unwrap_or(SeenKey::Taken { lease: 0 })
 }
 
-fn is_token(value: &[u8]) -> bool {
+pub(super) fn is_token(value: &[u8]) -> bool {
     let is_letter = |letter: &u8| letter.is_ascii_alphanumeric() || b"-_.".contains(letter);
     value.len() == TOKEN && value.iter().all(is_letter)
 }
 
 fn wrong_format(key: &str, expected: &'static str, length: usize) -> EtcdFailure {
-    let found = format!("value of {length} bytes that is none");
+    let found = format!("value of {length} bytes");
     EtcdFailure::Refused(StoreError::WrongFormat { key: key.to_owned(), expected, found })
 }
 
@@ -352,7 +341,7 @@ fn read_offset(key: &str, found: Option<&KeyValue>) -> Result<u64, EtcdFailure> 
     let Some(KeyValue { value, .. }) = found else { return Ok(0) };
     let text = std::str::from_utf8(value).ok();
     let offset = text.and_then(|text| text.parse::<u64>().ok()).filter(|offset| *offset < 1 << 62);
-    offset.ok_or_else(|| wrong_format(key, "the offset of fencing tokens", value.len()))
+    offset.ok_or_else(|| wrong_format(key, "number that is added to fencing tokens", value.len()))
 }
 
 /// What has to be true of a key that is released.
@@ -380,7 +369,7 @@ fn is_own(owned: &Owned) -> Compare {
     compare(&owned.key, CompareTarget::Value, Compared::Value(token))
 }
 
-fn operation(operation: Operation) -> RequestOp {
+pub(super) fn operation(operation: Operation) -> RequestOp {
     RequestOp { operation: Some(operation) }
 }
 

@@ -19,12 +19,16 @@ use tokio_postgres::{
 use super::errors;
 use super::primary::{ConnectionEpoch, PrimaryServer, TIMELINE, Timeline};
 use super::process::{PROCESS, told_process};
+use super::session_name::{self, ANONYMOUS};
+use super::statements::PLAN;
 #[cfg(feature = "tls")]
 pub(super) use super::tls::SecureStream as DatabaseStream;
 use super::url::{DatabaseUrl, TlsMode, UrlTls, invalid};
+use crate::client_info::ClientInfo;
 use crate::error::LockError;
 use crate::safeguard::Safeguard;
 use crate::store::store_error::StoreError;
+use crate::sync::{Mutex, lock};
 
 /// A new connection.
 pub(super) struct OpenedConnection {
@@ -54,6 +58,9 @@ pub(super) struct DatabaseConnector {
     tls: Option<Arc<crate::store::tls::Tls>>,
     /// The one that accepts writes.
     pub(super) primary: Arc<PrimaryServer>,
+    /// What connections to the server itself are called, unless the URL says that. `None` for a client that tells nothing
+    /// about itself.
+    session_name: Arc<Mutex<Option<String>>>,
 }
 
 impl DatabaseConnector {
@@ -84,7 +91,7 @@ impl DatabaseConnector {
             _ => return Err(invalid(errors::NO_TLS)),
         }
         url.set_mode(SslMode::Disable);
-        Ok(Self { hosts: url.hosts.into(), primary: Arc::default() })
+        Ok(Self { hosts: url.hosts.into(), primary: Arc::default(), session_name: Arc::default() })
     }
 
     #[cfg(feature = "tls")]
@@ -141,7 +148,23 @@ impl DatabaseConnector {
             SslMode::Disable => None,
             _ => Some(Arc::new(Tls::new(tls)?.verify(verification))),
         };
-        Ok(Self { hosts: url.hosts.into(), tls, primary: Arc::default() })
+        let (primary, session_name) = (Arc::default(), Arc::default());
+        Ok(Self { hosts: url.hosts.into(), tls, primary, session_name })
+    }
+
+    /// Sets what connections are called from now on, unless the URL says that.
+    pub(super) fn introduce(&self, client: Option<&ClientInfo>) {
+        let is_named = self.hosts.iter().any(|host| host.get_application_name().is_some());
+        *lock(&self.session_name) = client.filter(|_| !is_named).map(session_name::of_client);
+    }
+
+    /// What a connection to the server itself is told before its first statement is prepared. A pooler would have to tell it
+    /// again with each transaction, and somebody else would have the session next.
+    pub(super) fn session_settings(&self) -> String {
+        match &*lock(&self.session_name) {
+            Some(name) => format!("{PLAN}; SET application_name = '{name}'"),
+            None => PLAN.to_owned(),
+        }
     }
 
     /// Connects to one of the hosts. They are tried in their order, and several at the same time if one hangs.
@@ -201,8 +224,12 @@ impl DatabaseConnector {
         #[cfg(not(feature = "tls"))]
         let (tls, has_certificate) = (tokio_postgres::NoTls, false);
         let server = || shown(host);
+        let mut named = host.clone();
+        if host.get_application_name().is_none() {
+            named.application_name(ANONYMOUS);
+        }
         let opening = async {
-            let (client, mut connection) = host.connect(tls).await?;
+            let (client, mut connection) = named.connect(tls).await?;
             let told = ask_server(&client, &mut connection).await?;
             Ok((client, connection, told))
         };

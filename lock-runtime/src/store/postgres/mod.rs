@@ -2,12 +2,14 @@
 
 mod connector;
 mod errors;
+mod inspection;
 mod joined;
 mod listener;
 mod pool;
 mod primary;
 mod process;
 pub(crate) mod seen;
+mod session_name;
 mod statements;
 mod switches;
 mod table;
@@ -20,7 +22,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio_postgres::types::Type;
 
 use self::connector::DatabaseConnector;
 use self::joined::{JoinedRequests, KeyRequest, busy};
@@ -28,11 +29,12 @@ use self::listener::ReleaseListener;
 use self::pool::{ConnectionPool, SqlValue};
 pub use self::seen::LockTransaction;
 use self::statements::LockStatement;
+use crate::client_info::ClientInfo;
 use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::store::custom::{
-    FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest,
-    RenewOutcome, Store, WakeUps,
+    FenceRequest, FencingOutcome, LeaseOutcome, LeasePage, LeaseRequest, LeaseScan, ReleaseOutcome,
+    ReleaseRequest, RenewOutcome, Store, StoredLease, WakeUps,
 };
 use crate::store::per_runtime::PerRuntime;
 use crate::store::store_error::StoreError;
@@ -53,6 +55,7 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 /// | holding | 1 statement for up to 100 locks, every third of the lease |
 /// | a fencing token | 0 for the call that acquires the lock; 1 for a call to which it was handed off inside the process |
 /// | waiting | 1 statement when the wait begins, and after each release; one a second in case a notification is lost |
+/// | who has the lock, when a wait ends without it | 2 statements, which calls for the key share for a second |
 /// | [`verify_in`](crate::LockGuard::verify_in) | 1 statement in the transaction of the program |
 ///
 /// While eight acquires of a runtime are in flight, more of them wait for one of those to end, and then go together, up to 32 in one
@@ -64,6 +67,11 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 /// PgBouncer, nothing is prepared, and the statements depend on no session, so they work in transaction mode as well.
 /// Notifications do not arrive there: the client notices that, and waiting calls make an attempt four times a second. After a
 /// connection was lost or a request had no answer, the next request opens another one.
+///
+/// Connections that acquire and renew locks are named, in `pg_stat_activity`, such as `lock-runtime kX3_8fRtq 4711@web-3 shop/1.4.2`:
+/// the id of the client, with which the tokens of its owners begin, its process and host, and its service
+/// ([`identity`](crate::LockClientBuilder::identity)). That is how others see who holds a lock. Not behind a pooler, and not if the
+/// URL has an `application_name`.
 ///
 /// # Several hosts
 ///
@@ -304,10 +312,20 @@ impl Store for PostgresStore {
         }
     }
 
-    async fn owner(&self, name: &str) -> Result<Option<String>, StoreError> {
-        let rows =
-            self.requests().pool.query(statements::OWNER, &[(&key(name), Type::BYTEA)]).await?;
-        Ok(rows.first().map(|row| row.get(0)))
+    async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
+        inspection::inspect(&self.requests().pool, key).await
+    }
+
+    async fn scan(&self, scan: LeaseScan<'_>) -> Result<LeasePage, StoreError> {
+        inspection::scan(&self.requests().pool, scan).await
+    }
+
+    fn introduce(&self, client: Option<&ClientInfo>, _: &str) {
+        self.connector.introduce(client);
+    }
+
+    async fn clients(&self, ids: &[String]) -> Result<Vec<ClientInfo>, StoreError> {
+        inspection::clients(&self.requests().pool, ids).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {

@@ -11,7 +11,7 @@ use tokio_postgres::{Client, Error, Row, Statement};
 use super::connector::{DatabaseConnector, OpenedConnection};
 use super::errors;
 use super::primary::{ConnectionEpoch, PrimaryServer};
-use super::statements::{LockStatement, PLAN};
+use super::statements::LockStatement;
 use super::switches::{guarded, is_whole};
 use crate::store::store_error::StoreError;
 
@@ -46,6 +46,8 @@ struct PooledConnection {
     client: Client,
     /// Whether it prepares statements: it leads to the server itself.
     prepares: AtomicBool,
+    /// What it tells the server before that.
+    settings: String,
     /// The statements that it has prepared.
     prepared: [OnceCell<Statement>; LockStatement::COUNT],
     /// Reads and writes.
@@ -81,7 +83,7 @@ impl PooledConnection {
             let text = guarded(statement.text());
             // One round trip.
             let planned = tokio::try_join!(
-                self.client.batch_execute(PLAN),
+                self.client.batch_execute(&self.settings),
                 self.client.prepare_typed(text, statement.types())
             );
             planned.map(|((), prepared)| prepared)
@@ -311,6 +313,7 @@ async fn open(
     let opened = Arc::new(PooledConnection {
         client,
         prepares: AtomicBool::new(is_direct),
+        settings: connector.session_settings(),
         prepared: Default::default(),
         task,
         is_suspect: AtomicBool::new(false),

@@ -309,8 +309,22 @@ pub(super) fn raise_fences(at_least: i64) -> String {
     )
 }
 
-/// Key. The owner, if there is one.
-pub(super) const OWNER: &str = "SELECT owner FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS NOT NULL";
+/// Key. A row if it is taken: its owner, and the rest of the lease in seconds; `NULL` if an operator has made it endless.
+pub(super) const INSPECT: &str = "\
+SELECT owner, CASE WHEN isfinite(until) THEN extract(epoch FROM until - clock_timestamp())::float8 END
+FROM distributed_locks WHERE key = $1 AND until > clock_timestamp()";
+
+/// The first key, the first one behind those that are wanted, or `NULL`, and a number of rows. As [`INSPECT`], with the keys,
+/// in their order.
+pub(super) const SCAN: &str = "\
+SELECT owner, CASE WHEN isfinite(until) THEN extract(epoch FROM until - clock_timestamp())::float8 END, key
+FROM distributed_locks WHERE key >= $1 AND ($2 IS NULL OR key < $2) AND until > clock_timestamp() ORDER BY key LIMIT $3";
+
+/// Ids of clients. The names of the connections of those that are connected, as users who may acquire locks.
+pub(super) const CLIENTS: &str = "\
+SELECT DISTINCT application_name FROM pg_stat_activity
+WHERE datname = current_database() AND split_part(application_name, ' ', 2) = ANY ($1)
+    AND has_table_privilege(usesysid, to_regclass('distributed_locks'), 'INSERT')";
 
 /// Key and owner. A row if the owner has the key. Nobody takes it over or deletes it until the transaction ends; renewals go on.
 pub(super) const VERIFY: &str = "\

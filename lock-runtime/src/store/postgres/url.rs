@@ -69,13 +69,10 @@ pub(super) struct DatabaseUrl {
 impl DatabaseUrl {
     pub(super) fn parse(url: &str) -> Result<Self, LockError> {
         let (url, tls) = split(url.trim())?;
-        let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
+        let config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
             // The error contains names of parameters at most.
             invalid(super::errors::text(&error))
         })?;
-        if config.get_application_name().is_none() {
-            config.application_name("lock-runtime");
-        }
         Ok(Self { hosts: hosts(&config)?, tls })
     }
 
@@ -292,6 +289,6 @@ mod tests {
         let one = DatabaseUrl::parse("postgres://u@h1/db").expect("valid");
         assert_eq!(one.hosts.len(), 1);
         assert_eq!(one.hosts[0].get_target_session_attrs(), TargetSessionAttrs::Any);
-        assert_eq!(one.hosts[0].get_application_name(), Some("lock-runtime"));
+        assert_eq!(one.hosts[0].get_application_name(), None);
     }
 }

@@ -308,6 +308,11 @@ impl Backend for QuorumBackend {
     }
 
     #[cfg(feature = "admin")]
+    fn has_questions(&self) -> bool {
+        false
+    }
+
+    #[cfg(feature = "admin")]
     fn asker(&self, _: &str) -> Result<Box<dyn Asker>, StoreError> {
         Err(no_operators())
     }

@@ -1,11 +1,12 @@
 //! Releases that go together.
 //!
 //! To start a script takes the server longer than to free a lock. So while many releases of a layout are in flight on a fast
-//! network, at most two tasks of a runtime send further ones, many at a time. When a task has its answers, it takes all releases
+//! network, at most two tasks of a runtime send further ones, many at a time. When a task has its answers, it takes the releases
 //! that have begun meanwhile. On a slow network, that wait would cost more than the scripts.
 //!
 //! The callers do not send them, because they may not poll their releases.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,6 +26,9 @@ const ALONE: usize = 16;
 /// How many are sent together at most.
 pub(super) const TOGETHER: usize = 32;
 
+/// How many releases a task sends before it lets other tasks run.
+const IN_A_ROUND: usize = 32 * TOGETHER;
+
 /// How many tasks of a runtime send them.
 const FLIGHTS: usize = 2;
 
@@ -41,7 +45,7 @@ pub(super) struct ReleaseInFlight<'a>(&'a AtomicUsize);
 /// The releases that are sent next.
 #[derive(Default)]
 pub(super) struct ReleaseQueue {
-    queued: Vec<QueuedRelease>,
+    queued: VecDeque<QueuedRelease>,
     /// The number of tasks that send them.
     flights: usize,
 }
@@ -119,7 +123,7 @@ impl ReleaseFlight {
     pub(super) fn begin(queue: Arc<Mutex<ReleaseQueue>>, release: QueuedRelease) -> Option<Self> {
         {
             let mut queue = lock(&queue);
-            queue.queued.push(release);
+            queue.queued.push_back(release);
             if queue.flights == FLIGHTS {
                 return None;
             }
@@ -132,14 +136,15 @@ impl ReleaseFlight {
     pub(super) async fn next(&mut self) -> Option<Vec<QueuedRelease>> {
         // The tasks that are ready come first.
         yield_once().await;
-        let mut releases = {
+        let mut releases: Vec<_> = {
             let mut queue = lock(&self.queue);
             if queue.queued.is_empty() {
                 queue.flights -= 1;
                 self.is_over = true;
                 return None;
             }
-            std::mem::take(&mut queue.queued)
+            let count = queue.queued.len().min(IN_A_ROUND);
+            queue.queued.drain(..count).collect()
         };
         // The others have been given up.
         releases.retain(|release| !release.caller.is_closed());
@@ -164,9 +169,39 @@ impl Drop for ReleaseFlight {
         let mut queue = lock(&self.queue);
         queue.flights -= 1;
         let given_up =
-            if queue.flights == 0 { std::mem::take(&mut queue.queued) } else { Vec::new() };
+            if queue.flights == 0 { std::mem::take(&mut queue.queued) } else { VecDeque::new() };
         // Dropping them wakes their callers.
         drop(queue);
         drop(given_up);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_round_has_a_limit_and_the_next_one_goes_on() {
+        let (queue, count) = (Arc::default(), 2 * IN_A_ROUND + 1);
+        let owner = OwnerId::new().expect("randomness");
+        let (mut callers, mut flights) = (Vec::new(), Vec::new());
+        for number in 0..count {
+            let (key, mode, keep) = (number.to_string(), Mode::Exclusive, Duration::ZERO);
+            let resource = Resource { key: &key, mode };
+            let release = Release { resource, owner, keep, queued: None, leaves_gap: false };
+            let (release, told) = QueuedRelease::new(release);
+            callers.push(told);
+            flights.extend(ReleaseFlight::begin(Arc::clone(&queue), release));
+        }
+        assert_eq!(flights.len(), FLIGHTS);
+        let mut sent = Vec::new();
+        for expected in [IN_A_ROUND, IN_A_ROUND, 1] {
+            let round = flights[0].next().await.expect("more");
+            assert_eq!(round.len(), expected);
+            sent.extend(round);
+        }
+        assert!(flights[0].next().await.is_none());
+        let are_in_order = sent.iter().map(|it| &*it.key).eq((0..count).map(|it| it.to_string()));
+        assert!(are_in_order, "each is sent once");
     }
 }

@@ -21,11 +21,11 @@ impl Shared {
         position: ScanPosition,
         pattern: &str,
     ) -> Result<ScanPage, StoreError> {
-        let ScanPosition { mut nodes, cursor } = position;
-        let nodes = nodes.get_or_insert_with(|| self.servers.keys_of_all(""));
-        let Some(node) = nodes.last() else {
-            return Ok(ScanPage { keys: Vec::new(), next: None });
+        let (mut nodes, cursor) = match position {
+            ScanPosition::Servers { nodes, cursor } => (nodes, cursor),
+            _ => (self.servers.keys_of_all(""), 0),
         };
+        let Some(node) = nodes.last() else { return Ok(ScanPage::default()) };
         let (route, within) = (self.route(Lane::Caller)?, self.response_timeout);
         let connection = route.server_of(node, within).await?.connection;
         let mut scan = cmd("SCAN");
@@ -35,9 +35,8 @@ impl Shared {
         if cursor == 0 {
             nodes.pop();
         }
-        let nodes = std::mem::take(nodes);
-        let next = (!nodes.is_empty()).then_some(ScanPosition { nodes: Some(nodes), cursor });
-        Ok(ScanPage { keys, next })
+        let next = (!nodes.is_empty()).then_some(ScanPosition::Servers { nodes, cursor });
+        Ok(ScanPage { keys, next, ..ScanPage::default() })
     }
 }
 
