@@ -6,26 +6,11 @@
 all_packages=(--locked --workspace --features lock-runtime/sqlx,lockctl/etcd,lockctl/postgres,lockctl/serve,lockctl/tui)
 
 # test_with_switches ARGUMENT...: `cargo test` in the build with switchable safeguards. Cargo calls the wrapper only for the
-# packages of the project, so the dependencies can be shared. They are those of `scripts/stores` and `scripts/topologies`: with
-# `--test NAME`, Cargo selects only the features of the packages that have this test.
+# packages of the project, so the dependencies are those of all other builds.
 test_with_switches() {
   local target=${CARGO_TARGET_DIR:-target}
   CARGO_BUILD_BUILD_DIR=$target RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-with-switches \
-    cargo test --locked -p lock-runtime -p lock-tests --features lock-runtime/sqlx --target-dir "$target/controls" "$@"
-}
-
-# run_test NAME ARGUMENT...: runs one test of the build of all packages. `cargo test --test NAME` would select the features of its
-# package alone, and build most dependencies once more.
-run_test() {
-  local name=$1 built
-  shift
-  built=$(cargo test "${all_packages[@]}" --lib --bins --test "$name" --no-run --message-format json-render-diagnostics |
-    sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"kind":\["test"\].*"name":"'"$name"'".*"executable":"\([^"]*\)".*/\1|\2/p')
-  [ -n "$built" ] || {
-    echo "No package has the test $name." >&2
-    return 1
-  }
-  (cd "${built%|*}" && "${built#*|}" "$@")
+    cargo test "${all_packages[@]}" --target-dir "$target/controls" "$@"
 }
 
 # test_races: the models of races, in the build with a scheduler. They need no store of a server. To optimize lock-runtime takes

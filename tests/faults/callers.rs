@@ -11,7 +11,8 @@ use lock_tests::{Helper, Proxy, RedisServer, boot_nanos};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{
-    AcquireFuture, LEASE, acquire_many, assert_all_held, client, milliseconds, until, until_idle,
+    AcquireFuture, LEASE, acquire_many, assert_all_held, client, client_with_lease, milliseconds,
+    until, until_idle,
 };
 
 /// The number of locks that the process with the faulty log holds.
@@ -106,24 +107,24 @@ async fn after_a_max_hold_the_key_is_free_only_after_the_destructors_of_the_body
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_stuck_past_its_max_hold_keeps_the_key_only_until_the_lease_ends() {
     let server = RedisServer::start();
-    let client = client(&server.url()).await;
+    let client = client_with_lease(&server.url(), LEASE * 4).await;
     let (held, is_held) = tokio::sync::oneshot::channel();
     let stuck = {
-        let lock = client.lock("k").max_hold(LEASE / 4);
+        let lock = client.lock("k").max_hold(LEASE / 2);
         tokio::task::spawn_blocking(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(lock.run(async {
                 let _ = held.send(());
-                std::thread::sleep(LEASE * 4);
+                std::thread::sleep(LEASE * 8);
                 std::future::pending::<()>().await;
             }))
         })
     };
     is_held.await.expect("the body has the lock");
     let begun = Instant::now();
-    let guard = client.lock("k").acquire().await.expect("granted after the lease");
-    assert!(begun.elapsed() < LEASE * 2, "{:?}", begun.elapsed());
-    assert!(begun.elapsed() > LEASE / 2, "not at the maximum: {:?}", begun.elapsed());
+    let guard = client.lock("k").wait(LEASE * 60).acquire().await.expect("granted after the lease");
+    assert!(begun.elapsed() < LEASE * 7, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() > LEASE * 2, "not at the maximum: {:?}", begun.elapsed());
     let outcome = stuck.await.expect("no panic");
     assert!(matches!(outcome, Err(LockError::Lost { .. })), "{outcome:?}");
     assert!(guard.is_held(), "the release of the lost hold does not affect this hold");

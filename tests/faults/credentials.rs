@@ -59,7 +59,7 @@ async fn connections_log_in_again_before_their_tokens_end() {
     let log = CapturedLog::here();
     let server = Arc::new(RedisServer::start());
     // The first three requests are those of the first connections.
-    let tokens = Tokens::new(Arc::clone(&server), LEASE * 2, 7);
+    let tokens = Tokens::new(Arc::clone(&server), LEASE * 4, 7);
     let source = tokens.clone();
     let url = server.url_without_login();
     // In a cluster, subscriptions have a connection of their own.
@@ -73,7 +73,7 @@ async fn connections_log_in_again_before_their_tokens_end() {
     let address = format!(":{}", server.port());
     let disconnected = || log.lines(&["disconnected", &address]).len();
     let before = disconnected();
-    let end = Instant::now() + LEASE * 8;
+    let end = Instant::now() + LEASE * 16;
     while Instant::now() < end {
         tokens.expire();
         client.lock("other").run(async {}).await.expect("logged in");
@@ -81,7 +81,7 @@ async fn connections_log_in_again_before_their_tokens_end() {
     }
     assert_eq!(disconnected(), before, "a token ended");
     assert_all_held(&guards);
-    // They log in again after 1.4 to 1.6 leases, and two requests are repeated.
+    // They log in again after 70 to 80 % of the lifetime, and two requests are repeated.
     let issued = tokens.issued.load(Ordering::SeqCst);
     assert!((11..=connections * 7 + 2).contains(&issued), "{issued} tokens");
     let warnings = log.lines(&["WARN", "cannot renew the credentials", "token service", &address]);

@@ -114,7 +114,8 @@ async fn a_process_with_a_long_round_trip_gets_its_share() {
     let sharing = async {
         let (mut shares, mut in_a_row) = (0, 0);
         let mut guard = near.acquire().await.expect("granted");
-        while shares < 8 {
+        // A few are those of a busy machine, on which the near process is late.
+        while shares < 32 {
             sleep(HOLD).await;
             let unsubscriptions = || server.calls("unsubscribe") + server.calls("sunsubscribe");
             let mut unsubscribed = unsubscriptions();

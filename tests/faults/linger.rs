@@ -18,8 +18,10 @@ fn requests(server: &RedisServer) -> u64 {
 
 async fn client_with_linger(url: &str, linger: Duration) -> LockClient {
     let builder = LockClient::builder().url(url).lease(LEASE * 10).wait(LEASE * 60);
+    // A tenure at its limit would end by a request for the number of waiting processes.
+    let builder = builder.linger(linger).handoff_limit(u32::MAX, LEASE);
     // Without a presence, whose `SET` would be counted.
-    builder.linger(linger).identity(Identity::none()).connect().await.expect("up")
+    builder.identity(Identity::none()).connect().await.expect("up")
 }
 
 async fn lingering(server: &RedisServer) -> LockClient {

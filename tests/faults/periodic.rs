@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::support::{LEASE, client, client_with_lease, milliseconds, number, until, until_idle};
 
 /// Long enough that a busy machine runs the work again in the same period.
-const PERIOD: Duration = Duration::from_secs(2);
+const PERIOD: Duration = Duration::from_secs(3);
 
 /// Twenty processes run work once per period, and are killed and replaced at random. Returns how many
 /// runs were begun and completed in each of the periods from the second to the last but one.
@@ -29,13 +29,16 @@ async fn run_with_kills(how: &str, periods: u32) -> Vec<(u64, u64)> {
     let (lease, every) = (milliseconds(lease), milliseconds(PERIOD));
     let args = ["periodic", &url, &counters, "job", &lease, &every, how];
     let start = || Helper::start(env!("CARGO_BIN_EXE_lock-helper"), &args);
+    let connected = || register.command::<String>(&["CLIENT", "LIST"]).lines().count();
+    let before = connected();
     let mut processes: Vec<Helper> = (0..20).map(|_| start()).collect();
     let now = || {
         let (seconds, _): (u64, u64) = server.command(&["TIME"]);
         seconds / PERIOD.as_secs()
     };
-    // All processes wait for the key.
-    sleep(PERIOD).await;
+    // They connect to the counters last, and wait for the key then.
+    let all = until(LEASE * 60, || connected() == before + processes.len()).await;
+    assert!(all.is_some(), "{} connections", connected());
     let (first, end) = (now() + 1, Instant::now() + PERIOD * periods);
     let observer = client(&server.url()).await;
     while Instant::now() < end {

@@ -290,7 +290,7 @@ async fn a_client_that_reaches_the_new_master_late_is_seen_by_the_comparison() {
     let replica = (cluster.master_of(KEYS[0]).expect("all agree") + 3) % 6;
     let behind = cluster.node(replica).port();
     let proxy = Proxy::to(behind);
-    proxy.delay(Toward::Client, NOISE * 3);
+    proxy.delay(Toward::Client, NOISE * 6);
     let own = proxy.port();
     let builder = LockClient::builder().url(cluster.url()).lease(LONG_LEASE).wait(LONG_LEASE);
     let builder = builder

@@ -64,8 +64,9 @@ async fn a_process_suspended_for_less_than_its_lease_keeps_its_lock() {
     let (process, first) = fixture.keeper(&fixture.server.url());
     let owner: String = fixture.server.command(&["GET", "k"]);
     for _ in 0..3 {
+        // The last renewal was up to a third of a lease ago.
         process.freeze();
-        sleep(LEASE / 3).await;
+        sleep(LEASE / 5).await;
         process.thaw();
         sleep(LEASE / 3).await;
         let now: Option<String> = fixture.server.command(&["GET", "k"]);

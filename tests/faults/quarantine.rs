@@ -128,11 +128,12 @@ async fn a_promoted_replica_grants_nothing_until_the_locks_of_its_predecessor_ha
     // The client has noticed the failover when it reads a marker of another process.
     let is_in_quarantine = async || {
         let waited = client.lock("other").wait(LEASE / 10).acquire().await;
-        matches!(waited, Err(LockError::Unavailable { .. }))
+        matches!(waited, Err(LockError::Unavailable { cause, .. }) if cause.contains("may have lost locks"))
     };
     let end = Instant::now() + QUARANTINE * 5;
     while !is_in_quarantine().await {
         assert!(Instant::now() < end, "the promoted replica has no quarantine");
+        sleep(LEASE / 100).await;
     }
     let late = client_with_quarantine(&sentinels.url()).await;
     assert_in_quarantine(late.lock("k").wait(LEASE / 10).acquire().await);

@@ -61,14 +61,16 @@ async fn no_renewal_is_sent_after_the_release_has_begun() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_releases_that_race_with_renewals_leave_no_key() {
     let server = RedisServer::start();
+    // Long enough for a busy machine to renew a thousand locks in time.
+    let lease = LEASE * 4;
     // Without a presence, which is written with the same command.
-    let builder = LockClient::builder().url(server.url()).lease(LEASE).identity(Identity::none());
+    let builder = LockClient::builder().url(server.url()).lease(lease).identity(Identity::none());
     let client = builder.connect().await.expect("up");
-    hold_and_release(&client, 1000, |n| LEASE * 31 / 100 + LEASE * (n % 10) / 250).await;
-    until_idle(&client, LEASE).await;
+    hold_and_release(&client, 1000, |n| lease * 31 / 100 + lease * (n % 10) / 250).await;
+    until_idle(&client, lease).await;
     assert_eq!(server.key_count(), 0);
     let looked = server.calls("get");
-    sleep(LEASE).await;
+    sleep(lease).await;
     assert_eq!(server.calls("get"), looked, "no renewal is sent after the release");
     assert_eq!(server.calls("set"), 1000, "each key is taken once, and none is created again");
 }

@@ -352,14 +352,15 @@ async fn a_wait_for_replicas_that_is_interrupted_grants_nothing() {
 async fn an_acknowledgement_over_a_later_connection_does_not_count() {
     let servers = Replicated::start(1).await;
     let proxy = Proxy::to(servers.master.port());
-    let client = client(&proxy.url()).await;
+    // The response timeout is a third of it.
+    let client = client_with_lease(&proxy.url(), LEASE * 10).await;
     client.lock("first").acknowledged_by(1).run(async {}).await.expect("acknowledged");
     let connections = servers.acknowledging();
     let [id] = &connections[..] else { panic!("{connections:?}") };
     proxy.hold("k");
     let lock = client.lock("k").acknowledged_by(1);
     let attempt = tokio::spawn(async move { lock.try_acquire().await });
-    assert!(until(LEASE / 4, || proxy.triggered() == 1).await.is_some(), "the request is sent");
+    assert!(until(LEASE, || proxy.triggered() == 1).await.is_some(), "the request is sent");
     servers.master.tell(&["CLIENT", "KILL", "ID", id]);
     proxy.deliver();
     match attempt.await.expect("no panic") {

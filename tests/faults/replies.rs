@@ -326,8 +326,8 @@ async fn repeatedly_flushed_scripts_cause_no_error() {
 async fn repeatedly_killed_connections_cause_no_error() {
     let killed = std::sync::atomic::AtomicU32::new(0);
     without_an_error(move |server| {
-        // Every 50 ms.
-        if killed.fetch_add(1, Ordering::Relaxed).is_multiple_of(5) {
+        // Every 200 ms: a busy machine has to connect and renew in between.
+        if killed.fetch_add(1, Ordering::Relaxed).is_multiple_of(20) {
             server.kill_all_connections();
         }
     })

@@ -150,9 +150,10 @@ async fn tasks_with_few_permits_do_not_starve_a_call_for_all_of_them() {
             for n in 0..8 {
                 let lock = permits(&client, 1, 4);
                 tasks.spawn(async move {
-                    sleep(LEASE / 80 * n).await;
+                    sleep(LEASE / 24 * n).await;
                     loop {
-                        lock.run(sleep(LEASE / 10)).await.expect("its turn");
+                        // Much longer than a permit is free in between, also on a busy machine.
+                        lock.run(sleep(LEASE / 3)).await.expect("its turn");
                     }
                 });
             }

@@ -147,14 +147,15 @@ async fn an_answer_that_arrives_after_the_lease_is_not_a_grant() {
 async fn a_holder_learns_of_its_loss_after_the_server_clock_is_set_forward() {
     let fixture = FaultFixture::on(RedisServer::with_own_clock(&[])).await;
     let url = fixture.server.url();
-    // The first renewal comes after `two` has had the lock. From then on, the server would report changes.
-    let (one, two) = (client_with_lease(&url, LEASE * 4).await, client(&url).await);
+    // The first renewal comes long after `two` has had the lock. From then on, the server would report changes.
+    let (one, two) = (client_with_lease(&url, LEASE * 12).await, client(&url).await);
     let (keeper, first) = start_keeper(&one, &fixture).await;
     fixture.server.set_clock(60);
     let second =
         timeout(LEASE * 10, take(&two, &fixture)).await.expect("by the safety poll").expect("up");
     assert!(second > first, "{second} after {first}");
-    let outcome = timeout(LEASE * 5, keeper).await.expect("by its next renewal").expect("no panic");
+    let outcome =
+        timeout(LEASE * 10, keeper).await.expect("by its next renewal").expect("no panic");
     let reason = lost(outcome);
     assert!(matches!(reason, LostReason::Gone | LostReason::Taken), "{reason:?}");
     // For a moment there are two holders. Only the fence distinguishes them.

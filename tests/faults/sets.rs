@@ -190,7 +190,7 @@ async fn the_locks_of_a_process_that_is_killed_are_free_after_its_lease() {
     let mut process = holder(&server);
     let set = client.lock_all(["b", "c", "d"]);
     let waiter = tokio::spawn(async move { set.acquire().await });
-    sleep(LEASE / 4).await;
+    sleep(LEASE * 2).await;
     assert!(!waiter.is_finished(), "it waits for the killed process");
     process.kill();
     let start = Instant::now();
@@ -314,7 +314,7 @@ async fn random_sets_exclude_each_other_although_answers_and_connections_are_los
     let proxy = Proxy::to(server.port());
     let clients = [client(&proxy.url()).await, client(&server.url()).await];
     let keys = (0..5).map(|n| format!("k{n}")).collect();
-    let running = tokio::spawn(lock_random_sets(clients, keys, LEASE * 4));
+    let running = tokio::spawn(lock_random_sets(clients, keys, LEASE * 8));
     for _ in 0..10 {
         sleep(LEASE / 3).await;
         match fastrand::u32(0..3) {
@@ -333,7 +333,7 @@ async fn random_sets_of_a_cluster_exclude_each_other_while_slots_are_moved() {
     let clients = [client(&cluster.url()).await, client(&cluster.url()).await];
     let keys = ["{s}a", "{s}b", "{s}c"].map(ToOwned::to_owned).into_iter();
     let keys = keys.chain((0..3).map(|master| cluster.key_of(master, 1))).collect();
-    let running = tokio::spawn(lock_random_sets(clients, keys, LEASE * 4));
+    let running = tokio::spawn(lock_random_sets(clients, keys, LEASE * 8));
     let slot = cluster.slot_of("{s}a");
     let home = cluster.master_of("{s}a").expect("a master");
     let away = cluster.masters().into_iter().find(|master| *master != home).expect("three masters");

@@ -175,7 +175,7 @@ async fn hundreds_of_subscriptions_are_restored_and_no_lock_is_lost() {
     }
     let subscribed = || server.channels("*").len();
     let all = async || until(LEASE * 10, || subscribed() == WAITING + 1).await.is_some();
-    assert!(all().await, "only {} channels", subscribed());
+    assert!(all().await, "only {} channels are subscribed", subscribed());
     let requests = || server.calls("subscribe") + server.calls("ssubscribe");
     let before = requests();
     server.kill_connections("pubsub");

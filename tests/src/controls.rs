@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The number of runs in which a violation has to be seen. Without its safeguard, a race may decide whether
 /// a test sees the violation, and in which of its assertions.
-const MOST_RUNS: usize = 3;
+const MOST_RUNS: usize = 5;
 
 /// Runs the test `name` without `safeguard`, and asserts that it fails with output that contains
 /// `seen`.
@@ -60,7 +60,7 @@ fn run(safeguard: &str, name: &str) -> (bool, String) {
     let _ = kill_process_group(group, Signal::KILL);
     let Some(status) = status else {
         child.wait().expect("a child process");
-        panic!("without {safeguard}, {name} neither passes nor fails");
+        return (false, format!("it neither passes nor fails within {TIMEOUT:?}"));
     };
     let mut output = String::new();
     printed.rewind().and_then(|()| printed.read_to_string(&mut output)).expect("text");

@@ -384,9 +384,19 @@ impl EtcdCluster {
         command.output().unwrap_or_else(|error| missing("etcdctl", &error))
     }
 
-    /// The keys that begin with this text, such as those of locks.
+    /// The keys that begin with this text, such as those of locks, without the presences of clients.
     #[must_use]
     pub fn keys(&self, prefix: &str) -> Vec<String> {
+        self.all_keys(prefix).into_iter().filter(|key| !is_presence(key)).collect()
+    }
+
+    /// The presences of clients: keys that tell who they are.
+    #[must_use]
+    pub fn presences(&self) -> Vec<String> {
+        self.all_keys("").into_iter().filter(|key| is_presence(key)).collect()
+    }
+
+    fn all_keys(&self, prefix: &str) -> Vec<String> {
         let printed = self.control(&["get", "--prefix", "--keys-only", prefix]);
         printed.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
     }
@@ -562,4 +572,9 @@ fn missing(program: &str, error: &std::io::Error) -> ! {
 fn text<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = answer.split_once(&format!("\"{name}\":\""))?;
     rest.split('"').next()
+}
+
+/// Whether a key is that of a presence. The byte before its name is in no text.
+fn is_presence(key: &str) -> bool {
+    key.contains("\u{fffd}/client/")
 }

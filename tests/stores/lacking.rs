@@ -53,7 +53,9 @@ async fn what_a_store_lacks_is_a_configuration_error_that_names_the_option() {
     assert!(is_redis || is_lacking(&nested, "acknowledged_by"), "{nested:?}");
     let admin = LockAdmin::new(&client);
     assert_lacks(is_redis, "url", &admin.clients().await);
-    assert_lacks(is_redis, "url", &admin.inspect("k").await);
+    assert_eq!(admin.can_ask(), is_redis);
+    assert_lacks(!is_quorum, "url", &admin.inspect("k").await);
+    assert_lacks(!is_quorum, "url", &admin.scan("*").next().await);
     let leadership = client.leadership("leader");
     let option = if is_quorum { "leader" } else { "store" };
     assert_lacks(is_redis || is_quorum, option, &leadership.leader().await);

@@ -8,8 +8,12 @@ mod fencing;
 mod fixed_lease;
 #[path = "../suites/holders.rs"]
 mod holders;
+#[path = "../suites/hostile_keys.rs"]
+mod hostile_keys;
 #[path = "../suites/leadership.rs"]
 mod leadership;
+#[path = "../suites/measurements.rs"]
+mod measurements;
 #[path = "../suites/options.rs"]
 mod options;
 #[path = "../suites/reentrancy.rs"]

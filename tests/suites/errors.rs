@@ -538,12 +538,11 @@ async fn wake_ups_work_again_after_an_outage() {
     let guard = one.lock("k").acquire().await.expect("free");
     let lock = two.lock("k");
     let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Instant::now()) });
-    tokio::time::sleep(LEASE / 4).await;
+    let is_subscribed = || server.channels("*").len() == 1;
+    assert!(until(LEASE * 5, is_subscribed).await.is_some(), "it waits");
     // The connection of the subscription is lost.
     server.kill_connections("pubsub");
-    tokio::time::sleep(LEASE / 4).await;
-    let subscribers = server.channels("*");
-    assert_eq!(subscribers.len(), 1, "the subscription is restored");
+    assert!(until(LEASE * 5, is_subscribed).await.is_some(), "the subscription is restored");
     let released = Instant::now();
     guard.release().await.expect("held");
     let got = waiter.await.expect("no panic").expect("woken");

@@ -13,6 +13,7 @@ mod fixed_lease;
 mod formats;
 mod functions;
 mod holders;
+mod hostile_keys;
 mod keys;
 mod kinds;
 mod leadership;

@@ -128,10 +128,10 @@ on_every_store! {
         for (key, repeats) in [("once", false), ("repeated", true)] {
             let work = pair.one.periodic(key, LONG).wait(LEASE * 2);
             let work = if repeats { work.retry_failed() } else { work };
-            let call = timeout(LEASE / 4, work.run(std::future::pending::<()>()));
+            let call = timeout(LEASE, work.run(std::future::pending::<()>()));
             assert!(call.await.is_err(), "cancelled");
             until_idle(&pair.one, LEASE).await;
-            let again = pair.two.periodic(key, LONG).wait(LEASE / 4);
+            let again = pair.two.periodic(key, LONG).wait(LEASE);
             let again = if repeats { again.retry_failed() } else { again };
             let panics = tokio::spawn(async move { again.run(async { panic!("on purpose") }).await });
             match panics.await {
@@ -139,7 +139,7 @@ on_every_store! {
                 Ok(result) => assert!(is_busy(&result) && !repeats),
             }
             until_idle(&pair.two, LEASE).await;
-            let result = work.clone().wait(LEASE / 4).run(async {}).await;
+            let result = work.clone().wait(LEASE).run(async {}).await;
             assert_eq!(result.is_ok(), repeats, "{result:?}");
         }
     }

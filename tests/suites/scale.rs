@@ -56,7 +56,7 @@ async fn more_calls_than_the_limit_of_requests_in_flight_succeed_one_after_the_o
     let client = LockClient::builder().url(server.url()).lease(LEASE * 30);
     let client = client.connect().await.expect("up");
     for n in 0..1100 {
-        let outcome = client.lock("k").wait(LEASE / 2).run(async {}).await;
+        let outcome = client.lock("k").wait(LEASE * 3 / 2).run(async {}).await;
         assert!(outcome.is_ok(), "{n}: {outcome:?}");
     }
 }

@@ -1,7 +1,5 @@
 //! Locks whose holder is killed or suspended.
 
-use std::time::Duration;
-
 use lock_tests::RedisServer;
 use tokio::time::Instant;
 
@@ -21,7 +19,7 @@ async fn a_waiter_gets_the_lock_when_the_holder_is_killed() {
     let killed = Instant::now();
     holder.kill();
     let (got, _guard) = waiter.await.expect("no panic").expect("free after the lease");
-    assert!(got - killed <= LEASE + Duration::from_millis(250), "{:?}", got - killed);
+    assert!(got - killed <= LEASE * 3 / 2, "{:?}", got - killed);
 }
 
 #[tokio::test]

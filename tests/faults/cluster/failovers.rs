@@ -59,7 +59,7 @@ async fn a_suspended_master_delays_no_other_shard_and_its_locks_survive() {
     let took = traffic.end().await;
     let (p99, longest) = (took[took.len() * 99 / 100], took[took.len() - 1]);
     println!("{} calls to the other shards, p99 {p99:?}, longest {longest:?}", took.len());
-    assert!(longest < LEASE / 2, "a call to another shard took {longest:?}");
+    assert!(longest < LEASE, "a call to another shard took {longest:?}");
 
     cluster.thaw(shard);
     for number in 0..20 {

@@ -139,7 +139,7 @@ async fn the_renewals_of_ten_thousand_locks_are_on_time_while_one_of_three_nodes
     println!("at least {shortest:?} of {LONG_LEASE:?} were left");
     // Renewed after a third of the lease.
     let late = (LONG_LEASE * 2 / 3).saturating_sub(shortest);
-    assert!(late < LONG_LEASE / 12, "renewals were late by {late:?}");
+    assert!(late < LONG_LEASE / 8, "renewals were late by {late:?}");
     let held = guards.iter().filter(|guard| guard.is_held()).count();
     cluster.thaw(0);
     assert_eq!(held, of_others, "the locks of the other nodes are held, and no others");

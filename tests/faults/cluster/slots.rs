@@ -206,7 +206,7 @@ async fn waiters_follow_their_slot_to_another_node() {
     staying.release().await.expect("held");
     timeout(LONG_LEASE, stays).await.expect("woken").expect("no panic").expect("served");
     let woken = released.elapsed();
-    assert!(woken < LEASE / 5, "the other channel is subscribed again: woken after {woken:?}");
+    assert!(woken < LEASE / 2, "the other channel is subscribed again: woken after {woken:?}");
 }
 
 /// Acquires the locks of some keys of the second shard with one client, and waits for them with
@@ -240,7 +240,7 @@ async fn hold_and_wait(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn releases_wake_waiters_while_their_slot_moves() {
     let longest = longest_wait_during_a_move(WireFormat::Redisson).await;
-    assert!(longest < LEASE / 5, "woken {longest:?} after the release");
+    assert!(longest < LEASE / 2, "woken {longest:?} after the release");
 }
 
 /// The waiters find out by their checks, which come once a second.

@@ -176,3 +176,42 @@ async fn locks_work_with_the_times_of_etcd_by_default() {
     guard.release().await.expect("a release");
     assert!(etcd.keys("").is_empty());
 }
+
+#[tokio::test]
+async fn the_documented_commands_show_locks_and_free_one() {
+    let (_, section) = include_str!("../../../docs/etcd.md")
+        .split_once("## Looking at locks")
+        .expect("the section");
+    let (_, block) = section.split_once("```text").expect("a block");
+    let (block, _) = block.split_once("```").expect("its end");
+    let commands = block.lines().filter_map(|line| line.strip_prefix("etcdctl "));
+    let commands: Vec<Vec<&str>> = commands.map(|line| line.split(' ').collect()).collect();
+    let [keys, fields, lease, free] = &commands[..] else { panic!("{commands:?}") };
+
+    let etcd = EtcdCluster::single();
+    let (one, two) = (patient_client(&etcd.url(), LONG).await, client(&etcd.url()).await);
+    let held = one.lock("shop:order:1").acquire().await.expect("a lock");
+    let other = one.lock("shop:order:2").acquire().await.expect("a lock");
+    let shown = etcd.control(keys);
+    assert_eq!(shown.split_whitespace().collect::<Vec<_>>(), ["shop:order:1", "shop:order:2"]);
+    let shown = etcd.control(fields);
+    let id = shown.lines().find_map(|line| line.strip_prefix("\"Lease\" : ")).expect("a lease");
+    let id = format!("{:x}", id.trim().parse::<i64>().expect("a number"));
+    let lease: Vec<&str> =
+        lease.iter().map(|word| if *word == "LEASE" { &id } else { *word }).collect();
+    let shown = etcd.control(&lease);
+    for expected in ["remaining(", "shop:order:1", "shop:order:2"] {
+        assert!(shown.contains(expected), "{expected:?} is missing: {shown}");
+    }
+
+    let waiting = tokio::spawn(async move { two.lock("shop:order:1").acquire().await });
+    until(LONG, || etcd.keys("shop:order:1").len() == 2).await.expect("the mark of the call");
+    etcd.control(free);
+    let lost = tokio::time::timeout(LEASE, held.lost()).await;
+    lost.expect("the holder is told at once");
+    // An attempt without a message would be made after 3.75 s at the earliest.
+    let granted = tokio::time::timeout(LEASE * 2, waiting).await;
+    let granted = granted.expect("the call is told at once");
+    granted.expect("no panic").expect("a lock").release().await.expect("a release");
+    other.release().await.expect("a release");
+}

@@ -34,7 +34,7 @@ lock_tests::controls! {
     without_keys_are_verified: "faults::a_renewal_notices_that_a_key_is_gone"
         without "keys-are-verified+tracking" seeing "a renewal notices the loss";
     without_reconnect_wakes: "faults::waiting_calls_and_holders_survive_compactions_and_restarts"
-        without "reconnect-wakes" seeing "at once after the restart";
+        without "reconnect-wakes" seeing "after the restart";
     without_leftovers_are_freed: "inputs::a_release_that_was_refused_is_made_up_for"
         without "leftovers-are-freed" seeing "the key that was left is deleted";
     without_checking_joined_parts: "joined::a_call_that_is_refused_refuses_no_other_one"

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lock_runtime::admin::LockAdmin;
 use lock_runtime::{LockClient, LockError, LostReason, TlsOptions};
 use lock_tests::support::{LEASE, until};
 use lock_tests::{Authority, CapturedLog, EtcdCluster, EtcdOptions, RedisServer, Validity};
@@ -97,6 +98,30 @@ async fn a_key_with_another_value_has_the_wrong_format() {
         assert!(matches!(error, Err(LockError::WrongFormat { .. })), "{error:?}");
     }
     assert_eq!(etcd.value("k").as_deref(), Some("something"));
+    let inspected = LockAdmin::new(&client).inspect("k").await.map(drop);
+    assert!(matches!(inspected, Err(LockError::WrongFormat { .. })), "{inspected:?}");
+}
+
+/// Together, the values of others are more than a client reads as one answer.
+#[tokio::test]
+async fn a_scan_passes_over_large_values_of_others() {
+    let etcd = EtcdCluster::single();
+    let client = client(&etcd.url()).await;
+    let large = "x".repeat(120_000);
+    for number in 0..45 {
+        etcd.control(&["put", &format!("k{number}"), &large]);
+    }
+    let guards = (
+        client.lock("k").acquire().await.expect("free"),
+        client.lock("kz").acquire().await.expect("free"),
+    );
+    let (admin, mut found) = (LockAdmin::new(&client), Vec::new());
+    let mut scan = admin.scan("k*").pause(0);
+    while let Some(locks) = scan.next().await.expect("an answer") {
+        found.extend(locks.into_iter().map(|lock| lock.key));
+    }
+    assert_eq!(found, ["k", "kz"]);
+    drop(guards);
 }
 
 /// Users with passwords. `locks` may use the keys that begin with `own`.

@@ -9,4 +9,5 @@ mod inputs;
 mod joined;
 mod members;
 mod partitions;
+mod presences;
 mod support;

@@ -88,8 +88,9 @@ async fn no_acquired_lock_is_lost_with_a_synchronous_standby() {
     database.standby.freeze();
     let unconfirmed = one.lock("frozen").wait(LEASE / 2).acquire().await.map(drop);
     assert!(matches!(unconfirmed, Err(LockError::Unavailable { .. })), "{unconfirmed:?}");
-    // Long enough for the second release, which is sent a second after the first one.
-    tokio::time::sleep(LEASE * 4).await;
+    // Long enough for the second release: the first one has no answer within two seconds, and the next one
+    // is sent two seconds later.
+    tokio::time::sleep(LEASE * 6).await;
     database.standby.thaw();
     // What the statement without an answer has done is undone, although the release could not see it at first.
     let undone = two.lock("frozen").wait(LEASE * 30).acquire().await;
@@ -180,8 +181,10 @@ async fn a_lock_can_be_lost_with_an_asynchronous_standby() {
     let session = session_of(&database.primary.url("postgres")).await;
     let accounts = "CREATE TABLE account (balance int8 NOT NULL)";
     session.batch_execute(accounts).await.expect("valid SQL");
-    let behind = "SELECT FROM pg_stat_replication WHERE replay_lsn < pg_current_wal_lsn()";
-    while !session.query(behind, &[]).await.expect("a view of the system").is_empty() {
+    // What the standby has replayed is what it shows. Positions on the primary lag, and are unknown at first.
+    let standby = session_of(&database.standby.url("postgres")).await;
+    let replayed = "SELECT FROM pg_class WHERE relname = 'account'";
+    while standby.query(replayed, &[]).await.expect("it answers").is_empty() {
         tokio::time::sleep(LEASE / 20).await;
     }
     database.standby.kill();

@@ -172,7 +172,8 @@ async fn a_release_that_a_crash_forgets_frees_the_key_when_the_lease_ends() {
 /// The server writes what no commit waits for as late as it can.
 const SLOW_WRITER: &str = "wal_writer_delay=10s";
 
-pub(crate) const CLIENTS: &str = "application_name = 'lock-runtime' AND pid <> pg_backend_pid()";
+pub(crate) const CLIENTS: &str =
+    "application_name LIKE 'lock-runtime%' AND pid <> pg_backend_pid()";
 
 #[tokio::test]
 async fn locks_are_kept_while_connections_are_terminated() {

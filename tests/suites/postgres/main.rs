@@ -5,6 +5,7 @@ mod controls;
 mod failover;
 mod faults;
 mod joined;
+mod lookup;
 mod pauses;
 mod pooler;
 mod store;

@@ -47,6 +47,10 @@ async fn behind_a_pooler_in_transaction_mode_calls_poll() {
     let guard = one.lock("k").acquire().await.expect("free");
     let waiting = tokio::spawn(two.lock("k").wait(LEASE * 60).acquire());
     tokio::time::sleep(lease * 2).await;
+    // The session may have another client next.
+    let session = database.session(&database.name).await;
+    let named = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'lock-runtime %'";
+    assert_eq!(session.query(named, &[]).await.expect("a view").len(), 0);
     assert!(guard.is_held() && !waiting.is_finished(), "renewed over the pooler");
     guard.release().await.expect("held");
     waiting.await.expect("no panic").expect("polled").release().await.expect("held");

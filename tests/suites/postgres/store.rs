@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use lock_runtime::store::{
-    FenceRequest, FencingOutcome, LeaseOutcome, LeaseRequest, POSTGRES_SCHEMA, PostgresStore,
-    ReleaseOutcome, ReleaseRequest, RenewOutcome, Store, StoreError, WakeUps,
+    FenceRequest, FencingOutcome, LeaseOutcome, LeasePage, LeaseRequest, LeaseScan,
+    POSTGRES_SCHEMA, PostgresStore, ReleaseOutcome, ReleaseRequest, RenewOutcome, Store,
+    StoreError, StoredLease, WakeUps,
 };
-use lock_runtime::{LockClient, LockError, LockGuard, distributed_lock, with_client};
+use lock_runtime::{ClientInfo, LockClient, LockError, LockGuard, distributed_lock, with_client};
 use lock_tests::support::LEASE;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -56,8 +57,20 @@ impl Store for SharedStore {
         self.store.fence(request).await
     }
 
-    async fn owner(&self, key: &str) -> Result<Option<String>, StoreError> {
-        self.store.owner(key).await
+    async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
+        self.store.inspect(key).await
+    }
+
+    async fn scan(&self, scan: LeaseScan<'_>) -> Result<LeasePage, StoreError> {
+        self.store.scan(scan).await
+    }
+
+    fn introduce(&self, client: Option<&ClientInfo>, namespace: &str) {
+        self.store.introduce(client, namespace);
+    }
+
+    async fn clients(&self, ids: &[String]) -> Result<Vec<ClientInfo>, StoreError> {
+        self.store.clients(ids).await
     }
 
     async fn watch(&self, key: &str) -> Result<(), StoreError> {

@@ -40,7 +40,7 @@ impl SecureDatabase {
         let (session, connection) = tokio_postgres::connect(&plain, NoTls).await.expect("it is up");
         tokio::spawn(connection);
         let sql = "SELECT count(*) FILTER (WHERE ssl), count(*) FILTER (WHERE NOT ssl) \
-                   FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = 'lock-runtime'";
+                   FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name LIKE 'lock-runtime%'";
         let row = session.query_one(sql, &[]).await.expect("a view of the system");
         (row.get(0), row.get(1))
     }

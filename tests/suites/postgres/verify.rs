@@ -21,14 +21,14 @@ async fn nobody_gets_a_verified_lock_before_the_transaction_ends() {
     database.run(ACCOUNT).await;
     let (one, two) = (database.client().await, database.client().await);
     // Nothing renews it.
-    let guard = one.lock("k").lease(LEASE / 2).acquire().await.expect("free");
+    let guard = one.lock("k").lease(LEASE * 2).acquire().await.expect("free");
     let mut session = database.session(&database.name).await;
     let mut transaction = session.transaction().await.expect("it is up");
     transaction.execute(DEPOSIT, &[]).await.expect("the table");
     guard.verify_in(&mut transaction).await.expect("held");
     assert_eq!(guard.lost().await, LostReason::LeaseOver);
     tokio::time::sleep(LEASE).await;
-    let busy = two.lock("k").wait(LEASE / 4).acquire().await.map(drop);
+    let busy = two.lock("k").wait(LEASE * 2).acquire().await.map(drop);
     assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
     transaction.commit().await.expect("it is up");
     two.lock("k").wait(LEASE * 60).acquire().await.expect("free").release().await.expect("held");
