@@ -1,27 +1,92 @@
-# The scripts source this file. It installs programs with the package manager of the system, and parts of Rust with rustup,
-# and says how the project is built.
+# The scripts source this file. It says how the project is built and tested, installs programs with the package manager of the
+# system and parts of Rust with rustup, and prints what took how long.
 
 # The arguments of all builds of the whole project. Commands with the same packages and features share what they build. The
 # feature `testing` of lock-runtime is left out, because it replaces the clock.
 all_packages=(--locked --workspace --features lock-runtime/sqlx,lockctl/etcd,lockctl/postgres,lockctl/serve,lockctl/tui)
 
-# test_with_switches ARGUMENT...: `cargo test` in the build with switchable safeguards. Cargo calls the wrapper only for the
-# packages of the project, so the dependencies are those of all other builds.
-test_with_switches() {
-  local target=${CARGO_TARGET_DIR:-target}
-  CARGO_BUILD_BUILD_DIR=$target RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-with-switches \
-    cargo test "${all_packages[@]}" --target-dir "$target/controls" "$@"
-}
+# Nothing but the changed packages is built again, so what would make their next build faster only takes time and space.
+export CARGO_INCREMENTAL=0
 
-# test_races: the models of races, in the build with a scheduler. They need no store of a server. To optimize lock-runtime takes
-# less time than it saves.
-test_races() {
-  RUSTFLAGS="${RUSTFLAGS:-} --cfg lock_shuttle" \
-    cargo test --locked --target-dir target/shuttle --config 'profile.dev.package.lock-runtime.opt-level=1' \
-    -p lock-runtime --no-default-features --lib models
-}
+# The number of tests of a program that run at the same time. Most tests spend their time waiting.
+threads=12
+
+# What the script has done: `step` or `test`, its seconds, and its name.
+record=$(mktemp)
+began=$SECONDS
+failed=()
+trap 'rm -f "$record"' EXIT
 
 say() { printf '\n== %s\n' "$*"; }
+
+# step NAME COMMAND...: runs a command, and ends the script if it fails.
+step() {
+  attempt "$@"
+  [ ${#failed[@]} -eq 0 ] || finish
+}
+
+# attempt NAME COMMAND...: runs a command. If it fails, the script goes on, and fails at its end.
+attempt() {
+  local name=$1 from=$SECONDS printed
+  shift
+  say "$name"
+  printed=$(mktemp)
+  "$@" 2>&1 | tee "$printed" || failed+=("$name")
+  echo "step $((SECONDS - from)) $name" >>"$record"
+  sed -nE 's/^test (.*) \.\.\. [A-Za-z]+ <([0-9.]+)s>$/test \2 \1/p; s/^test result: [A-Za-z]+\. ([0-9]+) passed.*/passed \1/p' \
+    "$printed" >>"$record"
+  rm "$printed"
+}
+
+# finish: prints what took longest, and whether everything passed.
+finish() {
+  say 'The slowest steps and tests, in seconds'
+  grep '^step ' "$record" | cut -d ' ' -f 2- | sort -rn | head -n 10 || true
+  grep '^test ' "$record" | cut -d ' ' -f 2- | sort -rn | head -n 10 || true
+  local passed took=$((SECONDS - began))
+  passed=$(awk '$1 == "passed" { sum += $2 } END { print sum + 0 }' "$record")
+  took="$((took / 60)) min $((took % 60)) s"
+  if [ ${#failed[@]} -eq 0 ]; then
+    say "Everything passed: $passed tests in $took."
+    exit
+  fi
+  say "Failed after $took, with $passed tests passed:"
+  printf '   %s\n' "${failed[@]}"
+  exit 1
+}
+
+# with_switches COMMAND...: runs Cargo for the build that all tests share. The safeguards of lock-runtime have switches in it,
+# which negative controls use (`lock-runtime/src/safeguard.rs`), so that nothing is built twice. Cargo calls the wrapper only for
+# the packages of the project.
+with_switches() { RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-with-switches "$@"; }
+
+# run_tests ARGUMENT...: runs test programs without their controls, also if one of them fails.
+run_tests() {
+  local arguments=()
+  while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    arguments+=("$1")
+    shift
+  done
+  [ $# -eq 0 ] || shift
+  run_all "${arguments[@]}" -- --skip controls --test-threads "$threads" "$@"
+}
+
+# run_controls ARGUMENT...: runs the negative controls of test programs.
+run_controls() { run_all "$@" -- --test-threads "$threads" controls; }
+
+# run_all ARGUMENT...: runs test programs with their controls.
+run_all() {
+  with_switches cargo --config "target.'cfg(all())'.runner = ['$PWD/scripts/with-times']" \
+    test --no-fail-fast "${all_packages[@]}" "$@"
+}
+
+# add_server_folders: where Debian and Fedora keep the programs of servers.
+add_server_folders() {
+  local folder
+  for folder in /usr/lib/postgresql/*/bin /usr/sbin /usr/libexec; do
+    PATH=$PATH:$folder
+  done
+}
 
 # need PROGRAM PURPOSE APT DNF PACMAN APK BREW: the packages that have the program, or - for none.
 need() {
@@ -52,6 +117,9 @@ need() {
     exit 1
   fi
 }
+
+# need_redis: the server that almost all tests start.
+need_redis() { need redis-server 'The tests need' redis-server redis redis redis redis; }
 
 # need_component COMPONENT PROGRAM: the part of Rust that has the program.
 need_component() {

@@ -7,41 +7,41 @@ lock_tests::controls! {
         without "joined-releases-have-a-task" seeing "in time";
     joined_without_queued_releases_fail: "joined_releases::releases_that_are_queued_fail_with_the_request_before_them"
         without "queued-releases-fail" seeing "it was sent";
-    cluster_without_foreign_nodes_are_ignored: "cluster::nodes::a_node_that_belongs_to_another_cluster_is_ignored"
+    cluster_without_foreign_nodes_are_ignored: "topologies::cluster::nodes::a_node_that_belongs_to_another_cluster_is_ignored"
         without "foreign-nodes-are-ignored" seeing "the node is ignored";
-    replicas_without_grants_are_acknowledged: "replicas::a_grant_without_its_replicas_is_undone_and_delays_no_other_lock"
+    replicas_without_grants_are_acknowledged: "topologies::replicas::a_grant_without_its_replicas_is_undone_and_delays_no_other_lock"
         without "grants-are-acknowledged" seeing "granted without the acknowledgement";
-    replicas_without_grants_are_acknowledged_of_any_kind: "replicas::a_lock_of_any_kind_is_not_granted_without_its_replicas"
+    replicas_without_grants_are_acknowledged_of_any_kind: "topologies::replicas::a_lock_of_any_kind_is_not_granted_without_its_replicas"
         without "grants-are-acknowledged" seeing "granted without the acknowledgement";
-    replicas_without_grants_are_acknowledged_of_writers: "replicas::a_reader_does_not_become_a_writer_without_its_replicas"
+    replicas_without_grants_are_acknowledged_of_writers: "topologies::replicas::a_reader_does_not_become_a_writer_without_its_replicas"
         without "grants-are-acknowledged" seeing "granted without the acknowledgement";
-    replicas_without_undo: "replicas::a_grant_without_its_replicas_is_undone_and_delays_no_other_lock"
+    replicas_without_undo: "topologies::replicas::a_grant_without_its_replicas_is_undone_and_delays_no_other_lock"
         without "undo" seeing "k is undone";
-    replicas_without_renewals_are_acknowledged: "replicas::a_renewal_without_its_replicas_does_not_count"
+    replicas_without_renewals_are_acknowledged: "topologies::replicas::a_renewal_without_its_replicas_does_not_count"
         without "renewals-are-acknowledged" seeing "no renewal counts";
-    replicas_without_hand_offs_are_acknowledged: "replicas::a_waiter_that_requires_replicas_does_not_get_a_lock_that_they_may_lack"
+    replicas_without_hand_offs_are_acknowledged: "topologies::replicas::a_waiter_that_requires_replicas_does_not_get_a_lock_that_they_may_lack"
         without "hand-offs-are-acknowledged" seeing "granted without the acknowledgement";
-    replicas_without_renewals_are_acknowledged_2: "replicas::a_nested_lock_that_requires_replicas_waits_for_them"
+    replicas_without_renewals_are_acknowledged_2: "topologies::replicas::a_nested_lock_that_requires_replicas_waits_for_them"
         without "renewals-are-acknowledged" seeing "granted without the acknowledgement";
-    replicas_without_unknown_is_not_held: "replicas::a_wait_for_replicas_that_is_interrupted_grants_nothing"
+    replicas_without_unknown_is_not_held: "topologies::replicas::a_wait_for_replicas_that_is_interrupted_grants_nothing"
         without "unknown-is-not-held" seeing "granted after";
-    replicas_without_one_server_acknowledges: "replicas::an_acknowledgement_over_a_later_connection_does_not_count"
+    replicas_without_one_server_acknowledges: "topologies::replicas::an_acknowledgement_over_a_later_connection_does_not_count"
         without "one-server-acknowledges" seeing "a later connection has acknowledged it";
-    replicas_without_one_server_acknowledges_2: "replicas::the_replicas_of_another_server_do_not_count"
+    replicas_without_one_server_acknowledges_2: "topologies::replicas::the_replicas_of_another_server_do_not_count"
         without "one-server-acknowledges" seeing "granted without the acknowledgement";
-    replicas_without_one_server_acknowledges_3: "replicas::each_node_of_a_cluster_has_replicas_of_its_own"
+    replicas_without_one_server_acknowledges_3: "topologies::replicas::each_node_of_a_cluster_has_replicas_of_its_own"
         without "one-server-acknowledges" seeing "granted without the acknowledgement";
-    replicas_without_grants_are_acknowledged_2: "replicas::a_lock_that_replicas_have_acknowledged_survives_the_failover_to_one_of_them"
+    replicas_without_grants_are_acknowledged_2: "topologies::replicas::a_lock_that_replicas_have_acknowledged_survives_the_failover_to_one_of_them"
         without "grants-are-acknowledged" seeing "granted without the acknowledgement";
-    replicas_without_grants_are_acknowledged_3: "replicas::no_grant_or_renewal_of_a_master_counts_that_was_suspended_during_its_failover"
+    replicas_without_grants_are_acknowledged_3: "topologies::replicas::no_grant_or_renewal_of_a_master_counts_that_was_suspended_during_its_failover"
         without "grants-are-acknowledged" seeing "granted by a master that was replaced";
-    replicas_without_renewals_are_acknowledged_3: "replicas::no_grant_or_renewal_of_a_master_counts_that_was_suspended_during_its_failover"
+    replicas_without_renewals_are_acknowledged_3: "topologies::replicas::no_grant_or_renewal_of_a_master_counts_that_was_suspended_during_its_failover"
         without "renewals-are-acknowledged" seeing "renewed by a master that was replaced";
-    replicas_without_grants_are_acknowledged_4: "replicas::each_node_of_a_cluster_has_replicas_of_its_own"
+    replicas_without_grants_are_acknowledged_4: "topologies::replicas::each_node_of_a_cluster_has_replicas_of_its_own"
         without "grants-are-acknowledged" seeing "granted without the acknowledgement";
-    partitions_without_grants_are_acknowledged: "partitions::no_grant_of_a_master_that_is_cut_off_counts_if_all_replicas_are_required"
+    partitions_without_grants_are_acknowledged: "topologies::partitions::no_grant_of_a_master_that_is_cut_off_counts_if_all_replicas_are_required"
         without "grants-are-acknowledged" seeing "granted by a master that is cut off";
-    partitions_without_renewals_are_acknowledged: "partitions::no_grant_of_a_master_that_is_cut_off_counts_if_a_replica_is_required"
+    partitions_without_renewals_are_acknowledged: "topologies::partitions::no_grant_of_a_master_that_is_cut_off_counts_if_a_replica_is_required"
         without "renewals-are-acknowledged" seeing "violations";
     queue_without_claims_leave: "queue::claims_of_calls_that_give_up_leave_the_queue"
         without "claims-leave" seeing "the claim has not left the queue";
@@ -93,9 +93,9 @@ lock_tests::controls! {
         without "release-on-drop" seeing "left after";
     periodic_without_runs_have_owners: "periodic::calls_of_one_process_run_once"
         without "runs-have-owners" seeing "two runs in one period";
-    replicas_without_starts_are_undone: "replicas::a_run_whose_start_was_not_acknowledged_leaves_its_period_free"
+    replicas_without_starts_are_undone: "topologies::replicas::a_run_whose_start_was_not_acknowledged_leaves_its_period_free"
         without "starts-are-undone" seeing "the period is free";
-    replicas_without_grants_are_acknowledged_5: "replicas::the_success_of_a_run_that_may_be_repeated_has_to_be_acknowledged"
+    replicas_without_grants_are_acknowledged_5: "topologies::replicas::the_success_of_a_run_that_may_be_repeated_has_to_be_acknowledged"
         without "grants-are-acknowledged" seeing "recorded without the acknowledgement";
     periodic_without_failed_runs_do_not_count: "periodic::each_period_has_a_run_that_succeeds_if_failed_runs_are_repeated"
         without "failed-runs-do-not-count" seeing "a period without a run";
@@ -103,35 +103,35 @@ lock_tests::controls! {
         without "tracking" seeing "the lock is passed on at once";
     linger_without_tracking_2: "linger::a_process_that_waits_already_gets_the_lock_at_once"
         without "tracking" seeing "the lock is passed on at once";
-    quorum_without_residual_votes_are_freed: "quorum::servers::nothing_is_left_at_servers_that_did_not_answer"
+    quorum_without_residual_votes_are_freed: "topologies::quorum::servers::nothing_is_left_at_servers_that_did_not_answer"
         without "residual-votes-are-freed+undo" seeing "the votes are left";
-    quorum_without_residual_votes_are_freed_2: "quorum::servers::a_late_vote_is_freed_although_the_lock_was_released_before"
+    quorum_without_residual_votes_are_freed_2: "topologies::quorum::servers::a_late_vote_is_freed_although_the_lock_was_released_before"
         without "residual-votes-are-freed" seeing "the late vote is left";
-    quorum_without_undo: "quorum::servers::a_call_dropped_at_any_time_leaves_nothing"
+    quorum_without_undo: "topologies::quorum::servers::a_call_dropped_at_any_time_leaves_nothing"
         without "undo" seeing "left at";
-    quorum_without_quarantine: "quorum::restarts::a_server_that_has_restarted_does_not_vote_until_its_locks_have_ended"
+    quorum_without_quarantine: "topologies::quorum::restarts::a_server_that_has_restarted_does_not_vote_until_its_locks_have_ended"
         without "quarantine" seeing "there are two holders";
-    quorum_without_quarantine_2: "quorum::restarts::new_servers_vote_after_a_lease_and_have_a_record_of_it"
+    quorum_without_quarantine_2: "topologies::quorum::restarts::new_servers_vote_after_a_lease_and_have_a_record_of_it"
         without "quarantine" seeing "a new server votes at once";
-    quorum_without_majority_renews: "quorum::restarts::a_lock_survives_the_restart_of_a_minority_and_is_lost_with_the_majority"
+    quorum_without_majority_renews: "topologies::quorum::restarts::a_lock_survives_the_restart_of_a_minority_and_is_lost_with_the_majority"
         without "majority-renews" seeing "held by one of three servers";
-    quorum_without_fence_is_written_back: "quorum::restarts::tokens_rise_although_the_clock_of_a_server_is_ahead"
+    quorum_without_fence_is_written_back: "topologies::quorum::restarts::tokens_rise_although_the_clock_of_a_server_is_ahead"
         without "fence-is-written-back" seeing "a token went back";
-    quorum_without_tokens_fit_clocks: "quorum::restarts::tokens_rise_although_a_clock_is_ahead_and_a_server_loses_its_data"
+    quorum_without_tokens_fit_clocks: "topologies::quorum::restarts::tokens_rise_although_a_clock_is_ahead_and_a_server_loses_its_data"
         without "tokens-fit-clocks" seeing "a token far ahead of the clocks was issued";
-    quorum_without_lowest_majority_counts: "quorum::restarts::a_clock_that_is_far_ahead_at_one_server_does_not_prevent_tokens"
+    quorum_without_lowest_majority_counts: "topologies::quorum::restarts::a_clock_that_is_far_ahead_at_one_server_does_not_prevent_tokens"
         without "lowest-majority-counts" seeing "two clocks agree";
-    quorum_without_clock_refusals_are_final: "quorum::restarts::a_token_that_the_clocks_of_most_servers_refuse_is_an_error_at_once"
+    quorum_without_clock_refusals_are_final: "topologies::quorum::restarts::a_token_that_the_clocks_of_most_servers_refuse_is_an_error_at_once"
         without "clock-refusals-are-final" seeing "the request was repeated";
-    quorum_without_longest_quarantine: "quorum::restarts::a_client_with_a_shorter_quarantine_waits_for_the_longest_one"
+    quorum_without_longest_quarantine: "topologies::quorum::restarts::a_client_with_a_shorter_quarantine_waits_for_the_longest_one"
         without "longest-quarantine" seeing "there are two holders";
-    quorum_without_quarantine_by_own_clock: "quorum::restarts::a_quarantine_does_not_end_early_when_the_clock_of_its_server_is_set_forward"
+    quorum_without_quarantine_by_own_clock: "topologies::quorum::restarts::a_quarantine_does_not_end_early_when_the_clock_of_its_server_is_set_forward"
         without "quarantine-by-own-clock" seeing "there are two holders";
-    quorum_without_voters_are_distinct: "quorum::bad_input::servers_that_are_not_independent_are_refused"
+    quorum_without_voters_are_distinct: "topologies::quorum::bad_input::servers_that_are_not_independent_are_refused"
         without "voters-are-distinct" seeing "LockClient";
-    quorum_without_voters_have_one_version: "quorum::bad_input::servers_of_different_versions_are_refused"
+    quorum_without_voters_have_one_version: "topologies::quorum::bad_input::servers_of_different_versions_are_refused"
         without "voters-have-one-version" seeing "LockClient";
-    quorum_without_majority_grants: "quorum::servers::two_or_three_of_three_servers_down_are_an_outage"
+    quorum_without_majority_grants: "topologies::quorum::servers::two_or_three_of_three_servers_down_are_an_outage"
         without "majority-grants" seeing "LockGuard";
     readiness_without_quarantine: "readiness::a_server_in_quarantine_is_not_ready"
         without "quarantine" seeing "ready after";
@@ -145,41 +145,41 @@ lock_tests::controls! {
         without "quarantine" seeing "after the failover";
     quarantine_without_quarantine_5: "quarantine::a_server_that_was_a_replica_meanwhile_has_a_new_quarantine"
         without "quarantine" seeing "after the promotion";
-    sentinel_without_failovers_are_noticed: "sentinel::a_planned_failover_is_noticed_although_no_request_fails"
+    sentinel_without_failovers_are_noticed: "topologies::sentinel::a_planned_failover_is_noticed_although_no_request_fails"
         without "failovers-are-noticed" seeing " the new master";
-    sentinel_without_failovers_are_noticed_2: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
+    sentinel_without_failovers_are_noticed_2: "topologies::sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
         without "failovers-are-noticed" seeing "the loss is noticed at once";
-    sentinel_without_holds_are_verified: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
+    sentinel_without_holds_are_verified: "topologies::sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
         without "holds-are-verified+tracking" seeing "the loss is noticed at once";
-    sentinel_without_failovers_are_noticed_of_all_kinds: "sentinel::locks_of_all_kinds_that_the_promoted_replica_does_not_have_are_lost_at_once"
+    sentinel_without_failovers_are_noticed_of_all_kinds: "topologies::sentinel::locks_of_all_kinds_that_the_promoted_replica_does_not_have_are_lost_at_once"
         without "failovers-are-noticed" seeing "is lost at once";
-    sentinel_without_renewal_never_recreates_of_all_kinds: "sentinel::locks_of_all_kinds_that_the_promoted_replica_does_not_have_are_lost_at_once"
+    sentinel_without_renewal_never_recreates_of_all_kinds: "topologies::sentinel::locks_of_all_kinds_that_the_promoted_replica_does_not_have_are_lost_at_once"
         without "renewal-never-recreates" seeing "is lost at once";
-    cluster_without_slots_are_refreshed_of_all_kinds: "cluster::failovers::holders_of_all_kinds_and_their_waiters_continue_when_a_master_is_killed"
+    cluster_without_slots_are_refreshed_of_all_kinds: "topologies::cluster::failovers::holders_of_all_kinds_and_their_waiters_continue_when_a_master_is_killed"
         without "slots-are-refreshed" seeing "served";
-    sentinel_without_newest_configuration: "sentinel::an_older_configuration_is_followed_only_if_it_stays"
+    sentinel_without_newest_configuration: "topologies::sentinel::an_older_configuration_is_followed_only_if_it_stays"
         without "newest-configuration" seeing "the earlier master is not used";
-    sentinel_without_renewal_never_recreates: "sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
+    sentinel_without_renewal_never_recreates: "topologies::sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
         without "renewal-never-recreates" seeing "the loss is noticed at once";
-    cluster_without_slots_are_refreshed: "cluster::failovers::a_suspended_master_delays_no_other_shard_and_its_locks_survive"
+    cluster_without_slots_are_refreshed: "topologies::cluster::failovers::a_suspended_master_delays_no_other_shard_and_its_locks_survive"
         without "slots-are-refreshed" seeing "the shard is back";
-    cluster_without_slots_are_refreshed_2: "cluster::failovers::the_holder_and_its_waiters_continue_when_a_master_is_killed"
+    cluster_without_slots_are_refreshed_2: "topologies::cluster::failovers::the_holder_and_its_waiters_continue_when_a_master_is_killed"
         without "slots-are-refreshed" seeing "the lease is renewed at the new master at once";
-    cluster_without_nodes_are_asked_at_once: "cluster::failovers::nodes_that_hang_do_not_delay_the_news_of_a_failover"
+    cluster_without_nodes_are_asked_at_once: "topologies::cluster::failovers::nodes_that_hang_do_not_delay_the_news_of_a_failover"
         without "nodes-are-asked-at-once" seeing "the shard is back";
-    cluster_without_asking_in_one_piece: "cluster::slots::a_slot_moves_while_its_locks_are_held_renewed_waited_for_and_released"
+    cluster_without_asking_in_one_piece: "topologies::cluster::slots::a_slot_moves_while_its_locks_are_held_renewed_waited_for_and_released"
         without "asking-in-one-piece" seeing "sent back by the new node";
-    cluster_without_subscriptions_follow: "cluster::slots::waiters_follow_their_slot_to_another_node"
+    cluster_without_subscriptions_follow: "topologies::cluster::slots::waiters_follow_their_slot_to_another_node"
         without "subscriptions-follow" seeing "after the release";
-    cluster_without_places_are_separate: "cluster::nodes::the_renewals_of_ten_thousand_locks_are_on_time_while_one_of_three_nodes_is_suspended"
+    cluster_without_places_are_separate: "topologies::cluster::nodes::the_renewals_of_ten_thousand_locks_are_on_time_while_one_of_three_nodes_is_suspended"
         without "places-are-separate" seeing "renewals were late";
-    cluster_without_unavailable_is_not_busy: "cluster::nodes::a_cluster_that_is_down_in_part_is_unavailable_and_waited_for"
+    cluster_without_unavailable_is_not_busy: "topologies::cluster::nodes::a_cluster_that_is_down_in_part_is_unavailable_and_waited_for"
         without "unavailable-is-not-busy" seeing "Busy";
-    cluster_without_newest_configuration: "cluster::stale::nodes_that_are_cut_off_do_not_hide_the_successor_of_a_killed_master"
+    cluster_without_newest_configuration: "topologies::cluster::stale::nodes_that_are_cut_off_do_not_hide_the_successor_of_a_killed_master"
         without "newest-configuration" seeing "the new master is found";
-    cluster_without_renewal_retry: "cluster::logins::renewals_over_a_connection_that_is_logged_out_are_repeated_over_another_one"
+    cluster_without_renewal_retry: "topologies::cluster::logins::renewals_over_a_connection_that_is_logged_out_are_repeated_over_another_one"
         without "renewal-retry+tracking" seeing "were lost";
-    cluster_without_renewal_never_recreates: "cluster::failovers::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
+    cluster_without_renewal_never_recreates: "topologies::cluster::failovers::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
         without "renewal-never-recreates" seeing "the loss is noticed at once";
     tls_without_certificates_are_reread: "tls::certificates_are_replaced_while_locks_are_held"
         without "certificates-are-reread" seeing "the new connection is trusted";

@@ -1,7 +1,7 @@
 //! Faults of leaders and candidates.
 
 use lock_runtime::{LeaderInfo, LockClient};
-use lock_tests::{Expected, Helper, Proxy, RedisServer, Toward};
+use lock_tests::{Expected, Helper, Proxy, RedisServer, Toward, running_time};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{FaultFixture, LEASE, client, client_with_lease, number, until};
@@ -14,7 +14,7 @@ async fn leader_after(client: &LockClient, last: u64) -> LeaderInfo {
         if let Some(leader) = leader.filter(|leader| leader.term > last) {
             return leader;
         }
-        assert!(start.elapsed() < LEASE * 10, "there is no leader");
+        assert!(running_time(start) < LEASE * 10, "there is no leader");
         sleep(LEASE / 100).await;
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct ReservedPort {
 impl ReservedPort {
     /// A port that is currently unused, and so is the port for the other nodes of a cluster.
     pub(crate) fn new() -> Self {
+        // Each server has a port, so no test begins before that.
+        crate::stalls::watch();
         let directory = std::env::temp_dir().join("lock-tests-ports");
         std::fs::create_dir_all(&directory).expect("a temporary directory");
         let reserve = |number: u16| {

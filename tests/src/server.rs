@@ -84,15 +84,7 @@ impl RedisServer {
     pub fn with(options: &[&str]) -> Self {
         match std::env::var(KIND).as_deref() {
             Err(_) => Self::start_on(options, None, false),
-            Ok("sentinel") => {
-                let certificates = localhost();
-                let (authority, identity) = &*certificates;
-                let mut server = Self::with_tls(authority, identity, options);
-                server.sentinel =
-                    Some(SentinelProcess::start_with_tls(server.tls_port(), &certificates));
-                server.certificates = Some(certificates);
-                server
-            }
+            Ok("sentinel") => Self::start_with_sentinel(options),
             Ok("cluster") => Self::start_cluster(options, false),
             Ok(other) => panic!("`{KIND}` is {other:?}, and not `sentinel` or `cluster`"),
         }
@@ -114,8 +106,18 @@ impl RedisServer {
         }
     }
 
+    /// Starts a server with TLS whose address clients learn from a sentinel, also with TLS.
+    pub(crate) fn start_with_sentinel(options: &[&str]) -> Self {
+        let certificates = localhost();
+        let (authority, identity) = &*certificates;
+        let mut server = Self::with_tls(authority, identity, options);
+        server.sentinel = Some(SentinelProcess::start_with_tls(server.tls_port(), &certificates));
+        server.certificates = Some(certificates);
+        server
+    }
+
     /// Starts a cluster of one node, which has all slots.
-    fn start_cluster(options: &[&str], own_clock: bool) -> Self {
+    pub(crate) fn start_cluster(options: &[&str], own_clock: bool) -> Self {
         let all = [&["--cluster-enabled", "yes"], options].concat();
         let mut server = Self::start_on(&all, None, own_clock);
         server.in_cluster = true;

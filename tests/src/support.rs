@@ -5,14 +5,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lock_runtime::{ClientStats, Identity, LockClient};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::{Helper, RedisServer, TestedStore};
+use crate::{Helper, RedisServer, TestedStore, running_time};
 
 /// The lease of most tests. All other durations derive from it. It is long enough for a busy
 /// machine to renew in time, and short enough to wait for its end.
@@ -73,15 +73,15 @@ impl Pair {
     }
 }
 
-/// Waits until `condition` is true, for at most `limit`. Returns how long it took, or `None` after
-/// `limit`.
+/// Waits until `condition` is true, for at most `limit`, not counting the time in which the machine stood still. Returns how long
+/// it took, or `None` after `limit`.
 pub async fn until(limit: Duration, mut condition: impl FnMut() -> bool) -> Option<Duration> {
-    let start = tokio::time::Instant::now();
+    let start = Instant::now();
     loop {
         if condition() {
             return Some(start.elapsed());
         }
-        if start.elapsed() > limit {
+        if running_time(start) > limit {
             return None;
         }
         tokio::time::sleep(Duration::from_millis(2)).await;

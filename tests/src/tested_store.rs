@@ -17,7 +17,7 @@ const NAME: &str = "LOCK_TESTS_STORE";
 /// A running store with real servers, which end when this is dropped.
 #[derive(Debug)]
 pub enum TestedStore {
-    /// One Redis server without persistence.
+    /// One Redis server without persistence: alone, behind a sentinel and with TLS, or as a cluster.
     Redis(Box<RedisServer>),
     /// Redis servers that vote.
     Quorum(Quorum),
@@ -31,7 +31,8 @@ pub enum TestedStore {
 
 impl TestedStore {
     /// The names of all stores. A quorum has three servers, and `etcd-cluster` has three members.
-    pub const NAMES: [&str; 5] = ["redis", "quorum", "etcd", "etcd-cluster", "postgres"];
+    pub const NAMES: [&str; 7] =
+        ["redis", "sentinel", "cluster", "quorum", "etcd", "etcd-cluster", "postgres"];
 
     /// Starts the store that the variable `LOCK_TESTS_STORE` names.
     ///
@@ -61,6 +62,8 @@ impl TestedStore {
     pub async fn named(name: &str) -> Option<Self> {
         Some(match name {
             "redis" => Self::Redis(Box::new(RedisServer::plain(&[]))),
+            "sentinel" => Self::Redis(Box::new(RedisServer::start_with_sentinel(&[]))),
+            "cluster" => Self::Redis(Box::new(RedisServer::start_cluster(&[], false))),
             "quorum" => Self::Quorum(Quorum::start(3)),
             "etcd" => Self::Etcd(Box::new(EtcdCluster::single())),
             "etcd-cluster" => Self::Etcd(Box::new(EtcdCluster::three())),
@@ -86,7 +89,7 @@ impl TestedStore {
     #[must_use]
     pub fn url(&self) -> String {
         match self {
-            Self::Redis(server) => server.plain_url(),
+            Self::Redis(server) => server.url(),
             Self::Quorum(quorum) => quorum.url(),
             Self::Etcd(cluster) => cluster.url(),
             Self::Postgres(server, name) => server.url(name),

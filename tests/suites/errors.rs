@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_runtime::admin::{Deletion, LockAdmin};
 use lock_runtime::{LockClient, LockError, Wait, WireFormat, distributed_lock};
-use lock_tests::{CapturedLog, RedisServer};
+use lock_tests::{CapturedLog, RedisServer, running_time};
 use tokio::time::Instant;
 
 use crate::support::{LEASE, client, until};
@@ -126,7 +126,7 @@ async fn after_a_password_change_a_call_is_denied_at_once() {
         Err(LockError::Denied { .. }) => {}
         other => panic!("{other:?}"),
     }
-    assert!(start.elapsed() < LEASE * 5, "the call must not retry until the end of its wait");
+    assert!(running_time(start) < LEASE * 5, "the call must not retry until the end of its wait");
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn a_server_that_is_down_is_unavailable_and_never_busy() {
         }
     }
     assert!(start.elapsed() >= LEASE, "the call must retry until the end of its wait");
-    assert!(start.elapsed() < LEASE * 3, "the call must end with its wait");
+    assert!(running_time(start) < LEASE * 3, "the call must end with its wait");
     match client.lock("k").try_acquire().await {
         Err(LockError::Unavailable { .. }) => {}
         other => panic!("{other:?}"),
@@ -508,7 +508,7 @@ async fn a_silent_server_does_not_delay_a_call_past_its_wait() {
         Err(LockError::Unavailable { .. }) => {}
         other => panic!("{other:?}"),
     }
-    assert!(start.elapsed() < LEASE * 2, "{:?}", start.elapsed());
+    assert!(running_time(start) < LEASE * 2, "{:?}", start.elapsed());
     server.thaw();
     client.lock("k").run(async {}).await.expect("the client reconnects");
 }

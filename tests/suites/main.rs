@@ -12,6 +12,7 @@ mod fencing;
 mod fixed_lease;
 mod formats;
 mod functions;
+mod harness;
 mod holders;
 mod hostile_keys;
 mod keys;

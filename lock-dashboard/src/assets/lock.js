@@ -112,6 +112,11 @@ export async function readLock() {
   }
 }
 
+/** The part of the address that names a lock. */
+function linkTo(key) {
+  return `#lock=${encodeURIComponent(key)}`;
+}
+
 export function openLock(key) {
   if (openKey === key) return;
   openKey = key;
@@ -123,7 +128,7 @@ export function openLock(key) {
   put(byId('lock-outcome'), '');
   for (const id of ['lock-problem', 'lock-store-note', 'lock-answers-none', 'lock-past-note', 'revoke-all']) show(byId(id), false);
   endQuestion();
-  history.replaceState(null, '', `${location.pathname}${location.search}#lock=${encodeURIComponent(key)}`);
+  history.replaceState(null, '', `${location.pathname}${location.search}${linkTo(key)}`);
   if (!byId('lock').open) byId('lock').showModal();
   readLock();
 }
@@ -178,9 +183,11 @@ export function listenToLock() {
   byId('lock').addEventListener('close', () => {
     // The event comes later, and another lock may have been opened by then.
     if (byId('lock').open) return;
+    const isNamed = openKey !== null && location.hash === linkTo(openKey);
     openKey = null;
     endQuestion();
-    history.replaceState(null, '', location.pathname + location.search);
+    // The address may name another lock by now, which is opened next.
+    if (isNamed) history.replaceState(null, '', location.pathname + location.search);
   });
   byId('revoke-all').addEventListener('click', () => askRevoke(null, 'from all holders'));
   byId('revoke-yes').addEventListener('click', revoke);

@@ -255,6 +255,10 @@ async fn a_lock_is_revoked_from_one_holder_after_a_second_question() {
     browser.run("document.getElementById('revoke-yes').click()").await;
     browser.until("document.getElementById('total-losses').textContent === '1'").await;
     assert!(guards[0].is_held());
+    // The address may name another lock before the page has noticed that the dialog is closed.
+    browser.run("document.getElementById('lock').close(); location.hash = '#lock=third'").await;
+    browser.until("document.getElementById('lock').open").await;
+    assert_eq!(browser.text("document.getElementById('lock-key').textContent").await, "third");
     // A page that is opened later shows the last measurement, although most rounds have none.
     let grants = "document.getElementById('total-grants').textContent";
     browser.until(&format!("{grants} !== '–'")).await;

@@ -49,6 +49,9 @@
 //! lock-helper count URL COUNTER KEY TASKS HOW
 //!     Increments the key "n" at the URL COUNTER with TASKS tasks, each with a GET and a SET. HOW is the kind
 //!     of lock: "plain", "fair", "write", "permits" or "set", or "none".
+//! lock-helper stand-still
+//!     Prints "ready", and after a line of input the milliseconds since then, and those in which the machine did not
+//!     stand still.
 //! ```
 //!
 //! The process ends when it reads "release", or at the end of its input.
@@ -61,14 +64,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use lock_runtime::{
     Holder, HolderKind, Lock, LockClient, LockError, LockGuard, Replicas, Wait, WireFormat,
     distributed_lock,
 };
 use lock_tests::workload::{self, Plan, Register, WorkloadHolder};
-use lock_tests::{Recorder, TestedKind, boot_nanos};
+use lock_tests::{Recorder, TestedKind, boot_nanos, running_time};
 use redis::aio::MultiplexedConnection;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
@@ -169,6 +172,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
         ["count", url, counter, key, tasks, how] => {
             count(url, counter, key, tasks.parse()?, how).await
+        }
+        ["stand-still"] => {
+            let _ = running_time(Instant::now());
+            println!("ready");
+            let ready = Instant::now();
+            read_input().await;
+            let running = running_time(ready);
+            println!("{} {}", ready.elapsed().as_millis(), running.as_millis());
+            Ok(())
         }
         _ => Err("usage: see the top of lock_helper.rs".into()),
     }

@@ -321,7 +321,7 @@ async fn the_documented_permissions_suffice_for_the_nodes_of_a_cluster() {
                   +unsubscribe +pubsub|numsub +eval +evalsha +script|load +ping +hello +select \
                   +cluster|slots +cluster|nodes +asking +spublish +ssubscribe +sunsubscribe \
                   +pubsub|shardnumsub";
-    let page = include_str!("../../../docs/redis.md");
+    let page = include_str!("../../../../docs/redis.md");
     for word in locker.split_whitespace().filter(|word| word.starts_with(['+', '&'])) {
         assert!(page.contains(word), "{word} is documented");
     }

@@ -340,8 +340,8 @@ async fn the_documented_permissions_suffice_for_the_sentinels_and_the_master() {
     for line in [watcher, locker] {
         let page = format!(
             "{}{}",
-            include_str!("../../docs/operations.md"),
-            include_str!("../../docs/redis.md")
+            include_str!("../../../docs/operations.md"),
+            include_str!("../../../docs/redis.md")
         );
         for word in line.split_whitespace().filter(|word| word.starts_with(['+', '&'])) {
             assert!(page.contains(word), "{word} is documented");

@@ -478,7 +478,7 @@ async fn many_locks_share_their_acknowledgements() {
 #[tokio::test]
 async fn the_documented_permissions_suffice_for_acknowledgements() {
     let servers = Replicated::start(1).await;
-    let page = include_str!("../../docs/redis.md");
+    let page = include_str!("../../../docs/redis.md");
     let permitted = "~lock_ack:* +wait +info";
     assert!(page.contains(permitted), "{permitted} is documented");
     servers.master.tell(&LOCKER.split_whitespace().collect::<Vec<_>>());
