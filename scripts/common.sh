@@ -15,7 +15,8 @@ threads=12
 record=$(mktemp)
 began=$SECONDS
 failed=()
-trap 'rm -f "$record"' EXIT
+beside_id=
+trap 'rm -f "$record"; [ -z "$beside_id" ] || kill "$beside_id"' EXIT
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -36,6 +37,25 @@ attempt() {
   sed -nE 's/^test (.*) \.\.\. [A-Za-z]+ <([0-9.]+)s>$/test \2 \1/p; s/^test result: [A-Za-z]+\. ([0-9]+) passed.*/passed \1/p' \
     "$printed" >>"$record"
   rm "$printed"
+}
+
+# beside NAME COMMAND...: begins to run a command that computes, at the lowest priority, beside tests that measure time. `collect`
+# waits for it, and shows its output.
+beside() {
+  beside_name=$1 beside_from=$SECONDS beside_printed=$(mktemp)
+  shift
+  # The tests begin first: Cargo builds for one command at a time.
+  (sleep 5 && exec nice -n 19 "$@") >"$beside_printed" 2>&1 </dev/null &
+  beside_id=$!
+}
+
+collect() {
+  say "$beside_name (beside what is above)"
+  wait "$beside_id" || failed+=("$beside_name")
+  beside_id=
+  cat "$beside_printed"
+  rm "$beside_printed"
+  echo "step $((SECONDS - beside_from)) $beside_name" >>"$record"
 }
 
 # finish: prints what took longest, and whether everything passed.
